@@ -1,0 +1,91 @@
+"""Contract of tasks.text: the same split, form and hash everywhere."""
+
+import subprocess
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+
+from tasks import text
+
+
+def test_clean_unifies_line_ends_and_drops_control_characters() -> None:
+    assert text.clean("a\r\nb\rc\u2028d\x00\x1b e \t\n\n\n\n  f\ufeff\n") == "a\nb\nc\nd e\n\n  f"
+
+
+def test_clean_composes_accents_and_is_idempotent() -> None:
+    once = text.clean(unicodedata.normalize("NFD", "Über  naïve\x0b") + " \n")
+    assert once == "Über  naïve"
+    assert text.clean(once) == once
+
+
+def test_clean_removes_lone_surrogates_so_that_text_always_encodes() -> None:
+    text.clean("a\ud800b\U0001f600").encode()
+    assert text.clean("a\ud800b\U0001f600") == "ab\U0001f600"
+
+
+def test_normalise_ignores_case_layout_punctuation_and_compatibility_forms() -> None:
+    assert text.normalise("\ufb01ne, \u201cPRINT\u201d!\n") == "fine print" == text.normalise("Fine print")
+    assert text.normalise("fine print") != text.normalise("print fine")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("Stop. Go_on 3x!", ["stop", "go_on", "3x"]),
+        ("नमस्ते दुनिया", ["नमस्ते", "दुनिया"]),  # marks stay inside the word
+        ("日本語 ok", ["日", "本", "語", "ok"]),  # no spaces between words: one letter each
+        ("ที่นี่", ["ที่", "นี่"]),
+        ("می‌روم", ["می‌روم"]),
+        ("\U0001f600 hi \U0001d400", ["hi", "\U0001d400"]),
+        ("", []),
+    ],
+)
+def test_words_follow_the_script(given: str, expected: list[str]) -> None:
+    assert text.words(given) == expected
+
+
+def test_the_ascii_shortcut_splits_as_the_general_pattern_does() -> None:
+    sample = "".join(map(chr, range(128))) * 3 + " plain words, 12_3"
+    assert text.words(sample) == text.words(sample + " \u00e9")[:-1]
+
+
+def test_lines_and_paragraphs_leave_blanks_out() -> None:
+    assert text.lines(" a \n\n\tb\n") == ["a", "b"]
+    assert text.paragraphs("a\nb\n \nc\n\n\n") == ["a\nb", "c"]
+
+
+def test_hashes_are_the_published_ones() -> None:
+    # Reference value of XXH3-64 for the empty input; the other fixes the byte encoding.
+    assert text.hash64("") == 0x2D06800538D394C2
+    assert text.digest128("é") == text.digest128("\u00e9") != text.digest128("e\u0301")
+    assert len(text.digest128("")) == 32
+
+
+def test_hashes_do_not_depend_on_the_process() -> None:
+    code = "from tasks import text; print(text.shingles(text.words('one two three four five six')).tolist())"
+    given = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert given.strip() == str(text.shingles(text.words("one two three four five six")).tolist())
+
+
+def test_shingles_have_the_documented_shape_and_depend_on_order() -> None:
+    assert text.shingles([]).shape == (0,)
+    assert text.shingles(["a", "b"], 5).shape == (1,)
+    assert text.shingles(list("abcdefg"), 5).shape == (3,)
+    assert text.shingles(["a", "b"], 5).dtype == np.uint64
+    assert text.shingles(["a", "b"])[0] != text.shingles(["b", "a"])[0]
+    assert text.shingles(["a"], 5)[0] != text.shingles(["a"] * 2, 5)[0]
+
+
+def test_equal_runs_share_shingles_wherever_they_stand() -> None:
+    left, right = text.shingles(list("xxabcdeyy")), text.shingles(list("abcdez"))
+    assert len(np.intersect1d(left, right)) == 1
+
+
+def test_shingle_hashes_fill_all_64_bits_evenly() -> None:
+    given = text.shingles([f"w{i}" for i in range(4004)])
+    share = [(given >> np.uint64(bit) & np.uint64(1)).mean() for bit in range(64)]
+    assert min(share) > 0.45
+    assert max(share) < 0.55
+    assert len(np.unique(given)) == 4000
