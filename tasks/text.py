@@ -1,10 +1,10 @@
 """Text as the rest of the pipeline sees it: one way to clean, split, shingle and hash.
 
-Reads and writes nothing. Used by `extract` (clean), `annotate` (words, lines, paragraphs) and `dedup` (normalise,
-words, shingles, hashes), so that "word" means the same thing in a filter, a signature and a report.
+Reads and writes nothing. Used by `extract` (clean), `annotate` (words, lines, paragraphs) and `dedup`
+(normalise, words, shingles, hashes), so that "word" means the same thing in a filter, a signature and a report.
 
-Trade-off: words come from one regular expression, not from a language model. That is some 50 times faster than
-spaCy's blank English tokenizer; the price is that languages written without spaces are split letter by letter.
+Trade-off: words come from one regular expression, not from a language model. That is some 50 times faster
+than spaCy's blank English tokenizer; the price is that languages without spaces are split letter by letter.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ _PARAGRAPH_BREAK = re.compile(r"\n\s*\n")
 
 
 def clean(text: str) -> str:
-    r"""Returns the form in which text is stored: NFC, `\n` line ends, no control characters, no trailing spaces.
+    r"""Returns the form in which text is stored: NFC, `\n` ends, no control characters, no trailing spaces.
 
     More than one blank line becomes one; leading spaces stay, because in source code they carry meaning.
     """
@@ -117,8 +117,8 @@ def shingles(split: Sequence[str], size: int = 5) -> NDArray[np.uint64]:
         size: words per shingle, at least 1.
 
     Returns:
-        uint64 array of shape (max(1, len(split) - size + 1),), or (0,) for an empty text. The values are spread
-        evenly over the 64 bits (splitmix64 finaliser), so MinHash may use them as they are.
+        uint64 array of shape (max(1, len(split) - size + 1),), or (0,) for an empty text. The values are
+        spread evenly over the 64 bits (splitmix64 finaliser), so MinHash may use them as they are.
     """
     if not split:
         return np.empty(0, dtype=np.uint64)
