@@ -35,8 +35,7 @@ def _marks() -> str:
 _MARK = _marks() + "\u200c\u200d"  # joiners belong to the word in Persian and in Indic scripts
 # Scripts written without spaces: Thai, Lao, Myanmar, Khmer, kana, Han. One letter with its marks is one word.
 _UNSPACED = (
-    "\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff"
-    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+    "\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _WORD = re.compile(f"[{_UNSPACED}][{_MARK}]*|(?:(?![{_UNSPACED}])[\\w{_MARK}])+")
 _ASCII_WORD = re.compile(r"\w+")

@@ -1,0 +1,84 @@
+"""Every stage: where its code is, which section of the recipe sets it, what it reads and what it writes.
+
+Used by the runner, the shell and the operators. Modules are named by strings and imported when a stage runs, so that
+listing stages costs nothing. A stage is added by writing its module and one entry here.
+
+`reads` maps a role to an artifact kind; "?" after the kind marks an optional input, "/*" one that gathers all members
+of a mapped stage. `earlier` names inputs that come from an earlier version of the same kind (the last crawl cycle).
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One entry of the catalogue."""
+
+    name: str
+    module: str
+    section: str
+    writes: str
+    reads: dict[str, str] = field(default_factory=dict)
+    earlier: dict[str, str] = field(default_factory=dict)
+    mapped: bool = False
+
+
+_ALL = (
+    Stage("generate", "tasks.crawl.generate", "crawl", "fetchlist", earlier={"previous": "crawldb"}),
+    Stage("fetch", "tasks.crawl.fetch", "crawl", "segment", {"fetchlist": "fetchlist"}, mapped=True),
+    Stage(
+        "update",
+        "tasks.crawl.update",
+        "crawl",
+        "crawldb",
+        {"fetchlist": "fetchlist", "segments": "segment/*"},
+        earlier={"previous": "crawldb"},
+    ),
+    Stage("publish", "tasks.crawl.publish", "crawl", "warc", {"segments": "segment/*"}),
+    Stage("extract", "tasks.extract.stage", "extract", "extracted", {"warc": "warc"}),
+    Stage("annotate", "tasks.annotate.stage", "annotate", "attributes", {"extracted": "extracted"}),
+    Stage("dedup", "tasks.dedup.stage", "dedup", "duplicates", {"extracted": "extracted", "attributes": "attributes"}),
+    Stage(
+        "consolidate",
+        "tasks.consolidate.stage",
+        "consolidate",
+        "documents",
+        {"extracted": "extracted", "attributes": "attributes", "duplicates": "duplicates"},
+    ),
+    Stage("tokenizer", "tasks.tokens.bpe", "tokenizer", "tokenizer", {"documents": "documents"}),
+    Stage("encode", "tasks.tokens.encode", "encode", "shards", {"documents": "documents", "tokenizer": "tokenizer"}),
+    Stage("pack", "tasks.tokens.pack", "pack", "plan", {"shards": "shards"}),
+    Stage("arms", "tasks.canary.arms", "canary", "arms", {"plan": "plan"}),
+    Stage(
+        "canary",
+        "tasks.canary.run",
+        "canary",
+        "canary",
+        {"arms": "arms", "shards": "shards", "plan": "plan"},
+        mapped=True,
+    ),
+    Stage("decide", "tasks.canary.decide", "canary", "mixture", {"arms": "arms", "canaries": "canary/*"}),
+    Stage(
+        "train",
+        "tasks.train.stage",
+        "train",
+        "checkpoint",
+        {"shards": "shards", "plan": "plan", "mixture": "mixture"},
+    ),
+    Stage(
+        "evaluate",
+        "tasks.evals.stage",
+        "evaluate",
+        "scores",
+        {"checkpoint": "checkpoint", "shards": "shards", "tokenizer": "tokenizer"},
+    ),
+    Stage(
+        "register",
+        "tasks.register",
+        "register",
+        "model",
+        {"checkpoint": "checkpoint", "scores": "scores", "tokenizer": "tokenizer", "mixture": "mixture"},
+    ),
+)
+
+STAGES = {stage.name: stage for stage in _ALL}

@@ -1,0 +1,121 @@
+"""The last step of a stage: all parts are there, now the artifact comes into existence.
+
+Used by the runner and by tests. Writes `.artifact.json` (exclusive create: of two attempts one wins), then clears the
+bookkeeping of the run away.
+"""
+
+import os
+import platform
+import socket
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from tasks.artifact import RECORD, Address, Artifact, InputRef, Record, content_of
+from tasks.config import Config
+from tasks.errors import InputError
+from tasks.part import PARTS
+from tasks.stage import SCRATCH, Output, Report
+from tasks.store import AlreadyPublished, Store
+
+
+def commit(
+    output: Output,
+    stage: str,
+    stage_version: int,
+    config: Config,
+    inputs: Sequence[InputRef],
+    report: Report,
+    started: datetime | None = None,
+) -> Artifact:
+    """Publishes the record of `output` and returns the artifact.
+
+    Raises:
+        InputError: there is nothing to commit, or too many rows were quarantined.
+    """
+    if not output.committed:
+        raise InputError(f"{output.address}: the stage {stage} made no part", "check that its inputs hold anything")
+    output.check_poison()
+    record = _record(output, stage, stage_version, config, inputs, report, started)
+    try:
+        output.store.publish(f"{output.address.path}/{RECORD}", record.model_dump_json(indent=1).encode())
+    except AlreadyPublished:
+        return Artifact.open_at(output.store, output.address)
+    _clear(output.store, output.address, record)
+    return Artifact(output.store, output.address, record)
+
+
+def _record(
+    output: Output,
+    stage: str,
+    stage_version: int,
+    config: Config,
+    inputs: Sequence[InputRef],
+    report: Report,
+    started: datetime | None,
+) -> Record:
+    parts = tuple(output.committed[name] for name in sorted(output.committed))
+    rejected: Counter[str] = Counter()
+    metrics: Counter[str] = Counter()
+    for part in parts:
+        rejected.update(part.rejected)
+        metrics.update(part.metrics)  # type: ignore[arg-type]
+    now = datetime.now(UTC)
+    return Record(
+        artifact=str(output.address),
+        stage=stage,
+        stage_version=stage_version,
+        member=output.member,
+        fingerprint=output.fingerprint,
+        content=content_of(parts),
+        config=config.model_dump(mode="json"),
+        inputs=tuple(inputs),
+        code=code_version(),
+        rows_in=sum(part.rows_in for part in parts),
+        rows_out=sum(part.rows_out for part in parts),
+        rejected=dict(sorted(rejected.items())),
+        bytes=sum(entry.bytes for part in parts for entry in part.files),
+        parts=parts,
+        metrics={**{k: float(v) for k, v in sorted(metrics.items())}, **report.metrics},
+        members=report.members,
+        note=report.note,
+        host={"name": socket.gethostname(), "cpus": str(os.cpu_count()), "python": platform.python_version()},
+        started=started or now,
+        finished=now,
+    )
+
+
+def _clear(store: Store, address: Address, record: Record) -> None:
+    kept = {f"{address.path}/{entry.path}" for part in record.parts for entry in part.files}
+    for path in store.list(address.path):
+        below = path[len(address.path) + 1 :]
+        # Whatever no part names is what a killed attempt left behind.
+        if path not in kept and below != RECORD and not below.startswith((PARTS, SCRATCH)):
+            store.remove(path)
+    store.remove(f"{address.path}/{PARTS}")
+    store.remove(f"{address.path}/{SCRATCH}")
+
+
+@cache
+def code_version() -> dict[str, str]:
+    """Returns the wheel's version and, in a checkout, the commit and whether files differ from it."""
+    held = {"version": version("sluice")}
+    root = Path(__file__).parents[1]
+    if not (root / ".git").exists():
+        return held
+    try:
+        head = _git(root, "rev-parse", "HEAD")
+        dirty = _git(root, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
+        return held
+    return {**held, "commit": head, "dirty": "yes" if dirty else "no"}
+
+
+def _git(root: Path, *arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], cwd=root, capture_output=True, text=True, check=True, timeout=10
+    ).stdout.strip()

@@ -1,0 +1,44 @@
+"""The document: one text with where it came from. The row that `extract` writes and everything later keeps.
+
+Used by extract, annotate, dedup, consolidate, tokens and trace.
+"""
+
+import hashlib
+
+import pyarrow as pa
+
+from tasks.errors import InputError
+
+DOCUMENT = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),  # see document_id
+        pa.field("record_id", pa.string(), nullable=False),  # WARC-Record-ID; "" where no WARC was involved
+        pa.field("url", pa.string(), nullable=False),
+        pa.field("host", pa.string(), nullable=False),
+        pa.field("fetched_at", pa.timestamp("ms", tz="UTC")),
+        pa.field("title", pa.string(), nullable=False),
+        pa.field("language_hint", pa.string(), nullable=False),
+        pa.field("text", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),  # "web", or the name of a file source
+        pa.field("payload_digest", pa.string(), nullable=False),  # "sha1:BASE32" of the payload as received
+        pa.field("warc_file", pa.string(), nullable=False),
+        pa.field("warc_offset", pa.int64()),
+    ]
+)
+
+
+def document_id(url: str, payload_digest: str) -> str:
+    """Returns the document's id: 32 hex digits of blake2b-128 over url, newline and payload digest.
+
+    The same page with the same bytes keeps its id over crawl cycles; changed bytes make another document.
+    """
+    return hashlib.blake2b(f"{url}\n{payload_digest}".encode(), digest_size=16).hexdigest()
+
+
+def same_rows(left: pa.Table, right: pa.Table, where: str) -> None:
+    """Checks that two co-partitioned tables hold the same ids in the same order; raises InputError."""
+    if not left.column("id").equals(right.column("id")):
+        raise InputError(
+            f"{where}: the tables do not hold the same documents in the same order",
+            "run the stages that made them again",
+        )

@@ -1,0 +1,50 @@
+"""What can go wrong, in the words a person needs: the cause, then the remedy.
+
+Used everywhere. An operator fails at once on a permanent error and retries any other.
+"""
+
+
+class SluiceError(Exception):
+    """A failure that is explained in one line.
+
+    Args:
+        cause: what was wrong and where, without a full stop.
+        remedy: what to do about it, without a full stop; may be empty.
+    """
+
+    permanent = True
+
+    def __init__(self, cause: str, remedy: str = "") -> None:
+        super().__init__(cause, remedy)
+        self.cause = " ".join(cause.split()).rstrip(".")
+        self.remedy = " ".join(remedy.split()).rstrip(".")
+
+    def __str__(self) -> str:
+        remedy = self.remedy and self.remedy[0].upper() + self.remedy[1:]
+        return f"{self.cause}. {remedy}{'' if remedy.endswith('?') else '.'}" if remedy else f"{self.cause}."
+
+
+class RecipeError(SluiceError):
+    """The recipe, or an override of it, cannot be used as written."""
+
+
+class InputError(SluiceError):
+    """An input is missing, empty or broken."""
+
+
+class DriftError(SluiceError):
+    """The address already holds something made by another recipe or from other inputs."""
+
+
+class ConservationError(SluiceError):
+    """Rows were lost or doubled: rows in differ from rows out plus rows rejected."""
+
+
+class StoreError(SluiceError):
+    """The store refuses: full, no rights, or without a guarantee that Sluice relies on."""
+
+
+class TransientError(SluiceError):
+    """A fault that a retry can mend: network, lost worker."""
+
+    permanent = False

@@ -1,0 +1,201 @@
+"""The contract of a stage: it reads artifacts, writes one artifact part by part, and loses no row.
+
+A stage is a module with `VERSION`, a configuration class and
+
+    def run(config, inputs: Inputs, output: Output, engine: Engine) -> Report
+
+Each part is committed on its own: its files first, then `.parts/<name>.json` (one exclusive create) that lists them.
+A killed stage therefore starts again at the first part without a record, and two attempts that run at once end with
+one set of parts. The artifact's own record follows when all parts are there (`tasks.commit`).
+"""
+
+import contextlib
+import json
+import logging
+import math
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from tasks.artifact import Address, Artifact, PartRecord
+from tasks.engine import Engine
+from tasks.errors import InputError
+from tasks.part import PARTS, POISON, Part, PartSpec, commit_part, make_part, part_names
+from tasks.progress import Progress
+from tasks.store import Store
+
+log = logging.getLogger("sluice.stage")
+
+__all__ = ["Inputs", "Listener", "Output", "Part", "PartSpec", "Report", "part_names"]
+
+SCRATCH = ".scratch"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a stage says at its end.
+
+    `metrics` are summary numbers for the record and MLflow; `members` names the members of the mapped stage that
+    follows (canary arms); `note` is one line for people.
+    """
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    members: tuple[str, ...] = ()
+    note: str = ""
+
+
+class Inputs(Mapping[str, Artifact]):
+    """The artifacts a stage reads, by role. A role may gather several members (segments, canaries)."""
+
+    def __init__(self, artifacts: Mapping[str, Artifact | Sequence[Artifact]]) -> None:
+        self._artifacts = artifacts
+
+    def __getitem__(self, role: str) -> Artifact:
+        found = self._artifacts[role]
+        if not isinstance(found, Artifact):
+            raise TypeError(f'the input "{role}" gathers several artifacts: read it with many()')
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._artifacts)
+
+    def __len__(self) -> int:
+        return len(self._artifacts)
+
+    def many(self, role: str) -> list[Artifact]:
+        """Returns the artifacts of a gathering role, sorted by name."""
+        found = self._artifacts[role]
+        several = [found] if isinstance(found, Artifact) else list(found)
+        return sorted(several, key=lambda artifact: artifact.address)
+
+
+class Output:
+    """The artifact being written.
+
+    Args:
+        store: where it is written.
+        address: name and version.
+        fingerprint: identity of the result; parts left by a run of another identity are cleared away.
+        member: which member of a mapped stage this is ("p0", "arm-2-seed-1"), or "".
+        listener: receives live metrics and figures (MLflow), or None.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        address: Address,
+        fingerprint: str,
+        *,
+        member: str = "",
+        max_bad_share: float = 0.01,
+        listener: "Listener | None" = None,
+    ) -> None:
+        self.store = store
+        self.address = address
+        self.fingerprint = fingerprint
+        self.member = member
+        self.max_bad_share = max_bad_share
+        self.attempt = secrets.token_hex(4)
+        self._listener = listener
+        self._progress = Progress(f"{member or address.name.rpartition('/')[2]} {address.version}")
+        self.committed = self._load()
+
+    @property
+    def version(self) -> str:
+        """The version part of the address."""
+        return self.address.version
+
+    @property
+    def scratch(self) -> str:
+        """A local folder for work in progress; survives a kill, is removed when the artifact is committed."""
+        return self.store.scratch(f"{self.address.path}/{SCRATCH}/{self.fingerprint[:16]}")
+
+    def map_parts(
+        self,
+        engine: Engine,
+        fn: Callable[[Part, Any], None],
+        specs: Sequence[PartSpec],
+        *,
+        conserved: bool = True,
+    ) -> list[PartRecord]:
+        """Makes the parts that are not committed yet on the engine's workers; returns the records of all `specs`.
+
+        Args:
+            engine: where the parts run.
+            fn: called with a fresh `Part` and the spec's payload; must be picklable.
+            specs: the parts, with unique names.
+            conserved: whether rows in must equal rows out plus rejected.
+        """
+        missing = [spec for spec in specs if spec.name not in self.committed]
+        done, rows = len(specs) - len(missing), 0
+        if done:
+            log.info("[%s] %d of %d parts are there already", self.address, done, len(specs))
+        make = partial(make_part, self.store, self.address.path, self.fingerprint, self.attempt, fn, conserved)
+        for _, record in engine.map(make, missing):
+            self.committed[record.name] = record
+            done, rows = done + 1, rows + record.rows_in
+            self._progress.report(done, len(specs), f"{rows:,} rows on {engine.name}")
+        return [self.committed[spec.name] for spec in specs]
+
+    @contextlib.contextmanager
+    def part(self, name: str, *, conserved: bool = True) -> Iterator[Part]:
+        """Yields one part to be made in this process; commits it on a clean exit."""
+        part = Part(self.store, self.address.path, name, self.attempt)
+        yield part
+        record = part.record(conserved=conserved)
+        self.committed[name] = commit_part(self.store, self.address.path, self.fingerprint, record)
+
+    def progress(self, done: float, total: float, note: str = "") -> None:
+        """Shows how far a stage is that is not made of parts."""
+        self._progress.report(done, total, note)
+
+    def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Sends live numbers to the tracker, if there is one; never fails the stage."""
+        if self._listener:
+            self._listener.metrics(step, {k: v for k, v in values.items() if math.isfinite(v)})
+
+    def log_figure(self, name: str, png: bytes) -> None:
+        """Sends a picture to the tracker, if there is one; never fails the stage."""
+        if self._listener:
+            self._listener.figure(name, png)
+
+    def check_poison(self) -> None:
+        """Raises InputError when a larger share of rows was quarantined than the recipe tolerates."""
+        records = self.committed.values()
+        bad = sum(record.rejected.get(POISON, 0) for record in records)
+        rows = sum(record.rows_in for record in records)
+        if bad > self.max_bad_share * rows:
+            where = self.store.url(f"{self.address.path}/quarantine/")
+            raise InputError(
+                f"{self.address}: {bad} of {rows} rows could not be processed (max_bad_share = {self.max_bad_share})",
+                f"read the causes in {where}, mend the input or raise max_bad_share",
+            )
+
+    def _load(self) -> dict[str, PartRecord]:
+        folder = f"{self.address.path}/{PARTS}"
+        found = {}
+        for path in self.store.list(folder):
+            held = json.loads(self.store.read(path))
+            record = PartRecord.model_validate(held["part"])
+            if held["fingerprint"] == self.fingerprint and self._whole(record):
+                found[record.name] = record
+            else:
+                log.warning("[%s] clearing the unfinished part %s of another run", self.address, record.name)
+                self.store.remove(path)
+        return found
+
+    def _whole(self, record: PartRecord) -> bool:
+        paths = [(f"{self.address.path}/{entry.path}", entry.bytes) for entry in record.files]
+        return all(self.store.exists(path) and self.store.size(path) == size for path, size in paths)
+
+
+class Listener:
+    """Receives what a running stage tells; the tracker derives from it."""
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Takes numbers of one step."""
+
+    def figure(self, name: str, png: bytes) -> None:
+        """Takes a picture."""

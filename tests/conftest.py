@@ -1,0 +1,67 @@
+"""Fixtures shared by all tests: the shared real data, and a way to run one stage as the runner does."""
+
+import importlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tasks.artifact import Address, Artifact, InputRef, fingerprint
+from tasks.commit import commit
+from tasks.config import Config
+from tasks.engine import open_engine
+from tasks.stage import Inputs, Output
+from tasks.store import Store
+
+SHARED_DATA = Path(os.environ.get("SLUICE_SHARED_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real test data that stands beside a developer's checkout; skips where it is absent."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip(f"the real test data is not here: {SHARED_DATA} (set SLUICE_SHARED_DATA to its folder)")
+    return SHARED_DATA
+
+
+def run_stage_in(
+    folder: Path,
+    module: str,
+    config: Config,
+    inputs: dict[str, Artifact | list[Artifact]] | None = None,
+    *,
+    member: str = "",
+    workers: int = 0,
+    kind: str = "",
+    version: str = "dev",
+    max_bad_share: float = 0.01,
+) -> Artifact:
+    """Runs one stage module into the store `folder` and returns the committed artifact `test/<kind>@<version>`."""
+    stage = importlib.import_module(module)
+    held = Inputs(inputs or {})
+    refs = [
+        InputRef(role=role, address=str(one.address), fingerprint=one.record.fingerprint, content=one.record.content)
+        for role in sorted(held)
+        for one in held.many(role)
+    ]
+    print_ = fingerprint(module, stage.VERSION, member, config, refs)
+    name = f"test/{kind or module.replace('.', '-')}" + (f"/{member}" if member else "")
+    store = Store(str(folder))
+    existing = Artifact.find(store, Address(name, version))
+    if existing:
+        return existing
+    output = Output(store, Address(name, version), print_, member=member, max_bad_share=max_bad_share)
+    with open_engine(workers=workers) as engine:
+        report = stage.run(config, held, output, engine)
+    return commit(output, module, stage.VERSION, config, refs, report)
+
+
+@pytest.fixture
+def run_stage(tmp_path: Path) -> Callable[..., Artifact]:
+    """`run_stage_in`, with the test's own folder as the store."""
+
+    def run(module: str, config: Config, inputs: dict | None = None, **options: object) -> Artifact:
+        return run_stage_in(tmp_path, module, config, inputs, **options)  # type: ignore[arg-type]
+
+    return run

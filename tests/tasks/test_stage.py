@@ -1,0 +1,153 @@
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tasks.artifact import RECORD, Address, Artifact
+from tasks.errors import ConservationError, InputError, StoreError
+from tasks.stage import Output
+from tasks.store import AlreadyPublished, Store
+from tests.conftest import run_stage_in
+from tests.tasks.toy_stage import ToyConfig
+
+TOY = "tests.tasks.toy_stage"
+
+
+def files_of(artifact: Artifact) -> dict[str, str]:
+    return {path: hashlib.sha256(artifact.read(path)).hexdigest() for path in artifact.files()}
+
+
+def test_the_same_stage_gives_the_same_bytes_in_process_and_on_processes(tmp_path: Path) -> None:
+    alone = run_stage_in(tmp_path / "a", TOY, ToyConfig())
+    spread = run_stage_in(tmp_path / "b", TOY, ToyConfig(), workers=2)
+    assert files_of(alone) == files_of(spread)
+    assert alone.record.content == spread.record.content
+    assert alone.record.fingerprint == spread.record.fingerprint
+
+
+def test_rows_in_are_rows_out_plus_rejected(tmp_path: Path) -> None:
+    record = run_stage_in(tmp_path, TOY, ToyConfig()).record
+    assert (record.rows_in, record.rows_out, record.rejected) == (40, 36, {"toy_round": 4})
+
+
+def test_a_lost_row_stops_the_part(tmp_path: Path) -> None:
+    with pytest.raises(ConservationError, match="10 rows came in, 9 went out"):
+        run_stage_in(tmp_path, TOY, ToyConfig(lose=1))
+    assert not list(tmp_path.rglob(RECORD))
+
+
+def test_a_poison_row_is_quarantined_and_the_part_goes_on(tmp_path: Path) -> None:
+    artifact = run_stage_in(tmp_path, TOY, ToyConfig(poison=1), max_bad_share=0.05)
+    assert artifact.record.rejected == {"poison": 1}
+    assert artifact.record.rows_out == 39
+    (held,) = artifact.files("quarantine/")
+    assert json.loads(artifact.read(held))["id"] == "13"
+
+
+def test_too_many_poison_rows_stop_the_stage_with_the_place_to_look(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"1 of 40 rows could not be processed.*quarantine"):
+        run_stage_in(tmp_path, TOY, ToyConfig(poison=1), max_bad_share=0.001)
+
+
+def test_an_artifact_without_its_record_does_not_exist(tmp_path: Path) -> None:
+    artifact = run_stage_in(tmp_path, TOY, ToyConfig())
+    artifact.store.remove(f"{artifact.address.path}/{RECORD}")
+    assert Artifact.find(artifact.store, artifact.address) is None
+
+
+def test_a_killed_stage_resumes_at_the_first_missing_part(tmp_path: Path) -> None:
+    whole = run_stage_in(tmp_path / "whole", TOY, ToyConfig())
+    slow = (
+        "import time, tests.tasks.toy_stage as toy\n"
+        "from pathlib import Path\n"
+        "from tests.conftest import run_stage_in\n"
+        "real = toy.square\n"
+        "def square(part, numbers):\n"
+        "    real(part, numbers)\n"
+        "    if part.name.startswith('part-00002'):\n"
+        "        time.sleep(60)\n"
+        "toy.square = square\n"
+        f"run_stage_in(Path({str(tmp_path / 'killed')!r}), {TOY!r}, toy.ToyConfig())\n"
+    )
+    root = Path(__file__).parents[2]
+    child = subprocess.Popen([sys.executable, "-c", slow], cwd=root, env={**os.environ, "PYTHONPATH": str(root)})
+    parts = tmp_path / "killed" / "test" / "tests-tasks-toy_stage" / "dev" / ".parts"
+    deadline = time.monotonic() + 60
+    while len(list(parts.glob("*.json"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.3)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    before = {path.name: path.stat().st_mtime_ns for path in parts.glob("*.json")}
+    assert len(before) == 2
+    resumed = run_stage_in(tmp_path / "killed", TOY, ToyConfig())
+    assert files_of(resumed) == files_of(whole)
+    assert resumed.record.rows_in == whole.record.rows_in
+
+
+def test_unfinished_parts_of_other_settings_are_not_reused(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    with (
+        Output(store, Address("x/y", "dev"), "one").part("part-a", conserved=False) as part,
+        part.file("a.txt") as file,
+    ):
+        file.write(b"one")
+    assert Output(store, Address("x/y", "dev"), "one").committed.keys() == {"part-a"}
+    assert not Output(store, Address("x/y", "dev"), "two").committed
+
+
+def test_of_two_writers_of_one_path_exactly_one_wins(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    store.publish("a/b.json", b"first")
+    with pytest.raises(AlreadyPublished):
+        store.publish("a/b.json", b"second")
+    assert store.read("a/b.json") == b"first"
+
+
+def test_publish_is_exclusive_on_an_object_store_too() -> None:
+    store = Store("memory://exclusive")
+    store.publish("a/b.json", b"first")
+    with pytest.raises(AlreadyPublished):
+        store.publish("a/b.json", b"second")
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    with pytest.raises(RuntimeError), store.write("a/b.bin") as file:
+        file.write(b"half")
+        raise RuntimeError
+    assert store.list("") == []
+    assert list((tmp_path / "a").iterdir()) == []
+
+
+def test_a_full_disk_is_one_line_with_a_remedy(tmp_path: Path) -> None:
+    # A limit on the size of files stands for a full disk: the write fails in the kernel in the same way.
+    program = (
+        "import resource, signal, sys\n"
+        "from tasks.store import Store\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        f"store = Store({str(tmp_path)!r})\n"
+        "try:\n"
+        "    with store.write('x/data.bin') as file:\n"
+        "        file.write(b'0' * 100_000)\n"
+        "except Exception as error:\n"
+        "    print(type(error).__name__, error)\n"
+        "print(store.list(''))\n"
+    )
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert out.startswith(StoreError.__name__)
+    assert "is full while writing" in out
+    assert "free space" in out.lower()
+    assert out.endswith("[]\n")
+
+
+def test_a_path_cannot_leave_the_store(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="stays inside the store"):
+        Store(str(tmp_path)).read("../secret")
