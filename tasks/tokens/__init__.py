@@ -1,0 +1,7 @@
+"""Tokens: tokenizer, token shards, pack plans, mixtures and the order in which sequences are read.
+
+documents -> bpe -> tokenizer.json
+documents + tokenizer -> encode -> shards/<source>-<split>-<part>-<piece>.arrow   (tokens, written once)
+shards -> pack -> plan/<source>.parquet                                           (where each sequence lies)
+plan + mixture + seed -> order                                                    (a function, no file)
+"""
