@@ -3,8 +3,8 @@
 Used by the runner, the shell and the operators. Modules are named by strings and imported when a stage runs, so that
 listing stages costs nothing. A stage is added by writing its module and one entry here.
 
-`reads` maps a role to an artifact kind; "?" after the kind marks an optional input, "/*" one that gathers all members
-of a mapped stage. `earlier` names inputs that come from an earlier version of the same kind (the last crawl cycle).
+`reads` maps a role to an artifact kind. `gathers` maps a role to (kind, kind of the artifact that names its members):
+all members of a mapped stage. `earlier` names inputs that come from an earlier version (the last crawl cycle).
 """
 
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ class Stage:
     section: str
     writes: str
     reads: dict[str, str] = field(default_factory=dict)
+    gathers: dict[str, tuple[str, str]] = field(default_factory=dict)
     earlier: dict[str, str] = field(default_factory=dict)
     mapped: bool = False
 
@@ -31,10 +32,11 @@ _ALL = (
         "tasks.crawl.update",
         "crawl",
         "crawldb",
-        {"fetchlist": "fetchlist", "segments": "segment/*"},
+        {"fetchlist": "fetchlist"},
+        {"segments": ("segment", "fetchlist")},
         earlier={"previous": "crawldb"},
     ),
-    Stage("publish", "tasks.crawl.publish", "crawl", "warc", {"segments": "segment/*"}),
+    Stage("publish", "tasks.crawl.publish", "crawl", "warc", gathers={"segments": ("segment", "fetchlist")}),
     Stage("extract", "tasks.extract.stage", "extract", "extracted", {"warc": "warc"}),
     Stage("annotate", "tasks.annotate.stage", "annotate", "attributes", {"extracted": "extracted"}),
     Stage("dedup", "tasks.dedup.stage", "dedup", "duplicates", {"extracted": "extracted", "attributes": "attributes"}),
@@ -57,7 +59,7 @@ _ALL = (
         {"arms": "arms", "shards": "shards", "plan": "plan"},
         mapped=True,
     ),
-    Stage("decide", "tasks.canary.decide", "canary", "mixture", {"arms": "arms", "canaries": "canary/*"}),
+    Stage("decide", "tasks.canary.decide", "canary", "mixture", {"arms": "arms"}, {"canaries": ("canary", "arms")}),
     Stage(
         "train",
         "tasks.train.stage",
@@ -74,7 +76,7 @@ _ALL = (
     ),
     Stage(
         "register",
-        "tasks.register",
+        "tasks.register.stage",
         "register",
         "model",
         {"checkpoint": "checkpoint", "scores": "scores", "tokenizer": "tokenizer", "mixture": "mixture"},

@@ -1,8 +1,8 @@
 """Where the parts of a stage run: in this process, in processes of this machine, or on a Dask cluster.
 
-Used by the runner, which opens an engine for a stage, and by `Output.map_parts`, which maps over it. What is computed is
-the same everywhere; only this module imports Dask. Processes of this machine are Dask workers too (`SubprocessCluster`,
-about 4 s to start): plain multiprocessing cannot start children inside an Airflow task.
+Used by the runner, which opens an engine for a stage, and by `Output.map_parts`, which maps over it. What is computed
+is the same everywhere; only this module imports Dask. Processes of this machine are Dask workers too
+(`SubprocessCluster`, about 4 s to start): plain multiprocessing cannot start children inside an Airflow task.
 """
 
 import contextlib

@@ -79,7 +79,7 @@ class Output:
         address: name and version.
         fingerprint: identity of the result; parts left by a run of another identity are cleared away.
         member: which member of a mapped stage this is ("p0", "arm-2-seed-1"), or "".
-        listener: receives live metrics and figures (MLflow), or None.
+        max_bad_share: largest share of quarantined rows that is tolerated.
     """
 
     def __init__(
@@ -90,7 +90,6 @@ class Output:
         *,
         member: str = "",
         max_bad_share: float = 0.01,
-        listener: "Listener | None" = None,
     ) -> None:
         self.store = store
         self.address = address
@@ -98,7 +97,8 @@ class Output:
         self.member = member
         self.max_bad_share = max_bad_share
         self.attempt = secrets.token_hex(4)
-        self._listener = listener
+        self.model: tuple[str, str] | None = None
+        self._listener: Listener | None = None
         self._progress = Progress(f"{member or address.name.rpartition('/')[2]} {address.version}")
         self.committed = self._load()
 
@@ -111,6 +111,10 @@ class Output:
     def scratch(self) -> str:
         """A local folder for work in progress; survives a kill, is removed when the artifact is committed."""
         return self.store.scratch(f"{self.address.path}/{SCRATCH}/{self.fingerprint[:16]}")
+
+    def listen(self, listener: "Listener") -> None:
+        """Sends live metrics and figures to `listener` from now on."""
+        self._listener = listener
 
     def map_parts(
         self,
@@ -160,6 +164,10 @@ class Output:
         """Sends a picture to the tracker, if there is one; never fails the stage."""
         if self._listener:
             self._listener.figure(name, png)
+
+    def register_model(self, folder: str, name: str) -> None:
+        """Asks the tracker to put `folder` of the artifact into the model registry as `name` ("": the recipe's)."""
+        self.model = (folder, name)
 
     def check_poison(self) -> None:
         """Raises InputError when a larger share of rows was quarantined than the recipe tolerates."""

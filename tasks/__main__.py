@@ -1,0 +1,137 @@
+"""The shell: `python -m tasks <stage> --recipe R` runs what the operator runs; `trace`, `ledger`, `sync` look after it.
+
+Used by people, by GPU pods (`--recipe '<json>'`) and by tests.
+"""
+
+import argparse
+import json
+import os
+import sys
+from typing import Any
+
+from tasks.catalogue import STAGES
+from tasks.errors import SluiceError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command; returns the exit status: 0 done, 2 a permanent error, 1 one that a retry may mend."""
+    options = _parser().parse_args(arguments)
+    from tasks.runner import logging_to_stderr
+
+    try:
+        with logging_to_stderr():
+            options.run(options)
+    except SluiceError as error:
+        print(f"sluice: {error}", file=sys.stderr)
+        return 2 if error.permanent else 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tasks", description="Run a stage, trace a page, read the ledger.")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    for name, stage in STAGES.items():
+        command = _command(commands, name, f"run the stage that writes {stage.writes}", _run)
+        command.set_defaults(stage=name, member="")
+        command.add_argument("--source-version", help="version of inputs that are missing at --version")
+        command.add_argument("--dask", action="store_true", help="map parts over the cluster of [place.dask]")
+        if stage.mapped:
+            command.add_argument("--member", required=True, help="which member, such as p0 or arm-0-seed-1")
+    trace = _command(commands, "trace", "page to training steps and checkpoints, or step to pages", _trace)
+    trace.add_argument("what", help="a URL, a document id, or a step of a checkpoint as step:<number>")
+    trace.add_argument("--json", action="store_true", help="print JSON")
+    ledger = _command(commands, "ledger", "list artifacts, or one with what it was made from", _ledger)
+    ledger.add_argument("address", nargs="?", help="name@version")
+    _command(commands, "sync", "send MLflow what it missed while it was down", _sync)
+    return parser
+
+
+def _command(commands: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    command.add_argument("--recipe", required=True, help="name in dags/recipes, path of a .toml file, or JSON text")
+    command.add_argument("--version", default="", help="version of the artifacts; default: the recipe's")
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a field, as in TOML")
+    command.set_defaults(run=run)
+    return command
+
+
+def _recipe(options: argparse.Namespace) -> Any:
+    from tasks.recipe import find_recipe
+
+    recipe = find_recipe(options.recipe)
+    return recipe.override(dict(_override(text) for text in options.set)) if options.set else recipe
+
+
+def _override(text: str) -> tuple[str, Any]:
+    import tomllib
+
+    key, _, value = text.partition("=")
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, value
+
+
+def _run(options: argparse.Namespace) -> None:
+    from tasks.runner import run_stage
+
+    result = run_stage(
+        _recipe(options),
+        options.stage,
+        version=options.version,
+        source_version=options.source_version,
+        member=options.member,
+        on_dask=options.dask,
+    )
+    print(json.dumps({"address": result.address, "fingerprint": result.fingerprint, "content": result.content,
+                      "skipped": result.skipped, "members": result.members, "rows": result.rows,
+                      "metrics": result.metrics}))  # fmt: skip
+
+
+def _trace(options: argparse.Namespace) -> None:
+    from tasks import trace
+    from tasks.runner import open_store
+
+    recipe = _recipe(options)
+    found = trace.trace(open_store(recipe), recipe.name, options.version or recipe.version, options.what)
+    print(json.dumps(found, indent=1, default=str) if options.json else trace.render(found))
+
+
+def _ledger(options: argparse.Namespace) -> None:
+    from tasks.ledger import Ledger
+    from tasks.runner import open_store
+
+    ledger = Ledger(open_store(_recipe(options)))
+    if not options.address:
+        for artifact in ledger:
+            record = artifact.record
+            print(
+                f"{record.finished:%Y-%m-%d %H:%M:%S}  {record.fingerprint[:12]}  {record.rows_out:>9,}  {record.artifact}"
+            )
+        return
+    print(ledger.find(options.address).record.model_dump_json(indent=1, exclude={"parts"}))
+    for title, lines in (
+        ("made from", ledger.ancestors(options.address)),
+        ("used by", ledger.descendants(options.address)),
+        ("drift", ledger.drift(options.address)),
+    ):
+        print(f"{title}: {', '.join(lines) or 'nothing'}")
+
+
+def _sync(options: argparse.Namespace) -> None:
+    from tasks import outbox
+    from tasks.errors import TransientError
+    from tasks.runner import open_store
+
+    store = open_store(_recipe(options))
+    try:
+        print(f"{outbox.send(store)} sent, {outbox.waiting(store)} waiting")
+    except Exception as error:
+        raise TransientError(
+            f"MLflow does not take {outbox.waiting(store)} waiting runs ({error})", "start it and run again"
+        ) from None
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""The recipe: a whole run, from seeds to checkpoint, as one frozen tree of settings.
+
+Read from `dags/recipes/*.toml` by the DAG files (at parse time: so this imports configuration classes only), by the
+shell, or built in Python. All of it bears on what is made, except `[place]`, which says where.
+"""
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import field_validator
+
+from tasks.annotate.config import AnnotateConfig
+from tasks.canary.config import CanaryConfig
+from tasks.config import Config, canonical_json, parse
+from tasks.consolidate.config import ConsolidateConfig
+from tasks.crawl.config import CrawlConfig
+from tasks.dedup.config import DedupConfig
+from tasks.errors import RecipeError
+from tasks.evals.config import EvaluateConfig
+from tasks.extract.config import ExtractConfig
+from tasks.place import Place
+from tasks.register.config import RegisterConfig
+from tasks.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
+from tasks.train.config import TrainConfig
+
+RECIPES = Path(__file__).parents[1] / "dags" / "recipes"
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*(-[a-z0-9_]+)*")
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class Recipe(Config):
+    """One run of Sluice. Each section sets the stages that `tasks.catalogue` names for it."""
+
+    name: str
+    """Lower-case word; prefix of its DAGs and artifacts."""
+
+    version: str = "dev"
+    """Version of the artifacts of a run that names no other."""
+
+    schedule: str | None = None
+    """Cron line of the crawl; everything after it follows by Assets."""
+
+    max_bad_share: float = 0.01
+    """Largest share of rows that may be quarantined before a stage stops."""
+
+    crawl: CrawlConfig
+    extract: ExtractConfig = ExtractConfig()
+    annotate: AnnotateConfig = AnnotateConfig()
+    dedup: DedupConfig = DedupConfig()
+    consolidate: ConsolidateConfig = ConsolidateConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    encode: EncodeConfig = EncodeConfig()
+    pack: PackConfig = PackConfig()
+    canary: CanaryConfig
+    train: TrainConfig = TrainConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    register: RegisterConfig = RegisterConfig()
+    place: Place = Place()
+
+    @field_validator("name")
+    @classmethod
+    def _plain_name(cls, name: str) -> str:
+        if not _NAME.fullmatch(name):
+            raise ValueError("a recipe's name is lower-case letters, digits, - and _, and begins with a letter")
+        return name
+
+    @field_validator("version")
+    @classmethod
+    def _plain_version(cls, version: str) -> str:
+        if not _VERSION.fullmatch(version):
+            raise ValueError("a version is letters, digits, '.', '_' and '-'")
+        return version
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Recipe":
+        """Reads a TOML file; `extends = "other.toml"` takes what it does not set from a file beside it (one level).
+
+        Raises:
+            RecipeError: one line naming file, field, cause and remedy.
+        """
+        file = Path(path)
+        settings = _toml(file)
+        if base := settings.pop("extends", None):
+            below = _toml(file.parent / str(base))
+            if "extends" in below:
+                raise RecipeError(f"{file.name}: {base} extends another recipe itself", "extend one level only")
+            settings = _merged(below, settings)
+        return parse(cls, settings, file.name)
+
+    @classmethod
+    def from_text(cls, text: str) -> "Recipe":
+        """Builds a recipe from `Recipe.text`."""
+        return parse(cls, json.loads(text), "the recipe's JSON text")
+
+    @property
+    def text(self) -> str:
+        """The whole recipe as canonical JSON, for pods and XComs."""
+        return canonical_json(self)
+
+    def override(self, values: Mapping[str, Any]) -> "Recipe":
+        """Returns a recipe with some fields replaced, named by dotted paths ("crawl.max_pages").
+
+        Raises:
+            RecipeError: an unknown path or an unusable value.
+        """
+        settings: dict[str, Any] = json.loads(self.text)
+        for path, value in values.items():
+            *folders, last = path.split(".")
+            at = settings
+            for folder in folders:
+                if not isinstance(at.get(folder), dict):
+                    at[folder] = {}
+                at = at[folder]
+            at[last] = value
+        return parse(type(self), settings, "override")
+
+
+def recipe_files(folder: Path | None = None) -> list[Path]:
+    """Returns the recipe files of `folder`, of $SLUICE_RECIPES, or of this checkout, sorted."""
+    found = folder or Path(os.environ.get("SLUICE_RECIPES", RECIPES))
+    return sorted(found.glob("*.toml"))
+
+
+def load_recipes(folder: Path | None = None) -> list[Recipe]:
+    """Loads every recipe of a folder (see `recipe_files`); raises RecipeError at the first unusable one."""
+    return [Recipe.load(path) for path in recipe_files(folder)]
+
+
+def find_recipe(name: str) -> Recipe:
+    """Loads a recipe by its name, by the path of its file, or from its JSON text; raises RecipeError."""
+    if name.lstrip().startswith("{"):
+        return Recipe.from_text(name)
+    if name.endswith(".toml"):
+        return Recipe.load(name)
+    files = recipe_files()
+    for path in files:
+        if path.stem == name:
+            return Recipe.load(path)
+    known = ", ".join(path.stem for path in files) or "none"
+    raise RecipeError(f'no recipe "{name}"', f"known are: {known}; or give the path of a .toml file")
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecipeError(f"no recipe at {path}", "check the path") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path.name} is not TOML: {error}", "mend the line") from None
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    both = {key: _merged(below[key], above[key]) for key in below.keys() & above.keys() if _tables(below, above, key)}
+    return {**below, **above, **both}
+
+
+def _tables(below: dict[str, Any], above: dict[str, Any], key: str) -> bool:
+    return isinstance(below[key], dict) and isinstance(above[key], dict)

@@ -1,0 +1,1 @@
+"""The trained model, packed with its tokenizer and its lineage, for MLflow's model registry."""
