@@ -105,9 +105,8 @@ def _ledger(options: argparse.Namespace) -> None:
     if not options.address:
         for artifact in ledger:
             record = artifact.record
-            print(
-                f"{record.finished:%Y-%m-%d %H:%M:%S}  {record.fingerprint[:12]}  {record.rows_out:>9,}  {record.artifact}"
-            )
+            when = f"{record.finished:%Y-%m-%d %H:%M:%S}"
+            print(f"{when}  {record.fingerprint[:12]}  {record.rows_out:>9,}  {record.artifact}")
         return
     print(ledger.find(options.address).record.model_dump_json(indent=1, exclude={"parts"}))
     for title, lines in (
@@ -119,9 +118,9 @@ def _ledger(options: argparse.Namespace) -> None:
 
 
 def _sync(options: argparse.Namespace) -> None:
-    from tasks import outbox
     from tasks.errors import TransientError
     from tasks.runner import open_store
+    from tasks.tracking import outbox
 
     store = open_store(_recipe(options))
     try:

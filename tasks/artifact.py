@@ -8,7 +8,8 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, BinaryIO
+from io import BytesIO
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -163,7 +164,7 @@ class Artifact:
         for entry in (entry for part in self.parts for entry in part.files):
             try:
                 with self.open(entry.path) as file:
-                    same = hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
+                    same = hashlib.file_digest(cast(BytesIO, file), "sha256").hexdigest() == entry.sha256
             except FileNotFoundError:
                 same = False
             if not same:

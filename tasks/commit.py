@@ -63,7 +63,7 @@ def _record(
     metrics: Counter[str] = Counter()
     for part in parts:
         rejected.update(part.rejected)
-        metrics.update(part.metrics)  # type: ignore[arg-type]
+        metrics.update(part.metrics)
     now = datetime.now(UTC)
     return Record(
         artifact=str(output.address),

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from tasks import outbox
 from tasks.artifact import Address, Artifact, InputRef, fingerprint
 from tasks.catalogue import STAGES, Stage
 from tasks.commit import commit
@@ -27,7 +26,8 @@ from tasks.place import filled
 from tasks.recipe import Recipe
 from tasks.stage import Inputs, Output
 from tasks.store import Store
-from tasks.tracking import StageRun, TrackingContext
+from tasks.tracking import TrackingContext, outbox
+from tasks.tracking.run import StageRun
 
 log = logging.getLogger("sluice.runner")
 

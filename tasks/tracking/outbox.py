@@ -9,7 +9,8 @@ import logging
 
 from tasks.artifact import Address, Artifact
 from tasks.store import Store
-from tasks.tracking import Message, deliver
+from tasks.tracking.message import Message
+from tasks.tracking.send import deliver
 
 log = logging.getLogger("sluice.tracking")
 
