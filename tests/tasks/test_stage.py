@@ -119,9 +119,14 @@ def test_publish_is_exclusive_on_an_object_store_too() -> None:
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
-    with pytest.raises(RuntimeError), store.write("a/b.bin") as file:
-        file.write(b"half")
-        raise RuntimeError
+
+    def fail_halfway() -> None:
+        with store.write("a/b.bin") as file:
+            file.write(b"half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_halfway()
     assert store.list("") == []
     assert list((tmp_path / "a").iterdir()) == []
 
