@@ -1,0 +1,1 @@
+"""Evaluation: what a checkpoint predicts of text that was held out."""

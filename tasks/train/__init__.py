@@ -1,0 +1,1 @@
+"""Training: token shards, a plan and a mixture in, verified checkpoints out."""

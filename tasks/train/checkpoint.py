@@ -1,0 +1,112 @@
+"""Checkpoints: model, optimizer and state on a local disk, verified by hash, never half there.
+
+`<root>/step-<nnnnnnnn>/` holds `model.safetensors`, `optimizer.safetensors` and `state.json` (step, what was seen, and the
+sha256 of the other two). Written by rank 0 of the loop, read by a restart, by the stage and by whoever loads the model.
+No pickle: a checkpoint cannot run code. The same state gives the same bytes.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from tasks.config import canonical_json
+from tasks.errors import InputError
+
+log = logging.getLogger(__name__)
+
+MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+NAME = re.compile(r"step-(\d{8})")
+
+
+def name_of(step: int) -> str:
+    """Returns the folder name of the checkpoint after `step` steps."""
+    return f"step-{step:08d}"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was read and whose hashes are right."""
+
+    step: int
+    model: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+def save(root: Path, step: int, model: dict[str, Tensor], optimizer: dict[str, Tensor], state: dict[str, Any]) -> Path:
+    """Writes one checkpoint beside its place, makes it durable and renames it into place; returns its folder.
+
+    A checkpoint of the same step that is already there is replaced: it may be the broken one a restart stepped over.
+    """
+    final, aside = root / name_of(step), root / f".{name_of(step)}"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    for file, tensors in ((MODEL, model), (OPTIMIZER, optimizer)):
+        save_file({name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}, aside / file)
+    digests = {file: digest(aside / file) for file in (MODEL, OPTIMIZER)}
+    (aside / STATE).write_text(canonical_json({**state, "step": step, "sha256": digests}) + "\n")
+    for file in (MODEL, OPTIMIZER, STATE):
+        _sync(aside / file)
+    _sync(aside)
+    shutil.rmtree(final, ignore_errors=True)
+    aside.rename(final)
+    _sync(root)
+    return final
+
+
+def load(folder: Path) -> Checkpoint:
+    """Reads and verifies one checkpoint; raises InputError naming the file that is missing or broken."""
+    try:
+        state = json.loads((folder / STATE).read_text())
+        for file, expected in state["sha256"].items():
+            if digest(folder / file) != expected:
+                raise InputError(f"{folder / file} does not have the sha256 its checkpoint states", "delete the folder")
+        return Checkpoint(state["step"], load_file(folder / MODEL), load_file(folder / OPTIMIZER), state)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder} is not a readable checkpoint ({error})", "delete the folder") from error
+
+
+def newest_good(root: Path) -> Checkpoint | None:
+    """Returns the newest checkpoint under `root` that verifies, or None; a broken one is logged and left aside."""
+    for step in reversed(steps_at(root)):
+        try:
+            return load(root / name_of(step))
+        except InputError as error:
+            log.warning("checkpoint of step %d skipped: %s", step, error)
+    return None
+
+
+def steps_at(root: Path) -> list[int]:
+    """Returns the steps of the checkpoints under `root`, ascending, without verifying them."""
+    names = (NAME.fullmatch(path.name) for path in root.iterdir()) if root.is_dir() else ()
+    return sorted(int(match[1]) for match in names if match)
+
+
+def prune(root: Path, keep: int, milestones: Collection[int]) -> None:
+    """Deletes all checkpoints but the newest `keep` and those of the milestone steps."""
+    for step in [step for step in steps_at(root) if step not in milestones][:-keep]:
+        shutil.rmtree(root / name_of(step))
+
+
+def digest(path: Path) -> str:
+    """Returns the sha256 of a file in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,126 @@
+"""Runs a training spec on this machine and follows it.
+
+Used by the stage `train` and by the canaries. `training_command` is the command a GPU pod runs as well.
+"""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from tasks.config import canonical_json
+from tasks.errors import InputError, SluiceError, TransientError
+from tasks.train import failure, leash
+from tasks.train.config import TrainSpec
+from tasks.train.metrics import FILE, MetricsTail
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.2
+GRACE_S = 60.0
+"""How long a run may take to save when the caller gives up on it."""
+LOG = "train.log"
+
+OnMetrics = Callable[[int, dict[str, float]], None]
+
+
+def training_command(spec_path: str, nproc: int) -> list[str]:
+    """Returns the command that trains the spec at `spec_path` with `nproc` ranks on this node."""
+    return [sys.executable, "-m", "tasks.train.agent", "--spec", spec_path, "--nproc", str(nproc)]
+
+
+def ranks_here() -> int:
+    """Returns how many ranks this place gives a run (SLUICE_NPROC, default 1): placement, not identity."""
+    return int(os.environ.get("SLUICE_NPROC", "1"))
+
+
+def train_local(spec: TrainSpec, on_metrics: OnMetrics, nproc: int | None = None) -> None:
+    """Trains `spec` to its last step in processes of their own, resuming what is in its `out` folder.
+
+    The processes end with this one, however it ends. On an exception in here (a keyboard interrupt, an error of
+    `on_metrics`) they are asked to save, then ended.
+
+    Args:
+        spec: the run.
+        on_metrics: called with (step, numbers) for every step, in order, within a second of it.
+        nproc: ranks; None takes what the place gives.
+
+    Raises:
+        SluiceError: in one line why the run failed; a TransientError where a retry may get further.
+    """
+    out = Path(spec.out)
+    out.mkdir(parents=True, exist_ok=True)
+    failure.forget(out)
+    path = out / "spec.json"
+    path.write_text(canonical_json(spec) + "\n")
+    tail = MetricsTail(out / FILE)
+    with (out / LOG).open("ab") as output:
+        code = _follow(training_command(str(path), nproc or ranks_here()), output, tail, on_metrics)
+    if code:
+        raise explain(code, out)
+
+
+def _follow(command: list[str], output: IO[bytes], tail: MetricsTail, on_metrics: OnMetrics) -> int:
+    """Runs `command`, passing its metrics on; returns the exit code."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        env={**os.environ, leash.LEASH: "stdin", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    try:
+        running = True
+        while running:
+            running = process.poll() is None
+            for values in tail.new_lines():
+                on_metrics(int(values["step"]), {k: v for k, v in values.items() if k != "step" and v is not None})
+            if running:
+                time.sleep(POLL_S)
+    finally:
+        _end(process)
+    return process.returncode
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Asks the run to save and end; after GRACE_S, or at a second interrupt, lets go of its leash."""
+    try:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        log.warning("the training run did not end within %.0f s and is killed", GRACE_S)
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.kill()
+        process.wait()
+
+
+def explain(code: int, out: Path) -> SluiceError:
+    """Returns the error that says in one line why a run with this exit code failed."""
+    noted = failure.noted(out)
+    if noted and noted[0].permanent:
+        return InputError(f"training: {noted[0].cause}", noted[0].remedy)
+    if code == 143:
+        return TransientError("training was stopped on request and has saved a checkpoint", "run it again to go on")
+    if code == 137:
+        return TransientError(
+            "a training rank was killed (SIGKILL), most often for want of memory",
+            "run it again to resume; if it recurs give it more memory or lower train.microbatch",
+        )
+    cause = noted[0].cause if noted else f"exit code {code}: {last_lines(out / LOG)}"
+    return TransientError(f"training crashed: {cause}", f"the log is {out / LOG}; run it again to resume")
+
+
+def last_lines(path: Path, count: int = 3) -> str:
+    """Returns the last lines of a log, joined into one."""
+    text = path.read_text(errors="replace") if path.exists() else ""
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    return " | ".join(lines[-count:])

@@ -1,0 +1,76 @@
+"""The processes of one run: who this one is, where it computes, and how gradients become global.
+
+Used by the loop. The sum over microbatches is taken as a binary tree over their numbers: root = even + odd, recursively.
+A rank of a world of size w holds the numbers r, r + w, ..: a subtree when w is a power of two. So 1 and 2 ranks give
+the same bits, and more ranks stay within rounding of them (gloo and NCCL choose the order of their own sums).
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+TIMEOUT = timedelta(seconds=120)
+"""A collective that takes longer is taken for hung and ends the rank; the agent then restarts all of them."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among the ranks of a run, from the environment torchrun sets."""
+
+    rank: int
+    world: int
+    local_rank: int
+
+    @classmethod
+    def from_environment(cls) -> "Ranks":
+        """Reads RANK, WORLD_SIZE and LOCAL_RANK; without them this process is the only rank."""
+        read = os.environ.get
+        return cls(int(read("RANK", "0")), int(read("WORLD_SIZE", "1")), int(read("LOCAL_RANK", "0")))
+
+    @property
+    def device(self) -> torch.device:
+        """The GPU of this rank where there is one, else the CPU."""
+        return torch.device("cuda", self.local_rank) if torch.cuda.is_available() else torch.device("cpu")
+
+    def __enter__(self) -> "Ranks":
+        """Meets the other ranks."""
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        if self.world > 1:
+            dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo", timeout=TIMEOUT)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Leaves the group; not after an error, when the other ranks may be past answering."""
+        if self.world > 1 and exc[0] is None:
+            dist.destroy_process_group()
+
+    def sum(self, tensors: Sequence[Tensor]) -> None:
+        """Adds the tensors of all ranks, in place, on every rank."""
+        if self.world > 1:
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+
+    def barrier(self) -> None:
+        """Returns when every rank has come here."""
+        if self.world > 1:
+            dist.barrier()
+
+
+def tree_sum(numbers: Sequence[int], compute: Callable[[int], Sequence[Tensor]]) -> Sequence[Tensor]:
+    """Returns the sum of `compute(n)` over `numbers`, added as the tree described above.
+
+    Args:
+        numbers: at least one.
+        compute: returns tensors that may be overwritten by the next call.
+    """
+    if len(numbers) == 1:
+        return compute(numbers[0])
+    even = [tensor.clone() for tensor in tree_sum(numbers[0::2], compute)]
+    odd = tree_sum(numbers[1::2], compute)
+    return [left.add_(right) for left, right in zip(even, odd, strict=True)]
