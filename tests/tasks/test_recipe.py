@@ -1,0 +1,96 @@
+from pathlib import Path
+
+import pytest
+
+from tasks.errors import RecipeError
+from tasks.place import filled
+from tasks.recipe import Recipe, find_recipe, load_recipes
+
+DEMO = find_recipe("demo")
+
+
+def write(folder: Path, text: str, name: str = "mine.toml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+MINIMAL = """
+name = "mine"
+[crawl]
+seeds = ["http://library.localhost:1/"]
+allow_loopback = true
+[canary]
+current = { web = 1.0 }
+"""
+
+
+def test_every_shipped_recipe_loads() -> None:
+    assert {recipe.name for recipe in load_recipes()} >= {"demo", "web"}
+
+
+def test_a_recipe_survives_its_own_text() -> None:
+    assert Recipe.from_text(DEMO.text) == DEMO
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("max_bad_shar = 0.1", 'unknown key max_bad_shar. Did you mean "max_bad_share"?'),
+        ("max_bad_share = 'much'", "max_bad_share: Input should be a valid number (got 'much')"),
+        ("version = 7", "version: Input should be a valid string (got 7)"),
+        ("version = 'a/b'", "a version is letters, digits"),
+    ],
+)
+def test_a_bad_line_is_refused_with_file_field_cause_and_remedy(tmp_path: Path, line: str, cause: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        Recipe.load(write(tmp_path, line + MINIMAL))
+    assert str(caught.value).startswith("mine.toml: ")
+    assert cause in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_mixture_that_does_not_sum_to_one_is_refused_with_its_sum(tmp_path: Path) -> None:
+    text = MINIMAL.replace("{ web = 1.0 }", "{ web = 0.5, code = 0.3 }")
+    with pytest.raises(RecipeError, match=r"mine.toml: canary.*0\.8"):
+        Recipe.load(write(tmp_path, text))
+
+
+def test_text_that_is_not_toml_is_refused_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"mine.toml is not TOML: .*line 1"):
+        Recipe.load(write(tmp_path, "name = "))
+
+
+def test_a_recipe_takes_what_it_does_not_set_from_the_one_it_extends(tmp_path: Path) -> None:
+    write(tmp_path, MINIMAL, "base.toml")
+    child = Recipe.load(write(tmp_path, 'extends = "base.toml"\nname = "child"\n[crawl]\nmax_pages = 7\n'))
+    assert (child.name, child.crawl.max_pages) == ("child", 7)
+    assert child.crawl.seeds == ("http://library.localhost:1/",)
+
+
+def test_only_one_level_of_extension_is_allowed(tmp_path: Path) -> None:
+    write(tmp_path, MINIMAL, "base.toml")
+    write(tmp_path, 'extends = "base.toml"\nname = "child"\n', "child.toml")
+    with pytest.raises(RecipeError, match="one level only"):
+        Recipe.load(write(tmp_path, 'extends = "child.toml"\nname = "grandchild"\n', "grandchild.toml"))
+
+
+def test_an_override_is_checked_like_the_file() -> None:
+    assert DEMO.override({"crawl.max_pages": 5}).crawl.max_pages == 5
+    with pytest.raises(RecipeError, match='override: unknown key crawl.max_page. Did you mean "max_pages"'):
+        DEMO.override({"crawl.max_page": 5})
+    with pytest.raises(RecipeError, match="crawl.max_pages"):
+        DEMO.override({"crawl.max_pages": "five"})
+
+
+def test_an_unknown_recipe_is_refused_with_those_there_are() -> None:
+    with pytest.raises(RecipeError, match=r'no recipe "domo".*demo'):
+        find_recipe("domo")
+
+
+def test_a_place_takes_variables_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_TEST_BUCKET", "s3://bucket")
+    assert filled("${SLUICE_TEST_BUCKET}/x") == "s3://bucket/x"
+    assert filled("${SLUICE_TEST_ABSENT:-here}") == "here"
+    with pytest.raises(RecipeError, match="SLUICE_TEST_ABSENT"):
+        filled("${SLUICE_TEST_ABSENT}")
