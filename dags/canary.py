@@ -1,0 +1,46 @@
+"""Canary: small models, one per mixture and seed, decide which mixture the large one is trained on.
+
+| | |
+|---|---|
+| reads | the asset `tokens` |
+| makes | `arms`, one `canary` per arm and seed, and the asset `mixture` (the decision, with its report) |
+| costs | `canary.steps` training steps per arm and seed, in the pool `gpu` |
+| next | `pretrain` starts by itself |
+
+A mixture is promoted only if the paired interval against the current one excludes 0; otherwise the current one stays.
+Where the recipe says `canary.ask_human`, a person approves the decision in the Airflow UI before it is published.
+"""
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import DAG
+
+from operators.assets import asset
+from operators.forms import dag_settings
+from operators.gate import CanaryGate
+from operators.places import training_operator
+from operators.recipes import recipes_for
+from operators.stage import MembersOperator, StageOperator
+
+FORM = {"canary.steps": "Training steps of each small run."}
+
+for recipe in recipes_for("canary"):
+    settings = dag_settings(
+        recipe, "canary", __doc__, sections=["canary"], schedule=[asset(recipe.name, "tokens")], form=FORM
+    )
+    with DAG(**settings):
+        arms = MembersOperator(task_id="arms", recipe=recipe.name, stage="arms")
+        canary = (
+            training_operator(recipe)
+            .partial(
+                task_id="canary", recipe=recipe.name, stage="canary", pool="gpu", map_index_template="{{ task.member }}"
+            )
+            .expand(member=arms.output)
+        )
+        decide = StageOperator(task_id="decide", recipe=recipe.name, stage="decide")
+        gate = CanaryGate(
+            task_id="gate", recipe=recipe.name, decided=decide.output, outlets=[asset(recipe.name, "mixture")]
+        )
+        canary >> decide >> gate
+        if recipe.canary.ask_human:
+            subject = f"{recipe.name}: may the decided mixture be trained on?"
+            decide >> ApprovalOperator(task_id="approve", subject=subject, body=decide.output["note"]) >> gate

@@ -1,0 +1,34 @@
+"""Corpus: captured pages and local files become clean, deduplicated documents.
+
+| | |
+|---|---|
+| reads | the asset `warc`, and the files that `[extract]` names |
+| makes | `extracted`, `attributes`, `duplicates`, and the asset `documents` (kept and rejected, with reasons) |
+| costs | CPU: all parts run on Dask where the recipe's place names a cluster |
+| next | `tokens` starts by itself |
+
+Documents are never changed or dropped before `consolidate`: `annotate` and `dedup` write columns beside them, so a new
+threshold costs one join and not a new run.
+"""
+
+from airflow.sdk import DAG, chain
+
+from operators.assets import asset
+from operators.dask_stage import DaskStageOperator
+from operators.forms import dag_settings
+from operators.recipes import recipes_for
+
+SECTIONS = ["extract", "annotate", "dedup", "consolidate"]
+
+for recipe in recipes_for("corpus"):
+    settings = dag_settings(recipe, "corpus", __doc__, sections=SECTIONS, schedule=[asset(recipe.name, "warc")])
+    with DAG(**settings):
+        work = [DaskStageOperator(task_id=stage, recipe=recipe.name, stage=stage, pool="dask") for stage in SECTIONS[:-1]]
+        documents = DaskStageOperator(
+            task_id="consolidate",
+            recipe=recipe.name,
+            stage="consolidate",
+            pool="dask",
+            outlets=[asset(recipe.name, "documents")],
+        )
+        chain(*work, documents)

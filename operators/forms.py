@@ -1,0 +1,91 @@
+"""What all DAGs of a recipe have in common: id, tags, page text, retries, and the form in the trigger dialog.
+
+Used by the DAG files: `DAG(**dag_settings(recipe, "corpus", __doc__, ...))`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pendulum
+from airflow.sdk import Param
+
+from operators.runs import VERSION
+from tasks.recipe import Recipe
+
+RETRIES = {
+    "owner": "sluice",
+    "retries": 2,
+    "retry_delay": timedelta(seconds=5),
+    "retry_exponential_backoff": 2.0,
+    "max_retry_delay": timedelta(minutes=5),
+}
+"""Only what a retry can mend is retried: a permanent error ends the task at its first try."""
+
+
+def dag_settings(
+    recipe: Recipe, dag: str, doc: str | None, *, sections: Sequence[str], schedule: Any, form: Mapping[str, str] = {}
+) -> dict[str, Any]:
+    """Returns the arguments of the DAG `<recipe>.<dag>`.
+
+    Args:
+        recipe: whose DAG this is.
+        dag: its part of the pipeline: "crawl", "corpus", ...
+        doc: docstring of the DAG file; becomes the page text.
+        sections: recipe sections that its stages read, shown on the page. A changed recipe thereby makes a new version
+            of the DAG in the UI.
+        schedule: cron line, assets, or None.
+        form: recipe fields (dotted path) that get a field of their own in the form, with the text under it.
+    """
+    return {
+        "dag_id": f"{recipe.name}.{dag}",
+        "schedule": schedule,
+        "start_date": pendulum.datetime(2026, 1, 1, tz="UTC"),
+        "catchup": False,
+        # The next crawl cycle starts from the one before, and two runs of one version would do the same work twice.
+        "max_active_runs": 1,
+        "tags": ["sluice", recipe.name],
+        "doc_md": _page(recipe, doc, sections),
+        "default_args": RETRIES,
+        "params": _form(recipe, form),
+    }
+
+
+def _page(recipe: Recipe, doc: str | None, sections: Sequence[str]) -> str:
+    held = json.loads(recipe.text)
+    shown = json.dumps({section: held[section] for section in sections}, indent=2, ensure_ascii=False)
+    return f"{doc or ''}\nSettings of the recipe `{recipe.name}` (version `{recipe.version}`):\n\n```json\n{shown}\n```\n"
+
+
+def _form(recipe: Recipe, fields: Mapping[str, str]) -> dict[str, Param]:
+    text = {"type": ["null", "string"], "pattern": f"^{VERSION}$", "maxLength": 100}
+    form = {
+        "version": Param(
+            None,
+            title="Version",
+            description=f"Version of the artifacts to make. Empty: that of the run that started this one, the date "
+            f"of a scheduled run, or the recipe's: {recipe.version}",
+            **text,
+        ),
+        "source_version": Param(
+            None,
+            title="Source version",
+            description="Version of inputs that do not exist at the version above. Empty: none.",
+            **text,
+        ),
+    }
+    for path, description in fields.items():
+        value: Any = recipe
+        for step in path.split("."):
+            value = getattr(value, step)
+        kind = "integer" if isinstance(value, int) else "number"
+        form[path] = Param(None, type=["null", kind], minimum=1, title=path, description=f"{description} Recipe: {value}")
+    form["overrides"] = Param(
+        {},
+        type="object",
+        title="Overrides",
+        description='Other recipe fields by dotted path, such as {"dedup.jaccard": 0.7}; handed down to later DAGs',
+        propertyNames={"pattern": r"^[a-z_]+(\.[a-z_0-9]+)+$"},
+    )
+    return form

@@ -1,0 +1,46 @@
+"""The buttons on a task's page: its MLflow run, and the artifact it made.
+
+Airflow asks for a link in the task's own process after `execute`, and keeps the answer as an XCom for the UI. So a link
+is whatever the operator noted down while it ran.
+"""
+
+from typing import Any
+
+from airflow.sdk import BaseOperatorLink
+
+
+class MlflowLink(BaseOperatorLink):
+    """The MLflow run of the stage."""
+
+    @property
+    def name(self) -> str:
+        """Text of the button."""
+        return "MLflow run"
+
+    @property
+    def xcom_key(self) -> str:
+        """Where Airflow keeps the link."""
+        return "link_mlflow"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """Returns the run's page, or "" where the stage was not tracked."""
+        return str((getattr(operator, "result", None) or {}).get("mlflow_run_url", ""))
+
+
+class ArtifactLink(BaseOperatorLink):
+    """The artifact's page in the ledger."""
+
+    @property
+    def name(self) -> str:
+        """Text of the button."""
+        return "Artifact"
+
+    @property
+    def xcom_key(self) -> str:
+        """Where Airflow keeps the link."""
+        return "link_artifact"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """Returns the artifact's page under this Airflow's own address, or "" before there is one."""
+        address = (getattr(operator, "result", None) or {}).get("address", "")
+        return f"/sluice/artifact/{address}" if address else ""

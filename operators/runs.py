@@ -1,0 +1,100 @@
+"""Which version a DAG run makes, which it reads and with which overrides: one answer for all tasks of the run.
+
+Read by every operator that runs a stage. The order is: what a person typed into the form, what the asset event that
+started the run says, the calendar (for scheduled runs), the recipe. Events hand version and overrides down the chain,
+so one crawl run ends in one consistent set of artifacts, however many DAGs it passes through.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from tasks.errors import RecipeError, SluiceError
+from tasks.recipe import Recipe
+
+CALENDAR = "%Y.%m.%d-%H%M"
+"""Version of a scheduled run, from its logical date: 2026.11.21-0300."""
+
+_CALENDAR_RUNS = ("scheduled", "backfill")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one DAG run is about.
+
+    Args:
+        version: version of the artifacts that the run makes.
+        source_version: version to read where an input is missing at `version`; None: no other.
+        overrides: recipe fields by dotted path, as typed by a person or handed down by an event.
+    """
+
+    version: str
+    source_version: str | None = None
+    overrides: dict[str, Any] = field(default_factory=dict)
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        """Returns the recipe of this run; raises RecipeError for an override that does not fit."""
+        return recipe.override(self.overrides) if self.overrides else recipe
+
+
+def run_of(recipe: Recipe, context: Mapping[str, Any]) -> Run:
+    """Reads the run from an Airflow task context.
+
+    Raises:
+        RecipeError: the event that started the run carries no usable version or overrides.
+    """
+    params = {name: value for name, value in context.get("params", {}).items() if value is not None}
+    event = newest_event(context.get("triggering_asset_events") or {})
+    typed = {**params.get("overrides", {}), **{name: value for name, value in params.items() if "." in name}}
+    version = params.get("version") or event.get("version") or _calendar(context) or recipe.version
+    return Run(_checked(version), params.get("source_version") or event.get("version"), {**_handed_down(event), **typed})
+
+
+def newest_event(events: Mapping[Any, Iterable[Any]]) -> dict[str, Any]:
+    """Returns the `extra` of the newest event that started the run, or {}.
+
+    A DAG that was paused wakes up to one run for many events. The newest stands for all: each event names a whole
+    artifact, not a piece of one.
+    """
+    found = [event for several in events.values() for event in several]
+    return dict(max(found, key=lambda event: event.timestamp).extra or {}) if found else {}
+
+
+@contextmanager
+def fails_at_once() -> Iterator[None]:
+    """Turns a permanent error into a failure without retry, told in one line; other errors are left to the retries."""
+    try:
+        yield
+    except SluiceError as error:
+        if not error.permanent:
+            raise
+        raise AirflowFailException(str(error)) from None
+
+
+def _calendar(context: Mapping[str, Any]) -> str:
+    date = context.get("logical_date")
+    run = context.get("dag_run")
+    kind = getattr(getattr(run, "run_type", ""), "value", getattr(run, "run_type", ""))
+    return date.strftime(CALENDAR) if date is not None and kind in _CALENDAR_RUNS else ""
+
+
+def _handed_down(event: Mapping[str, Any]) -> dict[str, Any]:
+    overrides = event.get("overrides") or {}
+    if not isinstance(overrides, dict):
+        raise RecipeError(f"the asset event says overrides = {overrides!r}", 'write {"section.field": value}')
+    return overrides
+
+
+def _checked(version: Any) -> str:
+    # The form's schema has checked what a person typed; an event may come from any client of the REST API.
+    if not isinstance(version, str) or not re.fullmatch(VERSION, version):
+        raise RecipeError(f"{version!r} is not a version", "use letters, digits, '.', '_' and '-'")
+    return version
+
+
+VERSION = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
+"""Pattern of a version; it becomes a folder of the store."""

@@ -1,0 +1,109 @@
+"""StageOperator: runs one stage of a recipe in the worker's own process.
+
+Used by the DAG files. Reads the recipe by name when the task runs, so that only names travel through the metadata
+database. Returns {address, fingerprint, content, version, members, rows, metrics, ...} as its XCom and puts the same
+identity on the event of its outlet.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import psutil
+from airflow.sdk import BaseOperator, BaseOperatorLink
+
+from operators.links import ArtifactLink, MlflowLink
+from operators.results import announce, result_of
+from operators.runs import fails_at_once, run_of
+from tasks.recipe import Recipe, find_recipe
+
+STOP_S = 3.0
+"""Seconds that child processes get to end by themselves; Airflow kills the task process 5 s after SIGTERM."""
+
+
+class StageOperator(BaseOperator):
+    """Runs `stage` of `recipe` here.
+
+    Args:
+        recipe: name of the recipe.
+        stage: name of the stage in `tasks.catalogue`.
+        member: which member of a mapped stage; map it with `expand(member=[...])`.
+    """
+
+    template_fields: ClassVar[Sequence[str]] = ("recipe", "stage", "member")
+    operator_extra_links: ClassVar[Sequence[BaseOperatorLink]] = (MlflowLink(), ArtifactLink())
+    ui_color = "#e8f0ea"
+    on_dask = False
+
+    def __init__(self, *, recipe: str, stage: str, member: str = "", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.recipe = recipe
+        self.stage = stage
+        self.member = member
+        self.result: dict[str, Any] = {}
+
+    def execute(self, context: Any) -> Any:
+        """Runs the stage; fails at once on what no retry can mend."""
+        with fails_at_once():
+            self.result = self.run(context)
+        return self.result
+
+    def run(self, context: Any) -> dict[str, Any]:
+        """Runs the stage and tells the outlets; raises SluiceError."""
+        # Imported here, because the runner brings pyarrow and the DAG file must not.
+        from tasks.runner import run_stage
+
+        recipe = find_recipe(self.recipe)
+        run = run_of(recipe, context)
+        recipe = run.recipe(recipe)
+        made = run_stage(
+            recipe,
+            self.stage,
+            version=run.version,
+            source_version=run.source_version,
+            member=self.member,
+            on_dask=self.on_dask,
+            tracking=tracking_of(recipe, context),
+        )
+        result = result_of(made, run.version)
+        announce(context, self.outlets, result, run)
+        return result
+
+    def on_kill(self) -> None:
+        """Ends the processes that the stage has started: torchrun, the workers of a local cluster."""
+        children = psutil.Process().children(recursive=True)
+        for child in children:
+            _signal(child, "terminate")
+        for child in psutil.wait_procs(children, timeout=STOP_S)[1]:
+            _signal(child, "kill")
+
+
+class MembersOperator(StageOperator):
+    """Runs a stage whose report names the members of the mapped stage that follows; its XCom is that list."""
+
+    def execute(self, context: Any) -> list[str]:
+        """Runs the stage; returns the members to `expand` over."""
+        super().execute(context)
+        context["ti"].xcom_push(key="result", value=self.result)
+        return list(self.result["members"])
+
+
+def tracking_of(recipe: Recipe, context: Any) -> Any:
+    """Returns where MLflow hangs this task's run: under one parent for the DAG run."""
+    from tasks.place import filled
+    from tasks.tracking import TrackingContext
+
+    instance = context["ti"]
+    tags = {
+        "airflow.dag_id": instance.dag_id,
+        "airflow.run_id": context["run_id"],
+        "airflow.task_id": instance.task_id,
+        "airflow.try_number": str(instance.try_number),
+    }
+    return TrackingContext(filled(recipe.place.mlflow), recipe.name, f"{instance.dag_id}/{context['run_id']}", tags)
+
+
+def _signal(process: psutil.Process, action: str) -> None:
+    try:
+        getattr(process, action)()
+    except psutil.NoSuchProcess:
+        return  # it has ended by itself
