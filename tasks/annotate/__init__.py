@@ -1,0 +1,1 @@
+"""Annotation: attributes beside the documents; nothing is changed or dropped here."""

@@ -1,0 +1,1 @@
+"""Extraction: captures of WARC files and local files become documents, or leave with a reason."""

@@ -1,0 +1,101 @@
+"""The captures of a WARC file, and of a damaged one those before and behind the damage.
+
+Reads one file (gzip, zstd or plain), used by `captures`. FastWARC ends at the first damaged record; here reading goes
+on at the next byte at which a record begins, so one bad sector costs one record and not the rest of a gigabyte.
+"""
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import fastwarc
+
+_KINDS = fastwarc.WarcRecordType.response | fastwarc.WarcRecordType.revisit
+_GZIP = b"\x1f\x8b\x08"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_PLAIN = b"WARC/"
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Captured:
+    """One response or revisit record, read whole.
+
+    `payload` is the body without chunked transfer coding; `short` tells that the record holds less than it declares.
+    """
+
+    record: fastwarc.WarcRecord
+    payload: bytes
+    short: bool
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A place in the file where no record could be read."""
+
+    offset: int
+
+
+def read_records(file: BinaryIO) -> Iterator[Captured | Damage]:
+    """Yields captures and damaged places in file order; `file` must be seekable and stand at its beginning."""
+    start: int | None = 0
+    while start is not None:
+        file.seek(start)
+        reached = start
+        try:
+            for record in fastwarc.ArchiveIterator(file, record_types=_KINDS, parse_http=True, auto_decode="transfer"):
+                reached = record.stream_pos
+                yield _captured(record)
+            return
+        except (OSError, ValueError):
+            # Either `reached` itself is damaged, or a record behind it that is no capture.
+            damaged = _next_start(file, reached + 1) if reached > start else start
+            damaged = reached if damaged is None else damaged
+            yield Damage(damaged)
+            start = _next_start(file, damaged + 1)
+
+
+def _captured(record: fastwarc.WarcRecord) -> Captured:
+    declared = record.content_length
+    payload = record.reader.read()
+    chunked = record.is_http and "chunked" in (record.http_headers.get("Transfer-Encoding") or "").lower()
+    return Captured(record, payload, short=not chunked and len(payload) < declared)
+
+
+def _next_start(file: BinaryIO, start: int) -> int | None:
+    """Returns the first offset from `start` on at which a record seems to begin, or None."""
+    offset, tail = start, b""
+    file.seek(start)
+    while block := file.read(_BLOCK):
+        window = tail + block
+        base = offset - len(tail)
+        for at in _candidates(window):
+            if _begins_record(file, base + at):
+                return base + at
+        file.seek(offset + len(block))
+        offset += len(block)
+        tail = window[-len(_PLAIN) :]
+    return None
+
+
+def _candidates(window: bytes) -> list[int]:
+    found = []
+    for magic in (_GZIP, _ZSTD, b"\n" + _PLAIN):
+        at = window.find(magic)
+        while at >= 0:
+            found.append(at + (magic[:1] == b"\n"))
+            at = window.find(magic, at + 1)
+    return sorted(found)
+
+
+def _begins_record(file: BinaryIO, offset: int) -> bool:
+    file.seek(offset)
+    head = file.read(512)
+    if head.startswith(_GZIP):
+        try:
+            return zlib.decompressobj(31).decompress(head, len(_PLAIN)) == _PLAIN
+        except zlib.error:
+            return False
+    # A zstd frame may need the file's dictionary; whether it holds a record shows when it is read.
+    return head.startswith((_ZSTD, _PLAIN))

@@ -1,0 +1,164 @@
+"""Extract: captures and local files become documents.
+
+Reads the `warc` artifact (the WARC files of a crawl) and the files of `[[extract.files]]`. Writes
+`documents/<part>.parquet` (tasks.documents.DOCUMENT, sorted by id) and `rejected/<part>.parquet` (record_id, url,
+reason). Used by annotate, dedup and consolidate.
+
+Rows in are response and revisit records, files, and rows of dumps; each becomes one document or one rejection. The
+same URL with the same bytes is one document however often it was captured: a first pass reads identities only (some
+5 % of the time, because nothing is extracted), so that the earliest capture in input order wins on any number of
+workers.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tasks.archive import warc_files
+from tasks.documents import DOCUMENT, document_id
+from tasks.engine import Engine
+from tasks.errors import InputError
+from tasks.extract.captures import read_warc
+from tasks.extract.config import ExtractConfig
+from tasks.extract.files import LocalFile, find_files, read_file
+from tasks.extract.layout import Unit, arrange
+from tasks.extract.row import Rejected, Row
+from tasks.stage import Inputs, Output, Part, PartSpec, Report, part_names
+from tasks.store import Store
+
+log = logging.getLogger("sluice.extract")
+
+VERSION = 1
+
+REJECTED = pa.schema(
+    [
+        pa.field("record_id", pa.string(), nullable=False),
+        pa.field("url", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What one part reads: its units, and the numbers of the rows that are copies of rows elsewhere."""
+
+    store: Store | None
+    config: ExtractConfig
+    units: tuple[Unit, ...]
+    copies: frozenset[int] = frozenset()
+
+
+def external(config: ExtractConfig) -> dict[str, list[str]]:
+    """Returns the files outside the store that the stage reads, by role `files:<source>`."""
+    return {f"files:{source.name}": [file.path for file in find_files(source)] for source in config.files}
+
+
+def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
+    """Extracts every capture and file.
+
+    Raises:
+        InputError: there is nothing to read, or nothing that was read gave a document.
+    """
+    warc = inputs.get("warc")
+    store = warc.store if warc else None
+    units = [Unit(LocalFile(file.path, file.path, file.bytes), None) for file in warc_files(warc)] if warc else []
+    units += [Unit(file, source) for source in config.files for file in find_files(source)]
+    if not units:
+        raise InputError(
+            f"{output.address}: no WARC file and no local file to read", "crawl first, or add [[extract.files]]"
+        )
+    slices = [Slice(store, config, tuple(group)) for group in arrange(units, config)]
+    names = part_names(len(slices))
+    if any(name not in output.committed for name in names):
+        slices = _without_copies(slices, engine)
+    specs = [PartSpec(name, slice_) for name, slice_ in zip(names, slices, strict=True)]
+    records = output.map_parts(engine, extract_part, specs)
+    reasons = sum((Counter(record.rejected) for record in records), Counter[str]())
+    if not any(record.rows_out for record in records):
+        counts = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
+        raise InputError(f"{output.address}: no row gave a document ({counts or 'the inputs hold no rows'})")
+    return Report(note=f"{sum(record.rows_out for record in records):,} documents in {len(records)} parts")
+
+
+def extract_part(part: Part, slice_: Slice) -> None:
+    """Makes one part; see the module's docstring for what it writes."""
+    documents: list[dict[str, object]] = []
+    rejected: list[dict[str, str]] = []
+    for number, row in enumerate(_rows(slice_)):
+        part.count_in()
+        try:
+            if number in slice_.copies:
+                raise Rejected("duplicate_capture")
+            documents.append(_document(row, slice_.config))
+        except Rejected as refusal:
+            part.reject(refusal.reason)
+            rejected.append({"record_id": row.record_id, "url": row.url, "reason": refusal.reason})
+        except Exception as error:  # whatever one page does to a parser must not stop the others
+            part.quarantine(row.record_id or row.url, error)
+            rejected.append({"record_id": row.record_id, "url": row.url, "reason": "poison"})
+    documents.sort(key=lambda document: str(document["id"]))
+    rejected.sort(key=lambda row: (row["url"], row["record_id"], row["reason"]))
+    part.table("documents", pa.Table.from_pylist(documents, DOCUMENT))
+    part.table("rejected", pa.Table.from_pylist(rejected, REJECTED), out=False)
+    part.metric("text_bytes", sum(len(str(document["text"]).encode()) for document in documents))
+
+
+def _document(row: Row, config: ExtractConfig) -> dict[str, object]:
+    if row.refused:
+        raise Rejected(row.refused)
+    content = row.content()
+    if len(content.text) < config.min_chars:
+        raise Rejected("too_short" if content.text else "empty")
+    return {
+        "id": document_id(row.url, row.payload_digest),
+        "record_id": row.record_id,
+        "url": row.url,
+        "host": urlsplit(row.url).hostname or "",
+        "fetched_at": row.fetched_at,
+        "title": content.title,
+        "language_hint": content.language_hint,
+        "text": content.text,
+        "source": row.source,
+        "payload_digest": row.payload_digest,
+        "warc_file": row.warc_file,
+        "warc_offset": row.warc_offset,
+    }
+
+
+def _rows(slice_: Slice) -> Iterator[Row]:
+    for unit in slice_.units:
+        if unit.source is not None:
+            yield from read_file(unit.file, unit.source, slice_.config)
+        elif slice_.store is not None:
+            with slice_.store.open(unit.file.path) as file:
+                yield from read_warc(file, unit.file.path, "web", slice_.config)
+
+
+def _without_copies(slices: list[Slice], engine: Engine) -> list[Slice]:
+    """Returns the slices with the numbers of the rows whose identity an earlier row of the input has."""
+    found = dict(engine.map(identities, slices))
+    keys = np.concatenate([found[index] for index in range(len(slices))])
+    first = np.zeros(len(keys), dtype=bool)
+    first[np.unique(keys, return_index=True)[1]] = True
+    first |= keys == _NO_IDENTITY
+    starts = np.cumsum([0, *(len(found[index]) for index in range(len(slices)))])
+    return [
+        Slice(old.store, old.config, old.units, frozenset(np.flatnonzero(~first[start:end]).tolist()))
+        for old, start, end in zip(slices, starts[:-1], starts[1:], strict=True)
+    ]
+
+
+_NO_IDENTITY = np.bytes_(b"")
+
+
+def identities(slice_: Slice) -> NDArray[np.bytes_]:
+    """Returns the document id of every row of a slice, in row order; empty where the headers refuse the row."""
+    ids = [b"" if row.refused else document_id(row.url, row.payload_digest).encode() for row in _rows(slice_)]
+    return np.array(ids, dtype="S32")
