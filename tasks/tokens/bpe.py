@@ -1,0 +1,185 @@
+"""Stage tokenizer: kept documents -> a byte-level BPE tokenizer, and how well it fits each language.
+
+Reads `documents` (kept/); writes `tokenizer.json` (Hugging Face format) and `fertility.json`. Used by encode, the
+evaluations and the export.
+
+Byte-level: every text can be encoded and decoded without loss, and no token is "unknown". Same documents and settings
+give the same bytes of `tokenizer.json`, on any number of workers: the sample is drawn by a hash of the document's id,
+joined in the order of that hash, and merges are learnt in one thread.
+"""
+
+import hashlib
+import heapq
+import json
+import os
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from tasks.artifact import Artifact
+from tasks.engine import Engine
+from tasks.errors import InputError
+from tasks.stage import Inputs, Output, Report
+from tasks.text import hash64, words
+from tasks.tokens.config import TokenizerConfig
+
+VERSION = 1
+EOS = "<|endoftext|>"
+TOKENIZER = "tokenizer.json"
+FERTILITY = "fertility.json"
+KEPT = "kept/"
+# One document weighs no more than this in the sample, so that a single long book cannot be the whole of it.
+_MOST_BYTES_OF_ONE = 200_000
+
+
+def run(config: TokenizerConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
+    """Trains the tokenizer; raises InputError when there is no text or less text than the vocabulary needs."""
+    if TOKENIZER in output.committed:
+        return _report(output)
+    documents = inputs["documents"]
+    sample = draw(documents, engine, config)
+    tokenizer = train((text for _, text in sample), config)
+    size = tokenizer.get_vocab_size()
+    fit = fertility(tokenizer, sample)
+    with output.part(TOKENIZER, conserved=False) as part:
+        with part.file(TOKENIZER) as file:
+            file.write(tokenizer.to_str(pretty=True).encode())
+        with part.file(FERTILITY) as file:
+            file.write(json.dumps(fit, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n")
+        part.metric("vocab_size", size)
+        part.metric("sample_documents", len(sample))
+        part.metric("bytes_per_token", fit["all"]["bytes_per_token"])
+        part.metric("tokens_per_word", fit["all"]["tokens_per_word"])
+    return _report(output)
+
+
+def _report(output: Output) -> Report:
+    metrics = output.committed[TOKENIZER].metrics
+    note = f"{metrics['vocab_size']:,.0f} entries, {metrics['bytes_per_token']:.2f} bytes per token"
+    return Report(metrics=dict(metrics), note=note)
+
+
+def load(artifact: Artifact) -> Tokenizer:
+    """Reads the tokenizer of an artifact; encoding then takes one thread, as parts run side by side."""
+    _one_thread()
+    return Tokenizer.from_str(artifact.read(TOKENIZER).decode())
+
+
+def eos_of(tokenizer: Tokenizer, where: str) -> int:
+    """Returns the id of the end-of-text token; raises InputError when the tokenizer has none."""
+    eos = tokenizer.token_to_id(EOS)
+    if eos is None:
+        raise InputError(f"the tokenizer of {where} has no {EOS} token", "run the stage tokenizer again")
+    return int(eos)
+
+
+def digest(artifact: Artifact) -> str:
+    """Returns the sha256 of the tokenizer's file, by which shards and models name it."""
+    return hashlib.sha256(artifact.read(TOKENIZER)).hexdigest()
+
+
+def draw(documents: Artifact, engine: Engine, config: TokenizerConfig) -> list[tuple[str, str]]:
+    """Draws the sample: (language, text) in the order of the hash of (seed, id), up to `sample_bytes`.
+
+    Two passes: ids and lengths of all documents first, then the texts of those drawn only.
+    """
+    paths = documents.files(KEPT)
+    ranked: list[list[tuple[int, str, int]]] = [[] for _ in paths]
+    for index, rows in engine.map(partial(_ranks, documents, config), paths):
+        ranked[index] = rows
+    chosen: dict[str, int] = {}
+    size = 0
+    for rank, doc_id, length in heapq.merge(*ranked):
+        if size >= config.sample_bytes:
+            break
+        chosen[doc_id] = rank
+        size += min(length, _MOST_BYTES_OF_ONE)
+    if not chosen:
+        raise InputError(f"{documents.address} has no kept document with text", "look at its funnel for the reasons")
+    found: list[tuple[int, str, str]] = []
+    for _, rows in engine.map(partial(_texts, documents, chosen), paths):
+        found.extend(rows)
+    return [(language, text) for _, language, text in sorted(found)]
+
+
+def _ranks(documents: Artifact, config: TokenizerConfig, path: str) -> list[tuple[int, str, int]]:
+    table = documents.table(path, columns=["id", "text"])
+    sizes = pc.binary_length(table.column("text").cast(pa.large_binary())).to_pylist()
+    ids = table.column("id").to_pylist()
+    rows = [(id_hash(one, f"sample/{config.seed}"), one, size) for one, size in zip(ids, sizes, strict=True) if size]
+    # More than the whole sample can never be drawn from one file.
+    rows.sort()
+    kept, total = [], 0
+    for row in rows:
+        if total >= config.sample_bytes:
+            break
+        kept.append(row)
+        total += min(row[2], _MOST_BYTES_OF_ONE)
+    return kept
+
+
+def _texts(documents: Artifact, chosen: dict[str, int], path: str) -> list[tuple[int, str, str]]:
+    table = documents.table(path, columns=["id", "language", "text"], filters=pc.field("id").isin(list(chosen)))
+    columns = (table.column(name).to_pylist() for name in ("id", "language", "text"))
+    return [
+        (chosen[doc_id], language or "unknown", text.encode()[:_MOST_BYTES_OF_ONE].decode(errors="ignore"))
+        for doc_id, language, text in zip(*columns, strict=True)
+    ]
+
+
+def id_hash(doc_id: str, purpose: str) -> int:
+    """Returns 64 even bits that depend on a document's id and what they are for."""
+    return hash64(f"{purpose}/{doc_id}")
+
+
+def train(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
+    """Learns merges; the end-of-text token gets id 0 and the 256 bytes the next ones."""
+    _one_thread()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=config.vocab_size,
+        min_frequency=config.min_frequency,
+        special_tokens=[EOS],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def fertility(tokenizer: Tokenizer, sample: list[tuple[str, str]]) -> dict[str, dict[str, Any]]:
+    """Returns tokens per word and bytes per token for each language of the sample, and for "all"."""
+    counts: dict[str, list[int]] = {}
+    for language, text in _batches(tokenizer, sample):
+        for key in (language, "all"):
+            row = counts.setdefault(key, [0, 0, 0, 0])
+            for place, amount in enumerate(text):
+                row[place] += amount
+    return {
+        key: {
+            "documents": documents,
+            "tokens": tokens,
+            "tokens_per_word": round(tokens / max(n_words, 1), 4),
+            "bytes_per_token": round(n_bytes / max(tokens, 1), 4),
+        }
+        for key, (documents, tokens, n_words, n_bytes) in counts.items()
+    }
+
+
+def _batches(tokenizer: Tokenizer, sample: list[tuple[str, str]]) -> Iterator[tuple[str, tuple[int, int, int, int]]]:
+    for first in range(0, len(sample), 256):
+        rows = sample[first : first + 256]
+        encodings = tokenizer.encode_batch_fast([text for _, text in rows], add_special_tokens=False)
+        for (language, text), encoding in zip(rows, encodings, strict=True):
+            yield language, (1, len(encoding.ids), len(words(text)), len(text.encode()))
+
+
+def _one_thread() -> None:
+    # Parts already fill the cores, and several threads would count pairs in an order that varies.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"

@@ -1,0 +1,172 @@
+"""Stage encode: kept documents -> token shards, one set of files per source and split.
+
+Reads `documents` (kept/) and `tokenizer`; writes `shards/<source>-<split>-<part>-<piece>.arrow` (see `shard`) and
+`index/<part>.parquet` (which shard and row hold a document, for trace). Read by pack, the trainer, the evaluations
+and trace.
+
+The end-of-text token is appended here, to every document: a plan then points at stored tokens only, and each document
+teaches the model where a text ends. It counts in n_tokens and not in n_bytes.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from tasks.artifact import Artifact
+from tasks.engine import Engine
+from tasks.errors import InputError
+from tasks.stage import Inputs, Output, Part, PartSpec, Report
+from tasks.tokens.bpe import KEPT, digest, eos_of, id_hash, load
+from tasks.tokens.config import EncodeConfig
+from tasks.tokens.shard import FOLDER, HELDOUT, TRAIN, Shelf, TokenFormat, shard_name, write_shard
+
+VERSION = 1
+INDEX = "index"
+_BATCH = 256
+
+log = logging.getLogger("sluice.tokens")
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What a part needs: where the documents are, how to encode and where the held-out set of each source ends."""
+
+    documents: Artifact
+    tokenizer: Artifact
+    format: TokenFormat
+    shard_tokens: int
+    heldout_below: dict[str, int]
+
+
+def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
+    """Encodes every kept document; raises InputError when there is none."""
+    documents, artifact = inputs["documents"], inputs["tokenizer"]
+    paths = documents.files(KEPT)
+    tokenizer = load(artifact)
+    fmt = TokenFormat(tokenizer.get_vocab_size(), eos_of(tokenizer, str(artifact.address)), digest(artifact))
+    job = _Job(documents, artifact, fmt, config.shard_tokens, thresholds(documents, paths, engine, config))
+    specs = [PartSpec(_stem(path), (index, path)) for index, path in enumerate(paths)]
+    records = output.map_parts(engine, partial(_encode_part, job), specs)
+    totals: dict[str, float] = defaultdict(float)
+    for record in records:
+        for name, value in record.metrics.items():
+            totals[name] += value
+    if not totals.get("tokens"):
+        raise InputError(f"{documents.address} has no kept document to encode", "look at its funnel for the reasons")
+    for source in sorted(job.heldout_below):
+        if not totals.get(f"tokens/{source}/{HELDOUT}"):
+            log.warning('the source "%s" has no held-out document: its bits per byte cannot be measured', source)
+    note = f"{totals['tokens']:,.0f} tokens, {totals['bytes'] / totals['tokens']:.2f} bytes per token"
+    return Report(metrics=dict(sorted(totals.items())), note=note)
+
+
+def thresholds(documents: Artifact, paths: list[str], engine: Engine, config: EncodeConfig) -> dict[str, int]:
+    """Returns for each source the hash below which a document is held out.
+
+    That is `heldout_share` of the range of the hash, or, in a small source, as far as takes in `heldout_min` documents
+    (of which a source gives a tenth at most).
+    """
+    hashes: dict[str, list[int]] = defaultdict(list)
+    counts: dict[str, int] = defaultdict(int)
+    for _, found in engine.map(partial(_lowest, documents, config.heldout_min), paths):
+        for source, (count, lowest) in found.items():
+            counts[source] += count
+            hashes[source].extend(lowest)
+    below = {}
+    for source in sorted(counts):
+        least = min(config.heldout_min, counts[source] // 10)
+        reach = sorted(hashes[source])[least - 1] + 1 if least else 0
+        below[source] = max(reach, round(config.heldout_share * 2**64))
+    return below
+
+
+def _lowest(documents: Artifact, most: int, path: str) -> dict[str, tuple[int, list[int]]]:
+    table = documents.table(path, columns=["id", "source"])
+    hashes: dict[str, list[int]] = defaultdict(list)
+    for doc_id, source in zip(table.column("id").to_pylist(), table.column("source").to_pylist(), strict=True):
+        hashes[source].append(id_hash(doc_id, HELDOUT))
+    return {source: (len(found), sorted(found)[:most]) for source, found in hashes.items()}
+
+
+def _stem(path: str) -> str:
+    return path.removeprefix(KEPT).removesuffix(".parquet")
+
+
+def _encode_part(job: _Job, part: Part, payload: tuple[int, str]) -> None:
+    index, path = payload
+    table = job.documents.table(path, columns=["id", "source", "text"])
+    part.count_in(table.num_rows)
+    writer = _Writer(job, part, index)
+    for uid, source, tokens, n_bytes in _encoded(load(job.tokenizer), job.format, table):
+        split = HELDOUT if id_hash(uid, HELDOUT) < job.heldout_below[source] else TRAIN
+        writer.add(bytes.fromhex(uid), source, split, tokens, n_bytes)
+    writer.close()
+
+
+def _encoded(tokenizer: Tokenizer, fmt: TokenFormat, table: pa.Table) -> Iterator[tuple[str, str, NDArray[Any], int]]:
+    """Yields (id, source, tokens with end-of-text, UTF-8 bytes) for each row of a table, in order."""
+    eos = [fmt.eos_id]
+    for batch in table.to_batches(max_chunksize=_BATCH):
+        ids, sources, texts = (batch.column(name).to_pylist() for name in ("id", "source", "text"))
+        for uid, source, text, encoding in zip(
+            ids, sources, texts, tokenizer.encode_batch_fast(texts, add_special_tokens=False), strict=True
+        ):
+            yield uid, source, np.array(encoding.ids + eos, dtype=fmt.dtype), len(text.encode())
+
+
+class _Writer:
+    """Gathers the documents of one part by source and split, and writes a shard whenever one is full."""
+
+    def __init__(self, job: _Job, part: Part, index: int) -> None:
+        self._job = job
+        self._part = part
+        self._index = index
+        self._shelves: dict[tuple[str, str], Shelf] = {}
+        self._sizes: dict[tuple[str, str], int] = defaultdict(int)
+        self._pieces: dict[tuple[str, str], int] = defaultdict(int)
+        self._rows: list[tuple[bytes, str, int]] = []
+
+    def add(self, uid: bytes, source: str, split: str, tokens: NDArray[Any], n_bytes: int) -> None:
+        """Takes one document."""
+        key = (source, split)
+        shelf = self._shelves.setdefault(key, Shelf(source, split, [], [], []))
+        shelf.uids.append(uid)
+        shelf.tokens.append(tokens)
+        shelf.n_bytes.append(n_bytes)
+        self._sizes[key] += len(tokens)
+        self._part.metric("tokens", len(tokens))
+        self._part.metric("bytes", n_bytes)
+        self._part.metric(f"tokens/{source}/{split}", len(tokens))
+        if self._sizes[key] >= self._job.shard_tokens:
+            self._flush(key)
+
+    def close(self) -> None:
+        """Writes what is left, and the index."""
+        for key in sorted(self._shelves):
+            self._flush(key)
+        rows = sorted(self._rows)
+        names, numbers = [name for _, name, _ in rows], [row for _, _, row in rows]
+        columns = [
+            pa.array([uid for uid, _, _ in rows], pa.binary(16)),
+            pa.array(names, pa.string()),
+            pa.array(numbers, pa.uint32()),
+        ]
+        self._part.table(INDEX, pa.table(columns, names=["doc_uid", "shard", "row"]), out=False)
+
+    def _flush(self, key: tuple[str, str]) -> None:
+        shelf = self._shelves.pop(key)
+        name = shard_name(*key, self._index, self._pieces[key])
+        with self._part.file(f"{FOLDER}/{name}.arrow", rows=len(shelf.uids)) as file:
+            write_shard(file, shelf, self._job.format)
+        self._rows.extend((uid, name, row) for row, uid in enumerate(shelf.uids))
+        self._part.count_out(len(shelf.uids))
+        self._pieces[key] += 1
+        self._sizes[key] = 0
