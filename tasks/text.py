@@ -106,6 +106,28 @@ def digest128(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
+def hash_words(split: Sequence[str]) -> NDArray[np.uint64]:
+    """Hashes each word; returns uint64 of shape (len(split),)."""
+    known: dict[str, int] = {word: hash64(word) for word in dict.fromkeys(split)}
+    return np.fromiter((known[word] for word in split), dtype=np.uint64, count=len(split))
+
+
+def rolled(hashes: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
+    """Combines every run of `size` word hashes into one hash that depends on their order.
+
+    A polynomial over uint64: one multiply-add over the whole text per word of the run. Good for equality; the values
+    are not spread evenly.
+
+    Returns:
+        uint64 array of shape (max(0, len(hashes) - size + 1),).
+    """
+    count = max(0, len(hashes) - size + 1)
+    total = np.zeros(count, dtype=np.uint64)
+    for offset in range(size if count else 0):
+        total = total * np.uint64(0x9E3779B97F4A7C15) + hashes[offset : offset + count]
+    return total
+
+
 def shingles(split: Sequence[str], size: int = 5) -> NDArray[np.uint64]:
     """Hashes every run of `size` words, in order and with repeats.
 
@@ -116,20 +138,13 @@ def shingles(split: Sequence[str], size: int = 5) -> NDArray[np.uint64]:
         size: words per shingle, at least 1.
 
     Returns:
-        uint64 array of shape (max(1, len(split) - size + 1),), or (0,) for an empty text. The values are
-        spread evenly over the 64 bits (splitmix64 finaliser), so MinHash may use them as they are.
+        uint64 array of shape (max(1, len(split) - size + 1),), or (0,) for an empty text. The values are spread evenly
+        over the 64 bits (splitmix64 finaliser), so MinHash may use them as they are.
     """
     if not split:
         return np.empty(0, dtype=np.uint64)
-    known: dict[str, int] = {word: hash64(word) for word in dict.fromkeys(split)}
-    hashes = np.fromiter((known[word] for word in split), dtype=np.uint64, count=len(split))
     width = min(size, len(split))
-    count = len(split) - width + 1
-    # A polynomial over word hashes: order matters, and each step is one multiply-add over the whole text.
-    total = np.zeros(count, dtype=np.uint64)
-    for offset in range(width):
-        total = total * np.uint64(0x9E3779B97F4A7C15) + hashes[offset : offset + count]
-    return _splitmix(total + np.uint64(width))
+    return _splitmix(rolled(hash_words(split), width) + np.uint64(width))
 
 
 def _splitmix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
