@@ -1,0 +1,80 @@
+"""`python -m tasks.demo`: the stack on one machine and the run of the demo on it.
+
+Used by the Makefile and by people. Prints one line and ends with status 2 for what must be mended first, 1 for what a
+second try may mend.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from tasks.errors import SluiceError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options) or 0)
+    except SluiceError as error:
+        print(f"sluice: {error}", file=sys.stderr)
+        return 2 if error.permanent else 1
+    except KeyboardInterrupt:
+        print("interrupted; the services go on (stop them: make down)", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tasks.demo", description="The demo: services, site, run.")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    for name, text, run in (
+        ("up", "start Airflow, MLflow, Dask and the site, and wait until they are healthy", _up),
+        ("down", "stop everything", _down),
+        ("status", "show what runs", _status),
+        ("supervise", "be the supervisor, in the foreground", _supervise),
+    ):
+        commands.add_parser(name, help=text, description=text).set_defaults(run=run)
+    site = commands.add_parser("site", help="serve this Python's own documentation as three loopback hosts")
+    site.add_argument("--port", type=int, default=18701, help="port of the first host; the others follow")
+    site.add_argument("--cache", type=Path, default=Path(".sluice/site"), help="folder for the rendered pages")
+    site.set_defaults(run=_site)
+    return parser
+
+
+def _up(_options: argparse.Namespace) -> None:
+    from tasks.demo import stack
+    from tasks.demo.home import Home
+
+    home = Home.here()
+    stack.up(home)
+    print(stack.addresses(home))
+
+
+def _down(_options: argparse.Namespace) -> None:
+    from tasks.demo import stack
+    from tasks.demo.home import Home
+
+    stack.down(Home.here())
+
+
+def _status(_options: argparse.Namespace) -> int:
+    from tasks.demo import stack
+    from tasks.demo.home import Home
+
+    return 0 if stack.show(Home.here()) else 3
+
+
+def _supervise(_options: argparse.Namespace) -> int:
+    from tasks.demo.supervise import main as supervise
+
+    return supervise()
+
+
+def _site(options: argparse.Namespace) -> None:
+    from tasks.demo.site import serve
+
+    serve(options.port, options.cache)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

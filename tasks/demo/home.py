@@ -1,0 +1,175 @@
+"""Where the demo keeps what it makes, which ports it takes, and the environment of everything it starts.
+
+Reads SLUICE_HOME and SLUICE_*_PORT; writes the state folder (default `.sluice/` in the checkout) and the keys in it.
+Used by every other module here. Nothing below the state folder is needed to run the DAGs elsewhere.
+"""
+
+import json
+import os
+import secrets
+import sys
+from base64 import urlsafe_b64encode
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+
+from tasks.demo.site import HOSTS
+from tasks.errors import InputError
+
+CHECKOUT = Path(__file__).parents[2]
+USER = "admin"
+MARK = "SLUICE_STACK"
+"""Environment variable that every process of a stack carries, with the state folder as its value."""
+
+_KEYS = ("fernet", "jwt", "api")
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The ports of one stack, all on 127.0.0.1.
+
+    `dask` is followed by the port of the scheduler's own status page; `site` by one port for each further host.
+    """
+
+    airflow: int
+    mlflow: int
+    dask: int
+    site: int
+
+    def taken_by(self) -> dict[int, tuple[str, str]]:
+        """Returns {port: (what listens there, variable that moves it)} for every port of the stack."""
+        needed = {
+            self.airflow: ("Airflow", "SLUICE_AIRFLOW_PORT"),
+            self.mlflow: ("MLflow", "SLUICE_MLFLOW_PORT"),
+            self.dask: ("the Dask scheduler", "SLUICE_DASK_PORT"),
+            self.dask + 1: ("the Dask status page", "SLUICE_DASK_PORT"),
+        }
+        needed |= {self.site + at: (f"the host {host}", "SLUICE_SITE_PORT") for at, host in enumerate(HOSTS)}
+        return needed
+
+
+@dataclass(frozen=True)
+class Home:
+    """One stack on this machine: its state folder and its ports."""
+
+    root: Path
+    ports: Ports
+
+    @classmethod
+    def here(cls) -> "Home":
+        """Returns the stack that the environment names.
+
+        Raises:
+            InputError: a port variable is not a port.
+        """
+        root = Path(os.environ.get("SLUICE_HOME") or CHECKOUT / ".sluice").absolute()
+        ports = Ports(
+            airflow=_port("SLUICE_AIRFLOW_PORT", 18080),
+            mlflow=_port("SLUICE_MLFLOW_PORT", 15000),
+            dask=_port("SLUICE_DASK_PORT", 18786),
+            site=_port("SLUICE_SITE_PORT", 18701),
+        )
+        return cls(root, ports)
+
+    @property
+    def run(self) -> Path:
+        """Folder of what is true only while the stack runs: lock, status, environment."""
+        return self.root / "run"
+
+    @property
+    def logs(self) -> Path:
+        """Folder with one log per service, and Airflow's own logs below `airflow/`."""
+        return self.root / "logs"
+
+    @property
+    def database(self) -> Path:
+        """Airflow's metadata database."""
+        return self.root / "airflow.db"
+
+    @property
+    def airflow_url(self) -> str:
+        """Address of the Airflow UI and API."""
+        return f"http://127.0.0.1:{self.ports.airflow}"
+
+    @property
+    def mlflow_url(self) -> str:
+        """Address of the MLflow UI and API."""
+        return f"http://127.0.0.1:{self.ports.mlflow}"
+
+    @property
+    def passwords(self) -> Path:
+        """Airflow's password file: JSON, user to password."""
+        return self.root / "secrets" / "airflow_passwords.json"
+
+    def password(self) -> str:
+        """Returns the password of the Airflow user `admin`."""
+        return str(json.loads(self.passwords.read_text())[USER])
+
+    def prepare(self) -> None:
+        """Makes the folders, and once the keys and the passwords; nothing of this is ever printed or logged."""
+        for name in ("logs", "run", "store", "models", "mlartifacts", "dask", "site", "secrets"):
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+        folder = self.root / "secrets"
+        folder.chmod(0o700)
+        for name in _KEYS:
+            _once(folder / name, urlsafe_b64encode(secrets.token_bytes(32)).decode())
+        _once(self.passwords, json.dumps({USER: secrets.token_urlsafe(12), "viewer": secrets.token_urlsafe(12)}))
+
+    def environment(self) -> dict[str, str]:
+        """Returns the environment of every process of the stack: this process's own, with ours on top.
+
+        Settings of another Airflow in the caller's shell are left out: the demo must not touch that one's database.
+        """
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW__")}
+        return kept | self._sluice() | self._airflow() | self._quiet()
+
+    def _sluice(self) -> dict[str, str]:
+        return {
+            MARK: str(self.root),
+            "SLUICE_HOME": str(self.root),
+            "SLUICE_STORE": str(self.root / "store"),
+            "SLUICE_MODELS": str(self.root / "models"),
+            "SLUICE_DASK": f"tcp://127.0.0.1:{self.ports.dask}",
+            "MLFLOW_TRACKING_URI": self.mlflow_url,
+        }
+
+    def _airflow(self) -> dict[str, str]:
+        folder = self.root / "secrets"
+        return {
+            "AIRFLOW_HOME": str(CHECKOUT),
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.database}",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.airflow_url}/execution/",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.passwords),
+            "AIRFLOW__CORE__FERNET_KEY_CMD": f"cat {quote(str(folder / 'fernet'))}",
+            "AIRFLOW__API_AUTH__JWT_SECRET_CMD": f"cat {quote(str(folder / 'jwt'))}",
+            "AIRFLOW__API__SECRET_KEY_CMD": f"cat {quote(str(folder / 'api'))}",
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__PORT": str(self.ports.airflow),
+            "AIRFLOW__API__BASE_URL": self.airflow_url,
+            "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.logs / "airflow"),
+            "AIRFLOW__LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": str(self.logs / "airflow" / "dag_processor"),
+        }
+
+    def _quiet(self) -> dict[str, str]:
+        return {
+            # Airflow runs the command `airflow`, and stages run `torchrun`, by name.
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+            # setproctitle would write the title over the environment, where `stragglers` looks for the mark.
+            "SPT_NOENV": "1",
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+            "PYTHONUNBUFFERED": "1",
+            "NO_PROXY": ",".join(filter(None, [os.environ.get("NO_PROXY", ""), "127.0.0.1,localhost,.localhost"])),
+        }
+
+
+def _once(path: Path, text: str) -> None:
+    if not path.exists():
+        path.touch(mode=0o600)
+        path.write_text(text)
+
+
+def _port(variable: str, default: int) -> int:
+    text = os.environ.get(variable) or str(default)
+    if not text.isdecimal() or not 0 < int(text) < 65_000:
+        raise InputError(f"{variable}={text} is not a port", "set it to a free port between 1024 and 64999")
+    return int(text)

@@ -1,0 +1,192 @@
+"""Renders the HTML documentation of a Python installation with its own `pydoc`, once, into a folder.
+
+A script for a bare interpreter (`python -s -S -P pages.py OUT`), so that no installed package and nothing of Sluice is
+imported: only the standard library documents itself. It writes one file per page and `pages.json`, which names them
+all and is written last; `tasks.demo.site` reads both. Three hosts: `library` (top-level modules), `packages`
+(sub-modules), `topics` (the language reference by topic and keyword). Links between hosts are written with a host
+name and no port; the server adds the port it was given. About 9 CPU-seconds for CPython 3.11, then kept.
+
+The same interpreter gives the same bytes: object addresses are taken out, sets are printed under a fixed hash seed,
+the environment is empty, and files are named from the library's root.
+"""
+
+import hashlib
+import html
+import importlib
+import json
+import os
+import pkgutil
+import pydoc
+import re
+import sys
+import warnings
+
+# Importing these prints, opens windows, starts a program, replaces encodings or tests the machine.
+SIDE_EFFECTS = {
+    "__main__",
+    "antigravity",
+    "idlelib",
+    "lib2to3",
+    "pages",
+    "site",
+    "sitecustomize",
+    "test",
+    "this",
+    "tkinter",
+    "turtle",
+    "turtledemo",
+    "usercustomize",
+}
+# One page per character set says nothing but its name.
+THIN = {"encodings"}
+# "<object at 0x7f...>" in a signature and "handle 7f..." of ctypes differ in every process.
+ADDRESS = re.compile(r"((?:\bat|handle)(?: |&nbsp;))(?:0x)?[0-9A-Fa-f]{8,}")
+LINK = re.compile(r'href="([A-Za-z0-9_.]+)\.html(#[^"]*)?"')
+
+
+class Pages(pydoc.HTMLDoc):
+    """pydoc's own renderer, with file links that name a place inside the library and no place on this disk."""
+
+    def filelink(self, url, path):
+        """Names the file a module was read from, as `lib/<relative path>`."""
+        root = os.path.dirname(os.__file__)
+        return html.escape("lib/" + os.path.relpath(path, root) if path.startswith(root) else os.path.basename(path))
+
+    def page(self, title, contents):
+        """Frames one page with a title and the way back."""
+        return (
+            f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title></head>\n'
+            f'<body><p><a href="/">Index</a> <a href="/search?key=">Search</a></p>\n'
+            f"{contents}\n</body></html>\n"
+        )
+
+
+def modules():
+    """Yields the name of every documented module, sorted: builtin ones, top-level ones, then members of packages."""
+    names = {name for name in sys.builtin_module_names if not name.startswith("_")}
+    for found in pkgutil.iter_modules():
+        if found.name.startswith("_") or found.name in SIDE_EFFECTS:
+            continue
+        names.add(found.name)
+        if found.ispkg and found.name not in THIN:
+            names.update(members(found.name))
+    return sorted(names - SIDE_EFFECTS)
+
+
+def members(package):
+    """Yields the public modules inside `package`, at any depth."""
+    path = getattr(importlib.import_module(package), "__path__", ())
+    for found in pkgutil.iter_modules(path, package + "."):
+        leaf = found.name.rpartition(".")[2]
+        if leaf.startswith("_") or leaf in ("test", "tests", "idle_test"):
+            continue
+        yield found.name
+        if found.ispkg:
+            yield from members(found.name)
+
+
+def module_page(doc, name):
+    """Returns (title, body) of a module's page, or None when it cannot be imported on this system."""
+    try:
+        module = importlib.import_module(name)
+    except Exception:  # winreg, msilib, a missing _tkinter: not part of this installation
+        return None
+    if name not in sys.modules:
+        return None
+    return f"Python module {name}", doc.document(module, name)
+
+
+def topic_page(doc, topic):
+    """Returns (title, body) of one topic or keyword of the language reference, or None without a text."""
+    helper = pydoc.Helper(None, None)
+    try:
+        text, related = helper._gettopic(topic)
+    except (ImportError, ValueError, KeyError):
+        return None
+    if not text:
+        return None
+    kind = "keyword" if topic in pydoc.Helper.keywords else "topic"
+    body = doc.bigsection(topic, "index", f"<pre>{doc.markup(text)}</pre>")
+    links = " ".join(f'<a href="{quoted(name)}.html">{html.escape(name)}</a>' for name in sorted((related or "").split()))
+    return f"Python {kind} {topic}", body + (f"<p>Related: {links}</p>" if links else "")
+
+
+def quoted(name):
+    """Returns a topic's name as part of a URL path."""
+    return name if name.isidentifier() else "symbol-" + name.encode().hex()
+
+
+def render():
+    """Returns {host: {path: (title, html, source file or "")}} of all pages but the indexes."""
+    doc = Pages()
+    hosts = {"library": {}, "packages": {}, "topics": {}}
+    for name in modules():
+        page = module_page(doc, name)
+        if page is not None:
+            source = getattr(sys.modules[name], "__file__", None) or ""
+            hosts["packages" if "." in name else "library"][f"/{name}.html"] = (*page, source)
+    topics = {*pydoc.Helper.topics, *pydoc.Helper.keywords}
+    for topic in sorted(topics):
+        page = topic_page(doc, topic)
+        if page is not None:
+            hosts["topics"][f"/{quoted(topic)}.html"] = (*page, "")
+    return hosts
+
+
+def linked(text, host, hosts):
+    """Points every page link at the host that has the page, and unlinks names that have none."""
+
+    def place(match):
+        path, anchor = f"/{match[1]}.html", match[2] or ""
+        if path in hosts[host]:
+            return f'href="{path}{anchor}"'
+        for other in ("library", "packages"):
+            if path in hosts[other]:
+                return f'href="http://{other}.localhost{path}{anchor}"'
+        return f'name="{match[1]}"'
+
+    return LINK.sub(place, ADDRESS.sub(r"\1...", text).replace(sys.base_prefix, "PREFIX"))
+
+
+def index_page(doc, host, pages, hosts):
+    """Returns the page that links to every page of one host, and to the other hosts."""
+    items = "\n".join(f'<li><a href="{path}">{html.escape(pages[path][0])}</a></li>' for path in sorted(pages))
+    others = " ".join(f'<a href="http://{name}.localhost/">{name}</a>' for name in hosts if name != host)
+    version = ".".join(map(str, sys.version_info[:3]))
+    return doc.page(f"Python {version} {host}", f"<h1>Python {version}: {host}</h1>\n<p>{others}</p>\n<ul>\n{items}\n</ul>")
+
+
+def write(out, hosts):
+    """Writes all pages below `out`, then their list."""
+    doc, newest, listed = Pages(), 0, []
+    for host, pages in hosts.items():
+        os.makedirs(os.path.join(out, host), exist_ok=True)
+        for path, (title, contents, source) in pages.items():
+            modified = int(os.stat(source if os.path.isfile(source) else pydoc.__file__).st_mtime)
+            newest = max(newest, modified)
+            listed.append(entry(out, host, path, title, linked(doc.page(title, contents), host, hosts), modified))
+    for host, pages in hosts.items():
+        listed.append(entry(out, host, "/", f"Python {host}", index_page(doc, host, pages, hosts), newest))
+    with open(os.path.join(out, "pages.json"), "w", encoding="utf-8") as file:
+        json.dump(sorted(listed, key=lambda one: (one["host"], one["path"])), file, indent=0)
+
+
+def entry(out, host, path, title, text, modified):
+    """Writes one page and returns its line in the list."""
+    body = text.encode("utf-8", "xmlcharrefreplace")
+    file = f"{host}/{hashlib.sha1(path.encode()).hexdigest()}.html"
+    with open(os.path.join(out, file), "wb") as handle:
+        handle.write(body)
+    return {
+        "host": host,
+        "path": path,
+        "title": title,
+        "file": file,
+        "modified": modified,
+    }
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    target, sys.argv[:] = sys.argv[1], ["pydoc"]
+    write(target, render())

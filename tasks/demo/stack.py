@@ -1,0 +1,129 @@
+"""`up`, `down` and `status`: what a person does with the stack.
+
+`up` starts the supervisor as a detached process and waits until every service is healthy; it returns at once where that
+is already so. `down` ends the supervisor and whatever still carries the stack's mark. Both can be repeated.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import psutil
+
+from tasks.demo.home import CHECKOUT, Home
+from tasks.demo.processes import check_ports, end, marked
+from tasks.demo.status import Status, read_last, read_status
+from tasks.errors import TransientError
+
+UP_S = 180.0
+DOWN_S = 30.0
+
+Say = Callable[[str], None]
+
+
+def up(home: Home, say: Say = print) -> None:
+    """Brings the stack up and waits until it is healthy.
+
+    Raises:
+        InputError: a port is taken.
+        TransientError: a service does not become healthy within three minutes; names its log.
+    """
+    home.prepare()
+    supervisor: subprocess.Popen[bytes] | None = None
+    if read_status(home.run) is None:
+        if leftovers := marked(home.root):
+            say(f"ending {len(leftovers)} processes that an earlier stack left behind")
+            end(leftovers)
+        check_ports(home)
+        supervisor = _start(home)
+    _wait(home, supervisor, say)
+
+
+def down(home: Home, say: Say = print) -> None:
+    """Stops the stack; when it returns, no process of the stack is left."""
+    status = read_status(home.run)
+    if status is not None:
+        os.kill(status.pid, signal.SIGTERM)
+        deadline = time.monotonic() + DOWN_S
+        while read_status(home.run) is not None and time.monotonic() < deadline:
+            time.sleep(0.1)
+    leftovers = marked(home.root)
+    if leftovers:
+        end(leftovers)
+    if status is None and not leftovers:
+        say("nothing is running")
+    else:
+        say("stopped")
+
+
+def show(home: Home, say: Say = print) -> bool:
+    """Prints the state of every service; returns whether all is up."""
+    status = read_status(home.run)
+    if status is None:
+        say("nothing is running (start it: make up)")
+        return False
+    for name, service in status.services.items():
+        memory = _memory_mb(service.pid)
+        restarts = f", restarted {service.restarts} times" if service.restarts else ""
+        say(f"{name:15} {service.state:11} process {service.pid or '-'}{memory}{restarts}")
+    say(addresses(home))
+    return status.ready
+
+
+def addresses(home: Home) -> str:
+    """Returns the addresses of both UIs and the login, as lines to print."""
+    return (
+        f"Airflow  {home.airflow_url}  user admin, password {home.password()}\n"
+        f"MLflow   {home.mlflow_url}\n"
+        f"Logs     {home.logs}"
+    )
+
+
+def _start(home: Home) -> subprocess.Popen[bytes]:
+    with (home.logs / "supervisor.log").open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tasks.demo", "supervise"],
+            cwd=CHECKOUT,
+            env=home.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _wait(home: Home, supervisor: subprocess.Popen[bytes] | None, say: Say) -> None:
+    began, told = time.monotonic(), set()
+    while time.monotonic() - began < UP_S:
+        status = read_status(home.run)
+        if status is not None:
+            healthy = {name for name, service in status.services.items() if service.state == "healthy"}
+            if supervisor is not None:
+                for name in sorted(healthy - told):
+                    say(f"{time.monotonic() - began:5.1f} s  {name} is up")
+            told |= healthy
+            if status.ready:
+                return
+        elif supervisor is not None and supervisor.poll() is not None:
+            _explain(home)
+        time.sleep(0.2)
+    missing = sorted(set(status.services) - told) if status else ["the supervisor"]
+    log = home.logs / f"{missing[0] if missing and status else 'supervisor'}.log"
+    raise TransientError(f"{', '.join(missing) or 'the API'} not healthy after {UP_S:.0f} s", f"see {log}")
+
+
+def _explain(home: Home) -> None:
+    last: Status | None = read_last(home.run)
+    log = home.logs / "supervisor.log"
+    raise TransientError(last.error if last and last.error else "the supervisor ended early", f"see {log}")
+
+
+def _memory_mb(pid: int) -> str:
+    try:
+        tree = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)] if pid else []
+        return f", {sum(one.memory_info().rss for one in tree) / 1e6:,.0f} MB" if tree else ""
+    except psutil.Error:
+        return ""

@@ -1,0 +1,227 @@
+"""The supervisor: starts the services, starts again what dies, and leaves nothing behind.
+
+Run by `python -m tasks.demo up` as a detached process; its own log is `<state>/logs/supervisor.log`. A service that
+dies is started again after 1 s, then 2, 4, ... up to 30 s; a minute of life resets the wait. What a dead service left
+running goes first: Airflow's workers outlive a killed scheduler, and their tasks would run twice.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+
+from tasks.demo import airflow_api
+from tasks.demo.home import CHECKOUT, Home
+from tasks.demo.processes import SERVICE, end, marked
+from tasks.demo.services import Service, migration, probe, services
+from tasks.demo.status import ServiceStatus, Status, take_lock
+from tasks.errors import SluiceError, TransientError
+
+log = logging.getLogger("sluice.demo")
+
+TICK_S = 0.25
+STARTING_S = 0.75
+"""Seconds between two looks at a service that is not healthy yet, and below at one that is."""
+RECHECK_S = 5.0
+GRACE_S = 8.0
+FIRST_WAIT_S = 1.0
+LONGEST_WAIT_S = 30.0
+
+
+@dataclass
+class Child:
+    """One service and its process, over all its lives."""
+
+    service: Service
+    process: subprocess.Popen[bytes] | None = None
+    status: ServiceStatus = field(default_factory=ServiceStatus)
+    started: float = 0.0
+    checked: float = 0.0
+    due: float = 0.0
+    wait_s: float = FIRST_WAIT_S
+
+    def start(self, home: Home) -> None:
+        """Starts the process, once what an earlier life left behind is gone."""
+        end(marked(home.root, self.service.name))
+        self.process = spawn(home, self.service.name, self.service.command, self.service.environment)
+        self.started = self.checked = time.monotonic()
+        self.status = ServiceStatus(state="starting", pid=self.process.pid, restarts=self.status.restarts)
+
+    def follow(self, home: Home) -> None:
+        """Looks once: dead processes are scheduled to start again, living ones are asked how they are."""
+        now = time.monotonic()
+        if self.process is None:
+            if now >= self.due:
+                self.start(home)
+        elif self.process.poll() is not None:
+            self._died(now)
+        elif now - self.checked > (RECHECK_S if self.status.state == "healthy" else STARTING_S):
+            self.checked = now
+            healthy = probe(self.service)
+            if healthy and self.status.state != "healthy":
+                log.info("%s is healthy after %.1f s", self.service.name, now - self.started)
+            self.status.state = "healthy" if healthy else "starting"
+
+    def _died(self, now: float) -> None:
+        assert self.process is not None
+        if now - self.started > 2 * LONGEST_WAIT_S:
+            self.wait_s = FIRST_WAIT_S
+        code = self.process.returncode
+        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        log.warning("%s ended (%s); it starts again in %.0f s", self.service.name, how, self.wait_s)
+        self.process, self.due = None, now + self.wait_s
+        self.wait_s = min(2 * self.wait_s, LONGEST_WAIT_S)
+        self.status = ServiceStatus(state="restarting", restarts=self.status.restarts + 1)
+
+    def stop(self) -> None:
+        """Asks the process to end in order."""
+        if self.process is not None and self.process.poll() is None:
+            self.status.state = "stopping"
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(self.service.stop)
+
+
+class Supervisor:
+    """Keeps one stack running until it is told to stop."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.children = [Child(service) for service in services(home)]
+        self.status = Status(pid=os.getpid())
+        self.saved: Status | None = None
+        self.stopping = False
+
+    def run(self) -> None:
+        """Starts everything and watches until a signal or an error; then ends everything."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._stop)
+        try:
+            self._start()
+            self._watch()
+        except SluiceError as error:
+            log.error("%s", error)
+            self.status.error = str(error)
+        finally:
+            self._publish()
+            self._end()
+
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        self.stopping = True
+
+    def _start(self) -> None:
+        # What needs no database starts while the database is made: it costs 3 CPU-seconds.
+        made = migrate(self.home)
+        for child in self.children:
+            if made is None or not child.service.needs_database:
+                child.start(self.home)
+        while made is not None and not self.stopping and made.poll() is None:
+            self._publish()
+            time.sleep(TICK_S)
+        if made is not None and not self.stopping:
+            finish_migration(self.home, made.returncode)
+        self._publish()
+
+    def _watch(self) -> None:
+        while not self.stopping:
+            for child in self.children:
+                child.follow(self.home)
+            if not self.status.ready and all(child.status.state == "healthy" for child in self.children):
+                self.status.ready = make_pools(self.home)
+            self._publish()
+            time.sleep(TICK_S)
+
+    def _publish(self) -> None:
+        now = {child.service.name: child.status.model_copy() for child in self.children}
+        fresh = self.status.model_copy(update={"services": now})
+        if fresh != self.saved:
+            self.saved = fresh
+            fresh.save(self.home.run)
+
+    def _end(self) -> None:
+        self.status.ready = False
+        for child in self.children:
+            child.stop()
+        self._publish()
+        deadline = time.monotonic() + GRACE_S
+        while time.monotonic() < deadline and any(child.process and child.process.poll() is None for child in self.children):
+            time.sleep(0.1)
+        left = marked(self.home.root)
+        if left:
+            log.info("killing what did not end in %.0f s: %s", GRACE_S, ", ".join(str(one.pid) for one in left))
+            end(left)
+        log.info("stopped")
+
+
+def spawn(home: Home, name: str, command: tuple[str, ...] | list[str], extra: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Starts one process of the stack in a session of its own, with its output appended to `<state>/logs/<name>.log`."""
+    environment = home.environment() | extra | {SERVICE: name}
+    with (home.logs / f"{name}.log").open("ab") as output:
+        return subprocess.Popen(
+            command,
+            cwd=CHECKOUT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            # A shell's background jobs ignore SIGINT, and children inherit that; Airflow ends on SIGINT only.
+            preexec_fn=_default_signals,
+        )
+
+
+def _default_signals() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _stamp(home: Home) -> Path:
+    return home.database.with_suffix(".version")
+
+
+def migrate(home: Home) -> subprocess.Popen[bytes] | None:
+    """Starts the migration of Airflow's database; None when this version of Airflow has already made it."""
+    stamp = _stamp(home)
+    if home.database.exists() and stamp.exists() and stamp.read_text() == version("apache-airflow-core"):
+        return None
+    return spawn(home, "migrate", migration(), {})
+
+
+def finish_migration(home: Home, code: int) -> None:
+    """Notes that the database is made; raises TransientError with the last line of the log where it is not."""
+    if code:
+        path = home.logs / "migrate.log"
+        last = path.read_text(errors="replace").strip().splitlines()[-1:]
+        raise TransientError(f"Airflow's database could not be made: {' '.join(last)}", f"see {path}")
+    _stamp(home).write_text(version("apache-airflow-core"))
+
+
+def make_pools(home: Home) -> bool:
+    """Brings Airflow's pools to what `dags/pools.json` says; False when the API is not ready for it."""
+    try:
+        with airflow_api.Airflow(home.airflow_url, home.password()) as airflow:
+            airflow.set_pools(CHECKOUT / "dags" / "pools.json")
+    except TransientError as error:
+        log.warning("%s", error)
+        return False
+    return True
+
+
+def main() -> int:
+    """Runs the supervisor in this process; returns the exit status."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    home = Home.here()
+    home.prepare()
+    lock = take_lock(home.run)
+    if lock is None:
+        log.error("another supervisor runs already in %s", home.root)
+        return 1
+    with lock:
+        Supervisor(home).run()
+    return 0
