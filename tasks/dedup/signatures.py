@@ -1,0 +1,76 @@
+"""The first pass: one row per document with everything the comparison needs except the text.
+
+Reads one part of `extracted` (id, source, fetched_at, text) and of `attributes` (quality_score). Writes
+`signatures/<part>.parquet` in the same row order: id, source, fetched_at, quality_score, text_key (16 bytes, null for a
+text without words) and one column `band_<n>` per band. That is about 200 bytes per document with 16 bands. Used by
+`stage`, and kept in the artifact: comparing with a later crawl needs no text again.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from tasks.artifact import Artifact
+from tasks.dedup.config import DedupConfig, MinhashConfig
+from tasks.dedup.exact import KEY_BYTES, text_key
+from tasks.dedup.minhash import MinHasher, band_keys
+from tasks.documents import same_rows
+from tasks.part import Part
+from tasks.text import normalise, shingles
+
+FOLDER = "signatures"
+_BATCH = 1024  # texts whose shingles are in memory at once
+
+
+def path_of(part_name: str) -> str:
+    """Returns the signature file of a part, relative to the artifact."""
+    return f"{FOLDER}/{part_name}.parquet"
+
+
+def band_column(band: int) -> str:
+    """Returns the name of a band's column."""
+    return f"band_{band:02d}"
+
+
+def sign_part(config: DedupConfig, extracted: Artifact, attributes: Artifact, part: Part, name: str) -> None:
+    """Makes the signatures of one part; runs on a worker.
+
+    Args:
+        config: the stage's settings.
+        extracted: read from.
+        attributes: read from.
+        part: written to.
+        name: the part's name in both inputs.
+    """
+    source, judged = f"documents/{name}.parquet", f"attributes/{name}.parquet"
+    documents = extracted.table(source, columns=["id", "source", "fetched_at", "text"])
+    quality = attributes.table(judged, columns=["id", "quality_score"])
+    same_rows(documents, quality, f"{extracted.address} {source} and {attributes.address} {judged}")
+    table = documents.drop_columns("text").append_column("quality_score", quality.column("quality_score"))
+    keys, bands = _sign(documents.column("text"), config)
+    table = table.append_column("text_key", pa.array(keys, pa.binary(KEY_BYTES)))
+    for band in range(bands.shape[1]):
+        table = table.append_column(band_column(band), pa.array(bands[:, band]))
+    with part.file(path_of(name), rows=table.num_rows) as file:
+        pq.write_table(table, file, compression="zstd", compression_level=3)
+
+
+def _sign(texts: pa.ChunkedArray, config: DedupConfig) -> tuple[list[bytes | None], NDArray[np.uint64]]:
+    settings = config.minhash
+    hasher = MinHasher(settings.permutations, settings.seed)
+    keys: list[bytes | None] = []
+    bands = [np.empty((0, settings.bands if config.near else 0), dtype=np.uint64)]
+    for start in range(0, len(texts), _BATCH):
+        normalised = [normalise(text) for text in texts.slice(start, _BATCH).to_pylist()]
+        keys += [text_key(text) for text in normalised]
+        if config.near:
+            bands.append(_bands(normalised, settings, hasher))
+    return keys, np.concatenate(bands) if config.near else np.empty((len(keys), 0), dtype=np.uint64)
+
+
+def _bands(normalised: Sequence[str], settings: MinhashConfig, hasher: MinHasher) -> NDArray[np.uint64]:
+    signatures = hasher.signatures([shingles(text.split(), settings.shingle) for text in normalised])
+    return band_keys(signatures, settings.bands, settings.rows)
