@@ -42,5 +42,9 @@ for recipe in recipes_for("canary"):
         )
         canary >> decide >> gate
         if recipe.canary.ask_human:
-            subject = f"{recipe.name}: may the decided mixture be trained on?"
-            decide >> ApprovalOperator(task_id="approve", subject=subject, body=decide.output["note"]) >> gate
+            approve = ApprovalOperator(
+                task_id="approve",
+                subject=f"{recipe.name}: may the large model be trained on the decided mixture?",
+                body="{{ ti.xcom_pull('decide') | tojson(indent=2) }}",
+            )
+            decide >> approve >> gate

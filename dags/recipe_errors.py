@@ -11,4 +11,4 @@ import airflow.providers.cncf.kubernetes.operators.pod  # noqa: F401
 from operators.recipes import broken_recipes
 
 if broken := broken_recipes():
-    raise ImportError("; ".join(broken))
+    raise ImportError("\n".join(["these recipes cannot be used:", *broken]))

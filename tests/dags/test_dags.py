@@ -1,0 +1,149 @@
+"""What every DAG owes: it parses, says what it is, can be triggered with a form, and retries with a pause."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+DAGS = ("crawl", "corpus", "tokens", "canary", "pretrain")
+FILES = sorted(path.name for path in (Path(__file__).parents[2] / "dags").glob("*.py"))
+
+
+def stages_of(dag):
+    return [task for task in dag.tasks if getattr(task, "task_type", "") not in ("ApprovalOperator",)]
+
+
+def test_each_good_recipe_gets_one_dag_per_part_of_the_pipeline(recipes, dag_bag):
+    recipes("one")
+    recipes("two")
+    bag = dag_bag()
+    assert bag.import_errors == {}
+    assert sorted(bag.dags) == sorted(f"{recipe}.{dag}" for recipe in ("one", "two") for dag in DAGS)
+
+
+def test_the_recipes_of_the_repository_parse(dag_bag, monkeypatch):
+    monkeypatch.delenv("SLUICE_RECIPES", raising=False)
+    bag = dag_bag()
+    assert bag.import_errors == {}
+    assert {f"demo.{dag}" for dag in DAGS} <= set(bag.dags)
+
+
+def test_a_bad_recipe_is_an_import_error_that_names_it_and_leaves_the_others_alone(recipes, dag_bag):
+    recipes("good")
+    recipes("typo", "[dedup]\njacard = 0.7\n")
+    recipes("garbled", text="name = ")
+    bag = dag_bag()
+    assert {dag for dag in bag.dags if dag.startswith("good.")} == {f"good.{dag}" for dag in DAGS}
+    assert not [dag for dag in bag.dags if not dag.startswith("good.")]
+    [(file, error)] = bag.import_errors.items()
+    assert file.endswith("recipe_errors.py")
+    assert "typo.toml: unknown key dedup.jacard" in error
+    assert 'Did you mean "jaccard"?' in error
+    assert "garbled.toml is not TOML" in error
+
+
+def test_a_recipe_whose_name_is_not_its_file_is_refused(recipes, dag_bag):
+    recipes("other").rename(recipes("other").with_name("mine.toml"))
+    bag = dag_bag()
+    assert not bag.dags
+    assert any('mine.toml: name is "other"' in error for error in bag.import_errors.values())
+
+
+@pytest.mark.parametrize("part", DAGS)
+def test_a_dag_keeps_the_policy(part, recipes, dag_bag):
+    recipes("tiny")
+    dag = dag_bag().dags[f"tiny.{part}"]
+    assert {"sluice", "tiny"} <= dag.tags
+    assert dag.max_active_runs == 1
+    assert not dag.catchup
+    for word in ("reads", "makes", "costs"):
+        assert f"| {word} |" in dag.doc_md
+    for task in stages_of(dag):
+        assert task.owner == "sluice"
+        assert task.retries >= 2
+        assert task.retry_exponential_backoff > 1
+        assert task.max_retry_delay
+
+
+def test_every_pool_that_a_task_names_is_in_the_pools_file(recipes, dag_bag):
+    recipes("tiny")
+    pools = json.loads((Path(__file__).parents[2] / "dags" / "pools.json").read_text())
+    used = {task.pool for dag in dag_bag().dags.values() for task in dag.tasks} - {"default_pool"}
+    assert used == set(pools)
+
+
+def test_the_dags_are_chained_by_assets(recipes, dag_bag):
+    recipes("tiny")
+    dags = dag_bag().dags
+    for maker, kind, reader in (
+        ("crawl", "warc", "corpus"),
+        ("corpus", "documents", "tokens"),
+        ("tokens", "tokens", "canary"),
+        ("canary", "mixture", "pretrain"),
+    ):
+        made = {outlet.uri for task in dags[f"tiny.{maker}"].tasks for outlet in task.outlets}
+        waited = {asset.uri for asset in dags[f"tiny.{reader}"].schedule}
+        assert made == waited == {f"x-sluice://tiny/{kind}"}
+
+
+def test_the_schedule_of_the_crawl_stands_in_the_recipe(recipes, dag_bag):
+    recipes("nightly", text='schedule = "0 3 * * *"\n' + recipes("nightly").read_text())
+    assert dag_bag().dags["nightly.crawl"].schedule == "0 3 * * *"
+
+
+def test_a_changed_recipe_makes_a_new_version_of_the_dag_it_bears_on_only(recipes, dag_bag):
+    recipes("tiny")
+    before = {name: dag.doc_md for name, dag in dag_bag().dags.items()}
+    recipes("tiny", "[train]\nsteps = 7\n")
+    after = {name: dag.doc_md for name, dag in dag_bag().dags.items()}
+    assert {name for name in before if before[name] != after[name]} == {"tiny.pretrain"}
+
+
+def test_in_a_task_process_only_the_tasks_own_dag_is_built(recipes, dag_bag, monkeypatch):
+    recipes("one")
+    recipes("two")
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "two.corpus")
+    assert set(dag_bag().dags) == {"two.corpus"}
+
+
+def test_a_veto_stands_before_the_gate_where_the_recipe_asks_for_a_human(recipes, dag_bag):
+    recipes("asking", 'ask_human = true\n')
+    dag = dag_bag().dags["asking.canary"]
+    assert dag.task_dict["gate"].upstream_task_ids == {"decide", "approve"}
+    assert dag.task_dict["approve"].upstream_task_ids == {"decide"}
+
+
+@pytest.mark.parametrize(
+    ("conf", "accepted"),
+    [
+        ({"version": "2026.11.21"}, True),
+        ({"version": None, "overrides": {"crawl.max_pages": 5}}, True),
+        ({"crawl.max_pages": 5}, True),
+        ({"version": "../escape"}, False),
+        ({"version": ""}, False),
+        ({"crawl.max_pages": 0}, False),
+        ({"crawl.max_pages": "many"}, False),
+        ({"overrides": {"name": "another"}}, False),
+        ({"overrides": "crawl.max_pages=5"}, False),
+    ],
+)
+def test_the_form_refuses_what_does_not_fit_its_schema(conf, accepted, recipes, dag_bag):
+    from airflow.sdk.exceptions import ParamValidationError
+
+    recipes("tiny")
+    params = dag_bag().dags["tiny.crawl"].params
+    if accepted:
+        params.update(conf)
+        params.validate()
+    else:
+        with pytest.raises(ParamValidationError):
+            params.update(conf)
+            params.validate()
+
+
+def test_dag_files_are_short():
+    for name in FILES:
+        lines = (Path(__file__).parents[2] / "dags" / name).read_text().splitlines()
+        assert len(lines) <= 60, name
+        assert re.match(r'"""[A-Z]', lines[0]), name

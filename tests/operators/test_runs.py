@@ -1,0 +1,122 @@
+"""Which version and overrides a DAG run gets: form, event, calendar, recipe, in this order."""
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+from airflow.sdk import Asset
+from airflow.sdk.api.datamodels._generated import AssetEventDagRunReference, AssetReferenceAssetEventDagRun
+from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.execution_time.comms import AssetEventDagRunReferenceResult
+from airflow.sdk.execution_time.context import TriggeringAssetEventsAccessor
+
+from operators.assets import asset
+from operators.runs import Run, fails_at_once, run_of
+from tasks.errors import InputError, RecipeError, TransientError
+from tasks.recipe import Recipe
+
+NOON = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def recipe(recipes):
+    return Recipe.load(recipes("tiny"))
+
+
+def events(*extras, of=None):
+    """The real accessor that a task finds in its context, newest event last."""
+    at = of or asset("tiny", "warc")
+    return TriggeringAssetEventsAccessor.build(
+        AssetEventDagRunReferenceResult.from_asset_event_dag_run_reference(
+            AssetEventDagRunReference(
+                asset=AssetReferenceAssetEventDagRun(name=at.name, uri=at.uri, extra={}),
+                extra=extra,
+                source_task_id="publish",
+                source_dag_id="tiny.crawl",
+                source_run_id="run",
+                source_map_index=-1,
+                source_aliases=[],
+                timestamp=NOON + timedelta(minutes=minute),
+                partition_key=None,
+            )
+        )
+        for minute, extra in enumerate(extras)
+    )
+
+
+def context(run_type="manual", params=None, triggering=None, date=None):
+    return {
+        "params": {"version": None, "source_version": None, "overrides": {}, **(params or {})},
+        "triggering_asset_events": triggering if triggering is not None else events(),
+        "logical_date": date,
+        "dag_run": SimpleNamespace(run_type=run_type),
+    }
+
+
+def test_a_run_that_nobody_dated_makes_the_recipes_version(recipe):
+    assert run_of(recipe, context()) == Run("dev")
+
+
+def test_a_scheduled_run_and_a_backfill_are_named_by_their_date(recipe):
+    assert run_of(recipe, context("scheduled", date=NOON)).version == "2026.11.21-0300"
+    assert run_of(recipe, context("backfill", date=NOON)).version == "2026.11.21-0300"
+
+
+def test_a_manual_run_keeps_the_recipes_version_whatever_its_date(recipe):
+    assert run_of(recipe, context("manual", date=NOON)).version == "dev"
+
+
+def test_an_event_hands_down_version_and_overrides(recipe):
+    triggering = events({"version": "v7", "overrides": {"crawl.max_pages": 9}, "address": "tiny/warc@v7"})
+    run = run_of(recipe, context("asset_triggered", triggering=triggering))
+    assert run == Run("v7", "v7", {"crawl.max_pages": 9})
+    assert run.recipe(recipe).crawl.max_pages == 9
+
+
+def test_of_many_events_the_newest_counts(recipe):
+    triggering = events({"version": "old"}, {"version": "new"})
+    assert run_of(recipe, context("asset_triggered", triggering=triggering)).version == "new"
+
+
+def test_an_event_that_says_nothing_means_the_recipes_version(recipe):
+    # Somebody posted it through the REST API, or pressed the button on the asset's page.
+    assert run_of(recipe, context("asset_triggered", triggering=events({}))) == Run("dev")
+
+
+def test_what_a_person_types_goes_before_what_an_event_says(recipe):
+    triggering = events({"version": "v7", "overrides": {"crawl.max_pages": 9, "train.steps": 3}})
+    params = {"version": "mine", "crawl.max_pages": 11, "overrides": {"dedup.jaccard": 0.7}}
+    run = run_of(recipe, context("asset_triggered", params=params, triggering=triggering))
+    assert run == Run("mine", "v7", {"crawl.max_pages": 11, "train.steps": 3, "dedup.jaccard": 0.7})
+
+
+@pytest.mark.parametrize("version", ["../../etc", "a/b", "", "-x", "a b", 7, ["v"]])
+def test_an_event_cannot_name_a_folder_outside_the_artifact(version, recipe):
+    if version == "":  # says nothing
+        assert run_of(recipe, context(triggering=events({"version": version}))).version == "dev"
+        return
+    with pytest.raises(RecipeError, match="is not a version"):
+        run_of(recipe, context(triggering=events({"version": version})))
+
+
+def test_an_override_that_does_not_fit_names_the_field_that_would(recipe):
+    run = run_of(recipe, context(params={"overrides": {"crawl.max_page": 9}}))
+    with pytest.raises(RecipeError, match=r"unknown key crawl\.max_page.*max_pages"):
+        run.recipe(recipe)
+
+
+def test_a_permanent_error_fails_without_retry_in_one_line():
+    with pytest.raises(AirflowFailException, match=r"^no warc here\. Run the crawl\.$") as caught, fails_at_once():
+        raise InputError("no warc\n here", "run the crawl")
+    assert caught.value.__cause__ is None
+
+
+def test_an_error_that_a_retry_can_mend_is_left_to_the_retries():
+    with pytest.raises(TransientError), fails_at_once():
+        raise TransientError("the worker was lost")
+
+
+def test_an_asset_needs_no_provider_and_knows_its_kinds():
+    assert asset("tiny", "warc") == Asset(name="tiny/warc", uri="x-sluice://tiny/warc", group="sluice")
+    with pytest.raises(ValueError, match="no asset kind"):
+        asset("tiny", "warcs")

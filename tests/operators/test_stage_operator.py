@@ -1,0 +1,137 @@
+"""StageOperator inside a real DAG run: real stages on real files, Airflow's own task runner and database."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tasks.artifact import Address, Artifact
+from tasks.commit import commit
+from tasks.config import Config
+from tasks.stage import Output, Report
+from tasks.store import Store
+
+WORDS = "the crawl brings pages home and the model reads them line by line until it can write a page of its own".split()
+
+
+@pytest.fixture
+def documents(tmp_path: Path):
+    """Writes a small, real `documents` artifact; returns a function of recipe name and version."""
+    import pyarrow as pa
+
+    def write(recipe: str, version: str = "dev") -> Artifact:
+        output = Output(Store(str(tmp_path / "store")), Address(f"{recipe}/documents", version), "0" * 64)
+        texts = [" ".join(WORDS[(n * 7 + k * (n % 5 + 1)) % len(WORDS)] for k in range(80)) for n in range(40)]
+        table = pa.table(
+            {
+                "id": [f"{n:032x}" for n in range(40)],
+                "text": texts,
+                "source": ["web" if n % 2 else "code" for n in range(40)],
+                "language": ["en"] * 40,
+                "url": [f"http://site.localhost/{n}" for n in range(40)],
+            }
+        )
+        with output.part("part-00000-of-00001") as part:
+            part.count_in(40)
+            part.table("kept", table)
+        return commit(output, "consolidate", 1, Config(), [], Report())
+
+    return write
+
+
+def states(run):
+    return {ti.task_id: str(ti.state) for ti in run.get_task_instances()}
+
+
+def returned(run, task):
+    return next(ti for ti in run.get_task_instances() if ti.task_id == task).xcom_pull(task_ids=task)
+
+
+def tries(run, task):
+    return next(ti for ti in run.get_task_instances() if ti.task_id == task).try_number
+
+
+def events_of(name):
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        query = select(AssetEvent).join(AssetModel, AssetModel.id == AssetEvent.asset_id).where(AssetModel.name == name)
+        return [event.extra for event in session.scalars(query.order_by(AssetEvent.timestamp))]
+
+
+def test_a_dag_run_makes_artifacts_and_announces_the_last_one(recipes, dag_bag, documents, tmp_path):
+    recipes("flow")
+    documents("flow", "v1")
+    run = dag_bag().dags["flow.tokens"].test(run_conf={"version": "v1"})
+    assert states(run) == {"tokenizer": "success", "encode": "success", "pack": "success"}
+    plan = Artifact.open_at(Store(str(tmp_path / "store")), Address("flow/plan", "v1"))
+    assert events_of("flow/tokens") == [
+        {
+            "address": "flow/plan@v1",
+            "fingerprint": plan.record.fingerprint,
+            "content": plan.record.content,
+            "version": "v1",
+            "overrides": {},
+        }
+    ]
+    result = returned(run, "encode")
+    assert result["address"] == "flow/shards@v1"
+    assert result["rows"]["in"] == 40
+    assert json.loads(json.dumps(result)) == result
+
+
+def test_a_repeated_run_skips_what_is_there_and_announces_it_again(recipes, dag_bag, documents):
+    recipes("again")
+    documents("again")
+    dag = dag_bag().dags["again.tokens"]
+    first, second = dag.test(), dag.test()
+    assert [returned(run, "pack")["skipped"] for run in (first, second)] == [False, True]
+    assert len(events_of("again/tokens")) == 2
+
+
+def test_an_override_reaches_the_stage_and_the_event(recipes, dag_bag, documents):
+    recipes("over")
+    documents("over")
+    overrides = {"pack.seq_len": 32}
+    run = dag_bag().dags["over.tokens"].test(run_conf={"overrides": overrides})
+    assert str(run.state) == "success"
+    assert events_of("over/tokens")[-1]["overrides"] == overrides
+
+
+def test_a_source_version_names_inputs_of_another_version(recipes, dag_bag, documents):
+    recipes("branch")
+    documents("branch", "dev")
+    run = dag_bag().dags["branch.tokens"].test(run_conf={"version": "exp", "source_version": "dev"})
+    assert str(run.state) == "success"
+    assert returned(run, "encode")["address"] == "branch/shards@exp"
+
+
+def test_a_permanent_error_ends_the_task_at_its_first_try_with_one_line(recipes, dag_bag, caplog, capsys):
+    recipes("empty")
+    run = dag_bag().dags["empty.tokens"].test()
+    assert states(run) == {"tokenizer": "failed", "encode": "upstream_failed", "pack": "upstream_failed"}
+    assert tries(run, "tokenizer") == 1
+    said = caplog.text + capsys.readouterr().out
+    assert "stage tokenizer needs empty/documents@dev, which is not in" in said
+    assert "Run the stage consolidate first" in said
+    assert events_of("empty/tokens") == []
+
+
+def test_drift_is_told_and_nothing_is_announced(recipes, dag_bag, documents):
+    recipes("drift")
+    documents("drift")
+    assert str(dag_bag().dags["drift.tokens"].test().state) == "success"
+    run = dag_bag().dags["drift.tokens"].test(run_conf={"overrides": {"pack.seq_len": 32}})
+    assert states(run)["pack"] == "failed"
+    assert len(events_of("drift/tokens")) == 1
+
+
+def test_a_wrong_override_fails_at_once(recipes, dag_bag, documents, caplog, capsys):
+    recipes("wrong")
+    documents("wrong")
+    run = dag_bag().dags["wrong.tokens"].test(run_conf={"overrides": {"pack.seq_length": 32}})
+    assert states(run)["tokenizer"] == "failed"
+    assert tries(run, "tokenizer") == 1
+    assert "seq_len" in caplog.text + capsys.readouterr().out
