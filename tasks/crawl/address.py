@@ -1,0 +1,107 @@
+"""Addresses a crawler must not reach: private, loopback, link-local, metadata and translated ones.
+
+Checked twice: the literal or name in a canonical URL before anything is sent, and every answer of the resolver, whose
+checked address is the one connected to, so that a name cannot change its mind in between (DNS rebinding).
+Ranges: IANA special-purpose registries (RFC 6890), by `ipaddress.is_global`, plus translations that hide another address.
+"""
+
+import ipaddress
+import socket
+
+from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.resolver import ThreadedResolver
+
+from tasks.crawl.config import is_loopback
+from tasks.crawl.url import host_and_port
+
+PRIVATE = "private_address"
+PORT = "port"
+
+# Addresses that carry another address inside: NAT64 (RFC 6052, 8215), 6to4, Teredo, IPv4-compatible and -mapped;
+# then ranges that `is_global` lets through: IETF protocol assignments, 6to4 relays, site-local.
+_NEVER = tuple(
+    ipaddress.ip_network(net)
+    for net in (
+        *("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96", "::ffff:0:0/96"),
+        *("192.0.0.0/24", "192.88.99.0/24", "fec0::/10"),
+    )
+)
+# Names that clouds and home routers answer from inside.
+_INSIDE = (".internal", ".local", ".localdomain", ".home.arpa", ".intranet", ".lan")
+_INSIDE_NAMES = frozenset({"metadata", "metadata.goog", "instance-data", "instance-data.ec2.internal"})
+_WEB_PORTS = (None, 80, 443)
+
+
+class RefusedAddressError(OSError):
+    """A name resolved to an address that a crawler must not reach."""
+
+
+def is_public(address: str) -> bool:
+    """Tells whether an IP address literal is on the public Internet.
+
+    >>> is_public("93.184.216.34"), is_public("100.64.0.1"), is_public("64:ff9b::7f00:1")
+    (True, False, False)
+    """
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if any(ip in net for net in _NEVER if net.version == ip.version):
+        return False
+    return ip.is_global and not ip.is_multicast and not ip.is_reserved
+
+
+def refusal(url: str, *, allow_loopback: bool) -> str | None:
+    """Returns why a canonical URL must not be requested ("private_address", "port"), or None.
+
+    Run it after `canonical`: the parser turns every spelling of an address (0x7f.1, 2130706433, full-width digits)
+    into the same literal.
+    """
+    host, port = host_and_port(url)
+    if is_loopback(host):
+        return None if allow_loopback else PRIVATE
+    if port not in _WEB_PORTS:
+        return PORT
+    if host in _INSIDE_NAMES or host.endswith(_INSIDE):
+        return PRIVATE
+    try:
+        return None if is_public(host.strip("[]")) else PRIVATE
+    except ValueError:
+        return None
+
+
+class GuardedResolver(AbstractResolver):
+    """Resolves names and refuses every name that has an answer outside the public Internet.
+
+    A name with one public and one private answer is refused as a whole. Names under .localhost mean this machine
+    (RFC 6761, 6.3), only when the crawl allows it; they never go to the name server.
+
+    Args:
+        allow_loopback: whether .localhost names may be reached.
+        inner: where other names are looked up; the system's resolver by default.
+    """
+
+    def __init__(self, *, allow_loopback: bool, inner: AbstractResolver | None = None) -> None:
+        self._allow_loopback = allow_loopback
+        self._inner = inner or ThreadedResolver()
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """Returns the checked addresses of `host`; raises RefusedAddressError."""
+        if is_loopback(host):
+            if not self._allow_loopback:
+                raise RefusedAddressError(f"{host} is this machine")
+            return [_loopback(host, port)]
+        answers = await self._inner.resolve(host, port, family)
+        for answer in answers:
+            if not is_public(answer["host"]):
+                raise RefusedAddressError(f"{host} resolves to {answer['host']}, which is not public")
+        return answers
+
+    async def close(self) -> None:
+        """Closes the inner resolver."""
+        await self._inner.close()
+
+
+def _loopback(host: str, port: int) -> ResolveResult:
+    return ResolveResult(
+        hostname=host, host="127.0.0.1", port=port, family=socket.AF_INET, proto=0, flags=socket.AI_NUMERICHOST
+    )
