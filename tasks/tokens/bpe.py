@@ -11,6 +11,7 @@ joined in the order of that hash, and merges are learnt in one thread.
 import hashlib
 import heapq
 import json
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -27,6 +28,8 @@ from tasks.stage import Inputs, Output, Report
 from tasks.text import hash64, words
 from tasks.tokens.config import TokenizerConfig
 
+log = logging.getLogger("sluice.tokens")
+
 VERSION = 1
 EOS = "<|endoftext|>"
 TOKENIZER = "tokenizer.json"
@@ -37,13 +40,17 @@ _MOST_BYTES_OF_ONE = 200_000
 
 
 def run(config: TokenizerConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Trains the tokenizer; raises InputError when there is no text or less text than the vocabulary needs."""
+    """Trains the tokenizer; raises InputError when no document has text."""
     if TOKENIZER in output.committed:
         return _report(output)
     documents = inputs["documents"]
     sample = draw(documents, engine, config)
     tokenizer = train((text for _, text in sample), config)
     size = tokenizer.get_vocab_size()
+    if size < config.vocab_size:
+        log.warning(
+            "the sample gives %d of the %d entries asked for: it is too small or too uniform", size, config.vocab_size
+        )
     fit = fertility(tokenizer, sample)
     with output.part(TOKENIZER, conserved=False) as part:
         with part.file(TOKENIZER) as file:

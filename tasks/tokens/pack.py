@@ -1,6 +1,6 @@
 """Stage pack: token shards -> a plan that says which slices of which documents make up each sequence.
 
-Reads `shards`; writes `plan/<source>.parquet` and `summary.json` (see `plan`). Another sequence length rewrites some
+Reads `shards`; writes `plan/<source>.parquet` and `plan/summary.json` (see `plan`). Another sequence length rewrites some
 20 bytes per document here and no token.
 
 `concat` joins a source's documents end to end and cuts every `seq_len` tokens: every token but the last
@@ -23,6 +23,7 @@ from tasks.tokens.plan import FOLDER, SCHEMA, SUMMARY
 from tasks.tokens.shard import HELDOUT, ShardSet
 
 VERSION = 1
+SUMMARY_PART = "summary.json"  # no source has a dot in its name
 
 
 def run(config: PackConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -38,8 +39,8 @@ def run(config: PackConfig, inputs: Inputs, output: Output, engine: Engine) -> R
             "lower [pack] seq_len or feed more text",
         )
     summary = _summary(config, shards, metrics)
-    if SUMMARY not in output.committed:
-        with output.part("summary", conserved=False) as part, part.file(SUMMARY) as file:
+    if SUMMARY_PART not in output.committed:
+        with output.part(SUMMARY_PART, conserved=False) as part, part.file(SUMMARY) as file:
             file.write(json.dumps(summary, indent=2, sort_keys=True).encode() + b"\n")
     totals = {name: float(sum(one[name] for one in metrics.values())) for name in ("sequences", "dropped_tokens")}
     note = ", ".join(f"{source} {one['sequences']:,}" for source, one in metrics.items())

@@ -6,7 +6,7 @@ document, sorted by sequence and position:
     seq_id u64 (0 .. sequences - 1 within the source), shard string, row u32, start u32, len u32, pos u32
 
 A sequence has exactly `seq_len` tokens. Its slices are the boundaries at which attention and loss stop: the last
-token of a slice has no target. `summary.json` holds seq_len, vocab_size, eos_id, tokens_dtype, tokenizer_sha256, and
+token of a slice has no target. `plan/summary.json` holds seq_len, vocab_size, eos_id, tokens_dtype, tokenizer_sha256, and
 per source: sequences, tokens, documents, dropped_tokens, heldout_documents, heldout_tokens.
 """
 
@@ -27,7 +27,7 @@ from tasks.errors import InputError
 from tasks.tokens.shard import ShardSet
 
 FOLDER = "plan"
-SUMMARY = "summary.json"
+SUMMARY = "plan/summary.json"
 SCHEMA = pa.schema(
     [
         pa.field("seq_id", pa.uint64(), nullable=False),
@@ -86,15 +86,17 @@ class Plan:
 
     @classmethod
     def read(cls, folder: str) -> "Plan":
-        """Opens a plan in a local folder that holds `summary.json` and `<source>.parquet`, or `plan/<source>.parquet`.
+        """Opens a plan in a local folder that holds `summary.json` and one `<source>.parquet` each.
 
         Raises:
             InputError: there is no summary.
         """
         try:
-            summary = json.loads((Path(folder) / SUMMARY).read_text())
+            summary = json.loads((Path(folder) / Path(SUMMARY).name).read_text())
         except FileNotFoundError:
-            raise InputError(f"no pack plan in {folder}: {SUMMARY} is missing", "run the stage pack") from None
+            raise InputError(
+                f"no pack plan in {folder}: {Path(SUMMARY).name} is missing", "run the stage pack"
+            ) from None
         return cls(summary, _FromFolder(folder))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -187,5 +189,4 @@ class _FromFolder:
     folder: str
 
     def __call__(self, source: str) -> pa.Table:
-        flat = Path(self.folder) / f"{source}.parquet"
-        return pq.read_table(flat if flat.exists() else Path(self.folder) / FOLDER / f"{source}.parquet")
+        return pq.read_table(Path(self.folder) / f"{source}.parquet")

@@ -1,0 +1,76 @@
+"""The tokenizer: same bytes every time, nothing lost, fertility per language."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tasks.tokens.bpe import EOS, FERTILITY, TOKENIZER, load, train
+from tasks.tokens.config import TokenizerConfig
+
+
+def test_any_text_comes_back_as_it_was(make_tokens: Callable) -> None:
+    tokenizer = load(make_tokens().tokenizer)
+    for text in ("", " ", "plain", "naïve 数据 строка", "\t\n  x", "e\u0301", "🜚 𓀀", "\x00\x7f"):
+        assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids) == text
+
+
+def test_the_end_of_text_token_is_the_first_entry_and_never_comes_out_of_bytes(make_tokens: Callable) -> None:
+    tokenizer = load(make_tokens().tokenizer)
+    assert tokenizer.token_to_id(EOS) == 0
+    assert tokenizer.get_vocab_size() == 300
+
+
+def test_fertility_is_reported_per_language(make_tokens: Callable) -> None:
+    fit = json.loads(make_tokens().tokenizer.read(FERTILITY))
+    assert set(fit) == {"all", "en", "de"}
+    assert fit["all"]["documents"] == fit["en"]["documents"] + fit["de"]["documents"]
+    assert fit["all"]["tokens"] == fit["en"]["tokens"] + fit["de"]["tokens"]
+    assert 1 <= fit["en"]["tokens_per_word"] < 4
+    assert 1 < fit["en"]["bytes_per_token"] < 8
+
+
+@pytest.mark.parametrize("environment", [{"PYTHONHASHSEED": "1"}, {"PYTHONHASHSEED": "2", "RAYON_NUM_THREADS": "2"}])
+def test_training_gives_the_same_bytes_in_any_process(environment: dict[str, str]) -> None:
+    code = (
+        "import hashlib; from tasks.tokens.bpe import train; from tasks.tokens.config import TokenizerConfig;"
+        "texts = [' '.join(f'w{i * j % 97} x{j}' for j in range(60)) for i in range(300)];"
+        "made = train(texts, TokenizerConfig(vocab_size=700)).to_str(pretty=True);"
+        "print(hashlib.sha256(made.encode()).hexdigest())"
+    )
+    env = {**os.environ, **environment}
+    there = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    texts = [" ".join(f"w{i * j % 97} x{j}" for j in range(60)) for i in range(300)]
+    here = train(texts, TokenizerConfig(vocab_size=700)).to_str(pretty=True)
+    assert there.stdout.strip() == hashlib.sha256(here.encode()).hexdigest()
+
+
+def test_the_sample_is_drawn_from_all_documents_up_to_its_size(
+    make_documents: Callable, page: Callable, run_stage: Callable
+) -> None:
+    rows = [page(f"https://a.org/{index}", f"{index} " * 100) for index in range(200)]
+    documents = make_documents(rows, parts=4)
+    size = sum(len(row["text"]) for row in rows) // 4
+    artifact = run_stage(
+        "tasks.tokens.bpe", TokenizerConfig(vocab_size=300, sample_bytes=size), {"documents": documents}
+    )
+    assert 40 <= artifact.parts[0].metrics["sample_documents"] <= 65
+
+
+def test_real_text_takes_two_and_a_half_to_five_bytes_per_token(
+    shared_data: Path, make_documents: Callable, page: Callable, run_stage: Callable
+) -> None:
+    rows = []
+    for domain in ("web", "code"):
+        with pa.input_stream(shared_data / "text_domains" / f"{domain}.jsonl.zst", compression="zstd") as file:
+            found = [json.loads(line) for line in file.read().decode().splitlines()[:60]]
+        rows += [page(f"https://{domain}.org/{row['id']}", row["text"], domain) for row in found]
+    artifact = run_stage("tasks.tokens.bpe", TokenizerConfig(vocab_size=2000), {"documents": make_documents(rows)})
+    assert json.loads(artifact.read(TOKENIZER))["model"]["type"] == "BPE"
+    assert 2.5 < json.loads(artifact.read(FERTILITY))["all"]["bytes_per_token"] < 5

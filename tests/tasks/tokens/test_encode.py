@@ -1,0 +1,164 @@
+"""Encoding: every document once, losslessly, in the same bytes on any number of workers."""
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.artifact import Address, Artifact
+from tasks.engine import Engine
+from tasks.errors import InputError
+from tasks.part import make_part
+from tasks.stage import Inputs, Output
+from tasks.tokens.bpe import load
+from tasks.tokens.config import EncodeConfig, TokenizerConfig
+from tasks.tokens.encode import run
+from tasks.tokens.shard import HELDOUT, SPLITS, Shard, ShardSet, Shelf, TokenFormat, write_shard
+
+
+def contents(artifact: Artifact) -> dict[str, str]:
+    return {entry.path: entry.sha256 for part in artifact.parts for entry in part.files}
+
+
+def rows_of(shards: ShardSet) -> dict[str, tuple[str, str, list[int], int]]:
+    found = {}
+    for source in shards.sources:
+        for split in SPLITS:
+            for name in shards.names(source, split):
+                shard = shards.shard(name)
+                for row, length in enumerate(shard.lengths):
+                    tokens = shard.slice(row, 0, int(length)).tolist()
+                    found[shard.uid(row).hex()] = (source, split, tokens, int(shard.n_bytes[row]))
+    return found
+
+
+def test_every_kept_document_is_in_one_shard_and_decodes_to_its_text(make_tokens: Callable) -> None:
+    made = make_tokens(encode=EncodeConfig(heldout_share=0.1))
+    shards, tokenizer = ShardSet.open(made.shards), load(made.tokenizer)
+    documents = [row for path in made.documents.files("kept/") for row in made.documents.table(path).to_pylist()]
+    rows = rows_of(shards)
+    assert len(rows) == len(documents) == sum(part.rows_out for part in made.shards.parts)
+    for document in documents:
+        source, _, tokens, n_bytes = rows[document["id"]]
+        assert source == document["source"]
+        assert tokens[-1] == shards.format.eos_id == 0
+        assert tokenizer.decode(tokens[:-1]) == document["text"]
+        assert n_bytes == len(document["text"].encode())
+    assert sum(shards.n_documents(source, HELDOUT) for source in shards.sources) >= 12
+
+
+def test_the_index_says_where_each_document_lies(make_tokens: Callable) -> None:
+    made = make_tokens()
+    shards, found = ShardSet.open(made.shards), 0
+    for path in made.shards.files("index/"):
+        for row in made.shards.table(path).to_pylist():
+            assert shards.shard(row["shard"]).uid(row["row"]) == row["doc_uid"]
+            found += 1
+    assert found == 120
+
+
+def test_bytes_do_not_depend_on_the_number_of_workers(make_tokens: Callable, make_tokens_elsewhere: Callable) -> None:
+    one, other = make_tokens(workers=0), make_tokens_elsewhere(workers=2)
+    for role in ("tokenizer", "shards", "plan"):
+        assert contents(getattr(one, role)) == contents(getattr(other, role))
+
+
+def test_a_document_keeps_its_side_whatever_else_is_in_the_corpus(
+    make_tokens: Callable, make_tokens_elsewhere: Callable, page: Callable
+) -> None:
+    rows = [page(f"https://a.org/{index}", f"text number {index} of many") for index in range(400)]
+    encode = EncodeConfig(heldout_share=0.1, heldout_min=0)
+    all_rows = rows_of(ShardSet.open(make_tokens(rows, parts=3, encode=encode).shards))
+    some_rows = rows_of(ShardSet.open(make_tokens_elsewhere(rows[::2], parts=1, encode=encode).shards))
+    assert all(all_rows[uid][1] == split for uid, (_, split, _, _) in some_rows.items())
+    held = sum(split == HELDOUT for _, split, _, _ in all_rows.values())
+    assert 20 <= held <= 60  # binomial(400, 0.1): 40 +- 3.3 sigma
+
+
+def test_a_small_source_still_has_held_out_documents(make_tokens: Callable) -> None:
+    shards = ShardSet.open(make_tokens(encode=EncodeConfig(heldout_share=0.0, heldout_min=4)).shards)
+    assert {source: shards.n_documents(source, HELDOUT) for source in shards.sources} == {
+        "web": 4, "code": 4, "my-books": 4,
+    }  # fmt: skip
+    uid, tokens, n_bytes = next(shards.heldout("web"))
+    assert len(uid) == 16
+    assert len(tokens) > 1
+    assert n_bytes > 0
+
+
+def test_a_full_shard_is_closed_and_the_next_begun(make_tokens: Callable) -> None:
+    made = make_tokens(encode=EncodeConfig(shard_tokens=500))
+    shards = ShardSet.open(made.shards)
+    names = shards.names("web")
+    assert len(names) > 3
+    for name in names:
+        assert shards.shard(name).lengths[:-1].sum() < 500
+    assert len(rows_of(shards)) == 120
+
+
+def test_tokens_take_two_bytes_and_slices_copy_nothing(make_tokens: Callable) -> None:
+    shards = ShardSet.open(make_tokens().shards)
+    name = shards.names("web")[0]
+    piece = shards.slice(name, 0, 1, 3)
+    assert piece.dtype == np.uint16
+    assert not piece.flags.owndata
+    assert piece.tolist() == shards.slice(name, 0, 0, 4)[1:].tolist()
+    with pytest.raises(IndexError, match="row 0 has"):
+        shards.slice(name, 0, 0, 10**6)
+    with pytest.raises(IndexError, match="the shard has the rows"):
+        shards.slice(name, 10**6, 0, 1)
+
+
+def test_a_shard_set_crosses_processes(make_tokens: Callable) -> None:
+    shards = ShardSet.open(make_tokens().shards)
+    shards.n_tokens("web")
+    assert rows_of(pickle.loads(pickle.dumps(shards))) == rows_of(shards)
+    assert rows_of(ShardSet(shards.paths)) == rows_of(shards)
+
+
+def test_a_cut_shard_is_refused_with_its_path(make_tokens: Callable, tmp_path: Path) -> None:
+    path = ShardSet.open(make_tokens().shards).paths[0]
+    cut = tmp_path / "cut.arrow"
+    cut.write_bytes(Path(path).read_bytes()[:-40])
+    with pytest.raises(InputError, match=r"cut\.arrow is not a readable token shard"):
+        Shard(str(cut))
+
+
+def test_no_kept_document_is_an_error_with_the_address(make_documents: Callable, run_stage: Callable) -> None:
+    with pytest.raises(InputError, match="test/documents@dev has no kept document"):
+        run_stage("tasks.tokens.bpe", TokenizerConfig(), {"documents": make_documents([])})
+
+
+def test_a_vocabulary_above_two_bytes_is_stored_in_four(tmp_path: Path) -> None:
+    fmt = TokenFormat(70_000, 0, "x")
+    with open(tmp_path / "a-train-00000-000.arrow", "wb") as file:
+        write_shard(file, Shelf("a", "train", [b"u" * 16], [np.array([69_999, 0])], [5]), fmt)
+    shard = Shard(str(tmp_path / "a-train-00000-000.arrow"))
+    assert shard.slice(0, 0, 2).tolist() == [69_999, 0]
+    assert shard.slice(0, 0, 2).dtype == np.uint32
+
+
+class Dies(Engine):
+    """Makes one part and is killed."""
+
+    def map(self, fn: Callable, items: Sequence) -> Iterator:
+        if not isinstance(fn, partial) or fn.func is not make_part:  # looking at documents is not making parts
+            yield from super().map(fn, items)
+            return
+        yield 0, fn(items[0])
+        raise KeyboardInterrupt
+
+
+def test_a_killed_run_goes_on_at_the_next_part_and_ends_with_the_same_bytes(make_tokens: Callable) -> None:
+    made = make_tokens()
+    inputs = Inputs({"documents": made.documents, "tokenizer": made.tokenizer})
+    where = (made.shards.store, Address("test/killed", "dev"), "print")
+    with pytest.raises(KeyboardInterrupt):
+        run(EncodeConfig(), inputs, Output(*where), Dies())
+    again = Output(*where)
+    assert len(again.committed) == 1
+    run(EncodeConfig(), inputs, again, Engine())
+    assert {e.path: e.sha256 for part in again.committed.values() for e in part.files} == contents(made.shards)

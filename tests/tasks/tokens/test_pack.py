@@ -1,0 +1,90 @@
+"""Packing: sequences of exactly seq_len tokens, every token once but the last incomplete sequence, both ways."""
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.errors import InputError
+from tasks.tokens.config import PackConfig
+from tasks.tokens.pack import concat
+from tasks.tokens.plan import Plan
+from tasks.tokens.shard import TRAIN, ShardSet
+
+
+@given(st.lists(st.lists(st.integers(1, 30), max_size=12), min_size=1, max_size=4), st.integers(2, 17))
+@settings(max_examples=150, deadline=None)
+def test_slices_cover_the_joined_documents_once_and_in_order(shards: list[list[int]], seq_len: int) -> None:
+    lengths = [(f"s{index}", np.array(sizes, dtype=np.int64)) for index, sizes in enumerate(shards)]
+    stream = [(name, row, token) for name, sizes in lengths for row, size in enumerate(sizes) for token in range(size)]
+    rows = [row for table in concat(lengths, seq_len) for row in table.to_pylist()]
+    packed = [
+        (row["shard"], row["row"], token) for row in rows for token in range(row["start"], row["start"] + row["len"])
+    ]
+    whole = len(stream) // seq_len
+    assert packed == stream[: whole * seq_len]
+    places = [(row["seq_id"], row["pos"] + token) for row in rows for token in range(row["len"])]
+    assert places == [(place // seq_len, place % seq_len) for place in range(whole * seq_len)]
+
+
+def test_the_plan_gives_each_sequence_and_finds_it_from_its_documents(make_tokens: Callable) -> None:
+    made = make_tokens()
+    shards, plan = ShardSet.open(made.shards), Plan.open(made.plan)
+    for source in plan.sources:
+        stream = np.concatenate(
+            [shards.slice(name, row, 0, int(length)) for name in shards.names(source, TRAIN)
+             for row, length in enumerate(shards.shard(name).lengths)]
+        )  # fmt: skip
+        for seq_id in range(plan.sequences[source]):
+            tokens, lengths = plan.tokens(source, seq_id, shards)
+            assert tokens.tolist() == stream[seq_id * 32 : seq_id * 32 + 32].tolist()
+            assert lengths.sum() == plan.seq_len == 32
+            for piece in plan.slices(source, seq_id):
+                assert seq_id in plan.sequences_of(source, piece.shard, piece.row)
+                for other in plan.sequences_of(source, piece.shard, piece.row):
+                    assert any(one[:2] == piece[:2] for one in plan.slices(source, other))
+    assert plan.sequences_of("web", "no-such-train-00000-000", 0) == []
+
+
+def test_the_summary_counts_what_was_packed_and_what_was_dropped(make_tokens: Callable) -> None:
+    made = make_tokens()
+    shards, summary = ShardSet.open(made.shards), json.loads(made.plan.read("plan/summary.json"))
+    for source in shards.sources:
+        assert summary["tokens"][source] == summary["sequences"][source] * 32
+        assert summary["tokens"][source] + summary["dropped_tokens"][source] == shards.n_tokens(source)
+        assert summary["dropped_tokens"][source] < 32
+        assert summary["heldout_tokens"][source] == shards.n_tokens(source, "heldout")
+    assert summary["vocab_size"] == 300
+    assert summary["tokens_dtype"] == "uint16"
+
+
+def test_held_out_documents_are_in_no_sequence(make_tokens: Callable) -> None:
+    made = make_tokens()
+    for path in made.plan.files("plan/"):
+        if path.endswith(".json"):
+            continue
+        assert not any("heldout" in name for name in made.plan.table(path).column("shard").to_pylist())
+
+
+def test_a_plan_reads_from_a_folder_and_crosses_processes(make_tokens: Callable) -> None:
+    made = make_tokens()
+    plan = Plan.open(made.plan)
+    folder = Plan.read(str(Path(made.plan.local("plan/summary.json")).parent))
+    assert folder.slices("web", 3) == plan.slices("web", 3) == pickle.loads(pickle.dumps(plan)).slices("web", 3)
+    with pytest.raises(InputError, match='no source "wbe"'):
+        plan.slices("wbe", 0)
+    with pytest.raises(IndexError, match='"web" has the sequences'):
+        plan.slices("web", 10**6)
+    with pytest.raises(InputError, match=r"summary\.json is missing"):
+        Plan.read("/nonexistent")
+
+
+def test_too_little_text_for_one_sequence_is_an_error(make_tokens: Callable, run_stage: Callable) -> None:
+    inputs = {"shards": make_tokens().shards}
+    with pytest.raises(InputError, match=r"no source has the 9999999 tokens.*Lower \[pack\] seq_len"):
+        run_stage("tasks.tokens.pack", PackConfig(seq_len=9_999_999), inputs, version="long")
