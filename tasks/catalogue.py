@@ -77,7 +77,7 @@ _ALL = (
     Stage(
         "register",
         "tasks.register.stage",
-        "register",
+        "registry",
         "model",
         {"checkpoint": "checkpoint", "scores": "scores", "tokenizer": "tokenizer", "mixture": "mixture"},
     ),

@@ -60,7 +60,7 @@ class Recipe(Config):
     canary: CanaryConfig
     train: TrainConfig = TrainConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
-    register: RegisterConfig = RegisterConfig()
+    registry: RegisterConfig = RegisterConfig()
     place: Place = Place()
 
     @field_validator("name")
