@@ -5,6 +5,7 @@ second try may mend.
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -34,6 +35,14 @@ def _parser() -> argparse.ArgumentParser:
         ("supervise", "be the supervisor, in the foreground", _supervise),
     ):
         commands.add_parser(name, help=text, description=text).set_defaults(run=run)
+    run = commands.add_parser("run", help="run the demo and report what it made; starts the services if need be")
+    run.add_argument("--recipe", default="demo", help="recipe for the loopback site")
+    run.add_argument("--version", default="", help="version of the artifacts; default: the recipe's")
+    run.add_argument(
+        "--seeds", default=os.environ.get("SEEDS", ""), help="file with URLs: crawl the public web instead"
+    )
+    run.add_argument("--contact", default=os.environ.get("CONTACT", ""), help="where the sites' owners can reach you")
+    run.set_defaults(run=_run)
     site = commands.add_parser("site", help="serve this Python's own documentation as three loopback hosts")
     site.add_argument("--port", type=int, default=18701, help="port of the first host; the others follow")
     site.add_argument("--cache", type=Path, default=Path(".sluice/site"), help="folder for the rendered pages")
@@ -68,6 +77,15 @@ def _supervise(_options: argparse.Namespace) -> int:
     from tasks.demo.supervise import main as supervise
 
     return supervise()
+
+
+def _run(options: argparse.Namespace) -> None:
+    from tasks.demo.home import Home
+    from tasks.demo.run import run
+    from tasks.demo.seeds import order
+
+    home = Home.here()
+    run(home, order(home, options.recipe, options.version, options.seeds, options.contact))
 
 
 def _site(options: argparse.Namespace) -> None:

@@ -1,7 +1,7 @@
 """A small client of Airflow's REST API (v2): what the demo and its tests need, and no more.
 
-Speaks HTTP to the API server of the stack; the token lasts for one client. Every failure is a TransientError in one line
-with Airflow's own detail.
+Speaks HTTP to the API server of the stack; the token lasts for one client. Every failure is a TransientError in one
+line, with Airflow's own detail.
 """
 
 import json
@@ -56,7 +56,9 @@ class Airflow:
         try:
             answer = self._http.request(method, path, **options)
         except httpx.HTTPError as error:
-            raise TransientError(f"Airflow at {self.url} does not answer ({error})", "see `make demo` or its logs") from None
+            raise TransientError(
+                f"Airflow at {self.url} does not answer ({error})", "see `make demo` or its logs"
+            ) from None
         if answer.is_error:
             raise ApiError(method, path, answer.status_code, _detail(answer))
         return answer.json() if answer.content else {}
@@ -93,7 +95,7 @@ class Airflow:
 
     def xcom(self, task: Json, key: str = "return_value") -> Any:
         """Returns what a task instance handed on under `key`, or None."""
-        path = f"{_run(task['dag_id'], task['dag_run_id'])}/taskInstances/{quote(task['task_id'])}/xcomEntries/{key}"
+        path = f"{_task(task)}/xcomEntries/{key}"
         try:
             return self.call("GET", path, params={"map_index": task["map_index"], "deserialize": True})["value"]
         except ApiError as error:
@@ -103,7 +105,7 @@ class Airflow:
 
     def log(self, task: Json) -> list[Json]:
         """Returns the log of a task's last try, one record per line: event, level, timestamp, ..."""
-        path = f"{_run(task['dag_id'], task['dag_run_id'])}/taskInstances/{quote(task['task_id'])}/logs/{task['try_number']}"
+        path = f"{_task(task)}/logs/{task['try_number']}"
         answer = self.call("GET", path, params={"map_index": task["map_index"], "full_content": True})
         return [line if isinstance(line, dict) else {"event": str(line)} for line in answer["content"]]
 
@@ -133,6 +135,10 @@ class ApiError(TransientError):
 
 def _run(dag_id: str, run_id: str) -> str:
     return f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}"
+
+
+def _task(task: Json) -> str:
+    return f"{_run(task['dag_id'], task['dag_run_id'])}/taskInstances/{quote(task['task_id'])}"
 
 
 def _detail(answer: httpx.Response) -> str:

@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from tasks.demo.site import HOSTS
+from tasks.demo.site import HOSTS, SITE_PORT
 from tasks.errors import InputError
 
 CHECKOUT = Path(__file__).parents[2]
 USER = "admin"
 MARK = "SLUICE_STACK"
 """Environment variable that every process of a stack carries, with the state folder as its value."""
-
-_KEYS = ("fernet", "jwt", "api")
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class Home:
             airflow=_port("SLUICE_AIRFLOW_PORT", 18080),
             mlflow=_port("SLUICE_MLFLOW_PORT", 15000),
             dask=_port("SLUICE_DASK_PORT", 18786),
-            site=_port("SLUICE_SITE_PORT", 18701),
+            site=_port("SLUICE_SITE_PORT", SITE_PORT),
         )
         return cls(root, ports)
 
@@ -111,9 +109,18 @@ class Home:
             (self.root / name).mkdir(parents=True, exist_ok=True)
         folder = self.root / "secrets"
         folder.chmod(0o700)
-        for name in _KEYS:
-            _once(folder / name, urlsafe_b64encode(secrets.token_bytes(32)).decode())
+        _once(folder / "fernet", urlsafe_b64encode(secrets.token_bytes(32)).decode())
+        for name in ("jwt", "api"):
+            _once(folder / name, secrets.token_hex(64))
         _once(self.passwords, json.dumps({USER: secrets.token_urlsafe(12), "viewer": secrets.token_urlsafe(12)}))
+
+    def write_environment(self) -> None:
+        """Writes `run/env`, for a shell that wants to run a stage or `airflow` on this stack: `. .sluice/run/env`."""
+        lines = [
+            f"export {name}={quote(value)}\n" for name, value in sorted((self._sluice() | self._airflow()).items())
+        ]
+        # Without the mark: `down` ends every process that carries it, and a person's shell is not ours.
+        (self.run / "env").write_text("".join(line for line in lines if not line.startswith(f"export {MARK}=")))
 
     def environment(self) -> dict[str, str]:
         """Returns the environment of every process of the stack: this process's own, with ours on top.
@@ -128,7 +135,7 @@ class Home:
             MARK: str(self.root),
             "SLUICE_HOME": str(self.root),
             "SLUICE_STORE": str(self.root / "store"),
-            "SLUICE_MODELS": str(self.root / "models"),
+            "SLUICE_MODELS": os.environ.get("SLUICE_MODELS") or str(self.root / "models"),
             "SLUICE_DASK": f"tcp://127.0.0.1:{self.ports.dask}",
             "MLFLOW_TRACKING_URI": self.mlflow_url,
         }

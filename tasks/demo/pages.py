@@ -20,6 +20,7 @@ import pydoc
 import re
 import sys
 import warnings
+from collections.abc import Iterator
 
 # Importing these prints, opens windows, starts a program, replaces encodings or tests the machine.
 SIDE_EFFECTS = {
@@ -44,15 +45,19 @@ ADDRESS = re.compile(r"((?:\bat|handle)(?: |&nbsp;))(?:0x)?[0-9A-Fa-f]{8,}")
 LINK = re.compile(r'href="([A-Za-z0-9_.]+)\.html(#[^"]*)?"')
 
 
+# {host: {path: (title, contents, source file or "")}}
+Hosts = dict[str, dict[str, tuple[str, str, str]]]
+
+
 class Pages(pydoc.HTMLDoc):
     """pydoc's own renderer, with file links that name a place inside the library and no place on this disk."""
 
-    def filelink(self, url, path):
+    def filelink(self, url: str, path: str) -> str:
         """Names the file a module was read from, as `lib/<relative path>`."""
         root = os.path.dirname(os.__file__)
         return html.escape("lib/" + os.path.relpath(path, root) if path.startswith(root) else os.path.basename(path))
 
-    def page(self, title, contents):
+    def page(self, title: str, contents: str) -> str:
         """Frames one page with a title and the way back."""
         return (
             f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title></head>\n'
@@ -61,7 +66,7 @@ class Pages(pydoc.HTMLDoc):
         )
 
 
-def modules():
+def modules() -> list[str]:
     """Yields the name of every documented module, sorted: builtin ones, top-level ones, then members of packages."""
     names = {name for name in sys.builtin_module_names if not name.startswith("_")}
     for found in pkgutil.iter_modules():
@@ -73,7 +78,7 @@ def modules():
     return sorted(names - SIDE_EFFECTS)
 
 
-def members(package):
+def members(package: str) -> Iterator[str]:
     """Yields the public modules inside `package`, at any depth."""
     path = getattr(importlib.import_module(package), "__path__", ())
     for found in pkgutil.iter_modules(path, package + "."):
@@ -85,7 +90,7 @@ def members(package):
             yield from members(found.name)
 
 
-def module_page(doc, name):
+def module_page(doc: Pages, name: str) -> tuple[str, str] | None:
     """Returns (title, body) of a module's page, or None when it cannot be imported on this system."""
     try:
         module = importlib.import_module(name)
@@ -96,30 +101,33 @@ def module_page(doc, name):
     return f"Python module {name}", doc.document(module, name)
 
 
-def topic_page(doc, topic):
+def topic_page(doc: Pages, topic: str) -> tuple[str, str] | None:
     """Returns (title, body) of one topic or keyword of the language reference, or None without a text."""
     helper = pydoc.Helper(None, None)
     try:
-        text, related = helper._gettopic(topic)
+        # The pager variant, showtopic, mixes the text with terminal formatting.
+        text, related = helper._gettopic(topic)  # type: ignore[attr-defined]
     except (ImportError, ValueError, KeyError):
         return None
     if not text:
         return None
     kind = "keyword" if topic in pydoc.Helper.keywords else "topic"
     body = doc.bigsection(topic, "index", f"<pre>{doc.markup(text)}</pre>")
-    links = " ".join(f'<a href="{quoted(name)}.html">{html.escape(name)}</a>' for name in sorted((related or "").split()))
+    links = " ".join(
+        f'<a href="{quoted(name)}.html">{html.escape(name)}</a>' for name in sorted((related or "").split())
+    )
     return f"Python {kind} {topic}", body + (f"<p>Related: {links}</p>" if links else "")
 
 
-def quoted(name):
+def quoted(name: str) -> str:
     """Returns a topic's name as part of a URL path."""
     return name if name.isidentifier() else "symbol-" + name.encode().hex()
 
 
-def render():
-    """Returns {host: {path: (title, html, source file or "")}} of all pages but the indexes."""
+def render() -> Hosts:
+    """Renders all pages but the indexes."""
     doc = Pages()
-    hosts = {"library": {}, "packages": {}, "topics": {}}
+    hosts: Hosts = {"library": {}, "packages": {}, "topics": {}}
     for name in modules():
         page = module_page(doc, name)
         if page is not None:
@@ -133,10 +141,10 @@ def render():
     return hosts
 
 
-def linked(text, host, hosts):
+def linked(text: str, host: str, hosts: Hosts) -> str:
     """Points every page link at the host that has the page, and unlinks names that have none."""
 
-    def place(match):
+    def place(match: re.Match[str]) -> str:
         path, anchor = f"/{match[1]}.html", match[2] or ""
         if path in hosts[host]:
             return f'href="{path}{anchor}"'
@@ -148,30 +156,34 @@ def linked(text, host, hosts):
     return LINK.sub(place, ADDRESS.sub(r"\1...", text).replace(sys.base_prefix, "PREFIX"))
 
 
-def index_page(doc, host, pages, hosts):
+def index_page(doc: Pages, host: str, hosts: Hosts) -> str:
     """Returns the page that links to every page of one host, and to the other hosts."""
-    items = "\n".join(f'<li><a href="{path}">{html.escape(pages[path][0])}</a></li>' for path in sorted(pages))
+    items = "\n".join(
+        f'<li><a href="{path}">{html.escape(hosts[host][path][0])}</a></li>' for path in sorted(hosts[host])
+    )
     others = " ".join(f'<a href="http://{name}.localhost/">{name}</a>' for name in hosts if name != host)
     version = ".".join(map(str, sys.version_info[:3]))
-    return doc.page(f"Python {version} {host}", f"<h1>Python {version}: {host}</h1>\n<p>{others}</p>\n<ul>\n{items}\n</ul>")
+    return doc.page(
+        f"Python {version} {host}", f"<h1>Python {version}: {host}</h1>\n<p>{others}</p>\n<ul>\n{items}\n</ul>"
+    )
 
 
-def write(out, hosts):
+def write(out: str, hosts: Hosts) -> None:
     """Writes all pages below `out`, then their list."""
-    doc, newest, listed = Pages(), 0, []
+    doc, newest, listed = Pages(), 0, list[dict[str, object]]()
     for host, pages in hosts.items():
         os.makedirs(os.path.join(out, host), exist_ok=True)
         for path, (title, contents, source) in pages.items():
             modified = int(os.stat(source if os.path.isfile(source) else pydoc.__file__).st_mtime)
             newest = max(newest, modified)
             listed.append(entry(out, host, path, title, linked(doc.page(title, contents), host, hosts), modified))
-    for host, pages in hosts.items():
-        listed.append(entry(out, host, "/", f"Python {host}", index_page(doc, host, pages, hosts), newest))
+    for host in hosts:
+        listed.append(entry(out, host, "/", f"Python {host}", index_page(doc, host, hosts), newest))
     with open(os.path.join(out, "pages.json"), "w", encoding="utf-8") as file:
-        json.dump(sorted(listed, key=lambda one: (one["host"], one["path"])), file, indent=0)
+        json.dump(sorted(listed, key=lambda one: f"{one['host']}{one['path']}"), file, indent=0)
 
 
-def entry(out, host, path, title, text, modified):
+def entry(out: str, host: str, path: str, title: str, text: str, modified: int) -> dict[str, object]:
     """Writes one page and returns its line in the list."""
     body = text.encode("utf-8", "xmlcharrefreplace")
     file = f"{host}/{hashlib.sha1(path.encode()).hexdigest()}.html"

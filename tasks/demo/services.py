@@ -57,7 +57,8 @@ def _site(home: Home) -> Service:
 
 def _mlflow(home: Home) -> Service:
     port = home.ports.mlflow
-    command = ("mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1") + (
+    command = (
+        *("mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
         # SQLite and a folder: one writer at a time is enough for one machine.
         *("--backend-store-uri", f"sqlite:///{home.root / 'mlflow.db'}"),
         *("--artifacts-destination", str(home.root / "mlartifacts")),
@@ -83,6 +84,8 @@ def _dask(home: Home) -> list[Service]:
             "dask-workers",
             ("dask", "worker", scheduler, *workers, "--local-directory", str(home.root / "dask")),
             lambda: int(json.loads(_get(counts))["workers"]) >= DASK_WORKERS,
+            # Workers hold nothing that is not in the store; their own farewell takes longer than all else together.
+            stop=signal.SIGKILL,
             environment=single,
         ),
     ]

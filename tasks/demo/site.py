@@ -25,6 +25,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from tasks.errors import InputError
 
 HOSTS = ("library", "packages", "topics")
+SITE_PORT = 18701
+"""Port of the first host where nothing else is said; the recipe `demo` names it in its seeds."""
 RENDERER = Path(__file__).with_name("pages.py")
 
 # The two forms of pydoc's own server: the first repeats pages, the second is computed for every request.
@@ -142,7 +144,11 @@ class Handler(BaseHTTPRequestHandler):
         return f"<!DOCTYPE html><title>Search</title><h1>{len(hits)} pages</h1><ul>\n{items}</ul>\n".encode()
 
     def _answer(
-        self, status: HTTPStatus, body: bytes, kind: str = "text/html; charset=utf-8", extra: dict[str, str] | None = None
+        self,
+        status: HTTPStatus,
+        body: bytes,
+        kind: str = "text/html; charset=utf-8",
+        extra: dict[str, str] | None = None,
     ) -> None:
         self.send_response(status)
         if status != HTTPStatus.NOT_MODIFIED:
@@ -154,7 +160,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, *_: object) -> None:
         """Stays silent: the crawl keeps its own log."""
 
 

@@ -96,7 +96,8 @@ def _start(home: Home) -> subprocess.Popen[bytes]:
 
 
 def _wait(home: Home, supervisor: subprocess.Popen[bytes] | None, say: Say) -> None:
-    began, told = time.monotonic(), set()
+    began = time.monotonic()
+    told: set[str] = set()
     while time.monotonic() - began < UP_S:
         status = read_status(home.run)
         if status is not None:

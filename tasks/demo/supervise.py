@@ -150,7 +150,9 @@ class Supervisor:
             child.stop()
         self._publish()
         deadline = time.monotonic() + GRACE_S
-        while time.monotonic() < deadline and any(child.process and child.process.poll() is None for child in self.children):
+        while time.monotonic() < deadline and any(
+            child.process and child.process.poll() is None for child in self.children
+        ):
             time.sleep(0.1)
         left = marked(self.home.root)
         if left:
@@ -159,8 +161,10 @@ class Supervisor:
         log.info("stopped")
 
 
-def spawn(home: Home, name: str, command: tuple[str, ...] | list[str], extra: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Starts one process of the stack in a session of its own, with its output appended to `<state>/logs/<name>.log`."""
+def spawn(
+    home: Home, name: str, command: tuple[str, ...] | list[str], extra: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    """Starts one process of the stack in a session of its own; its output goes to the end of `logs/<name>.log`."""
     environment = home.environment() | extra | {SERVICE: name}
     with (home.logs / f"{name}.log").open("ab") as output:
         return subprocess.Popen(
@@ -223,5 +227,6 @@ def main() -> int:
         log.error("another supervisor runs already in %s", home.root)
         return 1
     with lock:
+        home.write_environment()
         Supervisor(home).run()
     return 0

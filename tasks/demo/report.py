@@ -1,0 +1,127 @@
+"""What a run has made, on one screen: funnel, mixture, loss curve, scores, one page traced to its training steps.
+
+Reads the committed artifacts of one recipe and version; writes nothing. Used by `python -m tasks.demo run`.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from tasks import trace
+from tasks.artifact import Address, Artifact
+from tasks.demo.drive import Leg
+from tasks.progress import duration
+from tasks.store import Store
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+WIDTH = 60
+
+
+class Made:
+    """The artifacts of one recipe at one version."""
+
+    def __init__(self, store: Store, recipe: str, version: str) -> None:
+        self.store = store
+        self.recipe = recipe
+        self.version = version
+
+    def artifact(self, kind: str) -> Artifact:
+        """Opens one; raises InputError when it does not exist."""
+        return Artifact.open_at(self.store, Address(f"{self.recipe}/{kind}", self.version))
+
+    def json(self, kind: str, path: str) -> Any:
+        """Reads a JSON file of one."""
+        return json.loads(self.artifact(kind).read(path))
+
+
+def report(made: Made, legs: list[Leg]) -> Iterator[str]:
+    """Yields the lines of the report."""
+    for title, lines in (
+        ("Funnel (documents)", funnel(made)),
+        ("Mixture", mixture(made)),
+        ("Training", training(made)),
+        ("Trace", traced(made)),
+        ("Time", times(legs)),
+    ):
+        yield ""
+        yield title
+        yield from (f"  {line}" for line in lines)
+
+
+def funnel(made: Made) -> Iterator[str]:
+    """Yields one line per source and step: how many documents ended there, with the most frequent reasons."""
+    with made.artifact("documents").open("funnel.parquet") as file:
+        rows = pq.read_table(file).to_pylist()
+    for source in sorted({row["source"] for row in rows}):
+        own = [row for row in rows if row["source"] == source]
+        total = sum(row["documents"] for row in own)
+        yield f"{source:10} {total:7,} found"
+        for step in dict.fromkeys(row["step"] for row in own):
+            here = sorted(
+                (row for row in own if row["step"] == step), key=lambda row: (-row["documents"], row["reason"])
+            )
+            count = sum(row["documents"] for row in here)
+            reasons = ", ".join(f"{row['reason']} {row['documents']:,}" for row in here[:3] if row["reason"])
+            sign = " " if step == "kept" else "-"
+            yield f"{'':10} {sign}{count:6,} {step}{f' ({reasons})' if reasons else ''}"
+
+
+def mixture(made: Made) -> Iterator[str]:
+    """Yields the decision of the canaries: the weights to train with, and the winner's interval."""
+    decision = made.json("mixture", "mixture.json")
+    low, high = decision["interval"]
+    weights = ", ".join(f"{source} {share:.3f}" for source, share in sorted(decision["weights"].items()))
+    yield decision["reason"]
+    yield f"interval of the difference to {decision['current']}: {low:+.4f} to {high:+.4f} bits per byte"
+    yield f"trained with {weights}"
+
+
+def training(made: Made) -> Iterator[str]:
+    """Yields the loss curve as blocks, and the held-out bits per byte beside those of word frequencies alone."""
+    with made.artifact("checkpoint").open("loss.parquet") as file:
+        table = pq.read_table(file).to_pydict()
+    losses = [loss for loss in table["loss"] if loss is not None]
+    yield f"{curve(losses)}  loss {losses[0]:.2f} to {losses[-1]:.2f} nats per token"
+    yield f"{len(table['step']):,} steps, {table['tokens'][-1]:,} tokens"
+    scores = made.json("scores", "scores.json")
+    yield f"held-out {scores['bpb']:.3f} bits per byte; unigram {scores['unigram_bpb']:.3f}; gain {scores['gain']:.1%}"
+
+
+def curve(losses: list[float], width: int = WIDTH) -> str:
+    """Returns a series as block characters, each the mean of its stretch.
+
+    >>> curve([4.0, 3.0, 2.0, 1.0], width=4)
+    '█▆▃▁'
+    """
+    width = min(width, len(losses))
+    edges = [len(losses) * at // width for at in range(width + 1)]
+    means = [sum(losses[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    low, high = min(means), max(means)
+    scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BLOCKS[round((mean - low) * scale)] for mean in means)
+
+
+def traced(made: Made) -> Iterator[str]:
+    """Yields one crawled page with the steps and checkpoints that saw it."""
+    url = page_to_trace(made)
+    found = trace.trace(made.store, made.recipe, made.version, url)
+    yield from trace.render(found).splitlines()
+
+
+def page_to_trace(made: Made) -> str:
+    """Returns the URL of the longest kept page of the web: the same at every call."""
+    documents = made.artifact("documents")
+    pages = []
+    for path in documents.files("kept/"):
+        rows = documents.table(path, ["source", "url", "text"]).to_pylist()
+        pages += [(-len(row["text"]), row["url"]) for row in rows if row["source"] == "web"]
+    return str(min(pages)[1])
+
+
+def times(legs: list[Leg]) -> Iterator[str]:
+    """Yields the wall time of each DAG and of all."""
+    for leg in legs:
+        yield f"{leg.dag_id:18} {duration(leg.seconds):>14}{'  unchanged' if leg.unchanged else ''}"
+    yield f"{'all':18} {duration(sum(leg.seconds for leg in legs)):>14}"

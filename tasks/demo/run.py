@@ -1,0 +1,33 @@
+"""One demo run from start to report: services up, chain triggered and followed, results shown.
+
+Used by `python -m tasks.demo run`, which is `make demo`.
+"""
+
+from tasks.demo import stack
+from tasks.demo.airflow_api import Airflow
+from tasks.demo.drive import Chain
+from tasks.demo.home import Home
+from tasks.demo.report import Made, report
+from tasks.demo.screen import Screen
+from tasks.demo.seeds import Order
+from tasks.recipe import find_recipe
+from tasks.store import Store
+
+
+def run(home: Home, order: Order) -> None:
+    """Runs the chain of `order.recipe` through Airflow and prints the report.
+
+    Raises:
+        SluiceError: a service does not start, or a task of the chain failed; one line with where to look.
+    """
+    version = order.version or find_recipe(order.recipe).version
+    stack.up(home)
+    with Airflow(home.airflow_url, home.password()) as airflow, Screen() as screen:
+        chain = Chain(airflow, order.recipe)
+        chain.wait_for_dags()
+        chain.start(order.conf())
+        for legs in chain.follow():
+            screen.show(legs)
+    for line in report(Made(Store(str(home.root / "store")), order.recipe, version), chain.legs):
+        print(line)
+    print(f"\n{stack.addresses(home)}\nStop everything: make down")
