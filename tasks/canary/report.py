@@ -20,8 +20,8 @@ def markdown(decision: dict[str, Any]) -> str:
         "",
         f"**{decision['reason']}.**",
         "",
-        "Columns named after a source: left of the target its weight, right of it the bits per byte of its held-out text. "
-        "The intervals hold for all arms together (Dunnett). Lower is better; a positive difference is an improvement.",
+        "Columns named after a source: left of the target its weight, right of it the bits per byte of its held-out "
+        "text. The intervals hold for all arms together (Dunnett). Lower is better; a positive difference is an improvement.",
         "",
         _row(head),
         _row(["---"] * len(head)),
@@ -67,7 +67,7 @@ def _fit(decision: dict[str, Any]) -> list[str]:
     return [
         "## Response",
         "",
-        f"A fit of log(bpb) over the weights proposes {weights}, with {fit['proposed_bpb']:.4f} bits per byte predicted. "
+        f"A fit of log(bpb) over the weights proposes {weights}, predicting {fit['proposed_bpb']:.4f} bits per byte. "
         f"The rank correlation of its leave-one-out predictions with the measurements {ranks}. "
         "It is evidence, not a decision: only an arm that was trained can be promoted.",
     ]

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
-from scipy.stats import spearmanr
+from scipy.optimize import minimize  # type: ignore[import-untyped]
+from scipy.stats import spearmanr  # type: ignore[import-untyped]
 
 Floats = NDArray[np.float64]
 
@@ -59,7 +59,8 @@ class Response:
 
     def predict(self, weights: Floats) -> Floats:
         """Returns the target's bits per byte, shape (n,), for weights of shape (n, sources)."""
-        return np.stack([line.predict(weights) for line in self.lines], axis=1) @ self.target
+        values: Floats = np.stack([line.predict(weights) for line in self.lines], axis=1) @ self.target
+        return values
 
     def best(self, most: Floats) -> Floats:
         """Returns the weights of the least predicted target, shape (sources,).

@@ -1,7 +1,7 @@
 """Stage encode: kept documents -> token shards, one set of files per source and split.
 
 Reads `documents` (kept/) and `tokenizer`; writes `shards/<source>-<split>-<part>-<piece>.arrow` (see `shard`) and
-`index/<part>.parquet` (which shard and row hold a document, for trace). Read by pack, the trainer, the evaluations
+`index/<part>.arrow` (which shard and row hold a document, see `index`). Read by pack, the trainer, the evaluations
 and trace.
 
 The end-of-text token is appended here, to every document: a plan then points at stored tokens only, and each document
@@ -26,10 +26,11 @@ from tasks.errors import InputError
 from tasks.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.tokens.bpe import KEPT, digest, eos_of, id_hash, load
 from tasks.tokens.config import EncodeConfig
+from tasks.tokens.index import FOLDER as INDEX
+from tasks.tokens.index import write_index
 from tasks.tokens.shard import FOLDER, HELDOUT, TRAIN, Shelf, TokenFormat, shard_name, write_shard
 
 VERSION = 1
-INDEX = "index"
 _BATCH = 256
 
 log = logging.getLogger("sluice.tokens")
@@ -102,13 +103,23 @@ def _stem(path: str) -> str:
 
 def _encode_part(job: _Job, part: Part, payload: tuple[int, str]) -> None:
     index, path = payload
-    table = job.documents.table(path, columns=["id", "source", "text"])
+    table = job.documents.table(path, columns=["id", "url", "source", "text"])
     part.count_in(table.num_rows)
     writer = _Writer(job, part, index)
-    for uid, source, tokens, n_bytes in _encoded(load(job.tokenizer), job.format, table):
-        split = HELDOUT if id_hash(uid, HELDOUT) < job.heldout_below[source] else TRAIN
-        writer.add(bytes.fromhex(uid), source, split, tokens, n_bytes)
+    urls = table.column("url").to_pylist()
+    encoded = _encoded(load(job.tokenizer), job.format, table)
+    for url, (doc_id, source, tokens, n_bytes) in zip(urls, encoded, strict=True):
+        split = HELDOUT if id_hash(doc_id, HELDOUT) < job.heldout_below[source] else TRAIN
+        writer.add(_Row(bytes.fromhex(doc_id), url, tokens, n_bytes), source, split)
     writer.close()
+
+
+@dataclass(frozen=True)
+class _Row:
+    uid: bytes
+    url: str
+    tokens: NDArray[Any]
+    n_bytes: int
 
 
 def _encoded(tokenizer: Tokenizer, fmt: TokenFormat, table: pa.Table) -> Iterator[tuple[str, str, NDArray[Any], int]]:
@@ -129,22 +140,19 @@ class _Writer:
         self._job = job
         self._part = part
         self._index = index
-        self._shelves: dict[tuple[str, str], Shelf] = {}
+        self._shelves: dict[tuple[str, str], list[_Row]] = defaultdict(list)
         self._sizes: dict[tuple[str, str], int] = defaultdict(int)
         self._pieces: dict[tuple[str, str], int] = defaultdict(int)
-        self._rows: list[tuple[bytes, str, int]] = []
+        self._entries: list[tuple[bytes, str, str, int]] = []
 
-    def add(self, uid: bytes, source: str, split: str, tokens: NDArray[Any], n_bytes: int) -> None:
+    def add(self, row: _Row, source: str, split: str) -> None:
         """Takes one document."""
         key = (source, split)
-        shelf = self._shelves.setdefault(key, Shelf(source, split, [], [], []))
-        shelf.uids.append(uid)
-        shelf.tokens.append(tokens)
-        shelf.n_bytes.append(n_bytes)
-        self._sizes[key] += len(tokens)
-        self._part.metric("tokens", len(tokens))
-        self._part.metric("bytes", n_bytes)
-        self._part.metric(f"tokens/{source}/{split}", len(tokens))
+        self._shelves[key].append(row)
+        self._sizes[key] += len(row.tokens)
+        self._part.metric("tokens", len(row.tokens))
+        self._part.metric("bytes", row.n_bytes)
+        self._part.metric(f"tokens/{source}/{split}", len(row.tokens))
         if self._sizes[key] >= self._job.shard_tokens:
             self._flush(key)
 
@@ -152,21 +160,16 @@ class _Writer:
         """Writes what is left, and the index."""
         for key in sorted(self._shelves):
             self._flush(key)
-        rows = sorted(self._rows)
-        names, numbers = [name for _, name, _ in rows], [row for _, _, row in rows]
-        columns = [
-            pa.array([uid for uid, _, _ in rows], pa.binary(16)),
-            pa.array(names, pa.string()),
-            pa.array(numbers, pa.uint32()),
-        ]
-        self._part.table(INDEX, pa.table(columns, names=["doc_uid", "shard", "row"]), out=False)
+        with self._part.file(f"{INDEX}/{self._part.name}.arrow", rows=len(self._entries)) as file:
+            write_index(file, self._entries)
 
     def _flush(self, key: tuple[str, str]) -> None:
-        shelf = self._shelves.pop(key)
+        rows = self._shelves.pop(key)
         name = shard_name(*key, self._index, self._pieces[key])
-        with self._part.file(f"{FOLDER}/{name}.arrow", rows=len(shelf.uids)) as file:
-            write_shard(file, shelf, self._job.format)
-        self._rows.extend((uid, name, row) for row, uid in enumerate(shelf.uids))
-        self._part.count_out(len(shelf.uids))
+        uids, tokens, n_bytes = [r.uid for r in rows], [r.tokens for r in rows], [r.n_bytes for r in rows]
+        with self._part.file(f"{FOLDER}/{name}.arrow", rows=len(rows)) as file:
+            write_shard(file, Shelf(*key, uids, tokens, n_bytes), self._job.format)
+        self._entries.extend((one.uid, one.url, name, row) for row, one in enumerate(rows))
+        self._part.count_out(len(rows))
         self._pieces[key] += 1
         self._sizes[key] = 0

@@ -1,7 +1,7 @@
 """Stage pack: token shards -> a plan that says which slices of which documents make up each sequence.
 
-Reads `shards`; writes `plan/<source>.parquet` and `plan/summary.json` (see `plan`). Another sequence length rewrites some
-20 bytes per document here and no token.
+Reads `shards`; writes `plan/<source>.parquet` and `plan/summary.json` (see `plan`). Another sequence length rewrites
+some 20 bytes per document here and no token.
 
 `concat` joins a source's documents end to end and cuts every `seq_len` tokens: every token but the last
 `seq_len - 1` at most is used and nothing is padded; the price is that long documents are cut.

@@ -5,9 +5,9 @@ document, sorted by sequence and position:
 
     seq_id u64 (0 .. sequences - 1 within the source), shard string, row u32, start u32, len u32, pos u32
 
-A sequence has exactly `seq_len` tokens. Its slices are the boundaries at which attention and loss stop: the last
-token of a slice has no target. `plan/summary.json` holds seq_len, vocab_size, eos_id, tokens_dtype, tokenizer_sha256, and
-per source: sequences, tokens, documents, dropped_tokens, heldout_documents, heldout_tokens.
+A sequence has exactly `seq_len` tokens. Its slices are the boundaries that attention does not cross.
+`plan/summary.json` holds seq_len, vocab_size, eos_id, tokens_dtype, tokenizer_sha256, and per source: sequences,
+tokens, documents, dropped_tokens, heldout_documents, heldout_tokens.
 """
 
 import json

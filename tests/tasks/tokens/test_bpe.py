@@ -13,22 +13,23 @@ import pytest
 
 from tasks.tokens.bpe import EOS, FERTILITY, TOKENIZER, load, train
 from tasks.tokens.config import TokenizerConfig
+from tests.corpora import documents_in, kept_document, tokens_in
 
 
-def test_any_text_comes_back_as_it_was(make_tokens: Callable) -> None:
-    tokenizer = load(make_tokens().tokenizer)
+def test_any_text_comes_back_as_it_was(tmp_path: Path) -> None:
+    tokenizer = load(tokens_in(tmp_path).tokenizer)
     for text in ("", " ", "plain", "naïve 数据 строка", "\t\n  x", "e\u0301", "🜚 𓀀", "\x00\x7f"):
         assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids) == text
 
 
-def test_the_end_of_text_token_is_the_first_entry_and_never_comes_out_of_bytes(make_tokens: Callable) -> None:
-    tokenizer = load(make_tokens().tokenizer)
+def test_the_end_of_text_token_is_the_first_entry_and_never_comes_out_of_bytes(tmp_path: Path) -> None:
+    tokenizer = load(tokens_in(tmp_path).tokenizer)
     assert tokenizer.token_to_id(EOS) == 0
     assert tokenizer.get_vocab_size() == 300
 
 
-def test_fertility_is_reported_per_language(make_tokens: Callable) -> None:
-    fit = json.loads(make_tokens().tokenizer.read(FERTILITY))
+def test_fertility_is_reported_per_language(tmp_path: Path) -> None:
+    fit = json.loads(tokens_in(tmp_path).tokenizer.read(FERTILITY))
     assert set(fit) == {"all", "en", "de"}
     assert fit["all"]["documents"] == fit["en"]["documents"] + fit["de"]["documents"]
     assert fit["all"]["tokens"] == fit["en"]["tokens"] + fit["de"]["tokens"]
@@ -51,11 +52,9 @@ def test_training_gives_the_same_bytes_in_any_process(environment: dict[str, str
     assert there.stdout.strip() == hashlib.sha256(here.encode()).hexdigest()
 
 
-def test_the_sample_is_drawn_from_all_documents_up_to_its_size(
-    make_documents: Callable, page: Callable, run_stage: Callable
-) -> None:
-    rows = [page(f"https://a.org/{index}", f"{index} " * 100) for index in range(200)]
-    documents = make_documents(rows, parts=4)
+def test_the_sample_is_drawn_from_all_documents_up_to_its_size(tmp_path: Path, run_stage: Callable) -> None:
+    rows = [kept_document(f"https://a.org/{index}", f"{index} " * 100) for index in range(200)]
+    documents = documents_in(tmp_path, rows, parts=4)
     size = sum(len(row["text"]) for row in rows) // 4
     artifact = run_stage(
         "tasks.tokens.bpe", TokenizerConfig(vocab_size=300, sample_bytes=size), {"documents": documents}
@@ -64,13 +63,15 @@ def test_the_sample_is_drawn_from_all_documents_up_to_its_size(
 
 
 def test_real_text_takes_two_and_a_half_to_five_bytes_per_token(
-    shared_data: Path, make_documents: Callable, page: Callable, run_stage: Callable
+    tmp_path: Path, shared_data: Path, run_stage: Callable
 ) -> None:
     rows = []
     for domain in ("web", "code"):
         with pa.input_stream(shared_data / "text_domains" / f"{domain}.jsonl.zst", compression="zstd") as file:
             found = [json.loads(line) for line in file.read().decode().splitlines()[:60]]
-        rows += [page(f"https://{domain}.org/{row['id']}", row["text"], domain) for row in found]
-    artifact = run_stage("tasks.tokens.bpe", TokenizerConfig(vocab_size=2000), {"documents": make_documents(rows)})
+        rows += [kept_document(f"https://{domain}.org/{row['id']}", row["text"], domain) for row in found]
+    artifact = run_stage(
+        "tasks.tokens.bpe", TokenizerConfig(vocab_size=2000), {"documents": documents_in(tmp_path, rows)}
+    )
     assert json.loads(artifact.read(TOKENIZER))["model"]["type"] == "BPE"
     assert 2.5 < json.loads(artifact.read(FERTILITY))["all"]["bytes_per_token"] < 5

@@ -16,7 +16,9 @@ from tasks.stage import Inputs, Output
 from tasks.tokens.bpe import load
 from tasks.tokens.config import EncodeConfig, TokenizerConfig
 from tasks.tokens.encode import run
+from tasks.tokens.index import DocumentIndex
 from tasks.tokens.shard import HELDOUT, SPLITS, Shard, ShardSet, Shelf, TokenFormat, write_shard
+from tests.corpora import corpus, documents_in, kept_document, tokens_in
 
 
 def contents(artifact: Artifact) -> dict[str, str]:
@@ -35,8 +37,8 @@ def rows_of(shards: ShardSet) -> dict[str, tuple[str, str, list[int], int]]:
     return found
 
 
-def test_every_kept_document_is_in_one_shard_and_decodes_to_its_text(make_tokens: Callable) -> None:
-    made = make_tokens(encode=EncodeConfig(heldout_share=0.1))
+def test_every_kept_document_is_in_one_shard_and_decodes_to_its_text(tmp_path: Path) -> None:
+    made = tokens_in(tmp_path, encode=EncodeConfig(heldout_share=0.1))
     shards, tokenizer = ShardSet.open(made.shards), load(made.tokenizer)
     documents = [row for path in made.documents.files("kept/") for row in made.documents.table(path).to_pylist()]
     rows = rows_of(shards)
@@ -50,36 +52,42 @@ def test_every_kept_document_is_in_one_shard_and_decodes_to_its_text(make_tokens
     assert sum(shards.n_documents(source, HELDOUT) for source in shards.sources) >= 12
 
 
-def test_the_index_says_where_each_document_lies(make_tokens: Callable) -> None:
-    made = make_tokens()
-    shards, found = ShardSet.open(made.shards), 0
-    for path in made.shards.files("index/"):
-        for row in made.shards.table(path).to_pylist():
-            assert shards.shard(row["shard"]).uid(row["row"]) == row["doc_uid"]
-            found += 1
-    assert found == 120
+def test_the_index_finds_every_document_by_url_and_by_id(tmp_path: Path) -> None:
+    rows = corpus()
+    rows.append({**rows[0], "id": "ff" * 16, "text": "the page had another content before"})
+    made = tokens_in(tmp_path, rows)
+    shards, index = ShardSet.open(made.shards), DocumentIndex(made.shards)
+    for row in rows:
+        entries = index.by_url(row["url"])
+        assert row["id"] in [entry.uid.hex() for entry in entries]
+        assert len(entries) == (2 if row["url"] == rows[0]["url"] else 1)
+        entry = index.by_uid(bytes.fromhex(row["id"]))
+        assert entry in entries
+        assert entry == index.by_uid(entry.uid, entry.part)
+        assert shards.shard(entry.shard).uid(entry.row) == entry.uid
+        assert entry.uid.hex() in made.documents.table(f"kept/{entry.part}.parquet").column("id").to_pylist()
+    assert index.by_url("https://nowhere.org/") == []
+    assert index.by_uid(b"\xff" * 15 + b"\xfe") is None
 
 
-def test_bytes_do_not_depend_on_the_number_of_workers(make_tokens: Callable, make_tokens_elsewhere: Callable) -> None:
-    one, other = make_tokens(workers=0), make_tokens_elsewhere(workers=2)
+def test_bytes_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
+    one, other = tokens_in(tmp_path, workers=0), tokens_in(tmp_path / "elsewhere", workers=2)
     for role in ("tokenizer", "shards", "plan"):
         assert contents(getattr(one, role)) == contents(getattr(other, role))
 
 
-def test_a_document_keeps_its_side_whatever_else_is_in_the_corpus(
-    make_tokens: Callable, make_tokens_elsewhere: Callable, page: Callable
-) -> None:
-    rows = [page(f"https://a.org/{index}", f"text number {index} of many") for index in range(400)]
+def test_a_document_keeps_its_side_whatever_else_is_in_the_corpus(tmp_path: Path) -> None:
+    rows = [kept_document(f"https://a.org/{index}", f"text number {index} of many") for index in range(400)]
     encode = EncodeConfig(heldout_share=0.1, heldout_min=0)
-    all_rows = rows_of(ShardSet.open(make_tokens(rows, parts=3, encode=encode).shards))
-    some_rows = rows_of(ShardSet.open(make_tokens_elsewhere(rows[::2], parts=1, encode=encode).shards))
+    all_rows = rows_of(ShardSet.open(tokens_in(tmp_path, rows, parts=3, encode=encode).shards))
+    some_rows = rows_of(ShardSet.open(tokens_in(tmp_path / "elsewhere", rows[::2], parts=1, encode=encode).shards))
     assert all(all_rows[uid][1] == split for uid, (_, split, _, _) in some_rows.items())
     held = sum(split == HELDOUT for _, split, _, _ in all_rows.values())
     assert 20 <= held <= 60  # binomial(400, 0.1): 40 +- 3.3 sigma
 
 
-def test_a_small_source_still_has_held_out_documents(make_tokens: Callable) -> None:
-    shards = ShardSet.open(make_tokens(encode=EncodeConfig(heldout_share=0.0, heldout_min=4)).shards)
+def test_a_small_source_still_has_held_out_documents(tmp_path: Path) -> None:
+    shards = ShardSet.open(tokens_in(tmp_path, encode=EncodeConfig(heldout_share=0.0, heldout_min=4)).shards)
     assert {source: shards.n_documents(source, HELDOUT) for source in shards.sources} == {
         "web": 4, "code": 4, "my-books": 4,
     }  # fmt: skip
@@ -89,8 +97,8 @@ def test_a_small_source_still_has_held_out_documents(make_tokens: Callable) -> N
     assert n_bytes > 0
 
 
-def test_a_full_shard_is_closed_and_the_next_begun(make_tokens: Callable) -> None:
-    made = make_tokens(encode=EncodeConfig(shard_tokens=500))
+def test_a_full_shard_is_closed_and_the_next_begun(tmp_path: Path) -> None:
+    made = tokens_in(tmp_path, encode=EncodeConfig(shard_tokens=500))
     shards = ShardSet.open(made.shards)
     names = shards.names("web")
     assert len(names) > 3
@@ -99,8 +107,8 @@ def test_a_full_shard_is_closed_and_the_next_begun(make_tokens: Callable) -> Non
     assert len(rows_of(shards)) == 120
 
 
-def test_tokens_take_two_bytes_and_slices_copy_nothing(make_tokens: Callable) -> None:
-    shards = ShardSet.open(make_tokens().shards)
+def test_tokens_take_two_bytes_and_slices_copy_nothing(tmp_path: Path) -> None:
+    shards = ShardSet.open(tokens_in(tmp_path).shards)
     name = shards.names("web")[0]
     piece = shards.slice(name, 0, 1, 3)
     assert piece.dtype == np.uint16
@@ -112,24 +120,24 @@ def test_tokens_take_two_bytes_and_slices_copy_nothing(make_tokens: Callable) ->
         shards.slice(name, 10**6, 0, 1)
 
 
-def test_a_shard_set_crosses_processes(make_tokens: Callable) -> None:
-    shards = ShardSet.open(make_tokens().shards)
+def test_a_shard_set_crosses_processes(tmp_path: Path) -> None:
+    shards = ShardSet.open(tokens_in(tmp_path).shards)
     shards.n_tokens("web")
     assert rows_of(pickle.loads(pickle.dumps(shards))) == rows_of(shards)
     assert rows_of(ShardSet(shards.paths)) == rows_of(shards)
 
 
-def test_a_cut_shard_is_refused_with_its_path(make_tokens: Callable, tmp_path: Path) -> None:
-    path = ShardSet.open(make_tokens().shards).paths[0]
+def test_a_cut_shard_is_refused_with_its_path(tmp_path: Path) -> None:
+    path = ShardSet.open(tokens_in(tmp_path).shards).paths[0]
     cut = tmp_path / "cut.arrow"
     cut.write_bytes(Path(path).read_bytes()[:-40])
     with pytest.raises(InputError, match=r"cut\.arrow is not a readable token shard"):
         Shard(str(cut))
 
 
-def test_no_kept_document_is_an_error_with_the_address(make_documents: Callable, run_stage: Callable) -> None:
+def test_no_kept_document_is_an_error_with_the_address(tmp_path: Path, run_stage: Callable) -> None:
     with pytest.raises(InputError, match="test/documents@dev has no kept document"):
-        run_stage("tasks.tokens.bpe", TokenizerConfig(), {"documents": make_documents([])})
+        run_stage("tasks.tokens.bpe", TokenizerConfig(), {"documents": documents_in(tmp_path, [])})
 
 
 def test_a_vocabulary_above_two_bytes_is_stored_in_four(tmp_path: Path) -> None:
@@ -152,8 +160,8 @@ class Dies(Engine):
         raise KeyboardInterrupt
 
 
-def test_a_killed_run_goes_on_at_the_next_part_and_ends_with_the_same_bytes(make_tokens: Callable) -> None:
-    made = make_tokens()
+def test_a_killed_run_goes_on_at_the_next_part_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    made = tokens_in(tmp_path)
     inputs = Inputs({"documents": made.documents, "tokenizer": made.tokenizer})
     where = (made.shards.store, Address("test/killed", "dev"), "print")
     with pytest.raises(KeyboardInterrupt):

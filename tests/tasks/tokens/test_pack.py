@@ -15,6 +15,7 @@ from tasks.tokens.config import PackConfig
 from tasks.tokens.pack import concat
 from tasks.tokens.plan import Plan
 from tasks.tokens.shard import TRAIN, ShardSet
+from tests.corpora import tokens_in
 
 
 @given(st.lists(st.lists(st.integers(1, 30), max_size=12), min_size=1, max_size=4), st.integers(2, 17))
@@ -32,8 +33,8 @@ def test_slices_cover_the_joined_documents_once_and_in_order(shards: list[list[i
     assert places == [(place // seq_len, place % seq_len) for place in range(whole * seq_len)]
 
 
-def test_the_plan_gives_each_sequence_and_finds_it_from_its_documents(make_tokens: Callable) -> None:
-    made = make_tokens()
+def test_the_plan_gives_each_sequence_and_finds_it_from_its_documents(tmp_path: Path) -> None:
+    made = tokens_in(tmp_path)
     shards, plan = ShardSet.open(made.shards), Plan.open(made.plan)
     for source in plan.sources:
         stream = np.concatenate(
@@ -51,8 +52,8 @@ def test_the_plan_gives_each_sequence_and_finds_it_from_its_documents(make_token
     assert plan.sequences_of("web", "no-such-train-00000-000", 0) == []
 
 
-def test_the_summary_counts_what_was_packed_and_what_was_dropped(make_tokens: Callable) -> None:
-    made = make_tokens()
+def test_the_summary_counts_what_was_packed_and_what_was_dropped(tmp_path: Path) -> None:
+    made = tokens_in(tmp_path)
     shards, summary = ShardSet.open(made.shards), json.loads(made.plan.read("plan/summary.json"))
     for source in shards.sources:
         assert summary["tokens"][source] == summary["sequences"][source] * 32
@@ -63,16 +64,16 @@ def test_the_summary_counts_what_was_packed_and_what_was_dropped(make_tokens: Ca
     assert summary["tokens_dtype"] == "uint16"
 
 
-def test_held_out_documents_are_in_no_sequence(make_tokens: Callable) -> None:
-    made = make_tokens()
+def test_held_out_documents_are_in_no_sequence(tmp_path: Path) -> None:
+    made = tokens_in(tmp_path)
     for path in made.plan.files("plan/"):
         if path.endswith(".json"):
             continue
         assert not any("heldout" in name for name in made.plan.table(path).column("shard").to_pylist())
 
 
-def test_a_plan_reads_from_a_folder_and_crosses_processes(make_tokens: Callable) -> None:
-    made = make_tokens()
+def test_a_plan_reads_from_a_folder_and_crosses_processes(tmp_path: Path) -> None:
+    made = tokens_in(tmp_path)
     plan = Plan.open(made.plan)
     folder = Plan.read(str(Path(made.plan.local("plan/summary.json")).parent))
     assert folder.slices("web", 3) == plan.slices("web", 3) == pickle.loads(pickle.dumps(plan)).slices("web", 3)
@@ -84,7 +85,7 @@ def test_a_plan_reads_from_a_folder_and_crosses_processes(make_tokens: Callable)
         Plan.read("/nonexistent")
 
 
-def test_too_little_text_for_one_sequence_is_an_error(make_tokens: Callable, run_stage: Callable) -> None:
-    inputs = {"shards": make_tokens().shards}
+def test_too_little_text_for_one_sequence_is_an_error(tmp_path: Path, run_stage: Callable) -> None:
+    inputs = {"shards": tokens_in(tmp_path).shards}
     with pytest.raises(InputError, match=r"no source has the 9999999 tokens.*Lower \[pack\] seq_len"):
         run_stage("tasks.tokens.pack", PackConfig(seq_len=9_999_999), inputs, version="long")

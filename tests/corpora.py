@@ -1,0 +1,96 @@
+"""Small corpora made by hand, and what the token stages make of them; for the tests of every later stage."""
+
+import random
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from tasks.artifact import Address, Artifact
+from tasks.commit import commit
+from tasks.config import Config
+from tasks.documents import DOCUMENT, document_id
+from tasks.stage import Output, Report, part_names
+from tasks.store import Store
+from tasks.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
+from tests.conftest import run_stage_in
+
+WORDS = [
+    "water",
+    "river",
+    "stone",
+    "light",
+    "valley",
+    "über",
+    "naïve",
+    "строка",
+    "数据",
+    "return",
+    "import",
+    "the",
+    "of",
+]
+_KEPT = pa.schema([*DOCUMENT, pa.field("language", pa.string()), pa.field("quality_score", pa.float32())])
+
+
+def kept_document(url: str, text: str, source: str = "web", language: str = "en", **more: object) -> dict:
+    """Returns a row of `kept/` for a page at `url`."""
+    digest = f"sha1:{url[-32:].upper()}"
+    row = {
+        "id": document_id(url, digest), "record_id": f"<urn:uuid:{url}>", "url": url, "host": url.split("/")[2],
+        "fetched_at": None, "title": "", "language_hint": "", "text": text, "source": source,
+        "payload_digest": digest, "warc_file": "a.warc.gz", "warc_offset": 7, "language": language,
+        "quality_score": 0.5,
+    }  # fmt: skip
+    return {**row, **more}
+
+
+def corpus(count: int = 120) -> list[dict]:
+    """Returns documents of the sources web, code and my-books, in random words."""
+    draw = random.Random(5)
+    rows = []
+    for index in range(count):
+        text = " ".join(draw.choices(WORDS, k=draw.randint(5, 200)))
+        source = ("web", "code", "my-books")[index % 3]
+        rows.append(kept_document(f"https://h{index % 7}.org/{index}", text, source, ("en", "de")[index % 2]))
+    return rows
+
+
+def documents_in(folder: Path, rows: Iterable[dict], parts: int = 2, name: str = "test/documents") -> Artifact:
+    """Commits rows as a `documents` artifact."""
+    output = Output(Store(str(folder)), Address(name, "dev"), "by-hand")
+    rows = list(rows)
+    for index, part_name in enumerate(part_names(parts)):
+        with output.part(part_name) as part:
+            mine = sorted((row for row in rows if int(row["id"], 16) % parts == index), key=lambda row: row["id"])
+            part.count_in(len(mine))
+            part.table("kept", pa.Table.from_pylist(mine, schema=_KEPT))
+    return commit(output, "by hand", 1, Config(), [], Report())
+
+
+class Made(NamedTuple):
+    documents: Artifact
+    tokenizer: Artifact
+    shards: Artifact
+    plan: Artifact
+
+
+def tokens_in(
+    folder: Path,
+    rows: list[dict] | None = None,
+    parts: int = 3,
+    workers: int = 0,
+    encode: EncodeConfig | None = None,
+    seq_len: int = 32,
+) -> Made:
+    """Runs tokenizer, encode and pack over documents; artifacts are called test/<kind>."""
+    run = partial(run_stage_in, folder, workers=workers)
+    documents = documents_in(folder, corpus() if rows is None else rows, parts)
+    inputs = {"documents": documents}
+    tokenizer = run("tasks.tokens.bpe", TokenizerConfig(vocab_size=300), inputs, kind="tokenizer")
+    inputs = {**inputs, "tokenizer": tokenizer}
+    shards = run("tasks.tokens.encode", encode or EncodeConfig(), inputs, kind="shards")
+    plan = run("tasks.tokens.pack", PackConfig(seq_len=seq_len), {"shards": shards}, kind="plan")
+    return Made(documents, tokenizer, shards, plan)
