@@ -21,6 +21,8 @@ from tasks.extract.records import Captured, Damage, read_records
 from tasks.extract.row import Content, Rejected, Row
 from tasks.text import clean
 
+DAMAGED = "warc_damaged"
+
 _HTML_TYPES = frozenset(("text/html", "application/xhtml+xml"))
 # The start of a page whose server named no type (WHATWG MIME Sniffing Standard, section 7.1, the tags that are common).
 _HTML_START = re.compile(
@@ -57,7 +59,7 @@ def read_warc(file: BinaryIO, name: str, source: str, config: ExtractConfig) -> 
     """
     for found in read_records(file):
         if isinstance(found, Damage):
-            yield Row(name, source, warc_file=name, warc_offset=found.offset, refused="warc_damaged")
+            yield Row(name, source, warc_file=name, warc_offset=found.after, refused=DAMAGED)
         else:
             yield _row(found, name, source, config)
 

@@ -115,11 +115,9 @@ def _plain(data: bytes, file: LocalFile) -> Content:
 
 def _metadata(data: bytes, file: LocalFile) -> Content:
     """Reads a `METADATA` file (core metadata, PEP 566): the summary, then the description as it is written."""
-    message = email.parser.BytesParser(policy=email.policy.compat32).parsebytes(data)
+    message = email.parser.Parser(policy=email.policy.compat32).parsestr(decode(data, "utf-8"))
     body = message.get_payload()
-    described = body if isinstance(body, str) and body.strip() else _unfolded(str(message.get("Description", "")))
-    # The parser smuggles non-ASCII bytes through as surrogates.
-    text = described.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    text = body if isinstance(body, str) and body.strip() else _unfolded(str(message.get("Description", "")))
     if not text.strip():
         raise Rejected("no_description")
     summary = str(message.get("Summary", ""))

@@ -17,10 +17,14 @@ MIN_PARTS = 8
 
 @dataclass(frozen=True)
 class Unit:
-    """One input file. `source` is None for a file of the crawl, which lies in the store at `file.path`."""
+    """One input file.
+
+    A file of the crawl has no `source`; it lies in the store at `file.path` and holds `records` captures.
+    """
 
     file: LocalFile
-    source: FileSource | None
+    source: FileSource | None = None
+    records: int = 0
 
     @property
     def weight(self) -> int:

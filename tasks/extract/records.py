@@ -32,28 +32,34 @@ class Captured:
 
 @dataclass(frozen=True)
 class Damage:
-    """A place in the file where no record could be read."""
+    """Bytes that hold no readable record; they lie behind the record at `after` (0: perhaps the first one itself)."""
 
-    offset: int
+    after: int
 
 
 def read_records(file: BinaryIO) -> Iterator[Captured | Damage]:
-    """Yields captures and damaged places in file order; `file` must be seekable and stand at its beginning."""
+    """Yields captures and damaged places in file order; `file` must be seekable and stand at its beginning.
+
+    Raises:
+        OSError: the file cannot be read; damage inside it raises nothing.
+    """
     start: int | None = 0
+    reached, in_damage = 0, False
     while start is not None:
         file.seek(start)
-        reached = start
         try:
             for record in fastwarc.ArchiveIterator(file, record_types=_KINDS, parse_http=True, auto_decode="transfer"):
-                reached = record.stream_pos
-                yield _captured(record)
+                captured = _captured(record)
+                reached, in_damage = record.stream_pos, False
+                yield captured
             return
-        except (OSError, ValueError):
-            # Either `reached` itself is damaged, or a record behind it that is no capture.
-            damaged = _next_start(file, reached + 1) if reached > start else start
-            damaged = reached if damaged is None else damaged
-            yield Damage(damaged)
-            start = _next_start(file, damaged + 1)
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # from the file system or the network; FastWARC's own errors carry no number
+            if not in_damage:
+                yield Damage(reached)
+            in_damage = True
+            start = _next_start(file, max(start, reached) + 1)
 
 
 def _captured(record: fastwarc.WarcRecord) -> Captured:

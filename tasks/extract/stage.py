@@ -24,7 +24,7 @@ from tasks.archive import warc_files
 from tasks.documents import DOCUMENT, document_id
 from tasks.engine import Engine
 from tasks.errors import InputError
-from tasks.extract.captures import read_warc
+from tasks.extract.captures import DAMAGED, read_warc
 from tasks.extract.config import ExtractConfig
 from tasks.extract.files import LocalFile, find_files, read_file
 from tasks.extract.layout import Unit, arrange
@@ -68,7 +68,7 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     """
     warc = inputs.get("warc")
     store = warc.store if warc else None
-    units = [Unit(LocalFile(file.path, file.path, file.bytes), None) for file in warc_files(warc)] if warc else []
+    units = [Unit(LocalFile(f.path, f.path, f.bytes), records=f.records) for f in warc_files(warc)] if warc else []
     units += [Unit(file, source) for source in config.files for file in find_files(source)]
     if not units:
         raise InputError(
@@ -137,8 +137,21 @@ def _rows(slice_: Slice) -> Iterator[Row]:
         if unit.source is not None:
             yield from read_file(unit.file, unit.source, slice_.config)
         elif slice_.store is not None:
-            with slice_.store.open(unit.file.path) as file:
-                yield from read_warc(file, unit.file.path, "web", slice_.config)
+            yield from _crawled(slice_.store, unit, slice_.config)
+
+
+def _crawled(store: Store, unit: Unit, config: ExtractConfig) -> Iterator[Row]:
+    read = 0
+    with store.open(unit.file.path) as file:
+        for row in read_warc(file, unit.file.path, "web", config):
+            read += row.refused != DAMAGED
+            yield row
+    # A foreign file is taken as it is; our own was whole when it was published.
+    if read != unit.records:
+        raise InputError(
+            f"{store.url(unit.file.path)}: {unit.records} captures were published, {read} can be read",
+            "the file was damaged afterwards: restore it, or crawl again under another version",
+        )
 
 
 def _without_copies(slices: list[Slice], engine: Engine) -> list[Slice]:

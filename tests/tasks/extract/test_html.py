@@ -1,0 +1,127 @@
+"""Contract of tasks.extract.html: the main text of a page, and what the page says about itself."""
+
+import gzip
+import json
+import re
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tasks.extract.charset import decode
+from tasks.extract.html import forbids_index, read_page
+from tasks.extract.row import Rejected
+
+PARAGRAPH = "<p>The harbour was quiet that morning, and the boats lay still until the wind came up from the south.</p>"
+
+
+def shingles(text: str) -> Counter[tuple[str, ...]]:
+    words = re.findall(r"\w+", text)
+    return Counter(tuple(words[i : i + 4]) for i in range(max(1, len(words) - 3)))
+
+
+def precision_and_recall(found: str, gold: str) -> tuple[float, float]:
+    """The metric of the public benchmark: 4-word shingles as multisets."""
+    have, want = shingles(found), shingles(gold)
+    common = (have & want).total()
+    return common / have.total(), common / want.total()
+
+
+def test_main_text_of_gold_pages_reaches_the_bar(shared_data: Path) -> None:
+    folder = shared_data / "extraction_html"
+    gold = json.loads((folder / "ground-truth.json").read_text())
+    scores = []
+    for name, held in gold.items():
+        html = gzip.decompress((folder / "html" / f"{name}.html.gz").read_bytes())
+        scores.append(precision_and_recall(read_page(decode(html)).text, held["articleBody"]))
+    precision = sum(p for p, _ in scores) / len(scores)
+    recall = sum(r for _, r in scores) / len(scores)
+    assert len(scores) == 91
+    assert 2 * precision * recall / (precision + recall) >= 0.94
+
+
+def test_navigation_and_comments_are_left_out_and_layout_is_kept() -> None:
+    page = read_page(
+        "<html lang='en-GB'><head><title> The  harbour\n </title></head><body><nav><a href=/>Home</a> <a href=/x>News</a></nav>"
+        f"<article>{PARAGRAPH * 3}<pre>def f():\n    return 1</pre></article>"
+        "<div class=comments id=comments><p>First! This is the best page ever.</p></div><footer>Imprint</footer></body></html>"
+    )
+    assert page.title == "The harbour"
+    assert page.language == "en-GB"
+    assert "def f():\n    return 1" in page.text
+    assert page.text.count("The harbour was quiet") == 3
+    assert "Home" not in page.text
+    assert "First!" not in page.text
+    assert "Imprint" not in page.text
+    assert not page.whole
+
+
+def test_table_layout_without_marks_keeps_its_content() -> None:
+    rows = "".join(f"<tr><td>textwrap.f{i}</td><td>{PARAGRAPH}</td></tr>" for i in range(5))
+    page = read_page(f"<html><body><table class=section>{rows}</table></body></html>")
+    assert page.text.count("The harbour was quiet") == 5
+
+
+def test_a_page_whose_main_text_is_not_found_gives_all_that_is_visible() -> None:
+    menu = "<html><body><nav>" + PARAGRAPH * 10 + "</nav><p>ok</p></body></html>"
+    page = read_page(menu)
+    assert page.whole
+    assert page.text.count("The harbour was quiet") == 10
+    assert not read_page(menu, min_main_share=0.0).whole
+
+
+@pytest.mark.parametrize(
+    ("meta", "expected"),
+    [
+        ('<meta name="robots" content="noindex, follow">', True),
+        ("<META NAME=ROBOTS CONTENT='NONE'>", True),
+        ('<meta name="robots" content="noarchive">', False),
+        ('<!-- <meta name="robots" content="noindex"> -->', False),
+        ('<meta name="googlebot" content="noindex">', False),
+        ('<meta name="robots">', False),
+        ("", False),
+    ],
+)
+def test_noindex_is_read_from_the_robots_meta_tag(meta: str, expected: bool) -> None:
+    assert read_page(f"<html><head>{meta}</head><body>{PARAGRAPH}</body></html>").noindex is expected
+
+
+def test_robots_directives_for_another_crawler_are_passed_over() -> None:
+    assert forbids_index("noarchive, NoIndex")
+    assert forbids_index("*: none")
+    assert not forbids_index("otherbot: noindex")
+    assert not forbids_index("unavailable_after: 2030-01-01, nofollow")
+
+
+@pytest.mark.parametrize(
+    ("html", "reason"),
+    [
+        ("<div>" * 100_000 + "deep", "nesting"),
+        ("<ul><li>" * 100_000, "nesting"),
+        ("<p " + " ".join(f"a{i}=1" for i in range(100_000)) + ">wide</p>", "attributes"),
+    ],
+)
+def test_pages_made_to_stall_the_parser_are_refused_at_once(html: str, reason: str) -> None:
+    begun = time.process_time()
+    with pytest.raises(Rejected) as refused:
+        read_page(html)
+    assert refused.value.reason == reason
+    assert time.process_time() - begun < 2
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<br>" * 50_000,
+        "<p>x" * 50_000,
+        "<b>" * 1500 + "ok",
+        "",
+        "<",
+        "</div>" * 3000,
+        '<img src="data:' + "A" * 200_000 + '">',
+    ],
+    ids=["void", "unclosed", "within", "empty", "stump", "ends", "data-uri"],
+)
+def test_odd_but_harmless_pages_pass(html: str) -> None:
+    read_page(html)
