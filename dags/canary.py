@@ -21,11 +21,17 @@ from operators.places import training_operator
 from operators.recipes import recipes_for
 from operators.stage import MembersOperator, StageOperator
 
+STAGES = ["arms", "canary", "decide"]
 FORM = {"canary.steps": "Training steps of each small run."}
 
 for recipe in recipes_for("canary"):
     settings = dag_settings(
-        recipe, "canary", __doc__, sections=["canary"], schedule=[asset(recipe.name, "tokens")], form=FORM
+        recipe,
+        "canary",
+        __doc__,
+        stages=["arms", "canary", "decide"],
+        schedule=[asset(recipe.name, "tokens")],
+        form=FORM,
     )
     with DAG(**settings):
         arms = MembersOperator(task_id="arms", recipe=recipe.name, stage="arms")

@@ -18,12 +18,12 @@ from operators.dask_stage import DaskStageOperator
 from operators.forms import dag_settings
 from operators.recipes import recipes_for
 
-SECTIONS = ["extract", "annotate", "dedup", "consolidate"]
+STAGES = ["extract", "annotate", "dedup", "consolidate"]
 
 for recipe in recipes_for("corpus"):
-    settings = dag_settings(recipe, "corpus", __doc__, sections=SECTIONS, schedule=[asset(recipe.name, "warc")])
+    settings = dag_settings(recipe, "corpus", __doc__, stages=STAGES, schedule=[asset(recipe.name, "warc")])
     with DAG(**settings):
-        work = [DaskStageOperator(task_id=stage, recipe=recipe.name, stage=stage, pool="dask") for stage in SECTIONS[:-1]]
+        work = [DaskStageOperator(task_id=stage, recipe=recipe.name, stage=stage, pool="dask") for stage in STAGES[:-1]]
         documents = DaskStageOperator(
             task_id="consolidate",
             recipe=recipe.name,

@@ -8,8 +8,8 @@
 | next | `corpus` starts by itself |
 
 `generate` picks what is due, `fetch` runs once per partition (its members p0, p1, ... own their hosts, so politeness
-needs no coordination), `update` joins what was learned, `publish` lists the WARC files. A killed fetch goes on where its
-log ends.
+needs no coordination), `update` joins what was learned, `publish` lists the WARC files. A killed fetch goes on where
+its log ends.
 """
 
 from airflow.sdk import DAG
@@ -19,10 +19,11 @@ from operators.forms import dag_settings
 from operators.recipes import recipes_for
 from operators.stage import StageOperator
 
+STAGES = ["generate", "fetch", "update", "publish"]
 FORM = {"crawl.max_pages": "Most pages that this cycle fetches."}
 
 for recipe in recipes_for("crawl"):
-    settings = dag_settings(recipe, "crawl", __doc__, sections=["crawl"], schedule=recipe.schedule, form=FORM)
+    settings = dag_settings(recipe, "crawl", __doc__, stages=STAGES, schedule=recipe.schedule, form=FORM)
     with DAG(**settings):
         generate = StageOperator(task_id="generate", recipe=recipe.name, stage="generate")
         fetch = StageOperator.partial(

@@ -24,7 +24,7 @@ for recipe in recipes_for("pretrain"):
         recipe,
         "pretrain",
         __doc__,
-        sections=["train", "evaluate", "register"],
+        stages=["train", "evaluate", "register"],
         schedule=[asset(recipe.name, "mixture")],
         form=FORM,
     )

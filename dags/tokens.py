@@ -3,7 +3,7 @@
 | | |
 |---|---|
 | reads | the asset `documents` |
-| makes | `tokenizer`, `shards`, and the asset `tokens` (the plan: which slice of which document stands in which sequence) |
+| makes | `tokenizer`, `shards`, and the asset `tokens` (the plan: which slice of a document stands in which sequence) |
 | costs | CPU: encoding runs on Dask where the recipe's place names a cluster |
 | next | `canary` starts by itself |
 
@@ -17,10 +17,10 @@ from operators.dask_stage import DaskStageOperator
 from operators.forms import dag_settings
 from operators.recipes import recipes_for
 
-SECTIONS = ["tokenizer", "encode", "pack"]
+STAGES = ["tokenizer", "encode", "pack"]
 
 for recipe in recipes_for("tokens"):
-    settings = dag_settings(recipe, "tokens", __doc__, sections=SECTIONS, schedule=[asset(recipe.name, "documents")])
+    settings = dag_settings(recipe, "tokens", __doc__, stages=STAGES, schedule=[asset(recipe.name, "documents")])
     with DAG(**settings):
         tokenizer = DaskStageOperator(task_id="tokenizer", recipe=recipe.name, stage="tokenizer", pool="dask")
         encode = DaskStageOperator(task_id="encode", recipe=recipe.name, stage="encode", pool="dask")

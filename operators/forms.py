@@ -12,6 +12,7 @@ import pendulum
 from airflow.sdk import Param
 
 from operators.runs import VERSION
+from tasks.catalogue import STAGES
 from tasks.recipe import Recipe
 
 RETRIES = {
@@ -25,7 +26,7 @@ RETRIES = {
 
 
 def dag_settings(
-    recipe: Recipe, dag: str, doc: str | None, *, sections: Sequence[str], schedule: Any, form: Mapping[str, str] = {}
+    recipe: Recipe, dag: str, doc: str | None, *, stages: Sequence[str], schedule: Any, form: Mapping[str, str] = {}
 ) -> dict[str, Any]:
     """Returns the arguments of the DAG `<recipe>.<dag>`.
 
@@ -33,8 +34,8 @@ def dag_settings(
         recipe: whose DAG this is.
         dag: its part of the pipeline: "crawl", "corpus", ...
         doc: docstring of the DAG file; becomes the page text.
-        sections: recipe sections that its stages read, shown on the page. A changed recipe thereby makes a new version
-            of the DAG in the UI.
+        stages: its stages. The recipe sections that set them are shown on the page, so that a changed recipe makes a
+            new version of the DAG in the UI.
         schedule: cron line, assets, or None.
         form: recipe fields (dotted path) that get a field of their own in the form, with the text under it.
     """
@@ -46,16 +47,19 @@ def dag_settings(
         # The next crawl cycle starts from the one before, and two runs of one version would do the same work twice.
         "max_active_runs": 1,
         "tags": ["sluice", recipe.name],
-        "doc_md": _page(recipe, doc, sections),
+        "doc_md": _page(recipe, doc, stages),
         "default_args": RETRIES,
         "params": _form(recipe, form),
     }
 
 
-def _page(recipe: Recipe, doc: str | None, sections: Sequence[str]) -> str:
+def _page(recipe: Recipe, doc: str | None, stages: Sequence[str]) -> str:
     held = json.loads(recipe.text)
+    sections = dict.fromkeys(STAGES[stage].section for stage in stages)
     shown = json.dumps({section: held[section] for section in sections}, indent=2, ensure_ascii=False)
-    return f"{doc or ''}\nSettings of the recipe `{recipe.name}` (version `{recipe.version}`):\n\n```json\n{shown}\n```\n"
+    return (
+        f"{doc or ''}\nSettings of the recipe `{recipe.name}` (version `{recipe.version}`):\n\n```json\n{shown}\n```\n"
+    )
 
 
 def _form(recipe: Recipe, fields: Mapping[str, str]) -> dict[str, Param]:
@@ -80,7 +84,9 @@ def _form(recipe: Recipe, fields: Mapping[str, str]) -> dict[str, Param]:
         for step in path.split("."):
             value = getattr(value, step)
         kind = "integer" if isinstance(value, int) else "number"
-        form[path] = Param(None, type=["null", kind], minimum=1, title=path, description=f"{description} Recipe: {value}")
+        form[path] = Param(
+            None, type=["null", kind], minimum=1, title=path, description=f"{description} Recipe: {value}"
+        )
     form["overrides"] = Param(
         {},
         type="object",

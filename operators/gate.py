@@ -1,4 +1,4 @@
-"""CanaryGate: reads the decision of the canaries, says it in the log, and lets training begin by publishing the mixture.
+"""CanaryGate: says in the log what the canaries decided, and lets training begin by publishing the mixture.
 
 Used at the end of the `canary` DAG. The decision itself is an artifact (`mixture`), made by the stage `decide`: the
 gate decides nothing, it is the one place where a decision leaves the DAG. Where the recipe asks for a human, an
@@ -17,7 +17,7 @@ from operators.runs import fails_at_once, run_of
 from tasks.recipe import find_recipe
 
 
-class CanaryGate(BaseOperator):
+class CanaryGate(BaseOperator):  # type: ignore[misc]
     """Publishes the decided mixture.
 
     Args:

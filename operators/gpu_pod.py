@@ -35,7 +35,7 @@ GRACE_S = 120
 """How long a pod may take to save a checkpoint after SIGTERM; torchrun's own limit stays below it."""
 
 
-class GpuPodOperator(KubernetesPodOperator):
+class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
     """Runs `stage` of `recipe` in a pod of the recipe's `[place.kubernetes]`.
 
     Args:
@@ -108,8 +108,8 @@ def _pod_settings(recipe: Recipe, stage: str) -> dict[str, Any]:
     place = recipe.place.kubernetes
     if place is None:
         raise RecipeError(
-            f"{recipe.name}: [place.train] where is \"kubernetes\" but there is no [place.kubernetes]",
-            "add the section, or write where = \"local\"",
+            f'{recipe.name}: [place.train] where is "kubernetes" but there is no [place.kubernetes]',
+            'add the section, or write where = "local"',
         )
     if not place.image:
         raise RecipeError(f"{recipe.name}: [place.kubernetes] names no image", "build one with k8s/images and name it")

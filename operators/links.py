@@ -9,7 +9,7 @@ from typing import Any
 from airflow.sdk import BaseOperatorLink
 
 
-class MlflowLink(BaseOperatorLink):
+class MlflowLink(BaseOperatorLink):  # type: ignore[misc]
     """The MLflow run of the stage."""
 
     @property
@@ -27,7 +27,7 @@ class MlflowLink(BaseOperatorLink):
         return str((getattr(operator, "result", None) or {}).get("mlflow_run_url", ""))
 
 
-class ArtifactLink(BaseOperatorLink):
+class ArtifactLink(BaseOperatorLink):  # type: ignore[misc]
     """The artifact's page in the ledger."""
 
     @property

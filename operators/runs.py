@@ -51,7 +51,9 @@ def run_of(recipe: Recipe, context: Mapping[str, Any]) -> Run:
     event = newest_event(context.get("triggering_asset_events") or {})
     typed = {**params.get("overrides", {}), **{name: value for name, value in params.items() if "." in name}}
     version = params.get("version") or event.get("version") or _calendar(context) or recipe.version
-    return Run(_checked(version), params.get("source_version") or event.get("version"), {**_handed_down(event), **typed})
+    return Run(
+        _checked(version), params.get("source_version") or event.get("version"), {**_handed_down(event), **typed}
+    )
 
 
 def newest_event(events: Mapping[Any, Iterable[Any]]) -> dict[str, Any]:

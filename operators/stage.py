@@ -20,7 +20,7 @@ STOP_S = 3.0
 """Seconds that child processes get to end by themselves; Airflow kills the task process 5 s after SIGTERM."""
 
 
-class StageOperator(BaseOperator):
+class StageOperator(BaseOperator):  # type: ignore[misc]
     """Runs `stage` of `recipe` here.
 
     Args:

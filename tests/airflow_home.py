@@ -62,7 +62,7 @@ def airflow_db() -> str:
 
     settings.initialize()
     initdb()
-    pools, failed = pool_import_helper(str(DAGS / "pools.json"))
+    _, failed = pool_import_helper(str(DAGS / "pools.json"))
     assert not failed, failed
     return _home
 

@@ -10,6 +10,11 @@ DAGS = ("crawl", "corpus", "tokens", "canary", "pretrain")
 FILES = sorted(path.name for path in (Path(__file__).parents[2] / "dags").glob("*.py"))
 
 
+def filled(params, conf):
+    params.update(conf)
+    return params.validate()
+
+
 def stages_of(dag):
     return [task for task in dag.tasks if getattr(task, "task_type", "") not in ("ApprovalOperator",)]
 
@@ -108,7 +113,7 @@ def test_in_a_task_process_only_the_tasks_own_dag_is_built(recipes, dag_bag, mon
 
 
 def test_a_veto_stands_before_the_gate_where_the_recipe_asks_for_a_human(recipes, dag_bag):
-    recipes("asking", 'ask_human = true\n')
+    recipes("asking", "ask_human = true\n")
     dag = dag_bag().dags["asking.canary"]
     assert dag.task_dict["gate"].upstream_task_ids == {"decide", "approve"}
     assert dag.task_dict["approve"].upstream_task_ids == {"decide"}
@@ -134,12 +139,10 @@ def test_the_form_refuses_what_does_not_fit_its_schema(conf, accepted, recipes, 
     recipes("tiny")
     params = dag_bag().dags["tiny.crawl"].params
     if accepted:
-        params.update(conf)
-        params.validate()
+        filled(params, conf)
     else:
         with pytest.raises(ParamValidationError):
-            params.update(conf)
-            params.validate()
+            filled(params, conf)
 
 
 def test_dag_files_are_short():

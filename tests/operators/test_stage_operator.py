@@ -11,7 +11,8 @@ from tasks.config import Config
 from tasks.stage import Output, Report
 from tasks.store import Store
 
-WORDS = "the crawl brings pages home and the model reads them line by line until it can write a page of its own".split()
+TEXT = "the crawl brings pages home and the model reads them line by line until it can write a page of its own"
+WORDS = TEXT.split()
 
 
 @pytest.fixture
