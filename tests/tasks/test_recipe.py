@@ -57,8 +57,8 @@ def test_a_mixture_that_does_not_sum_to_one_is_refused_with_its_sum(tmp_path: Pa
 
 
 def test_text_that_is_not_toml_is_refused_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"mine.toml is not TOML: .*line 1"):
-        Recipe.load(write(tmp_path, "name = "))
+    with pytest.raises(RecipeError, match=r"mine.toml is not TOML: .*line 2"):
+        Recipe.load(write(tmp_path, "name = 1\nversion = oops\n"))
 
 
 def test_a_recipe_takes_what_it_does_not_set_from_the_one_it_extends(tmp_path: Path) -> None:
