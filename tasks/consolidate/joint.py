@@ -1,0 +1,66 @@
+"""The join: documents, attributes and duplicates of one part, side by side.
+
+Reads the three inputs of the stage. Used by `resolve` and `stage`. The join is by position, and every read checks that
+the ids agree: a wrong row order would give documents one another's verdicts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.artifact import Artifact
+from tasks.documents import same_rows
+from tasks.errors import InputError
+from tasks.store import Store
+
+
+@dataclass(frozen=True)
+class Joint:
+    """What a part is made from: the inputs, and this stage's own artifact with the copies that go."""
+
+    extracted: Artifact
+    attributes: Artifact
+    duplicates: Artifact
+    store: Store
+    folder: str
+
+    def names(self) -> list[str]:
+        """Returns the part names that all three inputs share; raises InputError when they differ."""
+        documents = _names(self.extracted, "documents/")
+        for artifact, folder in ((self.attributes, "attributes/"), (self.duplicates, "duplicates/")):
+            if _names(artifact, folder) != documents:
+                raise InputError(
+                    f"{artifact.address} has other parts than {self.extracted.address}",
+                    "run the stage that makes it on these documents again",
+                )
+        return documents
+
+    def part(self, name: str, *columns: Sequence[str] | None) -> tuple[pa.Table, pa.Table, pa.Table]:
+        """Reads one part of the three inputs.
+
+        Args:
+            name: the part.
+            columns: which columns of documents, attributes and duplicates, with "id" among them; None for all.
+
+        Raises:
+            InputError: ids or their order differ.
+        """
+        inputs = ((self.extracted, "documents"), (self.attributes, "attributes"), (self.duplicates, "duplicates"))
+        documents, judged, copies = (
+            artifact.table(f"{folder}/{name}.parquet", columns=None if chosen is None else list(chosen))
+            for (artifact, folder), chosen in zip(inputs, columns, strict=True)
+        )
+        same_rows(documents, judged, f"{self.extracted.address} and {self.attributes.address}, {name}")
+        same_rows(documents, copies, f"{self.extracted.address} and {self.duplicates.address}, {name}")
+        return documents, judged, copies
+
+    def own(self, path: str) -> pa.Table:
+        """Reads a file of this stage's artifact."""
+        with self.store.open(f"{self.folder}/{path}") as file:
+            return pq.read_table(file)
+
+
+def _names(artifact: Artifact, folder: str) -> list[str]:
+    return [path.removeprefix(folder).removesuffix(".parquet") for path in artifact.files(folder)]
