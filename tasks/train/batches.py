@@ -9,19 +9,18 @@ evaluation puts before a document, and still nothing of A reaches B.
 """
 
 import hashlib
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tasks.config import canonical_json
 from tasks.errors import InputError
 from tasks.tokens.order import Order
+from tasks.tokens.plan import Plan, Slice
 from tasks.tokens.shard import ShardSet
 from tasks.train.config import TrainSpec
 from tasks.train.loss import IGNORED
@@ -43,26 +42,6 @@ class Batch:
         return Batch(self.tokens[number::count], self.labels[number::count], self.documents[number::count])
 
 
-class Plan:
-    """The pack plan of one source: the document slices of each sequence."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            table = pq.read_table(path)
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path} is not a readable plan ({error})", "run the stage pack again") from None
-        self._shard = table["shard"].combine_chunks().dictionary_encode()
-        self._numbers = np.stack([table[name].to_numpy().astype(np.int64) for name in ("row", "start", "len", "pos")])
-        self._sequence = table["seq_id"].to_numpy()
-
-    def slices(self, sequence: int) -> list[tuple[str, int, int, int]]:
-        """Returns (shard, row, start, length) of the slices of a sequence, in the order of their place in it."""
-        first, end = np.searchsorted(self._sequence, [sequence, sequence + 1])
-        where = range(first, end)
-        found = sorted(zip(self._numbers[3, first:end].tolist(), where, strict=True))
-        return [(self._shard[i].as_py(), *self._numbers[:3, i].tolist()) for _, i in found]
-
-
 class Batches:
     """The batches of a run.
 
@@ -74,18 +53,12 @@ class Batches:
     """
 
     def __init__(self, spec: TrainSpec) -> None:
-        folder = Path(spec.plan)
-        try:
-            text = (folder / "summary.json").read_text()
-            summary = json.loads(text)
-        except (OSError, ValueError) as error:
-            raise InputError(f"{folder}/summary.json is not readable ({error})", "run the stage pack again") from None
-        self.identity = hashlib.sha256(text.encode()).hexdigest()
-        self.seq_len: int = summary["seq_len"]
+        self.plan = Plan.read(spec.plan)
+        self.seq_len = self.plan.seq_len
         self.shards = ShardSet(spec.shards)
         self.vocab_size, self.eos_id = self.shards.format.vocab_size, self.shards.format.eos_id
-        self.order = Order(summary["sequences"], dict(spec.weights), spec.run.batch_size, spec.run.seed)
-        self.plans = {source: Plan(folder / f"{source}.parquet") for source in self.order.sequences}
+        self.order = Order(self.plan.sequences, dict(spec.weights), spec.run.batch_size, spec.run.seed)
+        self.identity = hashlib.sha256(canonical_json(self.plan.summary).encode()).hexdigest()
 
     def batch(self, step: int) -> Batch:
         """Returns the global batch of a step."""
@@ -99,24 +72,25 @@ class Batches:
             {
                 "source": source,
                 "sequence": sequence,
-                "document": self.shards.shard(shard).uid(row).hex(),
-                "start": start,
-                "length": length,
+                "document": self.shards.shard(piece.shard).uid(piece.row).hex(),
+                "start": piece.start,
+                "length": piece.length,
             }
             for source, sequence, _ in self.order.batch(step)
-            for shard, row, start, length in self.plans[source].slices(sequence)
+            for piece in self.plan.slices(source, sequence)
         ]
 
     def _sequence(self, source: str, sequence: int) -> tuple[NDArray[np.int64], ...]:
         """Returns tokens, labels and documents of one sequence, int64 [seq_len] each."""
-        slices = self.plans[source].slices(sequence)
-        tokens = np.concatenate([self.shards.slice(*piece) for piece in slices]).astype(np.int64)
+        slices = self.plan.slices(source, sequence)
+        parts = [self.shards.slice(piece.shard, piece.row, piece.start, piece.length) for piece in slices]
+        tokens = np.concatenate(parts).astype(np.int64)
         if len(tokens) != self.seq_len:
             raise InputError(
-                f'the plan of "{source}" gives sequence {sequence} {len(tokens)} tokens, not {self.seq_len}',
+                f'the plan gives sequence {sequence} of "{source}" {len(tokens)} tokens, not {self.seq_len}',
                 "run the stage pack again",
             )
-        held = np.repeat(np.arange(len(slices)), [length for *_, length in slices])
+        held = np.repeat(np.arange(len(slices)), [piece.length for piece in slices])
         closes = tokens[:-1] == self.eos_id
         documents = np.append(np.where(closes, held[1:], held[:-1]), held[-1])
         labels = np.append(tokens[1:], self._after(slices[-1], int(tokens[-1])))
@@ -124,7 +98,8 @@ class Batches:
         labels[:-1][(held[:-1] != held[1:]) & ~closes] = IGNORED
         return tokens, labels, documents
 
-    def _after(self, piece: tuple[str, int, int, int], last: int) -> int:
+    def _after(self, piece: Slice, last: int) -> int:
         """Returns the token that follows the last one of a sequence in its document, or IGNORED after end-of-text."""
-        shard, row, start, length = piece
-        return IGNORED if last == self.eos_id else int(self.shards.slice(shard, row, start + length, 1)[0])
+        if last == self.eos_id:
+            return IGNORED
+        return int(self.shards.slice(piece.shard, piece.row, piece.start + piece.length, 1)[0])

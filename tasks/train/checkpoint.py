@@ -1,7 +1,7 @@
 """Checkpoints: model, optimizer and state on a local disk, verified by hash, never half there.
 
-`<root>/step-<nnnnnnnn>/` holds `model.safetensors`, `optimizer.safetensors` and `state.json` (step, what was seen, and the
-sha256 of the other two). Written by rank 0 of the loop, read by a restart, by the stage and by whoever loads the model.
+`<root>/step-<nnnnnnnn>/` holds `model.safetensors`, `optimizer.safetensors` and `state.json` (step, what was seen, and
+the sha256 of all three). Written by rank 0 of the loop, read by a restart, by the stage and by whoever loads the model.
 No pickle: a checkpoint cannot run code. The same state gives the same bytes.
 """
 
@@ -53,8 +53,9 @@ def save(root: Path, step: int, model: dict[str, Tensor], optimizer: dict[str, T
     aside.mkdir(parents=True)
     for file, tensors in ((MODEL, model), (OPTIMIZER, optimizer)):
         save_file({name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}, aside / file)
-    digests = {file: digest(aside / file) for file in (MODEL, OPTIMIZER)}
-    (aside / STATE).write_text(canonical_json({**state, "step": step, "sha256": digests}) + "\n")
+    state = {**state, "step": step}
+    digests = {MODEL: digest(aside / MODEL), OPTIMIZER: digest(aside / OPTIMIZER), STATE: _digest_of(state)}
+    (aside / STATE).write_text(canonical_json({**state, "sha256": digests}) + "\n")
     for file in (MODEL, OPTIMIZER, STATE):
         _sync(aside / file)
     _sync(aside)
@@ -64,16 +65,24 @@ def save(root: Path, step: int, model: dict[str, Tensor], optimizer: dict[str, T
     return final
 
 
-def load(folder: Path) -> Checkpoint:
-    """Reads and verifies one checkpoint; raises InputError naming the file that is missing or broken."""
+def verify(folder: Path) -> dict[str, Any]:
+    """Returns the state of a checkpoint whose hashes are right; raises InputError naming what is missing or broken."""
     try:
-        state = json.loads((folder / STATE).read_text())
-        for file, expected in state["sha256"].items():
-            if digest(folder / file) != expected:
-                raise InputError(f"{folder / file} does not have the sha256 its checkpoint states", "delete the folder")
-        return Checkpoint(state["step"], load_file(folder / MODEL), load_file(folder / OPTIMIZER), state)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        state: dict[str, Any] = json.loads((folder / STATE).read_text())
+        stated = state.pop("sha256")
+        found = {MODEL: digest(folder / MODEL), OPTIMIZER: digest(folder / OPTIMIZER), STATE: _digest_of(state)}
+    except (OSError, ValueError, KeyError, AttributeError) as error:
         raise InputError(f"{folder} is not a readable checkpoint ({error})", "delete the folder") from error
+    for file, value in found.items():
+        if stated.get(file) != value:
+            raise InputError(f"{folder / file} does not have the sha256 its checkpoint states", "delete the folder")
+    return state
+
+
+def load(folder: Path) -> Checkpoint:
+    """Reads one checkpoint, verified; raises InputError as `verify` does."""
+    state = verify(folder)
+    return Checkpoint(state["step"], load_file(folder / MODEL), load_file(folder / OPTIMIZER), state)
 
 
 def newest_good(root: Path) -> Checkpoint | None:
@@ -102,6 +111,10 @@ def digest(path: Path) -> str:
     """Returns the sha256 of a file in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest_of(state: dict[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(state).encode()).hexdigest()
 
 
 def _sync(path: Path) -> None:

@@ -127,8 +127,6 @@ class TrainSpec(Config):
     shards: tuple[str, ...]
     """Local paths of the token shards that the plan names."""
     plan: str
-    """Local folder with `summary.json` and one Parquet file per source."""
-    tokenizer_sha256: str = ""
-    """Digest of the tokenizer, carried into `model.json`; empty if unknown."""
+    """Local folder with `summary.json` and `plan/<source>.parquet`."""
     out: str
     """Local folder for checkpoints, metrics and logs; only one run writes to it at a time."""

@@ -110,6 +110,7 @@ class Trainer:
         Returns:
             Mean loss in nats per token, tokens with a label, and whether any rank was asked to stop.
         """
+
         def compute(number: int) -> list[Tensor]:
             part = batch.part(number, self.run.batch_size // self.run.microbatch)
             return self._backward(part)
@@ -129,7 +130,7 @@ class Trainer:
         with self._autocast():
             hidden = self.model.hidden(part.tokens.to(device), part.documents.to(device))
             loss = head_cross_entropy(hidden, self.model.head_weight, labels)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         count = (labels != IGNORED).sum()
         sums = torch.stack((loss.detach().double(), count.double(), torch.zeros_like(count, dtype=torch.float64)))
         return [self.gradient, sums]

@@ -1,8 +1,8 @@
 """Cross-entropy of the next token without keeping the logits.
 
 The head and the loss are one operation that works through the positions in chunks and computes its gradients on the
-way forward: at most `CHUNK x vocabulary` logits exist at a time. Measured on one core with 2,048 positions, width 192
-and a vocabulary of 4,096, this saves 96 MB and, because nothing that large is allocated and cleared, a fifth of the step.
+way forward: at most `CHUNK x vocabulary` logits exist at a time. With 2,048 positions and a
+vocabulary of 4,096 that saves 96 MB, and it costs no more time than the two operations apart.
 """
 
 from typing import Any
@@ -59,5 +59,7 @@ def head_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor
         weight: float [vocabulary, dim], cast to the dtype of `hidden`.
         labels: int64 [...]; IGNORED positions count nothing.
     """
-    total: Tensor = HeadCrossEntropy.apply(hidden.flatten(0, -2), weight.to(hidden.dtype), labels.flatten())
+    total: Tensor = HeadCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        hidden.flatten(0, -2), weight.to(hidden.dtype), labels.flatten()
+    )
     return total

@@ -158,9 +158,9 @@ def initialise(model: Transformer, seed: int) -> None:
     """Fills the weights in place, the same for equal seeds whatever else draws random numbers.
 
     Matrices: normal with deviation 1 / sqrt(fan in); those that write to the residual stream a further
-    1 / sqrt(2 layers), which keeps its variance free of depth (GPT-2). Embedding: 0.02 where it is also the head
-    (so that first logits are near zero), else 1. A head of its own starts at zero. Each weight has its own generator, named after it: a change of
-    one layer leaves the start of the others alone.
+    1 / sqrt(2 layers), which keeps its variance free of depth (GPT-2). Embedding: 0.02 where it is also the head (so
+    that the first logits are near zero), else 1. A head of its own starts at zero. Each weight has its own generator,
+    named after it: a change of one layer leaves the start of the others alone.
     """
     depth = math.sqrt(2 * model.config.layers)
     with torch.no_grad():

@@ -1,8 +1,8 @@
 """AdamW, its learning-rate schedule and gradient clipping.
 
-Used by the loop. Own AdamW of a few lines (Loshchilov & Hutter 2019, arXiv 1711.05101, as in torch.optim) for three
-reasons: its state is plain named fp32 tensors that a checkpoint stores without pickle; a step that is not taken leaves
-no mark; and torch.optim imports torch._dynamo when an optimizer is made, which costs 1.4 s in every rank and every canary.
+Used by the loop. Own AdamW of a few lines (Loshchilov & Hutter 2019, arXiv 1711.05101, as in torch.optim) for two
+reasons: its state is plain named fp32 tensors that a checkpoint stores without pickle; and torch.optim imports
+torch._dynamo when an optimizer is made, which costs 1.4 s in every rank and every canary.
 """
 
 import math

@@ -1,8 +1,8 @@
 """The processes of one run: who this one is, where it computes, and how gradients become global.
 
-Used by the loop. The sum over microbatches is taken as a binary tree over their numbers: root = even + odd, recursively.
-A rank of a world of size w holds the numbers r, r + w, ..: a subtree when w is a power of two. So 1 and 2 ranks give
-the same bits, and more ranks stay within rounding of them (gloo and NCCL choose the order of their own sums).
+Used by the loop. The sum over microbatches is taken as a binary tree over their numbers: root = even + odd, and so on
+down. A rank of a world of size w holds the numbers r, r + w, ..: a subtree when w is a power of two. So 1 and 2 ranks
+give the same bits, and more ranks stay within rounding of them (gloo and NCCL choose the order of their own sums).
 """
 
 import os

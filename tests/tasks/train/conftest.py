@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+from tasks.tokens.plan import SCHEMA
 from tasks.tokens.shard import Shard, ShardSet, Shelf, TokenFormat, shard_name, write_shard
 from tasks.train.config import ModelConfig, OptimConfig, TrainConfig, TrainSpec
 
@@ -24,7 +26,7 @@ def write_corpus(folder: Path, documents: int = 60) -> ShardSet:
     """Writes two sources with a train and a held-out shard each, and the plan of concat-and-chunk."""
     fmt = TokenFormat(VOCABULARY, EOS, "0" * 64)
     (folder / "shards").mkdir(parents=True)
-    (folder / "plan").mkdir()
+    (folder / "plan" / "plan").mkdir(parents=True)
     sequences = {}
     for number, source in enumerate(("code", "docs")):
         rng = np.random.default_rng(number)
@@ -53,8 +55,8 @@ def write_plan(folder: Path, source: str) -> int:
             start, place = start + size, place + size
     count = place // SEQ_LEN
     rows = [row for row in rows if row[0] < count]
-    columns = dict(zip(("seq_id", "shard", "row", "start", "len", "pos"), zip(*rows, strict=True), strict=True))
-    pq.write_table(pa.table({key: pa.array(value) for key, value in columns.items()}), folder / "plan" / f"{source}.parquet")
+    columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)]
+    pq.write_table(pa.table(columns, schema=SCHEMA), folder / "plan" / "plan" / f"{source}.parquet")
     return count
 
 

@@ -1,0 +1,146 @@
+"""Stage `train`: shards, plan and mixture in; a trained model with its milestones out.
+
+Reads the token shards, the pack plan and the mixture (without one, sources weigh as many tokens as they have). Writes
+`checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` for every milestone, `model.json`
+(architecture), `run.json` (what trace needs to know which step read what) and `loss.parquet`. Training happens in
+processes of its own (`launch`), in the scratch folder: a killed stage resumes there from the newest checkpoint that
+verifies, and ends with the same bytes.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.artifact import Artifact
+from tasks.config import canonical_json
+from tasks.engine import Engine
+from tasks.stage import Inputs, Output, Report
+from tasks.tokens.mixture import resolved
+from tasks.tokens.plan import Plan
+from tasks.tokens.shard import ShardSet
+from tasks.train import checkpoint
+from tasks.train.config import TrainConfig, TrainSpec
+from tasks.train.figure import loss_curve
+from tasks.train.launch import train_local
+from tasks.train.metrics import DETERMINISTIC, FILE, read_metrics
+from tasks.train.model_file import describe
+
+VERSION = 1
+
+LOSS = pa.schema(
+    [
+        ("step", pa.int64()),
+        ("loss", pa.float64()),
+        ("lr", pa.float64()),
+        ("grad_norm", pa.float64()),
+        ("tokens", pa.int64()),
+    ]
+)
+"""`loss.parquet`: step (0-based), nats per token and gradient norm (null where the step was skipped), learning rate,
+tokens trained on after the step."""
+
+
+def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
+    """Trains the recipe's model; see the module's description."""
+    scratch = Path(output.scratch)
+    spec = make_spec(config, inputs, scratch)
+    shards, summary = ShardSet(spec.shards), Plan.read(spec.plan).summary
+
+    def follow(step: int, values: dict[str, float]) -> None:
+        output.log_metrics(step, values)
+        note = f"loss {values['loss']:.3f}, " if "loss" in values else "step skipped, "
+        output.progress(step + 1, config.steps, f"{note}{values['tokens_per_s'] / 1000:.1f} k tok/s")
+
+    train_local(spec, follow)
+    for step in config.milestone_steps:
+        _commit_checkpoint(output, scratch, step)
+    metrics = read_metrics(scratch / FILE)
+    if "model" not in output.committed:
+        with output.part("model", conserved=False) as part:
+            for name, content in (
+                ("model.json", describe(config.model, shards.format, summary["seq_len"])),
+                ("run.json", describe_run(spec, summary, shards)),
+            ):
+                with part.file(name) as file:
+                    file.write((canonical_json(content) + "\n").encode())
+            with part.file("loss.parquet", rows=len(metrics)) as file:
+                pq.write_table(_loss_table(metrics), file, compression="zstd")
+    output.log_figure("loss.png", loss_curve(metrics))
+    return _report(metrics, config)
+
+
+def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path) -> TrainSpec:
+    """Returns the run as the training command reads it, with every file it needs on the local disk."""
+    mixture = inputs.get("mixture")
+    if mixture:
+        weights = json.loads(mixture.read("mixture.json"))["weights"]
+    else:
+        weights = resolved(Plan.open(inputs["plan"]).sequences)
+    return TrainSpec(
+        run=config,
+        weights=weights,
+        shards=tuple(sorted(map(str, _local(inputs["shards"], scratch / "input" / "shards").glob("shards/*")))),
+        plan=str(_local(inputs["plan"], scratch / "input" / "plan")),
+        out=str(scratch),
+    )
+
+
+def describe_run(spec: TrainSpec, summary: dict[str, Any], shards: ShardSet) -> dict[str, Any]:
+    """Returns what decides which step reads which sequence, for trace, and what else a reader asks first."""
+    return {
+        "weights": spec.weights,
+        "sequences": summary["sequences"],
+        "batch_size": spec.run.batch_size,
+        "seed": spec.run.seed,
+        "seq_len": summary["seq_len"],
+        "steps": spec.run.steps,
+        "checkpoint_steps": list(spec.run.milestone_steps),
+        "vocab_size": shards.format.vocab_size,
+        "tokenizer_sha256": shards.format.tokenizer_sha256,
+    }
+
+
+def _local(artifact: Artifact, folder: Path) -> Path:
+    """Fills `folder` with links to the artifact's files under their own names, and returns it.
+
+    A file that was fetched from a remote store has another name, and a shard's name is its file's.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    for file in artifact.files():
+        link = folder / file
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(artifact.local(file))
+    return folder
+
+
+def _commit_checkpoint(output: Output, scratch: Path, step: int) -> None:
+    """Copies one milestone into the artifact, having verified it once more."""
+    name = checkpoint.name_of(step)
+    if name in output.committed:
+        return
+    folder = scratch / "checkpoints" / name
+    checkpoint.verify(folder)
+    with output.part(name, conserved=False) as part:
+        for path in sorted(folder.iterdir()):
+            with part.file(f"checkpoints/{name}/{path.name}") as file, path.open("rb") as source:
+                shutil.copyfileobj(source, file, 1 << 20)
+
+
+def _loss_table(metrics: list[dict[str, Any]]) -> pa.Table:
+    return pa.table({name: [line[name] for line in metrics] for name in DETERMINISTIC}, schema=LOSS)
+
+
+def _report(metrics: list[dict[str, Any]], config: TrainConfig) -> Report:
+    """Sums up: the loss is the mean over the last twentieth of the steps."""
+    losses = [line["loss"] for line in metrics if line["loss"] is not None]
+    tail = losses[-max(1, len(losses) // 20) :]
+    loss = sum(tail) / len(tail)
+    skipped = len(metrics) - len(losses)
+    return Report(
+        metrics={"loss": loss, "tokens": metrics[-1]["tokens"], "steps": config.steps, "skipped_steps": skipped},
+        note=f"loss {loss:.3f} after {config.steps} steps and {metrics[-1]['tokens']:,} tokens",
+    )
