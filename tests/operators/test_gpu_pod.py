@@ -128,35 +128,6 @@ def test_the_task_waits_without_a_worker_and_finds_its_pod_again(operator):
     assert task.schedule_timeout_seconds >= 24 * 3600
 
 
-def ended(exit_code, message):
-    from kubernetes.client import models as k8s
-
-    terminated = k8s.V1ContainerStateTerminated(exit_code=exit_code, message=message)
-    status = k8s.V1ContainerStatus(
-        name="base", image="x", image_id="x", ready=False, restart_count=0,
-        state=k8s.V1ContainerState(terminated=terminated),
-    )  # fmt: skip
-    return k8s.V1Pod(
-        metadata=k8s.V1ObjectMeta(name="pods-train-x", namespace="training", labels={}),
-        spec=k8s.V1PodSpec(containers=[k8s.V1Container(name="base")]),
-        status=k8s.V1PodStatus(phase="Failed", container_statuses=[status]),
-    )
-
-
-@pytest.mark.parametrize(("exit_code", "permanent"), [(2, True), (1, False), (137, False), (143, False)])
-def test_only_the_exit_status_of_a_permanent_error_stops_the_retries(exit_code, permanent, operator):
-    from airflow.sdk.exceptions import AirflowException, AirflowFailException
-
-    task = operator(on_finish_action="keep_pod")
-    task.patch_already_checked = lambda *args, **kwargs: None
-    pod = ended(exit_code, "step 12\nsluice: no tokens at pods/plan@dev. Run pack.\n")
-    with pytest.raises(AirflowException) as caught:
-        task.cleanup(pod, pod)
-    assert isinstance(caught.value, AirflowFailException) is permanent
-    if permanent:
-        assert str(caught.value) == "no tokens at pods/plan@dev. Run pack."
-
-
 def test_a_pod_that_says_done_without_an_artifact_is_an_error(operator, tmp_path):
     from operators.results import committed
     from tasks.errors import InputError

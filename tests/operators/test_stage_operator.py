@@ -1,43 +1,9 @@
 """StageOperator inside a real DAG run: real stages on real files, Airflow's own task runner and database."""
 
 import json
-from pathlib import Path
-
-import pytest
 
 from tasks.artifact import Address, Artifact
-from tasks.commit import commit
-from tasks.config import Config
-from tasks.stage import Output, Report
 from tasks.store import Store
-
-TEXT = "the crawl brings pages home and the model reads them line by line until it can write a page of its own"
-WORDS = TEXT.split()
-
-
-@pytest.fixture
-def documents(tmp_path: Path):
-    """Writes a small, real `documents` artifact; returns a function of recipe name and version."""
-    import pyarrow as pa
-
-    def write(recipe: str, version: str = "dev") -> Artifact:
-        output = Output(Store(str(tmp_path / "store")), Address(f"{recipe}/documents", version), "0" * 64)
-        texts = [" ".join(WORDS[(n * 7 + k * (n % 5 + 1)) % len(WORDS)] for k in range(80)) for n in range(40)]
-        table = pa.table(
-            {
-                "id": [f"{n:032x}" for n in range(40)],
-                "text": texts,
-                "source": ["web" if n % 2 else "code" for n in range(40)],
-                "language": ["en"] * 40,
-                "url": [f"http://site.localhost/{n}" for n in range(40)],
-            }
-        )
-        with output.part("part-00000-of-00001") as part:
-            part.count_in(40)
-            part.table("kept", table)
-        return commit(output, "consolidate", 1, Config(), [], Report())
-
-    return write
 
 
 def states(run):
