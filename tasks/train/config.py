@@ -127,6 +127,6 @@ class TrainSpec(Config):
     shards: tuple[str, ...]
     """Local paths of the token shards that the plan names."""
     plan: str
-    """Local folder with `summary.json` and `plan/<source>.parquet`."""
+    """Local folder with `summary.json` and one `<source>.parquet` each."""
     out: str
     """Local folder for checkpoints, metrics and logs; only one run writes to it at a time."""

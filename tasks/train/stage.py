@@ -83,7 +83,7 @@ def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path) -> TrainSpec:
     return TrainSpec(
         run=config,
         weights=weights,
-        shards=tuple(sorted(map(str, _local(inputs["shards"], scratch / "input" / "shards").glob("shards/*")))),
+        shards=tuple(sorted(map(str, _local(inputs["shards"], scratch / "input" / "shards").glob("*.arrow")))),
         plan=str(_local(inputs["plan"], scratch / "input" / "plan")),
         out=str(scratch),
     )
@@ -110,10 +110,9 @@ def _local(artifact: Artifact, folder: Path) -> Path:
     A file that was fetched from a remote store has another name, and a shard's name is its file's.
     """
     shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     for file in artifact.files():
-        link = folder / file
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(artifact.local(file))
+        (folder / Path(file).name).symlink_to(artifact.local(file))
     return folder
 
 

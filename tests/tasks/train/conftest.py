@@ -26,7 +26,7 @@ def write_corpus(folder: Path, documents: int = 60) -> ShardSet:
     """Writes two sources with a train and a held-out shard each, and the plan of concat-and-chunk."""
     fmt = TokenFormat(VOCABULARY, EOS, "0" * 64)
     (folder / "shards").mkdir(parents=True)
-    (folder / "plan" / "plan").mkdir(parents=True)
+    (folder / "plan").mkdir()
     sequences = {}
     for number, source in enumerate(("code", "docs")):
         rng = np.random.default_rng(number)
@@ -56,7 +56,7 @@ def write_plan(folder: Path, source: str) -> int:
     count = place // SEQ_LEN
     rows = [row for row in rows if row[0] < count]
     columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)]
-    pq.write_table(pa.table(columns, schema=SCHEMA), folder / "plan" / "plan" / f"{source}.parquet")
+    pq.write_table(pa.table(columns, schema=SCHEMA), folder / "plan" / f"{source}.parquet")
     return count
 
 
