@@ -28,13 +28,13 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tasks.demo", description="The demo: services, site, run.")
     commands = parser.add_subparsers(required=True, metavar="command")
-    for name, text, run in (
+    for name, text, command in (
         ("up", "start Airflow, MLflow, Dask and the site, and wait until they are healthy", _up),
         ("down", "stop everything", _down),
         ("status", "show what runs", _status),
         ("supervise", "be the supervisor, in the foreground", _supervise),
     ):
-        commands.add_parser(name, help=text, description=text).set_defaults(run=run)
+        commands.add_parser(name, help=text, description=text).set_defaults(run=command)
     run = commands.add_parser("run", help="run the demo and report what it made; starts the services if need be")
     run.add_argument("--recipe", default="demo", help="recipe for the loopback site")
     run.add_argument("--version", default="", help="version of the artifacts; default: the recipe's")
@@ -81,11 +81,14 @@ def _supervise(_options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> None:
     from tasks.demo.home import Home
-    from tasks.demo.run import run
     from tasks.demo.seeds import order
 
     home = Home.here()
-    run(home, order(home, options.recipe, options.version, options.seeds, options.contact))
+    wanted = order(home, options.recipe, options.version, options.seeds, options.contact)
+    # A wrong seeds file is told before pyarrow is imported for the report.
+    from tasks.demo.run import run
+
+    run(home, wanted)
 
 
 def _site(options: argparse.Namespace) -> None:

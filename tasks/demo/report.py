@@ -5,6 +5,7 @@ Reads the committed artifacts of one recipe and version; writes nothing. Used by
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -97,7 +98,7 @@ def curve(losses: list[float], width: int = WIDTH) -> str:
     """
     width = min(width, len(losses))
     edges = [len(losses) * at // width for at in range(width + 1)]
-    means = [sum(losses[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    means = [sum(losses[a:b]) / (b - a) for a, b in pairwise(edges)]
     low, high = min(means), max(means)
     scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
     return "".join(BLOCKS[round((mean - low) * scale)] for mean in means)

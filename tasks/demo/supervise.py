@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -89,11 +90,18 @@ class Child:
 
 
 class Supervisor:
-    """Keeps one stack running until it is told to stop."""
+    """Keeps one stack running until it is told to stop.
 
-    def __init__(self, home: Home) -> None:
+    Args:
+        home: the stack.
+        wanted: its services.
+        settle: called when all are healthy; the stack is ready once it returns True.
+    """
+
+    def __init__(self, home: Home, wanted: list[Service], settle: Callable[[], bool]) -> None:
         self.home = home
-        self.children = [Child(service) for service in services(home)]
+        self.children = [Child(service) for service in wanted]
+        self.settle = settle
         self.status = Status(pid=os.getpid())
         self.saved: Status | None = None
         self.stopping = False
@@ -117,7 +125,7 @@ class Supervisor:
 
     def _start(self) -> None:
         # What needs no database starts while the database is made: it costs 3 CPU-seconds.
-        made = migrate(self.home)
+        made = migrate(self.home) if any(child.service.needs_database for child in self.children) else None
         for child in self.children:
             if made is None or not child.service.needs_database:
                 child.start(self.home)
@@ -133,7 +141,7 @@ class Supervisor:
             for child in self.children:
                 child.follow(self.home)
             if not self.status.ready and all(child.status.state == "healthy" for child in self.children):
-                self.status.ready = make_pools(self.home)
+                self.status.ready = self.settle()
             self._publish()
             time.sleep(TICK_S)
 
@@ -228,5 +236,5 @@ def main() -> int:
         return 1
     with lock:
         home.write_environment()
-        Supervisor(home).run()
+        Supervisor(home, services(home), lambda: make_pools(home)).run()
     return 0

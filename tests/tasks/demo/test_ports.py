@@ -1,0 +1,41 @@
+"""Ports: what a person reads when one is taken or is no port."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from tasks.demo.home import Home, Ports
+from tasks.demo.processes import check_ports
+from tasks.errors import InputError
+
+
+def free() -> Ports:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        base = one.getsockname()[1]
+    return Ports(airflow=base, mlflow=base, dask=base, site=base)
+
+
+def test_a_taken_port_is_named_with_its_holder_and_the_variable_that_moves_it(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        with pytest.raises(InputError) as caught:
+            check_ports(Home(tmp_path, Ports(airflow=port, mlflow=1, dask=1, site=1)))
+    line = str(caught.value)
+    assert f"port {port} for Airflow is taken" in line
+    assert f"process {os.getpid()}" in line
+    assert "SLUICE_AIRFLOW_PORT" in line
+    assert "\n" not in line
+
+
+def test_free_ports_pass(tmp_path: Path) -> None:
+    check_ports(Home(tmp_path, free()))
+
+
+@pytest.mark.parametrize("text", ["http", "0", "70000", "-1", "80.5"])
+def test_a_port_variable_that_is_no_port_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_MLFLOW_PORT", text)
+    with pytest.raises(InputError, match="SLUICE_MLFLOW_PORT"):
+        Home.here()

@@ -1,0 +1,68 @@
+"""SEEDS and CONTACT: what becomes of a person's own list, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from tasks.demo.home import Home, Ports
+from tasks.demo.seeds import order, read_seeds
+from tasks.errors import InputError
+
+PORTS = Ports(18080, 15000, 18786, 18701)
+CONTACT = "https://example.org/crawl"
+
+
+@pytest.fixture
+def seeds(tmp_path: Path) -> Path:
+    path = tmp_path / "seeds.txt"
+    path.write_text("# mine\n\nhttps://example.org/\n  http://example.net/a?b=c  \n")
+    return path
+
+
+def test_the_demo_runs_its_recipe_as_it_stands(tmp_path: Path) -> None:
+    assert order(Home(tmp_path, PORTS), "demo", "", "", "").conf() == {"overrides": {}}
+
+
+def test_a_moved_site_moves_the_seeds(tmp_path: Path) -> None:
+    moved = order(Home(tmp_path, Ports(1, 2, 3, 20000)), "demo", "", "", "")
+    assert moved.overrides["crawl.seeds"][1] == "http://packages.localhost:20001/"
+
+
+def test_own_seeds_take_the_recipe_web_at_a_version_of_their_own(tmp_path: Path, seeds: Path) -> None:
+    home = Home(tmp_path, PORTS)
+    first = order(home, "demo", "", str(seeds), CONTACT)
+    assert first.recipe == "web"
+    assert first.overrides == {
+        "crawl.seeds": ["https://example.org/", "http://example.net/a?b=c"],
+        "crawl.contact": CONTACT,
+    }
+    assert order(home, "demo", "", str(seeds), CONTACT) == first
+    seeds.write_text("https://example.com/\n")
+    assert order(home, "demo", "", str(seeds), CONTACT).version != first.version
+    assert order(home, "demo", "v2", str(seeds), CONTACT).version == "v2"
+
+
+def test_the_public_web_needs_a_contact(tmp_path: Path, seeds: Path) -> None:
+    with pytest.raises(InputError, match="CONTACT="):
+        order(Home(tmp_path, PORTS), "demo", "", str(seeds), "")
+
+
+@pytest.mark.parametrize("line", ["ftp://example.org/", "example.org", "http://", "https://a b/", "http://[::1"])
+def test_a_line_that_is_no_url_is_named_with_its_number(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "seeds.txt"
+    path.write_text(f"https://example.org/\n{line}\n")
+    with pytest.raises(InputError, match=r"line 2: .* is not an http"):
+        read_seeds(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"# nothing\n\n", b"\xff\xfe\x00"])
+def test_a_file_without_urls_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "seeds.txt"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="seeds file"):
+        read_seeds(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.txt"):
+        read_seeds(tmp_path / "none.txt")

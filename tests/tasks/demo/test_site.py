@@ -1,0 +1,111 @@
+"""The demo's small web: what it must be for a crawl to be repeatable."""
+
+import http.client
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urljoin, urlsplit
+
+import pytest
+
+from tasks.demo.site import HOSTS, Host, Page, load, rendered
+
+PORTS = dict(zip(HOSTS, (18701, 18702, 18703), strict=True))
+Site = dict[str, dict[str, Page]]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The site rendered twice, in two processes and two folders."""
+    return [rendered(tmp_path_factory.mktemp(name)) for name in ("one", "two")]
+
+
+@pytest.fixture(scope="module")
+def site(folders: list[Path]) -> Site:
+    return load(folders[0], PORTS)
+
+
+@pytest.fixture(scope="module")
+def topics(site: Site) -> Iterator[http.client.HTTPConnection]:
+    """A connection to the running host `topics`."""
+    server = Host(0, site["topics"])
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1])
+    yield connection
+    connection.close()
+    server.shutdown()
+    server.server_close()
+
+
+def get(connection: http.client.HTTPConnection, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    answer = connection.getresponse()
+    return answer.status, dict(answer.headers), answer.read()
+
+
+def test_three_hosts_have_over_400_pages_with_different_content(site: Site) -> None:
+    assert min(len(pages) for pages in site.values()) > 90
+    bodies = [page.body for pages in site.values() for page in pages.values()]
+    assert len(bodies) > 400
+    assert len(set(bodies)) == len(bodies)
+
+
+def test_rendering_twice_gives_the_same_bytes(site: Site, folders: list[Path]) -> None:
+    again = load(folders[1], PORTS)
+    differing = [(host, path) for host in HOSTS for path in site[host] if again[host].get(path) != site[host][path]]
+    assert not differing
+
+
+def test_every_page_is_linked_from_its_hosts_index_and_every_link_leads_somewhere(site: Site) -> None:
+    for host, pages in site.items():
+        base = f"http://{host}.localhost:{PORTS[host]}/"
+        index = links(pages["/"], base)
+        assert {urljoin(base, path) for path in pages if path != "/"} <= index
+        for path, page in pages.items():
+            for link in links(page, urljoin(base, path)):
+                there = urlsplit(link)
+                if (there.hostname or "").endswith(".localhost") and there.path != "/search":
+                    assert there.path in site[str(there.hostname).partition(".")[0]], (host, path, link)
+
+
+def test_hosts_link_to_one_another_with_their_ports(site: Site) -> None:
+    assert "http://packages.localhost:18702/asyncio.events.html" in links(
+        site["library"]["/asyncio.html"], "http://library.localhost:18701/asyncio.html"
+    )
+
+
+def test_pages_show_no_object_address_and_nothing_of_this_machine(site: Site) -> None:
+    leak = re.compile(rb"\bat(?: |&nbsp;)0x[0-9a-f]{8,}|SLUICE_|/site-packages/" + str(Path.home()).encode())
+    found = [(host, path) for host in HOSTS for path, page in site[host].items() if leak.search(page.body)]
+    assert not found
+
+
+def test_modules_that_do_things_when_imported_are_left_out(site: Site) -> None:
+    assert not {"/this.html", "/antigravity.html", "/idlelib.idle.html"} & {*site["library"], *site["packages"]}
+
+
+def test_robots_forbids_what_the_site_computes(topics: http.client.HTTPConnection) -> None:
+    status, headers, body = get(topics, "/robots.txt")
+    assert status == 200
+    assert headers["Content-Type"].startswith("text/plain")
+    assert b"Disallow: /search" in body
+    assert get(topics, "/search?key=lambda")[2].count(b"<li>") == 1
+
+
+def test_unknown_pages_are_404(topics: http.client.HTTPConnection) -> None:
+    assert get(topics, "/no-such-page.html")[0] == 404
+
+
+def test_a_page_is_not_sent_again_to_who_has_it(topics: http.client.HTTPConnection) -> None:
+    status, headers, body = get(topics, "/lambda.html")
+    assert (status, b"anonymous functions" in body) == (200, True)
+    assert get(topics, "/lambda.html", If_None_Match=headers["ETag"])[::2] == (304, b"")
+    assert get(topics, "/lambda.html", If_Modified_Since=headers["Last-Modified"])[::2] == (304, b"")
+    assert get(topics, "/lambda.html", If_None_Match='"other"', If_Modified_Since=headers["Last-Modified"])[0] == 200
+    assert get(topics, "/lambda.html", If_Modified_Since="not a date")[0] == 200
+
+
+def links(page: Page, base: str) -> set[str]:
+    found = re.findall(rb'href="([^"]+)"', page.body)
+    return {urljoin(base, link.decode()).partition("#")[0] for link in found}

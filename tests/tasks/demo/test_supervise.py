@@ -1,0 +1,120 @@
+"""The supervisor, with small real processes in place of Airflow and MLflow."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tasks.demo import stack
+from tasks.demo.home import Home, Ports
+from tasks.demo.processes import marked
+from tasks.demo.status import Status, read_status
+
+SERVE = """
+import sys
+from pathlib import Path
+from tasks.demo.home import Home, Ports
+from tasks.demo.services import Service
+from tasks.demo.status import take_lock
+from tasks.demo.supervise import Supervisor
+
+home = Home(Path(sys.argv[1]), Ports(1, 2, 3, 5))
+home.prepare()
+child = "import subprocess, time; subprocess.Popen(['sleep', '600']); open({0!r}, 'a').write('x'); time.sleep(600)"
+marker = home.root / "started"
+steady = Service("steady", (sys.executable, "-c", child.format(str(marker))), lambda: marker.exists())
+with take_lock(home.run) as lock:
+    Supervisor(home, [steady], lambda: True).run()
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    """A stack of one service, which has a child of its own; it is stopped in the end, however the test ends."""
+    made = Home(tmp_path / "state", Ports(1, 2, 3, 5))
+    made.prepare()
+    with (made.logs / "supervisor.log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-c", SERVE, str(made.root)], env=made.environment(), stderr=log)
+    until(lambda: ready(made))
+    yield made
+    stack.down(made, say=lambda _: None)
+    process.wait()
+
+
+def until(true: Callable[[], object], limit_s: float = 20.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not true():
+        assert time.monotonic() < deadline, "not within the time"
+        time.sleep(0.05)
+
+
+def ready(home: Home) -> Status | None:
+    status = read_status(home.run)
+    return status if status and status.ready and status.services["steady"].state == "healthy" else None
+
+
+def steady(home: Home) -> list[psutil.Process]:
+    return marked(home.root, "steady")
+
+
+def test_a_killed_service_starts_again_and_its_orphans_go_first(home: Home) -> None:
+    status = ready(home)
+    assert status is not None
+    before = steady(home)
+    assert len(before) == 2  # the service and its child
+    os.kill(status.services["steady"].pid, signal.SIGKILL)
+    until(lambda: (now := ready(home)) and now.services["steady"].restarts == 1)
+    assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in before)
+    assert len(steady(home)) == 2
+
+
+def test_down_leaves_no_process(home: Home) -> None:
+    assert len(steady(home)) == 2
+    stack.down(home, say=lambda _: None)
+    assert marked(home.root) == []
+    assert read_status(home.run) is None
+
+
+def test_down_ends_what_a_killed_supervisor_has_left(home: Home) -> None:
+    status = ready(home)
+    assert status is not None
+    os.kill(status.pid, signal.SIGKILL)
+    until(lambda: read_status(home.run) is None)
+    assert len(steady(home)) == 2
+    stack.down(home, say=lambda _: None)
+    assert marked(home.root) == []
+
+
+def test_processes_that_are_not_of_the_stack_are_left_alone(home: Home) -> None:
+    other = subprocess.Popen(["sleep", "600"], env={**os.environ, "SLUICE_STACK": str(home.root) + "-other"})
+    try:
+        stack.down(home, say=lambda _: None)
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_the_keys_are_for_the_owner_only_and_stay(tmp_path: Path) -> None:
+    home = Home(tmp_path, Ports(1, 2, 3, 5))
+    home.prepare()
+    held = {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()}
+    home.prepare()
+    assert {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()} == held
+    assert (tmp_path / "secrets").stat().st_mode & 0o777 == 0o700
+    values = " ".join(home.environment().values())
+    assert not [name for name, text in held.items() if text in values]
+
+
+def test_settings_of_another_airflow_do_not_reach_the_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "CeleryExecutor")
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "postgresql://production")
+    environment = Home(tmp_path, Ports(1, 2, 3, 5)).environment()
+    assert "AIRFLOW__CORE__EXECUTOR" not in environment
+    assert environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].startswith("sqlite:///")
