@@ -62,13 +62,19 @@ def _domain_end(text: str, at: int) -> int | None:
     end = at + 1
     while end < len(text) and end - at <= _MAX_DOMAIN and text[end] in _DOMAIN:
         end += 1
-    labels = text[at + 1 : end].split(".")
-    good = 0
-    while good < len(labels) and _LABEL.fullmatch(labels[good]):
-        good += 1
-    # Take away from the right until the last label can be a top-level domain: a full stop, a dash, a sentence run on.
-    while good >= 2 and not _TOP_LEVEL.fullmatch(labels[good - 1]):
-        good -= 1
-    if good < 2 or labels[good - 1].lower() in _FILE_ENDINGS:
+    labels: list[str] = []
+    for label in text[at + 1 : end].split("."):
+        good = _LABEL.match(label)
+        if not good:
+            break
+        labels.append(good.group())
+        if good.end() < len(label):
+            break
+    # Take away from the right until the last label can be a top-level domain: a sentence run on, a number, a dash.
+    while len(labels) >= 2 and not _TOP_LEVEL.fullmatch(labels[-1]):
+        before_dash = labels.pop().partition("-")[0]
+        if _TOP_LEVEL.fullmatch(before_dash):
+            labels.append(before_dash)
+    if len(labels) < 2 or labels[-1].lower() in _FILE_ENDINGS:
         return None
-    return at + 1 + len(".".join(labels[:good]))
+    return at + 1 + len(".".join(labels))

@@ -18,7 +18,8 @@ PROSE = "The ship went to sea with a crew of nine, and none of them had seen the
 
 
 def page(text: str = PROSE * 4, head: str = "") -> bytes:
-    return f"<!doctype html><html lang=en><head><title>A page</title>{head}</head><body><p>{text}</p></body></html>".encode()
+    head = f"<head><title>A page</title>{head}</head>"
+    return f"<!doctype html><html lang=en>{head}<body><p>{text}</p></body></html>".encode()
 
 
 def record(

@@ -1,4 +1,4 @@
-"""Contract of tasks.extract.captures and records: every capture is a row, every refusal has a reason, damage is passed."""
+"""Contract of tasks.extract.captures and records: captures are rows, refusals have reasons, damage is passed."""
 
 import gzip
 import io

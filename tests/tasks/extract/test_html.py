@@ -43,9 +43,11 @@ def test_main_text_of_gold_pages_reaches_the_bar(shared_data: Path) -> None:
 
 def test_navigation_and_comments_are_left_out_and_layout_is_kept() -> None:
     page = read_page(
-        "<html lang='en-GB'><head><title> The  harbour\n </title></head><body><nav><a href=/>Home</a> <a href=/x>News</a></nav>"
+        "<html lang='en-GB'><head><title> The  harbour\n </title></head><body>"
+        "<nav><a href=/>Home</a> <a href=/x>News</a></nav>"
         f"<article>{PARAGRAPH * 3}<pre>def f():\n    return 1</pre></article>"
-        "<div class=comments id=comments><p>First! This is the best page ever.</p></div><footer>Imprint</footer></body></html>"
+        "<div class=comments id=comments><p>First! This is the best page ever.</p></div>"
+        "<footer>Imprint</footer></body></html>"
     )
     assert page.title == "The harbour"
     assert page.language == "en-GB"

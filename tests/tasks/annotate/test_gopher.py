@@ -1,0 +1,154 @@
+"""Contract of the Gopher filters: for each rule a text that stays and a text that goes."""
+
+import pytest
+
+from tasks.annotate.gopher_quality import GopherQuality
+from tasks.annotate.gopher_repetition import GopherRepetition
+from tasks.annotate.view import View
+
+PROSE = (
+    "the river ran down to a valley of stones and people that have lived with it for long years know where its water "
+    "turns cold each autumn before snow begins falling upon every roof while smoke rises from small chimneys near old "
+    "mills whose wheels stopped moving when roads came through these hills bringing cars noise visitors money"
+)
+"""58 different words, stop words among them."""
+
+WORDS = PROSE.split()
+
+
+def quality(text: str, language: str = "en", **limits: object) -> str | None:
+    view = View(text)
+    view.found["language"] = language
+    return GopherQuality(**limits).verdict(view)
+
+
+def repetition(text: str, **limits: object) -> str | None:
+    return GopherRepetition(**limits).verdict(View(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (PROSE, None),
+        (" ".join(WORDS[:50]), None),
+        (" ".join(WORDS[:49]), "few_words"),
+        ("the of " * 30 + "word " * 99_940, None),
+        ("the of " * 30 + "word " * 99_941, "many_words"),
+        (PROSE + " #" * 5, None),
+        (PROSE + " #" * 6, "symbols"),
+        (PROSE + " so ..." * 5 + " yes", None),
+        (PROSE + " so…" * 7, "symbols"),
+        ("\n".join(f"-{word}" for word in WORDS[:-6]) + "\n" + "\n".join(WORDS[-6:]), None),
+        ("\n".join(f"• {word}" for word in WORDS), "bullets"),
+        (PROSE.replace(" of ", " of\n").replace(" to ", " to\n").replace(" for ", " for\n") + "...", None),
+        (PROSE.replace(" years ", " years...\n"), "ellipsis_lines"),
+        (PROSE + " 12" * 14, None),
+        (PROSE + " 12" * 15, "few_letters"),
+        (PROSE + " it" * 60, None),
+        ("an ox at " * 30, "short_mean_word"),
+        ("the and " + "wonderful " * 60, None),
+        ("the and " + "extraordinary " * 60, "long_mean_word"),
+        (
+            PROSE.replace("the ", "")
+            .replace("and ", "")
+            .replace("of ", "")
+            .replace("that ", "")
+            .replace("have ", "")
+            .replace("with ", "")
+            .replace("to ", "")
+            + " the of",
+            None,
+        ),
+        ("Lorem ipsum dolor sit amet consectetur adipiscing elit. " * 9 + "the the the", "stop_words"),
+    ],
+)
+def test_each_quality_rule_has_its_limit(text: str, reason: str | None) -> None:
+    assert quality(text) == (reason and f"gopher_quality_{reason}")
+
+
+def test_rules_about_english_words_spare_other_languages() -> None:
+    german = "Der Fluss floss hinab ins Tal aus Stein, wo Menschen seit vielen Jahren leben und arbeiten müssen. " * 5
+    assert quality(german, "en") == "gopher_quality_stop_words"
+    assert quality(german, "de") is None
+
+
+def test_quality_limits_are_settings() -> None:
+    assert quality("the cat and the dog", min_words=5) is None
+    assert quality(PROSE, min_stop_words=9) == "gopher_quality_stop_words"
+
+
+def numbered(count: int, prefix: str = "") -> list[str]:
+    """Lines that differ in every word."""
+    return [f"{prefix}{'abcdefghij'[i % 10] * 3}{i} walks {i}q by {i}z" for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (PROSE, None),
+        ("\n".join(numbered(70) + ["x"] * 31), None),
+        ("\n".join(numbered(68) + ["x"] * 33), "duplicate_lines"),
+        ("\n".join([*numbered(90), "y" * 250, "y" * 250]), None),
+        ("\n".join([*numbered(90), "y" * 900, "y" * 900]), "duplicate_line_chars"),
+        ("\n\n".join(numbered(68, "p ") + [f"x\n{i}" for i in range(1)]), None),
+        ("\n\n".join([*("\n".join(numbered(6, letter)) for letter in "pqrstu"), *["one"] * 3]), None),
+        ("\n\n".join([*("\n".join(numbered(6, letter)) for letter in "pqrstu"), *["one"] * 5]), "duplicate_paragraphs"),
+        (" ".join(WORDS[:30] + ["marvellous", "weather", "yes"] * 3), "top_2gram"),
+    ],
+)
+def test_each_block_rule_has_its_limit(text: str, reason: str | None) -> None:
+    given = repetition(text)
+    assert given == (reason and f"gopher_repetition_{reason}"), given
+
+
+def test_repeated_paragraphs_are_also_measured_in_characters() -> None:
+    # Lines of a repeated paragraph repeat as well, so the rule on lines has to stand back to see this one.
+    text = "\n\n".join([*numbered(30), "w" * 300, "w" * 300])
+    share = 300 / len(text)
+    assert repetition(text, max_duplicate_line_chars=1.0, max_duplicate_paragraph_chars=share) is None
+    given = repetition(text, max_duplicate_line_chars=1.0, max_duplicate_paragraph_chars=share - 1e-6)
+    assert given == "gopher_repetition_duplicate_paragraph_chars"
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_the_most_frequent_ngram_is_measured_with_its_spaces(size: int) -> None:
+    gram = [f"gr{letter}m" for letter in "abcd"][:size]
+    unique = [f"u{i:03d}" for i in range(200)]
+    text = " ".join([*unique[:50], *gram, *unique[50:100], *gram, *unique[100:], *gram])
+    chars = 3 * len(" ".join(gram))
+    limits = {size: chars / len(text)}
+    assert repetition(text, max_top_ngram=limits) is None
+    assert repetition(text, max_top_ngram={size: chars / len(text) - 1e-6}) == f"gopher_repetition_top_{size}gram"
+
+
+@pytest.mark.parametrize("size", [5, 6, 7, 8, 9, 10])
+def test_repeated_ngrams_are_measured_once_per_character(size: int) -> None:
+    run = [f"rep{letter}" for letter in "abcdefghijkl"]
+    text = " ".join([*(f"u{i:03d}" for i in range(60)), *run, "middle", *run])
+    chars = sum(map(len, run))  # the second run, whatever n-grams it is cut into
+    assert repetition(text, max_duplicate_ngrams={size: chars / len(text)}) is None
+    given = repetition(text, max_duplicate_ngrams={size: chars / len(text) - 1e-6})
+    assert given == f"gopher_repetition_duplicate_{size}grams"
+
+
+def duplicate_chars_slowly(words: list[str], size: int) -> int:
+    seen, covered = set(), set()
+    for start in range(len(words) - size + 1):
+        gram = tuple(words[start : start + size])
+        if gram in seen:
+            covered.update(range(start, start + size))
+        seen.add(gram)
+    return sum(len(words[place]) for place in covered)
+
+
+def test_the_pruned_search_finds_what_the_plain_one_finds() -> None:
+    import random
+
+    from tasks.annotate.gopher_repetition import _duplicate_ngram_chars
+
+    draw = random.Random(4)
+    for length in (0, 3, 9, 40, 200, 1000):
+        words = [f"w{draw.randint(0, 6)}" for _ in range(length)]
+        found = dict(_duplicate_ngram_chars(View(" ".join(words)), range(5, 11)))
+        for size in range(5, 11):
+            assert found.get(size, 0) == duplicate_chars_slowly(words, size), (length, size)
