@@ -21,7 +21,8 @@ def markdown(decision: dict[str, Any]) -> str:
         f"**{decision['reason']}.**",
         "",
         "Columns named after a source: left of the target its weight, right of it the bits per byte of its held-out "
-        "text. The intervals hold for all arms together (Dunnett). Lower is better; a positive difference is an improvement.",
+        "text. The intervals hold for all arms together (Dunnett). Lower is better; a positive difference is an "
+        "improvement.",
         "",
         _row(head),
         _row(["---"] * len(head)),

@@ -84,7 +84,8 @@ class Response:
         ]
         best = min(found, key=lambda result: float(result.fun))
         weights: Floats = np.clip(best.x, 0, None)
-        return weights / weights.sum()
+        weights /= weights.sum()
+        return weights
 
 
 def fit(weights: Floats, bpb: Floats, sources: Sequence[str], target: Mapping[str, float]) -> Response:

@@ -83,19 +83,15 @@ class DocumentIndex:
         """Returns the documents captured from a URL, one for each content it had; sorted by id."""
         return sorted(entry for part in self._parts for entry in part.by_url(url))
 
-    def by_uid(self, uid: bytes, part: str = "") -> Entry | None:
+    def by_uid(self, uid: bytes, part: int | None = None) -> Entry | None:
         """Returns the document with an id; None when it was not encoded.
 
         Args:
             uid: 16 bytes.
-            part: name of the part to look in; empty looks in all.
+            part: number of the part to look in; None looks in all.
         """
-        for one in self._parts:
-            if not part or one.name == part:
-                entry = one.by_uid(uid)
-                if entry:
-                    return entry
-        return None
+        parts = self._parts if part is None else self._parts[part : part + 1]
+        return next((entry for one in parts if (entry := one.by_uid(uid))), None)
 
 
 @dataclass(frozen=True)
@@ -137,5 +133,5 @@ class _IndexPart:
         return entry if entry and entry.uid == uid else None
 
     def _entry(self, row: int) -> Entry:
-        columns = (self.batch.column(name)[row].as_py() for name in ("doc_uid", "url", "shard", "row"))
-        return Entry(*columns, part=self.name)
+        uid, url, shard, place = (self.batch.column(name)[row].as_py() for name in ("doc_uid", "url", "shard", "row"))
+        return Entry(uid, url, shard, place, self.name)

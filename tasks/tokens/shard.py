@@ -93,6 +93,15 @@ def parse_shard_name(name: str) -> tuple[str, str]:
     return source, split
 
 
+def part_number(name: str) -> int:
+    """Returns the number of the part of documents that a shard was made from.
+
+    >>> part_number("my-site-heldout-00003-000")
+    3
+    """
+    return int(name.rsplit("-", 2)[1])
+
+
 def write_shard(file: BinaryIO, shelf: Shelf, fmt: TokenFormat) -> None:
     """Writes one shard; equal documents give equal bytes."""
     schema = fmt.schema()

@@ -17,7 +17,7 @@ from tasks.tokens.bpe import load
 from tasks.tokens.config import EncodeConfig, TokenizerConfig
 from tasks.tokens.encode import run
 from tasks.tokens.index import DocumentIndex
-from tasks.tokens.shard import HELDOUT, SPLITS, Shard, ShardSet, Shelf, TokenFormat, write_shard
+from tasks.tokens.shard import HELDOUT, SPLITS, Shard, ShardSet, Shelf, TokenFormat, part_number, write_shard
 from tests.corpora import corpus, documents_in, kept_document, tokens_in
 
 
@@ -63,7 +63,7 @@ def test_the_index_finds_every_document_by_url_and_by_id(tmp_path: Path) -> None
         assert len(entries) == (2 if row["url"] == rows[0]["url"] else 1)
         entry = index.by_uid(bytes.fromhex(row["id"]))
         assert entry in entries
-        assert entry == index.by_uid(entry.uid, entry.part)
+        assert entry == index.by_uid(entry.uid, part_number(entry.shard))
         assert shards.shard(entry.shard).uid(entry.row) == entry.uid
         assert entry.uid.hex() in made.documents.table(f"kept/{entry.part}.parquet").column("id").to_pylist()
     assert index.by_url("https://nowhere.org/") == []
