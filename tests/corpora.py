@@ -11,6 +11,7 @@ import pyarrow as pa
 from tasks.artifact import Address, Artifact
 from tasks.commit import commit
 from tasks.config import Config
+from tasks.consolidate.stage import REJECTED
 from tasks.documents import DOCUMENT, document_id
 from tasks.stage import Output, Report, part_names
 from tasks.store import Store
@@ -58,15 +59,20 @@ def corpus(count: int = 120) -> list[dict]:
     return rows
 
 
-def documents_in(folder: Path, rows: Iterable[dict], parts: int = 2, name: str = "test/documents") -> Artifact:
-    """Commits rows as a `documents` artifact."""
-    output = Output(Store(str(folder)), Address(name, "dev"), "by-hand")
-    rows = list(rows)
+def documents_in(folder: Path, rows: Iterable[dict], parts: int = 2, rejected: Iterable[dict] = ()) -> Artifact:
+    """Commits rows as the artifact test/documents."""
+    return by_hand(folder, "documents", parts, {"kept": (_KEPT, list(rows)), "rejected": (REJECTED, list(rejected))})
+
+
+def by_hand(folder: Path, kind: str, parts: int, tables: dict[str, tuple[pa.Schema, list[dict]]]) -> Artifact:
+    """Commits tables as the artifact test/<kind>, each row in a part that its id decides."""
+    output = Output(Store(str(folder)), Address(f"test/{kind}", "dev"), "by-hand")
     for index, part_name in enumerate(part_names(parts)):
-        with output.part(part_name) as part:
-            mine = sorted((row for row in rows if int(row["id"], 16) % parts == index), key=lambda row: row["id"])
-            part.count_in(len(mine))
-            part.table("kept", pa.Table.from_pylist(mine, schema=_KEPT))
+        with output.part(part_name, conserved=False) as part:
+            for name, (schema, rows) in tables.items():
+                mine = [row for row in rows if int(row.get("id", "0"), 16) % parts == index]
+                mine.sort(key=lambda row: row.get("id", row["url"]))
+                part.table(name, pa.Table.from_pylist(mine, schema=schema))
     return commit(output, "by hand", 1, Config(), [], Report())
 
 
@@ -85,9 +91,10 @@ def tokens_in(
     encode: EncodeConfig | None = None,
     seq_len: int = 32,
 ) -> Made:
-    """Runs tokenizer, encode and pack over documents; artifacts are called test/<kind>."""
+    """Runs tokenizer, encode and pack over test/documents, made of `rows` if need be; makes artifacts test/<kind>."""
     run = partial(run_stage_in, folder, workers=workers)
-    documents = documents_in(folder, corpus() if rows is None else rows, parts)
+    made = Artifact.find(Store(str(folder)), Address("test/documents", "dev"))
+    documents = made or documents_in(folder, corpus() if rows is None else rows, parts)
     inputs = {"documents": documents}
     tokenizer = run("tasks.tokens.bpe", TokenizerConfig(vocab_size=300), inputs, kind="tokenizer")
     inputs = {**inputs, "tokenizer": tokenizer}
