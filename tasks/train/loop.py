@@ -23,7 +23,7 @@ from tasks.train.batches import Batch, Batches
 from tasks.train.config import TrainSpec
 from tasks.train.loss import IGNORED, head_cross_entropy
 from tasks.train.metrics import MetricsWriter
-from tasks.train.model import Transformer, build
+from tasks.train.model import Transformer, build, parameter_counts
 from tasks.train.optim import AdamW, clip, learning_rate
 from tasks.train.ranks import Ranks, tree_sum
 
@@ -62,6 +62,9 @@ class Trainer:
             )
         self.numbers = range(microbatches)[ranks.rank :: ranks.world]
         self._resume()
+        if ranks.rank == 0:
+            counts = parameter_counts(self.run.model, self.batches.vocab_size)
+            log.info("%s parameters, %d steps, %d ranks", f"{counts['total']:,}", self.run.steps, ranks.world)
 
     def train(self) -> None:
         """Trains to the last step.

@@ -83,8 +83,8 @@ def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path) -> TrainSpec:
     return TrainSpec(
         run=config,
         weights=weights,
-        shards=tuple(sorted(map(str, _local(inputs["shards"], scratch / "input" / "shards").glob("*.arrow")))),
-        plan=str(_local(inputs["plan"], scratch / "input" / "plan")),
+        shards=tuple(sorted(map(str, _local(inputs["shards"], "shards/", scratch / "input" / "shards").iterdir()))),
+        plan=str(_local(inputs["plan"], "", scratch / "input" / "plan")),
         out=str(scratch),
     )
 
@@ -104,14 +104,14 @@ def describe_run(spec: TrainSpec, summary: dict[str, Any], shards: ShardSet) -> 
     }
 
 
-def _local(artifact: Artifact, folder: Path) -> Path:
-    """Fills `folder` with links to the artifact's files under their own names, and returns it.
+def _local(artifact: Artifact, prefix: str, folder: Path) -> Path:
+    """Fills `folder` with links to the artifact's files under `prefix`, by their own names, and returns it.
 
     A file that was fetched from a remote store has another name, and a shard's name is its file's.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for file in artifact.files():
+    for file in artifact.files(prefix):
         (folder / Path(file).name).symlink_to(artifact.local(file))
     return folder
 
