@@ -83,7 +83,8 @@ class GopherQuality(Filter):
     def _words(self, view: "View") -> str | None:
         # The shared split holds words only; this rule is about what stands between them.
         tokens = view.text.split()
-        if sum(any(map(str.isalpha, token)) for token in tokens) < self.min_alphabetic * len(tokens):
+        without = sum(1 for token in tokens if not token[0].isalpha() and not any(map(str.isalpha, token)))
+        if len(tokens) - without < self.min_alphabetic * len(tokens):
             return "few_letters"
         if view.found.get("language", "en") not in self.english:
             return None

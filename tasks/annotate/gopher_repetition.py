@@ -4,7 +4,8 @@ Used by the stage through the catalogue. Source of every rule and limit: Rae et 
 "Repetition removal", table A1. Shares of characters are of the whole text, white space and punctuation included.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -50,7 +51,7 @@ class GopherRepetition(Filter):
         """See `Filter.verdict`."""
         if not view.words:
             return None
-        reason = self._blocks(view) or self._top_ngram(view) or self._duplicate_ngrams(view)
+        reason = self._blocks(view) or self._ngrams(view)
         return f"gopher_repetition_{reason}" if reason else None
 
     def _blocks(self, view: "View") -> str | None:
@@ -65,15 +66,13 @@ class GopherRepetition(Filter):
                 return f"duplicate_{name}_chars"
         return None
 
-    def _top_ngram(self, view: "View") -> str | None:
-        for size, share in sorted(self.max_top_ngram.items()):
-            if _top_ngram_chars(view, size) > share * len(view.text):
+    def _ngrams(self, view: "View") -> str | None:
+        total = len(view.text)
+        for repeats in repeated_ngrams(view, max((*self.max_top_ngram, *self.max_duplicate_ngrams), default=0)):
+            size = repeats.size
+            if size in self.max_top_ngram and repeats.top_chars > self.max_top_ngram[size] * total:
                 return f"top_{size}gram"
-        return None
-
-    def _duplicate_ngrams(self, view: "View") -> str | None:
-        for size, chars in _duplicate_ngram_chars(view, sorted(self.max_duplicate_ngrams)):
-            if chars > self.max_duplicate_ngrams[size] * len(view.text):
+            if size in self.max_duplicate_ngrams and repeats.later_chars > self.max_duplicate_ngrams[size] * total:
                 return f"duplicate_{size}grams"
         return None
 
@@ -88,53 +87,54 @@ def _repeated(blocks: Sequence[str]) -> list[str]:
     return repeated
 
 
-def _top_ngram_chars(view: "View", size: int) -> int:
-    """Characters of the most frequent n-gram, its spaces included, times how often it stands there."""
-    import numpy as np
+@dataclass(frozen=True)
+class Repeats:
+    """What stands more than once among the n-grams of one size, in characters.
 
-    from tasks.text import rolled
+    `top_chars`: the most frequent n-gram with its inner spaces, times its count; of equally frequent ones, the first.
+    `later_chars`: words inside n-grams that stood before, each word once, without spaces.
+    """
 
-    hashes = rolled(view.word_hashes, size)
-    if not len(hashes):
-        return 0
-    _, first, counts = np.unique(hashes, return_index=True, return_counts=True)
-    most = int(counts.max())
-    if most == 1:
-        return 0
-    start = int(first[counts == most].min())
-    return most * (int(view.word_lengths[start : start + size].sum()) + size - 1)
+    size: int
+    top_chars: int
+    later_chars: int
 
 
-def _duplicate_ngram_chars(view: "View", sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Characters covered by n-grams that stood before, for each n of `sizes` (ascending).
+def repeated_ngrams(view: "View", largest: int) -> Iterator[Repeats]:
+    """Yields the repeats for n = 2, 3, ... up to `largest`, as long as there are any.
 
-    An n-gram can only be a repeat where its first n-1 words are one, so each size looks at few places beyond the first.
+    An n-gram repeats only where the (n-1)-gram at the same place does, so each size looks at few places of the one
+    before: all sizes together cost little more than the first.
     """
     import numpy as np
 
-    from tasks.text import rolled
+    from tasks.text import extended
 
-    found: list[tuple[int, int]] = []
-    places: NDArray[np.int64] | None = None
-    for size in sizes:
-        hashes = rolled(view.word_hashes, size)
-        places = np.arange(len(hashes)) if places is None else places[places < len(hashes)]
-        if not len(places):
-            break
-        _, inverse, counts = np.unique(hashes[places], return_inverse=True, return_counts=True)
-        places = places[counts[inverse] > 1]
-        later = places[_is_later(hashes[places])]
-        steps = np.zeros(len(view.words) + 1, dtype=np.int64)
-        np.add.at(steps, later, 1)
-        np.add.at(steps, later + size, -1)
-        found.append((size, int(view.word_lengths[np.cumsum(steps[:-1]) > 0].sum())))
-    return found
+    words = view.word_hashes
+    places: NDArray[np.int64] = np.arange(len(words))
+    runs = words
+    for size in range(2, largest + 1):
+        inside = places + size <= len(words)
+        places = places[inside]
+        runs = extended(runs[inside], words[places + size - 1])
+        order = np.argsort(runs, kind="stable")
+        opens = np.ones(len(runs), dtype=bool)
+        opens[1:] = runs[order[1:]] != runs[order[:-1]]
+        counts = np.diff(np.flatnonzero(opens), append=len(runs))
+        if not (counts > 1).any():
+            return
+        most = int(counts.max())
+        start = int(places[order[opens][counts == most]].min())
+        top = most * (int(view.word_lengths[start : start + size].sum()) + size - 1)
+        yield Repeats(size, top, _covered(view, places[order[~opens]], size))
+        kept = np.sort(order[np.repeat(counts > 1, counts)])
+        places, runs = places[kept], runs[kept]
 
 
-def _is_later(hashes: "NDArray[np.uint64]") -> "NDArray[np.bool_]":
-    """True where the same value stands at an earlier index."""
+def _covered(view: "View", starts: "NDArray[np.int64]", size: int) -> int:
+    """Characters of the words inside the runs of `size` words that begin at `starts`, each word once."""
     import numpy as np
 
-    later = np.ones(len(hashes), dtype=bool)
-    later[np.unique(hashes, return_index=True)[1]] = False
-    return later
+    steps = np.bincount(starts, minlength=len(view.words) + 1)
+    steps -= np.bincount(starts + size, minlength=len(view.words) + 1)
+    return int(view.word_lengths[np.cumsum(steps[:-1]) > 0].sum())

@@ -7,7 +7,7 @@ place; the other records (request, metadata, warcinfo) describe rows and are non
 import base64
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import BinaryIO
 
@@ -67,11 +67,11 @@ def read_warc(file: BinaryIO, name: str, source: str, config: ExtractConfig) -> 
 def _row(captured: Captured, name: str, source: str, config: ExtractConfig) -> Row:
     record, payload = captured.record, captured.payload
     url = (record.headers.get("WARC-Target-URI") or "").strip("<> ")
-    http = {key.lower(): value for key, value in record.http_headers.to_tuples()} if record.is_http else {}
+    http = _Headers(record.http_headers.to_tuples() if record.is_http else ())
     return Row(
         url=url,
         source=source,
-        content=partial(_content, payload, http, url, config),
+        content=partial(_content, payload, http, config),
         payload_digest=payload_digest(payload),
         record_id=(record.record_id or "").strip("<>"),
         fetched_at=record.record_date,
@@ -107,11 +107,24 @@ def _refusal(captured: Captured, url: str) -> str:
     return "robots_txt" if re.fullmatch(r"https?://[^/?#]+/robots\.txt", url) else ""
 
 
-def _content(payload: bytes, http: dict[str, str], url: str, config: ExtractConfig) -> Content:
-    if config.honour_noindex and forbids_index(http.get("x-robots-tag", "")):
+class _Headers:
+    """HTTP headers, names in any case, a name perhaps several times."""
+
+    def __init__(self, sent: Iterable[tuple[str, str]]) -> None:
+        self._sent = [(name.lower(), value) for name, value in sent]
+
+    def all(self, name: str) -> list[str]:
+        return [value for sent, value in self._sent if sent == name]
+
+    def last(self, name: str) -> str:
+        return (self.all(name) or [""])[-1]
+
+
+def _content(payload: bytes, http: _Headers, config: ExtractConfig) -> Content:
+    if config.honour_noindex and any(map(forbids_index, http.all("x-robots-tag"))):
         raise Rejected("noindex")
-    data = _body(payload, http.get("content-encoding", ""), config.max_payload_bytes)
-    declared = http.get("content-type", "")
+    data = _body(payload, ",".join(http.all("content-encoding")), config.max_payload_bytes)
+    declared = http.last("content-type")
     kind = declared.partition(";")[0].strip().lower() or _sniffed(data)
     if kind not in _HTML_TYPES and kind != "text/plain":
         raise Rejected(mime_reason(kind))
@@ -124,7 +137,7 @@ def _content(payload: bytes, http: dict[str, str], url: str, config: ExtractConf
     page = read_page(text, comments=config.comments, min_main_share=config.min_main_share)
     if page.noindex and config.honour_noindex:
         raise Rejected("noindex")
-    return Content(page.text, page.title, page.language or http.get("content-language", "")[:35])
+    return Content(page.text, page.title, page.language or http.last("content-language")[:35])
 
 
 def _body(payload: bytes, coding: str, limit: int) -> bytes:

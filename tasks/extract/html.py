@@ -49,6 +49,8 @@ _FLAT = frozenset(
 )
 _LONG_TAG = re.compile(r"<[a-zA-Z][^>]{50000,}")
 _NOINDEX = frozenset(("noindex", "none"))
+# Directives that take a value after a colon, and so look like the name of a crawler.
+_WITH_VALUE = frozenset(("unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"))
 _SPACE = re.compile(r"\s+")
 
 
@@ -112,39 +114,41 @@ def _text(tree: HTMLTree, *, main: bool, comments: bool) -> str:
 def forbids_index(directives: str) -> bool:
     """Tells whether a robots meta tag or X-Robots-Tag header asks not to be indexed.
 
-    A header may address one crawler ("otherbot: noindex"); such a directive is not meant for us and is
-    passed over.
+    A header may begin with the name of the one crawler it is meant for ("otherbot: noindex, nofollow"); unless that is
+    "*", it is passed over. Source: Google, "Robots meta tag, data-nosnippet, and X-Robots-Tag specifications".
     """
-    for directive in directives.lower().split(","):
-        agent, colon, rest = directive.partition(":")
-        if (directive if not colon else rest if agent.strip() == "*" else "").strip() in _NOINDEX:
-            return True
-    return False
+    first, colon, rest = directives.lower().partition(":")
+    agent = first.strip()
+    if colon and agent not in _WITH_VALUE and "," not in agent:
+        directives = rest if agent == "*" else ""
+    return any(directive.strip() in _NOINDEX for directive in directives.lower().split(","))
 
 
 def _refuse_bombs(html: str) -> None:
-    if _nesting_bound(html) > MAX_DEPTH and _nesting(html) > MAX_DEPTH:
+    if _start_tags(html) > MAX_DEPTH and _nesting(html) > MAX_DEPTH:
         raise Rejected("nesting")
-    if any(
-        tag.group().count("=") > MAX_ATTRIBUTES or len(tag.group().split()) > MAX_ATTRIBUTES
-        for tag in _LONG_TAG.finditer(html)
-    ):
-        raise Rejected("attributes")
+    for tag in _LONG_TAG.finditer(html):
+        if tag.group().count("=") > MAX_ATTRIBUTES or len(tag.group().split()) > MAX_ATTRIBUTES:
+            raise Rejected("attributes")
 
 
-def _nesting_bound(html: str) -> int:
-    """Upper bound of the nesting depth, counting every start tag as if it nested: 0.07 ms per page."""
+def _start_tags(html: str) -> int:
+    """Number of start tags, an upper bound of the nesting: 0.05 ms per page, and most pages need no closer look."""
     data = np.frombuffer(html.encode("utf-8", "replace"), np.uint8)
-    opening = np.flatnonzero(data[:-1] == ord("<"))
-    following = data[opening + 1]
-    step = np.where(following == ord("/"), -1, np.where((following | 32) >= ord("a"), 1, 0))
-    return int(np.cumsum(step).max(initial=0))
+    following = data[np.flatnonzero(data[:-1] == ord("<")) + 1] | 32
+    return int(np.count_nonzero((following >= ord("a")) & (following <= ord("z"))))
 
 
 def _nesting(html: str) -> int:
+    """Depth of nesting, where an end tag without its start tag closes nothing."""
     depth = deepest = 0
-    for end, name in _TAG.findall(html):
-        if name.lower() not in _FLAT:
-            depth = max(0, depth - 1) if end else depth + 1
-            deepest = max(deepest, depth)
+    unclosed: dict[str, int] = {}
+    for end, written in _TAG.findall(html):
+        name = written.lower()
+        if name in _FLAT or (end and not unclosed.get(name)):
+            continue
+        step = -1 if end else 1
+        unclosed[name] = unclosed.get(name, 0) + step
+        depth += step
+        deepest = max(deepest, depth)
     return deepest

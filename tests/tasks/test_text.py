@@ -6,6 +6,8 @@ import unicodedata
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tasks import text
 
@@ -46,9 +48,13 @@ def test_words_follow_the_script(given: str, expected: list[str]) -> None:
     assert text.words(given) == expected
 
 
-def test_the_ascii_shortcut_splits_as_the_general_pattern_does() -> None:
-    sample = "".join(map(chr, range(128))) * 3 + " plain words, 12_3"
-    assert text.words(sample) == text.words(sample + " \u00e9")[:-1]
+@given(st.text())
+def test_the_shortcut_splits_as_the_general_pattern_does(sample: str) -> None:
+    assert text.words(sample) == text.words(sample + " \u0e01")[:-1]
+
+
+def test_no_break_spaces_become_spaces() -> None:
+    assert text.clean("a\u00a0b\u202fc \u00a0\n\u00a0d") == "a b c\n d"
 
 
 def test_lines_and_paragraphs_leave_blanks_out() -> None:

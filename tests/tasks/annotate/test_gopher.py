@@ -1,9 +1,12 @@
 """Contract of the Gopher filters: for each rule a text that stays and a text that goes."""
 
+import random
+from collections import Counter
+
 import pytest
 
 from tasks.annotate.gopher_quality import GopherQuality
-from tasks.annotate.gopher_repetition import GopherRepetition
+from tasks.annotate.gopher_repetition import GopherRepetition, repeated_ngrams
 from tasks.annotate.view import View
 
 PROSE = (
@@ -141,14 +144,18 @@ def duplicate_chars_slowly(words: list[str], size: int) -> int:
     return sum(len(words[place]) for place in covered)
 
 
+def top_chars_slowly(words: list[str], size: int) -> int:
+    grams = Counter(tuple(words[start : start + size]) for start in range(len(words) - size + 1))
+    gram, count = grams.most_common(1)[0] if grams else ((), 0)
+    return count * len(" ".join(gram)) if count > 1 else 0
+
+
 def test_the_pruned_search_finds_what_the_plain_one_finds() -> None:
-    import random
-
-    from tasks.annotate.gopher_repetition import _duplicate_ngram_chars
-
     draw = random.Random(4)
     for length in (0, 3, 9, 40, 200, 1000):
-        words = [f"w{draw.randint(0, 6)}" for _ in range(length)]
-        found = dict(_duplicate_ngram_chars(View(" ".join(words)), range(5, 11)))
-        for size in range(5, 11):
-            assert found.get(size, 0) == duplicate_chars_slowly(words, size), (length, size)
+        words = [f"w{draw.randint(0, 16)}" for _ in range(length)]
+        found = {repeats.size: repeats for repeats in repeated_ngrams(View(" ".join(words)), 10)}
+        for size in range(2, 11):
+            later, top = (found[size].later_chars, found[size].top_chars) if size in found else (0, 0)
+            assert later == duplicate_chars_slowly(words, size), (length, size)
+            assert top == top_chars_slowly(words, size), (length, size)

@@ -93,7 +93,10 @@ def test_robots_directives_for_another_crawler_are_passed_over() -> None:
     assert forbids_index("noarchive, NoIndex")
     assert forbids_index("*: none")
     assert not forbids_index("otherbot: noindex")
-    assert not forbids_index("unavailable_after: 2030-01-01, nofollow")
+    assert not forbids_index("otherbot: nofollow, noindex")
+    assert forbids_index("unavailable_after: 2030-01-01, noindex")
+    assert forbids_index("noarchive, max-snippet: 5, noindex")
+    assert not forbids_index("max-snippet:-1, nofollow")
 
 
 @pytest.mark.parametrize(
@@ -101,6 +104,8 @@ def test_robots_directives_for_another_crawler_are_passed_over() -> None:
     [
         ("<div>" * 100_000 + "deep", "nesting"),
         ("<ul><li>" * 100_000, "nesting"),
+        ("<div></x>" * 100_000, "nesting"),
+        ("</div>" * 100_000 + "<div>" * 100_000, "nesting"),
         ("<p " + " ".join(f"a{i}=1" for i in range(100_000)) + ">wide</p>", "attributes"),
     ],
 )
