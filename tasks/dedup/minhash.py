@@ -6,8 +6,6 @@ one multiply-add over a block of shingles per permutation, then one minimum per 
 150 MB of text per second once the shingles are there (`benchmarks/minhash.py`); splitting into words bounds the stage.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,22 +26,22 @@ class MinHasher:
         self._a = draw.randint(0, 1 << 31, permutations, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
         self._b = draw.randint(0, 1 << 32, permutations, dtype=np.uint32)
 
-    def signatures(self, texts: Sequence[NDArray[np.uint64]]) -> NDArray[np.uint32]:
+    def signatures(self, shingles: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.uint32]:
         """Returns the signatures of many texts.
 
         Args:
-            texts: the shingle hashes of each text (repeats allowed), spread evenly over 64 bits.
+            shingles: the hashes of all texts, one text after the other (repeats allowed), spread evenly over 64 bits.
+            counts: shape (texts,), how many of them each text has.
 
         Returns:
-            uint32 array of shape (len(texts), permutations); a text without shingles has the largest value throughout.
+            uint32 array of shape (texts, permutations); a text without shingles has the largest value throughout.
         """
-        made = np.full((len(texts), len(self._a)), np.iinfo(np.uint32).max, dtype=np.uint32)
-        sizes = np.fromiter((len(text) for text in texts), dtype=np.int64, count=len(texts))
-        filled = np.flatnonzero(sizes)
-        for block in _blocks(filled, sizes):
-            hashes = _finalise(np.concatenate([texts[index] for index in block]))
-            starts = np.concatenate(([0], np.cumsum(sizes[block])[:-1]))
-            self._minima(hashes, starts, block, made)
+        made = np.full((len(counts), len(self._a)), np.iinfo(np.uint32).max, dtype=np.uint32)
+        starts = np.cumsum(counts) - counts
+        for rows in _blocks(counts):
+            begin = starts[rows[0]]
+            hashes = _finalise(shingles[begin : starts[rows[-1]] + counts[rows[-1]]])
+            self._minima(hashes, starts[rows] - begin, rows, made)
         return made
 
     def _minima(
@@ -76,11 +74,12 @@ def band_keys(signatures: NDArray[np.uint32], bands: int, rows: int) -> NDArray[
     return keys
 
 
-def _blocks(filled: NDArray[np.int64], sizes: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Cuts the texts into runs of about `_BLOCK` shingles; a longer text is a run of its own."""
+def _blocks(counts: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Cuts the texts that have shingles into runs of about `_BLOCK` of them; a longer text may end a run."""
+    filled = np.flatnonzero(counts)
     if len(filled) == 0:
         return []
-    before = np.cumsum(sizes[filled]) - sizes[filled]
+    before = np.cumsum(counts[filled]) - counts[filled]
     return np.split(filled, np.flatnonzero(np.diff(before // _BLOCK)) + 1)
 
 

@@ -6,23 +6,21 @@ text without words) and one column `band_<n>` per band. That is about 200 bytes 
 `stage`, and kept in the artifact: comparing with a later crawl needs no text again.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.artifact import Artifact
-from tasks.dedup.config import DedupConfig, MinhashConfig
+from tasks.dedup.config import DedupConfig
 from tasks.dedup.exact import KEY_BYTES, text_key
 from tasks.dedup.minhash import MinHasher, band_keys
+from tasks.dedup.shingle import batches, shingle
 from tasks.documents import same_rows
 from tasks.part import Part
-from tasks.text import normalise, shingles
+from tasks.text import normalise
 
 FOLDER = "signatures"
-_BATCH = 1024  # texts whose shingles are in memory at once
 
 
 def path_of(part_name: str) -> str:
@@ -63,14 +61,10 @@ def _sign(texts: pa.ChunkedArray, config: DedupConfig) -> tuple[list[bytes | Non
     hasher = MinHasher(settings.permutations, settings.seed)
     keys: list[bytes | None] = []
     bands = [np.empty((0, settings.bands if config.near else 0), dtype=np.uint64)]
-    for start in range(0, len(texts), _BATCH):
-        normalised = [normalise(text) for text in texts.slice(start, _BATCH).to_pylist()]
+    for batch in batches(texts.to_pylist()):
+        normalised = [normalise(text) for text in batch]
         keys += [text_key(text) for text in normalised]
         if config.near:
-            bands.append(_bands(normalised, settings, hasher))
+            signatures = hasher.signatures(*shingle(normalised, settings.shingle))
+            bands.append(band_keys(signatures, settings.bands, settings.rows))
     return keys, np.concatenate(bands) if config.near else np.empty((len(keys), 0), dtype=np.uint64)
-
-
-def _bands(normalised: Sequence[str], settings: MinhashConfig, hasher: MinHasher) -> NDArray[np.uint64]:
-    signatures = hasher.signatures([shingles(text.split(), settings.shingle) for text in normalised])
-    return band_keys(signatures, settings.bands, settings.rows)

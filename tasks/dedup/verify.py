@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from tasks.artifact import Artifact
 from tasks.dedup.config import DedupConfig
+from tasks.dedup.shingle import batches as runs
+from tasks.dedup.shingle import shingle
 from tasks.part import Part
 from tasks.store import Store
-from tasks.text import normalise, shingles
+from tasks.text import normalise
 
 VERIFIED = pa.schema(
     [
@@ -31,9 +33,13 @@ VERIFIED = pa.schema(
 )
 
 
-def shingle_set(text: str, size: int) -> NDArray[np.uint64]:
-    """Returns the distinct shingles of a text, sorted."""
-    return np.unique(shingles(normalise(text).split(), size))
+def shingle_sets(texts: Sequence[str], size: int) -> list[NDArray[np.uint64]]:
+    """Returns the distinct shingles of each text, sorted."""
+    found: list[NDArray[np.uint64]] = []
+    for batch in runs(texts):
+        hashes, counts = shingle([normalise(text) for text in batch], size)
+        found += [np.unique(one) for one in np.split(hashes, np.cumsum(counts)[:-1])]
+    return found
 
 
 def jaccard(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> float:
@@ -67,8 +73,7 @@ class Texts:
             if len(here) == 0:
                 continue
             texts = self.extracted.table(file, columns=["text"]).column("text").take(pa.array(here - start))
-            for row, text in zip(here.tolist(), texts, strict=True):
-                found[row] = shingle_set(text.as_py(), size)
+            found.update(zip(here.tolist(), shingle_sets(texts.to_pylist(), size), strict=True))
         return found
 
     def part_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -16,9 +16,13 @@ def hashes(label: str, count: int) -> np.ndarray:
     return np.frombuffer(raw, dtype=np.uint64)
 
 
+def sign(texts: list[np.ndarray], permutations: int = 128, seed: int = 1) -> np.ndarray:
+    return MinHasher(permutations, seed).signatures(np.concatenate(texts), np.array([len(text) for text in texts]))
+
+
 def test_signatures_are_those_of_datasketch_value_for_value() -> None:
     texts = [hashes("short", 1), hashes("a", 700), hashes("long", 150_000), hashes("b", 3)]
-    made = MinHasher(128, seed=7).signatures(texts)
+    made = sign(texts, 128, seed=7)
     for text, signature in zip(texts, made, strict=True):
         theirs = MinHash(128, seed=7, hashfunc=lambda value: int(value) >> 32)
         theirs.update_batch(text)
@@ -29,7 +33,7 @@ def test_the_share_of_equal_values_estimates_the_similarity_without_bias() -> No
     errors = []
     for trial in range(200):
         common, left, right = (hashes(f"{trial} {side}", size) for side, size in (("c", 240), ("l", 30), ("r", 30)))
-        one, two = MinHasher(128, 1).signatures([np.concatenate([common, left]), np.concatenate([common, right])])
+        one, two = sign([np.concatenate([common, left]), np.concatenate([common, right])])
         errors.append(np.mean(one == two) - 0.8)
     # One estimate has a standard deviation of sqrt(0.8 * 0.2 / 128) = 0.035, the mean of 200 of 0.0025.
     assert abs(np.mean(errors)) < 4 * 0.0025
@@ -38,14 +42,14 @@ def test_the_share_of_equal_values_estimates_the_similarity_without_bias() -> No
 
 def test_a_signature_depends_neither_on_its_neighbours_nor_on_repeats() -> None:
     text = hashes("t", 500)
-    alone = MinHasher(64, 1).signatures([text])
-    among = MinHasher(64, 1).signatures([hashes("x", 90_000), np.tile(text, 3)[::-1], np.empty(0, np.uint64)])
+    alone = sign([text])
+    among = sign([hashes("x", 90_000), np.tile(text, 3)[::-1], np.empty(0, np.uint64)])
     assert np.array_equal(alone[0], among[1])
     assert set(among[2]) == {np.iinfo(np.uint32).max}
 
 
 def test_band_keys_are_equal_exactly_where_all_rows_of_the_band_are() -> None:
-    one = MinHasher(32, 1).signatures([hashes("t", 50)])
+    one = sign([hashes("t", 50)], 32)
     two = one.copy()
     two[0, 9] ^= 1
     assert (band_keys(one, 4, 8) == band_keys(two, 4, 8)).tolist() == [[True, False, True, True]]
