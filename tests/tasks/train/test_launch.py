@@ -81,7 +81,7 @@ def test_no_trainer_outlives_a_parent_that_was_killed(made: Made, tmp_path: Path
 
 
 def test_a_killed_rank_resumes_and_ends_with_the_same_bytes(made: Made, tmp_path: Path) -> None:
-    settings = {"steps": 400, "checkpoint_every": 20, "milestones": 1}
+    settings = {"steps": 120, "checkpoint_every": 20, "milestones": 1}
     whole, broken = (small_spec(made, tmp_path / name, **settings) for name in ("whole", "broken"))
     train_local(whole, lambda step, values: None, 1)
 
@@ -94,7 +94,7 @@ def test_a_killed_rank_resumes_and_ends_with_the_same_bytes(made: Made, tmp_path
     train_local(broken, kill_once, 1)
     assert killed
     assert "resumed at step" in (tmp_path / "broken" / LOG).read_text()
-    final = f"checkpoints/{checkpoint.name_of(400)}/*"
+    final = f"checkpoints/{checkpoint.name_of(120)}/*"
     assert digests(tmp_path / "whole", final) == digests(tmp_path / "broken", final) != {}
 
 

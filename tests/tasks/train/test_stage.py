@@ -1,0 +1,93 @@
+"""The stage: what it leaves, and that a kill leaves no trace in it."""
+
+import hashlib
+import io
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.artifact import Address, Artifact
+from tasks.store import Store
+from tasks.tokens.order import Order
+from tasks.tokens.plan import Plan
+from tasks.train import model_file
+from tasks.train.config import TrainConfig
+from tests.conftest import run_stage_in
+from tests.corpora import Made
+from tests.tasks.train.small_run import small_config
+
+STAGE = "tasks.train.stage"
+RUN = """
+import sys
+from tasks.artifact import Address, Artifact
+from tasks.store import Store
+from tasks.train.config import TrainConfig
+from tests.conftest import run_stage_in
+source, folder, config = sys.argv[1:]
+inputs = {role: Artifact.open_at(Store(source), Address(f"test/{role}", "dev")) for role in ("shards", "plan")}
+run_stage_in(folder, "tasks.train.stage", TrainConfig.model_validate_json(config), inputs, kind="checkpoint")
+"""
+
+
+def train(made: Made, folder: Path, config: TrainConfig) -> Artifact:
+    inputs = {"shards": made.shards, "plan": made.plan}
+    return run_stage_in(folder, STAGE, config, inputs, kind="checkpoint")  # type: ignore[arg-type]
+
+
+def contents(artifact: Artifact) -> dict[str, str]:
+    return {path: hashlib.sha256(artifact.read(path)).hexdigest() for path in artifact.files()}
+
+
+@pytest.fixture(scope="module")
+def trained(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return train(made, tmp_path_factory.mktemp("trained"), small_config())
+
+
+def test_the_artifact_holds_the_milestones_and_what_trace_needs(made: Made, trained: Artifact) -> None:
+    files = ("model.safetensors", "optimizer.safetensors", "state.json")
+    milestones = [f"checkpoints/step-{step:08d}/{file}" for step in (6, 12) for file in files]
+    assert trained.files() == sorted([*milestones, "loss.parquet", "model.json", "run.json"])
+    run = json.loads(trained.read("run.json"))
+    assert run["checkpoint_steps"] == [6, 12]
+    assert run["weights"].keys() == {"code", "my-books", "web"}
+    order = Order(Plan.open(made.plan).sequences, run["weights"], run["batch_size"], run["seed"])
+    assert len(order.batch(run["steps"] - 1)) == 4
+    assert trained.record.metrics["steps"] == 12
+
+
+def test_the_loss_table_has_a_row_per_step_and_no_clock(trained: Artifact) -> None:
+    table = pq.read_table(io.BytesIO(trained.read("loss.parquet")))
+    assert table.column_names == ["step", "loss", "lr", "grad_norm", "tokens"]
+    assert table["step"].to_pylist() == list(range(12))
+    assert table["loss"][-1].as_py() < table["loss"][0].as_py()
+
+
+def test_the_model_is_what_its_description_says(made: Made, trained: Artifact) -> None:
+    weights = trained.local("checkpoints/step-00000012/model.safetensors")
+    model, held = model_file.load_model(Path(trained.local("model.json")), Path(weights))
+    assert held["parameters"]["total"] == sum(p.numel() for p in model.parameters())
+    tokenizer = hashlib.sha256(made.tokenizer.read("tokenizer.json")).hexdigest()
+    assert (held["seq_len"], held["tokenizer_sha256"]) == (32, tokenizer)
+
+
+def test_a_stage_killed_in_the_middle_ends_with_the_same_bytes(made: Made, tmp_path: Path) -> None:
+    config = small_config(steps=60, checkpoint_every=10)
+    whole = train(made, tmp_path / "whole", config)
+    command = [sys.executable, "-c", RUN, made.shards.store.root, str(tmp_path / "broken"), config.model_dump_json()]
+    stage = subprocess.Popen(command)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "broken").glob("**/checkpoints/step-00000020/state.json")):
+        assert time.monotonic() < deadline
+        assert stage.poll() is None, "the stage ended before it could be killed"
+        time.sleep(0.01)
+    stage.kill()
+    stage.wait()
+    assert Artifact.find(Store(str(tmp_path / "broken")), Address("test/checkpoint", "dev")) is None
+    broken = train(made, tmp_path / "broken", config)
+    assert contents(whole) == contents(broken)
+    assert whole.record.content == broken.record.content
