@@ -2,7 +2,8 @@
 
 Checked twice: the literal or name in a canonical URL before anything is sent, and every answer of the resolver, whose
 checked address is the one connected to, so that a name cannot change its mind in between (DNS rebinding).
-Ranges: IANA special-purpose registries (RFC 6890), by `ipaddress.is_global`, plus translations that hide another address.
+Ranges: IANA special-purpose registries (RFC 6890), by `ipaddress.is_global`, plus
+translations that hide another address.
 """
 
 import ipaddress

@@ -23,7 +23,10 @@ _FLAT = frozenset(
     b"area base br col dd dt embed hr img input li link meta option p param source td th tr track wbr".split()
 )
 _TAG = re.compile(rb"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
-_HREF = re.compile(rb"""<a\s[^<>]{0,2000}?href\s{0,9}=\s{0,9}("[^"<>]{0,4096}"|'[^'<>]{0,4096}'|[^\s<>"']{1,4096})""", re.I)
+# Every repetition is bounded: on hostile input an unbounded one is quadratic.
+_HREF = re.compile(
+    rb"""<a\s[^<>]{0,2000}?href\s{0,9}=\s{0,9}("[^"<>]{0,4096}"|'[^'<>]{0,4096}'|[^\s<>"']{1,4096})""", re.I
+)
 _REL_NOFOLLOW = re.compile(r"(?:^|\s)(?:nofollow|ugc|sponsored)(?:\s|$)", re.I)
 
 

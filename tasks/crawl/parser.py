@@ -1,19 +1,25 @@
 """Reads pages under a time limit: small ones in this process, large ones in a child that can be killed.
 
-Used by fetch. What makes a parser slow is quadratic in the page's size: below 256 KiB the worst page known takes
-0.3 s, above it minutes. 99 % of real pages are small, so the price of the child (about 1 ms per page) is rarely paid.
+Used by fetch; run as `python -m tasks.crawl.parser` it is that child. What makes a parser slow is quadratic in the
+page's size: below 256 KiB the worst page known takes 0.3 s, above it minutes. 99 % of real pages are small, so the
+price of the child (about 1 ms per page) is rarely paid.
 """
 
 import asyncio
-import multiprocessing
+import os
+import pickle
 import resource
-from multiprocessing.connection import Connection
-from typing import Any
+import struct
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO
 
 from tasks.crawl.links import Directives, Page, read_page
 
 INLINE_BYTES = 256 << 10
 _MEMORY = 2 << 30
+_START_S = 60.0
+_LENGTH = struct.Struct(">Q")
 
 
 class Parser:
@@ -27,8 +33,7 @@ class Parser:
     def __init__(self, agent: str, timeout_s: float = 5.0) -> None:
         self._agent = agent
         self._timeout_s = timeout_s
-        self._child: Any = None
-        self._pipe: Connection | None = None
+        self._child: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
 
     async def read(self, html: bytes, url: str, headers: Directives) -> Page | None:
@@ -36,48 +41,61 @@ class Parser:
         if len(html) <= INLINE_BYTES:
             return read_page(html, url, self._agent, headers)
         async with self._lock:
-            return await asyncio.to_thread(self._in_child, html, url, headers)
-
-    def close(self) -> None:
-        """Ends the child process."""
-        if self._child is not None:
-            self._child.kill()
-            self._child.join()
-        if self._pipe is not None:
-            self._pipe.close()
-        self._child = self._pipe = None
-
-    def _in_child(self, html: bytes, url: str, headers: Directives) -> Page | None:
-        try:
-            pipe = self._started()
-            pipe.send((html, url, headers))
-            if pipe.poll(self._timeout_s):
-                page: Page = pipe.recv()
+            try:
+                child = await self._started()
+                page: Page | None = await asyncio.wait_for(
+                    _ask(child, (html, url, self._agent, headers)), self._timeout_s
+                )
                 return page
-        except (EOFError, OSError):
-            pass
-        self.close()
-        return None
+            except (TimeoutError, OSError, EOFError):
+                await self._end()
+                return None
 
-    def _started(self) -> Connection:
-        if self._pipe is None:
-            # "spawn": a fork of a process with threads and an event loop is not safe.
-            context = multiprocessing.get_context("spawn")
-            self._pipe, theirs = context.Pipe()
-            self._child = context.Process(target=_serve, args=(theirs, self._agent), daemon=True)
-            self._child.start()
-            theirs.close()
-            # The first answer tells that the child is up: its start must not count against a page.
-            self._pipe.recv()
-        return self._pipe
+    async def close(self) -> None:
+        """Ends the child process."""
+        async with self._lock:
+            await self._end()
+
+    async def _started(self) -> asyncio.subprocess.Process:
+        if self._child is None:
+            root = str(Path(__file__).parents[2])
+            path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+            self._child = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "tasks.crawl.parser"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+            # The start of the child must not count against the page.
+            await asyncio.wait_for(_ask(self._child, None), _START_S)
+        return self._child
+
+    async def _end(self) -> None:
+        if self._child is not None:
+            if self._child.returncode is None:
+                self._child.kill()
+            await self._child.wait()
+            self._child = None
 
 
-def _serve(pipe: Connection, agent: str) -> None:
+async def _ask(child: asyncio.subprocess.Process, question: Any) -> Any:
+    if child.stdin is None or child.stdout is None:
+        raise EOFError("the parser has no pipes")
+    data = pickle.dumps(question)
+    child.stdin.write(_LENGTH.pack(len(data)) + data)
+    await child.stdin.drain()
+    (length,) = _LENGTH.unpack(await child.stdout.readexactly(_LENGTH.size))
+    return pickle.loads(await child.stdout.readexactly(length))
+
+
+def _serve(questions: BinaryIO, answers: BinaryIO) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-    pipe.send("ready")
-    while True:
-        try:
-            html, url, headers = pipe.recv()
-        except EOFError:
-            return
-        pipe.send(read_page(html, url, agent, headers))
+    while head := questions.read(_LENGTH.size):
+        question = pickle.loads(questions.read(_LENGTH.unpack(head)[0]))
+        data = pickle.dumps(None if question is None else read_page(*question))
+        answers.write(_LENGTH.pack(len(data)) + data)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    _serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -16,14 +16,16 @@ from email.utils import parsedate_to_datetime
 from tasks.crawl.config import CrawlConfig, is_loopback
 
 MAX_RETRY_AFTER_S = 24 * 3600.0
-# A Crawl-delay above this is taken as this: a host that wants less than a page per five minutes gets just that.
-MAX_CRAWL_DELAY_S = 300.0
+MAX_CRAWL_DELAY_S = 24 * 3600.0
 _SMALLEST_BACKOFF_S = 0.05
 
 
 @dataclass
 class Host:
-    """One host as this fetch task knows it. Times are in seconds of the monotonic clock."""
+    """One host as this fetch task knows it; times are in seconds, `next_at` on the monotonic clock.
+
+    `given_up` is the reason why the rest of the host waits for the next cycle, or "".
+    """
 
     authority: str
     floor_s: float
@@ -31,6 +33,7 @@ class Host:
     latency_s: float | None = None
     crawl_delay_s: float = 0.0
     failures: int = 0
+    given_up: str = ""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def delay(self, latency_factor: float) -> float:
@@ -108,7 +111,7 @@ def retry_after(value: str | None, now: Callable[[], datetime] = lambda: datetim
 
 
 def crawl_delay(value: float | None) -> float:
-    """Returns a Crawl-delay in seconds within 0 .. 300; 0 when there is none or it is no number."""
+    """Returns a Crawl-delay in seconds within 0 .. 24 h; 0 when there is none or it is no number."""
     if value is None or not math.isfinite(value) or value < 0:
         return 0.0
     return min(value, MAX_CRAWL_DELAY_S)

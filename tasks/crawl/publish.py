@@ -1,0 +1,86 @@
+"""Stage `publish`: one artifact that names every WARC file of a crawl cycle, with one index over all of them.
+
+Reads the segments. Writes `manifest.parquet` (archive.MANIFEST_SCHEMA) and `index.cdxj`. Read by extract and trace. The
+WARC files stay where fetch has put them: publishing costs no copy.
+"""
+
+import contextlib
+import heapq
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.archive import INDEX as INDEX_FILE
+from tasks.archive import MANIFEST, MANIFEST_SCHEMA
+from tasks.artifact import Artifact
+from tasks.crawl.config import CrawlConfig
+from tasks.crawl.segment import INDEX, WARC
+from tasks.engine import Engine
+from tasks.errors import InputError
+from tasks.stage import Inputs, Output, Report
+
+VERSION = 1
+
+
+def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
+    """Writes manifest and index.
+
+    Raises:
+        InputError: no segment holds a capture.
+    """
+    segments = inputs.many("segments")
+    rows = [row for segment in segments for row in _files(segment)]
+    captures = sum(row["records"] for row in rows)
+    if not captures:
+        names = ", ".join(str(segment.address) for segment in segments)
+        raise InputError(
+            f"the crawl captured nothing: {names} hold no page",
+            "read the rejected reasons in their records and correct [crawl] seeds",
+        )
+    if "manifest" not in output.committed:
+        with output.part("manifest") as part:
+            part.count_in(captures)
+            part.count_out(captures)
+            with part.file(MANIFEST, rows=len(rows)) as file:
+                pq.write_table(pa.Table.from_pylist(rows, schema=MANIFEST_SCHEMA), file, compression="zstd")
+            with part.file(INDEX_FILE, rows=captures) as file:
+                for line in _index(segments):
+                    file.write(line.encode())
+    size = sum(row["bytes"] for row in rows)
+    return Report({"pages": float(captures), "warc_bytes": float(size)}, note=f"{captures} pages in {len(rows)} files")
+
+
+def _files(segment: Artifact) -> Iterator[dict[str, Any]]:
+    for part in segment.parts:
+        for entry in part.files:
+            if entry.path.startswith(WARC):
+                yield {
+                    "segment": str(segment.address),
+                    "path": f"{segment.address.path}/{entry.path}",
+                    "sha256": entry.sha256,
+                    "bytes": entry.bytes,
+                    "records": part.rows_out,
+                }
+
+
+def _index(segments: list[Artifact]) -> Iterator[str]:
+    """Yields the lines of all indexes in one order, with file names relative to the store."""
+    with contextlib.ExitStack() as stack:
+        files = [
+            _lines(io.TextIOWrapper(stack.enter_context(segment.open(path)), "utf-8"), segment)
+            for segment in segments
+            for path in segment.files(INDEX)
+        ]
+        yield from heapq.merge(*files)
+
+
+def _lines(file: io.TextIOWrapper, segment: Artifact) -> Iterator[str]:
+    for line in file:
+        where, when, fields = line.split(" ", 2)
+        entry = json.loads(fields)
+        entry["filename"] = f"{segment.address.path}/{entry['filename']}"
+        yield f"{where} {when} {json.dumps(entry, ensure_ascii=True)}\n"

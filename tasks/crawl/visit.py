@@ -1,0 +1,229 @@
+"""One visit to one URL: rules, turn, request, what the answer means, and what is kept.
+
+Used by fetch. Every URL ends as exactly one `Outcome`.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from tasks.archive import decode
+from tasks.crawl.address import refusal
+from tasks.crawl.client import Answer, Client, FetchError, Headers
+from tasks.crawl.config import CrawlConfig
+from tasks.crawl.fetchlog import (
+    GONE,
+    NOT_MODIFIED,
+    REDIRECT_PERMANENT,
+    REDIRECT_TEMPORARY,
+    RETRY,
+    SUCCESS,
+    Outcome,
+)
+from tasks.crawl.frontier import Visit
+from tasks.crawl.host_rules import UNAVAILABLE, HostRules
+from tasks.crawl.links import Directives, Page, directives
+from tasks.crawl.parser import Parser
+from tasks.crawl.politeness import Host, Politeness, retry_after
+from tasks.crawl.segment import Segment
+from tasks.crawl.url import Scope, authority, canonical, key
+from tasks.crawl.waves import Candidate
+
+log = logging.getLogger("sluice.crawl")
+
+TRIES = 3
+HOST_FAILURES = 6
+HOST_GIVEN_UP = "host_unreachable"
+_TRANSIENT = frozenset({"timeout", "connect", "protocol", "dns"})
+_HTML = ("text/html", "application/xhtml+xml", "")
+
+
+class Visitor:
+    """Visits URLs and hands every outcome on.
+
+    Args:
+        config: the crawl's settings.
+        client: sends requests.
+        politeness: the hosts' clocks.
+        rules: robots.txt by origin.
+        scope: outlinks outside it are not kept.
+        segment: takes captures.
+        done: called once per URL with its outcome.
+    """
+
+    def __init__(
+        self,
+        config: CrawlConfig,
+        client: Client,
+        politeness: Politeness,
+        rules: HostRules,
+        parser: Parser,
+        scope: Scope,
+        segment: Segment,
+        done: Callable[[Candidate, Outcome], None],
+    ) -> None:
+        self._config = config
+        self._client = client
+        self._politeness = politeness
+        self._rules = rules
+        self._parser = parser
+        self._scope = scope
+        self._segment = segment
+        self._done = done
+        self._tries: dict[str, int] = {}
+
+    async def visit(self, host: Host, candidate: Candidate) -> Visit:
+        """Tries one URL; the outcome goes to `done` unless the visit has to be made again."""
+        reason = host.given_up or refusal(candidate.url, allow_loopback=self._config.allow_loopback)
+        if reason:
+            return self._end(candidate, RETRY if host.given_up else GONE, reason)
+        if not self._rules.known(candidate.url):
+            await self._rules.look_up(candidate.url)
+            return Visit.AGAIN
+        reason = self._rules.verdict(candidate.url)
+        if reason:
+            return self._end(candidate, RETRY if reason == UNAVAILABLE else GONE, reason)
+        fetched_at = datetime.now(UTC)
+        try:
+            async with self._politeness.turn(host):
+                fetched_at = datetime.now(UTC)
+                answer = await self._client.get(
+                    candidate.url,
+                    limit=self._config.max_body_bytes,
+                    wanted=self._wanted,
+                    headers=_conditions(candidate),
+                )
+        except FetchError as error:
+            return self._failed(host, candidate, error.reason, str(error), None)
+        if answer.status in (429, 503):
+            pause = retry_after(answer.header("retry-after"))
+            return self._failed(host, candidate, f"http_{answer.status}", "", pause, answer.status)
+        self._politeness.succeeded(host)
+        self._tries.pop(candidate.url, None)
+        try:
+            outcome = await self._judged(candidate, answer, fetched_at)
+        except (ValueError, LookupError, ArithmeticError, RecursionError, TypeError) as error:
+            log.exception("the answer of %s cannot be processed", candidate.url)
+            outcome = _outcome(candidate, GONE, "poison", True, error=f"{type(error).__name__}: {error}")
+        self._done(candidate, outcome)
+        return Visit.DONE
+
+    def _wanted(self, status: int, headers: Headers) -> bool:
+        return status == 200 and _mime(headers) in ("", *self._config.mime_types)
+
+    def _end(self, candidate: Candidate, status: str, reason: str) -> Visit:
+        self._done(candidate, _outcome(candidate, status, reason, False))
+        return Visit.UNASKED
+
+    def _failed(
+        self,
+        host: Host,
+        candidate: Candidate,
+        reason: str,
+        detail: str,
+        asked_pause: float | None,
+        http_status: int | None = None,
+    ) -> Visit:
+        transient = http_status is not None or reason in _TRANSIENT
+        if transient:
+            pause = self._politeness.failed(host, asked_pause)
+            tries = self._tries[candidate.url] = self._tries.get(candidate.url, 0) + 1
+            patient = pause <= self._config.max_backoff_s
+            if not patient or host.failures >= HOST_FAILURES:
+                host.given_up = HOST_GIVEN_UP
+                log.warning("%s is left for the next cycle: %s %s", host.authority, reason, detail)
+            elif tries < TRIES:
+                return Visit.AGAIN
+        status = RETRY if transient else GONE
+        outcome = _outcome(candidate, status, reason, True, error=detail[:500])
+        self._done(candidate, replace(outcome, http_status=http_status))
+        return Visit.DONE
+
+    async def _judged(self, candidate: Candidate, answer: Answer, fetched_at: datetime) -> Outcome:
+        """Returns what an answer means; writes it to the segment if it is kept."""
+        outcome = replace(
+            _outcome(candidate, GONE, f"http_{answer.status}", True),
+            http_status=answer.status,
+            mime=_mime(answer.headers),
+            bytes=len(answer.body),
+            fetched_at=fetched_at,
+            etag=(answer.header("etag") or "")[:1000],
+            last_modified=(answer.header("last-modified") or "")[:100],
+        )
+        if answer.status == 304 and candidate.earlier is not None:
+            return self._revisited(candidate, answer, outcome)
+        if 300 <= answer.status < 400:
+            return _redirected(candidate, answer, outcome)
+        if answer.status >= 500 or answer.status == 408:
+            return replace(outcome, status=RETRY)
+        if answer.status != 200:
+            return outcome
+        if not self._wanted(answer.status, answer.headers):
+            return replace(outcome, reason="mime")
+        return await self._kept(candidate, answer, outcome)
+
+    async def _kept(self, candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
+        page = await self._read(candidate, answer, outcome.mime)
+        if page is None:
+            return replace(outcome, reason="unparsable")
+        links = tuple(link for link in page.links if self._scope.covers(link))
+        if page.noindex:
+            return replace(outcome, reason="noindex", outlinks=links)
+        kept = replace(outcome, status=SUCCESS, reason="", outlinks=links)
+        return self._segment.capture(candidate, answer, kept)
+
+    async def _read(self, candidate: Candidate, answer: Answer, mime: str) -> Page | None:
+        said = directives(answer.all("x-robots-tag"), self._config.user_agent)
+        if mime not in _HTML:
+            return Page((), said.noindex)
+        body = decode(answer.body, ",".join(answer.all("content-encoding")), self._config.max_body_bytes)
+        if not body.data:
+            return Page((), said.noindex)
+        return await self._parser.read(body.data, candidate.url, Directives(said.noindex, said.nofollow))
+
+    def _revisited(self, candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
+        # A 304 may leave the validators out; those we sent still hold.
+        known = replace(
+            outcome,
+            status=NOT_MODIFIED,
+            reason="",
+            etag=outcome.etag or candidate.etag,
+            last_modified=outcome.last_modified or candidate.last_modified,
+        )
+        return self._segment.revisit(candidate, answer, known)
+
+
+def _redirected(candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
+    location = answer.header("location")
+    target = canonical(location, candidate.url) if location else None
+    if target is None:
+        return replace(outcome, reason="redirect_broken")
+    permanent = answer.status in (301, 308)
+    status = REDIRECT_PERMANENT if permanent else REDIRECT_TEMPORARY
+    return replace(outcome, status=status, reason="redirect", redirect=target)
+
+
+def _outcome(candidate: Candidate, status: str, reason: str, requested: bool, error: str = "") -> Outcome:
+    return Outcome(
+        key=key(candidate.url),
+        url=candidate.url,
+        host=authority(candidate.url),
+        depth=candidate.depth,
+        status=status,
+        reason=reason,
+        requested=requested,
+        error=error,
+    )
+
+
+def _conditions(candidate: Candidate) -> dict[str, str]:
+    if candidate.earlier is None:
+        return {}
+    validators = {"If-None-Match": candidate.etag, "If-Modified-Since": candidate.last_modified}
+    return {name: value for name, value in validators.items() if value}
+
+
+def _mime(headers: Headers) -> str:
+    value = next((value for name, value in headers if name.lower() == "content-type"), "")
+    return value.partition(";")[0].strip().lower()
