@@ -11,12 +11,11 @@ A mixture is promoted only if the paired interval against the current one exclud
 Where the recipe says `canary.ask_human`, a person approves the decision in the Airflow UI before it is published.
 """
 
-from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG
 
 from operators.assets import asset
 from operators.forms import dag_settings
-from operators.gate import CanaryGate
+from operators.gate import CanaryApproval, CanaryGate
 from operators.places import training_operator
 from operators.recipes import recipes_for
 from operators.stage import MembersOperator, StageOperator
@@ -29,7 +28,7 @@ for recipe in recipes_for("canary"):
         recipe,
         "canary",
         __doc__,
-        stages=["arms", "canary", "decide"],
+        stages=STAGES,
         schedule=[asset(recipe.name, "tokens")],
         form=FORM,
     )
@@ -48,9 +47,5 @@ for recipe in recipes_for("canary"):
         )
         canary >> decide >> gate
         if recipe.canary.ask_human:
-            approve = ApprovalOperator(
-                task_id="approve",
-                subject=f"{recipe.name}: may the large model be trained on the decided mixture?",
-                body="{{ ti.xcom_pull('decide') | tojson(indent=2) }}",
-            )
+            approve = CanaryApproval(task_id="approve", recipe=recipe.name, decided=decide.output)
             decide >> approve >> gate

@@ -1,24 +1,48 @@
-"""CanaryGate: says in the log what the canaries decided, and lets training begin by publishing the mixture.
+"""The end of the canary DAG: a person may veto the decision, then the gate publishes the mixture.
 
-Used at the end of the `canary` DAG. The decision itself is an artifact (`mixture`), made by the stage `decide`: the
-gate decides nothing, it is the one place where a decision leaves the DAG. Where the recipe asks for a human, an
-approval task stands before it.
+Used by the `canary` DAG file. The decision itself is an artifact (`mixture`), made by the stage `decide`: nothing is
+decided here. The gate is the one place where a decision leaves the DAG, so that training waits for the person, too.
 """
 
 import json
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
 from operators.links import ArtifactLink, MlflowLink
 from operators.results import announce
 from operators.runs import fails_at_once, run_of
-from tasks.recipe import find_recipe
+from tasks.recipe import Recipe, find_recipe
+
+
+class CanaryApproval(ApprovalOperator):  # type: ignore[misc]
+    """Shows the report to a person and waits; "Reject" skips the gate, and nothing is trained on.
+
+    Args:
+        recipe: name of the recipe.
+        decided: the XCom of the stage `decide`.
+    """
+
+    template_fields: ClassVar[Sequence[str]] = (*ApprovalOperator.template_fields, "recipe", "decided")
+
+    def __init__(self, *, recipe: str, decided: Any, **kwargs: Any) -> None:
+        subject = f"{recipe}: may the large model be trained on this mixture?"
+        super().__init__(**{"subject": subject, **kwargs})
+        self.recipe = recipe
+        self.decided = decided
+
+    def execute(self, context: Any) -> Any:
+        """Puts the report into the question and gives the worker back until it is answered."""
+        with fails_at_once():
+            recipe = find_recipe(self.recipe)
+            self.body = read(run_of(recipe, context).recipe(recipe), self.decided["address"], "report.md")
+        return super().execute(context)
 
 
 class CanaryGate(BaseOperator):  # type: ignore[misc]
-    """Publishes the decided mixture.
+    """Says in the log what was decided and why, and publishes the mixture.
 
     Args:
         recipe: name of the recipe.
@@ -36,42 +60,25 @@ class CanaryGate(BaseOperator):  # type: ignore[misc]
         self.result: dict[str, Any] = {}
 
     def execute(self, context: Any) -> dict[str, Any]:
-        """Logs the decision and tells the outlets; returns what was decided."""
+        """Returns {address, weights, promoted, reason}."""
         with fails_at_once():
             recipe = find_recipe(self.recipe)
             run = run_of(recipe, context)
-            decision = read_decision(run.recipe(recipe), self.decided["address"])
-        self.log.info("%s", in_words(decision))
+            decision = json.loads(read(run.recipe(recipe), self.decided["address"], "mixture.json"))
         self.result = self.decided
+        self.log.info("%s", decision["reason"])
+        self.log.info(
+            "weights: %s", ", ".join(f"{name} {share:.3f}" for name, share in sorted(decision["weights"].items()))
+        )
         announce(context, self.outlets, self.decided, run)
-        return {"address": self.decided["address"], **decision}
+        kept = {name: decision[name] for name in ("weights", "promoted", "reason")}
+        return {"address": self.decided["address"], **kept}
 
 
-def read_decision(recipe: Any, address: str) -> dict[str, Any]:
-    """Returns `mixture.json` of the artifact at `address`; raises InputError when it is gone."""
+def read(recipe: Recipe, address: str, file: str) -> str:
+    """Returns a text file of the artifact at `address`; raises InputError when the artifact is gone."""
+    # Imported here, because artifacts bring pyarrow and the DAG file must not.
     from tasks.artifact import Address, Artifact
     from tasks.runner import open_store
 
-    artifact = Artifact.open_at(open_store(recipe), Address.parse(address))
-    decision: dict[str, Any] = json.loads(artifact.read("mixture.json"))
-    return decision
-
-
-def in_words(decision: dict[str, Any]) -> str:
-    """Says a decision in one line: which arm trains on, and why.
-
-    >>> in_words({"promoted": True, "winner": "arm-2", "current": "arm-0", "interval": [0.01, 0.03],
-    ...           "weights": {"web": 0.7, "docs": 0.3}})
-    'Promoted arm-2 over arm-0: bits per byte lower by 0.0100 to 0.0300. Weights: docs 0.300, web 0.700.'
-    >>> in_words({"promoted": False, "winner": "arm-2", "current": "arm-0", "interval": [-0.01, 0.03],
-    ...           "weights": {"web": 1.0}})
-    'Kept arm-0: arm-2 is not surely better, the paired difference is -0.0100 to 0.0300. Weights: web 1.000.'
-    """
-    low, high = decision["interval"]
-    weights = ", ".join(f"{source} {share:.3f}" for source, share in sorted(decision["weights"].items()))
-    winner, current = decision["winner"], decision["current"]
-    if decision["promoted"]:
-        said = f"Promoted {winner} over {current}: bits per byte lower by {low:.4f} to {high:.4f}"
-    else:
-        said = f"Kept {current}: {winner} is not surely better, the paired difference is {low:.4f} to {high:.4f}"
-    return f"{said}. Weights: {weights}."
+    return Artifact.open_at(open_store(recipe), Address.parse(address)).read(file).decode()

@@ -1,0 +1,24 @@
+"""Tells Airflow about the Sluice page. The only file here that Airflow's plugin loader may see (see .airflowignore).
+
+Loaded by every Airflow process, each task included, so it imports nothing: the page's code comes with its first
+request, which only the API server gets.
+"""
+
+from typing import Any
+
+from airflow.plugins_manager import AirflowPlugin
+
+
+async def page(scope: Any, receive: Any, send: Any) -> None:
+    """The page as an ASGI application."""
+    from sluice_ui.app import app
+
+    await app(scope, receive, send)
+
+
+class SluicePlugin(AirflowPlugin):
+    """Adds "Sluice" to the navigation."""
+
+    name = "sluice"
+    fastapi_apps = [{"app": page, "url_prefix": "/sluice", "name": "Sluice"}]
+    external_views = [{"name": "Sluice", "href": "/sluice/", "destination": "nav", "url_route": "sluice"}]

@@ -1,0 +1,91 @@
+"""The routes of the Sluice page, each behind Airflow's own login.
+
+Mounted at /sluice by `sluice_plugin`. Airflow does not protect what a plugin mounts: the application asks for a
+logged-in user on every route, and a recipe is shown only to those who may read its DAGs. FastAPI's own pages (schema,
+docs) would escape that and are switched off.
+"""
+
+from collections.abc import Callable
+from typing import Annotated
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep, get_user
+from fastapi import Depends, FastAPI, HTTPException, Query
+from fastapi.responses import HTMLResponse
+
+from sluice_ui import pages
+from sluice_ui.html import HEADERS
+from tasks.errors import InputError, SluiceError
+from tasks.ledger import Ledger
+from tasks.recipe import Recipe, find_recipe, recipe_files
+from tasks.runner import open_store
+
+app = FastAPI(dependencies=[Depends(get_user)], openapi_url=None, docs_url=None, redoc_url=None)
+
+_NAME = r"[a-z][a-z0-9_]*(-[a-z0-9_]+)*"
+_VERSION = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
+Name = Annotated[str, Query(pattern=f"^{_NAME}$", max_length=100)]
+Version = Annotated[str, Query(pattern=f"^{_VERSION}$", max_length=100)]
+
+
+@app.get("/")
+def index(user: GetUserDep) -> HTMLResponse:
+    """All recipes that the user may see."""
+    return _page(lambda: pages.recipes([recipe for recipe in _known() if _may_read(recipe.name, user)]))
+
+
+@app.get("/recipe/{recipe}")
+def recipe_run(recipe: str, version: Version, user: GetUserDep) -> HTMLResponse:
+    """One version of a recipe."""
+    return _page(lambda: pages.run(_readable(recipe, user), version))
+
+
+@app.get("/artifact/{address:path}")
+def artifact(address: str, user: GetUserDep) -> HTMLResponse:
+    """One artifact, by name@version. Found by looking it up in the ledger, so no path can be made of it."""
+    recipe = _readable(address.partition("/")[0], user)
+    return _page(lambda: pages.artifact_page(Ledger(open_store(recipe), recipe.name), address))
+
+
+@app.get("/corpus")
+def corpus(recipe: Name, version: Version, user: GetUserDep) -> HTMLResponse:
+    """Samples of a corpus."""
+    return _page(lambda: pages.corpus(_readable(recipe, user), version))
+
+
+@app.get("/trace")
+def trace(
+    recipe: Name, version: Version, user: GetUserDep, what: Annotated[str, Query(max_length=4000)] = ""
+) -> HTMLResponse:
+    """What became of a page, or what a step was made of."""
+    return _page(lambda: pages.trace(_readable(recipe, user), version, what))
+
+
+def _known() -> list[Recipe]:
+    found = []
+    for path in recipe_files():
+        try:
+            found.append(Recipe.load(path))
+        except SluiceError:
+            continue  # Airflow shows it as an import error
+    return found
+
+
+def _may_read(recipe: str, user: object) -> bool:
+    details = DagDetails(id=f"{recipe}.corpus")
+    return bool(get_auth_manager().is_authorized_dag(method="GET", details=details, user=user))
+
+
+def _readable(recipe: str, user: object) -> Recipe:
+    # The same answer whether the recipe is missing or forbidden: names are not to be guessed.
+    if recipe not in {path.stem for path in recipe_files()} or not _may_read(recipe, user):
+        raise HTTPException(404, "no such recipe, or you may not read its DAGs")
+    return find_recipe(recipe)
+
+
+def _page(make: Callable[[], str]) -> HTMLResponse:
+    try:
+        return HTMLResponse(make(), headers=HEADERS)
+    except InputError as error:
+        raise HTTPException(404, str(error)) from None

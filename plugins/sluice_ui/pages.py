@@ -1,0 +1,214 @@
+"""What the pages say: recipes, one run of a recipe, one artifact, samples of the corpus, a trace.
+
+Reads artifacts through the ledger. A page shows whatever is there: half a pipeline is shown as half a pipeline.
+"""
+
+import json
+from collections import defaultdict
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sluice_ui.html import Markup, bar, form, join, link, outside, page, table, text
+from tasks.artifact import Artifact
+from tasks.errors import InputError
+from tasks.ledger import Ledger
+from tasks.recipe import Recipe
+from tasks.runner import TRACKING, open_store
+
+ROOT = "/sluice"
+SAMPLE = 20
+EXCERPT = 400
+
+
+def recipes(known: list[Recipe]) -> str:
+    """Lists the recipes, each with the versions there are."""
+    rows = []
+    for recipe in known:
+        versions = versions_of(Ledger(open_store(recipe), recipe.name))
+        links = join(
+            join([link(version, f"{ROOT}/recipe/{recipe.name}", version=version), " "]) for version in versions
+        )
+        rows.append([recipe.name, links or text("nothing made yet"), recipe.schedule or "by hand"])
+    return page("Sluice", ROOT, table(["recipe", "versions, newest first", "crawl"], rows))
+
+
+def run(recipe: Recipe, version: str) -> str:
+    """Shows one version of a recipe: funnel, mixture, artifacts, and boxes to look further."""
+    ledger = Ledger(open_store(recipe), recipe.name)
+    artifacts = [artifact for artifact in ledger if artifact.address.version == version]
+    held = {artifact.address.name.removeprefix(f"{recipe.name}/"): artifact for artifact in artifacts}
+    hidden = {"recipe": recipe.name, "version": version}
+    return page(
+        f"{recipe.name} {version}",
+        ROOT,
+        Markup("<h2>Trace a page or a step</h2>"),
+        form(f"{ROOT}/trace", "what", "", "Trace", **hidden),
+        Markup('<p class="quiet">a URL, a document id, or a training step as step:120</p>'),
+        Markup("<h2>Crawl</h2>"),
+        _hosts(held),
+        Markup("<h2>Funnel</h2>"),
+        _funnel(held.get("documents")),
+        Markup("<p>") if "documents" in held else "",
+        link("Look at documents, kept and rejected", f"{ROOT}/corpus", **hidden) if "documents" in held else "",
+        Markup("<h2>Mixture</h2>"),
+        _mixture(held.get("mixture")),
+        Markup("<h2>Artifacts</h2>"),
+        table(["artifact", "stage", "finished", "#seconds", "#rows in", "#rows out", "#rejected", "#bytes", "MLflow"],
+              [_line(artifact) for artifact in artifacts]),
+    )  # fmt: skip
+
+
+def artifact_page(ledger: Ledger, address: str) -> str:
+    """Shows one artifact: what it was made from and with, and what was made from it."""
+    artifact = ledger.find(address)
+    record = artifact.record
+    drift = {line.partition(":")[0]: line for line in ledger.drift(address)}
+    inputs = [
+        [ref.role, _to(ref.address), ref.content[:12], drift.get(ref.role, "as it was read")] for ref in record.inputs
+    ]
+    facts = [
+        ["fingerprint", record.fingerprint],
+        ["content", record.content],
+        ["stage", f"{record.stage}, version {record.stage_version}"],
+        ["code", ", ".join(f"{name} {value}" for name, value in sorted(record.code.items()))],
+        ["host", ", ".join(f"{name} {value}" for name, value in sorted(record.host.items()))],
+        ["made", f"{record.started:%Y-%m-%d %H:%M:%S} to {record.finished:%H:%M:%S} UTC"],
+        ["rows", f"{record.rows_in:,} in, {record.rows_out:,} out, {sum(record.rejected.values()):,} rejected"],
+        ["bytes", record.bytes],
+        ["note", record.note],
+        ["MLflow", _mlflow(artifact)],
+    ]
+    numbers = sorted({**record.metrics, **{f"rejected: {k}": v for k, v in record.rejected.items()}}.items())
+    return page(
+        address,
+        ROOT,
+        table(["", ""], facts),
+        Markup("<h2>Made from</h2>"),
+        table(["role", "artifact", "content", "now"], inputs),
+        Markup("<h2>Used by</h2>"),
+        table(["artifact"], [[_to(one)] for one in ledger.descendants(address)]),
+        Markup("<h2>Numbers</h2>"),
+        table(["", "#"], numbers),
+        Markup("<h2>Settings</h2>"),
+        Markup(f"<pre>{text(json.dumps(record.config, indent=2, ensure_ascii=False))}</pre>"),
+    )
+
+
+def corpus(recipe: Recipe, version: str) -> str:
+    """Shows the beginning of some documents, kept and rejected."""
+    ledger = Ledger(open_store(recipe), f"{recipe.name}/documents")
+    documents = ledger.find(f"{recipe.name}/documents@{version}")
+    kept = _rows(documents, "kept/", ["title", "url", "source", "quality_score", "text"])
+    lost = _rows(documents, "rejected/", ["url", "source", "reason", "reasons"])
+    return page(
+        f"{recipe.name} {version}: documents",
+        ROOT,
+        Markup("<h2>Kept</h2>"),
+        table(["document", "source", "#quality", "text"],
+              [[_titled(row), row["source"], row["quality_score"], _excerpt(row["text"])] for row in kept]),
+        Markup("<h2>Rejected</h2>"),
+        table(["url", "source", "reason", "all reasons"],
+              [[row["url"], row["source"], row["reason"], ", ".join(row["reasons"])] for row in lost]),
+    )  # fmt: skip
+
+
+def trace(recipe: Recipe, version: str, what: str) -> str:
+    """Shows what became of a page, or what a step was made of."""
+    from tasks.trace import trace as traced
+    from tasks.trace_text import render
+
+    try:
+        said = render(traced(open_store(recipe), recipe.name, version, what.strip()))
+    except InputError as error:
+        said = str(error)
+    again = form(f"{ROOT}/trace", "what", what, "Trace", recipe=recipe.name, version=version)
+    back = link(f"{recipe.name} {version}", f"{ROOT}/recipe/{recipe.name}", version=version)
+    return page(f"Trace: {what}", ROOT, back, again, Markup(f"<pre>{text(said)}</pre>"))
+
+
+def versions_of(ledger: Ledger) -> list[str]:
+    """Returns the versions in a ledger, the one finished last first."""
+    last = {artifact.address.version: artifact.record.finished for artifact in ledger}
+    return sorted(last, key=lambda version: last[version], reverse=True)
+
+
+def _line(artifact: Artifact) -> list[object]:
+    record = artifact.record
+    seconds = (record.finished - record.started).total_seconds()
+    rejected = sum(record.rejected.values())
+    finished = f"{record.finished:%Y-%m-%d %H:%M:%S}"
+    return [_to(record.artifact), record.stage, finished, round(seconds, 1), record.rows_in, record.rows_out, rejected,
+            record.bytes, _mlflow(artifact)]  # fmt: skip
+
+
+def _to(address: str) -> Markup:
+    return text(address) if address.startswith("external:") else link(address, f"{ROOT}/artifact/{address}")
+
+
+def _mlflow(artifact: Artifact) -> Markup:
+    try:
+        return outside("run", json.loads(artifact.read(TRACKING))["url"])
+    except FileNotFoundError:
+        return Markup("")
+
+
+def _funnel(documents: Artifact | None) -> Markup:
+    if documents is None or "funnel.parquet" not in documents.files():
+        return Markup('<p class="quiet">no documents yet</p>')
+    rows = documents.table("funnel.parquet").to_pylist()
+    all_of: dict[str, int] = defaultdict(int)
+    for row in rows:
+        all_of[row["source"]] += row["documents"]
+    lines = []
+    for row in rows:
+        share = row["documents"] / max(all_of[row["source"]], 1)
+        drawn = join([bar(share, lost=row["step"] != "kept"), f" {share:.1%}"])
+        lines.append([row["source"], row["step"], row["reason"] or "kept", row["documents"], row["bytes"], drawn])
+    return table(["source", "step", "reason", "#documents", "#bytes", "share of the source"], lines)
+
+
+def _mixture(mixture: Artifact | None) -> Markup:
+    if mixture is None:
+        return Markup('<p class="quiet">not decided yet</p>')
+    decision = json.loads(mixture.read("mixture.json"))
+    weights = [[name, share, bar(share)] for name, share in sorted(decision["weights"].items())]
+    return join([Markup("<p>"), decision.get("reason", ""), table(["source", "#weight", ""], weights)])
+
+
+def _hosts(held: dict[str, Artifact]) -> Markup:
+    segments = [[name, a.record] for name, a in sorted(held.items()) if name.startswith("segment/")]
+    rows = [
+        [name, record.rows_in, record.rows_out, ", ".join(f"{k} {v:,}" for k, v in sorted(record.rejected.items())),
+         round(record.rows_out / max((record.finished - record.started).total_seconds(), 1e-9), 1)]
+        for name, record in segments
+    ]  # fmt: skip
+    return table(["partition", "#in", "#captured", "not captured", "#pages per second"], rows)
+
+
+def _rows(artifact: Artifact, prefix: str, columns: list[str]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for path in artifact.files(prefix):
+        with artifact.open(path) as file:
+            parquet = pq.ParquetFile(file)
+            for batch in parquet.iter_batches(batch_size=SAMPLE, columns=columns):
+                rows += _short(batch).to_pylist()
+                if len(rows) >= SAMPLE:
+                    return rows[:SAMPLE]
+    return rows
+
+
+def _short(batch: Any) -> Any:
+    if "text" not in batch.schema.names:
+        return batch
+    at = batch.schema.get_field_index("text")
+    return batch.set_column(at, "text", pc.utf8_slice_codeunits(batch.column("text"), 0, EXCERPT))
+
+
+def _titled(row: dict[str, Any]) -> Markup:
+    return join([row["title"] or "(no title)", Markup("<br>"), row["url"]])
+
+
+def _excerpt(said: str) -> Markup:
+    return Markup(f'<div class="excerpt">{text(said)}</div>')
