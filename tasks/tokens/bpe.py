@@ -27,6 +27,7 @@ from tasks.errors import InputError
 from tasks.stage import Inputs, Output, Report
 from tasks.text import hash64, words
 from tasks.tokens.config import TokenizerConfig
+from tasks.tokens.encoder import Reference
 
 log = logging.getLogger("sluice.tokens")
 
@@ -71,9 +72,8 @@ def _report(output: Output) -> Report:
 
 
 def load(artifact: Artifact) -> Tokenizer:
-    """Reads the tokenizer of an artifact; encoding then takes one thread, as parts run side by side."""
-    _one_thread()
-    return Tokenizer.from_str(artifact.read(TOKENIZER).decode())
+    """Reads the tokenizer of an artifact. It takes special tokens in a text as the characters they are."""
+    return Reference(artifact.read(TOKENIZER).decode()).tokenizer
 
 
 def eos_of(tokenizer: Tokenizer, where: str) -> int:

@@ -17,21 +17,23 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from tasks.artifact import Artifact
 from tasks.engine import Engine
 from tasks.errors import InputError
 from tasks.stage import Inputs, Output, Part, PartSpec, Report
-from tasks.tokens.bpe import KEPT, digest, eos_of, id_hash, load
+from tasks.tokens.bpe import KEPT, TOKENIZER, digest, eos_of, id_hash, load
 from tasks.tokens.config import EncodeConfig
+from tasks.tokens.encoder import Checked, open_encoder
 from tasks.tokens.index import FOLDER as INDEX
 from tasks.tokens.index import write_index
 from tasks.tokens.shard import FOLDER, HELDOUT, TRAIN, Shelf, TokenFormat, shard_name, write_shard
 
 VERSION = 1
-_BATCH = 256
+_BATCH = 512
+_WATCH_ONE_IN = 1000
 
 log = logging.getLogger("sluice.tokens")
 
@@ -105,12 +107,11 @@ def _encode_part(job: _Job, part: Part, payload: tuple[int, str]) -> None:
     index, path = payload
     table = job.documents.table(path, columns=["id", "url", "source", "text"])
     part.count_in(table.num_rows)
+    encoder = open_encoder(job.tokenizer.read(TOKENIZER).decode())
     writer = _Writer(job, part, index)
-    urls = table.column("url").to_pylist()
-    encoded = _encoded(load(job.tokenizer), job.format, table)
-    for url, (doc_id, source, tokens, n_bytes) in zip(urls, encoded, strict=True):
-        split = HELDOUT if id_hash(doc_id, HELDOUT) < job.heldout_below[source] else TRAIN
-        writer.add(_Row(bytes.fromhex(doc_id), url, tokens, n_bytes), source, split)
+    for batch in table.to_batches(max_chunksize=_BATCH):
+        for source, split, row in _encoded(job, encoder, batch):
+            writer.add(row, source, split)
     writer.close()
 
 
@@ -122,15 +123,17 @@ class _Row:
     n_bytes: int
 
 
-def _encoded(tokenizer: Tokenizer, fmt: TokenFormat, table: pa.Table) -> Iterator[tuple[str, str, NDArray[Any], int]]:
-    """Yields (id, source, tokens with end-of-text, UTF-8 bytes) for each row of a table, in order."""
-    eos = [fmt.eos_id]
-    for batch in table.to_batches(max_chunksize=_BATCH):
-        ids, sources, texts = (batch.column(name).to_pylist() for name in ("id", "source", "text"))
-        for uid, source, text, encoding in zip(
-            ids, sources, texts, tokenizer.encode_batch_fast(texts, add_special_tokens=False), strict=True
-        ):
-            yield uid, source, np.array(encoding.ids + eos, dtype=fmt.dtype), len(text.encode())
+def _encoded(job: _Job, encoder: Checked, batch: pa.RecordBatch) -> Iterator[tuple[str, str, _Row]]:
+    """Yields (source, split, row) for each document of a batch, in order."""
+    ids, urls, sources, texts = (batch.column(name).to_pylist() for name in ("id", "url", "source", "text"))
+    sizes = pc.binary_length(batch.column("text").cast(pa.binary())).to_pylist()
+    watched = [row for row, doc_id in enumerate(ids) if id_hash(doc_id, "watch") % _WATCH_ONE_IN == 0]
+    found = encoder.encode(texts, watched)
+    eos = job.format.eos_id
+    for doc_id, url, source, size, tokens in zip(ids, urls, sources, sizes, found, strict=True):
+        split = HELDOUT if id_hash(doc_id, HELDOUT) < job.heldout_below[source] else TRAIN
+        ended = np.append(tokens, np.uint32(eos)).astype(job.format.dtype)
+        yield source, split, _Row(bytes.fromhex(doc_id), url, ended, size)
 
 
 class _Writer:
@@ -144,15 +147,14 @@ class _Writer:
         self._sizes: dict[tuple[str, str], int] = defaultdict(int)
         self._pieces: dict[tuple[str, str], int] = defaultdict(int)
         self._entries: list[tuple[bytes, str, str, int]] = []
+        self._bytes = 0
 
     def add(self, row: _Row, source: str, split: str) -> None:
         """Takes one document."""
         key = (source, split)
         self._shelves[key].append(row)
         self._sizes[key] += len(row.tokens)
-        self._part.metric("tokens", len(row.tokens))
-        self._part.metric("bytes", row.n_bytes)
-        self._part.metric(f"tokens/{source}/{split}", len(row.tokens))
+        self._bytes += row.n_bytes
         if self._sizes[key] >= self._job.shard_tokens:
             self._flush(key)
 
@@ -160,6 +162,7 @@ class _Writer:
         """Writes what is left, and the index."""
         for key in sorted(self._shelves):
             self._flush(key)
+        self._part.metric("bytes", self._bytes)
         with self._part.file(f"{INDEX}/{self._part.name}.arrow", rows=len(self._entries)) as file:
             write_index(file, self._entries)
 
@@ -171,5 +174,7 @@ class _Writer:
             write_shard(file, Shelf(*key, uids, tokens, n_bytes), self._job.format)
         self._entries.extend((one.uid, one.url, name, row) for row, one in enumerate(rows))
         self._part.count_out(len(rows))
+        self._part.metric("tokens", self._sizes[key])
+        self._part.metric(f"tokens/{'/'.join(key)}", self._sizes[key])
         self._pieces[key] += 1
         self._sizes[key] = 0
