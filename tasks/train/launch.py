@@ -3,13 +3,15 @@
 Used by the stage `train` and by the canaries. `training_command` is the command a GPU pod runs as well.
 """
 
+import contextlib
 import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -22,8 +24,9 @@ from tasks.train.metrics import FILE, MetricsTail
 log = logging.getLogger(__name__)
 
 POLL_S = 0.2
-GRACE_S = 60.0
-"""How long a run may take to save when the caller gives up on it."""
+GRACE_S = 110.0
+"""How long a run may take to save when the caller gives up on it: more than torchrun's own limit (see `agent`), less
+than the grace of a pod."""
 LOG = "train.log"
 
 OnMetrics = Callable[[int, dict[str, float]], None]
@@ -43,7 +46,8 @@ def train_local(spec: TrainSpec, on_metrics: OnMetrics, nproc: int | None = None
     """Trains `spec` to its last step in processes of their own, resuming what is in its `out` folder.
 
     The processes end with this one, however it ends. On an exception in here (a keyboard interrupt, an error of
-    `on_metrics`) they are asked to save, then ended.
+    `on_metrics`) they are asked to save, then ended; so too on SIGTERM, if nobody else here listens for it, and this
+    process then exits with 143. Without that, PID 1 of a pod would not hear it at all.
 
     Args:
         spec: the run.
@@ -59,7 +63,7 @@ def train_local(spec: TrainSpec, on_metrics: OnMetrics, nproc: int | None = None
     path = out / "spec.json"
     path.write_text(canonical_json(spec) + "\n")
     tail = MetricsTail(out / FILE)
-    with (out / LOG).open("ab") as output:
+    with (out / LOG).open("ab") as output, _sigterm_exits():
         code = _follow(training_command(str(path), nproc or ranks_here()), output, tail, on_metrics)
     if code:
         raise explain(code, out)
@@ -86,6 +90,24 @@ def _follow(command: list[str], output: IO[bytes], tail: MetricsTail, on_metrics
     finally:
         _end(process)
     return process.returncode
+
+
+@contextlib.contextmanager
+def _sigterm_exits() -> Iterator[None]:
+    """Lets SIGTERM raise SystemExit(143) in here, unless this is no main thread or a handler is installed."""
+    alone = threading.current_thread() is threading.main_thread()
+    if not alone or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _exit)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _exit(number: int, frame: object) -> None:
+    sys.exit(128 + number)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
