@@ -8,11 +8,14 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
+from aiohttp.connector import Connection
 from yarl import URL
 
 from tasks.archive import ACCEPTED_CODINGS
@@ -25,6 +28,9 @@ _DNS_TTL_S = 300
 _DRAIN = 16 << 10
 
 Headers = tuple[tuple[str, str], ...]
+
+# The address that answers the request of this task.
+_peer: ContextVar[str] = ContextVar("peer", default="")
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ class Client:
     async def __aenter__(self) -> "Client":
         guard = GuardedResolver(allow_loopback=self._config.allow_loopback, inner=self._resolver)
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(resolver=guard, limit=0, ttl_dns_cache=_DNS_TTL_S, keepalive_timeout=30.0),
+            connector=_Connector(resolver=guard, limit=0, ttl_dns_cache=_DNS_TTL_S, keepalive_timeout=30.0),
             timeout=aiohttp.ClientTimeout(total=self._config.timeout_s),
             headers=self._headers,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -135,12 +141,20 @@ class Client:
             raise FetchError(_reason(error), str(error)) from error
 
 
+class _Connector(aiohttp.TCPConnector):
+    """Notes the address that was connected to: a short answer has given its connection back before it can be asked."""
+
+    async def connect(self, *args: Any, **kwargs: Any) -> Connection:
+        connection = await super().connect(*args, **kwargs)
+        peer = connection.transport and connection.transport.get_extra_info("peername")
+        _peer.set(str(peer[0]) if peer else "")
+        return connection
+
+
 async def _answer(
     response: aiohttp.ClientResponse, limit: int, wanted: Callable[[int, Headers], bool] | None, begin: float
 ) -> Answer:
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in response.raw_headers)
-    peer = response.connection and response.connection.transport
-    address = peer.get_extra_info("peername") if peer else None
     keep = wanted is None or wanted(response.status, headers)
     body, truncated = await _body(response, limit if keep else _DRAIN)
     if truncated:
@@ -151,7 +165,7 @@ async def _answer(
         headers=headers,
         body=body if keep else b"",
         truncated=truncated,
-        address=str(address[0]) if address else "",
+        address=_peer.get(),
         request=_request(response),
         seconds=time.monotonic() - begin,
     )

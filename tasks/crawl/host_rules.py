@@ -57,7 +57,7 @@ class HostRules:
         robots = self._known[_origin(url)]
         if robots is None:
             return UNAVAILABLE
-        return None if robots.allows(url, self._agent) else DENIED
+        return None if robots.allows(url) else DENIED
 
     async def look_up(self, url: str) -> None:
         """Fetches the robots.txt that governs `url` and sets the host's Crawl-delay."""
@@ -66,7 +66,7 @@ class HostRules:
         try:
             self._known[origin] = robots = await self._fetched(origin)
             # A host that asks for a pause on http means its https side too.
-            host.crawl_delay_s = max(host.crawl_delay_s, crawl_delay(robots.crawl_delay(self._agent)))
+            host.crawl_delay_s = max(host.crawl_delay_s, crawl_delay(robots.crawl_delay()))
         except _Unavailable as why:
             log.warning("%s is left out of this cycle: no robots.txt (%s)", origin, why)
             self._known[origin] = None
@@ -89,7 +89,7 @@ class HostRules:
         for _ in range(MAX_REDIRECTS + 1):
             answer = await self._get(url)
             if not 300 <= answer.status < 400:
-                return _rules(answer)
+                return _rules(answer, self._agent)
             target = canonical(answer.header("location") or "", url)
             if answer.header("location") is None or target is None:
                 raise _Unavailable(f"status {answer.status} without a usable Location", permanent=True)
@@ -105,12 +105,12 @@ class HostRules:
             raise _Unavailable(str(error), permanent=error.reason in _PERMANENT) from error
 
 
-def _rules(answer: Answer) -> Robots:
+def _rules(answer: Answer, agent: str) -> Robots:
     if 200 <= answer.status < 300:
         coding = ",".join(answer.all("content-encoding"))
-        return Robots(decode(answer.body, coding, MAX_BYTES).data)
+        return Robots(decode(answer.body, coding, MAX_BYTES).data, agent)
     if 400 <= answer.status < 500 and answer.status != 429:
-        return Robots(b"")
+        return Robots(b"", agent)
     raise _Unavailable(f"status {answer.status}", retry_after_s=retry_after(answer.header("retry-after")))
 
 

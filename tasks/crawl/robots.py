@@ -35,38 +35,40 @@ _KEEP = "!$&'()*+,-./:;=?@[\\]_~%#"
 
 @dataclass
 class _Group:
-    names: list[str] = field(default_factory=list)
+    names: dict[str, None] = field(default_factory=dict)
     rules: list[tuple[str, str]] = field(default_factory=list)
-    delays: list[tuple[list[str], str]] = field(default_factory=list)
+    delays: dict[tuple[str, ...], str] = field(default_factory=dict)
     closed: bool = False
 
 
 class Robots:
-    """One parsed robots.txt.
+    """What one robots.txt says to one crawler.
 
     Args:
         body: the file's bytes; what is above 512 KiB is cut off (RFC 9309, 2.5).
+        agent: the crawler's product token. Groups that cannot mean it are dropped at once: that keeps the memory of
+            many hosts small, and a file of 18,000 names over 18,000 rules harmless.
     """
 
-    def __init__(self, body: bytes) -> None:
-        groups, sitemaps = _groups(_text(body[:MAX_BYTES]))
+    def __init__(self, body: bytes, agent: str) -> None:
+        self._agent = _token(agent)
+        groups, sitemaps = _groups(_text(body[:MAX_BYTES]), self._agent.lower())
         self.sitemaps = tuple(sitemaps)
         self._equal = Protego.parse(_render(groups, literal=False))
         self._has_escapes = any("%" in value for group in groups for _, value in group.rules)
         self._literal = Protego.parse(_render(groups, literal=True)) if self._has_escapes else self._equal
 
-    def allows(self, url: str, agent: str) -> bool:
-        """Tells whether the product token `agent` may fetch `url`."""
-        agent = _agent(agent)
-        if not self._equal.can_fetch(url, agent):
+    def allows(self, url: str) -> bool:
+        """Tells whether the crawler may fetch `url`."""
+        if not self._equal.can_fetch(url, self._agent):
             return False
         if not self._has_escapes and "%" not in url and url.isascii():
             return True
-        return bool(self._literal.can_fetch(_literal_url(url), agent))
+        return bool(self._literal.can_fetch(_literal_url(url), self._agent))
 
-    def crawl_delay(self, agent: str) -> float | None:
-        """Returns the seconds between requests that the file asks of `agent`, or None."""
-        delay = self._equal.crawl_delay(_agent(agent))
+    def crawl_delay(self) -> float | None:
+        """Returns the seconds between requests that the file asks of the crawler, or None."""
+        delay = self._equal.crawl_delay(self._agent)
         return None if delay is None else float(delay)
 
 
@@ -77,7 +79,7 @@ def _text(body: bytes) -> str:
     return body.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
 
 
-def _groups(text: str) -> tuple[list[_Group], list[str]]:
+def _groups(text: str, agent: str) -> tuple[list[_Group], list[str]]:
     """Splits the file into groups as Google does: rules end a list of names, unknown lines do not."""
     groups: list[_Group] = [_Group()]
     sitemaps: list[str] = []
@@ -87,11 +89,13 @@ def _groups(text: str) -> tuple[list[_Group], list[str]]:
         elif name in _USER_AGENT:
             if groups[-1].closed:
                 groups.append(_Group())
-            groups[-1].names += _group_names(value)
+            name = _group_name(value)
+            if name and (name == "*" or name.lower() in agent):
+                groups[-1].names[name] = None
         elif name == "":
             groups[-1].closed = True
         elif name in _DELAY and groups[-1].names:
-            groups[-1].delays.append((list(groups[-1].names), value))
+            groups[-1].delays[tuple(groups[-1].names)] = value
         elif groups[-1].names:
             groups[-1].closed = True
             groups[-1].rules.append(("Allow" if name in _ALLOW else "Disallow", _escaped(value)))
@@ -109,11 +113,11 @@ def _lines(text: str) -> Iterator[tuple[str, str]]:
             yield "", ""
 
 
-def _group_names(value: str) -> list[str]:
+def _group_name(value: str) -> str:
     if value.startswith("*") and (len(value) == 1 or value[1].isspace()):
-        return ["*"]
-    name = _NAME_END.split(value, maxsplit=1)[0].strip("\0")
-    return [name] if name else []
+        return "*"
+    # Protego takes stars in names for nothing.
+    return _NAME_END.split(value, maxsplit=1)[0].strip("\0").replace("*", "")
 
 
 def _render(groups: list[_Group], *, literal: bool) -> str:
@@ -123,7 +127,7 @@ def _render(groups: list[_Group], *, literal: bool) -> str:
             lines += [f"User-agent: {name}" for name in group.names]
             lines += [f"{verb}: {_doubled(value) if literal else value}" for verb, value in group.rules]
     # Delays come last, each under its own names: between names and rules they would split a group.
-    for names, delay in (entry for group in groups for entry in group.delays):
+    for names, delay in (entry for group in groups for entry in group.delays.items()):
         lines += [f"User-agent: {name}" for name in names]
         lines.append(f"Crawl-delay: {' '.join(delay.split())}")
     return "\n".join(lines)
@@ -154,6 +158,6 @@ def _split(url: str) -> tuple[str, str, str]:
     return f"{scheme}://{host}", slash, path
 
 
-def _agent(agent: str) -> str:
+def _token(agent: str) -> str:
     # A name with a blank and no version is no product token: only "*" speaks to it.
     return "*" if re.search(r"\s", agent.strip()) and "/" not in agent else agent

@@ -1,0 +1,123 @@
+import asyncio
+import socket
+
+import pytest
+from aiohttp.abc import AbstractResolver
+
+from tasks.crawl.address import GuardedResolver, RefusedAddressError, is_public, refusal
+from tasks.crawl.client import Client, FetchError
+from tasks.crawl.config import CrawlConfig
+from tasks.crawl.url import canonical
+
+LOOPBACK = ["127.1", "0x7f.1", "2130706433", "0177.0.0.1", "１２７.０.０.１", "127.0.0.1.", "[::1]", "localhost", "a.localhost."]
+INSIDE = [
+    "[::ffff:127.0.0.1]",
+    "[::127.0.0.1]",
+    "[fe80::1]",
+    "[fec0::1]",
+    "[fc00::1]",
+    "[fd00:ec2::254]",
+    "[64:ff9b::7f00:1]",
+    "[64:ff9b:1::1]",
+    "[2002:7f00:1::]",
+    "[2001:0:1::1]",
+    "[::]",
+    "[ff02::1]",
+    "169.254.169.254",
+    "metadata.google.internal",
+    "metadata",
+    "printer.local",
+    "100.64.0.1",
+    "10.0.0.1",
+    "172.16.5.4",
+    "192.168.1.1",
+    "192.0.0.170",
+    "198.18.0.1",
+    "224.0.0.1",
+    "255.255.255.255",
+    "0.0.0.0",
+    "0",
+]
+
+
+@pytest.mark.parametrize("host", LOOPBACK + INSIDE)
+def test_an_inside_address_is_refused_in_every_spelling(host):
+    assert refusal(canonical(f"http://{host}/"), allow_loopback=False) == "private_address"
+
+
+@pytest.mark.parametrize("host", INSIDE)
+def test_allowing_loopback_allows_nothing_else(host):
+    assert refusal(canonical(f"http://{host}/"), allow_loopback=True) == "private_address"
+
+
+@pytest.mark.parametrize("host", LOOPBACK)
+def test_loopback_is_reachable_on_any_port_when_the_crawl_allows_it(host):
+    assert refusal(canonical(f"http://{host}:8080/"), allow_loopback=True) is None
+
+
+@pytest.mark.parametrize("port", [22, 25, 6379, 8080])
+def test_public_hosts_are_asked_on_web_ports_only(port):
+    assert refusal(f"http://example.com:{port}/", allow_loopback=True) == "port"
+    assert refusal("https://example.com:80/", allow_loopback=False) is None
+
+
+@pytest.mark.parametrize("address", ["93.184.216.34", "2606:2800:220:1:248:1893:25c8:1946", "1.1.1.1"])
+def test_public_addresses_pass(address):
+    assert is_public(address)
+
+
+def test_a_user_name_in_a_url_makes_it_no_candidate():
+    assert canonical("http://a@127.0.0.1/") is None
+
+
+class Answers(AbstractResolver):
+    """A name server of the test's own: each look-up gives the next list of addresses."""
+
+    def __init__(self, *rounds):
+        self.rounds = list(rounds)
+        self.asked = []
+
+    async def resolve(self, host, port=0, family=socket.AF_INET):
+        self.asked.append(host)
+        addresses = self.rounds.pop(0) if len(self.rounds) > 1 else self.rounds[0]
+        return [
+            {"hostname": host, "host": one, "port": port, "family": family, "proto": 0, "flags": 0} for one in addresses
+        ]
+
+    async def close(self):
+        pass
+
+
+def resolve(resolver, host):
+    return asyncio.run(resolver.resolve(host, 80))
+
+
+def test_a_name_with_one_private_answer_among_public_ones_is_refused():
+    with pytest.raises(RefusedAddressError, match=r"10\.0\.0\.1"):
+        resolve(GuardedResolver(allow_loopback=True, inner=Answers(["1.1.1.1", "10.0.0.1"])), "mixed.example")
+
+
+def test_a_public_name_that_points_to_this_machine_is_refused_even_when_loopback_is_allowed():
+    with pytest.raises(RefusedAddressError):
+        resolve(GuardedResolver(allow_loopback=True, inner=Answers(["127.0.0.1"])), "trick.example")
+
+
+def test_names_under_localhost_mean_this_machine_and_never_reach_the_name_server():
+    inner = Answers(["8.8.8.8"])
+    found = resolve(GuardedResolver(allow_loopback=True, inner=inner), "docs.localhost")
+    assert [answer["host"] for answer in found] == ["127.0.0.1"]
+    assert inner.asked == []
+    with pytest.raises(RefusedAddressError):
+        resolve(GuardedResolver(allow_loopback=False, inner=inner), "docs.localhost")
+
+
+def test_a_name_that_turns_private_after_a_public_answer_is_not_connected_to():
+    async def run():
+        # The public answer is a reserved documentation range in spirit: nothing listens, the point is the second look-up.
+        config = CrawlConfig(contact="mailto:a@b.example", timeout_s=0.2)
+        async with Client(config, Answers(["127.0.0.1"])) as client:
+            await client.get("http://rebinding.example/", limit=100)
+
+    with pytest.raises(FetchError) as caught:
+        asyncio.run(run())
+    assert caught.value.reason == "private_address"

@@ -1,0 +1,101 @@
+import json
+
+import pyarrow as pa
+import pytest
+
+from tasks.crawl.url import Scope, authority, canonical, host_and_port, key, partition, registered_domain
+
+
+def expected(whatwg):
+    """What the canonical form must be, from the URL standard's result."""
+    if whatwg is None or not whatwg.startswith(("http://", "https://")):
+        return None
+    scheme, _, host, *path = whatwg.partition("#")[0].split("/", 3)
+    return "/".join([scheme, "", host.rstrip("."), *path])
+
+
+def test_edge_cases_give_what_the_url_standard_says(shared_data):
+    for row in json.loads((shared_data / "urls" / "edge_cases.json").read_text()):
+        want = None if "user:pw@" in row["href"] else expected(row["whatwg"])
+        assert canonical(row["href"], row["base"]) == want, row["id"]
+
+
+def test_real_links_give_what_the_url_standard_says_but_for_tracking_parameters(shared_data):
+    file = str(shared_data / "urls" / "real_links.jsonl.zst")
+    rows = [json.loads(line) for line in pa.input_stream(file, compression="zstd").read().splitlines()]
+    tracked = 0
+    for row in rows:
+        got, want = canonical(row["href"], row["base"]), expected(row["whatwg"])
+        if got != want:
+            assert want is not None, row
+            assert "?" in want, row
+            assert got == want.partition("?")[0] or got.startswith(want.partition("?")[0] + "?"), row
+            tracked += 1
+    assert len(rows) > 6000
+    assert 0 < tracked < len(rows) / 20
+
+
+@pytest.mark.parametrize(
+    ("url", "want"),
+    [
+        ("http://h/a?utm_source=x&utm_medium=y", "http://h/a"),
+        ("http://h/a?q=1&UTM_Source=x&r=2", "http://h/a?q=1&r=2"),
+        ("http://h/a?fbclid=abc&q=%20", "http://h/a?q=%20"),
+        ("http://h/a?utmost=1", "http://h/a?utmost=1"),
+        ("http://h./a", "http://h/a"),
+        ("http://user@h/", None),
+        ("http://:secret@h/", None),
+        ("file:///etc/passwd", None),
+        ("javascript:alert(1)", None),
+        ("http://h/" + "a" * 5000, None),
+        ("http://h/\ud800", None),
+        ("", None),
+    ],
+)
+def test_canonical_form_drops_tracking_and_refuses_what_no_crawler_fetches(url, want):
+    assert canonical(url) == want
+
+
+def test_canonical_form_is_a_fixed_point(shared_data):
+    for row in json.loads((shared_data / "urls" / "edge_cases.json").read_text()):
+        url = canonical(row["href"], row["base"])
+        assert url is None or canonical(url) == url
+
+
+def test_keys_and_partitions_never_change():
+    assert key("https://example.com/") == "3259687d649f8e86106dd28ba70f1016"
+    assert partition("https://example.com/", 1024) == partition("http://www.example.com/x?y", 1024) == 614
+
+
+@pytest.mark.parametrize(
+    ("host", "domain"),
+    [
+        ("a.b.co.uk", "b.co.uk"),
+        ("example.com", "example.com"),
+        ("co.uk", "co.uk"),
+        ("docs.localhost", "docs.localhost"),
+        ("a.docs.localhost", "docs.localhost"),
+        ("127.0.0.1", "127.0.0.1"),
+        ("[::1]", "[::1]"),
+    ],
+)
+def test_registered_domain_follows_the_public_suffix_list(host, domain):
+    assert registered_domain(host) == domain
+
+
+def test_host_and_port_are_read_from_every_kind_of_authority():
+    assert authority("https://h:8443/a") == "h:8443"
+    assert host_and_port("http://[::1]:80a/".replace("80a", "81")) == ("[::1]", 81)
+    assert host_and_port("http://[::1]/") == ("[::1]", None)
+
+
+def test_scope_takes_www_for_the_bare_name_and_nothing_else():
+    scope = Scope(["example.com", "127.0.0.1:8000", "*.example.org"])
+    assert scope.covers("http://www.example.com/")
+    assert not scope.covers("http://evilexample.com/")
+    assert not scope.covers("http://sub.example.com/")
+    assert scope.covers("http://127.0.0.1:8000/")
+    assert not scope.covers("http://127.0.0.1:8001/")
+    assert scope.covers("http://example.org/")
+    assert scope.covers("http://a.example.org/")
+    assert not scope.covers("http://evilexample.org/")
