@@ -9,7 +9,6 @@ text without words) and one column `band_<n>` per band. That is about 200 bytes 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from tasks.artifact import Artifact
 from tasks.dedup.config import DedupConfig
@@ -48,23 +47,27 @@ def sign_part(config: DedupConfig, extracted: Artifact, attributes: Artifact, pa
     quality = attributes.table(judged, columns=["id", "quality_score"])
     same_rows(documents, quality, f"{extracted.address} {source} and {attributes.address} {judged}")
     table = documents.drop_columns("text").append_column("quality_score", quality.column("quality_score"))
-    keys, bands = _sign(documents.column("text"), config)
-    table = table.append_column("text_key", pa.array(keys, pa.binary(KEY_BYTES)))
-    for band in range(bands.shape[1]):
-        table = table.append_column(band_column(band), pa.array(bands[:, band]))
+    signed = sign(documents.column("text"), config)
+    for column in signed.column_names:
+        table = table.append_column(column, signed.column(column))
     with part.file(path_of(name), rows=table.num_rows) as file:
         pq.write_table(table, file, compression="zstd", compression_level=3)
 
 
-def _sign(texts: pa.ChunkedArray, config: DedupConfig) -> tuple[list[bytes | None], NDArray[np.uint64]]:
+def sign(texts: pa.ChunkedArray, config: DedupConfig) -> pa.Table:
+    """Returns `text_key` and, when near duplicates are looked for, the `band_<n>` columns of the texts."""
     settings = config.minhash
     hasher = MinHasher(settings.permutations, settings.seed)
     keys: list[bytes | None] = []
-    bands = [np.empty((0, settings.bands if config.near else 0), dtype=np.uint64)]
+    bands = [np.empty((0, settings.bands), dtype=np.uint64)]
     for batch in batches(texts.to_pylist()):
         normalised = [normalise(text) for text in batch]
         keys += [text_key(text) for text in normalised]
         if config.near:
             signatures = hasher.signatures(*shingle(normalised, settings.shingle))
             bands.append(band_keys(signatures, settings.bands, settings.rows))
-    return keys, np.concatenate(bands) if config.near else np.empty((len(keys), 0), dtype=np.uint64)
+    columns = {"text_key": pa.array(keys, pa.binary(KEY_BYTES))}
+    if config.near:
+        united = np.concatenate(bands)
+        columns |= {band_column(band): pa.array(united[:, band]) for band in range(settings.bands)}
+    return pa.table(columns)

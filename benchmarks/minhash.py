@@ -1,0 +1,177 @@
+"""MinHash signatures: Sluice, datatrove and datasketch on the same texts in one run.
+
+    python -m benchmarks.minhash [--texts FILE.jsonl.zst] [--rounds 3]
+
+Each contender starts from plain text and ends with what it stores for the comparison: Sluice with the text key and
+band keys of `tasks.dedup.signatures` in a Parquet file, datatrove with the signature files of its first stage,
+datasketch, which brings no words of its own, with `MinHash` objects over the words of one regular expression. One
+process and one thread each, CPU seconds, best of the rounds, taken in turn so that a busy machine hits all alike. The
+peers live in an environment of their own (540 MB under `.sluice/benchmarks/minhash`, made on the first run). Writes
+`benchmarks/results/minhash.json`.
+
+Parameters differ as the projects' defaults do: Sluice 128 permutations, 16 bands of 8; datatrove 112, 14 of 8, xxhash.
+"""
+
+import argparse
+import io
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PEERS = [
+    "datatrove==0.10.1",
+    "spacy==3.8.18",
+    "xxhash==3.8.2",
+    "datasketch==2.0.0",
+    "tokenizers==0.23.3",
+    "regex==2026.11.15",
+]
+
+DATATROVE = """
+import json, sys, tempfile, time
+from loguru import logger
+logger.remove()
+from datatrove.data import Document
+from datatrove.pipeline.dedup.minhash import MinhashConfig, MinhashDedupSignature
+from datatrove.utils.hashing import HashConfig
+
+documents = [Document(text=json.loads(line), id=str(index)) for index, line in enumerate(open(sys.argv[1]))]
+config = MinhashConfig(hash_config=HashConfig(hash_fc="xxhash", precision=64))
+with tempfile.TemporaryDirectory() as folder:
+    step = MinhashDedupSignature(folder, config=config, language="en")
+    step.run(iter(documents[:1]), 1, 2)  # the tokenizer loads on first use
+    begin = time.process_time()
+    step.run(iter(documents), 0, 2)
+    print(time.process_time() - begin)
+"""
+
+DATASKETCH = """
+import json, re, sys, time
+import xxhash
+from datasketch import MinHash
+
+texts = [json.loads(line) for line in open(sys.argv[1])]
+word = re.compile(r"\\w+")
+
+def shingles(text):
+    words = word.findall(text.lower())
+    return [" ".join(words[start : start + 5]).encode() for start in range(max(1, len(words) - 4))]
+
+begin = time.process_time()
+MinHash.bulk((shingles(text) for text in texts), num_perm=128, hashfunc=xxhash.xxh32_intdigest)
+print(time.process_time() - begin)
+"""
+
+SLUICE = """
+import json, sys, tempfile, time
+import pyarrow as pa
+from tasks.dedup.config import DedupConfig
+from tasks.dedup.signatures import sign
+import pyarrow.parquet as pq
+
+texts = pa.chunked_array([[json.loads(line) for line in open(sys.argv[1])]])
+sign(texts.slice(0, 1), DedupConfig())
+begin = time.process_time()
+with tempfile.TemporaryFile() as file:
+    pq.write_table(sign(texts, DedupConfig()), file, compression="zstd", compression_level=3)
+print(time.process_time() - begin)
+"""
+
+
+def peer_python() -> str:
+    """Makes the peers' environment when it is not there; returns its interpreter."""
+    folder = ROOT / ".sluice" / "benchmarks" / "minhash"
+    python, made = folder / "bin" / "python", folder / "peers.json"
+    if not made.exists() or json.loads(made.read_text()) != PEERS:
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *PEERS], check=True)
+        made.write_text(json.dumps(PEERS))
+    return str(python)
+
+
+def seconds(python: str, program: str, texts: str) -> float:
+    """Runs one contender in a process of its own, on one thread; returns its CPU seconds."""
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_NUM_THREADS"), "1")
+    done = subprocess.run(
+        [python, "-c", program, texts],
+        cwd=ROOT,
+        env={**os.environ, **one_thread},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return float(done.stdout.split()[-1])
+
+
+def read_texts(path: str) -> list[str]:
+    """Reads the texts of a JSONL file, or by default the source files of this Python's standard library."""
+    if not path:
+        files = sorted(Path(os.__file__).parent.glob("**/*.py"))[:1000]
+        return [file.read_text("utf-8", "replace") for file in files if "site-packages" not in file.parts]
+    import pyarrow as pa
+
+    with pa.input_stream(path, compression="detect") as stream:
+        return [json.loads(line)["text"] for line in io.TextIOWrapper(stream, encoding="utf-8")]
+
+
+def measure(texts: list[str], rounds: int) -> dict[str, Any]:
+    contenders = {
+        "sluice": (sys.executable, SLUICE),
+        "datatrove": (peer_python(), DATATROVE),
+        "datasketch": (peer_python(), DATASKETCH),
+    }
+    best = dict.fromkeys(contenders, float("inf"))
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+        file.writelines(json.dumps(text) + "\n" for text in texts)
+        file.flush()
+        for _ in range(rounds):
+            for name, (python, program) in contenders.items():
+                best[name] = min(best[name], seconds(python, program, file.name))
+    megabytes = sum(len(text.encode("utf-8", "replace")) for text in texts) / 1e6
+    speed = {name: round(megabytes / value, 2) for name, value in best.items()}
+    return {
+        "texts": len(texts),
+        "megabytes": round(megabytes, 2),
+        "megabytes_per_cpu_second": speed,
+        "ratio": {f"sluice/{name}": round(speed["sluice"] / speed[name], 1) for name in speed if name != "sluice"},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--texts", default="", help="JSONL with a field text, plain or compressed")
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    begin = time.monotonic()
+    result = {
+        "benchmark": "minhash",
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "python": platform.python_version()},
+        "corpus": Path(given.texts).name or "Python standard library",
+        "peers": PEERS,
+        **measure(read_texts(given.texts), given.rounds),
+        "wall_seconds": 0.0,
+    }
+    result["wall_seconds"] = round(time.monotonic() - begin, 1)
+    target = ROOT / "benchmarks" / "results" / "minhash.json"
+    target.parent.mkdir(exist_ok=True)
+    target.write_text(json.dumps(result, indent=1) + "\n")
+    print(target.read_text())
+
+
+def _cpu() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+if __name__ == "__main__":
+    main()
