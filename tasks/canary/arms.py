@@ -1,15 +1,19 @@
 """Stage arms: which mixtures are tried in this cycle.
 
-Reads `plan` (how many sequences each source has); writes `arms.json`, a list of {arm, kind, weights}, and names the
-members of the mapped stage canary: "arm-<k>-seed-<s>", one per arm and seed.
+Reads `plan` (how many sequences each source has) and, where there is one, the `previous` decision; writes `arms.json`,
+a list of {arm, kind, weights}, and names the members of the mapped stage canary: "arm-<k>-seed-<s>", one per arm and
+seed.
 
-`arm-0` is always the current mixture: everything is compared with it. Then come the anchors, and mixtures sampled from
-Dirichlet distributions around the natural one, with concentrations from near (5) to far (0.5), as in RegMix (Liu et
-al. 2024, arXiv 2407.01492). A mixture that would read a source more often than `repetition_cap` times is sampled anew.
+`arm-0` is always the current mixture, everything is compared with it: the one that the previous cycle decided on, else
+that of the recipe, else the natural one. Then come what the previous cycle's fit proposed, the anchors, and mixtures
+sampled from Dirichlet distributions around the natural one, with concentrations from near (5) to far (0.5), as in
+RegMix (Liu et al. 2024, arXiv 2407.01492). A mixture that would read a source more often than `repetition_cap` times
+is sampled anew.
 """
 
 import json
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -28,19 +32,21 @@ _TRIES = 10_000
 _SAME = 0.005
 """Two mixtures whose shares differ by less than this in sum are one arm."""
 
-Arm = dict[str, object]
+Arm = dict[str, Any]
 
 
 def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Chooses the arms; raises RecipeError when the current mixture or the target cannot be used."""
     plan = Plan.open(inputs["plan"])
     targets(config, plan.summary)
-    arms = choose(config, {source: plan.sequences[source] for source in plan.sources})
+    previous = inputs.get("previous")
+    decision = json.loads(previous.read("mixture.json")) if previous else None
+    arms = choose(config, {source: plan.sequences[source] for source in plan.sources}, decision)
     if ARMS not in output.committed:
         with output.part(ARMS, conserved=False) as part, part.file(ARMS) as file:
             file.write(json.dumps(arms, indent=2, sort_keys=True).encode() + b"\n")
     members = tuple(f"{arm['arm']}-seed-{seed}" for arm in arms for seed in config.seeds)
-    kinds = [str(arm["kind"]) for arm in arms]
+    kinds = [arm["kind"] for arm in arms]
     note = f"{len(arms)} arms ({', '.join(kinds)}) x {len(config.seeds)} seeds"
     return Report(metrics={"arms": len(arms), "runs": len(members)}, members=members, note=note)
 
@@ -69,25 +75,23 @@ def targets(config: CanaryConfig, summary: Mapping[str, Mapping[str, int]]) -> d
     return Mixture(weights=config.target).over(measurable, "[canary] target").weights
 
 
-def choose(config: CanaryConfig, sequences: Mapping[str, int]) -> list[Arm]:
+def choose(config: CanaryConfig, sequences: Mapping[str, int], previous: Mapping[str, Any] | None = None) -> list[Arm]:
     """Returns the arms, the current mixture first; deterministic.
 
     Args:
         config: settings of the cycle.
         sequences: source -> sequences it has, all above 0.
+        previous: what the previous cycle decided, the content of its `mixture.json`.
 
     Raises:
         RecipeError: the current mixture names an unknown source, or needs too much repetition.
         InputError: no sampled mixture keeps to the repetition cap.
     """
     natural = resolved(sequences)
-    current = natural
-    if config.current:
-        Mixture(weights=config.current).over(sequences, "[canary] current")
-        current = resolved({source: config.current.get(source, 0.0) for source in sequences})
+    current = _current(config, sequences, natural, previous)
     _refuse_repetition(config, current, sequences)
     arms: list[Arm] = []
-    candidates = [(CURRENT, current), *_anchors(config, current, natural)]
+    candidates = [(CURRENT, current), *_proposed(sequences, previous), *_anchors(config, current, natural)]
     for kind, weights in candidates:
         if _fits(config, weights, sequences) and not _known(weights, arms):
             arms.append({"arm": f"arm-{len(arms)}", "kind": kind, "weights": weights})
@@ -97,6 +101,34 @@ def choose(config: CanaryConfig, sequences: Mapping[str, int]) -> list[Arm]:
             weights = _next(sampler, config, sequences, arms)
             arms.append({"arm": f"arm-{len(arms)}", "kind": SAMPLED, "weights": weights})
     return arms
+
+
+def _current(
+    config: CanaryConfig,
+    sequences: Mapping[str, int],
+    natural: dict[str, float],
+    previous: Mapping[str, Any] | None,
+) -> dict[str, float]:
+    if previous is not None and (carried := _carried(previous["weights"], sequences)):
+        return carried
+    if not config.current:
+        return natural
+    Mixture(weights=config.current).over(sequences, "[canary] current")
+    return resolved({source: config.current.get(source, 0.0) for source in sequences})
+
+
+def _proposed(
+    sequences: Mapping[str, int], previous: Mapping[str, Any] | None
+) -> Iterator[tuple[str, dict[str, float]]]:
+    fit = previous and previous["response"]
+    if fit and (carried := _carried(fit["proposed_weights"], sequences)):
+        yield "proposed", carried
+
+
+def _carried(weights: Mapping[str, float], sequences: Mapping[str, int]) -> dict[str, float] | None:
+    """Returns weights of an earlier corpus over the sources of this one; None where none of them is left."""
+    left = {source: weights.get(source, 0.0) for source in sequences}
+    return resolved(left) if any(left.values()) else None
 
 
 def _refuse_repetition(config: CanaryConfig, current: Mapping[str, float], sequences: Mapping[str, int]) -> None:
@@ -156,8 +188,6 @@ def _fits(config: CanaryConfig, weights: Mapping[str, float], sequences: Mapping
 
 def _known(weights: Mapping[str, float], arms: list[Arm]) -> bool:
     for arm in arms:
-        other = arm["weights"]
-        assert isinstance(other, dict)
-        if sum(abs(weights[source] - other[source]) for source in weights) < _SAME:
+        if sum(abs(weights[source] - arm["weights"][source]) for source in weights) < _SAME:
             return True
     return False

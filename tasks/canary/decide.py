@@ -169,6 +169,10 @@ def _response(
         "rank_agreement": None if fitted.rank_agreement is None else round(fitted.rank_agreement, 4),
         "proposed_weights": resolved(dict(zip(sources, np.round(best, 3).tolist(), strict=True))),
         "proposed_bpb": round(float(fitted.predict(best[None])[0]), 6),
-        "features": {source: line.features for source, line in zip(sources, fitted.lines, strict=True)},
+        "forms": dict(zip(sources, fitted.forms, strict=True)),
+        "worth": {
+            source: None if row is None else dict(zip(sources, np.round(row, 4).tolist(), strict=True))
+            for source, row in zip(sources, fitted.worth, strict=True)
+        },
         "left_out_bpb": {arm["arm"]: round(float(x), 6) for arm, x in zip(arms, fitted.left_out, strict=True)},
     }

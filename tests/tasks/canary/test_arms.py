@@ -70,6 +70,19 @@ def test_an_unknown_source_in_the_current_mixture_or_the_target_is_refused() -> 
     assert targets(CanaryConfig(), summary) == {"web": 1.0}
 
 
+def test_a_cycle_starts_from_what_the_previous_one_decided_and_proposed() -> None:
+    previous = {
+        "weights": {"web": 0.4, "code": 0.4, "gone": 0.2},
+        "response": {"proposed_weights": {"web": 0.3, "code": 0.7, "gone": 0.0}},
+    }
+    arms = choose(CanaryConfig(current={"web": 0.9, "code": 0.1}, arms=0), PLENTY, previous)
+    assert arms[0]["weights"] == {"books": 0.0, "code": 0.5, "web": 0.5}
+    assert (arms[1]["kind"], arms[1]["weights"]) == ("proposed", {"books": 0.0, "code": 0.7, "web": 0.3})
+    nothing_left = {"weights": {"gone": 1.0}, "response": None}
+    arms = choose(CanaryConfig(current={"web": 0.9, "code": 0.1}, arms=0), PLENTY, nothing_left)
+    assert arms[0]["weights"] == {"books": 0.0, "code": 0.1, "web": 0.9}
+
+
 @pytest.mark.parametrize("seeds", [[0], [3, 3]])
 def test_fewer_than_two_seeds_are_refused(seeds: list[int]) -> None:
     with pytest.raises(ValidationError, match="two different seeds"):

@@ -29,20 +29,25 @@ def test_left_out_arms_are_ranked_as_measured(truth) -> None:
     assert found.rank_agreement > 0.9
     fresh = rng.dirichlet(np.ones(3), 200)
     goal = np.array(list(TARGET.values()))
-    assert np.abs(found.predict(fresh) - truth(fresh) @ goal).max() < 0.12
+    assert np.abs(found.predict(fresh) - truth(fresh) @ goal).max() < 0.05
 
 
-def test_the_exact_leave_one_out_is_what_refitting_without_the_arm_gives() -> None:
-    from tasks.canary.response import MAPS, _ridge
+def test_the_worth_of_one_source_to_another_is_recovered() -> None:
+    rng = np.random.default_rng(4)
+    weights = rng.dirichlet(np.ones(3), 24)
+    found = fit(weights, power_law(weights) * np.exp(rng.normal(0, 0.0005, (24, 3))), SOURCES, TARGET)
+    assert found.forms[:2] == ("power", "power")
+    assert found.worth[1][0] == pytest.approx(0.2, abs=0.1)  # a helps b
+    assert found.worth[1][1] == 1
+    assert found.worth[1][2] < 0.15
 
-    rng = np.random.default_rng(2)
-    weights, y = rng.dirichlet(np.ones(3), 9), rng.normal(size=9)
-    # The identity is exact for a fixed penalty; 9 arms against 8 change it from 9 r to 8 r.
-    _, left_out = _ridge(MAPS["linear"](weights), y, "linear", 0.02 / 9)
-    for arm in range(9):
-        rest = np.arange(9) != arm
-        line, _ = _ridge(weights[rest], y[rest], "linear", 0.02 / 8)
-        assert np.log(line.predict(weights[arm : arm + 1])[0]) == pytest.approx(left_out[arm], abs=1e-8)
+
+def test_the_exponential_form_is_taken_where_it_is_the_truth() -> None:
+    rng = np.random.default_rng(6)
+    weights = rng.dirichlet(np.ones(3), 24)
+    found = fit(weights, exponential(weights) * np.exp(rng.normal(0, 0.001, (24, 3))), SOURCES, TARGET)
+    assert found.forms == ("exponential", "exponential", "exponential")
+    assert found.worth == (None, None, None)
 
 
 def test_the_planted_optimum_is_proposed_from_32_runs() -> None:
@@ -52,16 +57,15 @@ def test_the_planted_optimum_is_proposed_from_32_runs() -> None:
     goal = np.array(list(TARGET.values()))
     optimum = fine[np.argmin(power_law(fine) @ goal)]
     distances = []
-    for seed in range(10):
+    for seed in range(6):
         rng = np.random.default_rng(seed)
         weights = rng.dirichlet(np.full(3, 1.5), 16)  # 16 arms x 2 seeds
         bpb = power_law(weights) * np.exp(rng.normal(0, 0.002 / np.sqrt(2), (16, 3)))
-        best = fit(weights, bpb, SOURCES, TARGET).best(weights.max(0))
+        best = fit(weights, bpb, SOURCES, TARGET).best(np.ones(3))
         assert best.sum() == pytest.approx(1)
         assert (best >= 0).all()
         distances.append(np.abs(best - optimum).sum())
-    print(sorted(distances))
-    assert np.median(distances) < 0.1
+    assert max(distances) < 0.1
 
 
 def test_a_proposal_keeps_to_the_largest_shares_that_were_tried() -> None:
