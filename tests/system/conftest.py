@@ -1,0 +1,207 @@
+"""One running stack for all system tests: the real Airflow, MLflow and Dask, with a state folder and ports of its own.
+
+The recipes are copies of the checkout's `demo` and of a smaller `smoke` whose seeds are at the stack's own ports.
+"""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.artifact import Address, Artifact
+from tasks.demo.airflow_api import Airflow, Json
+from tasks.demo.drive import Chain, Leg
+from tasks.demo.home import CHECKOUT, Home, Ports
+from tasks.demo.site import HOSTS, address
+from tasks.store import Store
+
+MODELS = Path(os.environ.get("SLUICE_MODELS", CHECKOUT / ".sluice" / "models"))
+
+# The whole way with as little of everything as still makes sense.
+SMOKE = """
+extends = "demo.toml"
+name = "smoke"
+
+[crawl]
+max_pages = 60
+warc_pages_per_file = 10
+
+[[extract.files]]
+name = "code"
+kind = "text"
+path = "{stdlib}/json/*.py"
+
+[[extract.files]]
+name = "packages"
+kind = "metadata"
+path = "{site_packages}/p*.dist-info/METADATA"
+
+[tokenizer]
+vocab_size = 512
+
+[canary]
+arms = 0
+anchors = ["uniform"]
+steps = 10
+
+[train]
+steps = 60
+"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks everything in this folder, so that `-m "not system"` leaves it out."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.system)
+
+
+@dataclass
+class Stack:
+    """The running stack, and what tests ask of it."""
+
+    home: Home
+    airflow: Airflow
+
+    def demo(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Runs `python -m tasks.demo` on this stack."""
+        return demo(self.home, *arguments, **environment)
+
+    def run(self, dag_id: str, conf: Json, limit_s: float = 300) -> Json:
+        """Runs one DAG to its end and returns the run."""
+        return self.finished(dag_id, self.airflow.trigger(dag_id, conf), limit_s)
+
+    def finished(self, dag_id: str, run_id: str, limit_s: float = 300) -> Json:
+        """Waits for the end of a run; a failure shows the cause that the task gave."""
+        chain = Chain(self.airflow, dag_id.partition(".")[0])
+        chain.legs = [Leg(dag_id, run_id, "queued")]
+        deadline = time.monotonic() + limit_s
+        for _ in chain.follow():
+            assert time.monotonic() < deadline, f"{dag_id} is not done after {limit_s:.0f} s"
+        return self.airflow.run(dag_id, run_id)
+
+    def running(self, dag_id: str, run_id: str, task_id: str, limit_s: float = 120) -> Json:
+        """Waits until a task runs and returns it."""
+        return until(
+            lambda: next(
+                (
+                    task
+                    for task in self.airflow.tasks(dag_id, run_id)
+                    if task["task_id"] == task_id and task["state"] == "running"
+                ),
+                None,
+            ),
+            limit_s,
+        )
+
+    def pause(self, dag_id: str, paused: bool) -> None:
+        """Pauses a DAG, so that an asset event does not start it, or lets it run again."""
+        self.airflow.call("PATCH", f"/dags/{dag_id}", json={"is_paused": paused})
+
+    def artifact(self, name: str, version: str = "dev") -> Artifact:
+        """Opens an artifact of the stack's store."""
+        return Artifact.open_at(Store(str(self.home.root / "store")), Address(name, version))
+
+
+def demo(home: Home, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs `python -m tasks.demo` as the Makefile does, and returns what it printed."""
+    ports = {
+        "SLUICE_AIRFLOW_PORT": home.ports.airflow,
+        "SLUICE_MLFLOW_PORT": home.ports.mlflow,
+        "SLUICE_DASK_PORT": home.ports.dask,
+        "SLUICE_SITE_PORT": home.ports.site,
+    }
+    ours = {"SLUICE_HOME": str(home.root), **{name: str(port) for name, port in ports.items()}, **environment}
+    return subprocess.run(
+        [sys.executable, "-m", "tasks.demo", *arguments],
+        cwd=CHECKOUT,
+        env=os.environ | ours,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+
+
+def until(true: Callable[[], Any], limit_s: float) -> Any:
+    """Waits until `true()` is true and returns its value."""
+    deadline = time.monotonic() + limit_s
+    while not (value := true()):
+        assert time.monotonic() < deadline, f"not within {limit_s:.0f} s"
+        time.sleep(0.2)
+    return value
+
+
+@pytest.fixture
+def airflow_until() -> Callable[[Callable[[], Any], float], Any]:
+    """`until`, for the tests."""
+    return until
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The stack, started once and stopped in the end."""
+    if not (MODELS / "lid.176.ftz").exists():
+        pytest.fail(f"no language model in {MODELS}; run `make models`")
+    home = Home(tmp_path_factory.mktemp("stack"), free_ports())
+    recipes = tmp_path_factory.mktemp("recipes")
+    write_recipes(recipes, home.ports)
+    for name, value in (("SLUICE_RECIPES", str(recipes)), ("SLUICE_MODELS", str(MODELS))):
+        os.environ[name] = value
+    with ExitStack() as ending:
+        ending.callback(demo, home, "down")
+        started = demo(home, "up")
+        assert started.returncode == 0, started.stderr
+        airflow = ending.enter_context(Airflow(home.airflow_url, home.password()))
+        Chain(airflow, "smoke").wait_for_dags()
+        yield Stack(home, airflow)
+
+
+def write_recipes(folder: Path, ports: Ports) -> None:
+    """Copies the recipes of the checkout, with the seeds at `ports`, and adds `smoke`."""
+    for path in (CHECKOUT / "dags" / "recipes").glob("*.toml"):
+        shutil.copy(path, folder)
+    seeds = ", ".join(f'"{address(host, ports.site + at)}"' for at, host in enumerate(HOSTS))
+    demo_recipe = folder / "demo.toml"
+    text, changed = re.subn(r"(?m)^seeds = \[.*?\]", f"seeds = [{seeds}]", demo_recipe.read_text())
+    assert changed == 1
+    demo_recipe.write_text(text)
+    (folder / "smoke.toml").write_text(SMOKE)
+
+
+def free_ports() -> Ports:
+    """Returns ports that nothing listens on now, with the neighbours that Dask and the site take."""
+    base = 20_000 + os.getpid() % 20_000
+    ports = Ports(airflow=0, mlflow=0, dask=0, site=0)
+    for name, width in (("airflow", 1), ("mlflow", 1), ("dask", 2), ("site", len(HOSTS))):
+        while not all(_free(base + at) for at in range(width)):
+            base += 1
+        ports = replace(ports, **{name: base})
+        base += width
+    return ports
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return trial.connect_ex(("127.0.0.1", port)) != 0
+
+
+@pytest.fixture(scope="session")
+def smoke(stack: Stack) -> list[Leg]:
+    """The recipe `smoke`, run once from seeds to checkpoint without any disturbance."""
+    chain = Chain(stack.airflow, "smoke")
+    chain.start({})
+    deadline = time.monotonic() + 600
+    for _ in chain.follow():
+        assert time.monotonic() < deadline, chain.legs
+    return chain.legs

@@ -1,0 +1,68 @@
+"""Both UIs in a real browser: log in, trigger a DAG with its form, see it turn green, find its run in MLflow."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+playwright = pytest.importorskip("playwright.sync_api")
+
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+pytestmark = pytest.mark.skipif(
+    not Path(CHROMIUM).exists(), reason="no chromium on this machine (apt-get install chromium)"
+)
+SLOW_MS = 90_000
+
+
+@pytest.fixture(scope="module")
+def page(stack) -> Iterator["playwright.Page"]:
+    """A page that is logged in to Airflow."""
+    with playwright.sync_playwright() as run:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        browser = run.chromium.launch(executable_path=CHROMIUM, args=flags)
+        page = browser.new_page(viewport={"width": 1400, "height": 900})
+        page.set_default_timeout(SLOW_MS)
+        page.goto(f"{stack.home.airflow_url}/")
+        page.fill("input[name=username]", "admin")
+        page.fill("input[name=password]", stack.home.password())
+        page.click("button[type=submit]")
+        page.wait_for_url(lambda url: "login" not in url)
+        yield page
+        browser.close()
+
+
+@pytest.mark.timeout(400)
+def test_a_dag_triggered_with_its_form_turns_green(stack, smoke, page) -> None:
+    stack.pause("smoke.corpus", True)
+    page.goto(f"{stack.home.airflow_url}/dags/smoke.crawl")
+    page.get_by_role("button", name="Trigger").first.click()
+    form = page.get_by_role("dialog")
+    form.locator("[name='element_version']").fill("from-the-form")
+    form.locator("[name='element_crawl.max_pages']").fill("12")
+    form.get_by_role("button", name="Trigger", exact=True).click()
+    form.wait_for(state="hidden")
+    runs = [
+        run
+        for run in stack.airflow.pages("/dags/smoke.crawl/dagRuns", "dag_runs")
+        if run["conf"].get("version") == "from-the-form"
+    ]
+    assert len(runs) == 1
+    page.goto(f"{stack.home.airflow_url}/dags/smoke.crawl/runs/{runs[0]['dag_run_id']}")
+    page.get_by_text("Success", exact=True).first.wait_for()
+    stack.pause("smoke.corpus", False)
+    assert stack.finished("smoke.crawl", runs[0]["dag_run_id"])["state"] == "success"
+    assert 0 < stack.artifact("smoke/warc", "from-the-form").record.rows_out <= 12
+
+
+def test_a_task_leads_to_its_mlflow_run(stack, smoke, page) -> None:
+    crawl = smoke[0]
+    page.goto(f"{stack.home.airflow_url}/dags/{crawl.dag_id}/runs/{crawl.run_id}/tasks/publish")
+    link = page.get_by_role("link", name="MLflow run")
+    link.first.wait_for()
+    assert str(link.first.get_attribute("href")).startswith(stack.home.mlflow_url)
+
+
+def test_mlflow_shows_one_experiment_per_recipe(stack, smoke, page) -> None:
+    page.goto(f"{stack.home.mlflow_url}/#/experiments")
+    page.get_by_text("smoke", exact=True).first.wait_for()

@@ -1,0 +1,79 @@
+"""kill -9 in the middle of a run: of a Dask worker, of a stage, of the scheduler. The artifact must not show it."""
+
+import os
+import signal
+
+import psutil
+import pytest
+
+from tasks.demo.processes import marked
+
+CORPUS = ("extracted", "attributes", "duplicates", "documents")
+
+
+@pytest.fixture(autouse=True)
+def _only_this_dag(stack, smoke):
+    """Keeps finished DAGs from starting the next ones: these tests look at one DAG each."""
+    for dag in ("tokens", "canary", "pretrain"):
+        stack.pause(f"smoke.{dag}", True)
+    yield
+    for dag in ("tokens", "canary", "pretrain"):
+        stack.pause(f"smoke.{dag}", False)
+
+
+def same_as_undisturbed(stack, version: str, kinds: tuple[str, ...]) -> None:
+    for kind in kinds:
+        made, undisturbed = stack.artifact(f"smoke/{kind}", version), stack.artifact(f"smoke/{kind}")
+        assert made.record.content == undisturbed.record.content, kind
+        assert made.verify() == []
+
+
+@pytest.mark.timeout(400)
+def test_a_killed_dask_worker_costs_nothing_but_time(stack, smoke) -> None:
+    run_id = stack.airflow.trigger("smoke.corpus", {"version": "worker-killed", "source_version": "dev"})
+    stack.running("smoke.corpus", run_id, "extract")
+    workers = [one for one in marked(stack.home.root, "dask-workers") if "spawn_main" in " ".join(one.cmdline())]
+    assert len(workers) == 2
+    workers[0].kill()
+    assert stack.finished("smoke.corpus", run_id)["state"] == "success"
+    same_as_undisturbed(stack, "worker-killed", CORPUS)
+
+
+@pytest.mark.timeout(400)
+def test_a_killed_stage_is_tried_again_and_ends_with_the_same_bytes(stack, smoke, airflow_until) -> None:
+    stack.pause("smoke.pretrain", False)
+    run_id = stack.airflow.trigger("smoke.pretrain", {"version": "stage-killed", "source_version": "dev"})
+    task = stack.running("smoke.pretrain", run_id, "train")
+    process = airflow_until(lambda: stage_process(stack, task["id"]), 30)
+    process.kill()
+    assert stack.finished("smoke.pretrain", run_id)["state"] == "success"
+    tried = {task["task_id"]: task["try_number"] for task in stack.airflow.tasks("smoke.pretrain", run_id)}
+    assert tried["train"] == 2
+    same_as_undisturbed(stack, "stage-killed", ("checkpoint", "scores"))
+
+
+@pytest.mark.timeout(600)
+def test_a_killed_scheduler_comes_back_and_finishes_the_run(stack, smoke) -> None:
+    run_id = stack.airflow.trigger("smoke.corpus", {"version": "scheduler-killed", "source_version": "dev"})
+    stack.running("smoke.corpus", run_id, "extract")
+    scheduler = next(one for one in marked(stack.home.root, "scheduler") if one.ppid() == supervisor(stack))
+    os.kill(scheduler.pid, signal.SIGKILL)
+    assert stack.finished("smoke.corpus", run_id, limit_s=500)["state"] == "success"
+    same_as_undisturbed(stack, "scheduler-killed", CORPUS)
+
+
+def stage_process(stack, instance: str) -> psutil.Process | None:
+    """Returns the process that runs the stage: Airflow's task runner, once it has started the training."""
+    for process in marked(stack.home.root, "scheduler"):
+        title = " ".join(process.cmdline())
+        if title.endswith(instance) and "LocalExecutor" not in title and process.children():
+            return process
+    return None
+
+
+def supervisor(stack) -> int:
+    from tasks.demo.status import read_status
+
+    status = read_status(stack.home.run)
+    assert status is not None
+    return status.pid
