@@ -187,7 +187,4 @@ def _fits(config: CanaryConfig, weights: Mapping[str, float], sequences: Mapping
 
 
 def _known(weights: Mapping[str, float], arms: list[Arm]) -> bool:
-    for arm in arms:
-        if sum(abs(weights[source] - arm["weights"][source]) for source in weights) < _SAME:
-            return True
-    return False
+    return any(sum(abs(weights[source] - arm["weights"][source]) for source in weights) < _SAME for arm in arms)
