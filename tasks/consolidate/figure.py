@@ -28,7 +28,7 @@ def draw(funnel: pa.Table, title: str) -> bytes:
     axes.set_xlabel("documents")
     axes.set_xlim(0, max([*begin, 1]) * 1.15)
     axes.set_title(title)
-    axes.legend(loc="lower right")
+    figure.legend(loc="outside right upper")
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=110)
     return file.getvalue()

@@ -3,7 +3,7 @@
 Reads one part of `extracted` (id, source, fetched_at, text) and of `attributes` (quality_score). Writes
 `signatures/<part>.parquet` in the same row order: id, source, fetched_at, quality_score, text_key (16 bytes, null for a
 text without words) and one column `band_<n>` per band. That is about 200 bytes per document with 16 bands. Used by
-`stage`, and kept in the artifact: comparing with a later crawl needs no text again.
+`stage`, and kept in the artifact: comparing with a later crawl needs the texts of candidates only.
 """
 
 import numpy as np
