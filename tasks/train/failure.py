@@ -4,13 +4,19 @@ Written by a rank that fails, read by a rank that torchrun starts again (a perma
 and by whoever started the run (the cause, in one line).
 """
 
+import contextlib
+import errno
 import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tasks.errors import SluiceError
+from tasks.errors import InputError, RecipeError, SluiceError, StoreError, TransientError
+
+KINDS = {kind.__name__: kind for kind in (InputError, RecipeError, StoreError, TransientError)}
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+"""Errors of a disk that trying again does not mend."""
 
 
 @dataclass(frozen=True)
@@ -19,20 +25,38 @@ class Failure:
 
     launch: str
     rank: int
+    kind: str
     cause: str
     remedy: str
-    permanent: bool
+
+    @property
+    def permanent(self) -> bool:
+        """Whether a restart would fail in the same way."""
+        return KINDS[self.kind].permanent
+
+    def error(self) -> SluiceError:
+        """Returns the error as whoever started the run may raise it."""
+        return KINDS[self.kind](f"training: {self.cause}", self.remedy)
 
 
 def note(folder: Path, rank: int, error: BaseException) -> Failure:
     """Writes down why this rank fails and returns it."""
-    if isinstance(error, SluiceError):
-        failure = Failure(launch_id(), rank, error.cause, error.remedy, error.permanent)
-    else:
-        cause = " ".join(f"{type(error).__name__}: {error}".split())
-        failure = Failure(launch_id(), rank, cause, "", permanent=False)
-    (folder / f"failure-{rank}.json").write_text(json.dumps(asdict(failure)))
+    known = explained(error)
+    failure = Failure(launch_id(), rank, type(known).__name__, known.cause, known.remedy)
+    aside = folder / f".failure-{rank}"
+    with contextlib.suppress(OSError):  # the disk may be what failed
+        aside.write_text(json.dumps(asdict(failure)))
+        aside.rename(folder / f"failure-{rank}.json")
     return failure
+
+
+def explained(error: BaseException) -> SluiceError:
+    """Returns `error`, or an error of ours that says the same."""
+    if isinstance(error, SluiceError):
+        return error if type(error).__name__ in KINDS else InputError(error.cause, error.remedy)
+    if isinstance(error, OSError) and error.errno in FULL:
+        return StoreError(str(error), "free space or set the rights; the run resumes from its newest checkpoint")
+    return TransientError(f"{type(error).__name__}: {error}")
 
 
 def noted(folder: Path) -> Sequence[Failure]:

@@ -77,7 +77,7 @@ def _follow(command: list[str], output: IO[bytes], tail: MetricsTail, on_metrics
         stdout=output,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        env={**os.environ, leash.LEASH: "stdin", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=_environment(),
     )
     try:
         running = True
@@ -89,7 +89,13 @@ def _follow(command: list[str], output: IO[bytes], tail: MetricsTail, on_metrics
                 time.sleep(POLL_S)
     finally:
         _end(process)
-    return process.returncode
+    return 128 - process.returncode if process.returncode < 0 else process.returncode
+
+
+def _environment() -> dict[str, str]:
+    """Returns our environment, with a leash and with this very code first on the path."""
+    path = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, leash.LEASH: "stdin", "PYTHONPATH": os.pathsep.join(path)}
 
 
 @contextlib.contextmanager
@@ -129,7 +135,9 @@ def explain(code: int, out: Path) -> SluiceError:
     """Returns the error that says in one line why a run with this exit code failed."""
     noted = failure.noted(out)
     if noted and noted[0].permanent:
-        return InputError(f"training: {noted[0].cause}", noted[0].remedy)
+        return noted[0].error()
+    if code == 2:
+        return InputError(f"training was refused: {last_lines(out / LOG)}", f"the log is {out / LOG}")
     if code == 143:
         return TransientError("training was stopped on request and has saved a checkpoint", "run it again to go on")
     if code == 137:

@@ -1,5 +1,6 @@
 """Runs in processes of their own: exit codes, restarts, and no process left behind."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -12,8 +13,8 @@ import psutil
 import pytest
 
 from tasks.config import canonical_json
-from tasks.errors import InputError, TransientError
-from tasks.train import checkpoint
+from tasks.errors import InputError, StoreError, TransientError
+from tasks.train import checkpoint, failure, leash
 from tasks.train.config import TrainSpec
 from tasks.train.launch import LOG, explain, train_local, training_command
 from tasks.train.metrics import DETERMINISTIC, FILE, read_metrics
@@ -77,7 +78,20 @@ def test_no_trainer_outlives_a_parent_that_was_killed(made: Made, tmp_path: Path
     assert len(trainers(spec)) == ranks
     parent.kill()
     parent.wait()
-    wait_for(lambda: not trainers(spec) and not trainers(spec, "tasks.train.agent"), 5)
+    wait_for(lambda: not trainers(spec) and not trainers(spec, "tasks.train.agent"), 20)
+
+
+def test_trainers_end_with_the_pipe_that_their_parent_held(made: Made, tmp_path: Path) -> None:
+    spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
+    command, environment = training_command(str(write(spec)), 2), {**os.environ, leash.LEASH: "stdin"}
+    agent = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
+    wait_for(lambda: steps_done(spec) > 2)
+    ranks = trainers(spec)
+    assert len(ranks) == 2
+    assert agent.stdin
+    agent.stdin.close()
+    assert agent.wait(20) == -signal.SIGKILL
+    wait_for(lambda: not trainers(spec), 20)
 
 
 def test_a_killed_rank_resumes_and_ends_with_the_same_bytes(made: Made, tmp_path: Path) -> None:
@@ -140,6 +154,16 @@ def test_an_error_in_the_caller_ends_the_run_with_a_checkpoint(made: Made, tmp_p
         train_local(spec, fail, 1)
     assert checkpoint.steps_at(tmp_path / "checkpoints")
     assert not trainers(spec)
+
+
+def test_a_full_disk_is_told_as_one_and_not_tried_again(tmp_path: Path) -> None:
+    failure.note(tmp_path, 1, ValueError("a  bug"))
+    failure.note(tmp_path, 0, OSError(errno.ENOSPC, "No space left on device"))
+    error = explain(2, tmp_path)
+    assert isinstance(error, StoreError)
+    assert "No space left" in str(error)
+    failure.forget(tmp_path)
+    assert failure.noted(tmp_path) == []
 
 
 def test_a_crash_is_told_in_one_line_with_the_last_lines_of_the_log(tmp_path: Path) -> None:
