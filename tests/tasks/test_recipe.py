@@ -77,9 +77,9 @@ def test_only_one_level_of_extension_is_allowed(tmp_path: Path) -> None:
 
 def test_an_override_is_checked_like_the_file() -> None:
     assert DEMO.override({"crawl.max_pages": 5}).crawl.max_pages == 5
-    with pytest.raises(RecipeError, match='override: unknown key crawl.max_page. Did you mean "max_pages"'):
+    with pytest.raises(RecipeError, match=r'override: unknown key crawl\.max_page\. Did you mean "max_pages"'):
         DEMO.override({"crawl.max_page": 5})
-    with pytest.raises(RecipeError, match="crawl.max_pages"):
+    with pytest.raises(RecipeError, match=r"crawl\.max_pages"):
         DEMO.override({"crawl.max_pages": "five"})
 
 

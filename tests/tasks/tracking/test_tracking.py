@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,6 +19,9 @@ from tasks.tracking import TrackingContext, outbox
 from tasks.tracking.run import StageRun
 from tests.conftest import run_stage_in
 from tests.tasks.toy_stage import ToyConfig
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 
 def free_port() -> int:
@@ -32,8 +36,9 @@ def mlflow_server(folder: Path, port: int) -> Iterator[str]:
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db",
                "--artifacts-destination", str(folder / "artifacts"), "--host", "127.0.0.1", "--port", str(port),
                "--workers", "1"]  # fmt: skip
+    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
     server = subprocess.Popen(command, cwd=folder, start_new_session=True, stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL, env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"})  # fmt: skip
+                              stderr=subprocess.DEVNULL, env=environment)  # fmt: skip
     try:
         uri = f"http://127.0.0.1:{port}"
         for _ in range(240):
@@ -54,7 +59,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield uri
 
 
-def client(uri: str):  # noqa: ANN201
+def client(uri: str) -> "MlflowClient":
     from mlflow import MlflowClient
 
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
