@@ -31,7 +31,7 @@ os.environ.update(
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
         "AIRFLOW__CORE__FERNET_KEY": _KEY,
         "AIRFLOW__API__SECRET_KEY": _KEY,
-        "AIRFLOW__API_AUTH__JWT_SECRET": _KEY,
+        "AIRFLOW__API_AUTH__JWT_SECRET": _KEY * 2,
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{_home}/airflow.db",
     }
 )

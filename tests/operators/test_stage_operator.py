@@ -1,7 +1,13 @@
 """StageOperator inside a real DAG run: real stages on real files, Airflow's own task runner and database."""
 
 import json
+import subprocess
+import sys
+import time
 
+import psutil
+
+from operators.stage import StageOperator
 from tasks.artifact import Address, Artifact
 from tasks.store import Store
 
@@ -102,3 +108,30 @@ def test_a_wrong_override_fails_at_once(recipes, dag_bag, documents, caplog, cap
     assert states(run)["tokenizer"] == "failed"
     assert tries(run, "tokenizer") == 1
     assert "seq_len" in caplog.text + capsys.readouterr().out
+
+
+def test_a_task_that_is_killed_takes_its_child_processes_along(recipes):
+    # torchrun with a rank below it; the rank ignores SIGTERM.
+    stubborn = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    )
+    outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {stubborn!r}])"
+    child = subprocess.Popen([sys.executable, "-c", outer], stdout=subprocess.PIPE)
+    assert child.stdout.readline() == b"up\n"
+    family = [psutil.Process(child.pid), *psutil.Process(child.pid).children(recursive=True)]
+    assert len(family) == 2
+    recipes("killed")
+    before = time.monotonic()
+    StageOperator(task_id="train", recipe="killed", stage="train").on_kill()
+    # Airflow kills the task process 5 s after SIGTERM; nothing may be left to outlive it.
+    assert time.monotonic() - before < 5
+    child.wait(timeout=1)
+    assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in family)
+
+
+def test_the_links_of_a_task_lead_to_what_it_made():
+    task = StageOperator(task_id="train", recipe="any", stage="train")
+    assert [link.get_link(task, ti_key=None) for link in task.operator_extra_links] == ["", ""]
+    task.result = {"address": "any/checkpoint@dev", "mlflow_run_url": "http://mlflow/#/runs/1"}
+    links = {link.name: link.get_link(task, ti_key=None) for link in task.operator_extra_links}
+    assert links == {"MLflow run": "http://mlflow/#/runs/1", "Artifact": "/sluice/artifact/any/checkpoint@dev"}

@@ -1,0 +1,80 @@
+"""The end of the canary DAG: arms become mapped tasks, and a decision leaves the DAG through the gate only."""
+
+import json
+
+import pytest
+
+from tasks.artifact import Address
+from tasks.commit import commit
+from tasks.config import Config
+from tasks.stage import Output, Report
+from tasks.store import Store
+from tests.operators.test_stage_operator import events_of, returned, states
+
+DECISION = {"weights": {"web": 0.7, "code": 0.3}, "promoted": True, "reason": "arm-2 is better, 95% sure", "arms": []}
+DAG_FILE = """
+import pendulum
+from airflow.sdk import DAG
+from operators.assets import asset
+from operators.gate import CanaryGate
+
+PARAMS = {{"version": None, "overrides": {{}}}}
+with DAG("{dag}", schedule=None, start_date=pendulum.datetime(2026, 1, 1), params=PARAMS):
+    decided = {{"address": "{dag}/mixture@v1", "fingerprint": "f", "content": "c"}}
+    CanaryGate(task_id="gate", recipe="{dag}", decided=decided, outlets=[asset("{dag}", "mixture")])
+"""
+
+
+@pytest.fixture
+def run_gate(tmp_path, monkeypatch, recipes, airflow_db):
+    def run(name):
+        from airflow import settings
+        from airflow.dag_processing.dagbag import DagBag
+
+        recipes(name)
+        folder = tmp_path / "dags"
+        folder.mkdir()
+        (folder / "gate.py").write_text(DAG_FILE.format(dag=name))
+        monkeypatch.setattr(settings, "DAGS_FOLDER", str(folder))
+        return DagBag(str(folder), bundle_name="dags-folder").dags[name].test(run_conf={"version": "v1"})
+
+    return run
+
+
+def test_the_gate_says_the_decision_and_publishes_the_mixture(run_gate, tmp_path, caplog, capsys):
+    output = Output(Store(str(tmp_path / "store")), Address("gated/mixture", "v1"), "0" * 64)
+    with output.part("mixture", conserved=False) as part, part.file("mixture.json") as file:
+        file.write(json.dumps(DECISION).encode())
+    commit(output, "decide", 1, Config(), [], Report())
+    run = run_gate("gated")
+    assert returned(run, "gate") == {
+        "address": "gated/mixture@v1",
+        "weights": {"web": 0.7, "code": 0.3},
+        "promoted": True,
+        "reason": "arm-2 is better, 95% sure",
+    }
+    said = caplog.text + capsys.readouterr().out
+    assert "arm-2 is better, 95% sure" in said
+    assert "code 0.300, web 0.700" in said
+    [event] = events_of("gated/mixture")
+    assert event == {
+        "address": "gated/mixture@v1", "fingerprint": "f", "content": "c", "version": "v1", "overrides": {}
+    }  # fmt: skip
+
+
+def test_a_mixture_that_is_gone_is_not_published(run_gate):
+    run = run_gate("ungated")
+    assert states(run) == {"gate": "failed"}
+    assert events_of("ungated/mixture") == []
+
+
+def test_every_arm_and_seed_becomes_a_task_of_its_own(recipes, dag_bag, documents):
+    recipes("mapped", "arms = 0\nsteps = 2\nbatch_size = 2\nmicrobatch = 2\n")
+    documents("mapped")
+    assert str(dag_bag().dags["mapped.tokens"].test().state) == "success"
+    run = dag_bag().dags["mapped.canary"].test(mark_success_pattern="^(canary|decide|gate)$")
+    members = returned(run, "arms")
+    assert len(members) >= 2
+    assert all(member.startswith("arm-") for member in members)
+    mapped = [ti for ti in run.get_task_instances() if ti.task_id == "canary"]
+    assert sorted(ti.map_index for ti in mapped) == list(range(len(members)))

@@ -1,0 +1,151 @@
+"""The Sluice page in the real API server: nobody gets in without Airflow's login; nothing crawled becomes markup."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.artifact import Address, InputRef
+from tasks.commit import commit
+from tasks.config import Config
+from tasks.stage import Output, Report
+from tasks.store import Store
+
+HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>'
+PAGES = (
+    "/sluice/",
+    "/sluice/recipe/shown?version=v1",
+    "/sluice/artifact/shown/documents@v1",
+    "/sluice/corpus?recipe=shown&version=v1",
+    "/sluice/trace?recipe=shown&version=v1&what=http://site.localhost/0",
+)
+
+
+@pytest.fixture(scope="session")
+def client(airflow_db):
+    """The API server's application with this repository's plugin, and nobody logged in."""
+    from airflow.api_fastapi.app import create_app
+    from starlette.testclient import TestClient
+
+    with TestClient(create_app(apps="core"), base_url="http://127.0.0.1") as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def token(client):
+    file = next(Path(os.environ["AIRFLOW_HOME"]).glob("simple_auth_manager_passwords*"))
+    password = json.loads(file.read_text())["viewer"]
+    answer = client.post("/auth/token", json={"username": "viewer", "password": password})
+    return answer.json()["access_token"]
+
+
+@pytest.fixture
+def get(client, token):
+    def get(path):
+        client.cookies.set("_token", token)  # as the browser does
+        try:
+            return client.get(path)
+        finally:
+            client.cookies.clear()
+
+    return get
+
+
+@pytest.fixture
+def corpus(recipes, tmp_path):
+    """A recipe `shown` with a small documents artifact whose every text is hostile."""
+    recipes("shown")
+    output = Output(Store(str(tmp_path / "store")), Address("shown/documents", "v1"), "0" * 64)
+    kept = {"id": ["0" * 32], "title": [HOSTILE], "url": [f"http://site.localhost/0?{HOSTILE}"], "source": [HOSTILE],
+            "quality_score": [0.5], "text": [HOSTILE * 40], "record_id": [""], "host": ["site.localhost"]}  # fmt: skip
+    lost = {"id": ["1" * 32], "url": ["http://site.localhost/1"], "source": ["web"], "reason": [HOSTILE],
+            "reasons": [[HOSTILE, "short"]]}  # fmt: skip
+    funnel = {"source": ["web", "web"], "step": ["kept", "quality"], "reason": ["", HOSTILE], "documents": [3, 1],
+              "bytes": [900, 100]}  # fmt: skip
+    with output.part("part-00000-of-00001", conserved=False) as part:
+        part.count_in(2)
+        part.table("kept", pa.table(kept))
+        part.table("rejected", pa.table(lost), out=False)
+    with output.part("funnel", conserved=False) as part, part.file("funnel.parquet") as file:
+        pq.write_table(pa.table(funnel), file)
+    refs = [InputRef(role="extracted", address="shown/extracted@v1", fingerprint="1" * 64, content="2" * 64)]
+    return commit(output, "consolidate", 1, Config(), refs, Report(note=HOSTILE))
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_nobody_sees_a_page_without_airflows_login(path, client, corpus):
+    client.cookies.clear()
+    assert client.get(path).status_code == 401
+    assert client.get(path, headers={"Authorization": "Bearer forged"}).status_code in (401, 403)
+    assert client.get(path, headers={"Cookie": "_token=forged"}).status_code in (401, 403)
+
+
+@pytest.mark.parametrize("path", ["/sluice/openapi.json", "/sluice/docs", "/sluice/redoc", "/sluice/nothing"])
+def test_there_is_no_route_beside_the_guarded_ones(path, client):
+    assert client.get(path).status_code == 404
+
+
+@pytest.mark.parametrize("path", PAGES[:4])
+def test_what_was_crawled_is_shown_as_text(path, get, corpus):
+    answer = get(path)
+    assert answer.status_code == 200, answer.text
+    assert "<script" not in answer.text
+    assert "<img" not in answer.text
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+
+
+def test_the_page_of_a_version_shows_funnel_and_artifacts(get, corpus):
+    text = get(PAGES[1]).text
+    assert "shown/documents@v1" in text
+    assert "75.0%" in text
+    assert "&lt;script&gt;" in text
+
+
+def test_the_page_of_an_artifact_says_what_is_gone(get, corpus):
+    text = get(PAGES[2]).text
+    assert corpus.record.fingerprint in text
+    assert "shown/extracted@v1 is gone" in text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/sluice/recipe/unknown?version=v1",
+        "/sluice/artifact/unknown/documents@v1",
+        "/sluice/artifact/shown/documents@v9",
+        "/sluice/artifact/shown/../../secrets@v1",
+        "/sluice/artifact/shown%2F..%2F..%2Fsecrets@v1",
+        "/sluice/corpus?recipe=shown&version=v9",
+    ],
+)
+def test_what_does_not_exist_is_not_found(path, get, corpus):
+    assert get(path).status_code == 404
+
+
+def test_a_version_that_is_no_version_is_refused(get, corpus):
+    assert get("/sluice/recipe/shown?version=../../etc").status_code == 422
+
+
+def test_airflow_knows_the_page_and_loads_one_file_only(client):
+    from airflow import plugins_manager
+
+    loaded, errors = plugins_manager._get_plugins()
+    assert not errors
+    [ours] = [plugin for plugin in loaded if plugin.name == "sluice"]
+    assert ours.external_views[0]["href"] == "/sluice/"
+    assert "app" not in sys.modules
+    assert "pages" not in sys.modules
+
+
+def test_a_task_does_not_pay_for_the_page():
+    code = (
+        "import sluice_plugin, sys; print([m for m in sys.modules if m.startswith(('sluice_ui', 'pyarrow', 'tasks'))])"
+    )
+    folder = Path(__file__).parents[2] / "plugins"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder)
+    assert ran.stdout.strip().splitlines()[-1] == "[]"
