@@ -4,6 +4,7 @@ Reads the `warc` artifact and any WARC file, whole or truncated. Used by crawl (
 FastWARC reads 857 MB/s.
 """
 
+import json
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -113,6 +114,12 @@ def capture_at(file: BinaryIO, offset: int) -> Capture:
     for capture in captures(file):
         return capture
     raise ValueError(f"no response record at byte {offset}")
+
+
+def index_entry(line: str) -> dict[str, str]:
+    """Returns the fields of one CDXJ line: url, mime, status, digest, length, offset, filename (path in the store)."""
+    entry: dict[str, str] = json.loads(line.split(" ", 2)[2])
+    return entry
 
 
 def _capture(record: fastwarc.WarcRecord) -> Capture:

@@ -73,6 +73,10 @@ class Politeness:
                 host.latency_s = last if host.latency_s is None else 0.75 * host.latency_s + 0.25 * last
                 host.next_at = max(host.next_at, end + host.delay(self._config.latency_factor))
 
+    def rest(self, host: Host) -> None:
+        """Starts the host's pause anew: it has just asked for a longer one than was known when it was last asked."""
+        host.next_at = max(host.next_at, time.monotonic() + host.delay(self._config.latency_factor))
+
     def succeeded(self, host: Host) -> None:
         """Ends the host's back-off."""
         host.failures = 0

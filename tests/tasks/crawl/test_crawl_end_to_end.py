@@ -1,11 +1,14 @@
 import io
+from collections import defaultdict
 
 import pytest
+from aiohttp import web
 from crawl_site import Site, linked
 from warcio.archiveiterator import ArchiveIterator
 
 from tasks import archive
 from tasks.crawl.config import CrawlConfig
+from tasks.errors import InputError
 
 
 @pytest.fixture
@@ -54,3 +57,211 @@ def test_a_site_is_crawled_from_its_seed_into_a_warc_that_warcio_accepts(crawl):
     statuses = {row["url"]: row["status"] for name in crawldb.files() for row in crawldb.table(name).to_pylist()}
     assert set(statuses.values()) == {"db_fetched"}
     assert len(statuses) == 20
+
+
+def log_of(segments):
+    rows = [row for one in segments for path in one.files("log/") for row in one.table(path).to_pylist()]
+    return {row["url"]: row for row in rows}
+
+
+def test_every_capture_is_found_again_through_the_index(crawl):
+    with Site(linked(12)) as site:
+        _, _, warc = crawl(config_for(site, warc_pages_per_file=5))
+    lines = warc.read(archive.INDEX).decode().splitlines()
+    assert lines == sorted(lines)
+    assert len(archive.warc_files(warc)) == 3
+    wanted = captured(warc)
+    for line in lines:
+        entry = archive.index_entry(line)
+        with warc.store.open(entry["filename"]) as file:
+            capture = archive.capture_at(file, int(entry["offset"]))
+        assert capture.url == entry["url"]
+        assert wanted.pop(capture.url) == capture.payload_digest == entry["digest"]
+    assert wanted == {}
+
+
+def test_two_requests_to_a_host_are_never_closer_than_the_delay(crawl):
+    with Site(linked(6)) as one, Site(linked(6)) as two:
+        crawl(config_for(one, two, delay_s=0.15, concurrency=8))
+        for site in (one, two):
+            assert len(site.requests) == 7  # robots.txt and six pages
+            times = sorted(site.requests)
+            gaps = [later[0] - earlier[1] for earlier, later in zip(times, times[1:], strict=False)]
+            assert min(gaps) >= 0.15 - 0.002  # the end of an answer is noted a moment after its last byte has left
+
+
+def test_hosts_do_not_wait_for_one_another(crawl):
+    with Site(linked(5)) as one, Site(linked(5)) as two:
+        crawl(config_for(one, two, delay_s=0.2, partitions=1))
+        begin = min(one.requests[0][0], two.requests[0][0])
+        end = max(one.requests[-1][1], two.requests[-1][1])
+    assert end - begin < 2 * 5 * 0.2
+
+
+def test_a_crawl_delay_of_the_site_is_kept(crawl):
+    with Site(linked(3), "User-agent: *\nCrawl-delay: 0.3") as site:
+        crawl(config_for(site))
+        times = sorted(site.requests)
+    assert min(later[0] - earlier[1] for earlier, later in zip(times, times[1:], strict=False)) >= 0.29
+
+
+def test_retry_after_is_kept_and_the_page_is_had_in_the_end(crawl):
+    answers = [web.Response(status=429, headers={"Retry-After": "1"})]
+    pages = linked(2)
+    whole = pages["/1"]
+    pages["/1"] = lambda _: answers.pop() if answers else web.Response(text=whole, content_type="text/html")
+    with Site(pages) as site:
+        _, _, warc = crawl(config_for(site))
+        times = [begin for begin, _, _, path in site.requests if path == "/1"]
+        assert site.url("/1") in captured(warc)
+    assert len(times) == 2
+    assert times[1] - times[0] >= 1.0
+
+
+def test_rows_leave_with_a_reason_each(crawl):
+    async def reset(request):
+        request.transport.abort()
+        return web.Response()
+
+    pages = {
+        "/": "<a href=gone>1</a><a href=private/x>2</a><a href=image>3</a><a href=hidden>4</a><a href=broken>5</a>"
+        "<a href=http://10.0.0.1/>6</a><a href=/moved>7</a><a href=reset>8</a><a href=/loop>9</a>",
+        "/private/x": "never asked for",
+        "/image": lambda _: web.Response(body=b"GIF89a", content_type="image/gif"),
+        "/hidden": "<meta name=robots content=noindex><a href=/beyond>x</a>",
+        "/beyond": "found through a page that is not kept",
+        "/broken": lambda _: web.Response(status=500),
+        "/moved": lambda _: web.Response(status=301, headers={"Location": "/target#top"}),
+        "/target": "here",
+        "/loop": lambda _: web.Response(status=302, headers={"Location": "/loop"}),
+        "/reset": reset,
+    }
+    with Site(pages, "User-agent: *\nDisallow: /private/") as site:
+        segments, crawldb, warc = crawl(config_for(site, include_hosts=(f"127.0.0.1:{site.port}", "10.0.0.1")))
+        assert set(captured(warc)) == {site.url(path) for path in ("/", "/beyond", "/target")}
+        assert "/private/x" not in site.paths()
+        reasons = {url.removeprefix(site.url("")): row["reason"] for url, row in log_of(segments).items()}
+        status = {row["url"]: row["status"] for path in crawldb.files() for row in crawldb.table(path).to_pylist()}
+    partition_of_private = reasons.pop("http://10.0.0.1/", "private_address")  # may belong to the other partition
+    assert partition_of_private == "private_address"
+    assert reasons == {
+        "/": "",
+        "/beyond": "",
+        "/target": "",
+        "/gone": "http_404",
+        "/private/x": "robots_denied",
+        "/image": "mime",
+        "/hidden": "noindex",
+        "/broken": "http_500",
+        "/moved": "redirect",
+        "/loop": "redirect",
+        "/reset": "protocol",
+    }
+    assert status[site.url("/gone")] == "db_gone"
+    assert status[site.url("/moved")] == "db_redir_perm"
+    assert status[site.url("/broken")] == "db_unfetched"
+    for segment in segments:
+        assert segment.record.rows_in == segment.record.rows_out + sum(segment.record.rejected.values())
+
+
+def test_a_redirect_to_an_inside_address_is_not_followed(crawl):
+    with Site({"/secret": "secret"}) as inside:
+        pages = {
+            "/": "<a href=/a>a</a><a href=/b>b</a>",
+            "/a": lambda _: web.Response(status=302, headers={"Location": "http://169.254.169.254/"}),
+            "/b": lambda _: web.Response(status=302, headers={"Location": inside.url("/secret")}),
+        }
+        with Site(pages) as site:
+            _, _, warc = crawl(config_for(site))
+            assert set(captured(warc)) == {site.url("/")}
+        assert inside.requests == []
+
+
+def test_redirects_are_followed_five_times_at_most(crawl):
+    pages = {f"/{n}": (lambda n: lambda _: web.Response(status=301, headers={"Location": f"/{n + 1}"}))(n) for n in range(50)}
+    pages["/"] = "<a href=/0>x</a>"
+    with Site(pages) as site:
+        crawl(config_for(site))
+        assert [path for path in site.paths() if path not in ("/robots.txt", "/")] == [f"/{n}" for n in range(6)]
+
+
+def test_caps_hold_and_choose_the_same_pages_at_any_concurrency(crawl, run_stage):
+    chosen = {}
+    with Site(linked(40)) as one, Site(linked(40)) as two:
+        names = {str(site.port): name for name, site in (("one", one), ("two", two))}
+        for concurrency in (1, 16):
+            one.requests.clear()
+            two.requests.clear()
+            config = config_for(one, two, max_pages=30, max_pages_per_host=25, partitions=1, concurrency=concurrency)
+            _, _, warc = crawl(config, version=f"c{concurrency}")
+            assert len(one.requests) + len(two.requests) == 30 + 2
+            chosen[concurrency] = captured(warc)
+    assert chosen[1] == chosen[16]
+    per_site = defaultdict(int)
+    for url in chosen[1]:
+        per_site[names[url.split(":")[2].split("/")[0]]] += 1
+    assert per_site == {"one": 15, "two": 15}
+
+
+def test_depth_is_kept(crawl):
+    with Site(linked(40, fanout=3)) as site:
+        _, crawldb, warc = crawl(config_for(site, max_depth=2))
+    assert len(captured(warc)) == 1 + 3 + 9
+    known = sum(crawldb.table(path).num_rows for path in crawldb.files())
+    assert known == 1 + 3 + 9
+
+
+def test_an_unavailable_robots_file_skips_its_host_and_no_other(crawl):
+    with Site(linked(3), lambda _: web.Response(status=503)) as closed, Site(linked(3)) as fine:
+        segments, _, warc = crawl(config_for(closed, fine, partitions=1))
+        assert set(captured(warc)) == {fine.url(path) for path in fine.pages}
+        assert set(closed.paths()) == {"/robots.txt"}
+        assert log_of(segments)[closed.url()]["reason"] == "robots_unavailable"
+
+
+def test_a_crawl_without_one_page_is_an_error_that_names_host_cause_and_remedy(crawl):
+    with Site({}) as site, pytest.raises(InputError) as caught:
+        crawl(config_for(site))
+    assert f"127.0.0.1:{site.port}" in str(caught.value)
+    assert "http_404" in str(caught.value)
+    with Site(linked(2), "User-agent: *\nDisallow: /") as site, pytest.raises(InputError, match="robots"):
+        crawl(config_for(site))
+
+
+def test_a_host_that_is_down_is_named(crawl):
+    with Site({}) as site:
+        config = config_for(site)
+    with pytest.raises(InputError, match="robots_unavailable"):
+        crawl(config)
+
+
+def test_the_time_box_leaves_the_rest_for_the_next_cycle(crawl):
+    with Site(linked(20)) as site:
+        settings = {"delay_s": 0.2, "time_box_s": 1.3}
+        _, crawldb, warc = crawl(config_for(site, **settings))
+        first = set(captured(warc))
+        assert 1 < len(first) < 10
+        rows = {row["url"]: row for path in crawldb.files() for row in crawldb.table(path).to_pylist()}
+        assert {url for url, row in rows.items() if row["status"] == "db_fetched"} == first
+        # pages whose links were read count as known, found or not yet
+        assert "db_unfetched" in {row["status"] for row in rows.values()}
+        _, _, second = crawl(config_for(site, **settings), version="next", previous=crawldb)
+    assert set(captured(second)) & first == set()
+
+
+def test_a_captured_page_carries_its_request_and_the_way_to_it(crawl):
+    with Site(linked(2)) as site:
+        _, _, warc = crawl(config_for(site))
+        data = warc.store.read(archive.warc_files(warc)[0].path)
+        found = defaultdict(dict)
+        for record in ArchiveIterator(io.BytesIO(data)):
+            text = record.content_stream().read().decode()
+            found[record.rec_headers.get_header("WARC-Target-URI")][record.rec_type] = (record, text)
+    response, _ = found[site.url("/1")]["response"]
+    request, _ = found[site.url("/1")]["request"]
+    _, notes = found[site.url("/1")]["metadata"]
+    assert request.rec_headers.get_header("WARC-Concurrent-To") == response.rec_headers.get_header("WARC-Record-ID")
+    assert response.rec_headers.get_header("WARC-IP-Address") == "127.0.0.1"
+    assert request.http_headers.get_header("User-Agent").startswith("sluice/")
+    assert "hopsFromSeed: 1" in notes
+    assert f"via: {site.url('/')}" in notes
