@@ -16,7 +16,7 @@ def filled(params, conf):
 
 
 def stages_of(dag):
-    return [task for task in dag.tasks if getattr(task, "task_type", "") not in ("ApprovalOperator",)]
+    return [task for task in dag.tasks if task.task_type != "CanaryApproval"]
 
 
 def test_each_good_recipe_gets_one_dag_per_part_of_the_pipeline(recipes, dag_bag):
