@@ -9,7 +9,17 @@ from tasks.crawl.client import Client, FetchError
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.url import canonical
 
-LOOPBACK = ["127.1", "0x7f.1", "2130706433", "0177.0.0.1", "１２７.０.０.１", "127.0.0.1.", "[::1]", "localhost", "a.localhost."]
+LOOPBACK = [
+    "127.1",
+    "0x7f.1",
+    "2130706433",
+    "0177.0.0.1",
+    "１２７.０.０.１",
+    "127.0.0.1.",
+    "[::1]",
+    "localhost",
+    "a.localhost.",
+]
 INSIDE = [
     "[::ffff:127.0.0.1]",
     "[::127.0.0.1]",

@@ -178,7 +178,9 @@ def test_a_redirect_to_an_inside_address_is_not_followed(crawl):
 
 
 def test_redirects_are_followed_five_times_at_most(crawl):
-    pages = {f"/{n}": (lambda n: lambda _: web.Response(status=301, headers={"Location": f"/{n + 1}"}))(n) for n in range(50)}
+    pages = {
+        f"/{n}": (lambda n: lambda _: web.Response(status=301, headers={"Location": f"/{n + 1}"}))(n) for n in range(50)
+    }
     pages["/"] = "<a href=/0>x</a>"
     with Site(pages) as site:
         crawl(config_for(site))

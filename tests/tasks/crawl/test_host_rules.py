@@ -12,7 +12,9 @@ from tasks.crawl.politeness import Politeness
 
 def verdict(url, path="/page", **settings):
     """What the rules say of `path` on the host of `url`, and how often the look-up raised the host's pause."""
-    config = CrawlConfig(**{"allow_loopback": True, "delay_s": 0.0, "latency_factor": 0.0, "timeout_s": 1.0, **settings})
+    config = CrawlConfig(
+        **{"allow_loopback": True, "delay_s": 0.0, "latency_factor": 0.0, "timeout_s": 1.0, **settings}
+    )
 
     async def run():
         politeness = Politeness(config)
@@ -31,7 +33,7 @@ def status(code, **headers):
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 410])
 def test_no_robots_file_means_no_rules(code):
     with Site({}, status(code)) as site:
-        assert verdict(site.url("")) [0] is None
+        assert verdict(site.url(""))[0] is None
         assert len(site.requests) == 1
 
 
@@ -77,7 +79,9 @@ def test_five_redirects_of_robots_are_followed_also_to_other_hosts_and_six_are_n
             assert verdict(site.url(""))[0] == "robots_denied"
 
 
-@pytest.mark.parametrize("location", ["http://169.254.169.254/robots.txt", "file:///etc/passwd", "data:text/plain,x", "/robots.txt"])
+@pytest.mark.parametrize(
+    "location", ["http://169.254.169.254/robots.txt", "file:///etc/passwd", "data:text/plain,x", "/robots.txt"]
+)
 def test_a_redirect_of_robots_to_nowhere_good_leaves_the_host_out(location):
     with Site({}, status(302, Location=location)) as site:
         assert verdict(site.url(""))[0] == "robots_unavailable"
@@ -90,7 +94,8 @@ def test_a_huge_robots_file_is_cut_and_its_beginning_counts():
 
 
 @pytest.mark.parametrize(
-    ("value", "delay"), [("7", 7.0), ("0.5", 0.5), ("-1", 0.0), ("nan", 0.0), ("inf", 0.0), ("1e9", 86400.0), ("x", 0.0)]
+    ("value", "delay"),
+    [("7", 7.0), ("0.5", 0.5), ("-1", 0.0), ("nan", 0.0), ("inf", 0.0), ("1e9", 86400.0), ("x", 0.0)],
 )
 def test_crawl_delay_is_taken_within_reason(value, delay):
     with Site({}, f"User-agent: *\nCrawl-delay: {value}\nDisallow: /x") as site:

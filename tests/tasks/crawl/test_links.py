@@ -14,7 +14,9 @@ def links(html, url="http://h/dir/page", said=NONE):
 
 
 def test_links_are_canonical_unique_and_in_page_order():
-    html = b'<a href="b">1</a><a href="/a#x">2</a><a href="b?utm_source=q">3</a><area href="//o/"><a href=mailto:x@y>4</a>'
+    html = (
+        b'<a href="b">1</a><a href="/a#x">2</a><a href="b?utm_source=q">3</a><area href="//o/"><a href=mailto:x@y>4</a>'
+    )
     assert links(html) == ("http://h/dir/b", "http://h/a", "http://o/")
 
 

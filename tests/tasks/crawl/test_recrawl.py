@@ -10,7 +10,6 @@ from aiohttp import web
 from crawl_site import Site
 from warcio.archiveiterator import ArchiveIterator
 
-from tasks import archive
 from tasks.crawl import crawldb
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.crawldb import CRAWLDB, DAY_S
@@ -218,10 +217,7 @@ def test_another_number_of_partitions_is_refused(cycle):
 
 
 def test_the_requests_of_a_cycle_are_shared_by_the_partitions_that_have_work(run_stage):
-    config = CrawlConfig(
-        seeds=("http://a.localhost/",), allow_loopback=True, partitions=4, max_pages=10
-    )
+    config = CrawlConfig(seeds=("http://a.localhost/",), allow_loopback=True, partitions=4, max_pages=10)
     fetchlist = run_stage("tasks.crawl.generate", config)
     assert sorted(json.loads(fetchlist.read("budgets.json")).values()) == [0, 0, 0, 10]
     assert fetchlist.record.members == ("p0", "p1", "p2", "p3")
-    assert archive.MANIFEST == "manifest.parquet"

@@ -82,7 +82,16 @@ def test_a_crawl_delay_between_names_does_not_split_a_group():
         b":" * MAX_BYTES,
         b"a" * MAX_BYTES,
     ],
-    ids=["star bomb", "many wildcards", "many groups", "names by rules", "names and delays", "many delays", "colons", "one line"],
+    ids=[
+        "star bomb",
+        "many wildcards",
+        "many groups",
+        "names by rules",
+        "names and delays",
+        "many delays",
+        "colons",
+        "one line",
+    ],
 )
 def test_a_hostile_file_costs_seconds_at_most(body):
     begin = time.process_time()
