@@ -38,7 +38,7 @@ def test_main_text_of_gold_pages_reaches_the_bar(shared_data: Path) -> None:
     precision = sum(p for p, _ in scores) / len(scores)
     recall = sum(r for _, r in scores) / len(scores)
     assert len(scores) == 91
-    assert 2 * precision * recall / (precision + recall) >= 0.94
+    assert 2 * precision * recall / (precision + recall) >= 0.948
 
 
 def test_navigation_and_comments_are_left_out_and_layout_is_kept() -> None:
@@ -47,7 +47,8 @@ def test_navigation_and_comments_are_left_out_and_layout_is_kept() -> None:
         "<nav><a href=/>Home</a> <a href=/x>News</a></nav>"
         f"<article>{PARAGRAPH * 3}<pre>def f():\n    return 1</pre></article>"
         "<div class=comments id=comments><p>First! This is the best page ever.</p></div>"
-        "<footer>Imprint</footer></body></html>"
+        "<figure><img src=x alt=Drawing><figcaption>A drawing</figcaption></figure>"
+        "<div class=related-posts><p>Read this one too</p></div><footer>Imprint</footer></body></html>"
     )
     assert page.title == "The harbour"
     assert page.language == "en-GB"
@@ -55,7 +56,7 @@ def test_navigation_and_comments_are_left_out_and_layout_is_kept() -> None:
     assert page.text.count("The harbour was quiet") == 3
     assert "Home" not in page.text
     assert "First!" not in page.text
-    assert "Imprint" not in page.text
+    assert not any(furniture in page.text for furniture in ("Imprint", "drawing", "Drawing", "Read this one too"))
     assert not page.whole
 
 
