@@ -33,7 +33,15 @@ def test_languages_of_verses_are_recognised(language: Language, shared_data: Pat
     held = rows(shared_data / "langid" / "genesis_verses.jsonl.zst")
     right = sum(label(language, row["text"]) == row["lang"] for row in held)
     assert len(held) == 1800
-    assert right / len(held) >= 0.9
+    assert right / len(held) >= 0.95
+
+
+def test_languages_of_sentences_in_a_hundred_languages_are_recognised(language: Language, shared_data: Path) -> None:
+    held = [row for row in rows(shared_data / "langid" / "udhr_sentences.jsonl.zst") if row["lang"]]
+    right = sum(label(language, row["text"]) == row["lang"] for row in held)
+    assert len({row["lang"] for row in held}) == 100
+    # Nine of the hundred are not among the model's labels or always taken for a neighbour; measured: 0.833.
+    assert right / len(held) >= 0.82
 
 
 @pytest.mark.parametrize("text", ["", " \n ", "12 + 34 = 46 !!", "😀😀"])
