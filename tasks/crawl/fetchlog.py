@@ -4,7 +4,7 @@ Written by fetch beside each WARC file, read again by a fetch that resumes, by u
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from datetime import datetime
 
 import pyarrow as pa
@@ -73,8 +73,9 @@ class Outcome:
 
 def to_table(outcomes: Iterable[Outcome]) -> pa.Table:
     """Returns the outcomes as a table sorted by URL."""
-    rows = [asdict(outcome) for outcome in sorted(outcomes, key=lambda one: one.url)]
-    return pa.Table.from_pylist(rows, schema=FETCH_LOG)
+    rows = sorted(outcomes, key=lambda one: one.url)
+    columns = [pa.array([getattr(row, field.name) for row in rows], field.type) for field in FETCH_LOG]
+    return pa.Table.from_arrays(columns, schema=FETCH_LOG)
 
 
 def from_table(table: pa.Table) -> list[Outcome]:

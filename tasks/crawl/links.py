@@ -84,11 +84,8 @@ def read_page(html: bytes, url: str, agent: str, headers: Directives) -> Page:
     meta = directives(_robots_meta(tree, agent), agent) | headers
     if meta.nofollow:
         return Page((), meta.noindex)
-    hrefs = [
-        node.attributes.get("href") or ""
-        for node in tree.css("a[href], area[href]")
-        if not _REL_NOFOLLOW.search(node.attributes.get("rel") or "")
-    ]
+    found = (node.attributes for node in tree.css("a[href], area[href]"))
+    hrefs = [held["href"] or "" for held in found if not _REL_NOFOLLOW.search(held.get("rel") or "")]
     return Page(_links(hrefs, _base(tree, url)), meta.noindex)
 
 
@@ -134,8 +131,8 @@ def _base(tree: LexborHTMLParser, url: str) -> str:
 
 def _links(hrefs: Iterable[str], base: str) -> tuple[str, ...]:
     links: dict[str, None] = {}
-    for href in hrefs:
-        href = href.strip()
+    # Menus name the same address several times over; each is parsed once.
+    for href in dict.fromkeys(href.strip() for href in hrefs):
         if not href or href.startswith("#"):
             continue
         link = canonical(href, base)

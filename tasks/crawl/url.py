@@ -31,17 +31,25 @@ def canonical(url: str, base: str | None = None) -> str | None:
     True
     """
     try:
-        parsed = ada_url.URL(url, base) if base else ada_url.URL(url)
+        href = ada_url.join_url(base, url) if base else ada_url.normalize_url(url)
     except (ValueError, UnicodeError):
         return None
-    if parsed.protocol not in ("http:", "https:") or parsed.username or parsed.password:
+    if not href.startswith(("http://", "https://")):
         return None
-    if parsed.hostname.endswith("."):
-        parsed.hostname = parsed.hostname.rstrip(".")
-    href = parsed.href.partition("#")[0]
-    if "?" in href:
-        href = _without_tracking(href)
-    return href if parsed.hostname and len(href) <= MAX_URL else None
+    href = href.partition("#")[0]
+    host = authority(href)
+    if "@" in host or len(href) > MAX_URL:
+        return None
+    if host.endswith(".") or ".:" in host:
+        return _without_dot(href)
+    return _without_tracking(href) if "?" in href else href
+
+
+def _without_dot(href: str) -> str | None:
+    parsed = ada_url.URL(href)
+    parsed.hostname = parsed.hostname.rstrip(".")
+    # The parser keeps the old name where the new one is none at all ("http://./").
+    return None if parsed.hostname.endswith(".") else canonical(parsed.href)
 
 
 def _without_tracking(href: str) -> str:
