@@ -113,7 +113,7 @@ def _current(
         return carried
     if not config.current:
         return natural
-    Mixture(weights=config.current).over(sequences, "[canary] current")
+    Mixture(weights=config.current).over(sequences, "[canary] current, among the sources with a whole sequence")
     return resolved({source: config.current.get(source, 0.0) for source in sequences})
 
 

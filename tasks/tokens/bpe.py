@@ -13,6 +13,7 @@ import heapq
 import json
 import logging
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -93,39 +94,61 @@ def draw(documents: Artifact, engine: Engine, config: TokenizerConfig) -> list[t
     """Draws the sample: (language, text) in the order of the hash of (seed, id), up to `sample_bytes`.
 
     Two passes: ids and lengths of all documents first, then the texts of those drawn only.
+
+    Raises:
+        InputError: there is no text, or none of a source that has a weight.
     """
     paths = documents.files(KEPT)
-    ranked: list[list[tuple[int, str, int]]] = [[] for _ in paths]
+    ranked: list[list[_Ranked]] = [[] for _ in paths]
     for index, rows in engine.map(partial(_ranks, documents, config), paths):
         ranked[index] = rows
     chosen: dict[str, int] = {}
-    size = 0
-    for rank, doc_id, length in heapq.merge(*ranked):
-        if size >= config.sample_bytes:
-            break
-        chosen[doc_id] = rank
-        size += min(length, _MOST_BYTES_OF_ONE)
-    if not chosen:
-        raise InputError(f"{documents.address} has no kept document with text", "look at its funnel for the reasons")
+    sizes: dict[str, int] = defaultdict(int)
+    for rank, doc_id, source, size in heapq.merge(*ranked):
+        pool = _pool(config, source)
+        if sizes[pool] < _budget(config, pool):
+            chosen[doc_id] = rank
+            sizes[pool] += min(size, _MOST_BYTES_OF_ONE)
+    missing = sorted(source for source, weight in config.weights.items() if weight and not sizes[source])
+    if not chosen or missing:
+        what = f'text of the source "{missing[0]}"' if missing else "document with text"
+        raise InputError(f"{documents.address} has no kept {what}", "look at its funnel for the reasons")
     found: list[tuple[int, str, str]] = []
-    for _, rows in engine.map(partial(_texts, documents, chosen), paths):
-        found.extend(rows)
+    for _, texts in engine.map(partial(_texts, documents, chosen), paths):
+        found.extend(texts)
     return [(language, text) for _, language, text in sorted(found)]
 
 
-def _ranks(documents: Artifact, config: TokenizerConfig, path: str) -> list[tuple[int, str, int]]:
-    table = documents.table(path, columns=["id", "text"])
+_Ranked = tuple[int, str, str, int]
+"""Hash, id, source and UTF-8 bytes of a document."""
+
+
+def _pool(config: TokenizerConfig, source: str) -> str:
+    return source if config.weights else ""
+
+
+def _budget(config: TokenizerConfig, pool: str) -> float:
+    return config.sample_bytes * config.weights.get(pool, 0.0) if config.weights else config.sample_bytes
+
+
+def _ranks(documents: Artifact, config: TokenizerConfig, path: str) -> list[_Ranked]:
+    table = documents.table(path, columns=["id", "source", "text"])
     sizes = pc.binary_length(table.column("text").cast(pa.large_binary())).to_pylist()
-    ids = table.column("id").to_pylist()
-    rows = [(id_hash(one, f"sample/{config.seed}"), one, size) for one, size in zip(ids, sizes, strict=True) if size]
-    # More than the whole sample can never be drawn from one file.
-    rows.sort()
-    kept, total = [], 0
+    ids, sources = table.column("id").to_pylist(), table.column("source").to_pylist()
+    purpose = f"sample/{config.seed}"
+    rows = sorted(
+        (id_hash(doc_id, purpose), doc_id, source, size)
+        for doc_id, source, size in zip(ids, sources, sizes, strict=True)
+        if size
+    )
+    # What is beyond the whole sample can never be drawn from one file.
+    kept: list[_Ranked] = []
+    totals: dict[str, int] = defaultdict(int)
     for row in rows:
-        if total >= config.sample_bytes:
-            break
-        kept.append(row)
-        total += min(row[2], _MOST_BYTES_OF_ONE)
+        pool = _pool(config, row[2])
+        if totals[pool] < _budget(config, pool):
+            kept.append(row)
+            totals[pool] += min(row[3], _MOST_BYTES_OF_ONE)
     return kept
 
 

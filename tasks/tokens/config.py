@@ -2,9 +2,10 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from tasks.config import Config
+from tasks.tokens.mixture import check_weights
 
 
 class TokenizerConfig(Config):
@@ -14,10 +15,20 @@ class TokenizerConfig(Config):
     """Entries of the vocabulary: 256 bytes, the end-of-text token, and merges. 128,000 is usual for real runs."""
     sample_bytes: int = Field(default=32_000_000, ge=1)
     """UTF-8 bytes of text to learn merges from, drawn from the kept documents by a hash of their id."""
+    weights: dict[str, float] = {}
+    """Share of the sample that each source gives, summing to 1, so that a small but important source shapes the merges.
+    Empty: each source by its size."""
     min_frequency: int = Field(default=2, ge=1)
     """How often a pair must occur in the sample to be merged."""
     seed: int = Field(default=0, ge=0)
     """Another seed draws another sample."""
+
+    @field_validator("weights")
+    @classmethod
+    def _shares(cls, weights: dict[str, float]) -> dict[str, float]:
+        if weights:
+            check_weights(weights)
+        return weights
 
 
 class EncodeConfig(Config):

@@ -62,7 +62,9 @@ def test_an_impossible_cap_ends_with_an_error_and_not_in_an_endless_loop() -> No
 
 
 def test_an_unknown_source_in_the_current_mixture_or_the_target_is_refused() -> None:
-    with pytest.raises(RecipeError, match=r'\[canary\] current: no source is called "webb"\. Did you mean "web"'):
+    with pytest.raises(
+        RecipeError, match=r'\[canary\] current, among .* sequence: no source is called "webb"\. Did you mean "web"'
+    ):
         choose(CanaryConfig(current={"webb": 1.0}), PLENTY)
     summary = {"heldout_documents": {"web": 5, "code": 0}}
     with pytest.raises(RecipeError, match=r'\[canary\] target: no source is called "code"'):

@@ -11,7 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tasks.tokens.bpe import EOS, FERTILITY, TOKENIZER, load, train
+from tasks.engine import Engine
+from tasks.errors import InputError
+from tasks.tokens.bpe import EOS, FERTILITY, TOKENIZER, draw, load, train
 from tasks.tokens.config import TokenizerConfig
 from tests.corpora import documents_in, kept_document, tokens_in
 
@@ -22,8 +24,9 @@ def test_any_text_comes_back_as_it_was(tmp_path: Path) -> None:
         assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids) == text
 
 
-def test_the_end_of_text_token_is_the_first_entry_and_never_comes_out_of_bytes(tmp_path: Path) -> None:
+def test_the_end_of_text_token_is_the_first_entry_and_never_comes_out_of_a_text(tmp_path: Path) -> None:
     tokenizer = load(tokens_in(tmp_path).tokenizer)
+    assert 0 not in tokenizer.encode(f"a{EOS}b").ids
     assert tokenizer.token_to_id(EOS) == 0
     assert tokenizer.get_vocab_size() == 300
 
@@ -60,6 +63,17 @@ def test_the_sample_is_drawn_from_all_documents_up_to_its_size(tmp_path: Path, r
         "tasks.tokens.bpe", TokenizerConfig(vocab_size=300, sample_bytes=size), {"documents": documents}
     )
     assert 40 <= artifact.parts[0].metrics["sample_documents"] <= 65
+
+
+def test_weights_decide_how_much_of_the_sample_each_source_gives(tmp_path: Path) -> None:
+    rows = [kept_document(f"https://a.org/{i}", "web " * 100, "web") for i in range(300)]
+    rows += [kept_document(f"https://b.org/{i}", "code" * 100, "code") for i in range(50)]
+    documents = documents_in(tmp_path, rows, parts=3)
+    config = TokenizerConfig(sample_bytes=20_000, weights={"web": 0.25, "code": 0.75})
+    texts = [text for _, text in draw(documents, Engine(), config)]
+    assert (sum("web" in text for text in texts), sum("code" in text for text in texts)) == (13, 38)
+    with pytest.raises(InputError, match='no kept text of the source "wbe"'):
+        draw(documents, Engine(), TokenizerConfig(weights={"web": 0.5, "wbe": 0.5}))
 
 
 def test_real_text_takes_two_and_a_half_to_five_bytes_per_token(

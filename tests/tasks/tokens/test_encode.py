@@ -1,5 +1,6 @@
 """Encoding: every document once, losslessly, in the same bytes on any number of workers."""
 
+import importlib
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -14,10 +15,11 @@ from tasks.errors import InputError
 from tasks.part import make_part
 from tasks.stage import Inputs, Output
 from tasks.tokens.bpe import load
-from tasks.tokens.config import EncodeConfig, TokenizerConfig
+from tasks.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
 from tasks.tokens.encode import run
 from tasks.tokens.index import DocumentIndex
 from tasks.tokens.shard import HELDOUT, SPLITS, Shard, ShardSet, Shelf, TokenFormat, part_number, write_shard
+from tests.conftest import run_stage_in
 from tests.corpora import corpus, documents_in, kept_document, tokens_in
 
 
@@ -71,9 +73,37 @@ def test_the_index_finds_every_document_by_url_and_by_id(tmp_path: Path) -> None
 
 
 def test_bytes_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
-    one, other = tokens_in(tmp_path, workers=0), tokens_in(tmp_path / "elsewhere", workers=2)
-    for role in ("tokenizer", "shards", "plan"):
-        assert contents(getattr(one, role)) == contents(getattr(other, role))
+    made = tokens_in(tmp_path)
+    inputs = {"documents": made.documents, "tokenizer": made.tokenizer}
+    other = run_stage_in(tmp_path, "tasks.tokens.encode", EncodeConfig(), inputs, workers=2, kind="other")
+    assert contents(other) == contents(made.shards)
+
+
+class Backwards(Engine):
+    """Does everything in the reverse order, each item through pickle, as if on another machine."""
+
+    def map(self, fn: Callable, items: Sequence) -> Iterator:
+        for index in reversed(range(len(items))):
+            there, item = pickle.loads(pickle.dumps((fn, items[index])))
+            yield index, there(item)
+
+
+def test_bytes_do_not_depend_on_the_order_in_which_parts_arrive(tmp_path: Path) -> None:
+    made = tokens_in(tmp_path)
+    stages = [
+        ("tasks.tokens.bpe", TokenizerConfig(vocab_size=300), {"documents": made.documents}, made.tokenizer),
+        (
+            "tasks.tokens.encode",
+            EncodeConfig(),
+            {"documents": made.documents, "tokenizer": made.tokenizer},
+            made.shards,
+        ),
+        ("tasks.tokens.pack", PackConfig(seq_len=32), {"shards": made.shards}, made.plan),
+    ]
+    for module, config, inputs, expected in stages:
+        output = Output(made.shards.store, Address(f"test/backwards-{module}", "dev"), "print")
+        importlib.import_module(module).run(config, Inputs(inputs), output, Backwards())
+        assert {e.path: e.sha256 for part in output.committed.values() for e in part.files} == contents(expected)
 
 
 def test_a_document_keeps_its_side_whatever_else_is_in_the_corpus(tmp_path: Path) -> None:
@@ -125,6 +155,18 @@ def test_a_shard_set_crosses_processes(tmp_path: Path) -> None:
     shards.n_tokens("web")
     assert rows_of(pickle.loads(pickle.dumps(shards))) == rows_of(shards)
     assert rows_of(ShardSet(shards.paths)) == rows_of(shards)
+
+
+def test_a_part_without_a_kept_document_is_no_obstacle(tmp_path: Path) -> None:
+    rows = [row for row in corpus() if int(row["id"], 16) % 3 != 1]
+    made = tokens_in(tmp_path, rows, parts=3)
+    assert made.shards.parts[1].rows_out == 0
+    index = DocumentIndex(made.shards)
+    for row in rows:
+        assert len(index.by_url(row["url"])) == 1
+        entry = index.by_uid(bytes.fromhex(row["id"]))
+        assert entry is not None
+        assert part_number(entry.shard) != 1
 
 
 def test_a_cut_shard_is_refused_with_its_path(tmp_path: Path) -> None:

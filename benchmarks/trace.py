@@ -1,0 +1,146 @@
+"""How long a trace takes in a corpus of 10 M documents.
+
+    python -m benchmarks.trace --documents 10000000 --store /some/empty/folder
+
+Builds artifacts of the shape that the stages write for a made-up corpus of that size (30 % of the captures rejected),
+then times traces in fresh processes: kept page, rejected page, unknown page, document id and step. Bar: each below 2 s.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.artifact import Address
+from tasks.commit import commit
+from tasks.config import Config, canonical_json
+from tasks.consolidate.stage import KEPT_SCHEMA, REJECTED
+from tasks.documents import document_id
+from tasks.stage import Output, Report, part_names
+from tasks.store import Store
+from tasks.tokens.bpe import train
+from tasks.tokens.config import TokenizerConfig
+from tasks.tokens.index import write_index
+from tasks.tokens.pack import concat
+from tasks.tokens.shard import Shelf, TokenFormat, shard_name, write_shard
+
+FMT = TokenFormat(300, 0, "none")
+SEQ_LEN, PART = 2048, 100_000
+STEPS, BATCH = 5000, 256
+URL = "https://site-7.example.org/articles/2026/some-words-in-the-path/page-{}"
+DIGEST = "sha1:A"
+
+
+def main() -> None:
+    """Builds the corpus if it is not there, then times the traces."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--documents", type=int, default=10_000_000)
+    options.add_argument("--store", required=True)
+    chosen = options.parse_args()
+    store = Store(chosen.store)
+    if not store.exists("big/checkpoint/dev/.artifact.json"):
+        build(store, chosen.documents)
+    asked = {
+        "kept page": URL.format(1234 * 10 + 1),
+        "rejected page": URL.format(1234 * 10),
+        "unknown page": "https://nowhere.example.org/",
+        "document id": document_id(URL.format(4321), DIGEST),
+        "step": f"step:{STEPS - 1}",
+    }
+    code = (
+        "import sys, time; t = time.perf_counter(); from tasks.trace import *; from tasks.store import Store;"
+        "i = time.perf_counter(); f = trace(Store(sys.argv[1]), 'big', 'dev', sys.argv[2]);"
+        "print(i - t, time.perf_counter() - i, len(f.get('documents', f.get('sequences'))))"
+    )
+    for what, name in asked.items():
+        out = subprocess.run(
+            [sys.executable, "-c", code, chosen.store, name], capture_output=True, text=True, check=True
+        )
+        imports, took, found = out.stdout.split()
+        print(f"{what:14} {float(took):6.2f} s (and {float(imports):.2f} s of imports), found {found}")
+
+
+def build(store: Store, documents: int) -> None:
+    """Writes extracted, documents, tokenizer, shards, plan and checkpoint of a made-up corpus."""
+    names = part_names(-(-documents // PART))
+    outputs = {kind: Output(store, Address(f"big/{kind}", "dev"), "made") for kind in
+               ("documents", "tokenizer", "shards", "plan", "checkpoint")}  # fmt: skip
+    lengths = []
+    for number, name in enumerate(names):
+        started = time.perf_counter()
+        if name not in outputs["shards"].committed:
+            make_part(outputs, number, name)
+        print(f"{name}: {time.perf_counter() - started:.1f} s", flush=True)
+        lengths.append((shard_name("web", "train", number, 0), document_sizes(number)))
+    finish(outputs, lengths)
+
+
+def make_part(outputs: dict[str, Output], number: int, name: str) -> None:
+    """Writes one part of documents and its shard."""
+    urls = [URL.format(index) for index in range(number * PART, number * PART + PART)]
+    rows = sorted((document_id(url, DIGEST), url) for url in urls)
+    kept = [row for row in rows if not is_rejected(row[1])]
+    rejected = [row for row in rows if is_rejected(row[1])]
+    with outputs["documents"].part(name, conserved=False) as part:
+        part.table("kept", table(kept, KEPT_SCHEMA, {"warc_file": f"{name}.warc.gz", "warc_offset": 1}))
+        reasons = {"reason": "gopher_short_doc", "reasons": ["gopher_short_doc"]}
+        part.table("rejected", table(rejected, REJECTED, reasons))
+    sizes = document_sizes(number)
+    uids = [bytes.fromhex(doc_id) for doc_id, _ in kept]
+    shard = shard_name("web", "train", number, 0)
+    tokens = np.split(np.full(int(sizes.sum()), 70, dtype=np.uint16), np.cumsum(sizes)[:-1])
+    with outputs["shards"].part(name, conserved=False) as part:
+        with part.file(f"shards/{shard}.arrow") as file:
+            write_shard(file, Shelf("web", "train", uids, tokens, sizes.tolist()), FMT)
+        with part.file(f"index/{name}.arrow") as file:
+            write_index(
+                file, [(uid, url, shard, row) for row, (uid, (_, url)) in enumerate(zip(uids, kept, strict=True))]
+            )
+
+
+def is_rejected(url: str) -> bool:
+    """Tells whether a made-up page was rejected: three in ten are."""
+    return url[-1] in "036"
+
+
+def document_sizes(part: int) -> np.ndarray:
+    """Returns the tokens of each kept document of a part, about 225 each."""
+    return np.random.default_rng(part).integers(50, 400, PART * 7 // 10)
+
+
+def table(rows: list[tuple[str, str]], schema: pa.Schema, constant: dict[str, object]) -> pa.Table:
+    """Returns (id, url) rows with the same values in all other columns."""
+    columns = {"id": pa.array([doc_id for doc_id, _ in rows]), "url": pa.array([url for _, url in rows])}
+    for field in schema:
+        if field.name not in columns:
+            value = constant.get(field.name, "web" if field.type == pa.string() else None)
+            columns[field.name] = pa.repeat(pa.scalar(value, field.type), len(rows))
+    return pa.table([columns[field.name] for field in schema], schema=schema)
+
+
+def finish(outputs: dict[str, Output], lengths: list[tuple[str, np.ndarray]]) -> None:
+    """Writes tokenizer, plan and checkpoint, and commits all."""
+    sequences = sum(int(one.sum()) for _, one in lengths) // SEQ_LEN
+    with outputs["tokenizer"].part("tokenizer.json", conserved=False) as part, part.file("tokenizer.json") as file:
+        file.write(train(["some text"] * 9, TokenizerConfig(vocab_size=300)).to_str().encode())
+    with outputs["plan"].part("web", conserved=False) as part:
+        part.table("plan", pa.concat_tables(concat(lengths, SEQ_LEN)))
+    run = {"weights": {"web": 1.0}, "sequences": {"web": sequences}, "batch_size": BATCH, "seed": 0, "seq_len": SEQ_LEN,
+           "steps": STEPS, "checkpoint_steps": [STEPS // 2, STEPS]}  # fmt: skip
+    with outputs["checkpoint"].part("model", conserved=False) as part:
+        with part.file("run.json") as file:
+            file.write(canonical_json(run).encode())
+        with part.file("loss.parquet") as file:
+            pq.write_table(pa.table({"step": range(STEPS), "loss": [1.0] * STEPS}), file)
+    for output in outputs.values():
+        commit(output, "made", 1, Config(), [], Report())
+    print(json.dumps({"sequences": sequences, "documents": sum(len(one) for _, one in lengths)}))
+
+
+if __name__ == "__main__":
+    main()
