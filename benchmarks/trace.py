@@ -27,6 +27,7 @@ from tasks.tokens.bpe import train
 from tasks.tokens.config import TokenizerConfig
 from tasks.tokens.index import write_index
 from tasks.tokens.pack import concat
+from tasks.tokens.plan import write_plan
 from tasks.tokens.shard import Shelf, TokenFormat, shard_name, write_shard
 
 FMT = TokenFormat(300, 0, "none")
@@ -128,8 +129,8 @@ def finish(outputs: dict[str, Output], lengths: list[tuple[str, np.ndarray]]) ->
     sequences = sum(int(one.sum()) for _, one in lengths) // SEQ_LEN
     with outputs["tokenizer"].part("tokenizer.json", conserved=False) as part, part.file("tokenizer.json") as file:
         file.write(train(["some text"] * 9, TokenizerConfig(vocab_size=300)).to_str().encode())
-    with outputs["plan"].part("web", conserved=False) as part:
-        part.table("plan", pa.concat_tables(concat(lengths, SEQ_LEN)))
+    with outputs["plan"].part("web", conserved=False) as part, part.file("plan/web.parquet") as file:
+        write_plan(file, pa.concat_tables(concat(lengths, SEQ_LEN)))
     run = {"weights": {"web": 1.0}, "sequences": {"web": sequences}, "batch_size": BATCH, "seed": 0, "seq_len": SEQ_LEN,
            "steps": STEPS, "checkpoint_steps": [STEPS // 2, STEPS]}  # fmt: skip
     with outputs["checkpoint"].part("model", conserved=False) as part:

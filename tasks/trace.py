@@ -25,6 +25,7 @@ from tasks.errors import InputError
 from tasks.store import Store
 from tasks.tokens.index import DocumentIndex, Entry
 from tasks.tokens.order import Order
+from tasks.tokens.plan import rows_of
 from tasks.tokens.shard import TRAIN, ShardSet, parse_shard_name, part_number
 from tasks.trace_text import render
 
@@ -94,7 +95,7 @@ def trace_step(store: Store, recipe: str, version: str, step: int) -> Found:
         raise InputError(f"the run had the steps 0 .. {run['steps'] - 1}, not {step}", "name one of these")
     batch = order.batch(step)
     pieces = {
-        source: _pieces(chain, source, sorted({seq for name, seq, _ in batch if name == source}))
+        source: _pieces(chain, source, {seq for name, seq, _ in batch if name == source})
         for source in sorted({name for name, _, _ in batch})
     }
     sequences = [
@@ -255,15 +256,14 @@ def _first_checkpoint(run: Found, step: int) -> int | None:
     return min((count for count in run["checkpoint_steps"] if count > step), default=None)
 
 
-def _pieces(chain: Chain, source: str, sequences: list[int]) -> dict[int, list[Found]]:
+def _pieces(chain: Chain, source: str, sequences: set[int]) -> dict[int, list[Found]]:
     """Returns for each sequence its slices, with the page and the beginning of the text of each."""
     from tokenizers import Tokenizer
 
     plan = chain.artifacts["plan"]
-    rows = plan.table(f"plan/{source}.parquet", filters=pc.field("seq_id").isin(sequences)).to_pylist()
     tokenizer = Tokenizer.from_str(chain.artifacts["tokenizer"].read("tokenizer.json").decode())
     found: dict[int, list[Found]] = {seq: [] for seq in sequences}
-    for row in sorted(rows, key=lambda one: (one["seq_id"], one["pos"])):
+    for row in rows_of(plan, source, sequences):
         shard = chain.shards.shard(row["shard"])
         uid = shard.uid(row["row"])
         entry = chain.index.by_uid(uid, part_number(row["shard"])) if chain.index else None

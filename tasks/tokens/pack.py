@@ -19,7 +19,7 @@ from tasks.engine import Engine
 from tasks.errors import InputError
 from tasks.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.tokens.config import PackConfig
-from tasks.tokens.plan import FOLDER, SCHEMA, SUMMARY
+from tasks.tokens.plan import FOLDER, SCHEMA, SUMMARY, write_plan
 from tasks.tokens.shard import HELDOUT, ShardSet
 
 VERSION = 1
@@ -66,7 +66,9 @@ def _pack_source(shards: ShardSet, seq_len: int, part: Part, source: str) -> Non
     total = sum(int(one.sum()) for _, one in lengths)
     sequences = total // seq_len
     tables = list(concat(lengths, seq_len))
-    part.table(FOLDER, pa.concat_tables(tables) if tables else SCHEMA.empty_table(), out=False)
+    table = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
+    with part.file(f"{FOLDER}/{source}.parquet", rows=table.num_rows) as file:
+        write_plan(file, table)
     documents = sum(len(one) for _, one in lengths)
     starts = np.cumsum(np.concatenate([[0], *(one for _, one in lengths)]))[:-1]
     packed = int(np.count_nonzero(starts < sequences * seq_len))

@@ -11,13 +11,14 @@ tokens, documents, dropped_tokens, heldout_documents, heldout_tokens.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -38,6 +39,10 @@ SCHEMA = pa.schema(
         pa.field("pos", pa.uint32(), nullable=False),
     ]
 )
+
+
+_GROUP_ROWS = 4096
+"""Rows per row group: a few sequences out of millions are read in a few small pieces, found by their statistics."""
 
 
 class Slice(NamedTuple):
@@ -64,6 +69,25 @@ class _Source:
     pos: NDArray[np.int64]
     seq_id: NDArray[np.int64]
     first: NDArray[np.int64]
+
+
+def write_plan(file: BinaryIO, table: pa.Table) -> None:
+    """Writes the slices of one source, sorted by sequence and position."""
+    pq.write_table(table, file, compression="zstd", compression_level=3, row_group_size=_GROUP_ROWS)
+
+
+def rows_of(artifact: Artifact, source: str, sequences: Collection[int]) -> list[dict[str, Any]]:
+    """Returns the rows of some sequences, sorted by sequence and position, without reading the rest of the plan."""
+    wanted = np.array(sorted(sequences), dtype=np.int64)
+    with artifact.open(f"{FOLDER}/{source}.parquet") as file:
+        parquet = pq.ParquetFile(file)
+        column = SCHEMA.get_field_index("seq_id")
+        spans = [parquet.metadata.row_group(group).column(column).statistics for group in range(parquet.num_row_groups)]
+        low, high = np.array([span.min for span in spans]), np.array([span.max for span in spans])
+        holds = np.searchsorted(wanted, low) < np.searchsorted(wanted, high, side="right")
+        table = parquet.read_row_groups(np.flatnonzero(holds).tolist())
+    rows: list[dict[str, Any]] = table.filter(pc.field("seq_id").isin(wanted)).to_pylist()
+    return rows
 
 
 class Plan:

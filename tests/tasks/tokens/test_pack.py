@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,9 +14,9 @@ from hypothesis import strategies as st
 from tasks.errors import InputError
 from tasks.tokens.config import PackConfig
 from tasks.tokens.pack import concat
-from tasks.tokens.plan import Plan
+from tasks.tokens.plan import Plan, rows_of
 from tasks.tokens.shard import TRAIN, ShardSet
-from tests.corpora import tokens_in
+from tests.corpora import kept_document, tokens_in
 
 
 @given(st.lists(st.lists(st.integers(1, 30), max_size=12), min_size=1, max_size=4), st.integers(2, 17))
@@ -50,6 +51,19 @@ def test_the_plan_gives_each_sequence_and_finds_it_from_its_documents(tmp_path: 
                 for other in plan.sequences_of(source, piece.shard, piece.row):
                     assert any(one[:2] == piece[:2] for one in plan.slices(source, other))
     assert plan.sequences_of("web", "no-such-train-00000-000", 0) == []
+
+
+def test_some_sequences_are_read_without_the_rest_of_the_plan(tmp_path: Path) -> None:
+    made = tokens_in(
+        tmp_path, [kept_document(f"https://a.org/{i}", "word " * (i % 90)) for i in range(3000)], seq_len=16
+    )
+    path = "plan/web.parquet"
+    with made.plan.open(path) as file:
+        assert pq.ParquetFile(file).num_row_groups > 2
+    everything = made.plan.table(path).to_pylist()
+    last = everything[-1]["seq_id"]
+    for wanted in ({0}, {last}, {5, 6, last // 2, last}, set(range(0, last, 7))):
+        assert rows_of(made.plan, "web", wanted) == [row for row in everything if row["seq_id"] in wanted]
 
 
 def test_the_summary_counts_what_was_packed_and_what_was_dropped(tmp_path: Path) -> None:
