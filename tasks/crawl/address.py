@@ -6,11 +6,13 @@ Ranges: IANA special-purpose registries (RFC 6890), by `ipaddress.is_global`, pl
 translations that hide another address.
 """
 
+import asyncio
 import ipaddress
 import socket
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from aiohttp.abc import AbstractResolver, ResolveResult
-from aiohttp.resolver import ThreadedResolver
 
 from tasks.crawl.config import is_loopback
 from tasks.crawl.url import host_and_port
@@ -68,6 +70,38 @@ def refusal(url: str, *, allow_loopback: bool) -> str | None:
         return None
 
 
+class SystemResolver(AbstractResolver):
+    """Asks the system's resolver in threads of its own.
+
+    The event loop's own threads are four: as many slow name servers would hold up every other host.
+    """
+
+    def __init__(self, threads: int = 32) -> None:
+        self._pool = ThreadPoolExecutor(threads, "lookup")
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """Returns the addresses of `host`; raises OSError."""
+        ask = partial(socket.getaddrinfo, host, port, family=family, type=socket.SOCK_STREAM)
+        answers = await asyncio.get_running_loop().run_in_executor(self._pool, ask)
+        return [
+            ResolveResult(
+                hostname=host,
+                host=str(where[0]),
+                port=int(where[1]),
+                family=kind,
+                proto=proto,
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            )
+            for kind, _, proto, _, where in answers
+        ]
+
+    async def close(self) -> None:
+        """Lets the threads end; a look-up that hangs is not waited for."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
 class GuardedResolver(AbstractResolver):
     """Resolves names and refuses every name that has an answer outside the public Internet.
 
@@ -81,7 +115,7 @@ class GuardedResolver(AbstractResolver):
 
     def __init__(self, *, allow_loopback: bool, inner: AbstractResolver | None = None) -> None:
         self._allow_loopback = allow_loopback
-        self._inner = inner or ThreadedResolver()
+        self._inner = inner or SystemResolver()
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET

@@ -82,7 +82,6 @@ class Crawl:
         self._scope = scope_of(config)
         self._waves = Waves(config, number, budget(fetchlist, number), self._scope, self._start)
         self._held = {outcome.url: outcome for outcome in _committed(output)}
-        self._outcomes: list[tuple[Candidate, Outcome]] = []
         self._frontier: Frontier | None = None
         self._captured = 0
         self._begin = time.monotonic()
@@ -122,7 +121,7 @@ class Crawl:
                 await parser.close()
 
     async def _round(self, chosen: list[Candidate]) -> bool:
-        """Tries the chosen URLs; only then are their links looked at, in one order."""
+        """Tries the chosen URLs; returns whether all of them were."""
         fresh = []
         for candidate in chosen:
             held = self._held.get(candidate.url)
@@ -130,11 +129,7 @@ class Crawl:
                 fresh.append(candidate)
             else:
                 self._tell(candidate, held)
-        whole = await self._frontier.drain(fresh) if self._frontier and fresh else True
-        for candidate, outcome in sorted(self._outcomes, key=lambda pair: pair[0].url):
-            self._waves.note(candidate, outcome)
-        self._outcomes.clear()
-        return whole
+        return await self._frontier.drain(fresh) if self._frontier and fresh else True
 
     def _done(self, candidate: Candidate, outcome: Outcome) -> None:
         self._segment.note(outcome)
@@ -143,14 +138,14 @@ class Crawl:
         seconds = time.monotonic() - self._begin
         waiting = self._frontier.hosts if self._frontier else 0
         self._output.progress(
-            min(self._waves.spent + len(self._outcomes), self._waves.budget),
+            self._waves.spent,
             self._waves.budget,
             f"{self._captured} pages, {self.fetched / max(seconds, 0.001):.1f} URLs/s, {waiting} hosts waiting, "
             f"{self.errors.total()} errors",
         )
 
     def _tell(self, candidate: Candidate, outcome: Outcome) -> None:
-        self._outcomes.append((candidate, outcome))
+        self._waves.note(candidate, outcome)
         self.hosts.add(outcome.host)
         if outcome.status in CAPTURED:
             self._captured += 1
@@ -186,18 +181,20 @@ class Crawl:
 
     @contextlib.contextmanager
     def _on_signal(self) -> Iterator[None]:
-        """Lets SIGTERM end the crawl in good order: the open file is closed and committed."""
+        """Lets SIGTERM and Ctrl-C end the crawl in good order: the open file is closed and committed."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         loop = asyncio.get_running_loop()
-        before = signal.getsignal(signal.SIGTERM)
-        loop.add_signal_handler(signal.SIGTERM, self._stop)
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        for number in before:
+            loop.add_signal_handler(number, self._stop)
         try:
             yield
         finally:
-            loop.remove_signal_handler(signal.SIGTERM)
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, handler or signal.SIG_DFL)
 
     def _stop(self) -> None:
         self._stopped = True

@@ -37,7 +37,7 @@ FETCH_LOG = pa.schema(
         pa.field("warc_offset", pa.int64()),
         pa.field("redirect", pa.string(), nullable=False),
         pa.field("outlinks", pa.list_(pa.string()), nullable=False),  # canonical, in scope, in page order
-        pa.field("fetched_at", pa.timestamp("ms", tz="UTC")),
+        pa.field("fetched_at", pa.timestamp("ms", tz="UTC")),  # when it was tried
         pa.field("etag", pa.string(), nullable=False),
         pa.field("last_modified", pa.string(), nullable=False),
         pa.field("error", pa.string(), nullable=False),  # for people

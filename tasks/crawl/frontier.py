@@ -16,6 +16,8 @@ from tasks.crawl.politeness import Host, Politeness
 from tasks.crawl.url import authority
 from tasks.crawl.waves import Candidate
 
+_GRACE_S = 5.0
+
 
 class Visit(Enum):
     """How a visit to a URL ended."""
@@ -117,6 +119,8 @@ class Frontier:
                     queue.appendleft(candidate)
                 if result is not Visit.UNASKED:
                     break
+        except asyncio.CancelledError:
+            return
         except BaseException as error:
             self._failure = self._failure or error
         if queue:
@@ -135,5 +139,11 @@ class Frontier:
         heapq.heappush(self._heap, (0.0 if host.given_up else host.next_at, self._pushed, name))
 
     async def _settle(self) -> None:
-        if self._running:
-            await asyncio.wait(self._running)
+        if not self._running:
+            return
+        # Whoever stops a task soon kills it: a slow answer, or a host whose pause is long, is not waited for.
+        _, late = await asyncio.wait(self._running, timeout=_GRACE_S if self._stopped else None)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)

@@ -91,7 +91,8 @@ def _fetchlist(
 
 def _due(known: pa.Table, now: datetime) -> pa.Table:
     due = pc.less_equal(known.column("next_due"), pa.scalar(now, pa.timestamp("ms", tz="UTC")))
-    return known.filter(pc.fill_null(due, False)).select(list(_KNOWN))
+    # A URL that no cycle came to has no date.
+    return known.filter(pc.fill_null(due, True)).select(list(_KNOWN))
 
 
 def _capped(config: CrawlConfig, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

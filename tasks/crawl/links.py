@@ -27,6 +27,7 @@ _TAG = re.compile(rb"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
 _HREF = re.compile(
     rb"""<a\s[^<>]{0,2000}?href\s{0,9}=\s{0,9}("[^"<>]{0,4096}"|'[^'<>]{0,4096}'|[^\s<>"']{1,4096})""", re.I
 )
+_REFRESH = re.compile(r"\s{0,9}[\d.]{0,9}\s{0,9}[;,]\s{0,9}url\s{0,9}=\s{0,9}[\"']?([^\"'>]{1,4096})", re.I)
 _REL_NOFOLLOW = re.compile(r"(?:^|\s)(?:nofollow|ugc|sponsored)(?:\s|$)", re.I)
 
 
@@ -67,7 +68,7 @@ def directives(values: Iterable[str], agent: str) -> Directives:
     return Directives(noindex=none or "noindex" in words, nofollow=none or "nofollow" in words)
 
 
-def read_page(html: bytes, url: str, agent: str, headers: Directives) -> Page:
+def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: str = "") -> Page:
     """Returns the canonical outlinks of an HTML page and whether it asks not to be kept.
 
     Args:
@@ -75,18 +76,21 @@ def read_page(html: bytes, url: str, agent: str, headers: Directives) -> Page:
         url: the page's canonical URL.
         agent: our product token, for `<meta name="sluice">`.
         headers: what X-Robots-Tag said.
+        charset: what Content-Type said; without it the page's own declaration counts.
     """
     html = html[:_MAX_HTML]
     if deeper_than(html, _MAX_DEPTH):
-        found = [] if headers.nofollow else [_attribute(match) for match in _HREF.findall(html)]
-        return Page(_links(found, url), headers.noindex)
-    tree = LexborHTMLParser(html.decode("utf-8", "replace"))
+        raw = [] if headers.nofollow else _HREF.findall(html)
+        return Page(_links(map(_attribute, raw), url), headers.noindex)
+    tree = _parsed(html, charset)
     meta = directives(_robots_meta(tree, agent), agent) | headers
     if meta.nofollow:
         return Page((), meta.noindex)
-    found = (node.attributes for node in tree.css("a[href], area[href]"))
-    hrefs = [held["href"] or "" for held in found if not _REL_NOFOLLOW.search(held.get("rel") or "")]
-    return Page(_links(hrefs, _base(tree, url)), meta.noindex)
+    found = (node.attributes for node in tree.css("a[href], area[href], frame[src], iframe[src]"))
+    hrefs = [
+        held.get("href") or held.get("src") or "" for held in found if not _REL_NOFOLLOW.search(held.get("rel") or "")
+    ]
+    return Page(_links([*_refresh(tree), *hrefs], _base(tree, url)), meta.noindex)
 
 
 def deeper_than(html: bytes, depth: int) -> bool:
@@ -112,6 +116,25 @@ def deeper_than(html: bytes, depth: int) -> bool:
             still_open[name] -= 1
             current -= 1
     return False
+
+
+def _parsed(html: bytes, charset: str) -> LexborHTMLParser:
+    try:
+        if charset:
+            return LexborHTMLParser(html.decode(charset, "replace"))
+    except (LookupError, ValueError):
+        pass  # a charset that does not exist, or is none of text
+    return LexborHTMLParser(html, encoding=True)
+
+
+def _refresh(tree: LexborHTMLParser) -> list[str]:
+    """Returns where meta refresh leads: a redirect to people, a link to us."""
+    return [
+        found[1].strip()
+        for node in tree.css("meta[http-equiv][content]")
+        if (node.attributes.get("http-equiv") or "").strip().lower() == "refresh"
+        and (found := _REFRESH.match(node.attributes.get("content") or ""))
+    ]
 
 
 def _robots_meta(tree: LexborHTMLParser, agent: str) -> list[str]:

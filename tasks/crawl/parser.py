@@ -36,15 +36,15 @@ class Parser:
         self._child: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
 
-    async def read(self, html: bytes, url: str, headers: Directives) -> Page | None:
+    async def read(self, html: bytes, url: str, headers: Directives, charset: str = "") -> Page | None:
         """Returns what the page says, or None when it cannot be read within the time and memory allowed."""
         if len(html) <= INLINE_BYTES:
-            return read_page(html, url, self._agent, headers)
+            return read_page(html, url, self._agent, headers, charset)
         async with self._lock:
             try:
                 child = await self._started()
                 page: Page | None = await asyncio.wait_for(
-                    _ask(child, (html, url, self._agent, headers)), self._timeout_s
+                    _ask(child, (html, url, self._agent, headers, charset)), self._timeout_s
                 )
                 return page
             except (TimeoutError, OSError, EOFError):

@@ -10,6 +10,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.artifact import Artifact
@@ -122,7 +123,8 @@ def update_partition(part: Part, payload: tuple[int, CrawlConfig, Artifact, list
     merged = _merged(before, _log(mine), found)
     part.count_in(merged.num_rows)
     part.count_out(merged.num_rows)
-    part.metric("unfetched", merged.column("status").to_pylist().count(crawldb.UNFETCHED))
+    unfetched = pc.sum(pc.equal(merged.column("status"), crawldb.UNFETCHED)).as_py()
+    part.metric("unfetched", unfetched or 0)
     with part.file(crawldb.file_of(number), rows=merged.num_rows) as file:
         pq.write_table(merged, file, compression="zstd", compression_level=3)
 

@@ -15,6 +15,8 @@ MAX_URL = 4096
 _TRACKING = re.compile(
     r"(?:utm_[a-z_]*|gclid|dclid|fbclid|msclkid|yclid|mc_cid|mc_eid|_ga|igshid|phpsessid|jsessionid)(?:=|$)", re.I
 )
+_MAX_SEGMENTS = 20
+_REPEATED = re.compile(r"/([^/]+(?:/[^/]+)?)/\1/\1/")
 # The list that ships with tldextract; never the network, never a cache on disk.
 _SUFFIXES = tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
 
@@ -59,6 +61,18 @@ def _without_tracking(href: str) -> str:
     if len(kept) == len(fields):
         return href
     return f"{path}?{'&'.join(kept)}" if kept else path
+
+
+def is_trap(url: str) -> bool:
+    """Tells whether a canonical URL has the form of an endless site: a path that repeats itself or is very deep.
+
+    Rules of Heritrix: the same one or two path segments three times in a row, or more than 20 segments.
+
+    >>> is_trap("http://h/a/b/a/b/a/b/c"), is_trap("http://h/a/a/b/b/c")
+    (True, False)
+    """
+    path = url.partition("?")[0].split("/", 3)[3]
+    return path.count("/") > _MAX_SEGMENTS or _REPEATED.search("/" + path + "/") is not None
 
 
 def key(url: str) -> str:

@@ -4,6 +4,7 @@ Used by fetch. Every URL ends as exactly one `Outcome`.
 """
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,11 +24,11 @@ from tasks.crawl.fetchlog import (
 )
 from tasks.crawl.frontier import Visit
 from tasks.crawl.host_rules import UNAVAILABLE, HostRules
-from tasks.crawl.links import Directives, Page, directives
+from tasks.crawl.links import Page, directives
 from tasks.crawl.parser import Parser
 from tasks.crawl.politeness import Host, Politeness, retry_after
 from tasks.crawl.segment import Segment
-from tasks.crawl.url import Scope, authority, canonical, key
+from tasks.crawl.url import Scope, authority, canonical, is_trap, key
 from tasks.crawl.waves import Candidate
 
 log = logging.getLogger("sluice.crawl")
@@ -167,7 +168,7 @@ class Visitor:
         page = await self._read(candidate, answer, outcome.mime)
         if page is None:
             return replace(outcome, reason="unparsable")
-        links = tuple(link for link in page.links if self._scope.covers(link))
+        links = tuple(link for link in page.links if self._scope.covers(link) and not is_trap(link))
         if page.noindex:
             return replace(outcome, reason="noindex", outlinks=links)
         kept = replace(outcome, status=SUCCESS, reason="", outlinks=links)
@@ -180,7 +181,7 @@ class Visitor:
         body = decode(answer.body, ",".join(answer.all("content-encoding")), self._config.max_body_bytes)
         if not body.data:
             return Page((), said.noindex)
-        return await self._parser.read(body.data, candidate.url, Directives(said.noindex, said.nofollow))
+        return await self._parser.read(body.data, candidate.url, said, _charset(answer))
 
     def _revisited(self, candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
         # A 304 may leave the validators out; those we sent still hold.
@@ -213,6 +214,7 @@ def _outcome(candidate: Candidate, status: str, reason: str, requested: bool, er
         status=status,
         reason=reason,
         requested=requested,
+        fetched_at=datetime.now(UTC),
         error=error,
     )
 
@@ -222,6 +224,11 @@ def _conditions(candidate: Candidate) -> dict[str, str]:
         return {}
     validators = {"If-None-Match": candidate.etag, "If-Modified-Since": candidate.last_modified}
     return {name: value for name, value in validators.items() if value}
+
+
+def _charset(answer: Answer) -> str:
+    found = re.search(r"charset\s*=\s*[\"']?([\w.:-]+)", answer.header("content-type") or "", re.I)
+    return found[1] if found else ""
 
 
 def _mime(headers: Headers) -> str:

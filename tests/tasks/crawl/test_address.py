@@ -123,11 +123,24 @@ def test_names_under_localhost_mean_this_machine_and_never_reach_the_name_server
 
 def test_a_name_that_turns_private_after_a_public_answer_is_not_connected_to():
     async def run():
-        # The public answer is a reserved documentation range in spirit: nothing listens, the point is the second look-up.
-        config = CrawlConfig(contact="mailto:a@b.example", timeout_s=0.2)
+        resolver = GuardedResolver(allow_loopback=False, inner=Answers(["1.1.1.1"], ["127.0.0.1"]))
+        found = await resolver.resolve("rebinding.example", 80)
+        assert [answer["host"] for answer in found] == ["1.1.1.1"]
+        with pytest.raises(RefusedAddressError):
+            await resolver.resolve("rebinding.example", 80)
+        config = CrawlConfig(contact="mailto:a@b.example", timeout_s=5.0)
         async with Client(config, Answers(["127.0.0.1"])) as client:
             await client.get("http://rebinding.example/", limit=100)
 
     with pytest.raises(FetchError) as caught:
         asyncio.run(run())
     assert caught.value.reason == "private_address"
+
+
+def test_the_systems_answers_are_checked_too():
+    name = socket.gethostname()
+    answers = {where[0] for *_, where in socket.getaddrinfo(name, 80)}
+    if all(is_public(answer) for answer in answers):
+        pytest.skip(f"{name} has public addresses only")
+    with pytest.raises(RefusedAddressError):
+        resolve(GuardedResolver(allow_loopback=True), name)

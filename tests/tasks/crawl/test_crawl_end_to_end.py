@@ -1,4 +1,5 @@
 import io
+import itertools
 from collections import defaultdict
 
 import pytest
@@ -45,7 +46,7 @@ def captured(warc):
 
 def test_a_site_is_crawled_from_its_seed_into_a_warc_that_warcio_accepts(crawl):
     with Site(linked(20)) as site:
-        segments, crawldb, warc = crawl(config_for(site))
+        _, crawldb, warc = crawl(config_for(site))
         assert set(captured(warc)) == {site.url(path) for path in site.pages}
     assert warc.record.rows_out == 20
     for file in archive.warc_files(warc):
@@ -86,7 +87,7 @@ def test_two_requests_to_a_host_are_never_closer_than_the_delay(crawl):
         for site in (one, two):
             assert len(site.requests) == 7  # robots.txt and six pages
             times = sorted(site.requests)
-            gaps = [later[0] - earlier[1] for earlier, later in zip(times, times[1:], strict=False)]
+            gaps = [later[0] - earlier[1] for earlier, later in itertools.pairwise(times)]
             assert min(gaps) >= 0.15 - 0.002  # the end of an answer is noted a moment after its last byte has left
 
 
@@ -102,7 +103,7 @@ def test_a_crawl_delay_of_the_site_is_kept(crawl):
     with Site(linked(3), "User-agent: *\nCrawl-delay: 0.3") as site:
         crawl(config_for(site))
         times = sorted(site.requests)
-    assert min(later[0] - earlier[1] for earlier, later in zip(times, times[1:], strict=False)) >= 0.29
+    assert min(later[0] - earlier[1] for earlier, later in itertools.pairwise(times)) >= 0.29
 
 
 def test_retry_after_is_kept_and_the_page_is_had_in_the_end(crawl):
@@ -141,7 +142,9 @@ def test_rows_leave_with_a_reason_each(crawl):
         assert set(captured(warc)) == {site.url(path) for path in ("/", "/beyond", "/target")}
         assert "/private/x" not in site.paths()
         reasons = {url.removeprefix(site.url("")): row["reason"] for url, row in log_of(segments).items()}
-        status = {row["url"]: row["status"] for path in crawldb.files() for row in crawldb.table(path).to_pylist()}
+        rows = [row for path in crawldb.files() for row in crawldb.table(path).to_pylist()]
+        status = {row["url"]: row["status"] for row in rows}
+        assert [row["url"] for row in rows if row["next_due"] is None] == []
     partition_of_private = reasons.pop("http://10.0.0.1/", "private_address")  # may belong to the other partition
     assert partition_of_private == "private_address"
     assert reasons == {
@@ -178,10 +181,10 @@ def test_a_redirect_to_an_inside_address_is_not_followed(crawl):
 
 
 def test_redirects_are_followed_five_times_at_most(crawl):
-    pages = {
-        f"/{n}": (lambda n: lambda _: web.Response(status=301, headers={"Location": f"/{n + 1}"}))(n) for n in range(50)
-    }
-    pages["/"] = "<a href=/0>x</a>"
+    def to(number):
+        return lambda _: web.Response(status=301, headers={"Location": f"/{number}"})
+
+    pages = {"/": "<a href=/0>x</a>", **{f"/{number}": to(number + 1) for number in range(50)}}
     with Site(pages) as site:
         crawl(config_for(site))
         assert [path for path in site.paths() if path not in ("/robots.txt", "/")] == [f"/{n}" for n in range(6)]
@@ -267,3 +270,33 @@ def test_a_captured_page_carries_its_request_and_the_way_to_it(crawl):
     assert request.http_headers.get_header("User-Agent").startswith("sluice/")
     assert "hopsFromSeed: 1" in notes
     assert f"via: {site.url('/')}" in notes
+
+
+def test_a_seed_that_no_cycle_came_to_is_fetched_by_the_next(crawl):
+    with Site(linked(2)) as one, Site(linked(2)) as two:
+        settings = {"partitions": 1, "max_pages": 1}
+        _, crawldb, warc = crawl(config_for(one, two, **settings))
+        first = set(captured(warc))
+        assert len(first) == 1
+        _, _, warc = crawl(config_for(one, two, **settings), version="next", previous=crawldb)
+        assert set(captured(warc)) | first == {one.url(), two.url()}
+
+
+def test_a_body_that_is_too_long_is_kept_cut_and_marked(crawl):
+    with Site({"/": "<a href=/b>b</a>" + "x" * 5000, "/b": "b"}) as site:
+        _, _, warc = crawl(config_for(site, max_body_bytes=1024))
+        with warc.store.open(archive.warc_files(warc)[0].path) as file:
+            kept = {capture.url: capture for capture in archive.captures(file)}
+    assert (kept[site.url()].truncated, len(kept[site.url()].payload)) == (True, 1024)
+    assert not kept[site.url("/b")].truncated
+
+
+def test_an_endless_site_ends_at_its_traps(crawl):
+    class Endless(dict):
+        def get(self, path, default=None):
+            return f'<a href="{path.rstrip("/")}/again/">deeper</a>'
+
+    with Site({}) as site:
+        site.pages = Endless()
+        _, _, warc = crawl(config_for(site, max_depth=100))
+    assert len(captured(warc)) == 3

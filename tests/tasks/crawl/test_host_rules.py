@@ -11,7 +11,7 @@ from tasks.crawl.politeness import Politeness
 
 
 def verdict(url, path="/page", **settings):
-    """What the rules say of `path` on the host of `url`, and how often the look-up raised the host's pause."""
+    """What the rules say of `path` on the host of `url`, and the hosts' clocks after the look-up."""
     config = CrawlConfig(
         **{"allow_loopback": True, "delay_s": 0.0, "latency_factor": 0.0, "timeout_s": 1.0, **settings}
     )
@@ -74,9 +74,9 @@ def test_five_redirects_of_robots_are_followed_also_to_other_hosts_and_six_are_n
         assert verdict(site.url(""))[0] == "robots_denied"
     with Site(chain(6), status(301, Location="/r1")) as site:
         assert verdict(site.url(""))[0] == "robots_unavailable"
-    with Site({"/r": lambda _: web.Response(text="User-agent: *\nDisallow: /page")}) as other:
-        with Site({}, status(302, Location=other.url("/r"))) as site:
-            assert verdict(site.url(""))[0] == "robots_denied"
+    page = {"/r": lambda _: web.Response(text="User-agent: *\nDisallow: /page")}
+    with Site(page) as other, Site({}, status(302, Location=other.url("/r"))) as site:
+        assert verdict(site.url(""))[0] == "robots_denied"
 
 
 @pytest.mark.parametrize(

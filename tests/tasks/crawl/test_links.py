@@ -20,6 +20,21 @@ def test_links_are_canonical_unique_and_in_page_order():
     assert links(html) == ("http://h/dir/b", "http://h/a", "http://o/")
 
 
+def test_frames_and_meta_refresh_lead_on():
+    html = b"""<meta http-equiv=Refresh content="5; URL='/next'"><iframe src=in></iframe><meta http-equiv=refresh content=9>"""
+    assert links(html) == ("http://h/next", "http://h/dir/in")
+
+
+def test_links_are_read_in_the_charset_of_the_header_or_the_page():
+    want = ("http://h/%D0%BF%D1%80",)
+    body = '<a href="/\u043f\u0440">x</a>'
+    assert links(b"<meta charset=windows-1251>" + body.encode("cp1251")) == want
+    assert read_page(body.encode("koi8-r"), "http://h/", "sluice", NONE, "koi8-r").links == want
+    assert links(body.encode()) == want
+    assert read_page(body.encode(), "http://h/", "sluice", NONE, "no-such-charset").links == want
+    assert read_page(body.encode(), "http://h/", "sluice", NONE, "base64").links == want
+
+
 def test_base_counts_unless_it_is_no_web_address():
     assert links(b'<base href="/other/"><a href=x>x</a>') == ("http://h/other/x",)
     assert links(b'<base href="javascript:alert(1)"><a href=x>x</a>') == ("http://h/dir/x",)

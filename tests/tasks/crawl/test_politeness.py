@@ -1,4 +1,5 @@
 import asyncio
+import itertools
 import time
 from datetime import UTC, datetime
 
@@ -90,4 +91,4 @@ def test_turns_of_one_host_never_overlap():
 
     asyncio.run(run())
     spans.sort()
-    assert all(later[0] - earlier[1] >= 0.02 for earlier, later in zip(spans, spans[1:], strict=False))
+    assert all(later[0] - earlier[1] >= 0.02 for earlier, later in itertools.pairwise(spans))
