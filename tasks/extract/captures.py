@@ -4,12 +4,12 @@ Reads one WARC file, used by `stage` and `files`. Every response and revisit rec
 place; the other records (request, metadata, warcinfo) describe rows and are none.
 """
 
-import base64
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import BinaryIO
+from urllib.parse import urlsplit
 
 import fastwarc
 
@@ -17,7 +17,7 @@ from tasks import archive
 from tasks.extract.charset import decode
 from tasks.extract.config import ExtractConfig
 from tasks.extract.html import forbids_index, read_page
-from tasks.extract.records import Captured, Damage, read_records
+from tasks.extract.records import Captured, Damage, read_records, sha1_label
 from tasks.extract.row import Content, Rejected, Row
 from tasks.text import clean
 
@@ -57,7 +57,7 @@ def read_warc(file: BinaryIO, name: str, source: str, config: ExtractConfig) -> 
         source: the source that its documents belong to.
         config: limits and choices of the extraction.
     """
-    for found in read_records(file):
+    for found in read_records(file, config.max_payload_bytes + 1):
         if isinstance(found, Damage):
             yield Row(name, source, warc_file=name, warc_offset=found.after, refused=DAMAGED)
         else:
@@ -66,30 +66,27 @@ def read_warc(file: BinaryIO, name: str, source: str, config: ExtractConfig) -> 
 
 def _row(captured: Captured, name: str, source: str, config: ExtractConfig) -> Row:
     record, payload = captured.record, captured.payload
-    url = (record.headers.get("WARC-Target-URI") or "").strip("<> ")
+    url = clean((record.headers.get("WARC-Target-URI") or "").strip("<> "))
     http = _Headers(record.http_headers.to_tuples() if record.is_http else ())
     return Row(
         url=url,
         source=source,
         content=partial(_content, payload, http, config),
-        payload_digest=payload_digest(payload),
-        record_id=(record.record_id or "").strip("<>"),
+        payload_digest=captured.payload_digest,
+        record_id=clean((record.record_id or "").strip("<>")),
         fetched_at=record.record_date,
         warc_file=name,
         warc_offset=record.stream_pos,
-        refused=_refusal(captured, url),
+        refused=_refusal(captured, url, config),
     )
 
 
 def payload_digest(payload: bytes) -> str:
-    """Returns "sha1:" and the Base32 SHA-1 of a payload, as WARC writers spell it.
-
-    Computed, not read from the record: a header can be forged or stale, and identity hangs on it.
-    """
-    return "sha1:" + base64.b32encode(hashlib.sha1(payload, usedforsecurity=False).digest()).decode()
+    """Returns "sha1:" and the Base32 SHA-1 of a payload."""
+    return sha1_label(hashlib.sha1(payload, usedforsecurity=False).digest())
 
 
-def _refusal(captured: Captured, url: str) -> str:
+def _refusal(captured: Captured, url: str, config: ExtractConfig) -> str:
     record = captured.record
     if record.record_type == fastwarc.WarcRecordType.revisit:
         return "revisit"
@@ -100,11 +97,22 @@ def _refusal(captured: Captured, url: str) -> str:
         return "http_status_invalid"
     if status != 200:
         return f"http_{status}"
-    if not url.startswith(("http://", "https://")):
-        return "url_scheme"
     if captured.short:
         return "warc_truncated"
-    return "robots_txt" if re.fullmatch(r"https?://[^/?#]+/robots\.txt", url) else ""
+    if captured.size > config.max_payload_bytes:
+        return "too_large"
+    return _url_refusal(url)
+
+
+def _url_refusal(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError:
+        return "url_invalid"
+    if parts.scheme not in ("http", "https") or not host:
+        return "url_invalid"
+    return "robots_txt" if parts.path == "/robots.txt" else ""
 
 
 class _Headers:

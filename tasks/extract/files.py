@@ -29,6 +29,7 @@ from tasks.text import clean, hash64
 
 _CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 _MAGIC = "*?["
+_PLACEHOLDERS = {"{stdlib}": "stdlib", "{site_packages}": "purelib"}
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ def find_files(source: FileSource) -> list[LocalFile]:
     Raises:
         InputError: the pattern is not absolute or matches no file.
     """
-    pattern = source.path.format(stdlib=sysconfig.get_path("stdlib"), site_packages=sysconfig.get_path("purelib"))
+    pattern = source.path
+    for placeholder, name in _PLACEHOLDERS.items():
+        pattern = pattern.replace(placeholder, sysconfig.get_path(name))
     folder = _fixed_folder(pattern)
     where = f'the pattern "{source.path}" of the file source "{source.name}"'
     if not os.path.isabs(pattern):
@@ -83,12 +86,18 @@ def _sample(files: list[LocalFile], source: FileSource) -> list[LocalFile]:
 
 
 def read_file(file: LocalFile, source: FileSource, config: ExtractConfig) -> Iterator[Row]:
-    """Yields the rows of one file, in file order."""
-    return _READERS[source.kind](file, source, config)
+    """Yields the rows of one file, in file order; raises InputError when the file itself cannot be read."""
+    try:
+        yield from _READERS[source.kind](file, source, config)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(
+            f'{file.path} of the file source "{source.name}" cannot be read ({error})', "mend it, or exclude it"
+        ) from error
 
 
 def _url(source: FileSource, file: LocalFile) -> str:
-    return f"file://{source.name}/{quote(file.name)}"
+    # By bytes: a file name need not be text.
+    return f"file://{source.name}/{quote(os.fsencode(file.name))}"
 
 
 def _whole_file(
@@ -110,7 +119,7 @@ def _whole_file(
 def _plain(data: bytes, file: LocalFile) -> Content:
     if b"\0" in data:
         raise Rejected("binary")
-    return Content(text=clean(decode(data)), title=file.name)
+    return Content(text=clean(decode(data)), title=clean(file.name))
 
 
 def _metadata(data: bytes, file: LocalFile) -> Content:
@@ -132,14 +141,18 @@ def _unfolded(description: str) -> str:
 
 def _json_lines(file: LocalFile, source: FileSource, config: ExtractConfig) -> Iterator[Row]:
     with pa.OSFile(file.path) as raw, _opened(raw, file.path) as stream:
-        for number, line in enumerate(_lines(stream)):
-            if not line.strip():
-                continue
-            try:
-                held = json.loads(line)
-            except ValueError:
-                held = None
-            yield _record(held, number, file, source)
+        for number, line in enumerate(_lines(stream, config.max_payload_bytes)):
+            if line is None:
+                yield Row(f"{_url(source, file)}#{number}", source.name, refused="too_large")
+            elif line.strip():
+                yield _record(_parsed(line), number, file, source)
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _opened(raw: pa.NativeFile, path: str) -> pa.NativeFile:
@@ -147,13 +160,19 @@ def _opened(raw: pa.NativeFile, path: str) -> pa.NativeFile:
     return pa.CompressedInputStream(raw, codec) if codec else raw
 
 
-def _lines(stream: pa.NativeFile) -> Iterator[bytes]:
-    rest = b""
+def _lines(stream: pa.NativeFile, limit: int) -> Iterator[bytes | None]:
+    """Yields lines without their end; None for a line longer than `limit`, which is not kept in memory."""
+    parts: list[bytes] = []
+    size = 0
     while block := stream.read(1 << 20):
-        *whole, rest = (rest + block).split(b"\n")
-        yield from whole
-    if rest:
-        yield rest
+        *whole, rest = block.split(b"\n")
+        for end in whole:
+            yield b"".join([*parts, end]) if size + len(end) <= limit else None
+            parts, size = [], 0
+        size += len(rest)
+        parts = [*parts, rest] if size <= limit else []
+    if size:
+        yield b"".join(parts) if size <= limit else None
 
 
 def _parquet_rows(file: LocalFile, source: FileSource, config: ExtractConfig) -> Iterator[Row]:
@@ -181,7 +200,7 @@ def _record(held: Any, number: int, file: LocalFile, source: FileSource) -> Row:
         return Row(place, source.name, refused="no_text")
     url = held.get(source.url_field)
     return Row(
-        url=url if isinstance(url, str) and url else place,
+        url=clean(url) if isinstance(url, str) and url.strip() else place,
         source=source.name,
         content=partial(_row_text, text),
         payload_digest=payload_digest(text.encode("utf-8", "surrogatepass")),

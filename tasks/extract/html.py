@@ -16,27 +16,9 @@ from dataclasses import dataclass
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
-from tasks.extract.row import Rejected
+from tasks.extract.bombs import refuse_bombs
 from tasks.text import clean
 
-# resiliparse needs 0.3 s for 4,000 nested elements but 270 s for 100,000, and 18 s for 100,000 attributes
-# of one
-# element: time grows with the square. Browsers stop nesting at 512.
-MAX_DEPTH = 4_000
-MAX_ATTRIBUTES = 10_000
-
-_TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
-# Elements that have no end tag, or whose end tag authors leave out: they do not nest.
-_FLAT = frozenset(
-    (
-        *("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "wbr"),
-        *("body", "colgroup", "dd", "dt", "head", "html", "li", "optgroup", "option", "p", "rp", "rt"),
-        *("tbody", "td", "tfoot", "th", "thead", "tr", "track"),
-    )
-)
-# Ten thousand attributes of one letter each, and the spaces between them.
-_LONG = 2 * MAX_ATTRIBUTES
-_LONG_TAG = re.compile(rf"<[a-zA-Z][^>]{{{_LONG - 2},}}")
 # What pages put around their text and name the same way everywhere. Elements that may hold the whole page are spared.
 _FURNITURE = [
     "figcaption",
@@ -46,6 +28,7 @@ _FURNITURE = [
 _NOINDEX = frozenset(("noindex", "none"))
 # Directives that take a value after a colon, and so look like the name of a crawler.
 _WITH_VALUE = frozenset(("unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"))
+_MAX_TITLE = 500
 _SPACE = re.compile(r"\s+")
 
 
@@ -70,9 +53,9 @@ def read_page(html: str, *, comments: bool = False, min_main_share: float = 0.05
         min_main_share: below this share of all visible text, the whole visible text is taken instead.
 
     Raises:
-        Rejected: `nesting` or `attributes` for pages made to stall the parser.
+        Rejected: a page made to stall the parser; see `refuse_bombs`.
     """
-    _refuse_bombs(html)
+    refuse_bombs(html)
     tree = HTMLTree.parse(html)
     text = _text(tree, main=True, comments=comments)
     whole = False
@@ -95,7 +78,7 @@ def _self_description(tree: HTMLTree) -> tuple[str, str, bool]:
     root = document.query_selector("html")
     metas = document.query_selector_all('meta[name="robots" i]')
     return (
-        _SPACE.sub(" ", clean(title.text or "")).strip() if title else "",
+        _SPACE.sub(" ", clean(title.text or "")).strip()[:_MAX_TITLE] if title else "",
         (root.getattr("lang") or "").strip()[:35] if root else "",
         any(forbids_index(meta.getattr("content") or "") for meta in metas),
     )
@@ -126,40 +109,3 @@ def forbids_index(directives: str) -> bool:
     if colon and agent not in _WITH_VALUE and "," not in agent:
         directives = rest if agent == "*" else ""
     return any(directive.strip() in _NOINDEX for directive in directives.lower().split(","))
-
-
-def _refuse_bombs(html: str) -> None:
-    # Both first tests are bounds that take microseconds; hardly any page needs the closer look behind them.
-    if html.count("<") > MAX_DEPTH and _nesting(html) > MAX_DEPTH:
-        raise Rejected("nesting")
-    if not _has_long_tag(html):
-        return
-    for tag in _LONG_TAG.finditer(html):
-        if tag.group().count("=") > MAX_ATTRIBUTES or len(tag.group().split()) > MAX_ATTRIBUTES:
-            raise Rejected("attributes")
-
-
-def _has_long_tag(html: str) -> bool:
-    """Tells whether some stretch of `_LONG` characters ends no tag; jumps from stretch to stretch."""
-    start = 0
-    while start + _LONG < len(html):
-        end = html.rfind(">", start, start + _LONG)
-        if end < 0:
-            return True
-        start = end + 1
-    return False
-
-
-def _nesting(html: str) -> int:
-    """Depth of nesting, where an end tag without its start tag closes nothing."""
-    depth = deepest = 0
-    unclosed: dict[str, int] = {}
-    for end, written in _TAG.findall(html):
-        name = written.lower()
-        if name in _FLAT or (end and not unclosed.get(name)):
-            continue
-        step = -1 if end else 1
-        unclosed[name] = unclosed.get(name, 0) + step
-        depth += step
-        deepest = max(deepest, depth)
-    return deepest

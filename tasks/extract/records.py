@@ -4,6 +4,8 @@ Reads one file (gzip, zstd or plain), used by `captures`. FastWARC ends at the f
 on at the next byte at which a record begins, so one bad sector costs one record and not the rest of a gigabyte.
 """
 
+import base64
+import hashlib
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,13 +22,21 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class Captured:
-    """One response or revisit record, read whole.
+    """One response or revisit record.
 
-    `payload` is the body without chunked transfer coding; `short` tells that the record holds less than it declares.
+    Attributes:
+        record: headers of the record and of the HTTP message.
+        payload: the body without chunked transfer coding; a larger one than asked for is cut off.
+        payload_digest: "sha1:" and Base32, over the whole body, as WARC writers spell it. Computed, not read from the
+            record: a header can be forged or stale, and identity hangs on it.
+        size: bytes of the whole body.
+        short: the record holds less than it declares.
     """
 
     record: fastwarc.WarcRecord
     payload: bytes
+    payload_digest: str
+    size: int
     short: bool
 
 
@@ -37,8 +47,12 @@ class Damage:
     after: int
 
 
-def read_records(file: BinaryIO) -> Iterator[Captured | Damage]:
-    """Yields captures and damaged places in file order; `file` must be seekable and stand at its beginning.
+def read_records(file: BinaryIO, limit: int) -> Iterator[Captured | Damage]:
+    """Yields captures and damaged places in file order.
+
+    Args:
+        file: a seekable file.
+        limit: most bytes of a body to keep.
 
     Raises:
         OSError: the file cannot be read; damage inside it raises nothing.
@@ -49,7 +63,7 @@ def read_records(file: BinaryIO) -> Iterator[Captured | Damage]:
         file.seek(start)
         try:
             for record in fastwarc.ArchiveIterator(file, record_types=_KINDS, parse_http=True, auto_decode="transfer"):
-                captured = _captured(record)
+                captured = _captured(record, limit)
                 reached, in_damage = record.stream_pos, False
                 yield captured
             return
@@ -62,11 +76,23 @@ def read_records(file: BinaryIO) -> Iterator[Captured | Damage]:
             start = _next_start(file, max(start, reached) + 1)
 
 
-def _captured(record: fastwarc.WarcRecord) -> Captured:
+def _captured(record: fastwarc.WarcRecord, limit: int) -> Captured:
     declared = record.content_length
-    payload = record.reader.read()
+    digest = hashlib.sha1(usedforsecurity=False)
+    kept: list[bytes] = []
+    size = 0
+    while block := record.reader.read(_BLOCK):
+        digest.update(block)
+        if size < limit:
+            kept.append(block[: limit - size])
+        size += len(block)
     chunked = record.is_http and "chunked" in (record.http_headers.get("Transfer-Encoding") or "").lower()
-    return Captured(record, payload, short=not chunked and len(payload) < declared)
+    return Captured(record, b"".join(kept), sha1_label(digest.digest()), size, short=not chunked and size < declared)
+
+
+def sha1_label(digest: bytes) -> str:
+    """Returns a SHA-1 digest as WARC headers spell it."""
+    return "sha1:" + base64.b32encode(digest).decode()
 
 
 def _next_start(file: BinaryIO, start: int) -> int | None:

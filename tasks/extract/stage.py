@@ -120,7 +120,7 @@ def _document(row: Row, config: ExtractConfig) -> dict[str, object]:
         "id": document_id(row.url, row.payload_digest),
         "record_id": row.record_id,
         "url": row.url,
-        "host": urlsplit(row.url).hostname or "",
+        "host": _host(row.url),
         "fetched_at": row.fetched_at,
         "title": content.title,
         "language_hint": content.language_hint,
@@ -130,6 +130,13 @@ def _document(row: Row, config: ExtractConfig) -> dict[str, object]:
         "warc_file": row.warc_file,
         "warc_offset": row.warc_offset,
     }
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""  # a dump may call anything a URL
 
 
 def _rows(slice_: Slice) -> Iterator[Row]:
