@@ -11,7 +11,7 @@ from typing import Any
 import pendulum
 from airflow.sdk import Param
 
-from operators.runs import VERSION
+from operators.runs import OVERRIDABLE, VERSION
 from tasks.catalogue import STAGES
 from tasks.recipe import Recipe
 
@@ -91,7 +91,7 @@ def _form(recipe: Recipe, fields: Mapping[str, str]) -> dict[str, Param]:
         {},
         type="object",
         title="Overrides",
-        description='Other recipe fields by dotted path, such as {"dedup.jaccard": 0.7}; handed down to later DAGs',
-        propertyNames={"pattern": r"^[a-z_]+(\.[a-z_0-9]+)+$"},
+        description='Other recipe fields (not of [place]) by dotted path, such as {"dedup.jaccard": 0.7}; handed down to later DAGs',
+        propertyNames={"pattern": f"^{OVERRIDABLE.pattern}$"},
     )
     return form

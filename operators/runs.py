@@ -16,6 +16,12 @@ from airflow.sdk.exceptions import AirflowFailException
 from tasks.errors import RecipeError, SluiceError
 from tasks.recipe import Recipe
 
+VERSION = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
+"""Pattern of a version; it becomes a folder of the store."""
+
+OVERRIDABLE = re.compile(r"(?!place\.)[a-z_]+(\.[a-z_0-9]+)+")
+"""What a run may override: fields of the sections that say what is made, not the recipe's name, nor [place]."""
+
 CALENDAR = "%Y.%m.%d-%H%M"
 """Version of a scheduled run, from its logical date: 2026.11.21-0300."""
 
@@ -37,7 +43,14 @@ class Run:
     overrides: dict[str, Any] = field(default_factory=dict)
 
     def recipe(self, recipe: Recipe) -> Recipe:
-        """Returns the recipe of this run; raises RecipeError for an override that does not fit."""
+        """Returns the recipe of this run; raises RecipeError for an override that does not fit or may not be.
+
+        Where things run and are kept stays in the recipe's file: who may trigger a DAG must not thereby name another
+        store, image or server.
+        """
+        moved = sorted(path for path in self.overrides if not OVERRIDABLE.fullmatch(path))
+        if moved:
+            raise RecipeError(f'"{moved[0]}" cannot be overridden', "change the recipe's file, or make another recipe")
         return recipe.override(self.overrides) if self.overrides else recipe
 
 
@@ -96,7 +109,3 @@ def _checked(version: Any) -> str:
     if not isinstance(version, str) or not re.fullmatch(VERSION, version):
         raise RecipeError(f"{version!r} is not a version", "use letters, digits, '.', '_' and '-'")
     return version
-
-
-VERSION = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
-"""Pattern of a version; it becomes a folder of the store."""

@@ -130,6 +130,7 @@ def test_a_veto_stands_before_the_gate_where_the_recipe_asks_for_a_human(recipes
         ({"crawl.max_pages": 0}, False),
         ({"crawl.max_pages": "many"}, False),
         ({"overrides": {"name": "another"}}, False),
+        ({"overrides": {"place.store": "s3://elsewhere"}}, False),
         ({"overrides": "crawl.max_pages=5"}, False),
     ],
 )

@@ -105,6 +105,13 @@ def test_an_override_that_does_not_fit_names_the_field_that_would(recipe):
         run.recipe(recipe)
 
 
+@pytest.mark.parametrize("path", ["place.store", "place.kubernetes.image", "name", "version"])
+def test_no_event_moves_the_work_to_another_place(path, recipe):
+    run = run_of(recipe, context(triggering=events({"version": "v1", "overrides": {path: "elsewhere"}})))
+    with pytest.raises(RecipeError, match=f'"{path}" cannot be overridden'):
+        run.recipe(recipe)
+
+
 def test_a_permanent_error_fails_without_retry_in_one_line():
     with pytest.raises(AirflowFailException, match=r"^no warc here\. Run the crawl\.$") as caught, fails_at_once():
         raise InputError("no warc\n here", "run the crawl")
