@@ -91,7 +91,8 @@ def _form(recipe: Recipe, fields: Mapping[str, str]) -> dict[str, Param]:
         {},
         type="object",
         title="Overrides",
-        description='Other recipe fields (not of [place]) by dotted path, such as {"dedup.jaccard": 0.7}; handed down to later DAGs',
+        description="Other recipe fields by dotted path, all but [place]; handed down to later DAGs. "
+        'Such as {"dedup.jaccard": 0.7}',
         propertyNames={"pattern": f"^{OVERRIDABLE.pattern}$"},
     )
     return form
