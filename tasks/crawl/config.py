@@ -128,7 +128,9 @@ class CrawlConfig(Config):
     def _is_polite(self) -> "CrawlConfig":
         if self.delay_s < 1.0 and not self.allow_loopback:
             raise ValueError(f"delay_s = {self.delay_s} is below 1 second, which only loopback hosts may get")
-        public = sorted({host for seed in self.seeds if not is_loopback(host := _host_of(seed) or "")})
+        named = [_host_of(seed) or "" for seed in self.seeds]
+        named += [_host_of(f"http://{entry.removeprefix('*.')}/") or "" for entry in self.include_hosts]
+        public = sorted({host for host in named if not is_loopback(host)})
         if public and not self.contact:
             raise ValueError(
                 f"contact is missing: webmasters of {public[0]} must be able to reach you; "

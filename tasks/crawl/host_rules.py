@@ -68,7 +68,7 @@ class HostRules:
             # A host that asks for a pause on http means its https side too.
             host.crawl_delay_s = max(host.crawl_delay_s, crawl_delay(robots.crawl_delay()))
             self._politeness.rest(host)
-        except _Unavailable as why:
+        except (_Unavailable, ValueError) as why:
             log.warning("%s is left out of this cycle: no robots.txt (%s)", origin, why)
             self._known[origin] = None
 

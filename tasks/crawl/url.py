@@ -49,9 +49,11 @@ def canonical(url: str, base: str | None = None) -> str | None:
 
 def _without_dot(href: str) -> str | None:
     parsed = ada_url.URL(href)
-    parsed.hostname = parsed.hostname.rstrip(".")
-    # The parser keeps the old name where the new one is none at all ("http://./").
-    return None if parsed.hostname.endswith(".") else canonical(parsed.href)
+    try:
+        parsed.hostname = parsed.hostname.rstrip(".")
+    except ValueError:  # nothing but dots
+        return None
+    return canonical(parsed.href)
 
 
 def _without_tracking(href: str) -> str:

@@ -35,7 +35,7 @@ log = logging.getLogger("sluice.crawl")
 
 TRIES = 3
 HOST_FAILURES = 6
-HOST_GIVEN_UP = "host_unreachable"
+HOST_GIVEN_UP = "host_backoff"
 _TRANSIENT = frozenset({"timeout", "connect", "protocol", "dns"})
 _HTML = ("text/html", "application/xhtml+xml", "")
 

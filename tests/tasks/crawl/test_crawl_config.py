@@ -14,6 +14,10 @@ PUBLIC = {"seeds": ["https://example.com/"], "contact": "mailto:a@b.example"}
     ("settings", "words"),
     [
         ({"seeds": ["https://example.com/"]}, "contact is missing"),
+        (
+            {"seeds": ["http://a.localhost/"], "allow_loopback": True, "include_hosts": ["*.example.com"]},
+            "contact is missing",
+        ),
         ({**PUBLIC, "delay_s": 0.5}, "below 1 second"),
         ({"seeds": ["http://127.0.0.1/"]}, "allow_loopback"),
         ({**PUBLIC, "seeds": ["example.com"]}, "no http or https address"),

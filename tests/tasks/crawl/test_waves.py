@@ -37,7 +37,7 @@ def crawl(pages, start, shuffle, denied=(), **caps):
     return order
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, database=None)
 @given(st.integers(0, 10_000), st.integers(1, 60), st.integers(1, 40), st.integers(1, 15))
 def test_what_is_tried_does_not_depend_on_the_order_of_answers(seed, size, max_pages, per_host):
     pages, start = web(seed, size)
