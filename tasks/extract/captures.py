@@ -142,7 +142,8 @@ def _content(payload: bytes, http: _Headers, config: ExtractConfig) -> Content:
     text = decode(data, charset[1] if charset else None)
     if kind == "text/plain":
         return Content(text=clean(text))
-    page = read_page(text, comments=config.comments, min_main_share=config.min_main_share)
+    main = config.extractor == "resiliparse"
+    page = read_page(text, main=main, comments=config.comments, min_main_share=config.min_main_share)
     if page.noindex and config.honour_noindex:
         raise Rejected("noindex")
     return Content(page.text, page.title, page.language or http.last("content-language")[:35])

@@ -48,8 +48,8 @@ class FileSource(Config):
 class ExtractConfig(Config):
     """How captures and files become documents."""
 
-    extractor: Literal["resiliparse"] = "resiliparse"
-    """Finds the main text of a page."""
+    extractor: Literal["resiliparse", "visible"] = "resiliparse"
+    """`resiliparse` finds the main text of a page; `visible` takes all that a reader sees, menus included."""
 
     comments: bool = False
     """Keep readers' comments. Off: they cost 0.9 points of F1 on pages with hand-made main text."""

@@ -28,6 +28,9 @@ from tasks.extract.row import Content, Rejected, Row
 from tasks.text import clean, hash64
 
 _CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+ONE_ROW_KINDS = ("text", "metadata")
+"""Kinds of sources whose files are one row each."""
+
 _MAGIC = "*?["
 _PLACEHOLDERS = {"{stdlib}": "stdlib", "{site_packages}": "purelib"}
 

@@ -41,14 +41,15 @@ class Page:
     language: str
     noindex: bool
     whole: bool
-    """True when no main text was found and `text` is all that is visible."""
+    """True when `text` is all that is visible: asked for, or because no main text was found."""
 
 
-def read_page(html: str, *, comments: bool = False, min_main_share: float = 0.05) -> Page:
+def read_page(html: str, *, main: bool = True, comments: bool = False, min_main_share: float = 0.05) -> Page:
     """Extracts the main text of a page, layout kept: paragraphs, line breaks, preformatted text.
 
     Args:
         html: the decoded page.
+        main: leave out what surrounds the main text.
         comments: keep readers' comments.
         min_main_share: below this share of all visible text, the whole visible text is taken instead.
 
@@ -57,10 +58,10 @@ def read_page(html: str, *, comments: bool = False, min_main_share: float = 0.05
     """
     refuse_bombs(html)
     tree = HTMLTree.parse(html)
-    text = _text(tree, main=True, comments=comments)
-    whole = False
+    text = _text(tree, main=main, comments=comments)
+    whole = not main
     # All visible text is shorter than the page's source, so most pages need no second extraction to pass.
-    if len(text) < min_main_share * len(html):
+    if main and len(text) < min_main_share * len(html):
         everything = _text(tree, main=False, comments=comments)
         whole = len(text) < min_main_share * len(everything)
         text = everything if whole else text

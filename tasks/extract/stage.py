@@ -26,7 +26,7 @@ from tasks.engine import Engine
 from tasks.errors import InputError
 from tasks.extract.captures import DAMAGED, read_warc
 from tasks.extract.config import ExtractConfig
-from tasks.extract.files import LocalFile, find_files, read_file
+from tasks.extract.files import ONE_ROW_KINDS, LocalFile, find_files, read_file
 from tasks.extract.layout import Unit, arrange
 from tasks.extract.row import Rejected, Row
 from tasks.stage import Inputs, Output, Part, PartSpec, Report, part_names
@@ -141,10 +141,14 @@ def _host(url: str) -> str:
 
 def _rows(slice_: Slice) -> Iterator[Row]:
     for unit in slice_.units:
-        if unit.source is not None:
-            yield from read_file(unit.file, unit.source, slice_.config)
-        elif slice_.store is not None:
-            yield from _crawled(slice_.store, unit, slice_.config)
+        yield from _unit_rows(slice_, unit)
+
+
+def _unit_rows(slice_: Slice, unit: Unit) -> Iterator[Row]:
+    if unit.source is not None:
+        yield from read_file(unit.file, unit.source, slice_.config)
+    elif slice_.store is not None:
+        yield from _crawled(slice_.store, unit, slice_.config)
 
 
 def _crawled(store: Store, unit: Unit, config: ExtractConfig) -> Iterator[Row]:
@@ -179,6 +183,15 @@ _NO_IDENTITY = np.bytes_(b"")
 
 
 def identities(slice_: Slice) -> NDArray[np.bytes_]:
-    """Returns the document id of every row of a slice, in row order; empty where the headers refuse the row."""
-    ids = [b"" if row.refused else document_id(row.url, row.payload_digest).encode() for row in _rows(slice_)]
+    """Returns the document id of every row of a slice, in row order; empty where there can be no other row like it."""
+    ids: list[bytes] = []
+    for unit in slice_.units:
+        if unit.source is not None and unit.source.kind in ONE_ROW_KINDS:
+            ids.append(b"")  # its URL is its place, and no two files stand in one place
+        else:
+            ids += [_identity(row) for row in _unit_rows(slice_, unit)]
     return np.array(ids, dtype="S32")
+
+
+def _identity(row: Row) -> bytes:
+    return b"" if row.refused else document_id(row.url, row.payload_digest).encode()

@@ -74,6 +74,14 @@ def test_a_page_whose_main_text_is_not_found_gives_all_that_is_visible() -> None
     assert not read_page(menu, min_main_share=0.0).whole
 
 
+def test_all_that_is_visible_can_be_asked_for() -> None:
+    html = f"<html><body><nav>Home News</nav><article>{PARAGRAPH}</article><script>x</script><footer>Imprint</footer>"
+    text = read_page(html, main=False).text
+    assert "Home News" in text
+    assert "Imprint" in text
+    assert "x" not in text.split()
+
+
 @pytest.mark.parametrize(
     ("meta", "expected"),
     [
