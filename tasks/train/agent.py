@@ -20,7 +20,7 @@ from pathlib import Path
 from tasks.train import leash
 
 MAX_RESTARTS = 5
-"""Rendezvous after a kill burns two at times, so one kill needs more than one."""
+"""How often a crash is answered by starting all ranks again; then whoever started the agent decides."""
 FINAL = (0, 2, 143)
 """Exit codes of a rank after which nothing is to be restarted."""
 ONE_NODE = ("1", "1:1")
@@ -28,6 +28,9 @@ ONE_NODE = ("1", "1:1")
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # torchrun would say so at length; ranks set their own number
     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "100",  # seconds to save in after SIGTERM; below the grace of the pod
+    # By default all restarts share one store (torch 2.13, dynamic_rendezvous.py), where ranks find the addresses of the
+    # attempt before: they are refused, which burns a restart, or wait for one another for ever.
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     # Keep freed memory: glibc maps and unmaps large buffers otherwise, and clearing their pages took a tenth of a step.
     "MALLOC_MMAP_THRESHOLD_": str(2**31 - 1),
     "MALLOC_TRIM_THRESHOLD_": str(2**33),

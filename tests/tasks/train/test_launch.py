@@ -94,20 +94,23 @@ def test_trainers_end_with_the_pipe_that_their_parent_held(made: Made, tmp_path:
     wait_for(lambda: not trainers(spec), 20)
 
 
-def test_a_killed_rank_resumes_and_ends_with_the_same_bytes(made: Made, tmp_path: Path) -> None:
-    settings = {"steps": 120, "checkpoint_every": 20, "milestones": 1}
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_killed_ranks_resume_and_end_with_the_same_bytes(made: Made, tmp_path: Path, ranks: int) -> None:
+    settings = {"steps": 120, "checkpoint_every": 10, "milestones": 1}
     whole, broken = (small_spec(made, tmp_path / name, **settings) for name in ("whole", "broken"))
     train_local(whole, lambda step, values: None, 1)
 
-    def kill_once(step: int, values: dict[str, float]) -> None:
-        if step >= 50 and not killed:
-            killed.extend(trainers(broken))
-            killed[0].send_signal(signal.SIGKILL)
+    def kill_twice(step: int, values: dict[str, float]) -> None:
+        if step >= (30, 70, 120)[len(killed)]:
+            killed.append(trainers(broken)[-1])
+            killed[-1].send_signal(signal.SIGKILL)
 
     killed: list[psutil.Process] = []
-    train_local(broken, kill_once, 1)
-    assert killed
-    assert "resumed at step" in (tmp_path / "broken" / LOG).read_text()
+    train_local(broken, kill_twice, ranks)
+    assert len(killed) == 2
+    log = (tmp_path / "broken" / LOG).read_text()
+    assert log.count("[rank 0] INFO resumed at step") == 2
+    assert "connectFullMesh" not in log  # a rank that finds an address of the attempt before
     final = f"checkpoints/{checkpoint.name_of(120)}/*"
     assert digests(tmp_path / "whole", final) == digests(tmp_path / "broken", final) != {}
 
