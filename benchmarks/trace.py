@@ -55,15 +55,16 @@ def main() -> None:
     }
     code = (
         "import sys, time; t = time.perf_counter(); from tasks.trace import *; from tasks.store import Store;"
-        "i = time.perf_counter(); f = trace(Store(sys.argv[1]), 'big', 'dev', sys.argv[2]);"
-        "print(i - t, time.perf_counter() - i, len(f.get('documents', f.get('sequences'))))"
+        "i = time.perf_counter(); c = time.process_time(); f = trace(Store(sys.argv[1]), 'big', 'dev', sys.argv[2]);"
+        "e = time.perf_counter(); print(i - t, e - i, time.process_time() - c, len(f.get('documents', f.get('sequences'))))"
     )
     for what, name in asked.items():
         out = subprocess.run(
             [sys.executable, "-c", code, chosen.store, name], capture_output=True, text=True, check=True
         )
-        imports, took, found = out.stdout.split()
-        print(f"{what:14} {float(took):6.2f} s (and {float(imports):.2f} s of imports), found {found}")
+        imports, took, busy, found = out.stdout.split()
+        times = f"{float(took):6.2f} s, {float(busy):.2f} s of it CPU, and {float(imports):.2f} s of imports"
+        print(f"{what:14} {times}; found {found}")
 
 
 def build(store: Store, documents: int) -> None:

@@ -13,7 +13,6 @@ Files are not compressed, so a slice of a document is a view into the page cache
 `vocab_size`, `eos_id` and the sha256 of the tokenizer.
 """
 
-import bisect
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -140,15 +139,12 @@ class Shard:
         except (pa.ArrowInvalid, OSError, KeyError, TypeError) as error:
             raise InputError(f"{path} is not a readable token shard ({error})", "run the stage encode again") from None
         self.format = TokenFormat(**meta)
-        self._batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
-        self._first = np.cumsum([0, *(batch.num_rows for batch in self._batches)]).tolist()
-        self._flat = [batch.column("tokens").values.to_numpy() for batch in self._batches]
-        self._offsets = [batch.column("tokens").offsets.to_numpy() for batch in self._batches]
-
-    @property
-    def rows(self) -> int:
+        self._reader = reader
+        self._pieces: dict[int, _Piece] = {}
+        count = reader.num_record_batches
+        # All batches but the last are full, so the others need not be touched to know where a row lies.
+        self.rows = (count - 1) * _BATCH_ROWS + reader.get_batch(count - 1).num_rows if count else 0
         """Documents in the shard."""
-        return int(self._first[-1])
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -164,14 +160,15 @@ class Shard:
     def uids(self) -> NDArray[np.uint8]:
         """The documents' ids, shape (rows, 16)."""
         # An Arrow buffer of fixed-size values has no offsets: 16 bytes per row, one after the other.
-        parts = [np.frombuffer(batch.column("doc_uid").buffers()[1], np.uint8)[: 16 * batch.num_rows]
-                 for batch in self._batches]  # fmt: skip
+        parts = [
+            np.frombuffer(one.column("doc_uid").buffers()[1], np.uint8)[: 16 * len(one)] for one in self._batches()
+        ]
         return np.concatenate([*parts, np.empty(0, np.uint8)]).reshape(-1, 16)
 
     def uid(self, row: int) -> bytes:
         """Returns the id of the document in a row."""
-        batch, place = self._place(row)
-        return bytes(self._batches[batch].column("doc_uid")[place].as_py())
+        piece, place = self._place(row)
+        return bytes(piece.batch.column("doc_uid")[place].as_py())
 
     def slice(self, row: int, start: int, length: int) -> NDArray[Any]:
         """Returns `length` tokens of a document from its token `start`, a read-only view of shape (length,).
@@ -179,23 +176,41 @@ class Shard:
         Raises:
             IndexError: the row or the range does not exist.
         """
-        batch, place = self._place(row)
-        offsets = self._offsets[batch]
-        first, end = int(offsets[place]), int(offsets[place + 1])
+        piece, place = self._place(row)
+        first, end = int(piece.offsets[place]), int(piece.offsets[place + 1])
         if start < 0 or length < 0 or first + start + length > end:
             raise IndexError(f"row {row} has {end - first} tokens, not {start} .. {start + length}")
-        view: NDArray[Any] = self._flat[batch][first + start : first + start + length]
+        view: NDArray[Any] = piece.flat[first + start : first + start + length]
         return view
 
-    def _place(self, row: int) -> tuple[int, int]:
+    def _place(self, row: int) -> "tuple[_Piece, int]":
         if not 0 <= row < self.rows:
             raise IndexError(f"the shard has the rows 0 .. {self.rows - 1}, not {row}")
-        batch = bisect.bisect_right(self._first, row) - 1
-        return batch, row - self._first[batch]
+        index, place = divmod(row, _BATCH_ROWS)
+        if index not in self._pieces:
+            self._pieces[index] = _Piece.of(self._reader.get_batch(index))
+        return self._pieces[index], place
+
+    def _batches(self) -> list[pa.RecordBatch]:
+        return [self._reader.get_batch(index) for index in range(self._reader.num_record_batches)]
 
     def _column(self, name: str) -> NDArray[Any]:
-        parts = [batch.column(name).to_numpy(zero_copy_only=True) for batch in self._batches]
+        parts = [batch.column(name).to_numpy(zero_copy_only=True) for batch in self._batches()]
         return np.concatenate([*parts, np.empty(0, np.uint32)])
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """One batch of a shard, its tokens as one flat array."""
+
+    batch: pa.RecordBatch
+    flat: NDArray[Any]
+    offsets: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> "_Piece":
+        tokens = batch.column("tokens")
+        return cls(batch, tokens.values.to_numpy(), tokens.offsets.to_numpy())
 
 
 class ShardSet:

@@ -150,6 +150,22 @@ def test_tokens_take_two_bytes_and_slices_copy_nothing(tmp_path: Path) -> None:
         shards.slice(name, 10**6, 0, 1)
 
 
+def test_a_shard_of_many_batches_is_read_at_any_row(tmp_path: Path) -> None:
+    count, path = 20_000, tmp_path / "a-train-00000-000.arrow"
+    tokens = [np.array([row % 300, 0], dtype=np.uint16) for row in range(count)]
+    uids = [row.to_bytes(16, "big") for row in range(count)]
+    with path.open("wb") as file:
+        write_shard(
+            file, Shelf("a", "train", uids, tokens, [row % 7 for row in range(count)]), TokenFormat(300, 0, "x")
+        )
+    shard = Shard(str(path))
+    assert shard.rows == count == len(shard.lengths) == len(shard.uids)
+    for row in (0, 8191, 8192, 16_383, 16_384, count - 1):
+        assert shard.uid(row) == uids[row] == shard.uids[row].tobytes()
+        assert shard.slice(row, 0, 2).tolist() == [row % 300, 0]
+        assert shard.n_bytes[row] == row % 7
+
+
 def test_a_shard_set_crosses_processes(tmp_path: Path) -> None:
     shards = ShardSet.open(tokens_in(tmp_path).shards)
     shards.n_tokens("web")
