@@ -1,0 +1,145 @@
+"""Airflow's overhead: the recipe `demo` through the DAGs, and the same stages one after the other from the shell.
+
+    python -m benchmarks.airflow_overhead [--rounds 1]
+
+Both run on one stack (Airflow, MLflow, Dask, the site) started for this, in turn, each under a version of its own, so
+nothing is skipped. The shell runs what Airflow runs: the same commands, members of a mapped stage two at a time,
+part-wise stages on the same Dask cluster, every stage in a process of its own. Airflow's time is from the trigger to
+the end of the last DAG. Writes `benchmarks/results/airflow_overhead.json`: seconds of both, the ratio, seconds by DAG, peak memory.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tasks.catalogue import STAGES
+from tasks.demo import stack
+from tasks.demo.airflow_api import Airflow
+from tasks.demo.drive import Chain
+from tasks.demo.home import Home
+from tasks.demo.processes import marked
+
+ROOT = Path(__file__).parents[1]
+RESULT = ROOT / "benchmarks" / "results" / "airflow_overhead.json"
+ON_DASK = {"extract", "annotate", "dedup", "consolidate", "encode"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=1)
+    rounds = parser.parse_args().rounds
+    here = Home.here()
+    home = Home(Path(tempfile.mkdtemp(prefix="sluice-overhead-")), here.ports)
+    os.environ.setdefault("SLUICE_MODELS", str(here.root / "models"))
+    try:
+        stack.up(home)
+        results = [one_round(home, number) for number in range(rounds)]
+    finally:
+        stack.down(home)
+    best = min(results, key=lambda row: row["ratio"])
+    report = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": {"cpus": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
+        "ratio": best["ratio"],
+        "rounds": results,
+    }
+    RESULT.write_text(json.dumps(report, indent=1) + "\n")
+    print(json.dumps(report, indent=1))
+
+
+def one_round(home: Home, number: int) -> dict[str, Any]:
+    with Peak(home) as peak:
+        airflow_s, by_dag = through_airflow(home, f"airflow-{number}")
+    shell_s, by_stage = through_shell(home, f"shell-{number}")
+    return {
+        "airflow_s": round(airflow_s, 1),
+        "shell_s": round(shell_s, 1),
+        "ratio": round(airflow_s / shell_s, 3),
+        "dags_s": by_dag,
+        "shell_stages_s": by_stage,
+        "peak_memory_mb": peak.mb,
+    }
+
+
+def through_airflow(home: Home, version: str) -> tuple[float, dict[str, float]]:
+    with Airflow(home.airflow_url, home.password()) as airflow:
+        chain = Chain(airflow, "demo")
+        chain.wait_for_dags()
+        begin = time.monotonic()
+        chain.start({"version": version})
+        for legs in chain.follow():
+            print("  ".join(f"{leg.dag_id} {leg.state} {leg.done}/{leg.total}" for leg in legs), end="\r")
+        return time.monotonic() - begin, {leg.dag_id: round(leg.seconds, 1) for leg in chain.legs}
+
+
+def through_shell(home: Home, version: str) -> tuple[float, dict[str, float]]:
+    begin = time.monotonic()
+    members: tuple[str, ...] = ()
+    seconds = {}
+    for stage in STAGES.values():
+        began = time.monotonic()
+        with ThreadPoolExecutor(2) as two:
+            jobs = [two.submit(shell, home, stage.name, version, one) for one in (members if stage.mapped else [""])]
+            members = tuple(jobs[0].result()["members"]) or members
+            for job in jobs:
+                job.result()
+        seconds[stage.name] = round(time.monotonic() - began, 1)
+    return time.monotonic() - begin, seconds
+
+
+def shell(home: Home, stage: str, version: str, member: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tasks", stage, "--recipe", "demo", "--version", version]
+    command += ["--dask"] if stage in ON_DASK else []
+    command += ["--member", member] if member else []
+    done = subprocess.run(command, cwd=ROOT, env=home.environment(), capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
+    result: dict[str, Any] = json.loads(re.findall(r"(?m)^\{.*\}$", done.stdout)[-1])
+    return result
+
+
+class Peak:
+    """Samples the memory of all processes of a stack: proportional set size, so shared pages count once."""
+
+    def __init__(self, home: Home) -> None:
+        self.mb = 0
+        self._home = home
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "Peak":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._end.wait(5.0):
+            self.mb = max(self.mb, round(sum(map(_pss, marked(self._home.root))) / 1e6))
+
+
+def _pss(process: psutil.Process) -> int:
+    try:
+        memory = process.memory_full_info()
+    except psutil.Error:
+        return 0
+    return int(getattr(memory, "pss", memory.rss))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""One stage, three places: on Dask in Airflow, here in Airflow, in a shell. The bytes must not tell them apart."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.demo.home import CHECKOUT
+
+KINDS = {"extract": "extracted", "annotate": "attributes", "dedup": "duplicates", "consolidate": "documents"}
+
+
+@pytest.fixture
+def same_captures(stack, smoke) -> None:
+    """Gives the recipe `here` the captures of `smoke`: a crawl of its own would differ in its times."""
+    store = Path(stack.home.root) / "store"
+    shutil.copytree(store / "smoke" / "warc", store / "here" / "warc", dirs_exist_ok=True)
+
+
+@pytest.mark.timeout(600)
+def test_a_stage_makes_the_same_on_dask_in_airflow_and_in_a_shell(stack, same_captures) -> None:
+    stack.pause("here.tokens", True)
+    assert stack.run("here.corpus", {})["state"] == "success"
+    for stage, kind in KINDS.items():
+        on_dask, here = stack.artifact(f"smoke/{kind}"), stack.artifact(f"here/{kind}")
+        in_shell = shell(stack, stage)
+        assert on_dask.record.fingerprint == here.record.fingerprint == in_shell["fingerprint"], kind
+        assert on_dask.record.content == here.record.content == in_shell["content"], kind
+        assert not in_shell["skipped"]
+
+
+def shell(stack, stage: str) -> dict:
+    environment = {
+        "SLUICE_STORE": str(stack.home.root / "store"),
+        "MLFLOW_TRACKING_URI": "",
+        "SLUICE_DASK": "",
+        "SLUICE_MODELS": os.environ["SLUICE_MODELS"],
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "tasks",
+        stage,
+        "--recipe",
+        "here",
+        "--version",
+        "shell",
+        "--source-version",
+        "dev",
+    ]
+    done = subprocess.run(
+        command, cwd=CHECKOUT, env=os.environ | environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
