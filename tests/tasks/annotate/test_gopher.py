@@ -1,8 +1,12 @@
 """Contract of the Gopher filters: for each rule a text that stays and a text that goes."""
 
+import io
+import json
 import random
 from collections import Counter
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tasks.annotate.gopher_quality import GopherQuality
@@ -78,6 +82,17 @@ def test_rules_about_english_words_spare_other_languages() -> None:
 def test_quality_limits_are_settings() -> None:
     assert quality("the cat and the dog", min_words=5) is None
     assert quality(PROSE, min_stop_words=9) == "gopher_quality_stop_words"
+
+
+# The web pages are in many languages, so the rules on English words stay out.
+@pytest.mark.parametrize(
+    ("domain", "texts", "language", "share"), [("speech", 67, "en", 1.0), ("web", 114, "many", 0.95)]
+)
+def test_edited_prose_passes_all_rules(shared_data: Path, domain: str, texts: int, language: str, share: float) -> None:
+    with pa.CompressedInputStream(pa.OSFile(str(shared_data / "text_domains" / f"{domain}.jsonl.zst")), "zstd") as file:
+        held = [json.loads(line)["text"] for line in io.BytesIO(file.read())]
+    assert len(held) == texts
+    assert sum(not (quality(text, language) or repetition(text)) for text in held) >= share * texts
 
 
 def numbered(count: int, prefix: str = "") -> list[str]:
