@@ -8,7 +8,7 @@
 | next | `pretrain` starts by itself |
 
 A mixture is promoted only if the paired interval against the current one excludes 0; otherwise the current one stays.
-Where the recipe says `canary.ask_human`, a person approves the decision in the Airflow UI before it is published.
+Where `[place]` says `ask_human`, a person approves the decision in the Airflow UI before it is published.
 """
 
 from airflow.sdk import DAG
@@ -46,6 +46,6 @@ for recipe in recipes_for("canary"):
             task_id="gate", recipe=recipe.name, decided=decide.output, outlets=[asset(recipe.name, "mixture")]
         )
         canary >> decide >> gate
-        if recipe.canary.ask_human:
+        if recipe.place.ask_human:
             approve = CanaryApproval(task_id="approve", recipe=recipe.name, decided=decide.output)
             decide >> approve >> gate

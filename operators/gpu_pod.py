@@ -20,7 +20,7 @@ from kubernetes.client import models as k8s
 
 from operators.links import ArtifactLink, MlflowLink
 from operators.results import announce, committed
-from operators.runs import fails_at_once, run_of
+from operators.runs import fails_at_once, parent_key, run_of
 from tasks.errors import RecipeError
 from tasks.place import KubernetesPlace
 from tasks.recipe import Recipe, find_recipe
@@ -74,6 +74,7 @@ class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
         recipe = find_recipe(self.recipe)
         run = run_of(recipe, context)
         command = ["-m", "tasks", self.stage, "--recipe", run.recipe(recipe).text, "--version", run.version]
+        command += ["--parent-key", parent_key(context)]
         if run.source_version:
             command += ["--source-version", run.source_version]
         return [*command, "--member", self.member] if self.member else command

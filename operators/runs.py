@@ -79,6 +79,11 @@ def newest_event(events: Mapping[Any, Iterable[Any]]) -> dict[str, Any]:
     return dict(max(found, key=lambda event: event.timestamp).extra or {}) if found else {}
 
 
+def parent_key(context: Mapping[str, Any]) -> str:
+    """Returns the key under which MLflow gathers the runs of one DAG run."""
+    return f"{context['ti'].dag_id}/{context['run_id']}"
+
+
 @contextmanager
 def fails_at_once() -> Iterator[None]:
     """Turns a permanent error into a failure without retry, told in one line; other errors are left to the retries."""

@@ -13,7 +13,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink
 
 from operators.links import ArtifactLink, MlflowLink
 from operators.results import announce, result_of
-from operators.runs import fails_at_once, run_of
+from operators.runs import fails_at_once, parent_key, run_of
 from tasks.recipe import Recipe, find_recipe
 
 STOP_S = 3.0
@@ -99,7 +99,7 @@ def tracking_of(recipe: Recipe, context: Any) -> Any:
         "airflow.task_id": instance.task_id,
         "airflow.try_number": str(instance.try_number),
     }
-    return TrackingContext(filled(recipe.place.mlflow), recipe.name, f"{instance.dag_id}/{context['run_id']}", tags)
+    return TrackingContext(filled(recipe.place.mlflow), recipe.name, parent_key(context), tags)
 
 
 def _signal(process: psutil.Process, action: str) -> None:

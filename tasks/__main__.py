@@ -34,6 +34,7 @@ def _parser() -> argparse.ArgumentParser:
         command = _command(commands, name, f"run the stage that writes {stage.writes}", _run)
         command.set_defaults(stage=name, member="")
         command.add_argument("--source-version", help="version of inputs that are missing at --version")
+        command.add_argument("--parent-key", default="", help="MLflow: the run this one hangs under (dag id/run id)")
         command.add_argument("--dask", action="store_true", help="map parts over the cluster of [place.dask]")
         if stage.mapped:
             command.add_argument("--member", required=True, help="which member, such as p0 or arm-0-seed-1")
@@ -73,15 +74,19 @@ def _override(text: str) -> tuple[str, Any]:
 
 
 def _run(options: argparse.Namespace) -> None:
+    from tasks.place import filled
     from tasks.runner import run_stage
+    from tasks.tracking import TrackingContext
 
+    recipe = _recipe(options)
     result = run_stage(
-        _recipe(options),
+        recipe,
         options.stage,
         version=options.version,
         source_version=options.source_version,
         member=options.member,
         on_dask=options.dask,
+        tracking=TrackingContext(filled(recipe.place.mlflow), recipe.name, options.parent_key),
     )
     print(json.dumps({"address": result.address, "fingerprint": result.fingerprint, "content": result.content,
                       "skipped": result.skipped, "members": result.members, "rows": result.rows,

@@ -75,6 +75,9 @@ class Place(Config):
     workers: int = 0
     """Processes for part-wise stages where no Dask cluster is used; below 2: the stage's own process."""
 
+    ask_human: bool = False
+    """A person must approve the decided mixture in the Airflow UI before training begins."""
+
     dask: DaskPlace = DaskPlace()
     train: TrainPlace = TrainPlace()
     kubernetes: KubernetesPlace | None = None

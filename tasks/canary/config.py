@@ -56,8 +56,6 @@ class CanaryConfig(Config):
     """Share by which the bits per byte of any guarded source may be worse than the current mixture's."""
     guarded: tuple[str, ...] = ()
     """Sources that must not become worse; empty: all of them."""
-    ask_human: bool = False
-    """Whether a person must approve the decision in the Airflow UI."""
 
     @field_validator("current", "target")
     @classmethod

@@ -113,7 +113,7 @@ def test_in_a_task_process_only_the_tasks_own_dag_is_built(recipes, dag_bag, mon
 
 
 def test_a_veto_stands_before_the_gate_where_the_recipe_asks_for_a_human(recipes, dag_bag):
-    recipes("asking", "ask_human = true\n")
+    recipes("asking", "[place]\nask_human = true\n")
     dag = dag_bag().dags["asking.canary"]
     assert dag.task_dict["gate"].upstream_task_ids == {"decide", "approve"}
     assert dag.task_dict["approve"].upstream_task_ids == {"decide"}
