@@ -1,8 +1,8 @@
 """Stage `fetch`: fetches one partition of the crawl into WARC files.
 
 Reads `fetchlist/p<n>.parquet` of its member p<n>. Writes parts of one WARC file, its CDXJ index and its log
-(`fetchlog.FETCH_LOG`) each. Read by update and publish. One process, one event loop: 1,213 pages per CPU-second were
-measured for fetch, robots match, WARC and links; what is slow is waiting politely.
+(`fetchlog.FETCH_LOG`) each. Read by update and publish. One process, one event loop: 700 to 780 pages per CPU-second
+(23 KB pages with 70 links, gzip on the wire, 64 hosts on loopback; robots, WARC, index, log and links included).
 """
 
 import asyncio

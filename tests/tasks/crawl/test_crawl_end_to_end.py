@@ -138,7 +138,8 @@ def test_rows_leave_with_a_reason_each(crawl):
         "/reset": reset,
     }
     with Site(pages, "User-agent: *\nDisallow: /private/") as site:
-        segments, crawldb, warc = crawl(config_for(site, include_hosts=(f"127.0.0.1:{site.port}", "10.0.0.1")))
+        wide = {"include_hosts": (f"127.0.0.1:{site.port}", "10.0.0.1"), "contact": "mailto:a@b.example"}
+        segments, crawldb, warc = crawl(config_for(site, **wide))
         assert set(captured(warc)) == {site.url(path) for path in ("/", "/beyond", "/target")}
         assert "/private/x" not in site.paths()
         reasons = {url.removeprefix(site.url("")): row["reason"] for url, row in log_of(segments).items()}
