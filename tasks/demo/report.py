@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from tasks import trace
 from tasks.artifact import Address, Artifact
 from tasks.demo.drive import Leg
 from tasks.progress import duration
 from tasks.store import Store
+from tasks.trace import render, trace
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 60
@@ -107,8 +107,8 @@ def curve(losses: list[float], width: int = WIDTH) -> str:
 def traced(made: Made) -> Iterator[str]:
     """Yields one crawled page with the steps and checkpoints that saw it."""
     url = page_to_trace(made)
-    found = trace.trace(made.store, made.recipe, made.version, url)
-    yield from trace.render(found).splitlines()
+    found = trace(made.store, made.recipe, made.version, url)
+    yield from render(found).splitlines()
 
 
 def page_to_trace(made: Made) -> str:

@@ -75,7 +75,9 @@ def _dask(home: Home) -> list[Service]:
     scheduler, status = f"tcp://127.0.0.1:{home.ports.dask}", home.ports.dask + 1
     counts = f"http://127.0.0.1:{status}/json/counts.json"
     listen = ("--host", "127.0.0.1", "--port", str(home.ports.dask), "--dashboard-address", f"127.0.0.1:{status}")
-    workers = ("--nworkers", str(DASK_WORKERS), "--nthreads", "1", "--host", "127.0.0.1", "--no-dashboard")
+    # Without an address of its own a worker's status page would listen on all interfaces, `--no-dashboard` or not.
+    inside = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0")
+    workers = ("--nworkers", str(DASK_WORKERS), "--nthreads", "1", *inside)
     # One thread in each numerical library: two workers already fill two cores.
     single = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_TRIM_THRESHOLD_": "65536"}
     return [

@@ -58,6 +58,15 @@ steps = 10
 steps = 60
 """
 
+# The same work in the worker's own process, without Dask.
+HERE = (
+    SMOKE.replace('name = "smoke"', 'name = "here"')
+    + """
+[place.dask]
+address = ""
+"""
+)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks everything in this folder, so that `-m "not system"` leaves it out."""
@@ -172,10 +181,11 @@ def write_recipes(folder: Path, ports: Ports) -> None:
         shutil.copy(path, folder)
     seeds = ", ".join(f'"{address(host, ports.site + at)}"' for at, host in enumerate(HOSTS))
     demo_recipe = folder / "demo.toml"
-    text, changed = re.subn(r"(?m)^seeds = \[.*?\]", f"seeds = [{seeds}]", demo_recipe.read_text())
+    text, changed = re.subn(r"(?m)^seeds = \[.http.*\]", f"seeds = [{seeds}]", demo_recipe.read_text())
     assert changed == 1
     demo_recipe.write_text(text)
     (folder / "smoke.toml").write_text(SMOKE)
+    (folder / "here.toml").write_text(HERE)
 
 
 def free_ports() -> Ports:
