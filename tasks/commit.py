@@ -91,7 +91,7 @@ def _record(
 
 def _clear(store: Store, address: Address, record: Record) -> None:
     kept = {f"{address.path}/{entry.path}" for part in record.parts for entry in part.files}
-    for path in store.list(address.path):
+    for path in store.list(address.path, unfinished=True):
         below = path[len(address.path) + 1 :]
         # Whatever no part names is what a killed attempt left behind.
         if path not in kept and below != RECORD and not below.startswith((PARTS, SCRATCH)):

@@ -20,6 +20,7 @@ import fsspec
 
 from tasks.errors import StoreError
 
+_ASIDE = ".tmp"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 
@@ -66,10 +67,13 @@ class Store:
         """Returns the file's size in bytes; raises FileNotFoundError."""
         return int(self._fs.size(self._full(path)))
 
-    def list(self, prefix: str) -> list[str]:
-        """Returns all files below the folder `prefix`, sorted, as paths relative to the root."""
-        found = self._fs.find(self._full(prefix)) if self.exists(prefix) else []
-        return sorted(str(path)[len(self._base) + 1 :] for path in found if not str(path).endswith(".tmp"))
+    def list(self, prefix: str, *, unfinished: bool = False) -> list[str]:
+        """Returns all files below the folder `prefix`, sorted, as paths relative to the root.
+
+        With `unfinished`, also what writers have written aside and, if they were killed, left behind.
+        """
+        found = [str(path) for path in self._fs.find(self._full(prefix))] if self.exists(prefix) else []
+        return sorted(path[len(self._base) + 1 :] for path in found if unfinished or not path.endswith(_ASIDE))
 
     def open(self, path: str) -> BinaryIO:
         """Opens a file for reading bytes; raises FileNotFoundError."""
@@ -161,7 +165,7 @@ class Store:
     def _aside(self, path: str) -> Iterator[tuple[BinaryIO, str]]:
         full = self._full(path)
         os.makedirs(os.path.dirname(full), exist_ok=True)
-        aside = f"{full}.{secrets.token_hex(6)}.tmp"
+        aside = f"{full}.{secrets.token_hex(6)}{_ASIDE}"
         try:
             with open(aside, "wb") as file:
                 yield file, aside

@@ -84,11 +84,14 @@ def test_a_killed_stage_resumes_at_the_first_missing_part(tmp_path: Path) -> Non
     time.sleep(0.3)
     child.send_signal(signal.SIGKILL)
     child.wait()
+    # A kill in the middle of a write leaves the file that was written aside.
+    (parts.parent / "squares" / "part-00002-of-00004.parquet.0123456789ab.tmp").write_bytes(b"half")
     before = {path.name: path.stat().st_mtime_ns for path in parts.glob("*.json")}
     assert len(before) == 2
     resumed = run_stage_in(tmp_path / "killed", TOY, ToyConfig())
     assert files_of(resumed) == files_of(whole)
     assert resumed.record.rows_in == whole.record.rows_in
+    assert not list((tmp_path / "killed").rglob("*.tmp"))
 
 
 def test_unfinished_parts_of_other_settings_are_not_reused(tmp_path: Path) -> None:
