@@ -14,7 +14,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.errors import InputError, TransientError
+from tasks.errors import InputError, SluiceError, TransientError
 
 FOLDER_VARIABLE = "SLUICE_MODELS"
 
@@ -109,11 +109,16 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def main() -> None:
-    """Fetches every model and says where it stands."""
-    for name in MODELS:
-        print(fetch(name))
+def main() -> int:
+    """Fetches every model and says where it stands; returns the exit status."""
+    try:
+        for name in MODELS:
+            print(fetch(name))
+    except SluiceError as error:
+        print(f"sluice: {error}", file=sys.stderr)
+        return 2 if error.permanent else 1
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -18,11 +18,13 @@ CATALOGUE = {
     "language": "tasks.annotate.language:Language",
     "gopher_quality": "tasks.annotate.gopher_quality:GopherQuality",
     "gopher_repetition": "tasks.annotate.gopher_repetition:GopherRepetition",
+    "fineweb_lines": "tasks.annotate.fineweb_lines:FinewebLines",
     "quality_score": "tasks.annotate.quality_score:QualityScore",
     "pii_email": "tasks.annotate.pii_email:PiiEmail",
 }
 
-DEFAULT = tuple(CATALOGUE)
+DEFAULT = ("language", "gopher_quality", "gopher_repetition", "quality_score", "pii_email")
+"""What a recipe uses that names no annotators."""
 
 
 def load(name: str, settings: Mapping[str, Any]) -> Annotator:

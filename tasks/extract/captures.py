@@ -67,7 +67,7 @@ def read_warc(file: BinaryIO, name: str, source: str, config: ExtractConfig) -> 
 def _row(captured: Captured, name: str, source: str, config: ExtractConfig) -> Row:
     record, payload = captured.record, captured.payload
     url = clean((record.headers.get("WARC-Target-URI") or "").strip("<> "))
-    http = _Headers(record.http_headers.to_tuples() if record.is_http else ())
+    http = _Headers(captured.http.to_tuples() if captured.http is not None else ())
     return Row(
         url=url,
         source=source,
@@ -87,12 +87,11 @@ def payload_digest(payload: bytes) -> str:
 
 
 def _refusal(captured: Captured, url: str, config: ExtractConfig) -> str:
-    record = captured.record
-    if record.record_type == fastwarc.WarcRecordType.revisit:
+    if captured.record.record_type == fastwarc.WarcRecordType.revisit:
         return "revisit"
-    if not record.is_http or record.http_headers is None:
+    if captured.http is None:
         return "not_http"
-    status = record.http_headers.status_code
+    status = captured.http.status_code
     if status is None or not 100 <= status <= 599:
         return "http_status_invalid"
     if status != 200:

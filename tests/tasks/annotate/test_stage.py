@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.annotate.catalogue import CATALOGUE, load
+from tasks.annotate.catalogue import CATALOGUE, DEFAULT, load
 from tasks.annotate.config import AnnotateConfig
 from tasks.annotate.quality_score import QualityScore
 from tasks.annotate.stage import ATTRIBUTES
@@ -143,7 +143,7 @@ def test_defaults_are_part_of_the_fingerprint() -> None:
     config = AnnotateConfig(settings={"gopher_quality": {"min_words": 30}})
     assert config.settings["gopher_quality"]["min_words"] == 30
     assert '"max_mean_word":10.0' in canonical_json(config)
-    assert set(config.settings) == set(CATALOGUE)
+    assert set(config.settings) == set(DEFAULT)
 
 
 def test_reading_a_recipe_imports_nothing_heavy() -> None:
