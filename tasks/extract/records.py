@@ -6,6 +6,7 @@ on at the next byte at which a record begins, so one bad sector costs one record
 
 import base64
 import hashlib
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ _KINDS = fastwarc.WarcRecordType.response | fastwarc.WarcRecordType.revisit
 _GZIP = b"\x1f\x8b\x08"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _PLAIN = b"WARC/"
+_MAGIC = re.compile(b"|".join(map(re.escape, (_GZIP, _ZSTD, b"\n" + _PLAIN))))
 _BLOCK = 1 << 20
 
 
@@ -106,23 +108,14 @@ def _next_start(file: BinaryIO, start: int) -> int | None:
     while block := file.read(_BLOCK):
         window = tail + block
         base = offset - len(tail)
-        for at in _candidates(window):
-            if _begins_record(file, base + at):
-                return base + at
+        for magic in _MAGIC.finditer(window):
+            at = base + magic.end() - len(magic[0].lstrip(b"\n"))
+            if _begins_record(file, at):
+                return at
         file.seek(offset + len(block))
         offset += len(block)
         tail = window[-len(_PLAIN) :]
     return None
-
-
-def _candidates(window: bytes) -> list[int]:
-    found = []
-    for magic in (_GZIP, _ZSTD, b"\n" + _PLAIN):
-        at = window.find(magic)
-        while at >= 0:
-            found.append(at + (magic[:1] == b"\n"))
-            at = window.find(magic, at + 1)
-    return sorted(found)
 
 
 def _begins_record(file: BinaryIO, offset: int) -> bool:
