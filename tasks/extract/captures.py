@@ -25,27 +25,22 @@ DAMAGED = "warc_damaged"
 
 _HTML_TYPES = frozenset(("text/html", "application/xhtml+xml"))
 # The start of a page whose server named no type (WHATWG MIME Sniffing Standard, section 7.1, the tags that are common).
+# Possessive and atomic, here and below: a header or page must not be able to make the search try again and again.
 _HTML_START = re.compile(
-    rb"\s*(<!--.*?-->\s*)*<(!doctype html|html|head|body|title|meta|div|h1|p|table)[\s>]", re.I | re.S
+    rb"\s*+(?>(?:<!--.*?-->\s*+)*)<(?:!doctype html|html|head|body|title|meta|div|h1|p|table)[\s>]", re.I | re.S
 )
+_CHARSET = re.compile(r"charset\s*+=\s*+[\"']?\s*+([A-Za-z0-9_.:-]++)", re.I)
 # Types that get a reason of their own in the funnel; a server can invent any number of others.
 _NAMED_TYPES = frozenset(
     (
-        *("application/pdf", "application/json", "application/javascript", "application/xml", "application/rss+xml"),
-        *(
-            "application/atom+xml",
-            "application/octet-stream",
-            "application/zip",
-            "text/css",
-            "text/javascript",
-            "text/xml",
-        ),
+        *("application/pdf", "application/json", "application/javascript", "application/xml", "application/zip"),
+        *("application/rss+xml", "application/atom+xml", "application/octet-stream"),
+        *("text/css", "text/javascript", "text/xml"),
         *("image/gif", "image/jpeg", "image/png", "image/svg+xml", "image/webp"),
     )
 )
 _TOP_LEVEL = frozenset(("application", "audio", "font", "image", "message", "model", "multipart", "text", "video"))
 _BINARY = (b"%PDF-", b"\x89PNG", b"GIF8", b"\xff\xd8\xff", b"PK\x03\x04", b"\x7fELF", b"\x1f\x8b")
-_CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([A-Za-z0-9_.:-]+)", re.I)
 
 
 def read_warc(file: BinaryIO, name: str, source: str, config: ExtractConfig) -> Iterator[Row]:

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable
@@ -82,6 +83,26 @@ def test_the_digest_is_computed_from_the_payload_as_it_came(warc: Make) -> None:
 )
 def test_every_capture_has_an_outcome(warc: Make, options: dict[str, object], expected: str) -> None:
     assert [outcome(row) for row in rows(warc(**options))] == [expected]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"http": "", "body": b"<!-- -->" * 300 + b"no page"},
+        {"http": f"Content-Type: text/html; charset={' ' * 200_000}!\r\n"},
+        {"http": f"Content-Type: text/html;{'charset' * 30_000}\r\n"},
+    ],
+)
+def test_hostile_headers_and_beginnings_take_no_time(warc: Make, options: dict[str, object]) -> None:
+    begun = time.process_time()
+    for row in rows(warc(**options)):
+        outcome(row)
+    assert time.process_time() - begun < 2
+
+
+def test_a_page_without_media_type_is_known_by_its_beginning(warc: Make, html: Make) -> None:
+    (row,) = rows(warc(http="", body=b" \n<!-- one --> <!-- two -->\n" + html()))
+    assert outcome(row) == "document"
 
 
 def test_noindex_in_the_page_is_honoured_unless_switched_off(warc: Make, html: Make) -> None:
