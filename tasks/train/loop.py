@@ -5,9 +5,7 @@ folder `checkpoints/`, `metrics.jsonl` and `skipped.jsonl` (rank 0 alone). Start
 checkpoint that verifies and, on a CPU, ends with the bytes an uninterrupted run ends with.
 """
 
-import json
 import logging
-import math
 import signal
 import time
 from contextlib import AbstractContextManager
@@ -21,16 +19,14 @@ from tasks.errors import InputError
 from tasks.train import checkpoint
 from tasks.train.batches import Batch, Batches
 from tasks.train.config import TrainSpec
+from tasks.train.guard import Guard
 from tasks.train.loss import IGNORED, head_cross_entropy
-from tasks.train.metrics import MetricsWriter
+from tasks.train.metrics import Logs
 from tasks.train.model import Transformer, build, parameter_counts
 from tasks.train.optim import AdamW, clip, learning_rate
 from tasks.train.ranks import Ranks, tree_sum
 
 log = logging.getLogger(__name__)
-
-PATIENCE = 10
-"""Steps in a row that may be skipped for a loss or gradient that is not finite."""
 
 
 class Stopped(Exception):
@@ -52,8 +48,9 @@ class Trainer:
         self.model: Transformer = build(self.run.model, self.batches.vocab_size, self.run.init_seed).to(ranks.device)
         self.optimizer = AdamW(self.model, self.run.optim)
         self.gradient = _flat_gradient(self.model)
-        self.step, self.tokens, self.skipped = 0, 0, 0
+        self.step, self.tokens, self.guard = 0, 0, Guard()
         self.stop_requested = False
+        self.logs: Logs | None = None
         microbatches = self.run.batch_size // self.run.microbatch
         if ranks.world > microbatches:
             raise InputError(
@@ -71,16 +68,16 @@ class Trainer:
 
         Raises:
             Stopped: SIGTERM came; a checkpoint was saved.
-            InputError: the loss was not finite for too many steps in a row.
+            InputError: too many steps in a row were refused.
         """
         signal.signal(signal.SIGTERM, self._request_stop)
-        writer = MetricsWriter(self.out, self.step) if self.ranks.rank == 0 else None
+        self.logs = Logs.at(self.out, self.step) if self.ranks.rank == 0 else None
         while self.step < self.run.steps:
             values, stop = self._train_step()
-            if writer:
-                writer.write(values)
+            if self.logs:
+                self.logs.metrics.write(values)
             if stop or self._checkpoint_due():
-                self._save(writer)
+                self._save()
             if stop and self.step < self.run.steps:
                 raise Stopped(f"stopped on request after {self.step} of {self.run.steps} steps")
 
@@ -95,15 +92,16 @@ class Trainer:
         waited = time.perf_counter() - started
         loss, count, stop = self._accumulate(batch)
         norm = clip(self.gradient, self.run.optim.clip)
-        taken = math.isfinite(loss) and math.isfinite(norm)
-        if taken:
-            self.optimizer.step(lr)
-            self.tokens, self.skipped = self.tokens + count, 0
+        refused = self.guard.refusal(loss, norm)
+        if refused:
+            self._skip(refused, loss, norm)
         else:
-            self._skip(batch, loss, norm)
+            self.optimizer.step(lr)
+            self.tokens += count
         seconds = time.perf_counter() - started
-        values = {"step": self.step, "loss": loss if taken else None, "lr": lr, "grad_norm": norm if taken else None}
-        values |= {"tokens": self.tokens, "tokens_per_s": round(count / seconds, 1)}
+        values = {"step": self.step, "loss": None if refused else loss, "lr": lr}
+        values |= {"grad_norm": None if refused else norm, "tokens": self.tokens}
+        values |= {"tokens_per_s": round(count / seconds, 1)}
         self.step += 1
         return values | {"step_s": round(seconds, 4), "data_wait": round(waited / seconds, 4)}, stop
 
@@ -141,26 +139,20 @@ class Trainer:
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.run.precision == "bf16")
 
-    def _skip(self, batch: Batch, loss: float, norm: float) -> None:
-        """Leaves model and optimizer as they were and writes down which documents the batch held."""
-        self.skipped += 1
-        if self.ranks.rank == 0:
-            log.warning("step %d skipped: loss %s, gradient norm %s", self.step, loss, norm)
-            line = {"step": self.step, "loss": str(loss), "grad_norm": str(norm)}
-            with (self.out / "skipped.jsonl").open("a") as file:
-                file.write(json.dumps(line | {"slices": self.batches.slices(self.step)}) + "\n")
-        if self.skipped >= PATIENCE:
-            raise InputError(
-                f"the loss was not finite for {PATIENCE} steps in a row, up to step {self.step}",
-                "lower optim.lr, or look at the documents in skipped.jsonl",
-            )
+    def _skip(self, reason: str, loss: float, norm: float) -> None:
+        """Leaves model and optimizer as they are and writes down which documents the batch held."""
+        if self.logs:
+            log.warning("step %d skipped (%s): loss %s, gradient norm %s", self.step, reason, loss, norm)
+            line = {"step": self.step, "reason": reason, "loss": str(loss), "grad_norm": str(norm)}
+            self.logs.skipped.write(line | {"slices": self.batches.slices(self.step)})
+        self.guard.check_patience(self.step)
 
     def _checkpoint_due(self) -> bool:
         return self.step % self.run.checkpoint_every == 0 or self.step in self.run.milestone_steps
 
-    def _save(self, writer: MetricsWriter | None) -> None:
-        if writer:
-            writer.sync()
+    def _save(self) -> None:
+        if self.logs:
+            self.logs.sync()
             root = self.out / "checkpoints"
             checkpoint.save(root, self.step, self.model.state_dict(), self.optimizer.state(), self._state())
             checkpoint.prune(root, self.run.keep_checkpoints, self.run.milestone_steps)
@@ -171,7 +163,7 @@ class Trainer:
         return {
             "steps_taken": self.optimizer.steps_taken,
             "tokens": self.tokens,
-            "skipped_in_a_row": self.skipped,
+            "guard": self.guard.state(),
             "samples": self.step * self.run.batch_size,
             "run": self._identity(),
         }
@@ -192,7 +184,7 @@ class Trainer:
             )
         self.model.load_state_dict(found.model)
         self.optimizer.load(found.optimizer, found.state["steps_taken"])
-        self.step, self.tokens, self.skipped = found.step, found.state["tokens"], found.state["skipped_in_a_row"]
+        self.step, self.tokens, self.guard = found.step, found.state["tokens"], Guard(**found.state["guard"])
         log.info("resumed at step %d of %d", self.step, self.run.steps)
 
 

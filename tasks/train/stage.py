@@ -2,7 +2,8 @@
 
 Reads the token shards, the pack plan and the mixture (without one, sources weigh as many tokens as they have). Writes
 `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` for every milestone, `model.json`
-(architecture), `run.json` (what trace needs to know which step read what) and `loss.parquet`. Training happens in
+(architecture), `run.json` (what trace needs to know which step read what), `loss.parquet` and `skipped.jsonl` (steps
+that were not taken, with their documents). Training happens in
 processes of its own (`launch`), in the scratch folder: a killed stage resumes there from the newest checkpoint that
 verifies, and ends with the same bytes.
 """
@@ -26,7 +27,7 @@ from tasks.train import checkpoint
 from tasks.train.config import TrainConfig, TrainSpec
 from tasks.train.figure import loss_curve
 from tasks.train.launch import train_local
-from tasks.train.metrics import DETERMINISTIC, FILE, read_metrics
+from tasks.train.metrics import DETERMINISTIC, FILE, SKIPPED, read_metrics
 from tasks.train.model_file import describe
 
 VERSION = 1
@@ -67,6 +68,9 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
             ):
                 with part.file(name) as file:
                     file.write((canonical_json(content) + "\n").encode())
+            skipped = scratch / SKIPPED
+            with part.file(SKIPPED, rows=len(read_metrics(skipped))) as file:
+                file.write(skipped.read_bytes())
             with part.file("loss.parquet", rows=len(metrics)) as file:
                 pq.write_table(_loss_table(metrics), file, compression="zstd")
     output.log_figure("loss.png", loss_curve(metrics))

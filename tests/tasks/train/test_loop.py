@@ -1,7 +1,7 @@
 """The loop: resuming leaves no trace, and a broken step changes nothing."""
 
-import json
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,8 +10,9 @@ import torch
 from tasks.errors import InputError
 from tasks.train import checkpoint
 from tasks.train.config import TrainSpec
-from tasks.train.loop import PATIENCE, Stopped, Trainer
-from tasks.train.metrics import DETERMINISTIC, FILE, MetricsTail, read_metrics
+from tasks.train.guard import PATIENCE, WINDOW
+from tasks.train.loop import Stopped, Trainer
+from tasks.train.metrics import DETERMINISTIC, FILE, SKIPPED, MetricsTail, read_metrics
 from tasks.train.ranks import Ranks, tree_sum
 from tests.corpora import Made
 from tests.tasks.train.small_run import digests, small_spec
@@ -45,6 +46,15 @@ def poison(trainer: Trainer, steps: range) -> None:
         return output * float("nan") if trainer.step in steps else output
 
     trainer.model.layers["1"].register_forward_hook(spoil)
+
+
+def jolt(trainer: Trainer, steps: range) -> None:
+    """Makes the model's output wild but finite in some steps."""
+
+    def shake(module: object, inputs: object, output: torch.Tensor) -> torch.Tensor:
+        return -50 * output if trainer.step in steps else output
+
+    trainer.model.norm.register_forward_hook(shake)
 
 
 def test_the_loss_falls(made: Made, tmp_path: Path) -> None:
@@ -104,15 +114,28 @@ def test_a_step_that_is_not_finite_changes_nothing_and_names_its_documents(made:
     assert lines[3]["tokens"] == lines[2]["tokens"]
     assert trainer.optimizer.steps_taken == 5
     assert all(weight.isfinite().all() for weight in trainer.model.parameters())
-    (skipped,) = [json.loads(line) for line in (tmp_path / "skipped.jsonl").read_text().splitlines()]
-    assert skipped["step"] == 3
+    (skipped,) = read_metrics(tmp_path / SKIPPED)
+    assert (skipped["step"], skipped["reason"]) == (3, "loss_not_finite")
     assert skipped["slices"] == trainer.batches.slices(3)
+
+
+def test_a_spike_is_skipped_and_the_same_one_after_a_resume(made: Made, tmp_path: Path) -> None:
+    settings = {"steps": WINDOW + 12, "checkpoint_every": WINDOW + 2, "milestones": 1, "batch_size": 2}
+    spec = small_spec(made, tmp_path, **settings)
+    for attempt in range(2):
+        trainer = Trainer(spec, ALONE)
+        assert trainer.step == attempt * (WINDOW + 2)
+        jolt(trainer, range(WINDOW + 6, WINDOW + 7))
+        trainer.train()
+        skipped = [(line["step"], line["reason"]) for line in read_metrics(tmp_path / SKIPPED)]
+        assert skipped == [(WINDOW + 6, "loss_spike")]
+        shutil.rmtree(tmp_path / "checkpoints" / checkpoint.name_of(WINDOW + 12))
 
 
 def test_a_run_that_never_recovers_stops_and_says_why(made: Made, tmp_path: Path) -> None:
     trainer = Trainer(small_spec(made, tmp_path, steps=40), ALONE)
     poison(trainer, range(2, 40))
-    with pytest.raises(InputError, match=f"not finite for {PATIENCE} steps in a row"):
+    with pytest.raises(InputError, match=f"out of bounds for {PATIENCE} steps in a row"):
         trainer.train()
     assert len(read_metrics(tmp_path / FILE)) == 2 + PATIENCE - 1
 

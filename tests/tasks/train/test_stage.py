@@ -51,7 +51,7 @@ def trained(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 def test_the_artifact_holds_the_milestones_and_what_trace_needs(made: Made, trained: Artifact) -> None:
     files = ("model.safetensors", "optimizer.safetensors", "state.json")
     milestones = [f"checkpoints/step-{step:08d}/{file}" for step in (6, 12) for file in files]
-    assert trained.files() == sorted([*milestones, "loss.parquet", "model.json", "run.json"])
+    assert trained.files() == sorted([*milestones, "loss.parquet", "model.json", "run.json", "skipped.jsonl"])
     run = json.loads(trained.read("run.json"))
     assert run["checkpoint_steps"] == [6, 12]
     assert run["weights"].keys() == {"code", "my-books", "web"}
