@@ -13,6 +13,7 @@ Honest pages stay far below: of 91 news pages none has more than 3,600 tags. Bro
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 
 from tasks.extract.row import Rejected
 
@@ -21,9 +22,6 @@ MAX_ATTRIBUTES = 10_000
 MAX_OPTIONS = 10_000
 # A paragraph repeats every formatting element that was left open before it (HTML Living Standard, section 13.2.4.3).
 MAX_REPEATED_FORMATS = 1_000_000
-
-_LOOK_CLOSER = 2 * int(MAX_REPEATED_FORMATS**0.5)
-"""Tags from which on one of the products can be exceeded; most pages have fewer and are passed at once."""
 
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
 # Elements that have no end tag, or whose end tag authors leave out: they do not nest.
@@ -34,30 +32,34 @@ _FLAT = frozenset(
         *("tbody", "td", "tfoot", "th", "thead", "tr", "track"),
     )
 )
-_FORMATTING = frozenset(
-    ("a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u")
-)
+# Without `a` and `nobr`: a second one closes the first, so they do not pile up.
+_FORMATTING = ("b", "big", "code", "em", "font", "i", "s", "small", "strike", "strong", "tt", "u")
+_FORMAT_START = re.compile(rf"<(?:{'|'.join(_FORMATTING)})[\s/>]", re.IGNORECASE)
+_TAG_START = re.compile(r"<[a-zA-Z]")
 # Ten thousand attributes of one letter each, and the spaces between them.
 _LONG = 2 * MAX_ATTRIBUTES
-_LONG_TAG = re.compile(rf"<[a-zA-Z][^>]{{{_LONG - 2},}}")
 
 
 def refuse_bombs(html: str) -> None:
     """Raises Rejected with reason `nesting`, `formatting`, `options` or `attributes` for a page made to stall."""
-    if html.count("<") > _LOOK_CLOSER:
+    # Upper bounds first, because they are cheap and nearly every page stays below them.
+    tags = html.count("<")
+    if tags > MAX_DEPTH or (tags**2 > 4 * MAX_REPEATED_FORMATS and _format_starts(html) * tags > MAX_REPEATED_FORMATS):
         _refuse_tags(html)
-    if not _has_long_tag(html):
-        return
-    for tag in _LONG_TAG.finditer(html):
-        if tag.group().count("=") > MAX_ATTRIBUTES or len(tag.group().split()) > MAX_ATTRIBUTES:
-            raise Rejected("attributes")
+    if any(map(_has_many_attributes, _long_stretches(html))):
+        raise Rejected("attributes")
+
+
+def _format_starts(html: str) -> int:
+    return len(_FORMAT_START.findall(html))
 
 
 def _refuse_tags(html: str) -> None:
     # An end tag without its start tag closes nothing, so each name is counted by itself.
-    depth = deepest = formats = most_formats = starts = options = 0
+    depth = formats = most_formats = starts = options = 0
     unclosed: Counter[str] = Counter()
-    for end, written in _TAG.findall(html):
+    for tag in _TAG.finditer(html):
+        end, written = tag.groups()
         name = written.lower()
         starts += not end
         options += name == "option" and not end
@@ -66,24 +68,33 @@ def _refuse_tags(html: str) -> None:
         step = -1 if end else 1
         unclosed[name] += step
         depth += step
-        deepest = max(deepest, depth)
+        if depth > MAX_DEPTH:
+            raise Rejected("nesting")
         if name in _FORMATTING:
             formats += step
             most_formats = max(most_formats, formats)
-    if deepest > MAX_DEPTH:
-        raise Rejected("nesting")
     if most_formats * starts > MAX_REPEATED_FORMATS:
         raise Rejected("formatting")
     if options > MAX_OPTIONS:
         raise Rejected("options")
 
 
-def _has_long_tag(html: str) -> bool:
-    """Tells whether some stretch of `_LONG` characters ends no tag; jumps from stretch to stretch."""
+def _long_stretches(html: str) -> Iterator[str]:
+    """Yields the stretches of at least `_LONG` characters that end no tag; jumps over the rest."""
     start = 0
-    while start + _LONG < len(html):
+    while start + _LONG <= len(html):
         end = html.rfind(">", start, start + _LONG)
-        if end < 0:
-            return True
+        if end >= 0:
+            start = end + 1
+            continue
+        end = html.find(">", start)
+        end = len(html) if end < 0 else end
+        yield html[start:end]
         start = end + 1
-    return False
+
+
+def _has_many_attributes(stretch: str) -> bool:
+    if not (tag := _TAG_START.search(stretch)):
+        return False  # a script or a text
+    inside = stretch[tag.start() :]
+    return inside.count("=") > MAX_ATTRIBUTES or len(inside.split()) > MAX_ATTRIBUTES

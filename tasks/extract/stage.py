@@ -5,9 +5,9 @@ Reads the `warc` artifact (the WARC files of a crawl) and the files of `[[extrac
 reason). Used by annotate, dedup and consolidate.
 
 Rows in are response and revisit records, damaged places of foreign WARC files, files, and rows of dumps; each becomes
-one document or one rejection. The same URL with the same bytes is one document however often it was captured: a first pass reads identities only (some
-5 % of the time, because nothing is extracted), so that the earliest capture in input order wins on any number of
-workers.
+one document or one rejection. The same URL with the same bytes is one document however often it was captured: a first
+pass reads identities only (4 % of the time, because nothing is extracted), so that the earliest capture in input order
+wins on any number of workers.
 """
 
 import logging

@@ -119,6 +119,7 @@ def test_robots_directives_for_another_crawler_are_passed_over() -> None:
         ("".join(f"<b a={i}>" for i in range(2000)) + "<p>x" * 40_000 + "</b>" * 2000, "formatting"),
         ("<select>" + "<option>x" * 50_000, "options"),
         ("<p " + " ".join(f"a{i}=1" for i in range(100_000)) + ">wide</p>", "attributes"),
+        (("<a" * 9_990 + ">") * 300 + "<p " + "a " * 100_000 + ">wide</p>", "nesting"),
     ],
 )
 def test_pages_made_to_stall_the_parser_are_refused_at_once(html: str, reason: str) -> None:
@@ -135,12 +136,13 @@ def test_pages_made_to_stall_the_parser_are_refused_at_once(html: str, reason: s
         "<br>" * 50_000,
         "<p>x" * 50_000,
         "<b>x</b> " * 50_000,
+        "<script>" + "var a = 1 ; " * 10_000 + "</script>ok",
         "",
         "<",
         "</div>" * 3000,
         '<img src="data:' + "A" * 200_000 + '">',
     ],
-    ids=["void", "unclosed", "within", "empty", "stump", "ends", "data-uri"],
+    ids=["void", "unclosed", "closed", "script", "empty", "stump", "ends", "data-uri"],
 )
 def test_odd_but_harmless_pages_pass(html: str) -> None:
     read_page(html)
