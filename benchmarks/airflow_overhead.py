@@ -5,7 +5,8 @@
 Both run on one stack (Airflow, MLflow, Dask, the site) started for this, in turn, each under a version of its own, so
 nothing is skipped. The shell runs what Airflow runs: the same commands, members of a mapped stage two at a time,
 part-wise stages on the same Dask cluster, every stage in a process of its own. Airflow's time is from the trigger to
-the end of the last DAG. Writes `benchmarks/results/airflow_overhead.json`: seconds of both, the ratio, seconds by DAG, peak memory.
+the end of the last DAG. Writes `benchmarks/results/airflow_overhead.json`: seconds of both, their ratio, seconds by DAG
+and by stage, and the peak memory of the whole stack.
 """
 
 import argparse

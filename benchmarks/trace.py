@@ -56,7 +56,8 @@ def main() -> None:
     code = (
         "import sys, time; t = time.perf_counter(); from tasks.trace import *; from tasks.store import Store;"
         "i = time.perf_counter(); c = time.process_time(); f = trace(Store(sys.argv[1]), 'big', 'dev', sys.argv[2]);"
-        "e = time.perf_counter(); print(i - t, e - i, time.process_time() - c, len(f.get('documents', f.get('sequences'))))"
+        "e = time.perf_counter(); c = time.process_time() - c;"
+        "print(i - t, e - i, c, len(f.get('documents', f.get('sequences'))))"
     )
     for what, name in asked.items():
         out = subprocess.run(
