@@ -32,7 +32,6 @@ def page(stack) -> Iterator["playwright.Page"]:
         browser.close()
 
 
-@pytest.mark.timeout(400)
 def test_a_dag_triggered_with_its_form_turns_green(stack, smoke, page) -> None:
     stack.pause("smoke.corpus", True)
     page.goto(f"{stack.home.airflow_url}/dags/smoke.crawl")

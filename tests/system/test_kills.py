@@ -28,7 +28,6 @@ def same_as_undisturbed(stack, version: str, kinds: tuple[str, ...]) -> None:
         assert made.verify() == []
 
 
-@pytest.mark.timeout(400)
 def test_a_killed_dask_worker_costs_nothing_but_time(stack, smoke) -> None:
     run_id = stack.airflow.trigger("smoke.corpus", {"version": "worker-killed", "source_version": "dev"})
     stack.running("smoke.corpus", run_id, "extract")
@@ -39,7 +38,6 @@ def test_a_killed_dask_worker_costs_nothing_but_time(stack, smoke) -> None:
     same_as_undisturbed(stack, "worker-killed", CORPUS)
 
 
-@pytest.mark.timeout(400)
 def test_a_killed_stage_is_tried_again_and_ends_with_the_same_bytes(stack, smoke, airflow_until) -> None:
     stack.pause("smoke.pretrain", False)
     run_id = stack.airflow.trigger("smoke.pretrain", {"version": "stage-killed", "source_version": "dev"})
@@ -52,13 +50,12 @@ def test_a_killed_stage_is_tried_again_and_ends_with_the_same_bytes(stack, smoke
     same_as_undisturbed(stack, "stage-killed", ("checkpoint", "scores"))
 
 
-@pytest.mark.timeout(600)
 def test_a_killed_scheduler_comes_back_and_finishes_the_run(stack, smoke) -> None:
     run_id = stack.airflow.trigger("smoke.corpus", {"version": "scheduler-killed", "source_version": "dev"})
     stack.running("smoke.corpus", run_id, "extract")
     scheduler = next(one for one in marked(stack.home.root, "scheduler") if one.ppid() == supervisor(stack))
     os.kill(scheduler.pid, signal.SIGKILL)
-    assert stack.finished("smoke.corpus", run_id, limit_s=500)["state"] == "success"
+    assert stack.finished("smoke.corpus", run_id)["state"] == "success"
     same_as_undisturbed(stack, "scheduler-killed", CORPUS)
 
 
