@@ -79,8 +79,7 @@ def write_plan(file: BinaryIO, table: pa.Table) -> None:
 def rows_of(artifact: Artifact, source: str, sequences: Collection[int]) -> list[dict[str, Any]]:
     """Returns the rows of some sequences, sorted by sequence and position, without reading the rest of the plan."""
     wanted = np.array(sorted(sequences), dtype=np.int64)
-    with artifact.open(f"{FOLDER}/{source}.parquet") as file:
-        parquet = pq.ParquetFile(file)
+    with pq.ParquetFile(artifact.local(f"{FOLDER}/{source}.parquet")) as parquet:
         column = SCHEMA.get_field_index("seq_id")
         spans = [parquet.metadata.row_group(group).column(column).statistics for group in range(parquet.num_row_groups)]
         low, high = np.array([span.min for span in spans]), np.array([span.max for span in spans])
