@@ -1,9 +1,9 @@
 """Stage `train`: shards, plan and mixture in; a trained model with its milestones out.
 
 Reads the token shards, the pack plan and the mixture (without one, sources weigh as many tokens as they have). Writes
-`checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` for every milestone, `model.json`
-(architecture), `run.json` (what trace needs to know which step read what), `loss.parquet` and `skipped.jsonl` (steps
-that were not taken, with their documents). Training happens in
+for every milestone `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` and the steps
+that led to it (`milestones`), then `model.json` (architecture), `run.json` (what trace needs to know which step read
+what) and `loss.parquet`. Training happens in
 processes of its own (`launch`), in the scratch folder: a killed stage resumes there from the newest checkpoint that
 verifies, and ends with the same bytes.
 """
@@ -23,11 +23,11 @@ from tasks.stage import Inputs, Output, Report
 from tasks.tokens.mixture import resolved
 from tasks.tokens.plan import Plan
 from tasks.tokens.shard import ShardSet
-from tasks.train import checkpoint
+from tasks.train import milestones
 from tasks.train.config import TrainConfig, TrainSpec
 from tasks.train.figure import loss_curve
 from tasks.train.launch import train_local
-from tasks.train.metrics import DETERMINISTIC, FILE, SKIPPED, read_metrics
+from tasks.train.metrics import DETERMINISTIC, FILE, read_metrics
 from tasks.train.model_file import describe
 
 VERSION = 1
@@ -49,30 +49,19 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     """Trains the recipe's model; see the module's description."""
     scratch = Path(output.scratch)
     spec = make_spec(config, inputs, scratch)
-    shards, summary = ShardSet(spec.shards), Plan.read(spec.plan).summary
+    milestones.restore(output, scratch)
 
     def follow(step: int, values: dict[str, float]) -> None:
         output.log_metrics(step, values)
-        note = f"loss {values['loss']:.3f}, " if "loss" in values else "step skipped, "
-        output.progress(step + 1, config.steps, f"{note}{values['tokens_per_s'] / 1000:.1f} k tok/s")
+        output.progress(step + 1, config.steps, _note(values))
+        # A line of step n is written after the checkpoints up to n.
+        milestones.publish(output, scratch, config.milestone_steps, step)
 
     train_local(spec, follow)
-    for step in config.milestone_steps:
-        _commit_checkpoint(output, scratch, step)
+    milestones.publish(output, scratch, config.milestone_steps, config.steps)
     metrics = read_metrics(scratch / FILE)
     if "model" not in output.committed:
-        with output.part("model", conserved=False) as part:
-            for name, content in (
-                ("model.json", describe(config.model, shards.format, summary["seq_len"])),
-                ("run.json", describe_run(spec, summary, shards)),
-            ):
-                with part.file(name) as file:
-                    file.write((canonical_json(content) + "\n").encode())
-            skipped = scratch / SKIPPED
-            with part.file(SKIPPED, rows=len(read_metrics(skipped))) as file:
-                file.write(skipped.read_bytes())
-            with part.file("loss.parquet", rows=len(metrics)) as file:
-                pq.write_table(_loss_table(metrics), file, compression="zstd")
+        _describe(output, spec, metrics)
     output.log_figure("loss.png", loss_curve(metrics))
     return _report(metrics, config)
 
@@ -91,6 +80,20 @@ def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path) -> TrainSpec:
         plan=str(_local(inputs["plan"], "", scratch / "input" / "plan")),
         out=str(scratch),
     )
+
+
+def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]]) -> None:
+    """Commits what is said of the run as a whole."""
+    shards, summary = ShardSet(spec.shards), Plan.read(spec.plan).summary
+    with output.part("model", conserved=False) as part:
+        for name, content in (
+            ("model.json", describe(spec.run.model, shards.format, summary["seq_len"])),
+            ("run.json", describe_run(spec, summary, shards)),
+        ):
+            with part.file(name) as file:
+                file.write((canonical_json(content) + "\n").encode())
+        with part.file("loss.parquet", rows=len(metrics)) as file:
+            pq.write_table(_loss_table(metrics), file, compression="zstd")
 
 
 def describe_run(spec: TrainSpec, summary: dict[str, Any], shards: ShardSet) -> dict[str, Any]:
@@ -120,17 +123,9 @@ def _local(artifact: Artifact, prefix: str, folder: Path) -> Path:
     return folder
 
 
-def _commit_checkpoint(output: Output, scratch: Path, step: int) -> None:
-    """Copies one milestone into the artifact, having verified it once more."""
-    name = checkpoint.name_of(step)
-    if name in output.committed:
-        return
-    folder = scratch / "checkpoints" / name
-    checkpoint.verify(folder)
-    with output.part(name, conserved=False) as part:
-        for path in sorted(folder.iterdir()):
-            with part.file(f"checkpoints/{name}/{path.name}") as file, path.open("rb") as source:
-                shutil.copyfileobj(source, file, 1 << 20)
+def _note(values: dict[str, float]) -> str:
+    loss = f"loss {values['loss']:.3f}" if "loss" in values else "step skipped"
+    return f"{loss}, {values['tokens_per_s'] / 1000:.1f} k tok/s" if "tokens_per_s" in values else loss
 
 
 def _loss_table(metrics: list[dict[str, Any]]) -> pa.Table:

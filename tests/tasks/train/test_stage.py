@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -43,6 +44,19 @@ def contents(artifact: Artifact) -> dict[str, str]:
     return {path: hashlib.sha256(artifact.read(path)).hexdigest() for path in artifact.files()}
 
 
+def kill_when(made: Made, folder: Path, config: TrainConfig, sign: str) -> None:
+    """Runs the stage in a process of its own and kills it when a file that matches `sign` is there."""
+    command = [sys.executable, "-c", RUN, made.shards.store.root, str(folder), config.model_dump_json()]
+    stage = subprocess.Popen(command)
+    deadline = time.monotonic() + 60
+    while not list(folder.glob(f"**/{sign}")):
+        assert time.monotonic() < deadline
+        assert stage.poll() is None, "the stage ended before it could be killed"
+        time.sleep(0.01)
+    stage.kill()
+    stage.wait()
+
+
 @pytest.fixture(scope="module")
 def trained(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return train(made, tmp_path_factory.mktemp("trained"), small_config())
@@ -51,7 +65,8 @@ def trained(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 def test_the_artifact_holds_the_milestones_and_what_trace_needs(made: Made, trained: Artifact) -> None:
     files = ("model.safetensors", "optimizer.safetensors", "state.json")
     milestones = [f"checkpoints/step-{step:08d}/{file}" for step in (6, 12) for file in files]
-    assert trained.files() == sorted([*milestones, "loss.parquet", "model.json", "run.json", "skipped.jsonl"])
+    steps = [f"{folder}/step-{step:08d}.jsonl" for folder in ("steps", "skipped") for step in (6, 12)]
+    assert trained.files() == sorted([*milestones, *steps, "loss.parquet", "model.json", "run.json"])
     run = json.loads(trained.read("run.json"))
     assert run["checkpoint_steps"] == [6, 12]
     assert run["weights"].keys() == {"code", "my-books", "web"}
@@ -75,18 +90,20 @@ def test_the_model_is_what_its_description_says(made: Made, trained: Artifact) -
     assert (held["seq_len"], held["tokenizer_sha256"]) == (32, tokenizer)
 
 
+def test_a_run_goes_on_from_its_milestone_on_another_machine(made: Made, tmp_path: Path) -> None:
+    config = small_config(steps=60, checkpoint_every=10, milestones=3)
+    whole = train(made, tmp_path / "whole", config)
+    kill_when(made, tmp_path / "moved", config, "dev/.parts/step-00000020.json")
+    for scratch in (tmp_path / "moved").glob("**/.scratch"):
+        shutil.rmtree(scratch)
+    moved = train(made, tmp_path / "moved", config)
+    assert contents(whole) == contents(moved)
+
+
 def test_a_stage_killed_in_the_middle_ends_with_the_same_bytes(made: Made, tmp_path: Path) -> None:
     config = small_config(steps=60, checkpoint_every=10)
     whole = train(made, tmp_path / "whole", config)
-    command = [sys.executable, "-c", RUN, made.shards.store.root, str(tmp_path / "broken"), config.model_dump_json()]
-    stage = subprocess.Popen(command)
-    deadline = time.monotonic() + 60
-    while not list((tmp_path / "broken").glob("**/checkpoints/step-00000020/state.json")):
-        assert time.monotonic() < deadline
-        assert stage.poll() is None, "the stage ended before it could be killed"
-        time.sleep(0.01)
-    stage.kill()
-    stage.wait()
+    kill_when(made, tmp_path / "broken", config, ".scratch/*/checkpoints/step-00000020/state.json")
     assert Artifact.find(Store(str(tmp_path / "broken")), Address("test/checkpoint", "dev")) is None
     broken = train(made, tmp_path / "broken", config)
     assert contents(whole) == contents(broken)
