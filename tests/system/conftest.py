@@ -53,11 +53,17 @@ vocab_size = 512
 arms = 0
 anchors = ["uniform"]
 steps = 8
+microbatch = 4
 heldout_tokens = 5_000
 
 [train]
 steps = 60
-model = { layers = 2, dim = 64, heads = 4, kv_heads = 2 }
+
+[train.model]
+layers = 2
+dim = 64
+heads = 4
+kv_heads = 2
 
 [evaluate]
 max_tokens = 5_000
