@@ -1,9 +1,9 @@
 """Milestones: checkpoints that are committed to the artifact while the run goes on.
 
 Used by the stage `train`. A milestone is one part: `checkpoints/step-<n>/` as the loop wrote it, and the steps since
-the milestone before, `steps/step-<n>.jsonl` and `skipped/step-<n>.jsonl`, without what depends on the clock. A stage that
-is killed resumes from its scratch folder; one that is started on another machine, whose scratch is empty, from the
-newest milestone in the store.
+the milestone before, `steps/step-<n>.jsonl` and `skipped/step-<n>.jsonl`, without what depends on the clock. A stage
+that is killed resumes from its scratch folder; one that is started on another machine, whose scratch is empty, from
+the newest milestone in the store.
 """
 
 import json
