@@ -70,12 +70,11 @@ def test_one_rank_and_two_ranks_end_with_the_same_bytes(made: Made, tmp_path: Pa
     assert told == {1: list(range(12)), 2: list(range(12))}
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_no_trainer_outlives_a_parent_that_was_killed(made: Made, tmp_path: Path, ranks: int) -> None:
+def test_no_trainer_outlives_a_parent_that_was_killed(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(write(spec)), str(ranks)])
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(write(spec)), "2"])
     wait_for(lambda: steps_done(spec) > 2)
-    assert len(trainers(spec)) == ranks
+    assert len(trainers(spec)) == 2
     parent.kill()
     parent.wait()
     wait_for(lambda: not trainers(spec) and not trainers(spec, "tasks.train.agent"), 20)
@@ -83,11 +82,11 @@ def test_no_trainer_outlives_a_parent_that_was_killed(made: Made, tmp_path: Path
 
 def test_trainers_end_with_the_pipe_that_their_parent_held(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
-    command, environment = training_command(str(write(spec)), 2), {**os.environ, leash.LEASH: "stdin"}
+    command, environment = training_command(str(write(spec)), 1), {**os.environ, leash.LEASH: "stdin"}
     agent = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
     wait_for(lambda: steps_done(spec) > 2)
     ranks = trainers(spec)
-    assert len(ranks) == 2
+    assert len(ranks) == 1
     assert agent.stdin
     agent.stdin.close()
     assert agent.wait(20) == -signal.SIGKILL
