@@ -11,15 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import BinaryIO
 
+import brotli
 import fastwarc
 import pyarrow as pa
 
 from tasks.artifact import Artifact
-
-try:
-    import brotli  # type: ignore[import-untyped]
-except ImportError:  # optional: without it the crawler does not offer br, and bodies in br are not read
-    brotli = None
 
 MANIFEST = "manifest.parquet"
 INDEX = "index.cdxj"
@@ -35,7 +31,7 @@ MANIFEST_SCHEMA = pa.schema(
     ]
 )
 
-ACCEPTED_CODINGS = "gzip, deflate, br" if brotli else "gzip, deflate"
+ACCEPTED_CODINGS = "gzip, deflate, br"
 _MAX_CODINGS = 2
 
 
@@ -201,6 +197,4 @@ def _unbrotli(body: bytes, limit: int) -> Decoded:
     return Decoded(data[:limit], complete=stream.is_finished() and len(data) <= limit)
 
 
-_DECODERS = {"gzip": _gunzip, "x-gzip": _gunzip, "deflate": _deflate}
-if brotli:
-    _DECODERS["br"] = _unbrotli
+_DECODERS = {"gzip": _gunzip, "x-gzip": _gunzip, "deflate": _deflate, "br": _unbrotli}

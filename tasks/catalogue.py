@@ -50,7 +50,7 @@ _ALL = (
     Stage("tokenizer", "tasks.tokens.bpe", "tokenizer", "tokenizer", {"documents": "documents"}),
     Stage("encode", "tasks.tokens.encode", "encode", "shards", {"documents": "documents", "tokenizer": "tokenizer"}),
     Stage("pack", "tasks.tokens.pack", "pack", "plan", {"shards": "shards"}),
-    Stage("arms", "tasks.canary.arms", "canary", "arms", {"plan": "plan"}),
+    Stage("arms", "tasks.canary.arms", "canary", "arms", {"plan": "plan"}, earlier={"previous": "mixture"}),
     Stage(
         "canary",
         "tasks.canary.run",

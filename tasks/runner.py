@@ -194,7 +194,9 @@ def _earlier(recipe: Recipe, store: Store, stage: Stage, own: Address) -> dict[s
     """Finds the inputs of the cycle before. Once bound they stay: a run repeated later reads what it read first."""
     if not stage.earlier or not recipe.crawl.recrawl:
         return {}
-    bound = Artifact.find(store, own) or Artifact.find(store, Address(f"{recipe.name}/fetchlist", own.version))
+    bound = Artifact.find(store, own)
+    if bound is None and "fetchlist" in stage.reads:  # both ends of a cycle start from the same crawl DB
+        bound = Artifact.find(store, Address(f"{recipe.name}/fetchlist", own.version))
     found = {}
     for role, kind in stage.earlier.items():
         if bound:

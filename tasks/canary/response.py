@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares, minimize  # type: ignore[import-untyped]
-from scipy.stats import spearmanr  # type: ignore[import-untyped]
+from scipy.optimize import least_squares, minimize
+from scipy.stats import spearmanr
 
 Floats = NDArray[np.float64]
 Curve = Callable[[Floats], Floats]

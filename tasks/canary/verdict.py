@@ -20,9 +20,9 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq  # type: ignore[import-untyped]
-from scipy.special import ndtr  # type: ignore[import-untyped]
-from scipy.stats import chi  # type: ignore[import-untyped]
+from scipy.optimize import brentq
+from scipy.special import ndtr
+from scipy.stats import chi
 
 _NODES = 80
 

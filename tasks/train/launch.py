@@ -42,6 +42,15 @@ def ranks_here() -> int:
     return int(os.environ.get("SLUICE_NPROC", "1"))
 
 
+def _ranks_for(spec: TrainSpec) -> int:
+    """Returns how many of this place's ranks the run can use: each needs as many microbatches of a step as the others.
+
+    The bits do not depend on it, so a small run (a canary) takes fewer ranks instead of being refused.
+    """
+    microbatches = spec.run.batch_size // spec.run.microbatch
+    return max(ranks for ranks in range(1, ranks_here() + 1) if microbatches % ranks == 0)
+
+
 def train_local(spec: TrainSpec, on_metrics: OnMetrics, nproc: int | None = None) -> None:
     """Trains `spec` to its last step in processes of their own, resuming what is in its `out` folder.
 
@@ -64,7 +73,7 @@ def train_local(spec: TrainSpec, on_metrics: OnMetrics, nproc: int | None = None
     path.write_text(canonical_json(spec) + "\n")
     tail = MetricsTail(out / FILE)
     with (out / LOG).open("ab") as output, _sigterm_exits():
-        code = _follow(training_command(str(path), nproc or ranks_here()), output, tail, on_metrics)
+        code = _follow(training_command(str(path), nproc or _ranks_for(spec)), output, tail, on_metrics)
     if code:
         raise explain(code, out)
 

@@ -1,0 +1,124 @@
+"""The runner on the cheap first stage of a real recipe: what is skipped, what is refused, what a cycle starts from."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tasks.__main__ import main
+from tasks.artifact import Address, Artifact
+from tasks.commit import commit
+from tasks.config import Config
+from tasks.crawl.crawldb import CRAWLDB
+from tasks.errors import DriftError, InputError, RecipeError, TransientError
+from tasks.recipe import Recipe, find_recipe
+from tasks.runner import run_stage
+from tasks.stage import Output, Report
+from tasks.store import Store
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("SLUICE_STORE", str(tmp_path / "store"))
+    return find_recipe("demo")
+
+
+def test_an_unchanged_stage_is_skipped_and_keeps_its_record(recipe: Recipe) -> None:
+    first = run_stage(recipe, "generate")
+    again = run_stage(recipe, "generate")
+    assert (first.skipped, again.skipped) == (False, True)
+    assert (again.fingerprint, again.content, again.members) == (first.fingerprint, first.content, ("p0", "p1"))
+
+
+def test_a_changed_field_is_refused_by_name_with_both_values_and_a_way_out(recipe: Recipe) -> None:
+    run_stage(recipe, "generate")
+    with pytest.raises(DriftError, match=r"crawl\.max_pages was 450 and is 451.*another version"):
+        run_stage(recipe.override({"crawl.max_pages": 451}), "generate")
+    assert not run_stage(recipe.override({"crawl.max_pages": 451}), "generate", version="next").skipped
+
+
+def test_where_a_recipe_runs_does_not_bear_on_the_fingerprint(recipe: Recipe, tmp_path: Path) -> None:
+    elsewhere = recipe.override({"place.store": str(tmp_path / "other"), "place.workers": 3})
+    assert run_stage(recipe, "generate").fingerprint == run_stage(elsewhere, "generate").fingerprint
+
+
+def test_a_missing_input_names_the_stage_that_makes_it(recipe: Recipe) -> None:
+    with pytest.raises(InputError, match=r"needs demo/fetchlist@dev.*[Rr]un the stage generate first"):
+        run_stage(recipe, "fetch", member="p0")
+
+
+def test_an_input_missing_at_the_version_is_read_at_the_source_version_and_dead_seeds_are_named(recipe: Recipe) -> None:
+    dead = recipe.override({"crawl.seeds": ["http://library.localhost:9/"], "crawl.partitions": 1})
+    run_stage(dead, "generate")
+    with pytest.raises(InputError, match=r"library\.localhost:9.*connect") as caught:
+        run_stage(dead, "fetch", member="p0", version="v2", source_version="dev")
+    assert caught.value.remedy
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_stage_is_refused_with_the_nearest_one(recipe: Recipe) -> None:
+    with pytest.raises(RecipeError, match=r'no stage "extrakt"\. Did you mean "extract"'):
+        run_stage(recipe, "extrakt")
+
+
+def test_a_dask_scheduler_that_does_not_answer_can_be_tried_again(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.engine._CONNECT_S", 1)
+    nowhere = recipe.override({"place.dask.address": "tcp://127.0.0.1:9"})
+    with pytest.raises(TransientError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9"):
+        run_stage(nowhere, "generate", on_dask=True)
+
+
+def test_a_cycle_starts_from_the_one_before_and_stays_bound_to_it(recipe: Recipe, tmp_path: Path) -> None:
+    recrawl = recipe.override({"crawl.recrawl": True})
+    store = Store(str(tmp_path / "store"))
+    run_stage(recrawl, "generate", version="1")
+    given_db(store, "1")
+    second = run_stage(recrawl, "generate", version="2")
+    assert inputs_of(store, "2") == ["demo/crawldb@1"]
+    given_db(store, "3")
+    # A newer crawl DB does not change what an older cycle was made from.
+    again = run_stage(recrawl, "generate", version="2")
+    assert again.skipped
+    assert again.fingerprint == second.fingerprint
+
+
+def test_without_recrawl_every_version_is_a_crawl_of_its_own(recipe: Recipe, tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    given_db(store, "1")
+    run_stage(recipe, "generate", version="2")
+    assert inputs_of(store, "2") == []
+
+
+def given_db(store: Store, version: str) -> None:
+    """Puts an empty crawl DB into the store, as `update` lays it out."""
+    output = Output(store, Address("demo/crawldb", version), version)
+    for name in ("p0", "p1"):
+        with output.part(name, conserved=False) as part:
+            part.table("db", CRAWLDB.empty_table())
+    commit(output, "update", 1, Config(), (), Report())
+
+
+def inputs_of(store: Store, version: str) -> list[str]:
+    record = Artifact.open_at(store, Address("demo/fetchlist", version)).record
+    return [ref.address for ref in record.inputs]
+
+
+def test_the_shell_prints_the_same_result_and_ends_with_a_status(
+    recipe: Recipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", "--recipe", "demo"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["fingerprint"] == run_stage(recipe, "generate").fingerprint
+    assert main(["generate", "--recipe", "demo", "--set", "crawl.max_pages=oops"]) == 2
+    assert capsys.readouterr().err.startswith("sluice: override: crawl.max_pages")
+
+
+def test_the_record_tells_code_host_and_times(recipe: Recipe, tmp_path: Path) -> None:
+    run_stage(recipe, "generate")
+    record = Artifact.open_at(Store(str(tmp_path / "store")), Address("demo/fetchlist", "dev")).record
+    assert record.code["version"]
+    assert record.host["python"].startswith("3.11")
+    assert record.started <= record.finished
