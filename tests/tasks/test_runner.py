@@ -51,7 +51,7 @@ def test_a_missing_input_names_the_stage_that_makes_it(recipe: Recipe) -> None:
 def test_an_input_missing_at_the_version_is_read_at_the_source_version_and_dead_seeds_are_named(recipe: Recipe) -> None:
     dead = recipe.override({"crawl.seeds": ["http://library.localhost:9/"], "crawl.partitions": 1})
     run_stage(dead, "generate")
-    with pytest.raises(InputError, match=r"library\.localhost:9.*connect") as caught:
+    with pytest.raises(InputError, match=r"library\.localhost:9.*robots_unavailable") as caught:
         run_stage(dead, "fetch", member="p0", version="v2", source_version="dev")
     assert caught.value.remedy
     assert "\n" not in str(caught.value)
