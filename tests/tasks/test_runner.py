@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from tasks.__main__ import main
+from tasks.archive import MANIFEST, MANIFEST_SCHEMA
 from tasks.artifact import Address, Artifact
 from tasks.commit import commit
 from tasks.config import Config
@@ -122,3 +124,27 @@ def test_the_record_tells_code_host_and_times(recipe: Recipe, tmp_path: Path) ->
     assert record.code["version"]
     assert record.host["python"].startswith("3.11")
     assert record.started <= record.finished
+
+
+def test_files_outside_the_store_are_kept_as_a_version_read_them(recipe: Recipe, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "a.txt").write_text("A text that is long enough to be a document. " * 20)
+    source = {"name": "notes", "kind": "text", "path": f"{notes}/*.txt"}
+    mine = recipe.override({"extract.files": [source]})
+    no_captures(Store(str(tmp_path / "store")))
+    first = run_stage(mine, "extract")
+    assert first.rows["out"] == 1
+    (notes / "b.txt").write_text("Another text that is long enough to be a document. " * 20)
+    assert run_stage(mine, "extract").skipped
+    later = run_stage(mine, "extract", version="later", source_version="dev")
+    assert later.rows["out"] == 2
+    assert later.fingerprint != first.fingerprint
+
+
+def no_captures(store: Store) -> None:
+    """Puts a `warc` artifact without any file into the store, as `publish` lays it out."""
+    output = Output(store, Address("demo/warc", "dev"), "none")
+    with output.part("warc", conserved=False) as part, part.file(MANIFEST) as file:
+        pq.write_table(MANIFEST_SCHEMA.empty_table(), file)
+    commit(output, "publish", 1, Config(), (), Report())

@@ -1,0 +1,178 @@
+"""Binds a stage run to its inputs: which artifacts it reads, what its result's identity is, and whether it has drifted.
+
+Used by the runner. Reads the catalogue, the recipe, the records of artifacts and the bytes of files outside the store.
+"""
+
+import hashlib
+import importlib
+import json
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.artifact import Address, Artifact, InputRef, Record, fingerprint
+from tasks.catalogue import STAGES, Stage
+from tasks.config import Config, canonical_json, nearest
+from tasks.errors import DriftError, InputError, RecipeError
+from tasks.ledger import newest
+from tasks.recipe import Recipe
+from tasks.stage import Inputs
+from tasks.store import Store
+
+log = logging.getLogger("sluice.runner")
+
+EXTERNAL = "external:"
+"""Begins the address of an input that lies outside the store."""
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A stage with everything that decides what it makes."""
+
+    stage: Stage
+    module: Any
+    config: Config
+    inputs: Inputs
+    refs: tuple[InputRef, ...]
+    address: Address
+    fingerprint: str
+
+
+def bind(recipe: Recipe, store: Store, name: str, version: str, source_version: str | None, member: str) -> Binding:
+    """Finds the inputs of `name` and fingerprints what it would make of them.
+
+    Args:
+        recipe: the whole run.
+        store: where its artifacts lie.
+        name: a stage of the catalogue.
+        version: version of the artifact to make.
+        source_version: where an input is missing at `version`, the version to read it at.
+        member: which member of a mapped stage, or "".
+
+    Raises:
+        RecipeError: there is no such stage, or a member too many or too few.
+        InputError: an input does not exist; names the stage that makes it.
+    """
+    stage = STAGES.get(name)
+    if stage is None:
+        raise RecipeError(f'no stage "{name}"', nearest(name, STAGES))
+    if stage.mapped != bool(member):
+        raise RecipeError(f'stage "{name}" {"needs" if stage.mapped else "takes no"} member', "see its --help")
+    module = importlib.import_module(stage.module)
+    config: Config = getattr(recipe, stage.section)
+    kind = f"{stage.writes}/{member}" if member else stage.writes
+    address = Address(f"{recipe.name}/{kind}", version)
+    found = {**_read(recipe, store, stage, version, source_version), **_earlier(recipe, store, stage, address)}
+    external = list(_external(module, config))
+    refs = (*(_ref(role, one) for role in sorted(found) for one in _several(found[role])), *external)
+    print_ = fingerprint(name, module.VERSION, member, config, refs)
+    return Binding(stage, module, config, Inputs(found), refs, address, print_)
+
+
+def _read(
+    recipe: Recipe, store: Store, stage: Stage, version: str, source_version: str | None
+) -> dict[str, Artifact | list[Artifact]]:
+    def one(kind: str) -> Artifact:
+        name = f"{recipe.name}/{kind}"
+        for wanted in dict.fromkeys((version, source_version or version)):
+            if artifact := Artifact.find(store, Address(name, wanted)):
+                return artifact
+        maker = next((s.name for s in STAGES.values() if s.writes == kind.partition("/")[0]), "")
+        raise InputError(
+            f"stage {stage.name} needs {name}@{source_version or version}, which is not in {store.root}",
+            f"run the stage {maker} first, or name the version to read (source_version)",
+        )
+
+    found: dict[str, Artifact | list[Artifact]] = {role: one(kind) for role, kind in stage.reads.items()}
+    for role, (kind, names) in stage.gathers.items():
+        found[role] = [one(f"{kind}/{member}") for member in one(names).record.members]
+    return found
+
+
+def _earlier(recipe: Recipe, store: Store, stage: Stage, own: Address) -> dict[str, Artifact]:
+    """Finds the inputs of the cycle before. Once bound they stay: a run repeated later reads what it read first."""
+    if not stage.earlier or not recipe.crawl.recrawl:
+        return {}
+    bound = Artifact.find(store, own)
+    if bound is None and "fetchlist" in stage.reads:  # both ends of a cycle start from the same crawl DB
+        bound = Artifact.find(store, Address(f"{recipe.name}/fetchlist", own.version))
+    found = {}
+    for role, kind in stage.earlier.items():
+        if bound:
+            addresses = [ref.address for ref in bound.record.inputs if ref.role == role]
+            earlier = Artifact.open_at(store, Address.parse(addresses[0])) if addresses else None
+        else:
+            earlier = newest(store, f"{recipe.name}/{kind}", but=own.version)
+        if earlier:
+            found[role] = earlier
+    return found
+
+
+def _external(module: Any, config: Config) -> Iterator[InputRef]:
+    """Pins files from outside the store: their names and bytes enter the fingerprint."""
+    if not hasattr(module, "external"):
+        return
+    for role, paths in sorted(module.external(config).items()):
+        listing = []
+        for path in paths:
+            with open(path, "rb") as file:
+                listing.append([os.path.basename(path), hashlib.file_digest(file, "sha256").hexdigest()])
+        content = hashlib.sha256(canonical_json(listing).encode()).hexdigest()
+        yield InputRef(role=role, address=f"{EXTERNAL}{role}", fingerprint=content, content=content)
+
+
+def _ref(role: str, artifact: Artifact) -> InputRef:
+    record = artifact.record
+    return InputRef(role=role, address=str(artifact.address), fingerprint=record.fingerprint, content=record.content)
+
+
+def _several(found: Artifact | Sequence[Artifact]) -> Sequence[Artifact]:
+    return [found] if isinstance(found, Artifact) else found
+
+
+def check_drift(existing: Artifact, bound: Binding) -> None:
+    """Raises DriftError, naming the field that changed, when `existing` is not what `bound` would make."""
+    record = existing.record
+    if record.fingerprint == bound.fingerprint:
+        return
+    if record.fingerprint == _with_files_as_read(record, bound):
+        log.warning("[%s] files outside the store have changed; this version keeps what it read", bound.address)
+        return
+    raise DriftError(
+        f"{bound.address} was made differently: {_difference(record, bound)}",
+        "give this run another version (recipe `version`, --version, or the form's field), or delete the artifact",
+    )
+
+
+def _with_files_as_read(record: Record, bound: Binding) -> str:
+    """Returns the fingerprint as if files outside the store were as `record` read them.
+
+    Such files are like the web: they move, and a version of an artifact keeps how they were. Another reads them anew.
+    """
+    read = {ref.address: ref for ref in record.inputs if ref.address.startswith(EXTERNAL)}
+    refs = [read.get(ref.address, ref) for ref in bound.refs]
+    return fingerprint(bound.stage.name, bound.module.VERSION, record.member, bound.config, refs)
+
+
+def _difference(record: Record, bound: Binding) -> str:
+    if record.stage_version != bound.module.VERSION:
+        return f"by version {record.stage_version} of the stage {bound.stage.name}, which is {bound.module.VERSION} now"
+    now = bound.config.model_dump(mode="json")
+    for path, old, new in _changes(record.config, now, bound.stage.section):
+        return f"{path} was {json.dumps(old)} and is {json.dumps(new)}"
+    before = {(ref.role, ref.address): ref for ref in record.inputs}
+    for ref in bound.refs:
+        held = before.get((ref.role, ref.address))
+        if held is None or (held.fingerprint, held.content) != (ref.fingerprint, ref.content):
+            return f"its input {ref.role} ({ref.address}) is not what it was"
+    return "its inputs are not what they were"
+
+
+def _changes(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(old.keys() | new.keys()):
+            yield from _changes(old.get(key), new.get(key), f"{path}.{key}")
+    elif old != new:
+        yield path, old, new
