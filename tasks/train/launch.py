@@ -45,7 +45,7 @@ def ranks_here() -> int:
 def _ranks_for(spec: TrainSpec) -> int:
     """Returns how many of this place's ranks the run can use: each needs as many microbatches of a step as the others.
 
-    The bits do not depend on it, so a small run (a canary) takes fewer ranks instead of being refused.
+    The number of ranks is placement, so a small run (a canary) takes fewer of them instead of being refused.
     """
     microbatches = spec.run.batch_size // spec.run.microbatch
     return max(ranks for ranks in range(1, ranks_here() + 1) if microbatches % ranks == 0)
