@@ -56,10 +56,20 @@ def test_a_dag_triggered_with_its_form_turns_green(stack, smoke, page) -> None:
 
 def test_a_task_leads_to_its_mlflow_run(stack, smoke, page) -> None:
     crawl = smoke[0]
-    page.goto(f"{stack.home.airflow_url}/dags/{crawl.dag_id}/runs/{crawl.run_id}/tasks/publish")
+    page.goto(f"{stack.home.airflow_url}/dags/{crawl.dag_id}/runs/{crawl.run_id}/tasks/publish/details")
     link = page.get_by_role("link", name="MLflow run")
     link.first.wait_for()
-    assert str(link.first.get_attribute("href")).startswith(stack.home.mlflow_url)
+    address = str(link.first.get_attribute("href"))
+    assert address.startswith(stack.home.mlflow_url)
+    page.goto(address)
+    page.get_by_text("publish", exact=True).first.wait_for()  # the run's name on MLflow's page of it
+
+
+def test_an_artifact_has_a_page_behind_airflows_login(stack, smoke, page) -> None:
+    page.goto(f"{stack.home.airflow_url}/sluice/artifact/smoke/documents@dev")
+    page.get_by_text("smoke/documents@dev").first.wait_for()
+    page.goto(f"{stack.home.airflow_url}/plugin/sluice")
+    page.frame_locator("iframe").get_by_text("smoke").first.wait_for()
 
 
 def test_mlflow_shows_one_experiment_per_recipe(stack, smoke, page) -> None:

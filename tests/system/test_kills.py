@@ -31,7 +31,8 @@ def same_as_undisturbed(stack, version: str, kinds: tuple[str, ...]) -> None:
 def test_a_killed_dask_worker_costs_nothing_but_time(stack, smoke) -> None:
     run_id = stack.airflow.trigger("smoke.corpus", {"version": "worker-killed", "source_version": "dev"})
     stack.running("smoke.corpus", run_id, "extract")
-    workers = [one for one in marked(stack.home.root, "dask-workers") if "spawn_main" in " ".join(one.cmdline())]
+    # The nanny's children carry their address in their title.
+    workers = [one for one in marked(stack.home.root, "dask-workers") if title(one).startswith("dask worker [")]
     assert len(workers) == 2
     workers[0].kill()
     assert stack.finished("smoke.corpus", run_id)["state"] == "success"
@@ -62,10 +63,15 @@ def test_a_killed_scheduler_comes_back_and_finishes_the_run(stack, smoke) -> Non
 def stage_process(stack, instance: str) -> psutil.Process | None:
     """Returns the process that runs the stage: Airflow's task runner, once it has started the training."""
     for process in marked(stack.home.root, "scheduler"):
-        title = " ".join(process.cmdline())
-        if title.endswith(instance) and "LocalExecutor" not in title and process.children():
+        named = title(process)
+        if named.endswith(instance) and "LocalExecutor" not in named and process.children():
             return process
     return None
+
+
+def title(process: psutil.Process) -> str:
+    """Returns the title that a process has given itself; setproctitle pads it."""
+    return " ".join(process.cmdline()).strip()
 
 
 def supervisor(stack) -> int:
