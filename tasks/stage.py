@@ -161,7 +161,7 @@ class Output:
             self._listener.metrics(step, {k: v for k, v in values.items() if math.isfinite(v)})
 
     def log_figure(self, name: str, png: bytes) -> None:
-        """Sends a picture to the tracker, if there is one; never fails the stage."""
+        """Sends a picture to the tracker, if there is one, as the file `name` (loss.png); never fails the stage."""
         if self._listener:
             self._listener.figure(name, png)
 

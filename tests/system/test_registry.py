@@ -1,0 +1,38 @@
+"""What a run leaves in MLflow: the registered model with its lineage, the pictures, and the datasets it read."""
+
+import pytest
+
+
+@pytest.fixture
+def client(stack):
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=stack.home.mlflow_url, registry_uri=stack.home.mlflow_url)
+
+
+def test_the_model_is_registered_with_what_it_was_made_from_and_can_be_used(stack, smoke, client) -> None:
+    import mlflow
+
+    (version, *_) = client.search_model_versions("name='smoke'", order_by=["version_number ASC"])
+    for role, kind in (("checkpoint", "checkpoint"), ("mixture", "mixture"), ("tokenizer", "tokenizer")):
+        made_from = stack.artifact(f"smoke/{kind}").record
+        assert version.tags[f"sluice.{role}"] == f"smoke/{kind}@dev {made_from.fingerprint[:16]}"
+    mlflow.set_tracking_uri(stack.home.mlflow_url)
+    model = mlflow.pyfunc.load_model(f"models:/smoke/{version.version}")
+    (said,) = model.predict(["def "])
+    assert isinstance(said, str)
+    assert said
+
+
+def test_every_stage_run_hangs_under_its_dag_run_and_names_its_inputs(stack, smoke, client) -> None:
+    experiment = client.get_experiment_by_name("smoke")
+    runs = client.search_runs([experiment.experiment_id], max_results=500)
+    parents = {run.info.run_id: run for run in runs if "mlflow.parentRunId" not in run.data.tags}
+    children = [run for run in runs if "mlflow.parentRunId" in run.data.tags]
+    dags = {parents[run.data.tags["mlflow.parentRunId"]].info.run_name.partition("/")[0] for run in children}
+    assert dags >= {f"smoke.{dag}" for dag in ("crawl", "corpus", "tokens", "canary", "pretrain")}
+    train = next(run for run in children if run.info.run_name == "train")
+    assert {held.dataset.name for held in train.inputs.dataset_inputs} >= {"smoke/shards@dev", "smoke/mixture@dev"}
+    assert len(client.get_metric_history(train.info.run_id, "loss")) >= 10
+    pictures = {entry.path for entry in client.list_artifacts(train.info.run_id) if entry.path.endswith(".png")}
+    assert pictures
