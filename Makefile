@@ -1,6 +1,6 @@
 # Two commands: `make demo` and `make test`. Everything else is a part of them.
 # PYTHON  the Python 3.11 that makes the environment      SEEDS, CONTACT  a crawl of the public web instead of the site
-# SLUICE_HOME and SLUICE_*_PORT move the state folder and the ports (see docs/)
+# VERSION  version of the artifacts of the demo              SLUICE_HOME, SLUICE_*_PORT  see docs/demo.md
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,6 +8,8 @@ INSTALLED := $(VENV)/.installed
 TESTABLE := $(VENV)/.testable
 PYTHON ?= $(firstword $(foreach name,python3.11 python3 python,$(shell \
 	$(name) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $(name))))
+
+export SLUICE_MODELS ?= $(abspath $(or $(SLUICE_HOME),.sluice)/models)
 
 .DEFAULT_GOAL := help
 .PHONY: help install models demo up down status test lint unit system clean
@@ -36,7 +38,7 @@ models: $(INSTALLED) ## fetch the language-identification model
 	$(BIN)/python -m tasks.models
 
 demo: models ## seeds to a trained model on this machine, through Airflow
-	@SEEDS='$(SEEDS)' CONTACT='$(CONTACT)' $(BIN)/python -m tasks.demo run
+	@SEEDS='$(SEEDS)' CONTACT='$(CONTACT)' $(BIN)/python -m tasks.demo run --version '$(VERSION)'
 
 up: $(INSTALLED) ## start Airflow, MLflow, Dask and the demo's site
 	@$(BIN)/python -m tasks.demo up

@@ -1,6 +1,6 @@
 """Airflow's overhead: the recipe `demo` through the DAGs, and the same stages one after the other from the shell.
 
-    python -m benchmarks.airflow_overhead [--rounds 1]
+    python -m benchmarks.airflow_overhead [--rounds 1] [--set train.steps=150]
 
 Both run on one stack (Airflow, MLflow, Dask, the site) started for this, in turn, each under a version of its own, so
 nothing is skipped. The shell runs what Airflow runs: the same commands, members of a mapped stage two at a time,
@@ -41,13 +41,15 @@ ON_DASK = {"extract", "annotate", "dedup", "consolidate", "encode"}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=1)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--set", action="append", default=[], help="override a number of the recipe, for both")
+    options = parser.parse_args()
+    overrides = {name: int(value) for name, _, value in (text.partition("=") for text in options.set)}
     here = Home.here()
     home = Home(Path(tempfile.mkdtemp(prefix="sluice-overhead-")), here.ports)
     os.environ.setdefault("SLUICE_MODELS", str(here.root / "models"))
     try:
         stack.up(home)
-        results = [one_round(home, number) for number in range(rounds)]
+        results = [one_round(home, number, overrides) for number in range(options.rounds)]
     finally:
         stack.down(home)
     best = min(results, key=lambda row: row["ratio"])
@@ -55,16 +57,17 @@ def main() -> None:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {"cpus": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
         "ratio": best["ratio"],
+        "overrides": overrides,
         "rounds": results,
     }
     RESULT.write_text(json.dumps(report, indent=1) + "\n")
     print(json.dumps(report, indent=1))
 
 
-def one_round(home: Home, number: int) -> dict[str, Any]:
+def one_round(home: Home, number: int, overrides: dict[str, int]) -> dict[str, Any]:
     with Peak(home) as peak:
-        airflow_s, by_dag = through_airflow(home, f"airflow-{number}")
-    shell_s, by_stage = through_shell(home, f"shell-{number}")
+        airflow_s, by_dag = through_airflow(home, f"airflow-{number}", overrides)
+    shell_s, by_stage = through_shell(home, f"shell-{number}", overrides)
     return {
         "airflow_s": round(airflow_s, 1),
         "shell_s": round(shell_s, 1),
@@ -75,25 +78,29 @@ def one_round(home: Home, number: int) -> dict[str, Any]:
     }
 
 
-def through_airflow(home: Home, version: str) -> tuple[float, dict[str, float]]:
+def through_airflow(home: Home, version: str, overrides: dict[str, int]) -> tuple[float, dict[str, float]]:
     with Airflow(home.airflow_url, home.password()) as airflow:
         chain = Chain(airflow, "demo")
         chain.wait_for_dags()
         begin = time.monotonic()
-        chain.start({"version": version})
+        chain.start({"version": version, "overrides": overrides})
         for legs in chain.follow():
             print("  ".join(f"{leg.dag_id} {leg.state} {leg.done}/{leg.total}" for leg in legs), end="\r")
         return time.monotonic() - begin, {leg.dag_id: round(leg.seconds, 1) for leg in chain.legs}
 
 
-def through_shell(home: Home, version: str) -> tuple[float, dict[str, float]]:
+def through_shell(home: Home, version: str, overrides: dict[str, int]) -> tuple[float, dict[str, float]]:
     begin = time.monotonic()
+    settings = [word for name, value in overrides.items() for word in ("--set", f"{name}={value}")]
     members: tuple[str, ...] = ()
     seconds = {}
     for stage in STAGES.values():
         began = time.monotonic()
         with ThreadPoolExecutor(2) as two:
-            jobs = [two.submit(shell, home, stage.name, version, one) for one in (members if stage.mapped else [""])]
+            jobs = [
+                two.submit(shell, home, stage.name, version, one, settings)
+                for one in (members if stage.mapped else [""])
+            ]
             members = tuple(jobs[0].result()["members"]) or members
             for job in jobs:
                 job.result()
@@ -101,10 +108,11 @@ def through_shell(home: Home, version: str) -> tuple[float, dict[str, float]]:
     return time.monotonic() - begin, seconds
 
 
-def shell(home: Home, stage: str, version: str, member: str) -> dict[str, Any]:
+def shell(home: Home, stage: str, version: str, member: str, settings: list[str]) -> dict[str, Any]:
     command = [sys.executable, "-m", "tasks", stage, "--recipe", "demo", "--version", version]
     command += ["--dask"] if stage in ON_DASK else []
     command += ["--member", member] if member else []
+    command += settings
     done = subprocess.run(command, cwd=ROOT, env=home.environment(), capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stderr}")

@@ -47,12 +47,13 @@ class Child:
     checked: float = 0.0
     due: float = 0.0
     wait_s: float = FIRST_WAIT_S
+    told: bool = False
 
     def start(self, home: Home) -> None:
         """Starts the process, once what an earlier life left behind is gone."""
         end(marked(home.root, self.service.name))
         self.process = spawn(home, self.service.name, self.service.command, self.service.environment)
-        self.started = self.checked = time.monotonic()
+        self.started, self.checked, self.told = time.monotonic(), 0.0, False
         self.status = ServiceStatus(state="starting", pid=self.process.pid, restarts=self.status.restarts)
 
     def follow(self, home: Home) -> None:
@@ -66,7 +67,8 @@ class Child:
         elif now - self.checked > (RECHECK_S if self.status.state == "healthy" else STARTING_S):
             self.checked = now
             healthy = probe(self.service)
-            if healthy and self.status.state != "healthy":
+            if healthy and not self.told:
+                self.told = True
                 log.info("%s is healthy after %.1f s", self.service.name, now - self.started)
             self.status.state = "healthy" if healthy else "starting"
 
@@ -172,20 +174,27 @@ class Supervisor:
 def spawn(
     home: Home, name: str, command: tuple[str, ...] | list[str], extra: dict[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Starts one process of the stack in a session of its own; its output goes to the end of `logs/<name>.log`."""
+    """Starts one process of the stack in a session of its own; its output goes to the end of `logs/<name>.log`.
+
+    Raises:
+        TransientError: the program is not there.
+    """
     environment = home.environment() | extra | {SERVICE: name}
     with (home.logs / f"{name}.log").open("ab") as output:
-        return subprocess.Popen(
-            command,
-            cwd=CHECKOUT,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            # A shell's background jobs ignore SIGINT, and children inherit that; Airflow ends on SIGINT only.
-            preexec_fn=_default_signals,
-        )
+        try:
+            return subprocess.Popen(
+                command,
+                cwd=CHECKOUT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                # A shell's background jobs ignore SIGINT, and children inherit that; Airflow ends on SIGINT only.
+                preexec_fn=_default_signals,
+            )
+        except OSError as error:
+            raise TransientError(f"{command[0]} cannot be started ({error.strerror})", "run `make install`") from None
 
 
 def _default_signals() -> None:
