@@ -60,24 +60,6 @@ def test_a_killed_scheduler_comes_back_and_finishes_the_run(stack, smoke) -> Non
     same_as_undisturbed(stack, "scheduler-killed", CORPUS)
 
 
-def test_a_run_that_was_stopped_with_everything_goes_on_after_up(stack, smoke) -> None:
-    run_id = stack.airflow.trigger("smoke.corpus", {"version": "stopped", "source_version": "dev"})
-    stack.running("smoke.corpus", run_id, "extract")
-    assert stack.demo("down").returncode == 0
-    assert marked(stack.home.root) == []
-    assert stack.demo("up").returncode == 0
-    assert stack.finished("smoke.corpus", run_id)["state"] == "success"
-    same_as_undisturbed(stack, "stopped", CORPUS)
-
-
-def test_up_starts_anew_after_the_supervisor_was_killed(stack) -> None:
-    os.kill(supervisor(stack), signal.SIGKILL)
-    again = stack.demo("up")
-    assert again.returncode == 0, again.stderr
-    assert "that an earlier stack left behind" in again.stdout
-    assert stack.demo("status").returncode == 0
-
-
 def stage_process(stack, instance: str) -> psutil.Process | None:
     """Returns the process that runs the stage: Airflow's task runner, once it has started the training."""
     for process in marked(stack.home.root, "scheduler"):
