@@ -14,11 +14,90 @@ from tasks.errors import RecipeError
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
+class Toleration(Config):
+    """A Kubernetes toleration."""
+
+    key: str
+    operator: Literal["Exists", "Equal"] = "Exists"
+    value: str = ""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
+
+
+class PodPlace(Config):
+    """Where pods of one kind run and what they get; the same words for trainers and Dask workers."""
+
+    namespace: str = "default"
+    image: str = ""
+    """Image with this wheel, tag or digest included."""
+
+    template: str = ""
+    """Pod template file (YAML) that everything else here is laid over: volumes, security context, sidecars."""
+
+    conn_id: str = "kubernetes_default"
+    """Airflow connection of the cluster."""
+
+    node_selector: dict[str, str] = {}
+    tolerations: tuple[Toleration, ...] = ()
+    cpu: str = "4"
+    memory: str = "16Gi"
+    priority_class: str = ""
+    service_account: str = ""
+    """Service account with workload identity; its API token is not mounted."""
+
+    env: dict[str, str] = {}
+    """Plain settings only. Secrets come from `secrets` or workload identity."""
+
+    secrets: tuple[str, ...] = ()
+    """Kubernetes secrets whose entries become environment variables of the container."""
+
+
+class KubernetesPlace(PodPlace):
+    """The pods that GPU stages run in."""
+
+    gpus: int = 1
+    """Per pod."""
+
+    nodes: int = 1
+    """Pods of one training run; above 1 they run as one gang (JobSet)."""
+
+    runtime_class: str = ""
+    queue: str = ""
+    """Kueue local queue; empty: none."""
+
+    queue_s: int = 24 * 3600
+    """How long a pod may wait for its GPUs before the task gives up."""
+
+    max_restarts: int = 3
+    """How often a gang is started again before the task's own retries take over."""
+
+    grace_s: int = 120
+    """How long a pod may take to save a checkpoint after SIGTERM."""
+
+
+class DaskPods(PodPlace):
+    """A Dask cluster of its own for each DAG run, made by the Dask operator."""
+
+    cpu: str = "1"
+    memory: str = "4Gi"
+    """Of one worker: it spills to its disk at 60 %, pauses at 80 % and is restarted at 95 %."""
+
+    nthreads: int = 1
+    min_workers: int = 1
+    max_workers: int = 4
+    scheduler_cpu: str = "500m"
+    scheduler_memory: str = "2Gi"
+
+
 class DaskPlace(Config):
-    """A Dask cluster."""
+    """A Dask cluster: one that is there (`address`), or one per DAG run (`kubernetes`)."""
 
     address: str = "${SLUICE_DASK:-}"
     """Scheduler, such as tcp://host:8786; empty: no cluster."""
+
+    dashboard: str = ""
+    """Address of its status page for people, such as http://host:8787; empty: what the scheduler says."""
+
+    kubernetes: DaskPods | None = None
 
 
 class TrainPlace(Config):
@@ -31,43 +110,14 @@ class TrainPlace(Config):
     """Ranks per node."""
 
 
-class Toleration(Config):
-    """A Kubernetes toleration."""
-
-    key: str
-    operator: Literal["Exists", "Equal"] = "Exists"
-    value: str = ""
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
-
-
-class KubernetesPlace(Config):
-    """The pods that GPU stages run in."""
-
-    namespace: str = "default"
-    image: str = ""
-    """Trainer image with this wheel, tag or digest included."""
-
-    conn_id: str = "kubernetes_default"
-    node_selector: dict[str, str] = {}
-    tolerations: tuple[Toleration, ...] = ()
-    gpus: int = 1
-    cpu: str = "4"
-    memory: str = "16Gi"
-    priority_class: str = ""
-    runtime_class: str = ""
-    queue: str = ""
-    """Kueue local queue; empty: none."""
-
-    service_account: str = ""
-    env: dict[str, str] = {}
-    """Plain settings only. Secrets come from Kubernetes secrets or workload identity."""
-
-
 class Place(Config):
     """Where everything is."""
 
     store: str = "${SLUICE_STORE:-.sluice/store}"
     """Folder or fsspec URL of the artifacts."""
+
+    aws_conn_id: str = ""
+    """Airflow connection with the rights to an s3:// store; empty: what the AWS environment of the process gives."""
 
     mlflow: str = "${MLFLOW_TRACKING_URI:-}"
     """MLflow server; empty: nothing is tracked."""
