@@ -73,6 +73,9 @@ class KubernetesPlace(PodPlace):
     grace_s: int = 120
     """How long a pod may take to save a checkpoint after SIGTERM."""
 
+    node_silent_s: int = 300
+    """How long a node may be silent (its kubelet restarts) before its pods are given up and started elsewhere."""
+
 
 class DaskPods(PodPlace):
     """A Dask cluster of its own for each DAG run, made by the Dask operator."""
