@@ -1,0 +1,63 @@
+"""Which code runs where: the versions that decide the bytes of an artifact, compared between processes.
+
+Used by the engine before it hands work to a cluster. Two pyarrow versions write different Parquet bytes and two Sluice
+wheels different rows, so a cluster of other versions is refused and not tried.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from tasks.errors import SluiceError
+
+PACKAGES = ("python", "sluice", "dask", "distributed", "numpy", "pyarrow")
+"""What must be equal; of Python the first two numbers."""
+
+CODE = "sluice code"
+"""Key of the code's own digest: a wheel built twice from one version number may still differ."""
+
+Versions = Mapping[str, str | None]
+
+
+class VersionError(SluiceError):
+    """Processes that must run the same code do not."""
+
+
+def code_digest() -> str:
+    """Returns 12 hex digits over the sources of the installed `tasks` package."""
+    root = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def check_same(here: Versions, there: Mapping[str, Versions], cluster: str) -> None:
+    """Compares the versions of this process with those of others.
+
+    Args:
+        here: package to version, of this process.
+        there: the same of each other process, by a name a person can find it by.
+        cluster: what they belong to, for the message.
+
+    Raises:
+        VersionError: one differs; names the first process with both versions, and how many more differ.
+    """
+    wrong = [
+        f"{name} has {package} {_short(package, versions.get(package)) or 'not at all'}, "
+        f"this task has {_short(package, here.get(package))}"
+        for name, versions in there.items()
+        for package in (*PACKAGES, CODE)
+        if package in versions and _short(package, versions[package]) != _short(package, here.get(package))
+    ]
+    if wrong:
+        more = f" (and {len(wrong) - 1} more differences)" if wrong[1:] else ""
+        raise VersionError(
+            f"{cluster} runs other versions: {wrong[0]}{more}",
+            "start its scheduler and workers from the same image or wheel as Airflow, or empty [place.dask] address",
+        )
+
+
+def _short(package: str, version: str | None) -> str | None:
+    return ".".join(version.split(".")[:2]) if package == "python" and version else version

@@ -1,0 +1,43 @@
+"""Functions that the tests of the engine map over workers; workers import this module by name."""
+
+import os
+import time
+from pathlib import Path
+
+
+class Counted:
+    """Doubles numbers; notes in `folder` each process that it was unpickled in, and each call."""
+
+    def __init__(self, folder: Path, seconds: float = 0.0, ballast: int = 0) -> None:
+        self.folder = folder
+        self.seconds = seconds
+        self.ballast = bytes(ballast)
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        note(self.folder / "unpickled", str(os.getpid()))
+
+    def __call__(self, number: int) -> int:
+        note(self.folder / "called", str(number))
+        time.sleep(self.seconds)
+        return 2 * number
+
+
+def note(path: Path, line: str) -> None:
+    with path.open("a") as file:
+        file.write(f"{line}\n")
+
+
+def noted(path: Path) -> list[str]:
+    return path.read_text().split() if path.exists() else []
+
+
+def die(_: int) -> None:
+    os._exit(1)
+
+
+def fill(megabytes: int) -> int:
+    """Holds memory for a while."""
+    held = bytearray(megabytes << 20)
+    time.sleep(4)
+    return len(held) >> 20
