@@ -4,6 +4,7 @@ Used by the runner and by tests. Writes `.artifact.json` (exclusive create: of t
 bookkeeping of the run away.
 """
 
+import logging
 import os
 import platform
 import socket
@@ -17,10 +18,12 @@ from pathlib import Path
 
 from tasks.artifact import RECORD, Address, Artifact, InputRef, Record, content_of
 from tasks.config import Config
-from tasks.errors import InputError
+from tasks.errors import DriftError, InputError
 from tasks.part import PARTS
 from tasks.stage import SCRATCH, Output, Report
 from tasks.store import AlreadyPublished, Store
+
+log = logging.getLogger("sluice.commit")
 
 
 def commit(
@@ -36,6 +39,7 @@ def commit(
 
     Raises:
         InputError: there is nothing to commit, or too many rows were quarantined.
+        DriftError: a run with other settings or inputs has committed the address meanwhile.
     """
     if not output.committed:
         raise InputError(f"{output.address}: the stage {stage} made no part", "check that its inputs hold anything")
@@ -44,9 +48,21 @@ def commit(
     try:
         output.store.publish(f"{output.address.path}/{RECORD}", record.model_dump_json(indent=1).encode())
     except AlreadyPublished:
-        return Artifact.open_at(output.store, output.address)
+        return _first(output)
     _clear(output.store, output.address, record)
     return Artifact(output.store, output.address, record)
+
+
+def _first(output: Output) -> Artifact:
+    """Returns the artifact of the attempt that was faster; this one's result is the same by its fingerprint."""
+    artifact = Artifact.open_at(output.store, output.address)
+    if artifact.record.fingerprint != output.fingerprint:
+        raise DriftError(
+            f"{output.address} has been committed meanwhile by a run with other settings or inputs",
+            "give one of the two runs another version",
+        )
+    log.warning("[%s] another attempt has committed first; its result stands", output.address)
+    return artifact
 
 
 def _record(

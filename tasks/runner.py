@@ -18,6 +18,7 @@ from tasks.commit import commit
 from tasks.engine import open_engine
 from tasks.errors import SluiceError
 from tasks.place import filled
+from tasks.probe import probe
 from tasks.recipe import Recipe
 from tasks.stage import Output
 from tasks.store import Store
@@ -68,6 +69,7 @@ def run_stage(
         SluiceError: see `tasks.errors`; `.permanent` tells whether a retry could help.
     """
     store = open_store(recipe)
+    probe(store.root)
     context = tracking or TrackingContext(filled(recipe.place.mlflow), recipe.name)
     bound = bind(recipe, store, stage, version or recipe.version, source_version, member)
     existing = Artifact.find(store, bound.address)

@@ -10,15 +10,14 @@ import errno
 import hashlib
 import os
 import secrets
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
-import fsspec
-
-from tasks.errors import StoreError
+from tasks import remote
+from tasks.cache import cached
+from tasks.errors import SluiceError, StoreError
 
 _ASIDE = ".tmp"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -33,24 +32,22 @@ class Store:
     """A folder of artifacts, addressed by relative POSIX paths. Picklable: workers open it anew.
 
     Args:
-        root: a local folder or any fsspec URL (`file://`, `s3://bucket/prefix`, `memory://`, ...).
+        root: a local folder or an fsspec URL (`file://`, `s3://bucket/prefix`, `gs://`, `abfs://`, `hdfs://`).
+        brief: give up soon when the store does not answer.
+
+    Every method raises StoreError for what no retry can mend (full, no rights, no bucket) and TransientError when the
+    store did not answer, both with the address and the cause.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, brief: bool = False) -> None:
         self.root = root if "://" in root else os.path.abspath(os.path.expanduser(root))
-        self._connect()
+        self._fs, self._base = remote.connect(self.root, brief=brief)
+        protocol = remote.protocol_of(self.root)
+        self._is_local = protocol in {"file", "local"}
+        self._read_whole = remote.READ_WHOLE.get(protocol, {})
 
-    def _connect(self) -> None:
-        self._fs, base = fsspec.core.url_to_fs(self.root)
-        self._base = str(base).rstrip("/")
-        self._is_local = "file" in _protocols(self._fs)
-
-    def __getstate__(self) -> dict[str, str]:
-        return {"root": self.root}
-
-    def __setstate__(self, state: dict[str, str]) -> None:
-        self.root = state["root"]
-        self._connect()
+    def __reduce__(self) -> tuple[type["Store"], tuple[str]]:
+        return Store, (self.root,)
 
     def __repr__(self) -> str:
         return f"Store({self.root!r})"
@@ -61,28 +58,33 @@ class Store:
 
     def exists(self, path: str) -> bool:
         """Tells whether a file or folder stands at `path`."""
-        return bool(self._fs.exists(self._full(path)))
+        with self._explained(path):
+            return bool(self._fs.exists(self._full(path)))
 
     def size(self, path: str) -> int:
         """Returns the file's size in bytes; raises FileNotFoundError."""
-        return int(self._fs.size(self._full(path)))
+        with self._explained(path):
+            return int(self._fs.size(self._full(path)))
 
     def list(self, prefix: str, *, unfinished: bool = False) -> list[str]:
         """Returns all files below the folder `prefix`, sorted, as paths relative to the root.
 
         With `unfinished`, also what writers have written aside and, if they were killed, left behind.
         """
-        found = [str(path) for path in self._fs.find(self._full(prefix))] if self.exists(prefix) else []
+        found: list[str] = []
+        with self._explained(prefix), contextlib.suppress(FileNotFoundError):
+            found = [str(path) for path in self._fs.find(self._full(prefix))]
         return sorted(path[len(self._base) + 1 :] for path in found if unfinished or not path.endswith(_ASIDE))
 
     def open(self, path: str) -> BinaryIO:
         """Opens a file for reading bytes; raises FileNotFoundError."""
-        return cast(BinaryIO, self._fs.open(self._full(path), "rb"))
+        with self._explained(path):
+            return cast(BinaryIO, self._fs.open(self._full(path), "rb"))
 
     def read(self, path: str) -> bytes:
         """Returns a file's bytes; raises FileNotFoundError."""
-        with self.open(path) as file:
-            return file.read()
+        with self._explained(path):
+            return bytes(self._fs.cat_file(self._full(path), **self._read_whole))
 
     @contextlib.contextmanager
     def write(self, path: str) -> Iterator[BinaryIO]:
@@ -91,18 +93,19 @@ class Store:
         Raises:
             StoreError: the store is full or refuses; names the path and the remedy.
         """
-        with self._explained(path):
+        with self._explained(path, asking=False):
             if self._is_local:
                 with self._aside(path) as (file, aside):
                     yield file
                     _flush(file)
                     os.replace(aside, self._full(path))
-            else:
-                with tempfile.TemporaryFile() as spool:
-                    yield cast(BinaryIO, spool)
-                    spool.seek(0)
-                    with self._fs.open(self._full(path), "wb") as target:
-                        shutil.copyfileobj(spool, target, 1 << 20)
+                return
+            with tempfile.NamedTemporaryFile(prefix="sluice-") as spool:
+                yield cast(BinaryIO, spool)
+                spool.flush()
+                # As a whole: an open remote file would be completed, cut short, when an upload breaks.
+                with self._explained(path):
+                    self._fs.put_file(spool.name, self._full(path))
 
     def publish(self, path: str, data: bytes) -> None:
         """Creates `path` with `data`; of several writers exactly one succeeds.
@@ -113,7 +116,8 @@ class Store:
         """
         with self._explained(path):
             if not self._is_local:
-                self._create_object(path, data)
+                if not remote.create(self._fs, self._full(path), data):
+                    raise AlreadyPublished(path)
                 return
             with self._aside(path) as (file, aside):
                 file.write(data)
@@ -125,24 +129,21 @@ class Store:
 
     def remove(self, path: str) -> None:
         """Removes a file or a folder with all that is in it; nothing there is no error."""
-        with contextlib.suppress(FileNotFoundError):
+        with self._explained(path), contextlib.suppress(FileNotFoundError):
             self._fs.rm(self._full(path), recursive=True)
 
     def local(self, path: str) -> str:
         """Returns a local file with the content of `path`, for libraries that map memory.
 
-        On a remote store the file is fetched once into a cache folder of this machine.
+        On a remote store the file is fetched once into a cache folder of this machine (`tasks.cache`).
         """
+        full = self._full(path)
         if self._is_local:
-            return self._full(path)
-        name = hashlib.sha256(self.url(path).encode()).hexdigest()[:32]
-        cached = Path(tempfile.gettempdir()) / "sluice-cache" / f"{name}-{self.size(path)}"
-        if not cached.exists():
-            cached.parent.mkdir(parents=True, exist_ok=True)
-            aside = cached.with_suffix(f".{secrets.token_hex(4)}.tmp")
-            self._fs.get_file(self._full(path), str(aside))
-            os.replace(aside, cached)
-        return str(cached)
+            return full
+        with self._explained(path):
+            # Not the path alone: an artifact may have been deleted and made anew.
+            name = hashlib.sha256(f"{self.url(path)}|{self._fs.ukey(full)}".encode()).hexdigest()[:40]
+            return cached(name, self.size(path), lambda aside: self._fs.get_file(full, aside))
 
     def scratch(self, path: str) -> str:
         """Returns a local folder for work in progress on `path`; the same one after a restart on this machine."""
@@ -173,31 +174,30 @@ class Store:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(aside)
 
-    def _create_object(self, path: str, data: bytes) -> None:
-        try:
-            self._fs.pipe_file(self._full(path), data, mode="create")
-        except FileExistsError:
-            raise AlreadyPublished(path) from None
-
     @contextlib.contextmanager
-    def _explained(self, path: str) -> Iterator[None]:
+    def _explained(self, path: str, *, asking: bool = True) -> Iterator[None]:
+        """Turns what goes wrong with `path` into one line; `asking`: a server is being asked, errors may be its."""
         try:
             yield
-        except OSError as error:
-            if error.errno in _FULL:
-                raise StoreError(
-                    f"the store is full while writing {self.url(path)}", "free space and run again"
-                ) from error
-            if error.errno in _FORBIDDEN:
-                raise StoreError(
-                    f"no right to write {self.url(path)} ({error.strerror})",
-                    "grant it or set [place] store to another folder",
-                ) from error
+        except (SluiceError, AlreadyPublished):
             raise
+        except Exception as error:
+            meant = self._meaning(error, path, asking and not self._is_local)
+            if meant is None:
+                raise
+            raise meant from error
 
-
-def _protocols(fs: Any) -> tuple[str, ...]:
-    return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
+    def _meaning(self, error: Exception, path: str, asking: bool) -> SluiceError | None:
+        number = error.errno if isinstance(error, OSError) else None
+        if number in _FULL:
+            where = self.url(path) if self._is_local else tempfile.gettempdir()
+            return StoreError(f"the store is full while writing {where}", "free space and run again")
+        if number in _FORBIDDEN and self._is_local:
+            return StoreError(
+                f"no right to write {self.url(path)} ({os.strerror(number or 0)})",
+                "grant it or set [place] store to another folder",
+            )
+        return remote.meaning(error, self.url(path)) if asking else None
 
 
 def _flush(file: BinaryIO) -> None:

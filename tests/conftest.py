@@ -2,7 +2,7 @@
 
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from tasks.config import Config
 from tasks.engine import open_engine
 from tasks.stage import Inputs, Output
 from tasks.store import Store
+from tests.s3_server import S3Server
 
 SHARED_DATA = Path(os.environ.get("SLUICE_SHARED_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
 
@@ -25,8 +26,25 @@ def shared_data() -> Path:
     return SHARED_DATA
 
 
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """An S3 server on loopback, one for all tests."""
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[S3Server]:
+    """The S3 server, with an environment that leads to it, no faults, and a cache of the test's own."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SLUICE_CACHE", str(tmp_path / "cache"))
+    yield s3_server
+    s3_server.faults.calm()
+
+
 def run_stage_in(
-    folder: Path,
+    folder: Path | str,
     module: str,
     config: Config,
     inputs: dict[str, Artifact | list[Artifact]] | None = None,

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from tasks.artifact import RECORD, Address, Artifact
-from tasks.errors import ConservationError, InputError, StoreError
-from tasks.stage import Output
-from tasks.store import AlreadyPublished, Store
+from tasks.commit import commit
+from tasks.errors import ConservationError, DriftError, InputError, StoreError
+from tasks.stage import Output, Report
+from tasks.store import Store
 from tests.conftest import run_stage_in
+from tests.s3_server import S3Server
 from tests.tasks.toy_stage import ToyConfig
 
 TOY = "tests.tasks.toy_stage"
@@ -105,35 +107,6 @@ def test_unfinished_parts_of_other_settings_are_not_reused(tmp_path: Path) -> No
     assert not Output(store, Address("x/y", "dev"), "two").committed
 
 
-def test_of_two_writers_of_one_path_exactly_one_wins(tmp_path: Path) -> None:
-    store = Store(str(tmp_path))
-    store.publish("a/b.json", b"first")
-    with pytest.raises(AlreadyPublished):
-        store.publish("a/b.json", b"second")
-    assert store.read("a/b.json") == b"first"
-
-
-def test_publish_is_exclusive_on_an_object_store_too() -> None:
-    store = Store("memory://exclusive")
-    store.publish("a/b.json", b"first")
-    with pytest.raises(AlreadyPublished):
-        store.publish("a/b.json", b"second")
-
-
-def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
-    store = Store(str(tmp_path))
-
-    def fail_halfway() -> None:
-        with store.write("a/b.bin") as file:
-            file.write(b"half")
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail_halfway()
-    assert store.list("") == []
-    assert list((tmp_path / "a").iterdir()) == []
-
-
 def test_a_full_disk_is_one_line_with_a_remedy(tmp_path: Path) -> None:
     # A limit on the size of files stands for a full disk: the write fails in the kernel in the same way.
     program = (
@@ -156,6 +129,46 @@ def test_a_full_disk_is_one_line_with_a_remedy(tmp_path: Path) -> None:
     assert out.endswith("[]\n")
 
 
-def test_a_path_cannot_leave_the_store(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="stays inside the store"):
-        Store(str(tmp_path)).read("../secret")
+def finished(store: Store, fingerprint: str, text: bytes) -> Output:
+    output = Output(store, Address("x/y", "dev"), fingerprint)
+    with output.part(f"part-{text.decode()}", conserved=False) as part, part.file("a.txt") as file:
+        file.write(text)
+    return output
+
+
+def ended(output: Output) -> Artifact:
+    return commit(output, "toy", 1, ToyConfig(), [], Report())
+
+
+def test_of_two_attempts_that_finish_one_wins_and_the_other_says_so(
+    s3: S3Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store("s3://sluice/two-attempts")
+    first, second = finished(store, "same", b"one"), finished(store, "same", b"one")
+    won = ended(first)
+    assert "committed first" not in caplog.text
+    assert ended(second).record == won.record
+    assert "[x/y@dev] another attempt has committed first; its result stands" in caplog.text
+
+
+def test_an_attempt_with_other_settings_that_comes_second_is_refused(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    first = finished(store, "one", b"one")
+    second = Output(store, Address("x/y", "dev"), "two")
+    second.committed = first.committed
+    ended(first)
+    with pytest.raises(DriftError, match="committed meanwhile by a run with other settings"):
+        ended(second)
+
+
+def test_a_stage_gives_the_same_bytes_on_s3_while_a_third_of_its_requests_go_wrong(
+    s3: S3Server, tmp_path: Path
+) -> None:
+    here = run_stage_in(tmp_path, TOY, ToyConfig())
+    s3.faults.share = 0.3
+    there = run_stage_in("s3://sluice/faulty", TOY, ToyConfig(), workers=2)
+    assert s3.faults.told.total() > 10
+    s3.faults.calm()
+    assert there.record.content == here.record.content
+    assert not there.verify()
+    assert there.store.list("", unfinished=True) == here.store.list("", unfinished=True)

@@ -1,0 +1,197 @@
+"""An S3 server on loopback that can misbehave: moto, behind a layer that injects faults.
+
+In a test: `with S3Server() as s3: ...`. As a process of its own (for stacks of several processes):
+`python -m tests.s3_server --port 9000 --bucket sluice --faults 0.3`; GET /__faults tells what was injected.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+KINDS = ("503", "slow", "reset", "lost reply", "cut")
+"""What a random fault may be: refused, late, never seen by the server, done but not answered, answered in part."""
+
+SECRET = "planted-secret-8c1f5f0e"
+
+
+@dataclass
+class Rule:
+    """One scripted fault: the next `times` requests of `method` whose path matches `path`."""
+
+    kind: str
+    method: str = ".*"
+    path: str = ".*"
+    times: int = 1
+    delay_s: float = 0.5
+
+    def fits(self, environ: dict[str, Any]) -> bool:
+        return bool(
+            self.times > 0
+            and re.fullmatch(self.method, environ["REQUEST_METHOD"])
+            and re.search(self.path, environ["PATH_INFO"])
+        )
+
+
+class Faults:
+    """A WSGI application around `app` that breaks some answers."""
+
+    def __init__(self, app: Any, share: float = 0.0, seed: int = 0) -> None:
+        self.app = app
+        self.share = share
+        self.rules: list[Rule] = []
+        self.told: Counter[str] = Counter()
+        self.requests = 0
+        self._random = random.Random(seed)
+        self._lock = threading.Lock()
+
+    def calm(self) -> None:
+        """Ends all faults and forgets what was told of them."""
+        with self._lock:
+            self.rules, self.share = [], 0.0
+            self.told.clear()
+
+    def __call__(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+        if environ["PATH_INFO"] == "/__faults":
+            start("200 OK", [("Content-Type", "application/json")])
+            return [json.dumps({"requests": self.requests, "faults": dict(self.told)}).encode()]
+        kind, delay = self._pick(environ)
+        return self._answer(kind, delay, environ, start)
+
+    def _pick(self, environ: dict[str, Any]) -> tuple[str, float]:
+        with self._lock:
+            self.requests += 1
+            rule = next((rule for rule in self.rules if rule.fits(environ)), None)
+            if rule:
+                rule.times -= 1
+                kind, delay = rule.kind, rule.delay_s
+            elif self._random.random() < self.share:
+                kind, delay = self._random.choice(KINDS), 0.3
+            else:
+                return "", 0.0
+            self.told[kind] += 1
+            return kind, delay
+
+    def _answer(self, kind: str, delay: float, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+        if kind in _REFUSALS:
+            _drain(environ)
+            status, code, headers = _REFUSALS[kind]
+            start(status, [("Content-Type", "application/xml"), *headers])
+            return [f"<Error><Code>{code}</Code><Message>injected</Message></Error>".encode()]
+        if kind == "reset":
+            _hang_up(environ)
+        if kind == "slow":
+            time.sleep(delay)
+        if kind == "ignore condition":
+            environ.pop("HTTP_IF_NONE_MATCH", None)
+        if kind == "lost reply":
+            b"".join(self.app(environ, lambda *_: None))
+            _hang_up(environ)
+        if kind == "cut":
+            return _half(self.app(environ, start), environ)
+        return self.app(environ, start)
+
+
+_REFUSALS: dict[str, tuple[str, str, list[tuple[str, str]]]] = {
+    "503": ("503 Slow Down", "SlowDown", []),
+    "500": ("500 Internal Server Error", "InternalError", []),
+    "403": ("403 Forbidden", "AccessDenied", []),
+    "unknown key": ("403 Forbidden", "InvalidAccessKeyId", []),
+    "expired": ("400 Bad Request", "ExpiredToken", []),
+    "full": ("507 Insufficient Storage", "XMinioStorageFull", []),
+    "region": ("301 Moved Permanently", "PermanentRedirect", [("x-amz-bucket-region", "eu-west-1")]),
+}
+
+
+def _half(chunks: Iterable[bytes], environ: dict[str, Any]) -> Iterable[bytes]:
+    body = b"".join(chunks)
+    # One byte at least: the headers must be on their way before the line goes dead.
+    yield body[: max(1, len(body) // 2)]
+    _hang_up(environ)
+
+
+def _drain(environ: dict[str, Any]) -> None:
+    environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+
+
+def _hang_up(environ: dict[str, Any]) -> None:
+    environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+    raise ConnectionError("injected")
+
+
+class _Handler(WSGIRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log(self, *_: Any, **__: Any) -> None:
+        """Says nothing: faults would fill the screen."""
+
+
+class S3Server:
+    """The server in a thread of this process; `environment` is what a client needs to find it."""
+
+    def __init__(self, *, port: int = 0, share: float = 0.0, seed: int = 0, buckets: tuple[str, ...] = ("sluice",)):
+        self.faults = Faults(DomainDispatcherApplication(create_backend_app), share, seed)
+        self._server = make_server("127.0.0.1", port, self.faults, threaded=True, request_handler=_Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.buckets = buckets
+        self.environment = {
+            "AWS_ACCESS_KEY_ID": "sluice",
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL_S3": self.url,
+            # Not the files and the metadata service of whoever runs the tests.
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_CONFIG_FILE": os.devnull,
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        }
+
+    def __enter__(self) -> "S3Server":
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        share, self.faults.share = self.faults.share, 0.0
+        client = self.client()
+        for bucket in self.buckets:
+            client.create_bucket(Bucket=bucket)
+        self.faults.share = share
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def client(self) -> Any:
+        """Returns a boto3 client that bypasses nothing: faults hit it too."""
+        import boto3
+
+        return boto3.client(
+            "s3",
+            endpoint_url=self.url,
+            aws_access_key_id="sluice",
+            aws_secret_access_key=SECRET,
+            region_name="us-east-1",
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.s3_server")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--bucket", default="sluice")
+    parser.add_argument("--faults", type=float, default=0.0, help="share of requests that go wrong")
+    options = parser.parse_args()
+    with S3Server(port=options.port, share=options.faults, buckets=(options.bucket,)):
+        signal.sigwait({signal.SIGTERM, signal.SIGINT})
+
+
+if __name__ == "__main__":
+    main()
