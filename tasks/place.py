@@ -90,6 +90,12 @@ class DaskPods(PodPlace):
     scheduler_cpu: str = "500m"
     scheduler_memory: str = "2Gi"
 
+    service_type: Literal["ClusterIP", "LoadBalancer"] = "ClusterIP"
+    """How the scheduler is reached; "LoadBalancer" where Airflow runs outside the cluster."""
+
+    idle_s: int = 3600
+    """The operator deletes a cluster that has been idle for so long: a guard, should the teardown never run."""
+
 
 class DaskPlace(Config):
     """A Dask cluster: one that is there (`address`), or one per DAG run (`kubernetes`)."""
@@ -98,7 +104,8 @@ class DaskPlace(Config):
     """Scheduler, such as tcp://host:8786; empty: no cluster."""
 
     dashboard: str = ""
-    """Address of its status page for people, such as http://host:8787; empty: what the scheduler says."""
+    """Address of its status page for people, such as http://host:8787; empty: what the scheduler says. `{name}` and
+    `{namespace}` stand for a cluster made per DAG run."""
 
     kubernetes: DaskPods | None = None
 
