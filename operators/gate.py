@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
+from operators.aws import use_connection
 from operators.links import ArtifactLink, MlflowLink
 from operators.results import announce
 from operators.runs import fails_at_once, run_of
@@ -81,4 +82,5 @@ def read(recipe: Recipe, address: str, file: str) -> str:
     from tasks.artifact import Address, Artifact
     from tasks.runner import open_store
 
+    use_connection(recipe)
     return Artifact.open_at(open_store(recipe), Address.parse(address)).read(file).decode()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from operators.aws import use_connection
 from operators.runs import Run
 from tasks.catalogue import STAGES
 from tasks.recipe import Recipe
@@ -28,6 +29,7 @@ def committed(recipe: Recipe, stage: str, version: str, member: str = "") -> dic
     from tasks.artifact import Address, Artifact
     from tasks.runner import TRACKING, open_store
 
+    use_connection(recipe)
     kind = STAGES[stage].writes
     name = f"{recipe.name}/{kind}/{member}" if member else f"{recipe.name}/{kind}"
     artifact = Artifact.open_at(open_store(recipe), Address(name, version))

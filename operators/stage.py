@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import psutil
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
+from operators.aws import use_connection
 from operators.links import ArtifactLink, MlflowLink
 from operators.results import announce, result_of
 from operators.runs import fails_at_once, parent_key, run_of
@@ -55,6 +56,7 @@ class StageOperator(BaseOperator):  # type: ignore[misc]
         recipe = find_recipe(self.recipe)
         run = run_of(recipe, context)
         recipe = run.recipe(recipe)
+        use_connection(recipe)
         made = run_stage(
             recipe,
             self.stage,

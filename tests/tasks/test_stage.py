@@ -167,7 +167,7 @@ def test_a_stage_gives_the_same_bytes_on_s3_while_a_third_of_its_requests_go_wro
     here = run_stage_in(tmp_path, TOY, ToyConfig())
     s3.faults.share = 0.3
     there = run_stage_in("s3://sluice/faulty", TOY, ToyConfig(), workers=2)
-    assert s3.faults.told.total() > 10
+    assert s3.faults.told.total() > 3
     s3.faults.calm()
     assert there.record.content == here.record.content
     assert not there.verify()

@@ -1,0 +1,60 @@
+"""The rights to an S3 store, from an Airflow connection into the environment of the task's own process.
+
+Used by every operator before it opens the store of a recipe whose place names `aws_conn_id`. Stages know nothing of
+Airflow: they find credentials where every AWS client does, and so do the processes they start. Airflow forks one
+process per task, so nothing outlives the task; the values never reach a pod, an artifact or an XCom, and Airflow masks
+them in logs. Temporary credentials (an assumed role) end at some time: the store then raises a TransientError, and the
+next try takes fresh ones and resumes at the first missing part.
+"""
+
+import os
+from typing import Any
+
+from tasks.errors import RecipeError
+from tasks.recipe import Recipe
+
+_CLEARED = ("AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_PROFILE")
+"""Settings of another identity that the process may have inherited."""
+
+
+def use_connection(recipe: Recipe) -> None:
+    """Makes the connection of `[place] aws_conn_id` the AWS identity of this process; without one, does nothing.
+
+    Raises:
+        RecipeError: the connection does not exist or cannot be used.
+    """
+    conn_id = recipe.place.aws_conn_id
+    if not conn_id:
+        return
+    # Imported here: they bring boto3, which the DAG files must not.
+    from airflow.providers.amazon.aws.hooks.base_aws import AwsGenericHook
+    from airflow.sdk import BaseHook
+    from airflow.sdk.exceptions import AirflowException
+
+    try:
+        # The hook itself would go on without a connection, as whoever the machine happens to be.
+        BaseHook.get_connection(conn_id)
+        hook = AwsGenericHook(aws_conn_id=conn_id, client_type="s3")
+        settings = _settings(hook)
+    except AirflowException as error:
+        raise RecipeError(
+            f'the connection "{conn_id}" of {recipe.name} cannot be used ({" ".join(str(error).split())})',
+            "make it under Admin > Connections (type Amazon Web Services) or empty [place] aws_conn_id",
+        ) from None
+    for name in _CLEARED:
+        os.environ.pop(name, None)
+    os.environ.update({name: value for name, value in settings.items() if value})
+
+
+def _settings(hook: Any) -> dict[str, str | None]:
+    connection = hook.conn_config
+    settings = {
+        "AWS_DEFAULT_REGION": connection.region_name,
+        "AWS_ENDPOINT_URL_S3": connection.get_service_endpoint_url(service_name="s3"),
+    }
+    if not (connection.aws_access_key_id or connection.role_arn):
+        # The machine's own role, whose credentials every client refreshes by itself: no copy of them.
+        return settings
+    held = hook.get_credentials()
+    keys = {"AWS_ACCESS_KEY_ID": held.access_key, "AWS_SECRET_ACCESS_KEY": held.secret_key}
+    return {**settings, **keys, "AWS_SESSION_TOKEN": held.token}
