@@ -1,0 +1,31 @@
+"""The rendered folders of k8s/ and its other files, read once."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.k8s.render import render
+
+K8S = Path(__file__).parents[2] / "k8s"
+FOLDERS = ("base", "overlays/kind", "overlays/eks")
+TEMPLATES = tuple(sorted(path.name for path in (K8S / "pods").glob("*.yaml")))
+
+
+@pytest.fixture(scope="session")
+def rendered():
+    """A function of a folder below k8s/: its objects."""
+    made = {folder: render(K8S / folder) for folder in FOLDERS}
+    return made.__getitem__
+
+
+@pytest.fixture(scope="session")
+def templates():
+    """Pod templates by file name."""
+    return {name: yaml.safe_load((K8S / "pods" / name).read_text()) for name in TEMPLATES}
+
+
+@pytest.fixture(scope="session")
+def values():
+    """A function of a file name in k8s/helm: its values."""
+    return lambda name: yaml.safe_load((K8S / "helm" / name).read_text())

@@ -1,0 +1,50 @@
+"""The renderer of the tests: equal to Kustomize on k8s/, and it refuses what it does not know."""
+
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from tests.k8s.conftest import FOLDERS, K8S
+from tests.k8s.render import NotKnown, render
+
+
+def by_name(objects):
+    return {(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]): one for one in objects}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not on PATH: no Kustomize to compare with")
+def test_it_renders_what_kustomize_renders(folder, rendered):
+    real = subprocess.run(["kubectl", "kustomize", str(K8S / folder)], capture_output=True, text=True, check=True)
+    assert by_name(rendered(folder)) == by_name(yaml.safe_load_all(real.stdout))
+
+
+def write(folder, kustomization, **files):
+    for name, text in {"kustomization": kustomization, **files}.items():
+        (folder / f"{name}.yaml").write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("part", ["configMapGenerator", "components", "namePrefix", "commonLabels", "replacements"])
+def test_parts_of_kustomize_that_it_does_not_know_are_refused(tmp_path, part):
+    with pytest.raises(NotKnown, match=part):
+        render(write(tmp_path, f"resources: []\n{part}: []\n"))
+
+
+DEPLOYMENT = "kind: Deployment\napiVersion: apps/v1\nmetadata: {name: one}\nspec: {replicas: 1, list: [1, 2]}\n"
+
+
+def test_a_merged_list_of_a_built_in_kind_is_refused_because_kustomize_joins_it_by_keys(tmp_path):
+    change = "kind: Deployment\napiVersion: apps/v1\nmetadata: {name: one}\nspec: {list: [3]}\n"
+    folder = write(tmp_path, "resources: [one.yaml]\npatches: [{path: change.yaml}]\n", one=DEPLOYMENT, change=change)
+    with pytest.raises(NotKnown, match=r"spec\.list"):
+        render(folder)
+
+
+def test_a_patch_of_nothing_is_refused(tmp_path):
+    change = "kind: Deployment\napiVersion: apps/v1\nmetadata: {name: other}\nspec: {replicas: 2}\n"
+    folder = write(tmp_path, "resources: [one.yaml]\npatches: [{path: change.yaml}]\n", one=DEPLOYMENT, change=change)
+    with pytest.raises(NotKnown, match="other"):
+        render(folder)
