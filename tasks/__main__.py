@@ -9,12 +9,17 @@ import os
 import sys
 from typing import Any
 
+from tasks import pid1
 from tasks.catalogue import STAGES
 from tasks.errors import SluiceError
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one command; returns the exit status: 0 done, 2 a permanent error, 1 one that a retry may mend."""
+    """Runs one command; returns the exit status.
+
+    0 done; 2 a permanent error; 143 stopped on request, 137 killed for want of memory: both to be resumed; anything
+    else an error that a retry may mend. Operators read these from pods.
+    """
     options = _parser().parse_args(arguments)
     from tasks.runner import logging_to_stderr
 
@@ -23,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.run(options)
     except SluiceError as error:
         print(f"sluice: {error}", file=sys.stderr)
-        return 2 if error.permanent else 1
+        return error.exit_code
     return 0
 
 
@@ -74,20 +79,19 @@ def _override(text: str) -> tuple[str, Any]:
 
 
 def _run(options: argparse.Namespace) -> None:
+    from tasks.follow import follow_stage
     from tasks.place import filled
     from tasks.runner import run_stage
     from tasks.tracking import TrackingContext
+    from tasks.train.gang import node_of
 
     recipe = _recipe(options)
-    result = run_stage(
-        recipe,
-        options.stage,
-        version=options.version,
-        source_version=options.source_version,
-        member=options.member,
-        on_dask=options.dask,
-        tracking=TrackingContext(filled(recipe.place.mlflow), recipe.name, options.parent_key),
-    )
+    what = {"version": options.version, "source_version": options.source_version, "member": options.member}
+    if node_of():
+        follow_stage(recipe, options.stage, **what)
+        return
+    tracking = TrackingContext(filled(recipe.place.mlflow), recipe.name, options.parent_key)
+    result = run_stage(recipe, options.stage, **what, on_dask=options.dask, tracking=tracking)
     print(json.dumps({"address": result.address, "fingerprint": result.fingerprint, "content": result.content,
                       "skipped": result.skipped, "members": result.members, "rows": result.rows,
                       "metrics": result.metrics}))  # fmt: skip
@@ -137,5 +141,6 @@ def _sync(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
+    pid1.stand_in()
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     sys.exit(main())

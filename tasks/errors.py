@@ -13,6 +13,8 @@ class SluiceError(Exception):
     """
 
     permanent = True
+    exit_code = 2
+    """What the shell ends with; pod operators and failure policies go by it."""
 
     def __init__(self, cause: str, remedy: str = "") -> None:
         super().__init__(cause, remedy)
@@ -48,3 +50,16 @@ class TransientError(SluiceError):
     """A fault that a retry can mend: network, lost worker."""
 
     permanent = False
+    exit_code = 1
+
+
+class StoppedError(TransientError):
+    """The work was asked to stop and has saved what it had: started again, it goes on from there."""
+
+    exit_code = 143
+
+
+class KilledError(TransientError):
+    """A process of the work was killed (SIGKILL), most often for want of memory."""
+
+    exit_code = 137

@@ -4,6 +4,8 @@ Reads `arms`, `shards` and `plan`; the member's name says which arm and seed. Wr
 {arm, seed, kind, weights, steps, tokens, bpb {source: bits per byte of its held-out text}, target_bpb,
 loss_curve [[step, loss], ...]}. Read by decide.
 
+A canary trains on one node, whatever the place gives to training; it resumes as training does (`recovery`).
+
 Seeds are paired: with the same seed, every arm starts from the same weights and shuffles each source alike, so that
 arms differ by their mixture and not by their luck.
 """
@@ -25,6 +27,7 @@ from tasks.train.checkpoint import MODEL, name_of
 from tasks.train.config import TrainSpec
 from tasks.train.launch import train_local
 from tasks.train.metrics import FILE, read_metrics
+from tasks.train.recovery import Recovery
 from tasks.train.stage import make_spec
 
 VERSION = 1
@@ -77,11 +80,20 @@ def _spec(config: CanaryConfig, inputs: Inputs, output: Output, weights: dict[st
 
 
 def _train(spec: TrainSpec, output: Output) -> None:
+    recovery = Recovery(output, Path(spec.out), (), spec.run.keep_checkpoints)
+    recovery.restore()
+
     def follow(step: int, values: dict[str, float]) -> None:
         output.log_metrics(step, values)
         output.progress(step + 1, spec.run.steps, f"loss {values['loss']:.3f}" if "loss" in values else "step skipped")
+        if step % spec.run.checkpoint_every == 0:
+            recovery.push()
 
-    train_local(spec, follow)
+    try:
+        train_local(spec, follow)
+    except BaseException:
+        recovery.push()
+        raise
 
 
 def _measure(config: CanaryConfig, spec: TrainSpec, summary: dict[str, Any]) -> dict[str, float]:

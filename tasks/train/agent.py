@@ -3,13 +3,14 @@
 The command a stage runs on a laptop and a pod runs on a GPU node. It is torchrun with the exit codes put right:
 torchrun itself ends with 1 whatever happened. Here 0 is done, 2 a run that cannot work as configured, 137 a rank that
 was killed (out of memory, usually) more often than it may be restarted, 143 stopped on request after a checkpoint.
-Several nodes are described the way torchrun reads them: PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR, PET_MASTER_PORT.
+Several nodes are described the way torchrun reads them (see `gang`), and run without it (see `gang_agent`).
 
 A single rank has nobody to meet: it is supervised here without torchrun, which saves importing torch a second time
 (1.5 CPU-seconds, of 4 that a run of no length takes).
 """
 
 import argparse
+import logging
 import os
 import signal
 import subprocess
@@ -18,12 +19,12 @@ from functools import partial
 from pathlib import Path
 
 from tasks.train import leash
+from tasks.train.gang import Gang
 
 MAX_RESTARTS = 5
 """How often a crash is answered by starting all ranks again; then whoever started the agent decides."""
 FINAL = (0, 2, 143)
 """Exit codes of a rank after which nothing is to be restarted."""
-ONE_NODE = ("1", "1:1")
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # torchrun would say so at length; ranks set their own number
@@ -49,24 +50,31 @@ def main() -> int:
     arguments = parser.parse_args()
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    alone = arguments.nproc == 1 and os.environ.get("PET_NNODES", "1") in ONE_NODE
-    return run_alone(arguments.spec) if alone else run_ranks(arguments.spec, arguments.nproc)
+    if gang := Gang.from_environment():
+        from tasks.train.gang_agent import run_gang
+
+        where = f"[node {gang.node}]"
+        logging.basicConfig(level=logging.INFO, format=f"{where} %(levelname)s %(message)s", stream=sys.stderr)
+        return run_gang(arguments.spec, arguments.nproc, gang, MAX_RESTARTS, FINAL)
+    return run_alone(arguments.spec) if arguments.nproc == 1 else run_ranks(arguments.spec, arguments.nproc)
 
 
 def run_alone(spec: Path) -> int:
     """Runs one rank, again after a crash; returns the exit code that says what happened."""
     code = 1
+    stops: list[int] = []
     for _ in range(1 + MAX_RESTARTS):
         rank = subprocess.Popen([sys.executable, "-m", "tasks.train", "--spec", str(spec)])
-        signal.signal(signal.SIGTERM, partial(_pass_on, rank))
+        signal.signal(signal.SIGTERM, partial(_pass_on, rank, stops))
         code = rank.wait()
-        if code in FINAL:
+        if code in FINAL or stops:
             break
         print(f"the rank ended with {code}; it resumes from its newest checkpoint", file=sys.stderr, flush=True)
     return 128 - code if code < 0 else code
 
 
-def _pass_on(rank: "subprocess.Popen[bytes]", number: int, frame: object) -> None:
+def _pass_on(rank: "subprocess.Popen[bytes]", stops: list[int], number: int, frame: object) -> None:
+    stops.append(number)
     rank.send_signal(number)
 
 
@@ -76,8 +84,12 @@ def run_ranks(spec: Path, nproc: int) -> int:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    nodes = ["--standalone"] if os.environ.get("PET_NNODES", "1") in ONE_NODE else []
-    arguments = [*nodes, f"--nproc-per-node={nproc}", f"--max-restarts={MAX_RESTARTS}", "--monitor-interval=0.1"]
+    arguments = [
+        "--standalone",
+        f"--nproc-per-node={nproc}",
+        f"--max-restarts={MAX_RESTARTS}",
+        "--monitor-interval=0.1",
+    ]
     try:
         run.main([*arguments, "-m", "tasks.train", "--spec", str(spec)])
     except ChildFailedError as error:

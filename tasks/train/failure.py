@@ -1,7 +1,7 @@
 """How a rank tells the others why it failed: one small file per rank in the run's folder.
 
-Written by a rank that fails, read by a rank that torchrun starts again (a permanent failure is not tried a second time)
-and by whoever started the run (the cause, in one line).
+Written by a rank that fails, read by a rank that torchrun starts again (a permanent failure is not tried a second
+time), by the agents of a gang, who tell it to the other nodes, and by whoever started the run (the cause, in one line).
 """
 
 import contextlib
@@ -34,6 +34,11 @@ class Failure:
         """Whether a restart would fail in the same way."""
         return KINDS[self.kind].permanent
 
+    @property
+    def code(self) -> int:
+        """The exit code that says so."""
+        return KINDS[self.kind].exit_code
+
     def error(self) -> SluiceError:
         """Returns the error as whoever started the run may raise it."""
         return KINDS[self.kind](f"training: {self.cause}", self.remedy)
@@ -43,11 +48,16 @@ def note(folder: Path, rank: int, error: BaseException) -> Failure:
     """Writes down why this rank fails and returns it."""
     known = explained(error)
     failure = Failure(launch_id(), rank, type(known).__name__, known.cause, known.remedy)
-    aside = folder / f".failure-{rank}"
+    write(folder, failure)
+    return failure
+
+
+def write(folder: Path, failure: Failure) -> None:
+    """Puts a failure, of this node or another, into `folder`."""
+    aside = folder / f".failure-{failure.rank}"
     with contextlib.suppress(OSError):  # the disk may be what failed
         aside.write_text(json.dumps(asdict(failure)))
-        aside.rename(folder / f"failure-{rank}.json")
-    return failure
+        aside.rename(folder / f"failure-{failure.rank}.json")
 
 
 def explained(error: BaseException) -> SluiceError:

@@ -1,6 +1,6 @@
 """Runs a training spec on this machine and follows it.
 
-Used by the stage `train` and by the canaries. `training_command` is the command a GPU pod runs as well.
+Used by the stage `train`, there by every node of a gang, and by the canaries.
 """
 
 import contextlib
@@ -16,15 +16,16 @@ from pathlib import Path
 from typing import IO
 
 from tasks.config import canonical_json
-from tasks.errors import InputError, SluiceError, TransientError
+from tasks.errors import InputError, KilledError, SluiceError, StoppedError, TransientError
 from tasks.train import failure, leash
 from tasks.train.config import TrainSpec
+from tasks.train.gang import Gang
 from tasks.train.metrics import FILE, MetricsTail
 
 log = logging.getLogger(__name__)
 
 POLL_S = 0.2
-GRACE_S = 110.0
+GRACE_S = float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "100")) + 10
 """How long a run may take to save when the caller gives up on it: more than torchrun's own limit (see `agent`), less
 than the grace of a pod."""
 LOG = "train.log"
@@ -38,30 +39,36 @@ def training_command(spec_path: str, nproc: int) -> list[str]:
 
 
 def ranks_here() -> int:
-    """Returns how many ranks this place gives a run (SLUICE_NPROC, default 1): placement, not identity."""
-    return int(os.environ.get("SLUICE_NPROC", "1"))
+    """Returns how many ranks this place gives a run on each node: placement, not identity."""
+    return int(os.environ.get("PET_NPROC_PER_NODE") or os.environ.get("SLUICE_NPROC") or "1")
 
 
-def _ranks_for(spec: TrainSpec) -> int:
+def _ranks_for(spec: TrainSpec, nodes: int) -> int:
     """Returns how many of this place's ranks the run can use: each needs as many microbatches of a step as the others.
 
     The number of ranks is placement, so a small run (a canary) takes fewer of them instead of being refused.
     """
     microbatches = spec.run.batch_size // spec.run.microbatch
-    return max(ranks for ranks in range(1, ranks_here() + 1) if microbatches % ranks == 0)
+    if microbatches % nodes:
+        raise InputError(
+            f"{nodes} nodes cannot share {microbatches} microbatches a step",
+            "set [place.kubernetes] nodes to a divisor of train.batch_size / train.microbatch",
+        )
+    return max(ranks for ranks in range(1, ranks_here() + 1) if microbatches % (nodes * ranks) == 0)
 
 
-def train_local(spec: TrainSpec, on_metrics: OnMetrics, nproc: int | None = None) -> None:
+def train_local(spec: TrainSpec, on_metrics: OnMetrics, nproc: int | None = None, gang: Gang | None = None) -> None:
     """Trains `spec` to its last step in processes of their own, resuming what is in its `out` folder.
 
     The processes end with this one, however it ends. On an exception in here (a keyboard interrupt, an error of
     `on_metrics`) they are asked to save, then ended; so too on SIGTERM, if nobody else here listens for it, and this
-    process then exits with 143. Without that, PID 1 of a pod would not hear it at all.
+    process then exits with 143.
 
     Args:
         spec: the run.
-        on_metrics: called with (step, numbers) for every step, in order, within a second of it.
-        nproc: ranks; None takes what the place gives.
+        on_metrics: called with (step, numbers) for every step, in order, within a second of it; on node 0 only.
+        nproc: ranks on this node; None takes what the place gives.
+        gang: this node among others that train the same spec; None: it is the only one.
 
     Raises:
         SluiceError: in one line why the run failed; a TransientError where a retry may get further.
@@ -73,12 +80,15 @@ def train_local(spec: TrainSpec, on_metrics: OnMetrics, nproc: int | None = None
     path.write_text(canonical_json(spec) + "\n")
     tail = MetricsTail(out / FILE)
     with (out / LOG).open("ab") as output, _sigterm_exits():
-        code = _follow(training_command(str(path), nproc or _ranks_for(spec)), output, tail, on_metrics)
+        command = training_command(str(path), nproc or _ranks_for(spec, gang.nodes if gang else 1))
+        code = _follow(command, _environment(gang), output, tail, on_metrics)
     if code:
         raise explain(code, out)
 
 
-def _follow(command: list[str], output: IO[bytes], tail: MetricsTail, on_metrics: OnMetrics) -> int:
+def _follow(
+    command: list[str], environment: dict[str, str], output: IO[bytes], tail: MetricsTail, on_metrics: OnMetrics
+) -> int:
     """Runs `command`, passing its metrics on; returns the exit code."""
     process = subprocess.Popen(
         command,
@@ -86,7 +96,7 @@ def _follow(command: list[str], output: IO[bytes], tail: MetricsTail, on_metrics
         stdout=output,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        env=_environment(),
+        env=environment,
     )
     try:
         running = True
@@ -101,10 +111,12 @@ def _follow(command: list[str], output: IO[bytes], tail: MetricsTail, on_metrics
     return 128 - process.returncode if process.returncode < 0 else process.returncode
 
 
-def _environment() -> dict[str, str]:
-    """Returns our environment, with a leash and with this very code first on the path."""
+def _environment(gang: Gang | None) -> dict[str, str]:
+    """Returns our environment, with a leash, the gang, and this very code first on the path."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
     path = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, leash.LEASH: "stdin", "PYTHONPATH": os.pathsep.join(path)}
+    around = gang.environment() if gang else {}
+    return {**ours, **around, leash.LEASH: "stdin", "PYTHONPATH": os.pathsep.join(path)}
 
 
 @contextlib.contextmanager
@@ -148,9 +160,9 @@ def explain(code: int, out: Path) -> SluiceError:
     if code == 2:
         return InputError(f"training was refused: {last_lines(out / LOG)}", f"the log is {out / LOG}")
     if code == 143:
-        return TransientError("training was stopped on request and has saved a checkpoint", "run it again to go on")
+        return StoppedError("training was stopped on request and has saved a checkpoint", "run it again to go on")
     if code == 137:
-        return TransientError(
+        return KilledError(
             "a training rank was killed (SIGKILL), most often for want of memory",
             "run it again to resume; if it recurs give it more memory or lower train.microbatch",
         )

@@ -5,6 +5,7 @@ folder `checkpoints/`, `metrics.jsonl` and `skipped.jsonl` (rank 0 alone). Start
 checkpoint that verifies and, on a CPU, ends with the bytes an uninterrupted run ends with.
 """
 
+import json
 import logging
 import signal
 import time
@@ -173,19 +174,29 @@ class Trainer:
         return {"config": self.run.model_dump(mode="json"), "weights": self.spec.weights, "plan": self.batches.identity}
 
     def _resume(self) -> None:
-        found = checkpoint.newest_good(self.out / "checkpoints")
-        self.ranks.barrier()
-        if found is None:
-            return
-        if found.state["run"] != self._identity():
+        """Takes up what rank 0 has; the disks of the other nodes may hold nothing, or something else."""
+        found = checkpoint.newest_good(self.out / "checkpoints") if self.ranks.rank == 0 else None
+        told = json.loads(self.ranks.tell(json.dumps([self._identity(), found and found.state])))
+        if told[0] != self._identity():
+            raise InputError(
+                f"rank {self.ranks.rank} has other settings or inputs than rank 0",
+                "start all nodes with the same recipe and version",
+            )
+        state = told[1]
+        if state and state["run"] != self._identity():
             raise InputError(
                 f"{self.out} holds checkpoints of another run",
                 "give this run an empty folder, or delete that one",
             )
-        self.model.load_state_dict(found.model)
-        self.optimizer.load(found.optimizer, found.state["steps_taken"])
-        self.step, self.tokens, self.guard = found.step, found.state["tokens"], Guard(**found.state["guard"])
-        log.info("resumed at step %d of %d", self.step, self.run.steps)
+        if found:
+            self.model.load_state_dict(found.model)
+            self.optimizer.load(found.optimizer, found.state["steps_taken"])
+        self.ranks.copy(self.model.state_dict().values())
+        self.ranks.copy(self.optimizer.state().values())
+        if state:
+            self.optimizer.steps_taken = state["steps_taken"]
+            self.step, self.tokens, self.guard = state["step"], state["tokens"], Guard(**state["guard"])
+            log.info("resumed at step %d of %d", self.step, self.run.steps)
 
 
 def _flat_gradient(model: Transformer) -> Tensor:

@@ -6,14 +6,17 @@ give the same bits, and more ranks stay within rounding of them (gloo and NCCL c
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
+ATTEMPT = "SLUICE_ATTEMPT"
+"""Set for the ranks of several nodes: which attempt this is. They meet in the store of node 0's agent."""
 TIMEOUT = timedelta(seconds=120)
 """A collective that takes longer is taken for hung and ends the rank; the agent then restarts all of them."""
 
@@ -42,8 +45,19 @@ class Ranks:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         if self.world > 1:
-            dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo", timeout=TIMEOUT)
+            self._meet("nccl" if self.device.type == "cuda" else "gloo")
         return self
+
+    def _meet(self, backend: str) -> None:
+        attempt = os.environ.get(ATTEMPT)
+        if attempt is None:
+            dist.init_process_group(backend, timeout=TIMEOUT)
+            return
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        held = TCPStore(address, port, is_master=False, timeout=TIMEOUT, wait_for_workers=False)
+        # Keys of the attempt before name ranks that are gone.
+        store = PrefixStore(f"attempt-{attempt}", held)
+        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=TIMEOUT)
 
     def __exit__(self, *exc: object) -> None:
         """Leaves the group; not after an error, when the other ranks may be past answering."""
@@ -55,6 +69,24 @@ class Ranks:
         if self.world > 1:
             for tensor in tensors:
                 dist.all_reduce(tensor)
+
+    def tell(self, text: str) -> str:
+        """Returns what rank 0 says, on every rank."""
+        if self.world == 1:
+            return text
+        said = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).to(self.device)
+        size = torch.tensor([len(said)], device=self.device)
+        dist.broadcast(size, 0)
+        if self.rank:
+            said = torch.empty(int(size), dtype=torch.uint8, device=self.device)
+        dist.broadcast(said, 0)
+        return bytes(said.tolist()).decode()
+
+    def copy(self, tensors: Iterable[Tensor]) -> None:
+        """Gives every rank the tensors of rank 0, in place."""
+        if self.world > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
 
     def barrier(self) -> None:
         """Returns when every rank has come here."""

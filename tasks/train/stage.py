@@ -3,13 +3,15 @@
 Reads the token shards, the pack plan and the mixture (without one, sources weigh as many tokens as they have). Writes
 for every milestone `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` and the steps
 that led to it (`milestones`), then `model.json` (architecture), `run.json` (what trace needs to know which step read
-what) and `loss.parquet`. Training happens in
-processes of its own (`launch`), in the scratch folder: a killed stage resumes there from the newest checkpoint that
-verifies, and ends with the same bytes.
+what) and `loss.parquet`. Training happens in processes of its own (`launch`), in the scratch folder: a killed stage
+resumes from the newest checkpoint that verifies, there or in the store (`recovery`), and ends with the same bytes.
+
+On several nodes (`gang`) every node starts this stage; node 0 runs it, the others `join` it and write nothing.
 """
 
 import json
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +25,13 @@ from tasks.stage import Inputs, Output, Report
 from tasks.tokens.mixture import resolved
 from tasks.tokens.plan import Plan
 from tasks.tokens.shard import ShardSet
-from tasks.train import milestones
 from tasks.train.config import TrainConfig, TrainSpec
 from tasks.train.figure import loss_curve
+from tasks.train.gang import Gang
 from tasks.train.launch import train_local
 from tasks.train.metrics import DETERMINISTIC, FILE, read_metrics
 from tasks.train.model_file import describe
+from tasks.train.recovery import Recovery
 
 VERSION = 1
 
@@ -49,21 +52,37 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     """Trains the recipe's model; see the module's description."""
     scratch = Path(output.scratch)
     spec = make_spec(config, inputs, scratch)
-    milestones.restore(output, scratch)
+    recovery = Recovery(output, scratch, config.milestone_steps, config.keep_checkpoints)
+    recovery.restore()
 
     def follow(step: int, values: dict[str, float]) -> None:
         output.log_metrics(step, values)
         output.progress(step + 1, config.steps, _note(values))
         # A line of step n is written after the checkpoints up to n.
-        milestones.publish(output, scratch, config.milestone_steps, step)
+        if step % config.checkpoint_every == 0 or step in config.milestone_steps:
+            recovery.publish(step)
 
-    train_local(spec, follow)
-    milestones.publish(output, scratch, config.milestone_steps, config.steps)
+    try:
+        train_local(spec, follow, gang=Gang.from_environment())
+    except BaseException:
+        recovery.push()  # asked to stop, most often: the run has saved, and goes on from here on another machine
+        raise
+    recovery.publish(config.steps)
     metrics = read_metrics(scratch / FILE)
     if "model" not in output.committed:
         _describe(output, spec, metrics)
     output.log_figure("loss.png", loss_curve(metrics))
     return _report(metrics, config)
+
+
+def join(config: TrainConfig, inputs: Inputs) -> None:
+    """Trains as one of the nodes other than 0: the same inputs, ranks of the same run, nothing written.
+
+    Raises:
+        SluiceError: as on node 0, which tells the same in its own words.
+    """
+    with tempfile.TemporaryDirectory(prefix="sluice-node-") as folder:
+        train_local(make_spec(config, inputs, Path(folder)), lambda step, values: None, gang=Gang.from_environment())
 
 
 def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path) -> TrainSpec:

@@ -1,0 +1,80 @@
+"""Pods as processes: the shell's command as PID 1 of a pod would run it, alone or as the nodes of a gang."""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from tasks.artifact import Address, Artifact
+from tasks.commit import commit
+from tasks.config import Config
+from tasks.recipe import Recipe
+from tasks.stage import Output, Report
+from tasks.store import Store
+from tasks.train.config import TrainConfig
+from tests.corpora import Made
+
+QUIET = {"MLFLOW_TRACKING_URI": "", "OMP_NUM_THREADS": "1", "SLUICE_NPROC": "1"}
+
+
+def recipe_of(store: Path, train: TrainConfig) -> Recipe:
+    """A recipe whose artifacts are those of the test's store; nothing but its training is run."""
+    place = {"store": str(store), "mlflow": ""}
+    crawl = {"seeds": ["http://nowhere.localhost/"], "allow_loopback": True}
+    return Recipe.model_validate({"name": "test", "crawl": crawl, "canary": {}, "train": train, "place": place})
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def pod(recipe: Recipe, stage: str = "train", *more: str, **environment: str) -> "subprocess.Popen[str]":
+    """Starts `python -m tasks <stage>` with SIGTERM ignored, as the kernel does for PID 1."""
+    return subprocess.Popen(
+        [sys.executable, "-u", "-m", "tasks", stage, "--recipe", recipe.text, *more],
+        env={**os.environ, **QUIET, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
+    )
+
+
+def gang(recipe: Recipe, nodes: int = 2, **environment: str) -> "list[subprocess.Popen[str]]":
+    """Starts every node of a gang on this machine."""
+    place = {"PET_NNODES": str(nodes), "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(free_port())}
+    place |= {"PET_NPROC_PER_NODE": "1", **environment}
+    return [pod(recipe, PET_NODE_RANK=str(node), **place) for node in range(nodes)]
+
+
+def ended(pods: "list[subprocess.Popen[str]]", seconds: float = 90) -> list[tuple[int, str]]:
+    """Waits for processes to end; returns the exit code and what each has printed."""
+    said = [one.communicate(timeout=seconds)[0] for one in pods]
+    return [(one.returncode, text) for one, text in zip(pods, said, strict=True)]
+
+
+def store_with(made: Made, folder: Path, weights: dict[str, float]) -> Path:
+    """Returns a store that holds what training reads, the mixture `weights` included."""
+    shutil.copytree(made.shards.store.root, folder)
+    mixture = Output(Store(str(folder)), Address("test/mixture", "dev"), "by-hand")
+    with mixture.part("mixture", conserved=False) as part, part.file("mixture.json") as file:
+        file.write(json.dumps({"weights": weights}).encode())
+    commit(mixture, "by hand", 1, Config(), [], Report())
+    return folder
+
+
+def trained_in(store: Path) -> Artifact | None:
+    """Returns the checkpoint artifact of the store, if there is one."""
+    return Artifact.find(Store(str(store)), Address("test/checkpoint", "dev"))
+
+
+def contents(artifact: Artifact) -> dict[str, str]:
+    """Returns the sha256 of every file of an artifact."""
+    return {path: hashlib.sha256(artifact.read(path)).hexdigest() for path in artifact.files()}
