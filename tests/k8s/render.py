@@ -3,8 +3,8 @@
 Reads kustomization.yaml and what it names; returns the objects. Used by the tests of k8s/, which thus need no kubectl;
 where kubectl is present one test holds this against the real Kustomize.
 
-Known: resources, namespace, labels (metadata only), images, and patches in two forms: a list of JSON 6902 operations with
-a target, and an object that is merged into the one of its name. A merged patch may hold lists only where Kustomize
+Known: resources, namespace, labels (metadata only), images, and patches in two forms: a list of JSON 6902 operations
+with a target, and an object that is merged into the one of its name. A merged patch may hold lists only where Kustomize
 replaces them (custom resources): for built-in kinds it joins lists by keys, which is not done here.
 """
 

@@ -1,0 +1,131 @@
+"""Who may reach whom: the crawler no private address, the trainer nothing but store, MLflow and gang, Dask its own."""
+
+import pytest
+
+from tests.k8s.network import Network, Pod
+
+OVERLAYS = ("base", "overlays/kind", "overlays/eks")
+
+
+def task(**labels):
+    return Pod("sluice", tuple({"tier": "airflow", "component": "worker", "release": "airflow", **labels}.items()))
+
+
+def airflow(component):
+    return Pod("sluice", (("tier", "airflow"), ("component", component), ("release", "airflow")))
+
+
+CRAWLER = task(task_id="fetch", dag_id="web.crawl")
+EXTRACT = task(task_id="extract", dag_id="web.corpus")
+MLFLOW = Pod("sluice", (("component", "mlflow"),))
+STORE = Pod("sluice", (("component", "store"),))
+TRAINER = Pod("sluice-work", (("sluice/stage", "train"),))
+RANK = Pod("sluice-work", (("jobset.sigs.k8s.io/jobset-name", "demo-train"),))
+DASK = (("dask.org/cluster-name", "demo"),)
+WORKER = Pod("sluice-work", (*DASK, ("dask.org/component", "worker")))
+SCHEDULER = Pod("sluice-work", (*DASK, ("dask.org/component", "scheduler")))
+OPERATOR = Pod("sluice-work", (("app.kubernetes.io/name", "dask-kubernetes-operator"),))
+DNS = Pod("kube-system", (("k8s-app", "kube-dns"),))
+STRANGER = Pod("default", (("app", "shop"),))
+
+PUBLIC = ["93.184.215.14", "2606:2800:21f:cb07:6820:80da:af6b:8b2c"]
+PRIVATE = [
+    *("10.1.2.3", "172.16.0.1", "172.31.255.254", "192.168.1.1", "127.0.0.1", "0.0.0.0"),
+    # The cloud's metadata service, carrier-grade NAT, benchmark, multicast and reserved ranges.
+    *("169.254.169.254", "169.254.170.23", "100.64.0.1", "198.18.0.1", "192.0.0.8", "224.0.0.1", "255.255.255.255"),
+    *("::1", "fd00:ec2::254", "fe80::1", "fc00::1", "ff02::1", "::ffff:10.0.0.1", "64:ff9b::a00:1"),
+]
+
+
+@pytest.fixture(params=OVERLAYS)
+def network(request, rendered):
+    return Network(rendered(request.param))
+
+
+def reached(network, pod, addresses, ports=(80, 443, 6443)):
+    return [(address, port) for address in addresses for port in ports if network.lets(pod, address, port)]
+
+
+def test_the_crawler_reaches_the_public_web_and_no_other_task_does(network):
+    assert reached(network, CRAWLER, PUBLIC) == [(address, port) for address in PUBLIC for port in (80, 443)]
+    assert reached(network, EXTRACT, PUBLIC) == []
+
+
+def test_the_crawler_reaches_no_private_address(network):
+    assert reached(network, CRAWLER, PRIVATE) == []
+
+
+def test_on_eks_the_crawler_reaches_the_endpoint_of_the_store_and_nothing_beside_it(rendered):
+    network = Network(rendered("overlays/eks"))
+    assert network.lets(CRAWLER, "10.0.250.7", 443)
+    assert not network.lets(CRAWLER, "10.0.250.7", 80)
+    assert not network.lets(CRAWLER, "10.0.249.7", 443)
+
+
+@pytest.mark.parametrize("pod", [TRAINER, RANK, WORKER, SCHEDULER], ids=["trainer", "rank", "worker", "scheduler"])
+def test_trainers_and_dask_reach_no_address_outside(network, pod):
+    assert reached(network, pod, [*PUBLIC, *PRIVATE]) == []
+
+
+def test_on_eks_a_trainer_reaches_the_endpoint_of_the_store(rendered):
+    assert Network(rendered("overlays/eks")).lets(TRAINER, "10.0.250.7", 443)
+
+
+def test_on_kind_all_that_read_artifacts_reach_the_store_and_strangers_do_not(rendered):
+    network = Network(rendered("overlays/kind"))
+    readers = [TRAINER, RANK, WORKER, CRAWLER, EXTRACT, MLFLOW, airflow("scheduler"), airflow("api-server")]
+    assert all(network.lets(pod, STORE, 4566) for pod in readers)
+    assert not network.lets(STRANGER, STORE, 4566)
+
+
+def test_everybody_asks_dns_and_trainers_reach_mlflow(network):
+    assert all(network.lets(pod, DNS, 53, "UDP") for pod in (TRAINER, RANK, WORKER, CRAWLER, EXTRACT, MLFLOW))
+    assert all(network.lets(pod, MLFLOW, 5000) for pod in (TRAINER, RANK, WORKER, EXTRACT))
+    assert not network.lets(STRANGER, MLFLOW, 5000)
+
+
+def test_ranks_reach_ranks_and_nobody_else_reaches_them(network):
+    assert network.lets(RANK, RANK, 29500)
+    assert network.lets(RANK, RANK, 45123)
+    assert not any(network.lets(pod, RANK, 29500) for pod in (TRAINER, WORKER, EXTRACT, STRANGER, MLFLOW))
+    assert not any(network.lets(RANK, pod, 8786) for pod in (SCHEDULER, EXTRACT, TRAINER))
+
+
+def test_a_dask_scheduler_takes_work_from_task_pods_and_its_workers_only(network):
+    assert network.lets(EXTRACT, SCHEDULER, 8786)
+    assert network.lets(WORKER, SCHEDULER, 8786)
+    assert network.lets(SCHEDULER, WORKER, 40001)
+    assert network.lets(OPERATOR, SCHEDULER, 8787)
+    assert not any(network.lets(pod, SCHEDULER, 8786) for pod in (TRAINER, RANK, STRANGER, airflow("triggerer")))
+    assert not network.lets(EXTRACT, WORKER, 40001)
+
+
+def test_task_pods_reach_airflow_and_not_its_database(rendered):
+    network = Network(rendered("overlays/kind"))
+    database = Pod("sluice", (("component", "postgres"),))
+    assert network.lets(EXTRACT, airflow("api-server"), 8080)
+    assert network.lets(CRAWLER, airflow("api-server"), 8080)
+    assert not network.lets(EXTRACT, database, 5432)
+    assert not network.lets(TRAINER, airflow("api-server"), 8080)
+
+
+@pytest.mark.parametrize("component", ["scheduler", "triggerer", "api-server", "dag-processor"])
+def test_airflow_and_mlflow_reach_the_database_inside_kind_and_outside_on_eks(component, rendered):
+    database = Pod("sluice", (("component", "postgres"),))
+    for pod in (airflow(component), MLFLOW, airflow("run-airflow-migrations")):
+        assert Network(rendered("overlays/kind")).lets(pod, database, 5432)
+        assert Network(rendered("overlays/eks")).lets(pod, "10.0.30.4", 5432)
+
+
+@pytest.mark.parametrize("component", ["scheduler", "worker", "triggerer", "api-server"])
+def test_those_that_hold_a_token_reach_the_kubernetes_api(component, rendered):
+    assert Network(rendered("overlays/eks")).lets(airflow(component), "10.0.12.9", 443)
+    assert Network(rendered("overlays/kind")).lets(airflow(component), "172.18.0.2", 6443)
+    assert not Network(rendered("overlays/eks")).lets(airflow("dag-processor"), "10.0.12.9", 443)
+
+
+def test_metrics_go_to_statsd_and_from_there_to_the_monitoring_only(network):
+    statsd, prometheus = airflow("statsd"), Pod("monitoring", (("app", "prometheus"),))
+    assert network.lets(airflow("scheduler"), statsd, 9125, "UDP")
+    assert network.lets(prometheus, statsd, 9102)
+    assert not network.lets(STRANGER, statsd, 9102)
