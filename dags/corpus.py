@@ -11,9 +11,10 @@ Documents are never changed or dropped before `consolidate`: `annotate` and `ded
 threshold costs one join and not a new run.
 """
 
-from airflow.sdk import DAG, chain
+from airflow.sdk import DAG
 
 from operators.assets import asset
+from operators.dask_cluster import on_cluster
 from operators.dask_stage import DaskStageOperator
 from operators.forms import dag_settings
 from operators.recipes import recipes_for
@@ -31,4 +32,4 @@ for recipe in recipes_for("corpus"):
             pool="dask",
             outlets=[asset(recipe.name, "documents")],
         )
-        chain(*work, documents)
+        on_cluster(recipe, [*work, documents])

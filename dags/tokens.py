@@ -13,6 +13,7 @@ Another sequence length rewrites the plan, never the tokens.
 from airflow.sdk import DAG
 
 from operators.assets import asset
+from operators.dask_cluster import on_cluster
 from operators.dask_stage import DaskStageOperator
 from operators.forms import dag_settings
 from operators.recipes import recipes_for
@@ -27,4 +28,4 @@ for recipe in recipes_for("tokens"):
         pack = DaskStageOperator(
             task_id="pack", recipe=recipe.name, stage="pack", pool="dask", outlets=[asset(recipe.name, "tokens")]
         )
-        tokenizer >> encode >> pack
+        on_cluster(recipe, [tokenizer, encode, pack])

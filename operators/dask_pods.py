@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.errors import RecipeError
-from tasks.place import DaskPods
+from tasks.place import DaskPods, filled
 from tasks.recipe import Recipe
 
 Object = dict[str, Any]
@@ -100,7 +100,7 @@ def _scheduler(pods: DaskPods) -> Object:
     healthy = {"path": "/health", "port": STATUS}
     return {
         "name": "scheduler",
-        "image": pods.image,
+        "image": filled(pods.image),
         "command": ["python", "-m", "dask", "scheduler", *listen],
         "ports": [{"name": COMM, "containerPort": SCHEDULER_PORT}, {"name": STATUS, "containerPort": STATUS_PORT}],
         "env": _env(pods.env),
@@ -120,7 +120,7 @@ def _worker(pods: DaskPods) -> Object:
     command += ["--death-timeout", "60"]
     return {
         "name": "worker",
-        "image": pods.image,
+        "image": filled(pods.image),
         "command": command,
         "ports": [{"name": STATUS, "containerPort": WORKER_STATUS_PORT}],
         "env": _env(pods.env),

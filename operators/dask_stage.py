@@ -1,14 +1,76 @@
 """DaskStageOperator: the same stage, its parts mapped over the Dask cluster of the recipe's place.
 
-Used for the part-wise stages of `corpus` and `tokens`. Where `[place.dask]` names no cluster the parts run in
-processes of the worker, so one DAG file serves laptop and cluster.
+Used for the part-wise stages of `corpus` and `tokens`. The cluster is one that is there (`[place.dask] address`) or the
+one of this DAG run (`[place.dask.kubernetes]`). Where the place names neither, the parts run in processes of the
+worker, so one DAG file serves laptop and cluster.
 """
 
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from airflow.sdk import BaseOperatorLink
+
+from operators.dask_cluster import dashboard, ensure
+from operators.links import DaskLink
 from operators.stage import StageOperator
+from tasks.errors import SluiceError
+from tasks.place import filled
+from tasks.recipe import Recipe, find_recipe
+
+ADDRESS = "SLUICE_DASK"
+"""Environment variable that `[place.dask] address` takes its value from, unless the recipe says otherwise."""
 
 
 class DaskStageOperator(StageOperator):
     """Runs a stage here and its parts on Dask."""
 
+    operator_extra_links: ClassVar[Sequence[BaseOperatorLink]] = (*StageOperator.operator_extra_links, DaskLink())
     ui_color = "#f3e7d3"
     on_dask = True
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.dashboard = ""
+
+    def run(self, context: Any) -> dict[str, Any]:
+        """Runs the stage on the cluster; the button to its status page is there while it runs."""
+        recipe = find_recipe(self.recipe)
+        if recipe.place.dask.kubernetes is None:
+            self._show(context, _status_page(recipe))
+            return super().run(context)
+        cluster = ensure(recipe, context)
+        self._show(context, dashboard(recipe, cluster))
+        with _environment(ADDRESS, cluster["address"]):
+            return super().run(context)
+
+    def _show(self, context: Any, page: str) -> None:
+        self.dashboard = page
+        if page:
+            context["ti"].xcom_push(key=DaskLink().xcom_key, value=page)
+
+
+def _status_page(recipe: Recipe) -> str:
+    from tasks.engine import dashboard_of
+
+    address, told = filled(recipe.place.dask.address), filled(recipe.place.dask.dashboard)
+    if told or not address:
+        return told if address else ""
+    try:
+        return dashboard_of(address)
+    except SluiceError:
+        return ""  # the stage itself tells that no scheduler answers, unless it has nothing to do
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

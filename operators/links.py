@@ -1,4 +1,4 @@
-"""The buttons on a task's page: its MLflow run, and the artifact it made.
+"""The buttons on a task's page: its MLflow run, the artifact it made, the status page of the Dask cluster it uses.
 
 Airflow asks for a link in the task's own process after `execute`, and keeps the answer as an XCom for the UI. So a link
 is whatever the operator noted down while it ran.
@@ -44,3 +44,21 @@ class ArtifactLink(BaseOperatorLink):  # type: ignore[misc]
         """Returns the artifact's page under this Airflow's own address, or "" before there is one."""
         address = (getattr(operator, "result", None) or {}).get("address", "")
         return f"/sluice/artifact/{address}" if address else ""
+
+
+class DaskLink(BaseOperatorLink):  # type: ignore[misc]
+    """The status page of the Dask cluster. The operator also hands it on when it starts: it is of use while it runs."""
+
+    @property
+    def name(self) -> str:
+        """Text of the button."""
+        return "Dask"
+
+    @property
+    def xcom_key(self) -> str:
+        """Where Airflow keeps the link."""
+        return "link_dask"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """Returns the page, or "" where the stage ran without a cluster."""
+        return str(getattr(operator, "dashboard", ""))

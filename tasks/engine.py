@@ -68,7 +68,7 @@ class DaskEngine(Engine):
     @property
     def workers(self) -> int:
         """Threads of the cluster; an adaptive cluster grows and shrinks."""
-        return max(1, sum(self._client.nthreads().values()))
+        return max(1, sum(int(one) for one in self._client.nthreads().values()))
 
     def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """See `Engine.map`. What a lost worker or a lost scheduler had in hand runs again.

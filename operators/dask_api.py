@@ -1,0 +1,288 @@
+"""Makes, finds and removes the Dask cluster of a DAG run through the Kubernetes API.
+
+Used by the operators of `operators.dask_cluster`, which import it when they run: it brings the Kubernetes client. Every
+call can be repeated: a cluster that is there is adopted, one that is gone counts as removed. What can be known to be
+wrong (no operator, no rights, no quota, no image, no such node pool) is told within a minute.
+
+Rights that it needs in the namespace: create, get and delete of daskclusters and daskautoscalers; get of services; list
+of pods and events; list of nodes if the cluster grants it.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict, dataclass
+from typing import Any, NoReturn, TypeVar
+
+from kubernetes_asyncio.client.exceptions import ApiException
+from kubernetes_asyncio.config import ConfigException
+
+from operators.dask_pods import API, COMM, OWNER, STATUS, Object
+from operators.pod_api import EVENTS, NODES, PODS, Api, Kind, Unreachable, message_of
+from operators.pod_failure import PodFailure, failure_of
+from operators.pod_waiting import SURE_S, broken_by, why_waiting
+from tasks.errors import RecipeError, TransientError
+from tasks.place import DaskPods
+
+log = logging.getLogger("sluice.dask")
+
+CLUSTERS = Kind(f"/apis/{API}", "daskclusters")
+AUTOSCALERS = Kind(f"/apis/{API}", "daskautoscalers")
+SERVICES = Kind("/api/v1", "services")
+
+START_S = 600.0
+"""How long a cluster may take where nothing is known to be wrong: a new node, a large image."""
+OPERATOR_S = 30.0
+"""How long the Dask operator may take to notice a new cluster."""
+OUTAGE_S = 45.0
+REMOVE_S = 60.0
+LOOK_S = 1.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that is up: its name, and where it is reached."""
+
+    name: str
+    namespace: str
+    address: str
+    status_page: str
+
+    def to_json(self) -> dict[str, str]:
+        """Returns it as a task's XCom."""
+        return asdict(self)
+
+
+def make(pods: DaskPods, cluster: Object, autoscaler: Object | None) -> Cluster:
+    """Makes a cluster, or adopts the run's own, and waits for its scheduler and its first worker.
+
+    Raises:
+        RecipeError: the cluster cannot be made as the place says.
+        TransientError: it is not up in time, or the Kubernetes API is away.
+    """
+    return _run(lambda api: _make(api, cluster, autoscaler), pods)
+
+
+def remove(pods: DaskPods, name: str) -> bool:
+    """Deletes a cluster and waits until it is gone; returns False where there was none.
+
+    Raises:
+        TransientError: it is still there after a minute.
+    """
+    return _run(lambda api: _remove(api, pods.namespace, name), pods)
+
+
+def _run(work: Callable[[Api], Coroutine[Any, Any, T]], pods: DaskPods) -> T:
+    try:
+        return asyncio.run(work(Api(pods.conn_id, OUTAGE_S)))
+    except ApiException as error:
+        _refused(error, pods.namespace)
+    except ConfigException as error:
+        raise RecipeError(
+            f"the Airflow connection {pods.conn_id} leads to no Kubernetes cluster ({error})",
+            "give it a kubeconfig, or set in_cluster",
+        ) from None
+    except Unreachable as error:
+        raise TransientError(str(error), f"check the connection {pods.conn_id}") from None
+
+
+def _refused(error: ApiException, namespace: str) -> NoReturn:
+    """Raises what a refusal of the API server means for a person."""
+    told = message_of(error)
+    if error.status == 404 and "namespaces" in told:
+        raise RecipeError(f"{told}", "correct [place.dask.kubernetes] namespace, or make it") from None
+    if error.status == 404 and '"' in told:
+        raise TransientError(f"the Dask cluster was removed while it was being made: {told}") from None
+    if error.status == 404:
+        raise RecipeError(
+            f"this Kubernetes cluster knows no DaskCluster ({API})",
+            "install the Dask operator: helm install dask --repo https://helm.dask.org dask-kubernetes-operator",
+        ) from None
+    if error.status == 403 and "exceeded quota" in told:
+        raise RecipeError(f"no quota for a Dask cluster: {told}", "have the quota raised, or ask for less") from None
+    if error.status in (401, 403):
+        raise RecipeError(
+            f"Airflow may not make Dask clusters in {namespace}: {told}",
+            "bind the role of k8s/ for daskclusters and daskautoscalers to Airflow's service account",
+        ) from None
+    raise RecipeError(f"the Kubernetes API refuses the Dask cluster ({error.status}): {told}") from None
+
+
+async def _make(api: Api, cluster: Object, autoscaler: Object | None) -> Cluster:
+    meta = cluster["metadata"]
+    await _created(api, cluster)
+    if autoscaler is not None:
+        with _there_already():
+            await api.create(AUTOSCALERS, meta["namespace"], autoscaler)
+    return await _Start(api, meta["namespace"], meta["name"]).wait()
+
+
+async def _created(api: Api, cluster: Object) -> None:
+    """Creates the cluster; one of the same run that is there is adopted, one that is going is waited for."""
+    meta = cluster["metadata"]
+    deadline = time.monotonic() + REMOVE_S
+    while True:
+        try:
+            await api.create(CLUSTERS, meta["namespace"], cluster)
+            log.info("Dask cluster %s: made in %s", meta["name"], meta["namespace"])
+            return
+        except ApiException as error:
+            if error.status != 409:
+                raise
+        with contextlib.suppress(ApiException):
+            there = (await api.get(CLUSTERS, meta["namespace"], meta["name"]))["metadata"]
+            owner = (there.get("annotations") or {}).get(OWNER, "nobody that is known")
+            if owner != meta["annotations"][OWNER]:
+                raise RecipeError(f"the DaskCluster {meta['name']} is of {owner}", "remove it or rename the recipe")
+            if "deletionTimestamp" not in there:
+                log.info("Dask cluster %s: there already, adopted", meta["name"])
+                return
+        if time.monotonic() > deadline:
+            raise _still_there(meta["name"])
+        await asyncio.sleep(LOOK_S)
+
+
+class _Start:
+    """Waits for one cluster, and knows why it is not up yet."""
+
+    def __init__(self, api: Api, namespace: str, name: str) -> None:
+        self.api, self.namespace, self.name = api, namespace, name
+        self.began = time.monotonic()
+        self.wrong_since: float | None = None
+        self.told = ""
+
+    async def wait(self) -> Cluster:
+        """Returns the cluster when scheduler and first worker are ready."""
+        while True:
+            reason, hopeless = await self._look()
+            if not reason and (found := await self._reached()):
+                log.info("Dask cluster %s: up at %s after %.0f s", self.name, found.address, self._age())
+                return found
+            self._judge(reason or "its service has no address yet", hopeless)
+            await asyncio.sleep(LOOK_S)
+
+    async def _look(self) -> tuple[str, PodFailure | None]:
+        """Returns what the cluster waits for ("" for nothing), and what will never come."""
+        status = (await self.api.get(CLUSTERS, self.namespace, self.name)).get("status") or {}
+        if status.get("phase") == "Error":
+            return "", PodFailure("config", f"the Dask operator calls {self.name} invalid; see its log", True)
+        if not status.get("phase"):
+            lacking = PodFailure("config", f"no Dask operator has taken up the DaskCluster {self.name}", False,
+                                 "start the operator, or have it watch this namespace")  # fmt: skip
+            return "waiting for the Dask operator", lacking if self._age() > OPERATOR_S else None
+        for component in ("scheduler", "worker"):
+            pods = await self._pods(component)
+            if not any(_ready(pod) for pod in pods):
+                return await self._why(component, pods)
+        return "", None
+
+    async def _why(self, component: str, pods: list[Object]) -> tuple[str, PodFailure | None]:
+        events = [
+            event
+            for event in (await self._listed(EVENTS))
+            if str((event.get("involvedObject") or {}).get("name", "")).startswith(self.name)
+        ]
+        if not pods:
+            return f"no {component} pod yet", broken_by(events)
+        failed = failure_of(pods[-1], component) or _crashing(pods[-1], component)
+        if failed:
+            return failed.reason, failed
+        waits = why_waiting(pods[-1], events, await self._listed(NODES, everywhere=True))
+        return f"{component}: {waits.reason}", waits.hopeless
+
+    async def _pods(self, component: str) -> list[Object]:
+        labels = f"dask.org/cluster-name={self.name},dask.org/component={component}"
+        found: list[Object] = (await self.api.list(PODS, self.namespace, labels=labels)).get("items") or []
+        return found
+
+    async def _listed(self, kind: Kind, *, everywhere: bool = False) -> list[Object]:
+        try:
+            return (await self.api.list(kind, "" if everywhere else self.namespace)).get("items") or []
+        except ApiException:
+            return []  # without the right to read them the answer is only less exact
+
+    async def _reached(self) -> Cluster | None:
+        try:
+            service = await self.api.get(SERVICES, self.namespace, f"{self.name}-scheduler")
+        except ApiException as error:
+            if error.status != 404:
+                raise
+            return None
+        ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
+        host = f"{self.name}-scheduler.{self.namespace}.svc"
+        if service["spec"].get("type") == "LoadBalancer":
+            given = ((service.get("status") or {}).get("loadBalancer") or {}).get("ingress") or []
+            if not given:
+                return None
+            host = given[0].get("hostname") or given[0]["ip"]
+        status_page = f"http://{host}:{ports[STATUS]}/status"
+        return Cluster(self.name, self.namespace, f"tcp://{host}:{ports[COMM]}", status_page)
+
+    def _judge(self, reason: str, hopeless: PodFailure | None) -> None:
+        if reason != self.told:
+            self.told = reason
+            log.info("Dask cluster %s: %s", self.name, reason)
+        self.wrong_since = (self.wrong_since or time.monotonic()) if hopeless else None
+        if hopeless and self.wrong_since and time.monotonic() - self.wrong_since > SURE_S:
+            kind = RecipeError if hopeless.permanent else TransientError
+            said = f": {hopeless.last_lines[-1]}" if hopeless.last_lines else ""
+            remedy = hopeless.remedy.replace("[place.kubernetes]", "[place.dask.kubernetes]")
+            raise kind(f"Dask cluster {self.name}: {hopeless.reason}{said}", remedy)
+        if self._age() > START_S:
+            raise TransientError(f"Dask cluster {self.name} is not up after {START_S:.0f} s: {reason}")
+
+    def _age(self) -> float:
+        return time.monotonic() - self.began
+
+
+def _ready(pod: Object) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def _crashing(pod: Object, container: str) -> PodFailure | None:
+    """Returns why a container that is started again and again ends each time, or None where it does not."""
+    for one in (pod.get("status") or {}).get("containerStatuses") or []:
+        ended = (one.get("lastState") or {}).get("terminated")
+        if one["name"] == container and ended and one.get("restartCount", 0) > 1:
+            lines = tuple(str(ended.get("message") or "").strip().splitlines()[-1:])
+            name = pod["metadata"]["name"]
+            reason = f"pod {name} ended {one['restartCount']} times, last with exit code {ended.get('exitCode')}"
+            return PodFailure("exit", reason, False, "read its log, and check the image", ended.get("exitCode"), lines)
+    return None
+
+
+async def _remove(api: Api, namespace: str, name: str) -> bool:
+    with contextlib.suppress(ApiException):
+        await api.delete(AUTOSCALERS, namespace, name, grace_s=None, propagation="Background")
+    if not await api.delete(CLUSTERS, namespace, name, grace_s=None, propagation="Foreground"):
+        return False
+    deadline = time.monotonic() + REMOVE_S
+    while time.monotonic() < deadline:
+        try:
+            await api.get(CLUSTERS, namespace, name)
+        except ApiException as error:
+            if error.status == 404:
+                return True
+            raise
+        await asyncio.sleep(LOOK_S)
+    raise _still_there(name)
+
+
+def _still_there(name: str) -> TransientError:
+    return TransientError(
+        f"the DaskCluster {name} is still being deleted after {REMOVE_S:.0f} s", "is the Dask operator running?"
+    )
+
+
+@contextlib.contextmanager
+def _there_already() -> Any:
+    try:
+        yield
+    except ApiException as error:
+        if error.status != 409:
+            raise

@@ -1,0 +1,132 @@
+"""A Dask cluster for each DAG run, made by the Dask operator on Kubernetes between a setup and a teardown task.
+
+Used by the DAG files `corpus` and `tokens`; what the cluster consists of stands in `operators.dask_pods`, how it is
+made in `operators.dask_api`. Its name follows from DAG and run, so a retried or cleared task finds the cluster of its
+run and never makes a second. The teardown runs however the stages end; should it never run, the Dask operator deletes
+the cluster once it has been idle for `idle_s`, and a stage that still needs it makes it anew.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from airflow.sdk import BaseOperator, BaseOperatorLink, chain
+
+from operators.dask_pods import autoscaler_manifest, cluster_manifest, name_of, place_of
+from operators.links import DaskLink
+from operators.runs import fails_at_once
+from tasks.place import DaskPods, filled
+from tasks.recipe import Recipe, find_recipe
+
+log = logging.getLogger("sluice.dask")
+
+
+class DaskSetupOperator(BaseOperator):  # type: ignore[misc]
+    """Makes the Dask cluster of this DAG run and waits until it can be used; its XCom says where it is.
+
+    Args:
+        recipe: name of the recipe.
+    """
+
+    template_fields: ClassVar[Sequence[str]] = ("recipe",)
+    operator_extra_links: ClassVar[Sequence[BaseOperatorLink]] = (DaskLink(),)
+    ui_color = "#f3e7d3"
+
+    def __init__(self, *, recipe: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.recipe = recipe
+        self.dashboard = ""
+        self._unfinished: tuple[DaskPods, str] | None = None
+
+    def execute(self, context: Any) -> Any:
+        """Makes or adopts the cluster; what it has made but cannot use it removes again."""
+        with fails_at_once():
+            recipe = find_recipe(self.recipe)
+            pods = place_of(recipe)
+            assert pods is not None, "the DAG file makes this task only where the place has pods for Dask"
+            self._unfinished = pods, run_name(context)
+            try:
+                found = ensure(recipe, context)
+            except BaseException:
+                self.on_kill()
+                raise
+            self._unfinished = None
+            self.dashboard = dashboard(recipe, found)
+            return found
+
+    def on_kill(self) -> None:
+        """Removes a cluster that is not up yet: no teardown follows a setup that has failed."""
+        from operators.dask_api import remove
+
+        if self._unfinished:
+            pods, name = self._unfinished
+            self._unfinished = None
+            try:
+                remove(pods, name)
+            except Exception as error:
+                log.warning("the Dask cluster %s could not be removed (%s); it ends when it is idle", name, error)
+
+
+class DaskTeardownOperator(BaseOperator):  # type: ignore[misc]
+    """Removes the Dask cluster of this DAG run, if it is there.
+
+    Args:
+        recipe: name of the recipe.
+    """
+
+    template_fields: ClassVar[Sequence[str]] = ("recipe",)
+    ui_color = "#f3e7d3"
+
+    def __init__(self, *, recipe: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.recipe = recipe
+
+    def execute(self, context: Any) -> None:
+        """Deletes the cluster and waits until it is gone."""
+        from operators.dask_api import remove
+
+        with fails_at_once():
+            pods = place_of(find_recipe(self.recipe))
+            if pods is None:
+                return  # the recipe was changed during the run; the idle guard ends the cluster
+            name = run_name(context)
+            removed = remove(pods, name)
+            log.info("Dask cluster %s: %s", name, "removed" if removed else "it was gone already")
+
+
+def on_cluster(recipe: Recipe, work: Sequence[BaseOperator]) -> None:
+    """Puts the stages `work`, which follow one another, between setup and teardown where the place makes clusters.
+
+    Used in a DAG file, inside its DAG. Without `[place.dask.kubernetes]` the stages are only chained.
+    """
+    chain(*work)
+    if recipe.place.dask.kubernetes is None:
+        return
+    setup = DaskSetupOperator(task_id="dask_up", recipe=recipe.name).as_setup()
+    teardown = DaskTeardownOperator(task_id="dask_down", recipe=recipe.name).as_teardown(setups=setup)
+    chain(setup, work[0])
+    chain(work[-1], teardown)
+
+
+def ensure(recipe: Recipe, context: Any) -> dict[str, str]:
+    """Returns the cluster of this DAG run (name, namespace, address, status_page); makes it where it is gone."""
+    from operators.dask_api import make
+
+    pods = place_of(recipe)
+    assert pods is not None, "asked for a cluster where the place makes none"
+    name = run_name(context)
+    owner = f"{context['ti'].dag_id} {context['run_id']}"
+    return make(pods, cluster_manifest(recipe, pods, name, owner), autoscaler_manifest(pods, name)).to_json()
+
+
+def run_name(context: Any) -> str:
+    """Returns the name of this DAG run's cluster."""
+    return name_of(context["ti"].dag_id, context["run_id"])
+
+
+def dashboard(recipe: Recipe, cluster: dict[str, str]) -> str:
+    """Returns the status page of a run's cluster as people reach it."""
+    told = filled(recipe.place.dask.dashboard)
+    for word in ("name", "namespace"):
+        told = told.replace(f"{{{word}}}", cluster[word])
+    return told or cluster["status_page"]
