@@ -72,12 +72,12 @@ class DaskClusters(Controller):
 
     def pods(self, name: str, component: str) -> list[Object]:
         """The living pods of one component of a cluster."""
-        found = self.store.list(PODS, labels=f"{NAME}={name},{COMPONENT}={component}")
+        found = self.store.select(PODS, labels=f"{NAME}={name},{COMPONENT}={component}")
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def workers(self, name: str) -> int:
         """How many workers a cluster shall have now."""
-        found = [one for one in self.store.list(CLUSTERS) if one["metadata"]["name"] == name]
+        found = [one for one in self.store.select(CLUSTERS) if one["metadata"]["name"] == name]
         return int(self.targets.get(name) or found[0]["spec"]["worker"]["replicas"])
 
     def _settle(self, cluster: Object) -> None:
@@ -151,7 +151,7 @@ class DaskClusters(Controller):
     def _ask_schedulers(self) -> None:
         """Adapts the number of workers and ends idle clusters, as the operator's timers do every 5 s."""
         while not self.bed.closing.wait(self.every_s):
-            for cluster in self.store.list(CLUSTERS):
+            for cluster in self.store.select(CLUSTERS):
                 name = cluster["metadata"]["name"]
                 if name in self.ports:
                     with suppress(Exception):  # no scheduler yet, or none any more
@@ -163,7 +163,7 @@ class DaskClusters(Controller):
         if timeout and idle_since and time.time() > idle_since + timeout:
             self.store.delete(CLUSTERS, meta["namespace"], meta["name"])
             return
-        for scaler in self.store.list(AUTOSCALERS, meta["namespace"]):
+        for scaler in self.store.select(AUTOSCALERS, meta["namespace"]):
             spec = scaler["spec"]
             if spec["cluster"] == meta["name"]:
                 target = min(max(spec["minimum"], wanted), spec["maximum"])

@@ -1,0 +1,102 @@
+"""Faults of the API that tests script: the next requests that match are answered wrongly, or their answer is lost."""
+
+import threading
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+
+from tests.cluster.bed.resources import ApiError
+
+MESSAGES = {
+    409: ("AlreadyExists", "object already exists"),
+    410: ("Expired", "too old resource version: 1 (1000)"),
+    429: ("TooManyRequests", "too many requests, please try again later"),
+    500: ("InternalError", "Internal error occurred: etcdserver: request timed out"),
+    503: ("ServiceUnavailable", "the server is currently unable to handle the request"),
+}
+
+
+class Reset(Exception):
+    """The connection is to be reset."""
+
+
+@dataclass
+class Fault:
+    """One rule; `hits` counts the requests that it has met."""
+
+    verb: str
+    path: str
+    times: int
+    code: int | None
+    retry_after: int | None = None
+    late: bool = False
+    hits: int = 0
+
+
+@dataclass
+class Faults:
+    """The rules that are in force; the first one that matches and is not used up answers.
+
+    `verb` is create, get, list, watch, patch, update, delete, log or `*`; `path` is a pattern such as `*/pods/*`.
+    """
+
+    rules: list[Fault] = field(default_factory=list)
+    log_cuts: list[Fault] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def answer(
+        self, code: int, *, verb: str = "*", path: str = "*", times: int = 1, retry_after: int | None = None
+    ) -> Fault:
+        """The next `times` matching requests get this status and do nothing."""
+        return self._add(Fault(verb, path, times, code, retry_after))
+
+    def reset(self, *, verb: str = "*", path: str = "*", times: int = 1) -> Fault:
+        """The next `times` matching requests are cut off and do nothing."""
+        return self._add(Fault(verb, path, times, None))
+
+    def lose_reply(self, *, verb: str = "*", path: str = "*", times: int = 1, code: int | None = None) -> Fault:
+        """The next `times` matching requests are carried out, but their answer is lost (a reset, or `code`)."""
+        return self._add(Fault(verb, path, times, code, late=True))
+
+    def cut_log(self, *, path: str = "*", times: int = 1) -> Fault:
+        """The next `times` matching log streams break off in the middle of their second line."""
+        rule = Fault("log", path, times, None)
+        self.log_cuts.append(rule)
+        return rule
+
+    def clear(self) -> None:
+        """Ends all faults."""
+        self.rules.clear()
+        self.log_cuts.clear()
+
+    def check(self, verb: str, path: str, late: bool = False) -> None:
+        """Meets a request, before it is carried out or (`late`) after.
+
+        Raises:
+            ApiError: it is to be answered so.
+            Reset: its connection is to be reset.
+        """
+        rule = self._met(self.rules, verb, path, late)
+        if rule is None:
+            return
+        if rule.code is None:
+            raise Reset
+        error = ApiError(rule.code, *MESSAGES.get(rule.code, ("", f"scripted answer {rule.code}")))
+        error.headers |= {} if rule.retry_after is None else {"Retry-After": str(rule.retry_after)}
+        raise error
+
+    def cuts(self, path: str) -> bool:
+        """Whether this log stream is to be cut."""
+        return self._met(self.log_cuts, "log", path, False) is not None
+
+    def _met(self, rules: list[Fault], verb: str, path: str, late: bool) -> Fault | None:
+        with self._lock:
+            for one in rules:
+                fits = fnmatch(verb, one.verb) and fnmatch(path, one.path) and one.late == late
+                if fits and one.hits < one.times:
+                    one.hits += 1
+                    return one
+        return None
+
+    def _add(self, rule: Fault) -> Fault:
+        self.rules.append(rule)
+        return rule

@@ -1,0 +1,191 @@
+"""A pod on a node: its containers one after the other or side by side, and the status reported of it."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from tests.cluster.bed.container import MARK, Container
+from tests.cluster.bed.environment import ConfigError, environment, expanded
+from tests.cluster.bed.resources import Object
+from tests.cluster.bed.store import now
+
+if TYPE_CHECKING:
+    from tests.cluster.bed.kubelet import Kubelet
+
+_IMAGE = re.compile(
+    r"[a-z0-9]+([._-][a-z0-9]+)*(:\d+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*(:[\w][\w.-]*)?(@sha256:[0-9a-f]+)?"
+)
+
+
+class PodRun:
+    """The processes of one pod; lives on when the kubelet is dead, and when the API has forgotten the pod."""
+
+    def __init__(self, kubelet: Kubelet, pod: Object) -> None:
+        self.kubelet, self.pod = kubelet, pod
+        self.meta, self.spec = pod["metadata"], pod["spec"]
+        self.node: str = self.spec["nodeName"]
+        self.folder = kubelet.bed.folder / self.meta["uid"]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.init = [self._container(one) for one in self.spec.get("initContainers") or []]
+        self.main = [self._container(one) for one in self.spec["containers"]]
+        self.failure: tuple[str, str] | None = None
+        self.stopping = threading.Event()
+        self.ended = threading.Event()
+        threading.Thread(target=self._run, name=f"pod-{self.meta['name']}", daemon=True).start()
+
+    def stop(self, grace_s: float) -> None:
+        """SIGTERM, and SIGKILL after the grace period; a second call can only shorten it."""
+        first = not self.stopping.is_set()
+        self.stopping.set()
+        for one in self.main:
+            if first and one.exit_code is None:
+                one.terminate()
+        timer = threading.Timer(grace_s, self.kill)
+        timer.daemon = True
+        timer.start()
+
+    def kill(self, reason: str = "") -> None:
+        """SIGKILL to every container."""
+        self.stopping.set()
+        for one in (*self.init, *self.main):
+            one.kill(reason)
+
+    def kill_container(self, reason: str) -> None:
+        """SIGKILL to every container by somebody else than the kubelet (out of memory): no deletion has begun."""
+        for one in self.main:
+            one.kill(reason)
+
+    def phase(self) -> str:
+        """The pod's phase."""
+        if self.failure or any(one.exit_code for one in self.init):
+            return "Failed"
+        if not any(one.started_at for one in self.main):
+            return "Failed" if self.stopping.is_set() and self.ended.is_set() else "Pending"
+        if not self.ended.is_set():
+            return "Running"
+        return "Failed" if any(one.exit_code for one in self.main) else "Succeeded"
+
+    def edit(self, pod: Object) -> None:
+        """Writes the status of this run into the pod object."""
+        status = pod.setdefault("status", {})
+        running = [one.exit_code is None and bool(one.started_at) for one in self.main]
+        ready = "True" if all(running) else "False"
+        over = self.phase() in ("Succeeded", "Failed")
+        why = {"reason": "PodCompleted"} if over else {} if all(running) else {"reason": "ContainersNotReady"}
+        started = "True" if all(one.exit_code == 0 for one in self.init) else "False"
+        for kind, value, more in (
+            ("PodReadyToStartContainers", "True", {}),
+            ("Initialized", started, {}),
+            ("Ready", ready, why),
+            ("ContainersReady", ready, why),
+        ):
+            set_condition(status, kind, value, **more)
+        status |= {"phase": self.phase(), "hostIP": "127.0.0.1", "podIP": "127.0.0.1"}
+        status.setdefault("startTime", now())
+        status["containerStatuses"] = [self._status(one) for one in self.main]
+        if self.init:
+            status["initContainerStatuses"] = [self._status(one) for one in self.init]
+        if self.failure:
+            status["reason"], status["message"] = self.failure
+
+    def container(self, name: str) -> Container | None:
+        """A container by name."""
+        return next((one for one in (*self.main, *self.init) if one.name == name), None)
+
+    def _status(self, one: Container) -> Object:
+        running = one.exit_code is None and bool(one.started_at)
+        named = {"name": one.name, "image": one.spec["image"], "imageID": f"sha256:{one.spec['image']}"}
+        counts = {"restartCount": one.restarts, "ready": running, "started": running, "lastState": {}}
+        return {**named, **counts, "state": one.state()}
+
+    def _container(self, spec: Object) -> Container:
+        return Container(spec, self.folder, f"{self.meta['uid']}-{spec['name']}-{time.monotonic_ns()}")
+
+    def _run(self) -> None:
+        try:
+            self.kubelet.sync(self)
+            if all(self._one(one) == 0 for one in self.init):
+                threads = [threading.Thread(target=self._one, args=(one,), daemon=True) for one in self.main]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+        finally:
+            self.ended.set()
+            self.kubelet.sync(self)
+
+    def _one(self, one: Container) -> int | None:
+        """Prepares one container, runs it to its end, and again if the pod's policy says so; returns its exit code."""
+        pause = 1.0
+        while self._prepared(one):
+            self.kubelet.started(self, one)
+            runner = threading.Thread(target=one.run, daemon=True)
+            runner.start()
+            while not one.started_at or (one.process is None and one.exit_code is None):
+                time.sleep(0.005)
+            if self.stopping.is_set():  # the order to stop came between the check and the start
+                one.terminate()
+            self.kubelet.sync(self)
+            runner.join()
+            policy = self.spec["restartPolicy"]
+            again = policy == "Always" or (policy == "OnFailure" and one.exit_code)
+            if self.stopping.is_set() or not again or one in self.init:
+                break
+            one.waiting = ("CrashLoopBackOff", f"back-off {pause:.0f}s restarting failed container={one.name}")
+            one.started_at, one.exit_code, one.process, one.reason = "", None, None, ""
+            one.restarts += 1
+            self.kubelet.sync(self)
+            self.stopping.wait(pause)
+            pause = min(2 * pause, 10)
+        return one.exit_code
+
+    def _prepared(self, one: Container) -> bool:
+        """Waits until the container can be started; False if the pod is stopped before."""
+        tries = 0
+        while not self.stopping.is_set():
+            problem = self._problem(one, tries)
+            if problem is None:
+                return True
+            if one.waiting != problem:
+                one.waiting = problem
+                self.kubelet.event(self.pod, "Failed", f"{problem[1]}" if problem[1] else problem[0], "Warning")
+                self.kubelet.sync(self)
+            tries += 1
+            self.stopping.wait(0.5)
+        return False
+
+    def _problem(self, one: Container, tries: int) -> tuple[str, str] | None:
+        image, bed = one.spec["image"], self.kubelet.bed
+        if not _IMAGE.fullmatch(image):
+            return ("InvalidImageName", f'Failed to apply default image tag "{image}": couldn\'t parse image name')
+        if ".invalid/" in image or image in bed.missing_images:
+            if one.spec.get("imagePullPolicy") == "Never":
+                said = f'Container image "{image}" is not present with pull policy of Never'
+                return ("ErrImageNeverPull", said)
+            what = f'failed to pull and unpack image "{image}": failed to resolve reference "{image}": not found'
+            pulling = ("ErrImagePull", f"rpc error: code = NotFound desc = {what}")
+            return ("ImagePullBackOff", f'Back-off pulling image "{image}": ErrImagePull: {what}') if tries else pulling
+        try:
+            env = environment(bed.store, self.pod, one.spec, bed.image_env)
+        except ConfigError as error:
+            return ("CreateContainerConfigError", str(error))
+        one.env = {**bed.overlay(self.pod, env), MARK: one.mark}
+        command = [*(one.spec.get("command") or []), *(one.spec.get("args") or [])]
+        one.command = [expanded(str(word), one.env) for word in command]
+        return None
+
+
+def set_condition(status: Object, kind: str, value: str, **more: str) -> None:
+    """Sets one condition; its transition time moves only when its value does."""
+    conditions = status.setdefault("conditions", [])
+    old = next((one for one in conditions if one["type"] == kind), None)
+    since = old["lastTransitionTime"] if old and old["status"] == value else now()
+    new = {"type": kind, "status": value, "lastTransitionTime": since, **more}
+    if old is None:
+        conditions.append(new)
+    else:
+        old.clear()
+        old.update(new)
