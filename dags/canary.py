@@ -35,7 +35,7 @@ for recipe in recipes_for("canary"):
     with DAG(**settings):
         arms = MembersOperator(task_id="arms", recipe=recipe.name, stage="arms")
         canary = (
-            training_operator(recipe)
+            training_operator(recipe, gang=False)
             .partial(
                 task_id="canary", recipe=recipe.name, stage="canary", pool="gpu", map_index_template="{{ task.member }}"
             )

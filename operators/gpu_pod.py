@@ -4,35 +4,37 @@ Used by `canary` and `pretrain` where `[place.train] where = "kubernetes"`. The 
 `python -m tasks <stage> --recipe '<json>' --version ...`, writes its artifact into the store, and the operator reads
 the artifact's record from there: no XCom sidecar, no `pods/exec` right, no size limit.
 
-The task gives its worker slot back while the pod runs (deferrable). Without that, a log stream that breaks makes the
-provider fail the task and delete a healthy pod; deferred, a trigger polls the pod object only, and logs are read at the
-end (`logging_interval=None`). The pod's name is kept in Airflow's task state store (durable): a restarted worker or
-scheduler finds its pod again.
+It is the provider's KubernetesPodOperator in everything that describes a pod; in what happens to the pod it differs:
+
+| | provider | here |
+|---|---|---|
+| a break of the log or a dead kubelet | fails the task after 15 s, deletes the pod | a gap in the log |
+| API server away | the same | waits for 15 minutes, leaves the pod alone |
+| a second process of the task | searches by labels, else starts another pod | same name: one pod |
+| a pod that is gone | error | the artifact decides |
+| which failures are retried | all | those that a retry can mend |
+| log while deferred | at the end | live, read by the triggerer |
 """
 
+import time
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
+from airflow.providers.cncf.kubernetes.pod_generator import PodGenerator
 from airflow.sdk import BaseOperatorLink
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from kubernetes.client import models as k8s
 
 from operators.links import ArtifactLink, MlflowLink
-from operators.results import announce, committed
-from operators.runs import fails_at_once, parent_key, run_of
-from tasks.errors import RecipeError
-from tasks.place import KubernetesPlace
-from tasks.recipe import Recipe, find_recipe
-
-PERMANENT = 2
-"""Exit status of the shell for an error that no retry can mend."""
-
-QUEUE_S = 24 * 3600
-"""How long a pod may wait for its GPUs; a pod held back by Kueue counts as unscheduled."""
-
-GRACE_S = 120
-"""How long a pod may take to save a checkpoint after SIGTERM; torchrun's own limit stays below it."""
+from operators.pod_api import PODS, Api
+from operators.pod_failure import has_ended, has_succeeded, terminated
+from operators.pod_owner import Claim, Owner
+from operators.pod_spec import CONTAINER, manifest, place_of, stage_labels, stage_pod
+from operators.pod_stage import Object, command_of, ended, removed, taken
+from operators.pod_trigger import PodTrigger
+from operators.runs import fails_at_once
+from tasks.recipe import find_recipe
 
 
 class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
@@ -42,6 +44,7 @@ class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
         recipe: name of the recipe.
         stage: name of the stage in `tasks.catalogue`.
         member: which member of a mapped stage; map it with `expand(member=[...])`.
+        kwargs: of KubernetesPodOperator; what they say about the pod is laid over the place.
     """
 
     template_fields: ClassVar[Sequence[str]] = (*KubernetesPodOperator.template_fields, "recipe", "stage", "member")
@@ -49,129 +52,100 @@ class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
     ui_color = "#dfe7f5"
 
     def __init__(self, *, recipe: str, stage: str, member: str = "", **kwargs: Any) -> None:
-        super().__init__(**{**_pod_settings(find_recipe(recipe), stage), **kwargs})
+        read = find_recipe(recipe)
+        place = place_of(read)
+        settings = {
+            "kubernetes_conn_id": place.conn_id,
+            "namespace": place.namespace,
+            "image": place.image,
+            "labels": stage_labels(read, stage, place),
+            "termination_grace_period": place.grace_s,
+            # The place's pod template is read when the task runs; at parse time the DAG files stay light.
+            "full_pod_spec": None,
+            "random_name_suffix": False,
+            "base_container_name": CONTAINER,
+            "termination_message_policy": "FallbackToLogsOnError",
+            "deferrable": True,
+            "do_xcom_push": False,
+        }
+        super().__init__(**{**settings, **kwargs})
         self.recipe = recipe
         self.stage = stage
         self.member = member
         self.result: dict[str, Any] = {}
+        self._claim: Claim | None = None
 
     def execute(self, context: Any) -> Any:
         """Starts the pod, or finds the one an earlier process has started, and waits without a worker."""
         with fails_at_once():
-            self.arguments = self.command(context)
-            super().execute(context)
-            return self._finish(context)
+            self.pod = self.get_or_create_pod(self.build_pod_request_obj(context), context)
+            context["ti"].xcom_push(key="pod_name", value=self.pod.metadata.name)
+            context["ti"].xcom_push(key="pod_namespace", value=self.pod.metadata.namespace)
+            self.invoke_defer_method(context=context)
+
+    def build_pod_request_obj(self, context: Any = None, *, dry_run: bool = False) -> k8s.V1Pod:
+        """Returns the pod: the place's, the provider's parameters over it, the command of the stage in it."""
+        recipe = find_recipe(self.recipe)
+        self.full_pod_spec = stage_pod(recipe, self.stage)
+        if context is not None:
+            self.arguments: list[str] = command_of(recipe, self.stage, self.member, context)
+        if context is not None:
+            self.name = Owner.of(context).name(f"{recipe.name}-{self.stage}", 1)
+        return super().build_pod_request_obj(context, dry_run=dry_run)
+
+    def get_or_create_pod(self, pod_request_obj: k8s.V1Pod, context: Any) -> k8s.V1Pod:
+        """Returns the pod of this task: the one that lives already, or a new one."""
+        self._claim = self.claim(context, pod_request_obj.metadata.namespace, manifest(pod_request_obj))
+        return PodGenerator.deserialize_model_dict(taken(self._claim, self._api))
+
+    def claim(self, context: Any, namespace: str, body: Object) -> Claim:
+        """Returns how the task's pod is made and found."""
+        return Claim(
+            kind=PODS,
+            namespace=namespace,
+            owner=Owner.of(context),
+            words=f"{self.recipe}-{self.stage}",
+            build=lambda _name: {**body, "metadata": dict(body["metadata"])},
+            ended=self._ended,
+            grace_s=self.termination_grace_period or 0,
+        )
+
+    def invoke_defer_method(self, last_log_time: Any = None, context: Any = None) -> None:
+        """Gives the worker back until the pod has ended."""
+        place = place_of(find_recipe(self.recipe))
+        deadline = None
+        if self.execution_timeout is not None and context is not None:
+            began = getattr(context["ti"], "start_date", None)
+            deadline = (began.timestamp() if began else time.time()) + self.execution_timeout.total_seconds()
+        trigger = PodTrigger(
+            name=self.pod.metadata.name,
+            namespace=self.pod.metadata.namespace,
+            conn_id=self.kubernetes_conn_id,
+            queue=place.queue,
+            queue_s=place.queue_s,
+            grace_s=self.termination_grace_period or 0,
+            deadline=deadline,
+            container=self.base_container_name,
+        )
+        self.defer(trigger=trigger, method_name="trigger_reentry")
 
     def trigger_reentry(self, context: Any, event: dict[str, Any]) -> Any:
-        """Takes over when the trigger says that the pod has ended."""
+        """Takes over when the trigger says what became of the pod."""
         with fails_at_once():
-            self.arguments = self.command(context)
-            super().trigger_reentry(context, event)
-            return self._finish(context)
+            return ended(self, self.claim(context, event["namespace"], {}), self._api, context, event)
 
-    def command(self, context: Any) -> list[str]:
-        """Returns the arguments of `python`: what a person would type in a shell."""
-        recipe = find_recipe(self.recipe)
-        run = run_of(recipe, context)
-        command = ["-m", "tasks", self.stage, "--recipe", run.recipe(recipe).text, "--version", run.version]
-        command += ["--parent-key", parent_key(context)]
-        if run.source_version:
-            command += ["--source-version", run.source_version]
-        return [*command, "--member", self.member] if self.member else command
+    def on_kill(self) -> None:
+        """Stops the pod of a task that is ended in a worker; the trainer has its grace period to save."""
+        self._killed = True
+        if self.pod is not None and self._claim is not None:
+            self.log.info("stopping pod %s", self.pod.metadata.name)
+            removed(self._claim, Api(self.kubernetes_conn_id, 5.0, self._api.extras), self.pod.metadata.name)
 
-    def cleanup(self, pod: Any, remote_pod: Any, xcom_result: Any = None, context: Any = None) -> None:
-        """Ends the task as the pod ended; an error that no retry can mend is not retried.
+    def _ended(self, pod: Object) -> bool | None:
+        if has_succeeded(pod, self.base_container_name):
+            return True
+        return False if has_ended(pod) or terminated(pod, self.base_container_name) else None
 
-        Raises:
-            AirflowFailException: the pod said so by its exit status.
-            AirflowException: the pod failed otherwise.
-        """
-        try:
-            super().cleanup(pod, remote_pod, xcom_result, context)
-        except AirflowException as error:
-            ended = _terminated(remote_pod, self.base_container_name)
-            if ended is None or ended.exit_code != PERMANENT:
-                raise
-            lines = (ended.message or "").strip().splitlines() or [str(error)]
-            raise AirflowFailException(lines[-1].removeprefix("sluice: ")) from None
-
-    def _finish(self, context: Any) -> dict[str, Any]:
-        recipe = find_recipe(self.recipe)
-        run = run_of(recipe, context)
-        self.result = committed(run.recipe(recipe), self.stage, run.version, self.member)
-        announce(context, self.outlets, self.result, run)
-        # By hand: `do_xcom_push` of the provider would mean its sidecar container.
-        context["ti"].xcom_push(key="return_value", value=self.result)
-        return self.result
-
-
-def _pod_settings(recipe: Recipe, stage: str) -> dict[str, Any]:
-    place = recipe.place.kubernetes
-    if place is None:
-        raise RecipeError(
-            f'{recipe.name}: [place.train] where is "kubernetes" but there is no [place.kubernetes]',
-            'add the section, or write where = "local"',
-        )
-    if not place.image:
-        raise RecipeError(f"{recipe.name}: [place.kubernetes] names no image", "build one with k8s/images and name it")
-    return {
-        "kubernetes_conn_id": place.conn_id,
-        "namespace": place.namespace,
-        "image": place.image,
-        "name": f"{recipe.name}-{stage}".replace("_", "-"),
-        "random_name_suffix": True,
-        "cmds": ["python", "-u"],
-        "env_vars": {**_training_env(recipe), **place.env},
-        "labels": _labels(recipe, stage, place),
-        "container_resources": _resources(place),
-        "node_selector": dict(place.node_selector),
-        "tolerations": _tolerations(place),
-        "priority_class_name": place.priority_class or None,
-        "runtime_class_name": place.runtime_class or None,
-        "service_account_name": place.service_account or None,
-        "automount_service_account_token": bool(place.service_account),
-        "schedule_timeout_seconds": QUEUE_S,
-        "startup_timeout_seconds": 1800,
-        "termination_grace_period": GRACE_S,
-        # The last line of the log becomes the termination message: the one line that says what was wrong.
-        "termination_message_policy": "FallbackToLogsOnError",
-        "deferrable": True,
-        "logging_interval": None,
-        "poll_interval": 10,
-        "durable": True,
-        "log_pod_spec_on_failure": False,
-        "do_xcom_push": False,
-    }
-
-
-def _training_env(recipe: Recipe) -> dict[str, str]:
-    return {
-        "SLUICE_NPROC": str(recipe.place.train.nproc),
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(GRACE_S - 20),
-        "PYTHONUNBUFFERED": "1",
-    }
-
-
-def _labels(recipe: Recipe, stage: str, place: KubernetesPlace) -> dict[str, str]:
-    # No label may change between tries: the provider finds a running pod by all of them.
-    labels = {"app.kubernetes.io/part-of": "sluice", "sluice/recipe": recipe.name, "sluice/stage": stage}
-    return {**labels, "kueue.x-k8s.io/queue-name": place.queue} if place.queue else labels
-
-
-def _resources(place: KubernetesPlace) -> k8s.V1ResourceRequirements:
-    size = {"cpu": place.cpu, "memory": place.memory}
-    gpus = {"nvidia.com/gpu": str(place.gpus)} if place.gpus else {}
-    # No CPU limit: a throttled loader starves the GPU. GPUs must be equal in both.
-    return k8s.V1ResourceRequirements(requests={**size, **gpus}, limits={"memory": place.memory, **gpus})
-
-
-def _tolerations(place: KubernetesPlace) -> list[k8s.V1Toleration]:
-    return [
-        k8s.V1Toleration(key=one.key, operator=one.operator, value=one.value or None, effect=one.effect)
-        for one in place.tolerations
-    ]
-
-
-def _terminated(pod: Any, container: str) -> Any:
-    statuses = (pod.status.container_statuses if pod and pod.status else None) or []
-    return next((one.state.terminated for one in statuses if one.name == container and one.state), None)
+    @cached_property
+    def _api(self) -> Api:
+        return Api(self.kubernetes_conn_id, extras=self.hook.conn_extras)

@@ -1,4 +1,4 @@
-"""Which operator runs the training stages: a GPU pod where the recipe's place has a cluster, else the worker itself.
+"""Which operator runs the training stages: one GPU pod, a gang of them, or the worker itself, as the place says.
 
 Used by the `canary` and `pretrain` DAG files. The stage, its arguments and its artifact are the same in both.
 """
@@ -7,11 +7,20 @@ from operators.stage import StageOperator
 from tasks.recipe import Recipe
 
 
-def training_operator(recipe: Recipe) -> type[StageOperator]:
-    """Returns the operator class for `train` and `canary` stages of a recipe."""
+def training_operator(recipe: Recipe, *, gang: bool = True) -> type[StageOperator]:
+    """Returns the operator class for `train` and `canary` stages of a recipe.
+
+    Args:
+        recipe: whose place is asked.
+        gang: the stage may take several nodes; a canary takes one, whatever the place says.
+    """
     if recipe.place.train.where == "local":
         return StageOperator
-    # Imported here: it brings the Kubernetes client (0.6 to 0.8 CPU-seconds), which a recipe without a cluster spares.
+    # Imported here: they bring the Kubernetes client (0.6 to 0.8 CPU-seconds), which a recipe without a cluster spares.
+    if gang and recipe.place.kubernetes is not None and recipe.place.kubernetes.nodes > 1:
+        from operators.jobset import JobSetOperator
+
+        return JobSetOperator
     from operators.gpu_pod import GpuPodOperator
 
     return GpuPodOperator

@@ -1,0 +1,118 @@
+"""JobSetOperator: the same stage on several nodes, as one gang of pods.
+
+Used by `pretrain` where `[place.kubernetes] nodes` is above 1. Starts a JobSet, or finds the one that an earlier
+process of the same task has started, and gives the worker back until the JobSet says that it is over. Rank 0 writes the
+artifact; the operator reads its record from the store. JobSet starts the gang again by itself after a failure
+(`operators.jobset_manifest` says after which); the task's own retries come after that.
+
+Needs JobSet in the cluster, and Kueue where the place names a queue.
+"""
+
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
+from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
+from airflow.sdk import BaseOperator, BaseOperatorLink
+
+from operators.jobset_manifest import jobset
+from operators.jobset_trigger import JobSetTrigger, terminal_state
+from operators.links import ArtifactLink, MlflowLink
+from operators.pod_api import JOBSETS, Api
+from operators.pod_owner import Claim, Owner
+from operators.pod_spec import CONTAINER, place_of, stage_pod
+from operators.pod_stage import Object, command_of, ended, removed, taken
+from operators.runs import fails_at_once
+from tasks.recipe import find_recipe
+
+
+class JobSetOperator(BaseOperator):  # type: ignore[misc]
+    """Runs `stage` of `recipe` on the nodes of the recipe's `[place.kubernetes]`.
+
+    Args:
+        recipe: name of the recipe.
+        stage: name of the stage in `tasks.catalogue`.
+        member: which member of a mapped stage; map it with `expand(member=[...])`.
+    """
+
+    template_fields: ClassVar[Sequence[str]] = ("recipe", "stage", "member")
+    operator_extra_links: ClassVar[Sequence[BaseOperatorLink]] = (MlflowLink(), ArtifactLink())
+    ui_color = "#d5dff0"
+
+    def __init__(self, *, recipe: str, stage: str, member: str = "", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        place_of(find_recipe(recipe))
+        self.recipe = recipe
+        self.stage = stage
+        self.member = member
+        self.result: dict[str, Any] = {}
+        self._started: tuple[Claim, str] | None = None
+
+    def execute(self, context: Any) -> Any:
+        """Starts the gang, or finds it, and waits without a worker."""
+        with fails_at_once():
+            place = place_of(find_recipe(self.recipe))
+            claim = self.claim(context)
+            name = str(taken(claim, self._api)["metadata"]["name"])
+            self._started = (claim, name)
+            context["ti"].xcom_push(key="jobset_name", value=name)
+            trigger = JobSetTrigger(
+                name=name,
+                namespace=place.namespace,
+                conn_id=place.conn_id,
+                queue=place.queue,
+                queue_s=place.queue_s,
+                grace_s=place.grace_s,
+                deadline=self._deadline(context),
+                container=CONTAINER,
+            )
+            self.defer(trigger=trigger, method_name="resume")
+
+    def resume(self, context: Any, event: dict[str, Any]) -> Any:
+        """Takes over when the trigger says what became of the gang."""
+        with fails_at_once():
+            return ended(self, self.claim(context), self._api, context, event)
+
+    def claim(self, context: Any) -> Claim:
+        """Returns how the task's JobSet is made and found."""
+        place = place_of(find_recipe(self.recipe))
+        return Claim(
+            kind=JOBSETS,
+            namespace=place.namespace,
+            owner=Owner.of(context),
+            words=f"{self.recipe}-{self.stage}",
+            build=lambda name: self.manifest(name, context),
+            ended=lambda found: {"Completed": True, "Failed": False}.get(terminal_state(found)),
+            grace_s=place.grace_s,
+            propagation="Foreground",
+        )
+
+    def manifest(self, name: str, context: Any) -> Object:
+        """Returns the JobSet as the JSON object that goes to the API."""
+        recipe = find_recipe(self.recipe)
+        pod = stage_pod(recipe, self.stage)
+        pod.spec.containers[0].args = command_of(recipe, self.stage, self.member, context)
+        made = jobset(pod, name, place_of(recipe), recipe.place.train.nproc)
+        # On the JobSet alone: a label that changes with each try would make its pods other pods.
+        made["metadata"]["labels"].update(KubernetesPodOperator._get_ti_pod_labels(context))
+        return made
+
+    def on_kill(self) -> None:
+        """Stops the gang of a task that is ended in a worker; its trainers have their grace period to save."""
+        if self._started is not None:
+            claim, name = self._started
+            self.log.info("stopping JobSet %s", name)
+            removed(claim, Api(self._api.conn_id, 5.0, self._api.extras), name)
+
+    def _deadline(self, context: Any) -> float | None:
+        if self.execution_timeout is None:
+            return None
+        began = getattr(context["ti"], "start_date", None)
+        return float((began.timestamp() if began else time.time()) + self.execution_timeout.total_seconds())
+
+    @cached_property
+    def _api(self) -> Api:
+        conn_id = place_of(find_recipe(self.recipe)).conn_id
+        return Api(conn_id, extras=KubernetesHook(conn_id=conn_id).conn_extras)

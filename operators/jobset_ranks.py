@@ -1,0 +1,93 @@
+"""What became of each rank of a gang, over all its restarts.
+
+Kept by the JobSet trigger while it watches: when a gang is started again, JobSet deletes the old pods, and their exit
+codes go with them. Reads pods as JSON; the report goes into the task's log and names the rank that failed first,
+because the others only fail for its sake.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from operators.jobset_manifest import INDEX, RESTART
+from operators.pod_failure import PodFailure, disruption_of, failure_of, has_succeeded, terminated
+
+Object = dict[str, Any]
+
+
+@dataclass
+class Rank:
+    """One pod of one start of the gang."""
+
+    rank: int
+    restart: int
+    pod: str
+    failure: PodFailure | None = None
+    ended_at: str = ""
+    succeeded: bool = False
+
+    def __str__(self) -> str:
+        start = f" after restart {self.restart}" if self.restart else ""
+        if self.succeeded:
+            return f"rank {self.rank}{start}: done (exit code 0)"
+        if self.failure is None:
+            return f"rank {self.rank}{start}: no end was seen (pod {self.pod})"
+        code = "" if self.failure.exit_code is None else f", exit code {self.failure.exit_code}"
+        return f"rank {self.rank}{start}: {self.failure.kind}{code}: {self.failure.reason}"
+
+
+@dataclass
+class Ranks:
+    """All that was seen of a gang's pods.
+
+    Args:
+        container: name of the container that counts.
+    """
+
+    container: str
+    seen: dict[str, Rank] = field(default_factory=dict)
+
+    def update(self, pod: Object) -> None:
+        """Takes in a pod as it is now."""
+        name = pod["metadata"]["name"]
+        known = self.seen.setdefault(name, Rank(rank_of(pod), restart_of(pod), name))
+        known.succeeded = has_succeeded(pod, self.container)
+        failure = failure_of(pod, self.container)
+        disturbed = disruption_of(pod)
+        if failure is None and disturbed and pod["metadata"].get("deletionTimestamp"):
+            failure = PodFailure(*disturbed)
+        known.failure = failure or known.failure
+        known.ended_at = known.ended_at or str((terminated(pod, self.container) or {}).get("finishedAt") or "")
+
+    @property
+    def last_restart(self) -> int:
+        """Returns how often the gang was started again, as its pods say."""
+        return max((one.restart for one in self.seen.values()), default=0)
+
+    def first_failure(self) -> PodFailure | None:
+        """Returns why the last start of the gang failed: a permanent failure before others, then the earliest.
+
+        A rank that was told to stop (143) is not a cause as long as another rank has one of its own.
+        """
+        failed = [one for one in self.seen.values() if one.restart == self.last_restart and one.failure]
+        failed.sort(key=lambda one: (not (one.failure and one.failure.permanent), _followed(one), one.ended_at or "~"))
+        return failed[0].failure if failed else None
+
+    def report(self) -> list[str]:
+        """Returns one line for each rank of each start, in order."""
+        return [str(one) for one in sorted(self.seen.values(), key=lambda one: (one.restart, one.rank, one.pod))]
+
+
+def rank_of(pod: Object) -> int:
+    """Returns the rank (node) of a gang's pod."""
+    told = {**(pod["metadata"].get("labels") or {}), **(pod["metadata"].get("annotations") or {})}
+    return int(told.get(INDEX, 0))
+
+
+def restart_of(pod: Object) -> int:
+    """Returns to which start of the gang a pod belongs; 0: the first."""
+    told = {**(pod["metadata"].get("annotations") or {}), **(pod["metadata"].get("labels") or {})}
+    return int(told.get(RESTART, 0))
+
+
+def _followed(one: Rank) -> bool:
+    return bool(one.failure and one.failure.exit_code == 143 and one.failure.kind == "killed")

@@ -1,0 +1,167 @@
+"""Waits for a gang in the triggerer: on the JobSet's status, while the log of rank 0 is read beside it.
+
+Deferred to by JobSetOperator. Pods are watched too, but only to say why they do not start, what each rank ended with,
+and which pod is rank 0 now; whether the gang is done is the JobSet's word alone. The exception is a rank on a node that
+is lost: Kubernetes keeps such a pod, and with it the whole JobSet, for as long as the node object stays.
+"""
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Any
+
+from operators.jobset_manifest import JOBSET_NAME, RANKS
+from operators.jobset_ranks import Ranks, rank_of, restart_of
+from operators.pod_api import JOBSETS, PODS, Refused, Unreachable
+from operators.pod_failure import PodFailure
+from operators.pod_logs import READ_UNTIL, LogReader
+from operators.pod_trigger import DRAIN_S, StageTrigger, lost_since, outcome
+from operators.pod_waiting import SURE_S, Wait, broken_by
+
+Object = dict[str, Any]
+
+
+class JobSetTrigger(StageTrigger):
+    """Waits for one JobSet."""
+
+    kind = JOBSETS
+    propagation = "Foreground"
+
+    def __init__(self, *, container: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.container = container
+        self.ranks = Ranks(container)
+        self.pods: dict[str, Object] = {}
+        self.reader: LogReader | None = None
+        self._unsuspended: float | None = None
+        self._restarts = 0
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Returns what another triggerer needs to go on."""
+        path, told = super().serialize()
+        return path, {**told, "container": self.container}
+
+    @property
+    def stop_grace(self) -> int | None:
+        """Pods of a gang are deleted by the garbage collector, with the grace period of their own spec."""
+        return None
+
+    async def wait(self) -> Object:
+        """Returns what became of the gang."""
+        pods = asyncio.create_task(self._watch_pods())
+        try:
+            told = await self._wait()
+            await asyncio.sleep(1.0)  # the pods' own last words come by another watch
+            if self.reader is not None:
+                await self.reader.stop(DRAIN_S)
+        finally:
+            pods.cancel()
+            if self.reader is not None:
+                self.reader.cancel()
+        for line in self.ranks.report():
+            self.say(line)
+        return told
+
+    async def _wait(self) -> Object:
+        seen: Object | None = None
+        async for found in self.api.follow(JOBSETS, self.namespace, fields=f"metadata.name={self.name}"):
+            jobset = found.get(self.name)
+            if jobset is None or (seen and jobset["metadata"].get("uid") != seen["metadata"].get("uid")):
+                return outcome(self._because("was deleted while it ran"), gone=True)
+            seen = jobset
+            told = await self._look(jobset) or self.overdue()
+            if told:
+                return told
+        raise AssertionError("a watch goes on for ever")
+
+    async def _look(self, jobset: Object) -> Object | None:
+        """Returns the outcome, or None while the gang lives."""
+        status = jobset.get("status") or {}
+        ended = terminal_state(jobset)
+        if ended == "Completed":
+            return outcome(None)
+        if ended == "Failed":
+            await asyncio.sleep(1.0)
+            return outcome(self._because(_failed_condition(status)))
+        if status.get("restarts", 0) > self._restarts:
+            self._restarts = status["restarts"]
+            counted = status.get("restartsCountTowardsMax", self._restarts)
+            self.say(f"the gang is started again (restart {self._restarts}, of which {counted} count)")
+        if jobset["spec"].get("suspend"):
+            self._unsuspended = None
+            failure = await self.patience.gang(jobset)
+            return outcome(failure) if failure else None
+        return await self._look_at_pods()
+
+    async def _look_at_pods(self) -> Object | None:
+        self._unsuspended = self._unsuspended or time.monotonic()
+        for pod in self.pods.values():
+            lost = lost_since(pod, node_gone=False)
+            if lost:
+                return outcome(lost)
+        pending = [pod for pod in self.pods.values() if (pod.get("status") or {}).get("phase") == "Pending"]
+        if pending:
+            failure = await self.patience.pod(min(pending, key=rank_of))
+            return outcome(failure) if failure else None
+        if not self.pods and time.monotonic() - self._unsuspended > SURE_S / 2:
+            # The Job cannot create its pods: a quota, a missing service account.
+            broken = broken_by(await self.patience.events(f"{self.name}-{RANKS}-0"))
+            failure = await self.patience.judge(Wait(broken.reason if broken else "no pods yet", broken))
+            return outcome(failure) if failure else None
+        self.patience.started()
+        return None
+
+    def _because(self, said: str) -> PodFailure:
+        """Returns the failure of the gang: that of the rank which failed first, or what the JobSet says."""
+        first = self.ranks.first_failure()
+        if first is None:
+            return PodFailure("killed", f"JobSet {self.name} {said}")
+        told = first.to_json()
+        if self.reader is not None and not first.last_lines:
+            told["last_lines"] = tuple(self.reader.spool.last_lines)
+        return PodFailure.from_json({**told, "reason": f"{first.reason.rstrip('.')} (JobSet {self.name} {said})"})
+
+    async def _watch_pods(self) -> None:
+        with suppress(Refused, Unreachable):  # the JobSet's own watch tells; without the right there is no log
+            async for pods in self.api.follow(PODS, self.namespace, labels=f"{JOBSET_NAME}={self.name}"):
+                self.pods = pods
+                for pod in pods.values():
+                    self.ranks.update(pod)
+                self._read_rank_zero()
+
+    def _read_rank_zero(self) -> None:
+        """Reads the log of the newest pod of rank 0, as soon as there is something to read."""
+        begun = [
+            pod
+            for pod in self.pods.values()
+            if rank_of(pod) == 0 and (pod.get("status") or {}).get("phase") not in (None, "Pending")
+        ]
+        if not begun:
+            return
+        pod = max(begun, key=lambda one: (restart_of(one), one["metadata"].get("creationTimestamp") or ""))
+        name = pod["metadata"]["name"]
+        if self.reader is not None and self.reader.pod == name:
+            return
+        if self.reader is not None:
+            self.reader.ended.set()  # it reads what is left of the old log, and ends
+        self.say(f"[rank 0 is pod {name}]")
+        until = (pod["metadata"].get("annotations") or {}).get(READ_UNTIL, "")
+        self.reader = LogReader(self.api, self.namespace, name, self.container, self.say, until).start()
+
+
+def terminal_state(jobset: Object) -> str:
+    """Returns "Completed", "Failed", or "" while the gang lives."""
+    status = jobset.get("status") or {}
+    if status.get("terminalState"):
+        return str(status["terminalState"])
+    for one in status.get("conditions") or []:
+        if one["type"] in ("Completed", "Failed") and one["status"] == "True":
+            return str(one["type"])
+    return ""
+
+
+def _failed_condition(status: Object) -> str:
+    for one in status.get("conditions") or []:
+        if one["type"] == "Failed" and one["status"] == "True":
+            return f"failed: {one.get('reason', '')} {one.get('message', '')}".strip()
+    return "failed"

@@ -1,0 +1,302 @@
+"""The Kubernetes API as the pod operators need it: plain JSON objects, patience with outages, and watching by list.
+
+Used by the triggers (in the triggerer's event loop) and by the operators (`asyncio.run` in the worker). The provider's
+hook knows how to connect; its calls are not used, because each gives up after 15 seconds (5 tries), and a run of days
+meets longer outages. Objects stay dictionaries: a custom resource has no class, and what a server adds is not lost.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
+from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
+from airflow.sdk.exceptions import AirflowNotFoundException
+from kubernetes_asyncio.client.exceptions import ApiException
+
+log = logging.getLogger("sluice.pods")
+
+OUTAGE_S = 900.0
+"""How long the API server may be away, or answer 429 and 5xx, before a wait is given up (the pod is left alone)."""
+
+WATCH_S = 60
+"""A watch ends after this long and the objects are listed anew: bounds what a watch that has gone silent can hide."""
+
+TICK_S = 5.0
+"""How often the objects are yielded although nothing has changed, so that the reader's own deadlines are looked at."""
+
+NAMELESS_S = 40.0
+"""The same for a server whose name does not resolve or whose certificate is not trusted: rather a wrong address."""
+
+_CALL_S = 30
+_WRONG_ADDRESS = (aiohttp.ClientConnectorDNSError, aiohttp.ClientConnectorCertificateError)
+_TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+Object = dict[str, Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of object: where the API keeps it."""
+
+    base: str
+    plural: str
+
+    def path(self, namespace: str = "", name: str = "") -> str:
+        """Returns the path of one object, or of all in a namespace, or of all."""
+        steps = [self.base, *(["namespaces", namespace] if namespace else []), self.plural, *([name] if name else [])]
+        return "/".join(steps)
+
+
+PODS = Kind("/api/v1", "pods")
+EVENTS = Kind("/api/v1", "events")
+NODES = Kind("/api/v1", "nodes")
+JOBSETS = Kind("/apis/jobset.x-k8s.io/v1alpha2", "jobsets")
+WORKLOADS = Kind("/apis/kueue.x-k8s.io/v1beta2", "workloads")
+LOCAL_QUEUES = Kind("/apis/kueue.x-k8s.io/v1beta2", "localqueues")
+
+
+class Unreachable(Exception):
+    """The API server has been away for longer than the patience of the caller."""
+
+
+class Refused(ApiException):
+    """The API server answered with an error; `message` is that of its Status object, `retry_after` that of a 429."""
+
+    def __init__(self, status: int, reason: str, body: bytes = b"", retry_after: str = "") -> None:
+        self.message = reason
+        with suppress(ValueError, KeyError, TypeError):
+            self.message = str(json.loads(body)["message"])
+        self.retry_after = float(retry_after) if status == 429 and retry_after.isdigit() else None
+        super().__init__(status=status, reason=self.message)
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.message}"
+
+
+class Api:
+    """JSON to and from the API server that an Airflow connection names.
+
+    Args:
+        conn_id: Airflow connection of type `kubernetes`; resolved where this runs, so that no credential is copied
+            into a trigger.
+        outage_s: patience with a server that is away.
+        extras: the connection's settings where they are known already (in a worker); None: they are looked up.
+    """
+
+    def __init__(self, conn_id: str, outage_s: float = OUTAGE_S, extras: Mapping[str, Any] | None = None) -> None:
+        self.conn_id = conn_id
+        self.outage_s = outage_s
+        self.extras = extras
+        self._hook: AsyncKubernetesHook | None = None
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Object:
+        """Returns one object; raises Refused (404: there is none)."""
+        return await self._patiently("GET", kind.path(namespace, name))
+
+    async def list(self, kind: Kind, namespace: str, *, labels: str = "", fields: str = "") -> Object:
+        """Returns the list object: `items`, and `metadata.resourceVersion` to watch from."""
+        return await self._patiently("GET", kind.path(namespace), _selected(labels, fields))
+
+    async def create(self, kind: Kind, namespace: str, body: Object) -> Object:
+        """Creates an object; raises Refused (409: the name is taken, also by an earlier try of this very call)."""
+        return await self._patiently("POST", kind.path(namespace), body=body)
+
+    async def delete(self, kind: Kind, namespace: str, name: str, *, grace_s: int | None, propagation: str) -> bool:
+        """Asks for the end of an object; returns False where there was none."""
+        body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
+        if grace_s is not None:
+            body["gracePeriodSeconds"] = grace_s
+        try:
+            await self._patiently("DELETE", kind.path(namespace, name), body=body)
+        except Refused as error:
+            if error.status != 404:
+                raise
+            return False
+        return True
+
+    async def annotate(self, kind: Kind, namespace: str, name: str, annotations: Mapping[str, str]) -> None:
+        """Writes annotations of an object; one try."""
+        body = {"metadata": {"annotations": dict(annotations)}}
+        await self._call("PATCH", kind.path(namespace, name), body=body, content="application/merge-patch+json")
+
+    async def lines(self, path: str, query: Mapping[str, str], *, silence_s: float) -> AsyncIterator[tuple[str, bool]]:
+        """Yields the lines of an answer as they come, each with whether its end was seen; one try.
+
+        Raises Refused, or OSError or aiohttp.ClientError where the stream broke or was silent for `silence_s`.
+        """
+        timeout = aiohttp.ClientTimeout(total=None, connect=_CALL_S, sock_read=silence_s)
+        async with (await self._open()).get_conn() as client:
+            answer = await _send(client, "GET", path, query, None, None, timeout)
+            try:
+                if not 200 <= answer.status <= 299:
+                    body = await answer.read()
+                    raise Refused(answer.status, str(answer.reason), body)
+                rest = b""
+                async for chunk in answer.content.iter_any():
+                    *whole, rest = (rest + chunk).split(b"\n")
+                    for line in whole:
+                        yield line.decode("utf-8", "replace"), True
+                if rest:
+                    yield rest.decode("utf-8", "replace"), False
+            finally:
+                answer.close()
+
+    async def follow(
+        self, kind: Kind, namespace: str, *, labels: str = "", fields: str = ""
+    ) -> AsyncIterator[dict[str, Object]]:
+        """Yields the selected objects by name: as they are, after each change, and every `TICK_S` in between.
+
+        A watch that ends, breaks or is refused (410 Gone, 429, 5xx) leads to a new list; only a list that fails for
+        longer than the patience ends the iteration.
+
+        Raises:
+            Unreachable: the server has been away for too long.
+            Refused: it refuses the list (403: no rights, 404: no such resource).
+        """
+        while True:
+            listed = await self.list(kind, namespace, labels=labels, fields=fields)
+            objects = {item["metadata"]["name"]: item for item in listed.get("items") or []}
+            version = (listed.get("metadata") or {}).get("resourceVersion", "")
+            yield dict(objects)
+            changes = self._watch(kind, namespace, {**_selected(labels, fields), "resourceVersion": version})
+            async for change in _ticking(changes):
+                if change is not None:
+                    name = change["object"]["metadata"]["name"]
+                    objects[name] = change["object"]
+                    if change["type"] == "DELETED":
+                        yield dict(objects)  # its last words: why it was deleted
+                        del objects[name]
+                yield dict(objects)
+
+    async def _watch(self, kind: Kind, namespace: str, query: Mapping[str, str]) -> AsyncIterator[Object]:
+        asked = {**query, "watch": "true", "timeoutSeconds": str(WATCH_S), "allowWatchBookmarks": "true"}
+        try:
+            async for line, whole in self.lines(kind.path(namespace), asked, silence_s=WATCH_S + 10):
+                event = json.loads(line) if whole else {"type": "ERROR"}
+                if event["type"] == "ERROR":
+                    break  # 410 Gone, or a line cut short: list again
+                if event["type"] != "BOOKMARK":
+                    yield event
+        except (Refused, aiohttp.ClientError, OSError, ValueError) as error:
+            log.debug("watch of %s ended: %s", kind.plural, error)
+        # Also after a refusal, so that a server without watch, or without the right to it, is polled.
+        await asyncio.sleep(1.0)
+
+    async def _patiently(
+        self, method: str, path: str, query: Mapping[str, str] | None = None, body: Object | None = None
+    ) -> Object:
+        return await patiently(lambda: self._call(method, path, query, body), self.outage_s, f"{method} {path}")
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Object | None = None,
+        content: str = "application/json",
+    ) -> Object:
+        async with (await self._open()).get_conn() as client:
+            answer = await _send(client, method, path, query or {}, body, content, _CALL_S)
+            data = await answer.read()
+            if not 200 <= answer.status <= 299:
+                raise Refused(answer.status, str(answer.reason), data, answer.headers.get("Retry-After", ""))
+            found: Object = json.loads(data or b"{}")
+            return found
+
+    async def _open(self) -> AsyncKubernetesHook:
+        if self._hook is None:
+            extras = dict(await self._looked_up() if self.extras is None else self.extras)
+            if not any(extras.get(name) for name in ("in_cluster", "kube_config", "kube_config_path")):
+                # As the provider's synchronous hook does, and its asynchronous one does not.
+                extras["in_cluster"] = _TOKEN.exists()
+            self._hook = AsyncKubernetesHook(conn_id=self.conn_id, connection_extras=extras)
+        return self._hook
+
+    async def _looked_up(self) -> Mapping[str, Any]:
+        # Not by the hook itself: it asks the supervisor synchronously, which fails inside a busy event loop.
+        try:
+            found: Mapping[str, Any] = await get_async_extra_dejson(await get_async_connection(self.conn_id))
+        except AirflowNotFoundException:
+            return {}
+        return found
+
+
+async def patiently(call: Callable[[], Awaitable[T]], outage_s: float, what: str) -> T:
+    """Repeats a call with back-off (1, 2, 4, ... 15 s, or what `Retry-After` says) while the server is away.
+
+    Raises:
+        Unreachable: it was away for `outage_s`.
+        Refused: it answered and refused.
+    """
+    began, pause = time.monotonic(), 1.0
+    while True:
+        try:
+            return await call()
+        except Refused as error:
+            if error.status not in _TRANSIENT:
+                raise
+            cause, wait = str(error), error.retry_after or pause
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            cause, wait = f"{type(error).__name__}: {error}", pause
+            if isinstance(error, _WRONG_ADDRESS):
+                outage_s = min(outage_s, NAMELESS_S)
+        away = time.monotonic() - began
+        if away + wait > outage_s:
+            raise Unreachable(f"the Kubernetes API did not answer for {away:.0f} s ({what}: {cause})")
+        log.warning("the Kubernetes API is away (%s: %s): trying again in %.0f s", what, cause, wait)
+        await asyncio.sleep(wait)
+        pause = min(pause * 2, 15.0)
+
+
+async def _ticking(changes: AsyncIterator[Object]) -> AsyncIterator[Object | None]:
+    """Passes on what comes; yields None whenever nothing has come for `TICK_S`."""
+    coming = asyncio.ensure_future(anext(changes))
+    try:
+        while True:
+            done, _ = await asyncio.wait({coming}, timeout=TICK_S)
+            if not done:
+                yield None
+                continue
+            try:
+                change = coming.result()
+            except StopAsyncIteration:
+                return
+            coming = asyncio.ensure_future(anext(changes))
+            yield change
+    finally:
+        coming.cancel()
+
+
+def _selected(labels: str, fields: str) -> dict[str, str]:
+    asked = {"labelSelector": labels, "fieldSelector": fields}
+    return {name: value for name, value in asked.items() if value}
+
+
+async def _send(
+    client: Any, method: str, path: str, query: Mapping[str, str], body: Any, content: str | None, timeout: Any
+) -> Any:
+    return await client.call_api(
+        path,
+        method,
+        query_params=list(query.items()),
+        header_params={"Accept": "application/json, */*", **({"Content-Type": content} if content else {})},
+        body=body,
+        auth_settings=["BearerToken"],
+        _preload_content=False,
+        _request_timeout=timeout,
+    )
+
+
+def message_of(error: ApiException) -> str:
+    """Returns what the server said when it refused."""
+    return str(getattr(error, "message", error.reason))

@@ -1,0 +1,182 @@
+"""One task, one pod: finds what an earlier process of the same task has started, or starts it, never both.
+
+Used by both pod operators before they wait. Every object carries the task's identity as a label, whoever created it:
+a worker that was killed, another try, the same task cleared. Its name is made from that identity too, so that two
+processes that both believe they must create it ask for the same name, and the API server lets one of them win (409).
+
+What is found is taken over as long as it does the same work. If the recipe has changed meanwhile, it is stopped first:
+it gets its grace period to save, and its successor resumes from there. A number at the end of the name lets a task go
+on beside an object that cannot be removed because its node is silent.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from operators.pod_api import Api, Kind, Refused
+from operators.pod_patience import epoch
+from operators.pod_trigger import LOST_S
+
+log = logging.getLogger("sluice.pods")
+
+Object = dict[str, Any]
+
+OWNER = "sluice/owner"
+"""Label: which task an object belongs to."""
+
+WORK = "sluice/work"
+"""Annotation: hash of what it was asked to do."""
+
+NAME_LENGTH = 40
+"""Longest name: a gang's host names add 23 characters to it, and a host name may have 63."""
+
+_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The task that an object belongs to, the same for all its tries."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+
+    @classmethod
+    def of(cls, context: Mapping[str, Any]) -> "Owner":
+        """Returns the task of an Airflow context."""
+        instance = context["ti"]
+        index = getattr(instance, "map_index", -1)
+        return cls(instance.dag_id, context["run_id"], instance.task_id, -1 if index is None else index)
+
+    @property
+    def digest(self) -> str:
+        """Returns the identity as a label value."""
+        identity = json.dumps([self.dag_id, self.run_id, self.task_id, self.map_index])
+        return hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
+
+    def name(self, words: str, number: int) -> str:
+        """Returns the name of the task's object: what it is about, whose it is, how manieth."""
+        end = f"-{self.digest[:10]}-{number}"
+        spoken = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
+        return f"{spoken[: NAME_LENGTH - len(end)].strip('-')}{end}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """How to make, find and judge the objects of one task.
+
+    Args:
+        kind: Pods or JobSets.
+        namespace: where they are.
+        owner: the task.
+        words: beginning of their names.
+        build: makes the manifest for a name.
+        ended: tells of an object whether it is over: True (well), False (badly), None (it lives).
+        grace_s: what an object gets to save when it is stopped.
+        propagation: how its deletion treats what it owns.
+    """
+
+    kind: Kind
+    namespace: str
+    owner: Owner
+    words: str
+    build: Callable[[str], Object]
+    ended: Callable[[Object], bool | None]
+    grace_s: int
+    propagation: str = "Background"
+
+    async def take(self, api: Api) -> Object:
+        """Returns the task's object: one that was there, or a new one.
+
+        Raises:
+            Refused: the server refuses to create it.
+            Unreachable: the server is away.
+        """
+        for _ in range(_ROUNDS):
+            found = await self._sift(api)
+            if isinstance(found, dict):
+                return found
+            body = self._manifest(self.owner.name(self.words, found + 1))
+            try:
+                made = await api.create(self.kind, self.namespace, body)
+            except Refused as error:
+                if error.status != 409:
+                    raise
+                continue  # another process of this task was faster, or the answer to our own request was lost
+            log.info("started %s %s", self.kind.plural[:-1], made["metadata"]["name"])
+            return made
+        raise Refused(409, f"the name {self.owner.name(self.words, 1)} belongs to something else")
+
+    async def remove(self, api: Api, name: str) -> None:
+        """Asks for the end of an object of the task; its pods have their grace period to save."""
+        # The pods of a gang are deleted by the garbage collector, which takes the grace period of their own spec.
+        grace = self.grace_s if self.kind.plural == "pods" else None
+        await api.delete(self.kind, self.namespace, name, grace_s=grace, propagation=self.propagation)
+
+    async def _sift(self, api: Api) -> Object | int:
+        """Returns the object to take over, or the highest number that is in use, after removing what is over."""
+        mine = (await api.list(self.kind, self.namespace, labels=f"{OWNER}={self.owner.digest}")).get("items") or []
+        in_use = 0
+        for one in sorted(mine, key=_number, reverse=True):
+            name, over = one["metadata"]["name"], self.ended(one)
+            leaving = one["metadata"].get("deletionTimestamp")
+            if not leaving and over is not False and (over or self._same_work(one)):
+                log.info(
+                    "took over %s %s, which an earlier process of this task has started", self.kind.plural[:-1], name
+                )
+                return dict(one)
+            if not leaving:
+                log.info("removing %s: %s", name, "it has failed" if over is False else "the recipe has changed")
+                await self.remove(api, name)
+            if not await self._left(api, one):
+                log.warning("%s does not go away: its node is silent; going on beside it", name)
+                in_use = max(in_use, _number(one))
+        return in_use
+
+    async def _left(self, api: Api, one: Object) -> bool:
+        """Waits until an object that is being deleted is gone; returns False where it outlives its grace period."""
+        until = time.time() + self.grace_s + LOST_S
+        leaving = one["metadata"].get("deletionTimestamp")
+        if leaving and self.kind.plural == "pods":
+            until = epoch(leaving) + LOST_S  # the API counts the grace period into a pod's time
+        while True:
+            try:
+                now = await api.get(self.kind, self.namespace, one["metadata"]["name"])
+            except Refused as error:
+                if error.status != 404:
+                    raise
+                return True
+            if now["metadata"].get("uid") != one["metadata"].get("uid"):
+                return True
+            if time.time() > until:
+                return False
+            await asyncio.sleep(1.0)
+
+    def _manifest(self, name: str) -> Object:
+        body = self.build(name)
+        metadata = body["metadata"]
+        metadata["name"] = name
+        metadata["labels"] = {**(metadata.get("labels") or {}), OWNER: self.owner.digest}
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), WORK: self._work}
+        return body
+
+    @property
+    def _work(self) -> str:
+        # By one name for all, because a gang's host names stand in its environment.
+        spec = json.dumps(self.build("any")["spec"], sort_keys=True)
+        return hashlib.blake2b(spec.encode(), digest_size=8).hexdigest()
+
+    def _same_work(self, one: Object) -> bool:
+        return bool((one["metadata"].get("annotations") or {}).get(WORK) == self._work)
+
+
+def _number(one: Object) -> int:
+    last = one["metadata"]["name"].rpartition("-")[2]
+    return int(last) if last.isdigit() else 0

@@ -1,0 +1,150 @@
+"""Looks after pods that do not run yet: says why, and ends a wait that is over or cannot end well.
+
+Used by the triggers at every look at a Pending pod. Asks the API for what explains a wait (events, nodes, Kueue's
+workload); each of these is optional, because Airflow may not have the right to read it.
+"""
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from operators.pod_api import EVENTS, LOCAL_QUEUES, NODES, WORKLOADS, Api, Kind, Refused
+from operators.pod_failure import PodFailure
+from operators.pod_waiting import SURE_S, Wait, why_queued, why_waiting
+
+Object = dict[str, Any]
+
+START_S = 1800.0
+"""How long a pod that has its node may take to start: pulling a large image."""
+
+LOOK_S = 10.0
+"""Pause between two looks at the reasons of a wait."""
+
+
+class Patience:
+    """How long one task waits for what, and what it says meanwhile.
+
+    Args:
+        api: the cluster.
+        namespace: of the pods.
+        queue: Kueue local queue; empty: none.
+        queue_s: how long to wait for a place.
+        say: takes each change of the reason.
+    """
+
+    def __init__(self, api: Api, namespace: str, queue: str, queue_s: float, say: Callable[[str], None]) -> None:
+        self.api, self.namespace, self.queue, self.queue_s, self.say = api, namespace, queue, queue_s, say
+        self._said = ""
+        self._hopeless_since: float | None = None
+        self._looked = float("-inf")
+        self._refused: set[Kind] = set()
+        self._nodes: list[Object] | None = None
+
+    async def pod(self, pod: Object) -> PodFailure | None:
+        """Returns why waiting for a Pending pod is over, or None while it goes on."""
+        late = self._late(pod)
+        if late or not self._due():
+            return late
+        name = pod["metadata"]["name"]
+        events = await self._list(EVENTS, fields=f"involvedObject.name={name}")
+        gated = bool(pod["spec"].get("schedulingGates"))
+        if gated:
+            return await self._judge(await self.queued(pod))
+        if self._nodes is None:
+            # Once: they only serve to see that a request is larger than any node.
+            self._nodes = await self._list(NODES, namespace="")
+        return await self._judge(why_waiting(pod, events, self._nodes))
+
+    async def gang(self, jobset: Object) -> PodFailure | None:
+        """Returns why waiting for a suspended JobSet is over, or None while it goes on."""
+        waited = time.time() - epoch(jobset["metadata"]["creationTimestamp"])
+        if waited > self.queue_s:
+            return self._too_late(f"JobSet {jobset['metadata']['name']}", waited)
+        return await self._judge(await self.queued(jobset)) if self._due() else None
+
+    async def queued(self, owner: Object) -> Wait:
+        """Returns what Kueue says about something that it holds back."""
+        missing = await self._no_queue()
+        if missing:
+            return Wait(missing.reason, missing)
+        uid = owner["metadata"].get("uid")
+        for workload in await self._list(WORKLOADS):
+            if any(one.get("uid") == uid for one in workload["metadata"].get("ownerReferences") or []):
+                return why_queued(workload)
+        return Wait("waiting in its Kueue queue")
+
+    async def judge(self, wait: Wait) -> PodFailure | None:
+        """Says a new reason, and returns it once it has been hopeless for `SURE_S`."""
+        return await self._judge(wait)
+
+    async def events(self, name: str) -> list[Object]:
+        """Returns the events about an object."""
+        return await self._list(EVENTS, fields=f"involvedObject.name={name}")
+
+    def started(self) -> None:
+        """Says that nothing waits any more."""
+        self._hopeless_since, self._said = None, ""
+
+    async def _judge(self, wait: Wait) -> PodFailure | None:
+        if wait.reason != self._said:
+            self._said = wait.reason
+            self.say(wait.reason)
+        if wait.hopeless is None:
+            self._hopeless_since = None
+            return None
+        now = time.monotonic()
+        self._hopeless_since = self._hopeless_since or now
+        return wait.hopeless if now - self._hopeless_since >= SURE_S else None
+
+    def _due(self) -> bool:
+        now = time.monotonic()
+        if now - self._looked < LOOK_S and self._hopeless_since is None:
+            return False
+        self._looked = now
+        return True
+
+    def _late(self, pod: Object) -> PodFailure | None:
+        name = pod["metadata"]["name"]
+        placed = next(
+            (one for one in (pod.get("status") or {}).get("conditions") or []
+             if one["type"] == "PodScheduled" and one["status"] == "True"), None
+        )  # fmt: skip
+        if placed is None:
+            waited = time.time() - epoch(pod["metadata"]["creationTimestamp"])
+            return self._too_late(f"pod {name}", waited) if waited > self.queue_s else None
+        since = placed.get("lastTransitionTime") or pod["metadata"]["creationTimestamp"]
+        if time.time() - epoch(since) <= START_S:
+            return None
+        return PodFailure("config", f"pod {name} did not start within {START_S / 60:.0f} minutes: {self._said}")
+
+    def _too_late(self, what: str, waited: float) -> PodFailure:
+        remedy = "raise [place.kubernetes] queue_s, or find out who holds the GPUs"
+        return PodFailure("config", f"{what} got no place in {waited:.0f} s ({self._said})", False, remedy)
+
+    async def _no_queue(self) -> PodFailure | None:
+        try:
+            if self.queue and LOCAL_QUEUES not in self._refused:
+                await self.api.get(LOCAL_QUEUES, self.namespace, self.queue)
+        except Refused as error:
+            if error.status == 404:
+                remedy = "make the LocalQueue (k8s/ has one), or correct [place.kubernetes] queue"
+                reason = f'there is no Kueue LocalQueue "{self.queue}" in namespace {self.namespace}'
+                return PodFailure("config", reason, True, remedy)
+            self._refused.add(LOCAL_QUEUES)
+        return None
+
+    async def _list(self, kind: Kind, *, namespace: str | None = None, fields: str = "") -> list[Object]:
+        if kind in self._refused:
+            return []
+        try:
+            listed = await self.api.list(kind, self.namespace if namespace is None else namespace, fields=fields)
+        except Refused:
+            self._refused.add(kind)  # no right, or no such kind: the reason stays unknown, the wait goes on
+            return []
+        return list(listed.get("items") or [])
+
+
+def epoch(stamp: str) -> float:
+    """Returns a Kubernetes time as seconds."""
+    return datetime.fromisoformat(stamp).timestamp()

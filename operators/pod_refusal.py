@@ -1,0 +1,38 @@
+"""What it means that the API server refuses something of ours: the cause in its words, the remedy in ours.
+
+Used where objects are made and watched. A refusal is an answer, not an outage, and the same call would be refused
+again: the failure is permanent.
+"""
+
+from operators.pod_api import Kind, Refused
+from operators.pod_failure import PodFailure
+
+_REMEDIES = (
+    ("exceeded quota", "ask for less in [place.kubernetes], or have the quota of the namespace raised"),
+    ("PriorityClass", "make the priority class, or correct [place.kubernetes] priority_class"),
+    ("RuntimeClass", "make the runtime class, or correct [place.kubernetes] runtime_class"),
+    ("serviceaccount", "make the service account, or correct [place.kubernetes] service_account"),
+    ("namespaces ", "make the namespace, or correct [place.kubernetes] namespace"),
+    ("could not find the requested resource", "install JobSet (k8s/ says which version), or write nodes = 1"),
+    ("page not found", "install JobSet (k8s/ says which version), or write nodes = 1"),
+)
+
+
+def refused(error: Refused, kind: Kind, namespace: str) -> PodFailure:
+    """Returns the failure of a task whose call about `kind` objects in `namespace` was refused."""
+    said = " ".join(error.message.split())
+    cause = f"Kubernetes refuses {kind.plural} in namespace {namespace} ({error.status}): {said}"
+    return PodFailure("config", cause, True, _remedy(error.status, said, kind, namespace))
+
+
+def _remedy(status: int, said: str, kind: Kind, namespace: str) -> str:
+    # A 403 that names no object ('pods is forbidden: User "x" cannot create resource ...') is one of rights.
+    if "cannot " not in said:
+        for words, remedy in _REMEDIES:
+            if words in said and (status != 403 or words != "namespaces "):
+                return remedy
+    if status in (401, 403):
+        return f"give Airflow's service account the rights on {kind.plural} in {namespace} that k8s/ lists"
+    if status == 404 and kind.plural == "jobsets":
+        return "install JobSet (k8s/ says which version), or write nodes = 1"
+    return "correct [place.kubernetes] or its template"

@@ -1,0 +1,182 @@
+"""The pod of a stage: what `[place.kubernetes]` asks for, laid over the pod template file of the place.
+
+Used by GpuPodOperator (the pod itself) and JobSetOperator (the template of every rank). The pod runs the shell's
+command, `python -u -m tasks <stage> --recipe '<json>' --version ...`, writes its artifact into the store and needs
+neither the Kubernetes API nor a sidecar.
+
+No secret comes into a pod's spec: `[place.kubernetes] secrets` names Kubernetes secrets (`envFrom`), `service_account`
+brings workload identity. The template file is the place for what a recipe has no word for: volumes, security context,
+affinity, host network. The first container of the template is the stage's.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow.providers.cncf.kubernetes.pod_generator import PodGenerator
+from kubernetes.client import ApiClient
+from kubernetes.client import models as k8s
+
+from tasks.errors import RecipeError
+from tasks.place import KubernetesPlace
+from tasks.recipe import Recipe
+
+CONTAINER = "base"
+"""Name of the stage's container; the provider's own name for it."""
+
+SAVE_MARGIN_S = 20
+"""What torchrun's own time limit for saving stays below the pod's grace period."""
+
+_NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
+
+def place_of(recipe: Recipe) -> KubernetesPlace:
+    """Returns the place of a recipe's pods; raises RecipeError where it has none or names no image."""
+    place = recipe.place.kubernetes
+    if place is None:
+        raise RecipeError(
+            f'{recipe.name}: [place.train] where is "kubernetes" but there is no [place.kubernetes]',
+            'add the section, or write where = "local"',
+        )
+    if not place.image:
+        raise RecipeError(f"{recipe.name}: [place.kubernetes] names no image", "build one with k8s/images and name it")
+    if place.grace_s <= SAVE_MARGIN_S:
+        raise RecipeError(
+            f"{recipe.name}: [place.kubernetes] grace_s is {place.grace_s}",
+            f"give the trainer more than {SAVE_MARGIN_S} s to save a checkpoint",
+        )
+    return place
+
+
+def stage_pod(recipe: Recipe, stage: str) -> k8s.V1Pod:
+    """Returns the pod of a stage without its name, owner and arguments.
+
+    Raises:
+        RecipeError: the place is incomplete, or its template file is missing or is not a pod.
+    """
+    place = place_of(recipe)
+    pod = k8s.V1Pod(
+        api_version="v1",
+        kind="Pod",
+        metadata=k8s.V1ObjectMeta(namespace=place.namespace, labels=stage_labels(recipe, stage, place)),
+        spec=_spec(recipe, place),
+    )
+    if not place.template:
+        return _with_shared_memory(pod)
+    template = _template(recipe, place)
+    template.spec.containers[0].name = CONTAINER
+    _without_repeated_env(template.spec.containers[0], pod.spec.containers[0])
+    return _with_shared_memory(PodGenerator.reconcile_pods(template, pod))
+
+
+def stage_labels(recipe: Recipe, stage: str, place: KubernetesPlace) -> dict[str, str]:
+    """Returns the labels by which people and quotas find the pods of a stage."""
+    labels = {"app.kubernetes.io/part-of": "sluice", "sluice/recipe": recipe.name, "sluice/stage": stage}
+    return {**labels, "kueue.x-k8s.io/queue-name": place.queue} if place.queue else labels
+
+
+def manifest(pod: k8s.V1Pod) -> dict[str, Any]:
+    """Returns the pod as the JSON object that goes to the API."""
+    body: dict[str, Any] = ApiClient().sanitize_for_serialization(pod)
+    return body
+
+
+def _spec(recipe: Recipe, place: KubernetesPlace) -> k8s.V1PodSpec:
+    container = k8s.V1Container(
+        name=CONTAINER,
+        image=place.image,
+        image_pull_policy="IfNotPresent",
+        command=["python", "-u"],
+        env=[k8s.V1EnvVar(name=name, value=value) for name, value in _environment(recipe, place).items()],
+        env_from=[k8s.V1EnvFromSource(secret_ref=k8s.V1SecretEnvSource(name=name)) for name in place.secrets],
+        resources=_resources(place),
+        # The last lines of the log become the termination message: what was wrong, also when the log is out of reach.
+        termination_message_policy="FallbackToLogsOnError",
+    )
+    return k8s.V1PodSpec(
+        containers=[container],
+        restart_policy="Never",
+        node_selector=dict(place.node_selector) or None,
+        tolerations=_tolerations(place),
+        priority_class_name=place.priority_class or None,
+        runtime_class_name=place.runtime_class or None,
+        service_account_name=place.service_account or None,
+        # A stage never talks to the Kubernetes API. Workload identity brings a token of its own.
+        automount_service_account_token=False,
+        termination_grace_period_seconds=place.grace_s,
+    )
+
+
+def _environment(recipe: Recipe, place: KubernetesPlace) -> dict[str, str]:
+    return {
+        "SLUICE_NPROC": str(recipe.place.train.nproc),
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(place.grace_s - SAVE_MARGIN_S),
+        "PYTHONUNBUFFERED": "1",
+        **place.env,
+    }
+
+
+def _resources(place: KubernetesPlace) -> k8s.V1ResourceRequirements:
+    size = {"cpu": place.cpu, "memory": place.memory}
+    gpus = {"nvidia.com/gpu": str(place.gpus)} if place.gpus else {}
+    # No CPU limit: a throttled loader starves the GPU. GPUs must be equal in both.
+    return k8s.V1ResourceRequirements(requests={**size, **gpus}, limits={"memory": place.memory, **gpus})
+
+
+def _tolerations(place: KubernetesPlace) -> list[k8s.V1Toleration]:
+    asked = [
+        k8s.V1Toleration(key=one.key, operator=one.operator, value=one.value or None, effect=one.effect)
+        for one in place.tolerations
+    ]
+    # How long a node may be silent (its kubelet restarts) before Kubernetes gives its pods up.
+    silent = [
+        k8s.V1Toleration(key=key, operator="Exists", effect="NoExecute", toleration_seconds=place.node_silent_s)
+        for key in _NOT_READY
+        if key not in {one.key for one in place.tolerations}
+    ]
+    return asked + silent
+
+
+def _template(recipe: Recipe, place: KubernetesPlace) -> k8s.V1Pod:
+    path = Path(place.template)
+    try:
+        pod = PodGenerator.deserialize_model_file(str(path)) if path.is_file() else None
+    except Exception as error:
+        raise _bad_template(recipe, place, " ".join(str(error).split())) from None
+    if pod is None:
+        raise RecipeError(
+            f"{recipe.name}: [place.kubernetes] template {place.template} is not there (looked in {Path.cwd()})",
+            "give its path from the Airflow home, and have the file on workers and dag-processor alike",
+        )
+    if pod.spec is None or not pod.spec.containers:
+        raise _bad_template(recipe, place, "it has no spec.containers")
+    pod.metadata = pod.metadata or k8s.V1ObjectMeta()
+    return pod
+
+
+def _bad_template(recipe: Recipe, place: KubernetesPlace, cause: str) -> RecipeError:
+    return RecipeError(
+        f"{recipe.name}: [place.kubernetes] template {place.template} is not a pod: {cause}",
+        "write a manifest of kind Pod whose first container is called base",
+    )
+
+
+def _without_repeated_env(template: k8s.V1Container, own: k8s.V1Container) -> None:
+    # Lists are joined when the two are merged; a variable must not stand in it twice.
+    names = {one.name for one in own.env}
+    template.env = [one for one in template.env or [] if one.name not in names]
+
+
+def _with_shared_memory(pod: k8s.V1Pod) -> k8s.V1Pod:
+    """Gives the container a /dev/shm beyond the 64 MiB of container runtimes: data loaders and NCCL share memory there.
+
+    It counts against the container's memory limit, so that limit bounds it, and no size of its own is set.
+    """
+    [container, *_] = pod.spec.containers
+    mounts: Sequence[k8s.V1VolumeMount] = container.volume_mounts or []
+    if any(mount.mount_path == "/dev/shm" for mount in mounts):
+        return pod
+    container.volume_mounts = [*mounts, k8s.V1VolumeMount(name="shm", mount_path="/dev/shm")]
+    memory = k8s.V1EmptyDirVolumeSource(medium="Memory")
+    pod.spec.volumes = [*(pod.spec.volumes or []), k8s.V1Volume(name="shm", empty_dir=memory)]
+    return pod

@@ -1,0 +1,130 @@
+"""What GpuPodOperator and JobSetOperator share: the command of a stage, and how a task ends when its pods have.
+
+The operators only differ in what they start and how they watch it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from contextlib import suppress
+from threading import Thread
+from typing import Any, NoReturn
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from kubernetes_asyncio.config import ConfigException
+
+from operators.pod_api import Api, Refused, Unreachable
+from operators.pod_failure import PodFailure
+from operators.pod_owner import Claim
+from operators.pod_refusal import refused
+from operators.results import announce, committed
+from operators.runs import parent_key, run_of
+from tasks.errors import InputError
+from tasks.recipe import Recipe, find_recipe
+
+log = logging.getLogger("sluice.pods")
+
+Object = dict[str, Any]
+
+
+def command_of(recipe: Recipe, stage: str, member: str, context: Any) -> list[str]:
+    """Returns the arguments of `python`: what a person would type in a shell."""
+    run = run_of(recipe, context)
+    command = ["-m", "tasks", stage, "--recipe", run.recipe(recipe).text, "--version", run.version]
+    command += ["--parent-key", parent_key(context)]
+    if run.source_version:
+        command += ["--source-version", run.source_version]
+    return [*command, "--member", member] if member else command
+
+
+def taken(claim: Claim, api: Api) -> Object:
+    """Starts the task's object or finds it; raises AirflowFailException for what no retry can mend."""
+    try:
+        found: Object = apart(claim.take(api))
+    except Refused as error:
+        ends_badly(refused(error, claim.kind, claim.namespace))
+    except Unreachable as error:
+        raise AirflowException(str(error)) from None
+    except ConfigException as error:
+        raise AirflowFailException(
+            f"the connection {api.conn_id} does not lead to a cluster: {error}. Correct its kubeconfig."
+        ) from None
+    return found
+
+
+def finished(operator: Any, context: Any) -> Object:
+    """Reads the artifact of the pods, tells the outlets, pushes the XCom; raises InputError where there is none."""
+    recipe = find_recipe(operator.recipe)
+    run = run_of(recipe, context)
+    operator.result = committed(run.recipe(recipe), operator.stage, run.version, operator.member)
+    announce(context, operator.outlets, operator.result, run)
+    # By hand: `do_xcom_push` of the provider would mean its sidecar container.
+    context["ti"].xcom_push(key="return_value", value=operator.result)
+    result: Object = operator.result
+    return result
+
+
+def ended(operator: Any, claim: Claim, api: Api, context: Any, event: Object) -> Object:
+    """Ends the task as the trigger says that its object has ended, and removes the object.
+
+    Raises:
+        AirflowException: it has failed (`ends_badly`).
+        InputError: it says that it is done, and there is no artifact.
+    """
+    failure = PodFailure.from_json(event["failure"]) if event["failure"] else None
+    if failure is None:
+        result = finished(operator, context)
+        removed(claim, api, event["name"])
+        return result
+    if event["gone"]:
+        # Whether it had finished before it was removed is not in the 404 but in the store.
+        with suppress(InputError):
+            return finished(operator, context)
+    for line in failure.last_lines:
+        log.error("%s", line)
+    if not event["keep"]:
+        removed(claim, api, event["name"])
+    ends_badly(failure)
+
+
+def ends_badly(failure: PodFailure) -> NoReturn:
+    """Ends the task as its pods have ended.
+
+    Raises:
+        AirflowFailException: no retry can mend it.
+        AirflowException: a retry resumes from the newest checkpoint.
+    """
+    if failure.permanent:
+        raise AirflowFailException(str(failure))
+    raise AirflowException(str(failure))
+
+
+def removed(claim: Claim, api: Api, name: str) -> None:
+    """Asks for the end of an object; a failure to do so is only told: the next try looks again."""
+    try:
+        apart(claim.remove(api, name))
+    except (Refused, Unreachable, ConfigException) as error:
+        log.warning("%s could not be deleted: %s", name, error)
+
+
+def apart(work: Coroutine[Any, Any, Any]) -> Any:
+    """Runs a coroutine to its end in a thread of its own: `on_kill` comes in a signal, also inside an event loop.
+
+    Raises:
+        BaseException: what the coroutine raised.
+    """
+    result: list[Any] = []
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            result.append(asyncio.run(work))
+        except BaseException as error:
+            raised.append(error)
+
+    thread = Thread(target=run, name="kubernetes", daemon=True)
+    thread.start()
+    thread.join()
+    if raised:
+        raise raised[0]
+    return result[0]

@@ -1,0 +1,236 @@
+"""Waits for the pod of a stage in the triggerer: on the pod object alone, while a separate task reads its log.
+
+Deferred to by GpuPodOperator. A trigger only looks: it ends with one event that says what became of the pod, and the
+operator acts. It deletes in one case, `on_kill`: a person has ended the task. A triggerer that is restarted, or whose
+triggers move to another one, must leave the pods alone; that is why `on_kill` asks for the task's state first.
+"""
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
+
+from operators.pod_api import NODES, PODS, Api, Kind, Refused, Unreachable
+from operators.pod_failure import PodFailure, disruption_of, failure_of, gone, has_ended, terminated
+from operators.pod_logs import READ_UNTIL, LogReader
+from operators.pod_patience import Patience, epoch
+from operators.pod_refusal import refused
+
+Object = dict[str, Any]
+
+LOST_S = 30.0
+"""How long a pod may outlive its own deletion, or stay in phase Unknown, before its node counts as lost."""
+
+DRAIN_S = 20.0
+"""How long to read on in the log of a pod that has ended."""
+
+_ENDED_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
+
+
+class StageTrigger(BaseTrigger):  # type: ignore[misc]
+    """What waiting for a pod and waiting for a gang have in common.
+
+    Args:
+        name: of the object.
+        namespace: its namespace.
+        conn_id: Airflow connection of the cluster.
+        queue: Kueue local queue; empty: none.
+        queue_s: how long it may wait for its place.
+        grace_s: how long it may take to save when it is stopped.
+        deadline: epoch second at which the task's `execution_timeout` is over; None: never.
+    """
+
+    kind: Kind
+    propagation = "Background"
+
+    def __init__(
+        self,
+        name: str,
+        namespace: str,
+        conn_id: str,
+        queue: str,
+        queue_s: float,
+        grace_s: int,
+        deadline: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.name, self.namespace, self.conn_id = name, namespace, conn_id
+        self.queue, self.queue_s, self.grace_s, self.deadline = queue, queue_s, grace_s, deadline
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Returns what another triggerer needs to go on."""
+        names = ("name", "namespace", "conn_id", "queue", "queue_s", "grace_s", "deadline")
+        kind = type(self)
+        return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(self, name) for name in names}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yields one event: {name, namespace} and what `outcome` says."""
+        self.api = Api(self.conn_id)
+        self.patience = Patience(self.api, self.namespace, self.queue, self.queue_s, self.say)
+        try:
+            told = await self.wait()
+        except Unreachable as error:
+            told = outcome(PodFailure("killed", f"{error}; {self.name} was left alone"), keep=True)
+        except Refused as error:
+            told = outcome(refused(error, self.kind, self.namespace), keep=True)
+        yield TriggerEvent({"name": self.name, "namespace": self.namespace, **told})
+
+    async def wait(self) -> Object:
+        """Returns what became of the object (`outcome`)."""
+        raise NotImplementedError
+
+    def say(self, line: str) -> None:
+        """Writes a line into the task's log."""
+        self.log.info("%s", line)
+
+    def overdue(self) -> Object | None:
+        """Returns the outcome of a task whose time is over."""
+        if self.deadline is None or time.time() < self.deadline:
+            return None
+        return outcome(PodFailure("killed", f"{self.name} ran until the task's execution_timeout was over"))
+
+    async def on_kill(self) -> None:
+        """Stops the object where the task has ended; leaves it where another try or triggerer takes it over."""
+        state = await self._task_state()
+        if state is not None and state not in _ENDED_STATES:
+            self.say(f"{self.name} is left running: the task is {state} and will find it again")
+            return
+        self.say(f"stopping {self.name}, which has {self.grace_s} s to save")
+        api = Api(self.conn_id, outage_s=20.0)
+        await api.delete(self.kind, self.namespace, self.name, grace_s=self.stop_grace, propagation=self.propagation)
+
+    @property
+    def stop_grace(self) -> int | None:
+        """Grace period of the deletion; None: that of the pods."""
+        return self.grace_s
+
+    async def _task_state(self) -> str | None:
+        """Returns the state of the task; "cleared" where it has none, None where its run is gone."""
+        instance = self.task_instance
+        if instance is None:
+            return "unknown"
+        states = await sync_to_async(RuntimeTaskInstance.get_task_states)(
+            dag_id=instance.dag_id,
+            task_ids=[instance.task_id],
+            run_ids=[instance.run_id],
+            map_index=instance.map_index,
+        )
+        found = states.get(instance.run_id) or {}
+        key = f"{instance.task_id}_{instance.map_index}" if instance.map_index >= 0 else instance.task_id
+        if key not in found:
+            return None
+        return str(getattr(found[key], "value", found[key]) or "cleared")
+
+
+class PodTrigger(StageTrigger):
+    """Waits for one pod."""
+
+    kind = PODS
+
+    def __init__(self, *, container: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.container = container
+        self.reader: LogReader | None = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Returns what another triggerer needs to go on."""
+        path, told = super().serialize()
+        return path, {**told, "container": self.container}
+
+    async def wait(self) -> Object:
+        """Returns what became of the pod."""
+        try:
+            return await self._wait()
+        finally:
+            if self.reader is not None:
+                self.reader.cancel()
+
+    async def _wait(self) -> Object:
+        seen: Object | None = None
+        async for pods in self.api.follow(PODS, self.namespace, fields=f"metadata.name={self.name}"):
+            pod = pods.get(self.name)
+            if pod is None or (seen and pod["metadata"].get("uid") != seen["metadata"].get("uid")):
+                return await self._vanished(seen)
+            seen = pod
+            told = await self._look(pod) or self.overdue()
+            if told:
+                return told
+        raise AssertionError("a watch goes on for ever")
+
+    async def _look(self, pod: Object) -> Object | None:
+        """Returns the outcome, or None while the pod lives."""
+        if has_ended(pod) or terminated(pod, self.container):
+            self._read_log(pod)
+            await self._drain()
+            return outcome(failure_of(pod, self.container, self._tail()))
+        if (pod.get("status") or {}).get("phase") == "Pending":
+            failure = await self.patience.pod(pod)
+            return outcome(failure) if failure else None
+        self.patience.started()
+        self._read_log(pod)
+        lost = lost_since(pod, await self._node_gone(pod))
+        return outcome(self._with_tail(lost)) if lost else None
+
+    async def _vanished(self, seen: Object | None) -> Object:
+        if seen is None:
+            seen = {"metadata": {"name": self.name}}
+        await self._drain(2.0)
+        return outcome(self._with_tail(gone(seen)), gone=True)
+
+    async def _node_gone(self, pod: Object) -> bool:
+        """Tells whether the pod's node has left the cluster; asked only where the pod is no longer ready."""
+        node = pod["spec"].get("nodeName")
+        ready = [one for one in pod["status"].get("conditions") or [] if one["type"] == "Ready"]
+        if not node or not ready or ready[0]["status"] == "True":
+            return False
+        try:
+            await self.api.get(NODES, "", node)
+        except Refused as error:
+            return bool(error.status == 404)
+        return False
+
+    def _read_log(self, pod: Object) -> None:
+        if self.reader is None:
+            until = (pod["metadata"].get("annotations") or {}).get(READ_UNTIL, "")
+            self.reader = LogReader(self.api, self.namespace, self.name, self.container, self.say, until).start()
+
+    async def _drain(self, patience_s: float = DRAIN_S) -> None:
+        if self.reader is not None:
+            await self.reader.stop(patience_s)
+
+    def _tail(self) -> tuple[str, ...]:
+        return tuple(self.reader.spool.last_lines) if self.reader is not None else ()
+
+    def _with_tail(self, failure: PodFailure) -> PodFailure:
+        return replace(failure, last_lines=failure.last_lines or self._tail())
+
+
+def outcome(failure: PodFailure | None, *, keep: bool = False, gone: bool = False) -> Object:
+    """Returns what an event says about the end."""
+    return {"failure": failure.to_json() if failure else None, "keep": keep, "gone": gone}
+
+
+def lost_since(pod: Object, node_gone: bool) -> PodFailure | None:
+    """Returns that a pod's node is lost: the pod outlives its deletion, or nobody has heard of it for `LOST_S`.
+
+    A node that is merely not ready is left to Kubernetes, which gives its pods up after their toleration
+    (`[place.kubernetes] node_silent_s`): a kubelet that restarts leaves its containers running.
+    """
+    status, name, node = pod["status"], pod["metadata"]["name"], pod["spec"].get("nodeName", "its node")
+    if node_gone:
+        return PodFailure("node_lost", f"pod {name} was lost: {node} has left the cluster")
+    deleted = pod["metadata"].get("deletionTimestamp")
+    if deleted and time.time() > epoch(deleted) + LOST_S:
+        kind, reason = disruption_of(pod) or ("node_lost", f"pod {name} does not end: {node} is silent")
+        return PodFailure("node_lost" if kind == "killed" else kind, reason)
+    if status.get("phase") == "Unknown":
+        since = [
+            epoch(one["lastTransitionTime"]) for one in status.get("conditions") or [] if one.get("lastTransitionTime")
+        ]
+        if not since or time.time() > max(since) + LOST_S:
+            return PodFailure("node_lost", f"pod {name} has not been heard of: {node} is silent")
+    return None
