@@ -1,11 +1,11 @@
 """Strict schemas of the custom resources in use, and a check that finds unknown fields at any depth.
 
-Written from the field lists of JobSet v1alpha2 (0.12), Kueue v1beta2 (0.19) and kubernetes.dask.org/v1, which fix types,
-choices and required fields; what only a webhook checks is not here. Pods and jobs inside them are checked as the built-in
-kinds they are. Used by the tests of k8s/ and of the operators' manifests.
+Written from the field lists of JobSet v1alpha2 (0.12), Kueue v1beta2 (0.19) and kubernetes.dask.org/v1: types, choices,
+required fields. What only a webhook checks is not here. Pods and jobs inside them are checked as the built-in kinds
+that they are. Used by the tests of k8s/ and of the operators' manifests.
 
-A schema is a type, a tuple of allowed values, a list of one schema, or a dict of field to schema; a field with "!" at its
-end is required, and a dict whose only key is ANY allows any field name. A function returns the errors of what it is given.
+A schema is a type, a tuple of types, a set of allowed values, a list of one schema, or a dict of field to schema, in
+which "!" at the end marks a required field and the only key ANY any field. A function returns the errors it finds.
 """
 
 from collections.abc import Callable, Iterator
@@ -135,7 +135,7 @@ def errors(found: Object) -> list[str]:
         KeyError: a custom resource without a schema here.
     """
     group = found["apiVersion"].split("/")[0]
-    if "." not in group or group.endswith(".k8s.io") and not group.startswith(("jobset", "kueue")):
+    if "." not in group or (group.endswith(".k8s.io") and not group.startswith(("jobset", "kueue"))):
         return built_in(found)
     schema = SCHEMAS[found["apiVersion"], found["kind"]]
     return list(_check(found, {"apiVersion!": str, "kind!": str, "metadata!": METADATA, **schema}, found["kind"]))

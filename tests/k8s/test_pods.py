@@ -1,0 +1,137 @@
+"""What every pod of k8s/ must be: pinned, locked down, sized, probed, movable; and free of secrets."""
+
+import re
+
+import pytest
+import yaml
+
+from tests.k8s.conftest import FOLDERS, K8S, TEMPLATES
+from tests.k8s.network import selects
+from tests.k8s.render import containers, pod_of
+
+LONG_RUNNING = {"Deployment", "StatefulSet", "DaemonSet"}
+# Filled in from the recipe by the operators: image and resources. See test_rendered_pods.
+FROM_RECIPE = {"trainer.yaml", "trainer-gp3.yaml", "dask.yaml"}
+
+
+def pods(rendered, templates):
+    """Yields (name, pod spec) of everything in k8s/ that holds one."""
+    for folder in FOLDERS:
+        for one in rendered(folder):
+            if spec := pod_of(one):
+                yield f"{folder} {one['kind']} {one['metadata']['name']}", spec
+    for name, template in templates.items():
+        yield name, template["spec"]
+
+
+def test_every_container_is_locked_down(rendered, templates):
+    for name, pod in pods(rendered, templates):
+        whole = pod["securityContext"]
+        assert whole["runAsNonRoot"] is True, name
+        assert whole["runAsUser"] > 0, name
+        assert whole["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        for container in containers(pod):
+            context = container["securityContext"]
+            assert context["readOnlyRootFilesystem"] is True, name
+            assert context["allowPrivilegeEscalation"] is False, name
+            assert context["capabilities"] == {"drop": ["ALL"]}, name
+
+
+def test_no_pod_shares_the_node(rendered, templates):
+    for name, pod in pods(rendered, templates):
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod), name
+        assert not any("hostPath" in volume for volume in pod.get("volumes", [])), name
+
+
+def test_every_container_says_what_it_needs_and_where_its_memory_ends(rendered, templates):
+    for name, pod in pods(rendered, templates):
+        if name in FROM_RECIPE:
+            continue
+        for container in containers(pod):
+            assert {"cpu", "memory"} <= set(container["resources"]["requests"]), name
+            assert "memory" in container["resources"]["limits"], name
+
+
+def test_every_long_running_container_is_probed(rendered):
+    for folder in FOLDERS:
+        for one in rendered(folder):
+            for container in pod_of(one)["containers"] if one["kind"] in LONG_RUNNING else []:
+                assert {"readinessProbe", "livenessProbe"} <= set(container), one["metadata"]["name"]
+
+
+def test_everything_long_running_has_a_disruption_budget_that_a_drain_can_meet(rendered):
+    for folder in FOLDERS:
+        budgets = [one["spec"] for one in rendered(folder) if one["kind"] == "PodDisruptionBudget"]
+        for one in rendered(folder):
+            if one["kind"] in LONG_RUNNING:
+                labels = one["spec"]["template"]["metadata"]["labels"]
+                [budget] = [spec for spec in budgets if selects(spec["selector"], labels)]
+                assert budget.get("maxUnavailable") == 1, one["metadata"]["name"]
+
+
+def test_a_pod_may_write_where_it_must(rendered, templates):
+    for name, pod in pods(rendered, templates):
+        if name == "dask.yaml":
+            continue  # its operator mounts /tmp
+        for container in containers(pod):
+            assert "/tmp" in [mount["mountPath"] for mount in container["volumeMounts"]], name
+
+
+def test_only_task_pods_of_airflow_are_given_a_token(rendered, templates):
+    with_token = {
+        name for name, pod in pods(rendered, templates) if pod.get("automountServiceAccountToken") is not False
+    }
+    assert with_token == {"executor.yaml", "executor-git-sync.yaml"}
+
+
+IMAGE = re.compile(r"^[a-z0-9./-]+(:[0-9a-z][\w.-]*)(@sha256:[0-9a-f]{64})?$")
+VERSION = re.compile(r":v?\d+\.\d+")
+
+
+def test_every_image_is_pinned_to_a_version(rendered, templates):
+    for name, pod in pods(rendered, templates):
+        for container in containers(pod):
+            if name in FROM_RECIPE:
+                assert "image" not in container
+            else:
+                assert IMAGE.match(container["image"]), name
+                assert VERSION.search(container["image"]), name
+
+
+def test_nothing_says_latest():
+    said = [path for path in K8S.rglob("*") if path.is_file() and re.search(r":latest\b", path.read_text())]
+    assert said == []
+
+
+SECRET_KEY = re.compile(r"password|passwd|secret|token|credential|api_?key|access_?key", re.I)
+
+
+def test_no_secret_stands_in_a_file(rendered):
+    for folder in FOLDERS:
+        for one in rendered(folder):
+            assert one["kind"] != "Secret", one["metadata"]["name"]
+            for container in containers(pod_of(one) or {"containers": []}):
+                for entry in container.get("env", []):
+                    assert "value" not in entry or not SECRET_KEY.search(entry["name"]), entry["name"]
+            if one["kind"] == "ConfigMap":
+                assert not [key for key in one["data"] if SECRET_KEY.search(key)]
+                assert not re.search(r"://[^/\s:]+:[^@\s]+@", yaml.safe_dump(one["data"]))
+
+
+def test_every_claim_that_a_template_makes_names_a_class_of_the_overlay(rendered, templates):
+    classes = {one["metadata"]["name"] for one in rendered("overlays/eks") if one["kind"] == "StorageClass"}
+    asked = {
+        volume["ephemeral"]["volumeClaimTemplate"]["spec"]["storageClassName"]
+        for template in templates.values()
+        for volume in template["spec"].get("volumes", [])
+        if "ephemeral" in volume
+    }
+    assert asked == classes == {"gp3"}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_every_account_and_priority_of_a_template_exists(name, templates, rendered):
+    spec, base = templates[name]["spec"], rendered("base")
+    there = {(one["kind"], one["metadata"]["name"]) for one in base}
+    assert ("ServiceAccount", spec["serviceAccountName"]) in there
+    assert ("PriorityClass", spec["priorityClassName"]) in there

@@ -1,0 +1,100 @@
+"""Who may do what in Kubernetes: all that the operators of Airflow call, and nothing beyond."""
+
+import importlib
+import pkgutil
+
+import pytest
+
+import operators
+
+DASK = "kubernetes.dask.org"
+CREATED = {("", "pods"), ("jobset.x-k8s.io", "jobsets"), (DASK, "daskclusters"), (DASK, "daskautoscalers")}
+WATCHED = {"get", "list"}
+
+
+def kinds_that_operators_use():
+    """Finds every kind of object that a module of operators/ names, as (API group, plural)."""
+    from operators.pod_api import Kind
+
+    found = set()
+    for module in pkgutil.iter_modules(operators.__path__):
+        for value in vars(importlib.import_module(f"operators.{module.name}")).values():
+            if isinstance(value, Kind):
+                group = value.base.removeprefix("/apis/").split("/")[0] if value.base.startswith("/apis/") else ""
+                found.add((group, value.plural))
+    return found
+
+
+def rights(objects, account, namespace):
+    """Returns what an account may do in a namespace: (API group, resource) -> verbs."""
+    roles = {(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]): one for one in objects}
+    bindings = [
+        one
+        for one in objects
+        if one["kind"] in ("RoleBinding", "ClusterRoleBinding")
+        and one["metadata"].get("namespace") in (namespace, None)
+        and (account, "sluice") in {(who["name"], who["namespace"]) for who in one["subjects"]}
+    ]
+    allowed = {}
+    for binding in bindings:
+        role = roles[binding["roleRef"]["kind"], binding["metadata"].get("namespace"), binding["roleRef"]["name"]]
+        for rule in role["rules"]:
+            for name in ((group, resource) for group in rule["apiGroups"] for resource in rule["resources"]):
+                allowed.setdefault(name, set()).update(rule["verbs"])
+    return allowed
+
+
+@pytest.mark.parametrize("account", ["airflow-worker", "airflow-triggerer"])
+def test_whoever_runs_operators_may_do_what_they_do(account, rendered):
+    allowed = rights(rendered("base"), account, "sluice-work")
+    for kind in kinds_that_operators_use():
+        assert allowed.get(kind, set()) >= WATCHED, kind
+    for kind in CREATED:
+        assert allowed[kind] >= {"create", "get", "list", "watch", "delete"}, kind
+    # The log reader notes in the pod how far it has read.
+    assert "patch" in allowed["", "pods"]
+    assert allowed["", "pods/log"] == {"get"}
+
+
+def test_a_scheduler_may_run_task_pods_and_touches_no_work(rendered):
+    base = rendered("base")
+    assert rights(base, "airflow-scheduler", "sluice")["", "pods"] == {
+        *("create", "get", "list", "watch", "patch", "delete")
+    }
+    assert rights(base, "airflow-scheduler", "sluice-work") == {}
+
+
+def test_task_pods_and_triggerer_have_no_rights_beside_airflow_itself(rendered):
+    for account in ("airflow-worker", "airflow-triggerer"):
+        assert set(rights(rendered("base"), account, "sluice")) == {("", "nodes")}
+
+
+@pytest.mark.parametrize("account", ["airflow-dag-processor", "airflow-migrate", "airflow-statsd", "mlflow"])
+def test_whoever_needs_no_right_has_none_and_no_token(account, rendered):
+    base = rendered("base")
+    assert rights(base, account, "sluice") == rights(base, account, "sluice-work") == {}
+    [found] = [one for one in base if one["kind"] == "ServiceAccount" and one["metadata"]["name"] == account]
+    assert found["automountServiceAccountToken"] is False
+
+
+def test_trainers_and_dask_have_no_right_and_no_token(rendered):
+    base = rendered("base")
+    bound = {who["name"] for one in base if one["kind"].endswith("RoleBinding") for who in one["subjects"]}
+    accounts = {
+        one["metadata"]["name"]: one["automountServiceAccountToken"]
+        for one in base
+        if one["kind"] == "ServiceAccount" and one["metadata"]["namespace"] == "sluice-work"
+    }
+    assert accounts == {"trainer": False, "dask": False}
+    assert not bound & set(accounts)
+
+
+def test_no_rule_is_a_wildcard_and_none_allows_exec_secrets_or_roles(rendered):
+    for folder in ("base", "overlays/kind", "overlays/eks"):
+        for one in rendered(folder):
+            for rule in one.get("rules", []) if one["kind"] in ("Role", "ClusterRole") else []:
+                every = [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+                assert "*" not in every
+                assert not {"pods/exec", "pods/attach", "pods/portforward", "secrets", "roles"} & set(rule["resources"])
+                if one["kind"] == "ClusterRole":
+                    assert set(rule["verbs"]) <= {"get", "list", "watch"}
