@@ -66,11 +66,7 @@ def _create(bed: Bed, wanted: Route, body: Any, dry: bool) -> Object:
     body["metadata"] = meta
     if not meta.get("name") and not meta.get("generateName"):
         raise invalid(wanted.resource, "", "metadata.name: Required value: name or generateName is required")
-    with bed.store.changed:  # quota is counted and used in one step
-        admission.admit(bed.store, wanted.resource, body)
-        for webhook in bed.webhooks:
-            webhook(wanted.resource, body)
-        return bed.store.create(wanted.resource, body, dry)
+    return bed.create(wanted.resource, body, dry)
 
 
 def _list(bed: Bed, wanted: Route, query: dict[str, str]) -> Object:

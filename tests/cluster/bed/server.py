@@ -10,6 +10,7 @@ from contextlib import suppress
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
+from tests.cluster.bed import admission
 from tests.cluster.bed.controllers import Controller, Manager
 from tests.cluster.bed.environment import image_environment
 from tests.cluster.bed.faults import Faults
@@ -91,6 +92,18 @@ class Bed:
     def define(self, *resources: Resource) -> None:
         """Adds kinds without a controller: as a custom resource definition does."""
         self.kinds += [one for one in resources if one not in self.kinds]
+
+    def create(self, resource: Resource, obj: Object, dry_run: bool = False) -> Object:
+        """Creates an object through admission, as a request does.
+
+        Raises:
+            ApiError: it is refused.
+        """
+        with self.store.changed:  # quota is counted and used in one step
+            admission.admit(self.store, resource, obj)
+            for webhook in self.webhooks:
+                webhook(resource, obj)
+            return self.store.create(resource, obj, dry_run)
 
     def later(self, seconds: float, function: Callable[[], None]) -> None:
         """Runs `function` on the controllers' thread, not before `seconds` from now."""
