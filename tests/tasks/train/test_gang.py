@@ -1,14 +1,38 @@
 """Two nodes train one model: the same bytes, one writer, and no node that waits for ever for another."""
 
+import os
+import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
+from tasks.__main__ import main
+from tasks.config import canonical_json
+from tasks.errors import InputError, RecipeError
+from tasks.runner import run_stage
+from tasks.train import checkpoint
+from tasks.train.gang import ADDRESS, NODE, NODES, PORT, Gang, node_of
+from tasks.train.gang_agent import weightiest
+from tasks.train.launch import explain, train_local, training_command
+from tasks.train.metrics import FILE, read_metrics
 from tests.corpora import Made
-from tests.tasks.train.gangs import contents, ended, gang, pod, recipe_of, store_with, trained_in
-from tests.tasks.train.small_run import WEIGHTS, small_config
+from tests.tasks.train.gangs import contents, ended, free_port, gang, pod, recipe_of, store_with, trained_in
+from tests.tasks.train.small_run import WEIGHTS, digests, small_config, small_spec
+
+CONFIG = small_config(steps=240, checkpoint_every=20)
+ENDLESS = {"steps": 100_000, "checkpoint_every": 100_000}
+
+
+@pytest.fixture(scope="module")
+def whole(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store where one node has made what `CONFIG` makes, and nothing happened to it."""
+    store = store_with(made, tmp_path_factory.mktemp("whole") / "store", WEIGHTS)
+    run_stage(recipe_of(store, CONFIG), "train")
+    return store
 
 
 @pytest.fixture
@@ -20,17 +44,127 @@ def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
+        time.sleep(0.02)
 
 
-def test_two_nodes_make_what_one_node_with_two_ranks_makes(made: Made, tmp_path: Path) -> None:
-    one, two = (store_with(made, tmp_path / name, WEIGHTS) for name in ("one", "two"))
-    alone = ended([pod(recipe_of(one, small_config()), PET_NPROC_PER_NODE="2")])
-    assert alone[0][0] == 0, alone[0][1]
-    together = ended(gang(recipe_of(two, small_config())))
-    assert [code for code, _ in together] == [0, 0], together
-    assert contents(trained_in(one)) == contents(trained_in(two))
-    assert "helping with train" in together[1][1]
-    again = ended(gang(recipe_of(two, small_config())))
-    assert [code for code, _ in again] == [0, 0]
-    assert "there is nothing to help with" in again[1][1]
+def steps_done(run: Path) -> int:
+    return len(read_metrics(run / FILE))
+
+
+def scratch(store: Path) -> Path:
+    return next(iter(store.glob("test/checkpoint/dev/.scratch/*")), store)
+
+
+def agents(made: Made, folder: Path, *settings: dict[str, object]) -> "list[subprocess.Popen[bytes]]":
+    """Starts the agent of every node, with one rank; node n writes to `folder`/n."""
+    place = {NODES: str(len(settings)), ADDRESS: "localhost", PORT: str(free_port()), "SLUICE_PEER_TIMEOUT": "5"}
+    started = []
+    for node, mine in enumerate(settings):
+        spec = small_spec(made, folder / str(node), **mine)
+        path = Path(spec.out) / "given.json"
+        path.write_text(canonical_json(spec))
+        environment = {**os.environ, **place, NODE: str(node)}
+        started.append(subprocess.Popen(training_command(str(path), 1), stdin=subprocess.DEVNULL, env=environment))
+    return started
+
+
+def codes(processes: "list[subprocess.Popen[bytes]]") -> list[int]:
+    return [process.wait(60) for process in processes]
+
+
+def test_the_loss_of_a_node_ends_the_other_and_both_resume_to_the_bytes_of_one(whole: Path, store: Path) -> None:
+    pods = gang(recipe_of(store, CONFIG), SLUICE_PEER_TIMEOUT="2")
+    wait_for(lambda: steps_done(scratch(store)) > 50)
+    pods[1].kill()
+    code, said = ended(pods)[0]
+    assert code == 1
+    assert "lost node 1 of the gang" in said.splitlines()[-1]
+    restarted = ended(gang(recipe_of(store, CONFIG)))
+    assert [code for code, _ in restarted] == [0, 0], restarted
+    assert contents(trained_in(store)) == contents(trained_in(whole))
+    assert "helping with train" in restarted[1][1]
+
+
+def test_a_node_of_a_run_that_is_done_has_nothing_to_do(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, value in {NODES: "2", NODE: "1", ADDRESS: "no-such-host.invalid"}.items():
+        monkeypatch.setenv(name, value)
+    before = sorted(whole.rglob("*"))
+    assert main(["train", "--recipe", recipe_of(whole, CONFIG).text]) == 0
+    assert "there is nothing to help with" in caplog.text
+    assert sorted(whole.rglob("*")) == before
+
+
+def test_all_ranks_of_a_gang_resume_when_one_is_killed(made: Made, tmp_path: Path) -> None:
+    settings = {"steps": 120, "checkpoint_every": 20}
+    nodes = agents(made, tmp_path, settings, settings)
+    wait_for(lambda: steps_done(tmp_path / "0") > 30)
+    (rank,) = psutil.Process(nodes[1].pid).children()
+    rank.send_signal(signal.SIGKILL)
+    assert codes(nodes) == [0, 0]
+    alone = small_spec(made, tmp_path / "alone", **settings)
+    train_local(alone, lambda step, values: None)
+    assert digests(tmp_path / "0") == digests(tmp_path / "alone")
+    assert digests(tmp_path / "1") == {}
+
+
+def test_a_node_that_must_go_takes_the_gang_along_with_a_checkpoint(made: Made, tmp_path: Path) -> None:
+    nodes = agents(made, tmp_path, ENDLESS, ENDLESS)
+    wait_for(lambda: steps_done(tmp_path / "0") > 3)
+    nodes[1].terminate()
+    assert codes(nodes) == [143, 143]
+    assert checkpoint.steps_at(tmp_path / "0" / "checkpoints") == [steps_done(tmp_path / "0")]
+
+
+def test_nodes_with_other_settings_are_refused_on_both_sides_with_one_cause(made: Made, tmp_path: Path) -> None:
+    assert codes(agents(made, tmp_path, ENDLESS, {**ENDLESS, "init_seed": 1})) == [2, 2]
+    for node in ("0", "1"):
+        assert "rank 1 has other settings or inputs than rank 0" in str(explain(2, tmp_path / node))
+
+
+def test_a_node_that_waits_for_the_others_stops_at_once_when_asked(store: Path) -> None:
+    place = {NODES: "2", NODE: "1", ADDRESS: "no-such-host.invalid", PORT: str(free_port())}
+    waiting = pod(recipe_of(store, CONFIG), **place)
+    wait_for(lambda: any("tasks.train.agent" in command for command in commands_below(waiting)))
+    waiting.terminate()
+    assert ended([waiting])[0][0] == 143
+
+
+def commands_below(one: "subprocess.Popen[str]") -> list[list[str]]:
+    return [process.cmdline() for process in psutil.Process(one.pid).children(recursive=True)]
+
+
+def test_a_run_too_small_for_its_nodes_is_refused(made: Made, tmp_path: Path) -> None:
+    three = Gang(3, 0, "127.0.0.1", 1)
+    with pytest.raises(InputError, match="3 nodes cannot share 2 microbatches"):
+        train_local(small_spec(made, tmp_path), lambda step, values: None, gang=three)
+
+
+def test_a_pod_knows_its_place_by_the_variables_of_torchrun() -> None:
+    place = {NODES: "4", NODE: "3", ADDRESS: "run-node-0-0.run", PORT: "29501"}
+    assert Gang.from_environment(place) == Gang(4, 3, "run-node-0-0.run", 29501)
+    assert Gang.from_environment(place).environment() == place
+    assert node_of(place) == 3
+    assert node_of({NODES: "1:1", NODE: "0"}) == node_of({}) == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "cause"),
+    [
+        ({NODES: "2", NODE: "0"}, f"{ADDRESS} is not set"),
+        ({NODES: "two"}, "must be numbers"),
+        ({NODES: "2", NODE: "2", ADDRESS: "a"}, "no node 2 in a gang of 2"),
+        ({NODES: "1:2", NODE: "0", ADDRESS: "a"}, "in a gang of 1:2"),
+    ],
+)
+def test_a_place_that_makes_no_sense_is_refused(place: dict[str, str], cause: str) -> None:
+    with pytest.raises(RecipeError, match=cause):
+        Gang.from_environment(place)
+
+
+def test_what_forbids_a_restart_outweighs_its_consequences_elsewhere() -> None:
+    assert weightiest([1, 2]) == 2
+    assert weightiest([137, 1]) == 137
+    assert weightiest([134, 143, 0]) == 143
+    assert weightiest([0, 0]) == 0

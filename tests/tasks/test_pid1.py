@@ -1,0 +1,130 @@
+"""The shell where the kernel ignores SIGTERM for it, as for PID 1 of a pod."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+AS_PID_1 = "from tasks import pid1; pid1.stand_in()\nimport os, signal, subprocess, sys, time\n"
+READY = "print('ready', flush=True)\n"
+
+
+def start(code: str, *, ignoring: bool = True) -> "subprocess.Popen[str]":
+    """Runs Python code after `stand_in`, started with SIGTERM ignored."""
+    disposition = signal.SIG_IGN if ignoring else signal.SIG_DFL
+    return subprocess.Popen(
+        [sys.executable, "-c", AS_PID_1 + code],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGTERM, disposition),
+    )
+
+
+def told(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout
+    return process.stdout.readline().strip()
+
+
+def gone(pid: int, seconds: float = 10) -> bool:
+    """Whether a process ends, and is reaped."""
+    deadline = time.monotonic() + seconds
+    while psutil.pid_exists(pid):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def runs(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def test_a_stage_that_has_nothing_to_save_ends_at_once_with_143() -> None:
+    process = start(READY + "time.sleep(60)")
+    assert told(process) == "ready"
+    process.terminate()
+    assert process.wait(10) == 143
+
+
+def test_a_stage_that_is_busy_in_c_code_ends_as_well() -> None:
+    process = start(READY + "sum(range(10**12))")
+    assert told(process) == "ready"
+    process.terminate()
+    assert process.wait(10) == 143
+
+
+def test_a_stage_that_saves_is_given_the_time_and_its_code_is_kept() -> None:
+    saving = "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), print('saved', flush=True), sys.exit(143)))\n"
+    process = start(saving + READY + "time.sleep(60)")
+    assert told(process) == "ready"
+    process.terminate()
+    assert told(process) == "saved"
+    assert process.wait(10) == 143
+
+
+@pytest.mark.parametrize(
+    ("code", "ended"), [("sys.exit(2)", 2), ("os.kill(os.getpid(), 9)", 137), ("", 0), ("raise SystemExit(1)", 1)]
+)
+def test_the_exit_code_says_how_the_stage_ended(code: str, ended: int) -> None:
+    assert start(code).wait(10) == ended
+
+
+def test_no_process_of_the_stage_is_left_behind() -> None:
+    child = "child = subprocess.Popen(['sleep', '60'], start_new_session=True); print(child.pid, flush=True)\n"
+    process = start(child + "time.sleep(60)")
+    pid = int(told(process))
+    process.terminate()
+    assert process.wait(10) == 143
+    assert gone(pid)
+
+
+def test_orphans_that_end_do_not_stay_zombies() -> None:
+    # The middle process dies before its child, which then has nobody but PID 1.
+    orphan = "subprocess.run(['sh', '-c', 'sleep 0.3 & echo $!'])\n"
+    process = start(orphan + "time.sleep(60)")
+    pid = int(told(process))
+    assert gone(pid)
+    assert process.poll() is None
+    process.terminate()
+    assert process.wait(10) == 143
+
+
+def test_a_stage_does_not_outlive_a_killed_pid_1() -> None:
+    process = start("print(os.getpid(), flush=True)\ntime.sleep(60)")
+    pid = int(told(process))
+    assert pid != process.pid
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 10
+    while runs(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_in_a_terminal_there_is_no_process_in_between() -> None:
+    process = start("print(os.getpid(), flush=True)\ntime.sleep(60)", ignoring=False)
+    assert int(told(process)) == process.pid
+    process.terminate()
+    assert process.wait(10) == -signal.SIGTERM
+
+
+def test_the_shell_hears_sigterm_while_it_imports(tmp_path: Path) -> None:
+    (tmp_path / "pyarrow.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "tasks", "train", "--recipe", "smoke"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
+    )
+    assert told(process) == "importing"
+    process.terminate()
+    assert process.wait(10) == 143
