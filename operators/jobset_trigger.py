@@ -7,7 +7,7 @@ is lost: Kubernetes keeps such a pod, and with it the whole JobSet, for as long 
 
 import asyncio
 import time
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Any
 
 from operators.jobset_manifest import JOBSET_NAME, RANKS
@@ -64,14 +64,15 @@ class JobSetTrigger(StageTrigger):
 
     async def _wait(self) -> Object:
         seen: Object | None = None
-        async for found in self.api.follow(JOBSETS, self.namespace, fields=f"metadata.name={self.name}"):
-            jobset = found.get(self.name)
-            if jobset is None or (seen and jobset["metadata"].get("uid") != seen["metadata"].get("uid")):
-                return outcome(self._because("was deleted while it ran"), gone=True)
-            seen = jobset
-            told = await self._look(jobset) or self.overdue()
-            if told:
-                return told
+        async with aclosing(self.api.follow(JOBSETS, self.namespace, fields=f"metadata.name={self.name}")) as looks:
+            async for found in looks:
+                jobset = found.get(self.name)
+                if jobset is None or (seen and jobset["metadata"].get("uid") != seen["metadata"].get("uid")):
+                    return outcome(self._because("was deleted while it ran"), gone=True)
+                seen = jobset
+                told = await self._look(jobset) or self.overdue()
+                if told:
+                    return told
         raise AssertionError("a watch goes on for ever")
 
     async def _look(self, jobset: Object) -> Object | None:
@@ -123,11 +124,13 @@ class JobSetTrigger(StageTrigger):
 
     async def _watch_pods(self) -> None:
         with suppress(Refused, Unreachable):  # the JobSet's own watch tells; without the right there is no log
-            async for pods in self.api.follow(PODS, self.namespace, labels=f"{JOBSET_NAME}={self.name}"):
-                self.pods = pods
-                for pod in pods.values():
-                    self.ranks.update(pod)
-                self._read_rank_zero()
+            labels = f"{JOBSET_NAME}={self.name}"
+            async with aclosing(self.api.follow(PODS, self.namespace, labels=labels)) as looks:
+                async for pods in looks:
+                    self.pods = pods
+                    for pod in pods.values():
+                        self.ranks.update(pod)
+                    self._read_rank_zero()
 
     def _read_rank_zero(self) -> None:
         """Reads the log of the newest pod of rank 0, as soon as there is something to read."""

@@ -9,8 +9,8 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,7 +27,7 @@ OUTAGE_S = 900.0
 """How long the API server may be away, or answer 429 and 5xx, before a wait is given up (the pod is left alone)."""
 
 WATCH_S = 60
-"""A watch ends after this long and the objects are listed anew: bounds what a watch that has gone silent can hide."""
+"""A watch ends after this long and the objects are listed anew: bounds what a silent watch can hide."""
 
 TICK_S = 5.0
 """How often the objects are yielded although nothing has changed, so that the reader's own deadlines are looked at."""
@@ -41,20 +41,21 @@ _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 _TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 Object = dict[str, Any]
+Lines = AsyncGenerator[tuple[str, bool], None]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of object: where the API keeps it."""
+    """Where the API keeps a kind of object."""
 
     base: str
     plural: str
 
     def path(self, namespace: str = "", name: str = "") -> str:
         """Returns the path of one object, or of all in a namespace, or of all."""
-        steps = [self.base, *(["namespaces", namespace] if namespace else []), self.plural, *([name] if name else [])]
-        return "/".join(steps)
+        inside = f"/namespaces/{namespace}" if namespace else ""
+        return f"{self.base}{inside}/{self.plural}{'/' + name if name else ''}"
 
 
 PODS = Kind("/api/v1", "pods")
@@ -70,7 +71,7 @@ class Unreachable(Exception):
 
 
 class Refused(ApiException):
-    """The API server answered with an error; `message` is that of its Status object, `retry_after` that of a 429."""
+    """The API server answered with an error; `message` is that of its Status object."""
 
     def __init__(self, status: int, reason: str, body: bytes = b"", retry_after: str = "") -> None:
         self.message = reason
@@ -124,12 +125,14 @@ class Api:
             return False
         return True
 
-    async def annotate(self, kind: Kind, namespace: str, name: str, annotations: Mapping[str, str]) -> None:
+    async def annotate(self, kind: Kind, namespace: str, name: str, annotations: dict[str, str]) -> None:
         """Writes annotations of an object; one try."""
-        body = {"metadata": {"annotations": dict(annotations)}}
+        body: Object = {"metadata": {"annotations": annotations}}
         await self._call("PATCH", kind.path(namespace, name), body=body, content="application/merge-patch+json")
 
-    async def lines(self, path: str, query: Mapping[str, str], *, silence_s: float) -> AsyncIterator[tuple[str, bool]]:
+    async def lines(
+        self, path: str, query: Mapping[str, str], *, silence_s: float
+    ) -> AsyncGenerator[tuple[str, bool], None]:
         """Yields the lines of an answer as they come, each with whether its end was seen; one try.
 
         Raises Refused, or OSError or aiohttp.ClientError where the stream broke or was silent for `silence_s`.
@@ -153,15 +156,11 @@ class Api:
 
     async def follow(
         self, kind: Kind, namespace: str, *, labels: str = "", fields: str = ""
-    ) -> AsyncIterator[dict[str, Object]]:
+    ) -> AsyncGenerator[dict[str, Object], None]:
         """Yields the selected objects by name: as they are, after each change, and every `TICK_S` in between.
 
-        A watch that ends, breaks or is refused (410 Gone, 429, 5xx) leads to a new list; only a list that fails for
-        longer than the patience ends the iteration.
-
-        Raises:
-            Unreachable: the server has been away for too long.
-            Refused: it refuses the list (403: no rights, 404: no such resource).
+        A watch that ends, breaks or is refused (410 Gone, 429, 5xx) leads to a new list. Raises Unreachable where lists
+        have failed for longer than the patience, Refused where they are refused (403: no rights, 404: no such kind).
         """
         while True:
             listed = await self.list(kind, namespace, labels=labels, fields=fields)
@@ -169,24 +168,26 @@ class Api:
             version = (listed.get("metadata") or {}).get("resourceVersion", "")
             yield dict(objects)
             changes = self._watch(kind, namespace, {**_selected(labels, fields), "resourceVersion": version})
-            async for change in _ticking(changes):
-                if change is not None:
-                    name = change["object"]["metadata"]["name"]
-                    objects[name] = change["object"]
-                    if change["type"] == "DELETED":
-                        yield dict(objects)  # its last words: why it was deleted
-                        del objects[name]
-                yield dict(objects)
+            async with aclosing(_ticking(changes)) as looks:
+                async for change in looks:
+                    if change is not None:
+                        name = change["object"]["metadata"]["name"]
+                        objects[name] = change["object"]
+                        if change["type"] == "DELETED":
+                            yield dict(objects)  # its last words: why it was deleted
+                            del objects[name]
+                    yield dict(objects)
 
-    async def _watch(self, kind: Kind, namespace: str, query: Mapping[str, str]) -> AsyncIterator[Object]:
+    async def _watch(self, kind: Kind, namespace: str, query: Mapping[str, str]) -> AsyncGenerator[Object, None]:
         asked = {**query, "watch": "true", "timeoutSeconds": str(WATCH_S), "allowWatchBookmarks": "true"}
         try:
-            async for line, whole in self.lines(kind.path(namespace), asked, silence_s=WATCH_S + 10):
-                event = json.loads(line) if whole else {"type": "ERROR"}
-                if event["type"] == "ERROR":
-                    break  # 410 Gone, or a line cut short: list again
-                if event["type"] != "BOOKMARK":
-                    yield event
+            async with aclosing(self.lines(kind.path(namespace), asked, silence_s=WATCH_S + 10)) as lines:
+                async for line, whole in lines:
+                    event = json.loads(line) if whole else {"type": "ERROR"}
+                    if event["type"] == "ERROR":
+                        break  # 410 Gone, or a line cut short: list again
+                    if event["type"] != "BOOKMARK":
+                        yield event
         except (Refused, aiohttp.ClientError, OSError, ValueError) as error:
             log.debug("watch of %s ended: %s", kind.plural, error)
         # Also after a refusal, so that a server without watch, or without the right to it, is polled.
@@ -222,13 +223,12 @@ class Api:
             self._hook = AsyncKubernetesHook(conn_id=self.conn_id, connection_extras=extras)
         return self._hook
 
-    async def _looked_up(self) -> Mapping[str, Any]:
+    async def _looked_up(self) -> dict[str, Any]:
         # Not by the hook itself: it asks the supervisor synchronously, which fails inside a busy event loop.
         try:
-            found: Mapping[str, Any] = await get_async_extra_dejson(await get_async_connection(self.conn_id))
+            return dict(await get_async_extra_dejson(await get_async_connection(self.conn_id)))
         except AirflowNotFoundException:
             return {}
-        return found
 
 
 async def patiently(call: Callable[[], Awaitable[T]], outage_s: float, what: str) -> T:
@@ -258,7 +258,7 @@ async def patiently(call: Callable[[], Awaitable[T]], outage_s: float, what: str
         pause = min(pause * 2, 15.0)
 
 
-async def _ticking(changes: AsyncIterator[Object]) -> AsyncIterator[Object | None]:
+async def _ticking(changes: AsyncGenerator[Object, None]) -> AsyncGenerator[Object | None, None]:
     """Passes on what comes; yields None whenever nothing has come for `TICK_S`."""
     coming = asyncio.ensure_future(anext(changes))
     try:
@@ -275,6 +275,8 @@ async def _ticking(changes: AsyncIterator[Object]) -> AsyncIterator[Object | Non
             yield change
     finally:
         coming.cancel()
+        await asyncio.wait({coming})
+        await changes.aclose()
 
 
 def _selected(labels: str, fields: str) -> dict[str, str]:
@@ -282,14 +284,13 @@ def _selected(labels: str, fields: str) -> dict[str, str]:
     return {name: value for name, value in asked.items() if value}
 
 
-async def _send(
-    client: Any, method: str, path: str, query: Mapping[str, str], body: Any, content: str | None, timeout: Any
-) -> Any:
+async def _send(client: Any, method: str, path: str, query: Any, body: Any, content: str | None, timeout: Any) -> Any:
+    headers = {"Accept": "application/json, */*", **({"Content-Type": content} if content else {})}
     return await client.call_api(
         path,
         method,
         query_params=list(query.items()),
-        header_params={"Accept": "application/json, */*", **({"Content-Type": content} if content else {})},
+        header_params=headers,
         body=body,
         auth_settings=["BearerToken"],
         _preload_content=False,

@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 
 import aiohttp
@@ -115,7 +116,8 @@ class LogReader:
                     self._break(str(error))
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 complete = False
-                self._break(f"{type(error).__name__} {error}".strip())
+                broke_off = isinstance(error, aiohttp.ClientPayloadError)
+                self._break("the stream broke off" if broke_off else f"{type(error).__name__} {error}".strip())
             if complete and last:
                 return
             pause = 1.0 if self.spool.until != before else min(pause * 2, _LONGEST_PAUSE_S)
@@ -147,20 +149,20 @@ class LogReader:
         if since := self.spool.since:
             query["sinceTime"] = since
         self.spool.reconnected()
-        async for line, whole in self.api.lines(
-            f"{PODS.path(self.namespace, self.pod)}/log", query, silence_s=SILENCE_S
-        ):
-            if self._broken_at is not None:
-                self.say(f"[log is back after {time.monotonic() - self._broken_at:.0f} s]")
-                self._broken_at = None
-            # A line without its end was cut, and the next connection brings it whole; or it is the container's last.
-            taken = self.spool.take(line) if whole or self.ended.is_set() else None
-            if taken is None:
-                continue
-            if taken[1]:
-                self.say("[lines may be missing here: the node has not kept them]")
-            self.say(taken[0])
-            await self._keep()
+        path = f"{PODS.path(self.namespace, self.pod)}/log"
+        async with aclosing(self.api.lines(path, query, silence_s=SILENCE_S)) as lines:
+            async for line, whole in lines:
+                if self._broken_at is not None:
+                    self.say(f"[log is back after {time.monotonic() - self._broken_at:.0f} s]")
+                    self._broken_at = None
+                # A line without its end was cut, and the next connection brings it whole; or it is the last one.
+                taken = self.spool.take(line) if whole or self.ended.is_set() else None
+                if taken is None:
+                    continue
+                if taken[1]:
+                    self.say("[lines may be missing here: the node has not kept them]")
+                self.say(taken[0])
+                await self._keep()
 
     def _break(self, cause: str) -> None:
         if self._broken_at is None:

@@ -7,6 +7,7 @@ triggers move to another one, must leave the pods alone; that is why `on_kill` a
 
 import time
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -151,14 +152,15 @@ class PodTrigger(StageTrigger):
 
     async def _wait(self) -> Object:
         seen: Object | None = None
-        async for pods in self.api.follow(PODS, self.namespace, fields=f"metadata.name={self.name}"):
-            pod = pods.get(self.name)
-            if pod is None or (seen and pod["metadata"].get("uid") != seen["metadata"].get("uid")):
-                return await self._vanished(seen)
-            seen = pod
-            told = await self._look(pod) or self.overdue()
-            if told:
-                return told
+        async with aclosing(self.api.follow(PODS, self.namespace, fields=f"metadata.name={self.name}")) as looks:
+            async for pods in looks:
+                pod = pods.get(self.name)
+                if pod is None or (seen and pod["metadata"].get("uid") != seen["metadata"].get("uid")):
+                    return await self._vanished(seen)
+                seen = pod
+                told = await self._look(pod) or self.overdue()
+                if told:
+                    return told
         raise AssertionError("a watch goes on for ever")
 
     async def _look(self, pod: Object) -> Object | None:

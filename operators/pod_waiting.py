@@ -21,6 +21,7 @@ SURE_S = 30.0
 """How long a cause must stand before it is believed: an autoscaler takes 10 to 30 s to say what it does."""
 
 _NODES = re.compile(r"(\d+)/(\d+) nodes are available: (.*)", re.S)
+_PREEMPTION = re.compile(r" (?:no new claims to deallocate,? ?)?preemption:")
 _NEVER = ("didn't match Pod's node affinity", "didn't match node selector", "had untolerated taint",
           "didn't match PersistentVolume's node affinity", "didn't find available persistent volumes")  # fmt: skip
 _PASSING_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "cluster-autoscaler")
@@ -94,7 +95,7 @@ def broken_by(events: Iterable[Object]) -> PodFailure | None:
 
 
 def _unscheduled(message: str, pod: Object, events: list[Object], nodes: Sequence[Object]) -> Wait:
-    message = " ".join(message.split())
+    message = _PREEMPTION.split(" ".join(message.split()))[0].rstrip(" ,")
     reason = f"no node takes it yet: {message}" if message else "not scheduled yet"
     said = " ".join(str(one.get("message") or "") for one in events if one.get("reason") == "NotTriggerScaleUp")
     growing = any(one.get("reason") in _GROWING for one in events) or any(word in said for word in _POOL_FULL)
@@ -115,7 +116,7 @@ def _all_never(message: str) -> bool:
     found = _NODES.match(message)
     if not found:
         return False
-    told = found[3].split(" preemption:")[0].split(" no new claims to deallocate")[0].rstrip(". ")
+    told = found[3].rstrip(". ")
     ruled_out = 0
     for part in told.split(", "):
         count, _, why = part.partition(" ")
