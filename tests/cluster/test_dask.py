@@ -50,6 +50,13 @@ idle_s = {idle_s}
 secrets = ["store"]
 """
 
+FILES = """
+[[extract.files]]
+name = "code"
+kind = "text"
+path = "{stdlib}/json/*.py"
+"""
+
 WORDS = "the ship went to sea with a crew of nine and none of them had seen the ice before that winter so they sang"
 
 
@@ -97,8 +104,8 @@ def remove(recipe: Recipe, name: str) -> bool:
     return removed(pods, name)
 
 
-def captures(store: Path, recipe: str, pages: int = 12) -> None:
-    """Writes `warc` of a recipe: pages in three files."""
+def captures(store: Path, recipe: str, pages: int = 12, lost: int = 0) -> None:
+    """Writes `warc` of a recipe: pages in three files, of which each lacks `lost` that it should have."""
     output = Output(Store(str(store)), Address(f"{recipe}/warc", "dev"), "0" * 64)
     words = WORDS.split()
     rows = []
@@ -113,7 +120,7 @@ def captures(store: Path, recipe: str, pages: int = 12) -> None:
                 file.write(b"".join(records))
             size = sum(map(len, records))
             rows.append({"segment": f"{recipe}/warc@dev", "path": f"{recipe}/warc/dev/{name}", "sha256": "0" * 64})
-            rows[-1] |= {"bytes": size, "records": len(records)}
+            rows[-1] |= {"bytes": size, "records": len(records) + lost}
         with part.file(MANIFEST) as file:
             pq.write_table(pa.Table.from_pylist(rows, MANIFEST_SCHEMA), file)
     commit(output, "publish", 1, Config(), [], Report())
@@ -154,16 +161,16 @@ def test_a_dag_run_makes_its_cluster_works_on_it_and_ends_it(
 ) -> None:
     caplog.set_level(logging.INFO, "sluice")
     monkeypatch.setenv("SLUICE_MODELS", str(MODELS))
-    recipes("ship", place())
-    recipes("here")
+    recipes("ship", place(more=FILES))
+    recipes("here", FILES)
     captures(tmp_path / "store", "ship")
     captures(tmp_path / "store", "here")
     run = dag_bag().dags["ship.corpus"].test()
     stages = ["extract", "annotate", "dedup", "consolidate"]
     assert states(run) == dict.fromkeys(["dask_up", *stages, "dask_down"], "success")
     assert len(dask.made) == 1, "every task found the cluster of its run"
-    assert bed.store.list(CLUSTERS) == []
-    assert bed.store.list(PODS) == []
+    assert bed.store.select(CLUSTERS) == []
+    assert bed.store.select(PODS) == []
     assert "rows on Dask at tcp://127.0.0.1:" in caplog.text
     assert SECRET not in caplog.text
     up = next(ti for ti in run.get_task_instances() if ti.task_id == "dask_up")
@@ -181,19 +188,18 @@ def document(tmp_path: Path, recipe: str) -> Artifact:
 
 @pytest.mark.timeout(120)
 def test_the_cluster_is_ended_when_a_stage_fails(
-    bed: Bed, dask: DaskClusters, recipes, dag_bag, tmp_path: Path, monkeypatch
+    bed: Bed, dask: DaskClusters, recipes, dag_bag, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("SLUICE_MODELS", str(tmp_path / "no-models"))
     recipes("wreck", place())
-    captures(tmp_path / "store", "wreck")
+    captures(tmp_path / "store", "wreck", lost=1)
     run = dag_bag().dags["wreck.corpus"].test()
     found = states(run)
-    assert found["extract"] == "success"
-    assert found["annotate"] == "failed"
+    assert found["extract"] == "failed"
+    assert found["annotate"] == "upstream_failed"
     assert found["dask_down"] == "success"
     assert str(run.state) == "failed"
-    assert bed.store.list(CLUSTERS) == []
-    until(lambda: bed.store.list(PODS) == [])
+    assert bed.store.select(CLUSTERS) == []
+    until(lambda: bed.store.select(PODS) == [])
 
 
 def test_without_a_place_for_dask_the_dag_has_its_stages_only(recipes, dag_bag) -> None:
@@ -223,7 +229,7 @@ def test_workers_come_as_work_waits_and_a_killed_one_costs_nothing(
 ) -> None:
     recipes("grow", place(low=1, high=2))
     cluster = make(find_recipe("grow"))
-    assert len(bed.store.list(AUTOSCALERS)) == 1
+    assert len(bed.store.select(AUTOSCALERS)) == 1
     with open_engine(cluster["address"]) as engine:
         assert engine.workers == 1
         [first] = dask.pods(cluster["name"], "worker")
@@ -263,7 +269,7 @@ def test_a_cluster_that_nobody_uses_ends_by_itself_and_a_stage_makes_it_anew(
     recipes("idle", place(low=1, high=1, idle_s=3))
     recipe = find_recipe("idle")
     first = make(recipe)
-    until(lambda: bed.store.list(CLUSTERS) == [])
+    until(lambda: bed.store.select(CLUSTERS) == [])
     assert make(recipe)["name"] == first["name"]
     assert dask.made == [first["name"]] * 2
 
@@ -334,4 +340,4 @@ def test_a_setup_that_fails_leaves_no_cluster(bed: Bed, dask: DaskClusters, quic
     run = dag_bag().dags["leak.corpus"].test()
     assert states(run)["dask_up"] == "failed"
     assert len(dask.made) == 1
-    assert bed.store.list(CLUSTERS) == []
+    assert bed.store.select(CLUSTERS) == []
