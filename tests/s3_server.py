@@ -138,6 +138,20 @@ class _Handler(WSGIRequestHandler):
         """Says nothing: faults would fill the screen."""
 
 
+def environment(url: str) -> dict[str, str]:
+    """Returns the AWS environment of a client of the server at `url`."""
+    return {
+        "AWS_ACCESS_KEY_ID": "sluice",
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL_S3": url,
+        # Not the files and the metadata service of whoever runs the tests.
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    }
+
+
 class S3Server:
     """The server in a thread of this process; `environment` is what a client needs to find it."""
 
@@ -146,16 +160,7 @@ class S3Server:
         self._server = make_server("127.0.0.1", port, self.faults, threaded=True, request_handler=_Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self.buckets = buckets
-        self.environment = {
-            "AWS_ACCESS_KEY_ID": "sluice",
-            "AWS_SECRET_ACCESS_KEY": SECRET,
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL_S3": self.url,
-            # Not the files and the metadata service of whoever runs the tests.
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "AWS_CONFIG_FILE": os.devnull,
-            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-        }
+        self.environment = environment(self.url)
 
     def __enter__(self) -> "S3Server":
         threading.Thread(target=self._server.serve_forever, daemon=True).start()

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from tasks.demo.drive import Chain, Leg
 from tasks.demo.home import CHECKOUT, Home, Ports
 from tasks.demo.site import HOSTS, address
 from tasks.store import Store
+from tests.s3_server import environment
 
 MODELS = Path(os.environ.get("SLUICE_MODELS", CHECKOUT / ".sluice" / "models"))
 
@@ -77,6 +78,16 @@ HERE = (
 address = ""
 """
 )
+
+# The same work with its store on an S3 server that answers three requests in ten wrongly.
+LAKE = (
+    SMOKE.replace('name = "smoke"', 'name = "lake"')
+    + """
+[place]
+store = "s3://sluice/lake"
+"""
+)
+FAULTS = 0.3
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -179,12 +190,27 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     for name, value in (("SLUICE_RECIPES", str(recipes)), ("SLUICE_MODELS", str(MODELS))):
         os.environ[name] = value
     with ExitStack() as ending:
+        os.environ.update(ending.enter_context(s3_server(home.ports)))
         ending.callback(demo, home, "down")
         started = demo(home, "up")
         assert started.returncode == 0, started.stderr
         airflow = ending.enter_context(Airflow(home.airflow_url, home.password()))
         Chain(airflow, "smoke").wait_for_dags()
         yield Stack(home, airflow)
+
+
+@contextmanager
+def s3_server(ports: Ports) -> Iterator[dict[str, str]]:
+    """Runs the faulty S3 server beside the stack; yields the environment that leads to it."""
+    port = next(port for port in range(ports.site + len(HOSTS), 65_000) if _free(port))
+    command = [sys.executable, "-m", "tests.s3_server", "--port", str(port), "--faults", str(FAULTS)]
+    server = subprocess.Popen(command, cwd=CHECKOUT, env=os.environ | {"PYTHONPATH": str(CHECKOUT)})
+    try:
+        until(lambda: not _free(port), 60)
+        yield environment(f"http://127.0.0.1:{port}")
+    finally:
+        server.kill()
+        server.wait()
 
 
 def write_recipes(folder: Path, ports: Ports) -> None:
@@ -198,6 +224,7 @@ def write_recipes(folder: Path, ports: Ports) -> None:
     demo_recipe.write_text(text)
     (folder / "smoke.toml").write_text(SMOKE)
     (folder / "here.toml").write_text(HERE)
+    (folder / "lake.toml").write_text(LAKE)
 
 
 def free_ports() -> Ports:

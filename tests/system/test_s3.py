@@ -1,0 +1,88 @@
+"""The demo with its store on S3, its parts on a Dask cluster by address, while requests go wrong: the same bytes."""
+
+import json
+import os
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tasks.archive import INDEX
+from tasks.artifact import RECORD, Address, Artifact
+from tasks.demo.drive import Chain
+from tasks.ledger import Ledger
+from tasks.runner import TRACKING
+from tasks.store import Store
+from tests.s3_server import SECRET
+
+KINDS = ["extracted", "attributes", "duplicates", "documents", "tokenizer", "shards", "plan", "arms", "mixture"]
+KINDS += ["checkpoint", "scores"]
+ROOT = "s3://sluice/lake"
+
+
+@pytest.fixture(scope="module")
+def lake(stack, smoke) -> Store:
+    """The store on S3 after the whole demo on the captures of `smoke`, which were made on a folder."""
+    store, folder = Store(ROOT), stack.home.root / "store"
+    for kind, recipe in (("warc", "lake"), ("segment", "smoke")):
+        for path in sorted((folder / "smoke" / kind).rglob("*")):
+            if path.is_file():
+                with store.write(f"{recipe}/{path.relative_to(folder / 'smoke')}") as file:
+                    file.write(path.read_bytes())
+    chain = Chain(stack.airflow, "lake")
+    chain.legs = chain.legs[1:]
+    chain.start({})
+    for _ in chain.follow():
+        pass
+    return store
+
+
+def artifact(store: Store, kind: str, version: str = "dev") -> Artifact:
+    return Artifact.open_at(store, Address(f"lake/{kind}", version))
+
+
+@pytest.mark.timeout(1500)
+def test_the_demo_on_s3_and_dask_makes_the_bytes_it_makes_on_a_folder(stack, lake) -> None:
+    for kind in KINDS:
+        there, here = artifact(lake, kind).record, stack.artifact(f"smoke/{kind}").record
+        assert there.fingerprint == here.fingerprint, kind
+        assert there.content == here.content, kind
+
+
+def test_a_third_of_the_requests_went_wrong_meanwhile(lake) -> None:
+    with urllib.request.urlopen(os.environ["AWS_ENDPOINT_URL_S3"] + "/__faults") as answer:
+        told = json.loads(answer.read())
+    assert sum(told["faults"].values()) > 0.2 * told["requests"] > 100
+
+
+def test_what_lies_on_s3_is_whole_and_nothing_else_lies_there(lake) -> None:
+    named, found = set(), list(Ledger(lake, "lake"))
+    assert len(found) > len(KINDS)
+    for one in found:
+        assert not one.verify(), one.address
+        named |= {f"{one.address.path}/{path}" for path in one.files()}
+    beside = {path for path in lake.list("lake") if path.rpartition("/")[2] not in (RECORD, TRACKING)}
+    assert beside == named
+
+
+@pytest.mark.timeout(600)
+def test_a_crawl_on_s3_captures_what_a_crawl_on_a_folder_captures(stack, lake) -> None:
+    stack.pause("lake.corpus", True)
+    assert stack.run("lake.crawl", {"version": "again"})["state"] == "success"
+    there = captured(artifact(lake, "warc", "again"))
+    assert there == captured(stack.artifact("smoke/warc"))
+    assert there
+
+
+def captured(warc: Artifact) -> set[tuple[str, str]]:
+    lines = warc.read(INDEX).decode().splitlines()
+    return {(line["url"], line["digest"]) for line in (json.loads(text[text.index("{") :]) for text in lines)}
+
+
+def test_the_secret_is_in_no_log_and_no_artifact(stack, lake) -> None:
+    for path in Path(stack.home.root).rglob("*"):
+        # MLflow's and Airflow's databases, the logs of all services and tasks, the artifacts on the folder.
+        if path.is_file() and "secrets" not in path.parts:
+            assert SECRET.encode() not in path.read_bytes(), path
+    for path in lake.list(""):
+        assert SECRET.encode() not in lake.read(path), path
