@@ -1,0 +1,164 @@
+"""Dashboard and alerts ask for metrics that Airflow sends and the mapping keeps: by its registry, by its own client."""
+
+import json
+import re
+import socket
+
+import pytest
+import yaml
+
+from tests.k8s.conftest import K8S
+from tests.k8s.statsd import mapped, sample
+
+OBSERVED = K8S / "observability"
+# Metrics of others, with where they come from.
+FOREIGN = {
+    *("kube_pod_status_phase", "kube_pod_container_resource_requests"),  # kube-state-metrics
+    *("kueue_pending_workloads", "kueue_admitted_active_workloads", "kueue_evicted_workloads_total"),  # Kueue
+    "DCGM_FI_DEV_GPU_UTIL",  # NVIDIA DCGM exporter
+}
+WORDS = {
+    *("sum", "max", "avg", "by", "rate", "increase", "histogram_quantile", "label_values", "absent", "or"),
+    *("le", "dag_id", "task_id", "state", "status", "pool_name", "phase", "reason", "pod"),
+}
+
+
+@pytest.fixture(scope="module")
+def mappings():
+    return yaml.safe_load((OBSERVED / "statsd-mapping.yaml").read_text())["mappings"]
+
+
+@pytest.fixture(scope="module")
+def registry():
+    from airflow._shared.observability.metrics.metrics_registry import YAML_REGISTRY_PATH, read_metrics_yaml
+
+    return read_metrics_yaml(str(YAML_REGISTRY_PATH))
+
+
+@pytest.fixture(scope="module")
+def known(registry, mappings):
+    """Every series that Prometheus can hold of Airflow: name -> (kind, labels)."""
+    series = {}
+    for metric in registry:
+        stat = "airflow." + metric["name"].format(
+            job_name="SchedulerJob", dag_file="x", **dict.fromkeys(VARIABLES, "x")
+        )
+        labels = dict.fromkeys(metric["name_variables"], "x") if "{" not in metric["name"] else {}
+        if made := mapped(stat, metric["type"], labels, mappings):
+            series |= {name: (made.kind, set(made.labels)) for name in made.series}
+    return series
+
+
+# Labels of a task that the registry does not name: stats_tags of the task instance.
+TASK_TAGS = {"airflow_ti_failures": {"dag_id", "task_id"}}
+VARIABLES = ("operator_name", "return_code", "state")
+
+
+def expressions():
+    board = json.loads((OBSERVED / "grafana-dashboard.json").read_text())
+    for panel in board["panels"]:
+        for target in panel.get("targets", []):
+            yield panel["title"], target["expr"]
+    for variable in board["templating"]["list"]:
+        if variable["type"] == "query":
+            yield variable["name"], variable["query"]["query"]
+    for rule in yaml.safe_load((OBSERVED / "alerts.yaml").read_text())["groups"][0]["rules"]:
+        yield rule["alert"], rule["expr"]
+
+
+def names(expression):
+    bare = re.sub(r'"[^"]*"|\[[^\]]*\]|\{[^}]*\}', "", expression)
+    return set(re.findall(r"[A-Za-z_]\w*", bare)) - WORDS
+
+
+def test_every_metric_that_is_asked_for_is_one_that_airflow_sends(known):
+    unknown = {(where, name) for where, asked in expressions() for name in names(asked) - FOREIGN if name not in known}
+    assert unknown == set()
+
+
+def test_every_label_that_is_asked_for_is_one_that_the_metric_has(known):
+    for where, asked in expressions():
+        for name in names(asked) - FOREIGN:
+            for group in re.findall(r"by \(([^)]*)\)", asked):
+                wanted = set(re.split(r",\s*", group)) - {"le"}
+                # Tags of a task beyond those in the registry: every counter of a task carries its DAG.
+                assert wanted <= known[name][1] | TASK_TAGS.get(name, set()), (where, name)
+
+
+def test_rates_are_of_counters_and_levels_are_of_gauges(known):
+    for where, asked in expressions():
+        for name in names(asked) - FOREIGN:
+            counted = re.search(rf"(rate|increase)\({name}\b", asked)
+            kind = known[name][0]
+            if "label_values" not in asked:
+                assert bool(counted) == (kind in ("counter", "histogram")) or "absent" in asked, (where, name)
+
+
+def test_the_chart_gets_the_same_mapping(mappings, values):
+    assert values("airflow.yaml")["statsd"]["overrideMappings"] == mappings
+
+
+def test_every_mapping_is_of_a_metric_that_airflow_has(registry, mappings):
+    stats = {"airflow." + metric["name"] for metric in registry}
+    for one in mappings:
+        if one.get("match_type") != "regex" and "*" not in one["match"]:
+            assert one["match"] in stats
+
+
+@pytest.fixture
+def sent(airflow_db, monkeypatch):
+    """A function that uses Airflow's own metrics client with the settings of airflow.cfg; returns the lines it sends."""
+    from airflow._shared.observability.metrics import stats
+    from airflow.configuration import conf
+    from airflow.observability.metrics.stats_utils import get_stats_factory
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.settimeout(5)
+        monkeypatch.setenv("AIRFLOW__METRICS__STATSD_ON", "True")
+        monkeypatch.setenv("AIRFLOW__METRICS__STATSD_HOST", "127.0.0.1")
+        monkeypatch.setenv("AIRFLOW__METRICS__STATSD_PORT", str(listener.getsockname()[1]))
+        before = stats._factory
+        legacy = conf.getboolean("metrics", "legacy_names_on")
+        stats.initialize(factory=get_stats_factory(), export_legacy_names=legacy)
+
+        def lines(call):
+            call(stats)
+            stats.incr("end.of.test")
+            got = []
+            while not got or "end.of.test" not in got[-1]:
+                got.append(listener.recv(65536).decode())
+            return got[:-1]
+
+        yield lines
+        stats.initialize(factory=before, export_legacy_names=legacy)
+
+
+def test_what_airflow_really_sends_becomes_the_series_of_the_dashboard(sent, mappings, known):
+    def work(stats):
+        stats.timing("task.duration", 1234.0, tags={"dag_id": "demo.crawl", "task_id": "fetch"})
+        stats.gauge("pool.open_slots", 3, tags={"pool_name": "gpu"})
+        stats.incr("ti.finish", tags={"dag_id": "demo.crawl", "task_id": "fetch", "state": "success"})
+        stats.incr("scheduler_heartbeat")
+        stats.timing("dagrun.duration.failed", 10.0, tags={"dag_id": "demo.crawl"})
+        stats.incr("SchedulerJob_start")
+
+    made = [sample(line, mappings) for line in sent(work)]
+    assert [(one.name, one.kind, one.labels) for one in made] == [
+        ("airflow_task_duration_seconds", "histogram", {"dag_id": "demo.crawl", "task_id": "fetch"}),
+        ("airflow_pool_open_slots", "gauge", {"pool_name": "gpu"}),
+        ("airflow_ti_finish", "counter", {"dag_id": "demo.crawl", "task_id": "fetch", "state": "success"}),
+        ("airflow_scheduler_heartbeat", "counter", {}),
+        ("airflow_dagrun_duration_seconds", "histogram", {"dag_id": "demo.crawl", "state": "failed"}),
+        ("airflow_job_start", "counter", {"job": "SchedulerJob"}),
+    ]
+    assert all(one.series <= set(known) for one in made)
+
+
+def test_metrics_are_off_until_the_environment_says_on(airflow_db, monkeypatch):
+    from airflow._shared.observability.metrics.base_stats_logger import NoStatsLogger
+    from airflow.observability.metrics.stats_utils import get_stats_factory
+
+    assert get_stats_factory() is NoStatsLogger
+    monkeypatch.setenv("AIRFLOW__METRICS__OTEL_ON", "True")
+    assert get_stats_factory().__name__ == "get_otel_logger"

@@ -1,0 +1,206 @@
+"""What really reaches the cluster: recipe and pod template of k8s/pods together, as the operators render them."""
+
+import pytest
+import yaml
+from airflow.providers.cncf.kubernetes.pod_generator import PodGenerator
+from kubernetes.client import ApiClient
+from kubernetes.utils.quantity import parse_quantity
+
+from tests.k8s.conftest import K8S
+from tests.k8s.custom import errors
+
+PLACE = """
+[place]
+store = "s3://sluice/store"
+[place.train]
+where = "kubernetes"
+nproc = 8
+[place.kubernetes]
+namespace = "sluice-work"
+image = "sluice/trainer:0.1.0"
+template = "k8s/pods/{template}"
+gpus = 8
+cpu = "96"
+memory = "900Gi"
+nodes = 2
+queue = "gpu"
+secrets = ["sluice-store"]
+[[place.kubernetes.tolerations]]
+key = "nvidia.com/gpu"
+[place.dask.kubernetes]
+namespace = "sluice-work"
+image = "sluice/worker:0.1.0"
+template = "k8s/pods/dask.yaml"
+secrets = ["sluice-store"]
+"""
+
+
+@pytest.fixture
+def recipe(recipes, monkeypatch):
+    """A function of a template's file name: the recipe that uses it, seen from the Airflow home."""
+    from tasks.recipe import find_recipe
+
+    monkeypatch.chdir(K8S.parent)
+
+    def make(template="trainer.yaml"):
+        recipes("placed", PLACE.format(template=template))
+        return find_recipe("placed")
+
+    return make
+
+
+def pod(recipe):
+    from operators.pod_spec import manifest, stage_pod
+
+    made = stage_pod(recipe, "train")
+    made.metadata.name = "placed-train-1"
+    return made, manifest(made)
+
+
+def gang(recipe):
+    from operators.jobset_manifest import jobset
+
+    return jobset(pod(recipe)[0], "placed-train-1", recipe.place.kubernetes, 8)
+
+
+def dask(recipe):
+    from operators.dask_pods import autoscaler_manifest, cluster_manifest, place_of
+
+    pods = place_of(recipe)
+    return [cluster_manifest(recipe, pods, "placed-1", "placed.corpus/run"), autoscaler_manifest(pods, "placed-1")]
+
+
+def specs(recipe):
+    """Yields the name and spec of every pod that the operators ask for."""
+    yield "pod", pod(recipe)[1]["spec"]
+    yield "rank", gang(recipe)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    cluster = dask(recipe)[0]["spec"]
+    yield "scheduler", cluster["scheduler"]["spec"]
+    yield "worker", cluster["worker"]["spec"]
+
+
+@pytest.mark.parametrize("template", ["trainer.yaml", "trainer-gp3.yaml"])
+def test_pod_gang_and_dask_cluster_are_valid_in_strict_mode(recipe, template):
+    made = recipe(template)
+    assert errors(pod(made)[1]) == []
+    assert errors(gang(made)) == []
+    for one in dask(made):
+        assert errors(one) == []
+
+
+@pytest.mark.parametrize("template", ["trainer.yaml", "trainer-gp3.yaml"])
+def test_they_pass_the_restricted_pod_security_of_their_namespace(recipe, template):
+    for name, spec in specs(recipe(template)):
+        assert spec["securityContext"]["runAsNonRoot"] is True, name
+        assert spec["securityContext"]["runAsUser"] == 50000, name
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        assert spec["automountServiceAccountToken"] is False, name
+        for container in spec["containers"]:
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False, name
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True, name
+            assert set(container["securityContext"]["capabilities"]) == {"drop"}, name
+            assert set(container["securityContext"]["capabilities"]["drop"]) == {"ALL"}, name
+
+
+def test_no_volume_is_mounted_twice_and_every_mount_has_its_volume(recipe):
+    for name, spec in specs(recipe()):
+        for container in spec["containers"]:
+            paths = [mount["mountPath"] for mount in container["volumeMounts"]]
+            assert sorted(paths) == sorted(set(paths)), name
+            assert "/tmp" in paths, name
+            assert {mount["name"] for mount in container["volumeMounts"]} <= {one["name"] for one in spec["volumes"]}
+
+
+def test_they_know_the_store_and_mlflow_by_the_settings_of_their_namespace(recipe, rendered):
+    [settings] = [
+        one for one in rendered("base") if one["kind"] == "ConfigMap" and one["metadata"]["namespace"] == "sluice-work"
+    ]
+    assert {"SLUICE_STORE", "MLFLOW_TRACKING_URI"} <= set(settings["data"])
+    for name, spec in specs(recipe()):
+        sources = [one["configMapRef"]["name"] for one in spec["containers"][0]["envFrom"] if "configMapRef" in one]
+        assert sources == [settings["metadata"]["name"]], name
+
+
+def test_the_queue_covers_every_resource_that_a_gpu_pod_requests(recipe, rendered):
+    for folder in ("base", "overlays/kind", "overlays/eks"):
+        [queue] = [one for one in rendered(folder) if one["kind"] == "ClusterQueue"]
+        [group] = queue["spec"]["resourceGroups"]
+        for name, spec in specs(recipe()):
+            for container in spec["containers"] if name in ("pod", "rank") else []:
+                assert set(container["resources"]["requests"]) <= set(group["coveredResources"])
+        for flavor in group["flavors"]:
+            assert [one["name"] for one in flavor["resources"]] == group["coveredResources"]
+
+
+def test_a_gang_goes_to_a_queue_that_exists_and_fits_the_quota(recipe, rendered):
+    made = gang(recipe())
+    [local] = [one for one in rendered("base") if one["kind"] == "LocalQueue"]
+    assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == local["metadata"]["name"]
+    assert made["metadata"]["namespace"] == local["metadata"]["namespace"]
+    job = made["spec"]["replicatedJobs"][0]["template"]["spec"]
+    asked = job["template"]["spec"]["containers"][0]["resources"]["requests"]
+    [queue] = [one for one in rendered("base") if one["kind"] == "ClusterQueue"]
+    fits = [
+        flavor["name"]
+        for flavor in queue["spec"]["resourceGroups"][0]["flavors"]
+        if all(
+            parse_quantity(asked[one["name"]]) * job["completions"] <= parse_quantity(str(one["nominalQuota"]))
+            for one in flavor["resources"]
+        )
+    ]
+    assert fits == ["gpu-spot"]
+
+
+@pytest.fixture
+def task_pod(airflow_db):
+    """A function of a template's file name: the pod that the executor makes of it for one try of a task."""
+
+    def make(template):
+        base = PodGenerator.deserialize_model_file(str(K8S / "pods" / template))
+        made = PodGenerator.construct_pod(
+            dag_id="web.crawl",
+            task_id="fetch",
+            pod_id="web-crawl-fetch-1",
+            try_number=1,
+            kube_image="sluice/airflow:0.1.0",
+            date=None,
+            args=["python", "-m", "airflow.sdk.execution_time.execute_workload", "--json-string", "{}"],
+            pod_override_object=None,
+            base_worker_pod=base,
+            namespace="sluice",
+            scheduler_job_id="1",
+            run_id="manual",
+            map_index=0,
+        )
+        return ApiClient().sanitize_for_serialization(made)
+
+    return make
+
+
+@pytest.mark.parametrize("template", ["executor.yaml", "executor-git-sync.yaml"])
+def test_airflow_makes_a_valid_task_pod_of_the_template(task_pod, template):
+    made = task_pod(template)
+    assert errors(made) == []
+    [container] = made["spec"]["containers"]
+    assert container["image"] == "sluice/airflow:0.1.0"
+    assert container["args"][:3] == ["python", "-m", "airflow.sdk.execution_time.execute_workload"]
+    # By these labels the policies know a crawler.
+    assert made["metadata"]["labels"].items() >= {"component": "worker", "tier": "airflow", "task_id": "fetch"}.items()
+
+
+@pytest.mark.parametrize("template", ["executor.yaml", "executor-git-sync.yaml"])
+def test_a_task_pod_holds_no_key_of_airflow(task_pod, template):
+    text = yaml.safe_dump(task_pod(template))
+    for secret in ("airflow-database", "fernet", "jwt", "SQL_ALCHEMY", "api-secret"):
+        assert secret not in text
+
+
+def test_dag_processor_and_task_pods_fetch_the_same_files(values, templates):
+    sync = values("airflow-git-sync.yaml")
+    [fetch] = templates["executor-git-sync.yaml"]["spec"]["initContainers"]
+    env = {one["name"]: one["value"] for one in fetch["env"]}
+    chart = sync["dags"]["gitSync"]
+    assert (env["GITSYNC_REPO"], env["GITSYNC_REF"]) == (chart["repo"], chart["ref"])
+    image = sync["images"]["gitSync"]
+    assert fetch["image"] == f"{image['repository']}:{image['tag']}"
+    assert fetch["envFrom"][0]["secretRef"]["name"] == chart["credentialsSecret"]
