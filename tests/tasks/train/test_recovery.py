@@ -1,0 +1,229 @@
+"""Checkpoints in the store: a run outlives its machine, and leaves nothing behind when it is done."""
+
+import json
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from tasks.artifact import Address, Artifact
+from tasks.commit import commit
+from tasks.engine import open_engine
+from tasks.errors import StoreError
+from tasks.stage import Inputs, Listener, Output
+from tasks.store import Store
+from tasks.train import checkpoint, stage
+from tasks.train.config import TrainConfig
+from tasks.train.metrics import FILE, SKIPPED
+from tasks.train.recovery import FOLDER, Recovery
+from tests.corpora import Made
+from tests.tasks.train.gangs import contents
+from tests.tasks.train.small_run import small_config
+
+ADDRESS = Address("test/checkpoint", "dev")
+RESUME = f"{ADDRESS.path}/{FOLDER}"
+
+
+@pytest.fixture
+def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store that is no folder of this machine; scratch folders lie in the test's own."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return Store(f"memory://{tmp_path.name}")
+
+
+def pushed(store: Store) -> list[int]:
+    """The steps whose checkpoints are whole in the store, ascending."""
+    return [int(path[-13:-5]) for path in store.list(RESUME) if path.count("/") == RESUME.count("/") + 1]
+
+
+def output_in(store: Store, fingerprint: str = "a run") -> Output:
+    return Output(store, ADDRESS, fingerprint)
+
+
+def grown(run: Path, step: int) -> Path:
+    """Lets the folder of a run look as after `step` steps."""
+    for name in (FILE, SKIPPED):
+        lines = [{"step": n, "loss": 1.5, "lr": 0.1, "grad_norm": 1.0, "tokens": n, "step_s": 9.9} for n in range(step)]
+        (run / name).write_text("".join(json.dumps(line) + "\n" for line in lines if name == FILE))
+    return checkpoint.save(run / "checkpoints", step, {"w": torch.full((3,), step)}, {"m": torch.zeros(3)}, {"run": {}})
+
+
+def recovery_of(store: Store, run: Path, fingerprint: str = "a run", **more: tuple[int, ...]) -> Recovery:
+    run.mkdir(exist_ok=True)
+    return Recovery(output_in(store, fingerprint), run, more.get("milestones", ()), 2)
+
+
+def move(store: Store, folder: Path) -> Path:
+    """Restores into a machine that has nothing; returns the folder of the run there."""
+    recovery_of(store, folder).restore()
+    return folder
+
+
+def test_another_machine_goes_on_from_the_newest_checkpoint_in_the_store(remote: Store, tmp_path: Path) -> None:
+    run = tmp_path / "here"
+    recovery = recovery_of(remote, run)
+    for step in (2, 4, 6):
+        grown(run, step)
+        recovery.push()
+    assert pushed(remote) == [4, 6]
+    there = move(remote, tmp_path / "there")
+    assert checkpoint.load(there / "checkpoints" / checkpoint.name_of(6)).model["w"].tolist() == [6, 6, 6]
+    lines = [json.loads(line) for line in (there / FILE).read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(6))
+    assert "step_s" not in lines[0]
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
+    remote: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "here"
+    recovery = recovery_of(remote, run)
+    for step in (2, 4):
+        grown(run, step)
+        recovery.push()
+    (weights,) = [path for path in remote.list(RESUME) if f"{checkpoint.name_of(4)}-" in path and "model" in path]
+    with remote.write(weights) as file:
+        file.write(b"bad")
+    there = move(remote, tmp_path / "there")
+    assert checkpoint.steps_at(there / "checkpoints") == [2]
+    assert "step 4 in the store cannot be used" in caplog.text
+
+
+def test_what_this_machine_has_is_kept_if_it_is_newer(remote: Store, tmp_path: Path) -> None:
+    run = tmp_path / "here"
+    recovery = recovery_of(remote, run)
+    grown(run, 4)
+    recovery.push()
+    there = tmp_path / "there"
+    there.mkdir()
+    grown(there, 6)
+    assert checkpoint.steps_at(move(remote, there) / "checkpoints") == [6]
+    shutil.rmtree(there / "checkpoints" / checkpoint.name_of(6))
+    grown(there, 3)
+    assert checkpoint.steps_at(move(remote, there) / "checkpoints") == [3, 4]
+
+
+def test_a_checkpoint_that_was_not_pushed_to_its_end_does_not_exist_and_goes_away(
+    remote: Store, tmp_path: Path
+) -> None:
+    run = tmp_path / "here"
+    recovery = recovery_of(remote, run)
+    with remote.write(f"{RESUME}/{checkpoint.name_of(3)}-killed/{checkpoint.MODEL}") as file:
+        file.write(b"half")
+    assert not (move(remote, tmp_path / "there") / "checkpoints").exists()
+    for step in (4, 6):
+        grown(run, step)
+        recovery.push()
+    assert not [path for path in remote.list(RESUME) if "killed" in path]
+
+
+def test_checkpoints_of_another_run_at_the_same_address_are_cleared(remote: Store, tmp_path: Path) -> None:
+    run = tmp_path / "here"
+    recovery = recovery_of(remote, run)
+    grown(run, 4)
+    recovery.push()
+    recovery_of(remote, tmp_path / "there", "another run").restore()
+    assert remote.list(RESUME) == []
+
+
+def test_milestones_are_committed_before_a_checkpoint_that_is_newer(remote: Store, tmp_path: Path) -> None:
+    run = tmp_path / "here"
+    recovery = recovery_of(remote, run, milestones=(4, 8))
+    grown(run, 4)
+    grown(run, 6)
+    recovery.push()
+    assert list(recovery.output.committed) == [checkpoint.name_of(4)]
+    there = move(remote, tmp_path / "there")
+    assert checkpoint.steps_at(there / "checkpoints") == [6]
+    assert [json.loads(line)["step"] for line in (there / FILE).read_text().splitlines()] == list(range(6))
+
+
+def test_a_store_that_refuses_does_not_stop_the_run(
+    remote: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(path: str) -> None:
+        raise StoreError("no right to write there")
+
+    run = tmp_path / "here"
+    recovery = recovery_of(remote, run)
+    grown(run, 4)
+    with monkeypatch.context() as full:
+        full.setattr(recovery.output.store, "write", refuse)
+        recovery.push()
+    assert "step 4 is not in the store: no right to write there" in caplog.text
+    recovery.push()
+    assert pushed(remote) == [4]
+
+
+def test_nothing_is_copied_where_the_scratch_folder_lies_in_the_store(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    run = Path(output_in(store).scratch)
+    grown(run, 4)
+    recovery_of(store, run).push()
+    assert store.list(RESUME) == []
+
+
+class Fate(Listener):
+    """Lets something happen once a step is reached."""
+
+    def __init__(self, step: int, happen: Callable[[], None]) -> None:
+        self.step, self.happen = step, happen
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        if step >= self.step:
+            self.happen()
+
+
+class Asked(BaseException):
+    """The stage is asked to stop."""
+
+
+class Lost(BaseException):
+    """The machine is gone."""
+
+
+def train(made: Made, store: Store, config: TrainConfig, fate: Fate | None = None) -> Artifact:
+    output = output_in(store)
+    if fate:
+        output.listen(fate)
+    with open_engine() as engine:
+        report = stage.run(config, Inputs({"shards": made.shards, "plan": made.plan}), output, engine)
+    return commit(output, "train", 1, config, [], report)
+
+
+def test_a_run_that_moves_from_machine_to_machine_ends_with_the_bytes_of_one_that_stayed(
+    made: Made, remote: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = small_config(steps=120, checkpoint_every=10)
+    scratch = Path(output_in(remote).scratch)
+
+    def stop() -> None:
+        raise Asked
+
+    def lose() -> None:
+        """The whole machine: no process gets to save."""
+        processes = psutil.Process().children(recursive=True)
+        for process in processes:
+            process.kill()
+        psutil.wait_procs(processes, 10)
+        shutil.rmtree(scratch)
+        raise Lost
+
+    caplog.set_level(logging.INFO)
+    with pytest.raises(Asked):
+        train(made, remote, config, Fate(25, stop))
+    (saved,) = pushed(remote)[-1:]
+    assert saved == checkpoint.steps_at(scratch / "checkpoints")[-1] > 25
+    shutil.rmtree(scratch)
+    with pytest.raises(Lost):
+        train(made, remote, config, Fate(90, lose))
+    assert f"step {saved} fetched from the store: this machine has step 0" in caplog.text
+    moved = train(made, remote, config)
+    assert caplog.text.count("fetched from the store: this machine has step 0") == 2
+    assert contents(moved) == contents(train(made, Store(str(tmp_path / "stayed")), config))
+    assert remote.list(RESUME) == []
