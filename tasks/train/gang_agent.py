@@ -39,6 +39,7 @@ def run_gang(spec: Path, nproc: int, gang: Gang, max_restarts: int, final: Itera
     A node that is lost ends the gang with 1 within half a minute or so (`PEER_TIMEOUT_S`, `WIND_DOWN_S`): whoever
     supervises the nodes starts all of them again.
     """
+    log.info("node %d of %d, %d ranks each; node 0 is %s:%d", gang.node, gang.nodes, nproc, gang.address, gang.port)
     out = Path(TrainSpec.model_validate_json(spec.read_bytes()).out)
     try:
         with Channel(gang, nproc) as channel:

@@ -12,17 +12,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 from tasks.config import canonical_json
-from tasks.errors import InputError, KilledError, SluiceError, StoppedError, TransientError
+from tasks.errors import InputError, KilledError, RecipeError, SluiceError, StoppedError, TransientError
 from tasks.train import failure, leash
 from tasks.train.config import TrainSpec
 from tasks.train.gang import Gang
 from tasks.train.metrics import FILE, MetricsTail
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("sluice.train")
 
 POLL_S = 0.2
 GRACE_S = float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "100")) + 10
@@ -40,7 +41,12 @@ def training_command(spec_path: str, nproc: int) -> list[str]:
 
 def ranks_here() -> int:
     """Returns how many ranks this place gives a run on each node: placement, not identity."""
-    return int(os.environ.get("PET_NPROC_PER_NODE") or os.environ.get("SLUICE_NPROC") or "1")
+    found = os.environ.get("PET_NPROC_PER_NODE") or os.environ.get("SLUICE_NPROC") or "1"
+    if not found.isdecimal() or int(found) < 1:
+        raise RecipeError(
+            f'"{found}" is no number of ranks', "set [place.train] nproc, or PET_NPROC_PER_NODE of the pod"
+        )
+    return int(found)
 
 
 def _ranks_for(spec: TrainSpec, nodes: int) -> int:
@@ -79,17 +85,16 @@ def train_local(spec: TrainSpec, on_metrics: OnMetrics, nproc: int | None = None
     path = out / "spec.json"
     path.write_text(canonical_json(spec) + "\n")
     tail = MetricsTail(out / FILE)
-    with (out / LOG).open("ab") as output, _sigterm_exits():
+    with (out / LOG).open("ab") as output, (out / LOG).open("rb") as said, _sigterm_exits():
+        said.seek(0, os.SEEK_END)
         command = training_command(str(path), nproc or _ranks_for(spec, gang.nodes if gang else 1))
-        code = _follow(command, _environment(gang), output, tail, on_metrics)
+        code = _follow(command, _environment(gang), output, partial(_tell, said, tail, on_metrics))
     if code:
         raise explain(code, out)
 
 
-def _follow(
-    command: list[str], environment: dict[str, str], output: IO[bytes], tail: MetricsTail, on_metrics: OnMetrics
-) -> int:
-    """Runs `command`, passing its metrics on; returns the exit code."""
+def _follow(command: list[str], environment: dict[str, str], output: IO[bytes], tell: Callable[[], None]) -> int:
+    """Runs `command`, calling `tell` as long as it runs and once more after that; returns the exit code."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -102,13 +107,21 @@ def _follow(
         running = True
         while running:
             running = process.poll() is None
-            for values in tail.new_lines():
-                on_metrics(int(values["step"]), {k: v for k, v in values.items() if k != "step" and v is not None})
+            tell()
             if running:
                 time.sleep(POLL_S)
     finally:
         _end(process)
     return 128 - process.returncode if process.returncode < 0 else process.returncode
+
+
+def _tell(said: IO[bytes], tail: MetricsTail, on_metrics: OnMetrics) -> None:
+    """Passes on what the run has said and measured since the last call."""
+    while (line := said.readline()).endswith(b"\n"):
+        log.info("%s", line.decode(errors="replace").rstrip())
+    said.seek(-len(line), os.SEEK_CUR)  # the rest of a line that is still being written
+    for values in tail.new_lines():
+        on_metrics(int(values["step"]), {k: v for k, v in values.items() if k != "step" and v is not None})
 
 
 def _environment(gang: Gang | None) -> dict[str, str]:

@@ -47,8 +47,8 @@ class Recovery:
 
     def restore(self) -> None:
         """Fetches the newest checkpoint that the store has of this run, if this machine has none as new."""
-        here = _newest_here(self.run / "checkpoints")
         found = [*self._milestones(), *(self._pushed() if self.needed else ())]
+        here = _newest_here(self.run / "checkpoints") if found else 0  # it reads them whole
         for step, fetch in sorted(found, key=lambda one: one[0], reverse=True):
             if step <= here:
                 return

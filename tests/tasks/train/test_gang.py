@@ -2,7 +2,9 @@
 
 import os
 import signal
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 from tasks.__main__ import main
 from tasks.config import canonical_json
-from tasks.errors import InputError, RecipeError
+from tasks.errors import InputError, RecipeError, TransientError
 from tasks.runner import run_stage
 from tasks.train import checkpoint
 from tasks.train.gang import ADDRESS, NODE, NODES, PORT, Gang, node_of
@@ -161,6 +163,40 @@ def test_a_pod_knows_its_place_by_the_variables_of_torchrun() -> None:
 def test_a_place_that_makes_no_sense_is_refused(place: dict[str, str], cause: str) -> None:
     with pytest.raises(RecipeError, match=cause):
         Gang.from_environment(place)
+
+
+def test_a_name_that_does_not_resolve_yet_and_a_node_that_does_not_listen_yet_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, asked = socket.getaddrinfo, []
+
+    def young(*arguments: object, **more: object) -> object:
+        asked.append(arguments)
+        if len(asked) < 2:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", young)
+    with socket.socket() as later:
+        later.bind(("127.0.0.1", 0))
+        there = Gang(2, 1, "localhost", later.getsockname()[1])
+        timer = threading.Timer(0.7, later.listen)
+        timer.start()
+        assert there.reach(20) == "127.0.0.1"
+        timer.join()
+    assert len(asked) > 2
+
+
+def test_a_node_0_that_never_answers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = Gang(2, 1, "127.0.0.1", free_port())
+    with pytest.raises(TransientError, match=rf"did not answer at 127\.0\.0\.1:{nowhere.port}.*refused"):
+        nowhere.reach(0)
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_ranks_meet_on_the_network_that_the_nodes_share(node: int) -> None:
+    assert Gang(2, node, "127.0.0.1", 1).interface() in psutil.net_if_addrs()
+    assert Gang(2, node, "no-such-host.invalid", 1).interface() is None
 
 
 def test_what_forbids_a_restart_outweighs_its_consequences_elsewhere() -> None:
