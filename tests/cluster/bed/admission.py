@@ -40,6 +40,8 @@ def admit(store: Store, resource: Resource, obj: Object) -> None:
     if resource.namespaced and store.find(NAMESPACES, "", namespace) is None:
         raise not_found(NAMESPACES, namespace)
     check_names(resource, meta)
+    if resource == QUOTAS:
+        obj["status"] = {"hard": (obj.get("spec") or {}).get("hard") or {}}
     if resource == PODS:
         _check_pod(obj)
         _references(store, obj)

@@ -76,14 +76,17 @@ class Handler(BaseHTTPRequestHandler):
             self._plain("404 page not found\n", 404)
             return
         self._authorize(wanted)
-        self.bed.faults.check(wanted.verb, path)
+        disturbed = not (self.headers.get("User-Agent") or "").startswith("observer")
+        if disturbed:
+            self.bed.faults.check(wanted.verb, path)
         if wanted.verb == "watch":
             self._watch(wanted, query)
         elif wanted.verb == "log":
             self._log(wanted, query, path)
         else:
             answer, code = actions.act(self.bed, wanted, query, body, self.headers.get("Content-Type") or "")
-            self.bed.faults.check(wanted.verb, path, late=True)
+            if disturbed:
+                self.bed.faults.check(wanted.verb, path, late=True)
             self._answer(answer, code)
 
     def _authorize(self, wanted: Route) -> None:

@@ -1,0 +1,311 @@
+"""The two clusters that the suite runs on, behind one small interface: the bed on loopback, or what KUBECONFIG names.
+
+Tests look at a cluster through the Python client only (`core`, `custom`), whichever it is, and disturb it through the
+methods of `Cluster`. What only one of the two can do is skipped by name on the other.
+"""
+
+import json
+import secrets
+import shlex
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import yaml
+from kubernetes import client, config
+from kubernetes.client import ApiException
+
+from tests.cluster.bed import Bed
+from tests.cluster.bed.faults import Faults
+from tests.cluster.bed.jobs import Jobs
+from tests.cluster.bed.jobsets import JobSets
+from tests.cluster.bed.kueue import Kueue
+from tests.cluster.history import History
+from tests.cluster.settings import PREFIX, Settings
+
+JOBSETS = ("jobset.x-k8s.io", "v1alpha2")
+KUEUE = ("kueue.x-k8s.io", "v1beta2")
+OURS = "app.kubernetes.io/part-of=sluice"
+POD_PLACE = """
+[place.train]
+where = "kubernetes"
+nproc = 1
+[place.kubernetes]
+"""
+
+
+class Cluster:
+    """What tests ask of a cluster.
+
+    `namespace`, `image`, `nodes` (names of nodes that pods may run on) and `history` (every pod that was ever there)
+    are the same on both; `slowness` says how much longer things may take than on loopback.
+    """
+
+    image = "trainer:1"
+    slowness = 1.0
+    gpus = 1
+    pod_env: dict[str, str] = {}
+    queue = ""
+
+    def __init__(self, kube_config: Path, namespace: str, folder: Path) -> None:
+        self.kube_config, self.namespace, self.folder = kube_config, namespace, folder
+        api = config.new_client_from_config(str(kube_config))
+        api.user_agent = "observer"  # what tests ask is not disturbed by the faults that they script
+        self.core = client.CoreV1Api(api)
+        self.custom = client.CustomObjectsApi(api)
+        self.history = History(kube_config, namespace)
+
+    # What operators are given ----------------------------------------------------------------------------------------
+
+    def connection(self, kube_config: Path | None = None) -> str:
+        """The Airflow connection of this cluster, for its environment variable."""
+        extra = {"kube_config_path": str(kube_config or self.kube_config), "namespace": self.namespace}
+        return json.dumps({"conn_type": "kubernetes", "extra": {**extra, "in_cluster": False}})
+
+    def place(self, **changes: Any) -> str:
+        """The `[place]` sections of a recipe whose pods run here; keywords change `[place.kubernetes]`."""
+        usual = {"namespace": self.namespace, "image": self.image, "gpus": self.gpus, "cpu": "100m", "memory": "2Gi"}
+        wanted = {**usual, "grace_s": 30, "template": str(self.template), **changes}
+        env = {"OMP_NUM_THREADS": "1", **self.pod_env, **wanted.pop("env", {})}
+        lines = [f"{name} = {_toml(value)}" for name, value in wanted.items()]
+        return POD_PLACE + "\n".join(lines) + "\n[place.kubernetes.env]\n" + _toml_table(env)
+
+    @property
+    def template(self) -> Path:
+        """The pod template: what the tests' pods need on this cluster beside what the recipe says."""
+        container: dict[str, Any] = {"name": "base", "image": self.image}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": {"containers": [container]}}
+        path = self.folder / "pod-template.yaml"
+        path.write_text(yaml.safe_dump(pod))
+        return path
+
+    def store(self, folder: Path) -> Path:
+        """A folder for the artifacts of one test, at the same path here and in the pods."""
+        return folder / "store"
+
+    def stranger(self) -> Path:
+        """A kubeconfig of somebody who may do nothing: a service account that nothing is bound to."""
+        account = client.V1ServiceAccount(metadata=client.V1ObjectMeta(name="stranger"))
+        with suppress(ApiException):
+            self.core.create_namespaced_service_account(self.namespace, account)
+        asked = client.AuthenticationV1TokenRequest(spec=client.V1TokenRequestSpec(audiences=[]))
+        token = self.core.create_namespaced_service_account_token("stranger", self.namespace, asked).status.token
+        known = yaml.safe_load(self.kube_config.read_text())
+        named = {one["name"]: one["context"] for one in known["contexts"]}[known["current-context"]]
+        for one in known["users"]:
+            if one["name"] == named["user"]:
+                one["user"] = {"token": token}
+        path = self.folder / "kubeconfig-stranger"
+        path.write_text(yaml.safe_dump(known))
+        return path
+
+    # What there is ---------------------------------------------------------------------------------------------------
+
+    def pod(self, phase: str = "Running", limit_s: float = 60, label: str = OURS) -> Any:
+        """Waits for a pod of ours in this phase and returns it."""
+        return self.until(
+            lambda: next(
+                (
+                    pod
+                    for pod in self.core.list_namespaced_pod(self.namespace, label_selector=label).items
+                    if pod.status.phase == phase and pod.metadata.deletion_timestamp is None
+                ),
+                None,
+            ),
+            limit_s,
+        )
+
+    def pods(self, label: str = OURS) -> list[Any]:
+        """The pods of ours that are there now."""
+        return list(self.core.list_namespaced_pod(self.namespace, label_selector=label).items)
+
+    def log(self, pod: str, **more: Any) -> str:
+        """A pod's log as it is now."""
+        answer = self.core.read_namespaced_pod_log(pod, self.namespace, _preload_content=False, **more)
+        return str(answer.data.decode())
+
+    def log_says(self, pod: str, words: str, limit_s: float = 60) -> None:
+        """Waits until a pod's log holds `words`."""
+
+        def said() -> bool:
+            with suppress(ApiException):
+                return words in self.log(pod)
+            return False
+
+        self.until(said, limit_s)
+
+    def until(self, true: Callable[[], Any], limit_s: float = 60) -> Any:
+        """Waits until `true()` is true and returns its value."""
+        deadline = time.monotonic() + limit_s * self.slowness
+        while not (value := true()):
+            assert time.monotonic() < deadline, f"not within {limit_s * self.slowness:.0f} s"
+            time.sleep(0.1)
+        return value
+
+    # What is done to it ----------------------------------------------------------------------------------------------
+
+    def evict(self, pod: str) -> None:
+        """Evicts a pod through the API, with its own grace period."""
+        meta = client.V1ObjectMeta(name=pod, namespace=self.namespace)
+        self.core.create_namespaced_pod_eviction(pod, self.namespace, client.V1Eviction(metadata=meta))
+
+    def kill_pod(self, pod: str) -> None:
+        """Deletes a pod without grace, as nobody should."""
+        self.core.delete_namespaced_pod(pod, self.namespace, grace_period_seconds=0)
+
+    @property
+    def faults(self) -> Faults:
+        """The faults of the API that can be scripted; only the loopback bed has them."""
+        raise NotImplementedError
+
+    def stop_kubelet(self, node: str) -> None:
+        """Stops the kubelet of a node; its containers run on."""
+        raise NotImplementedError
+
+    def start_kubelet(self, node: str) -> None:
+        """Starts it again."""
+        raise NotImplementedError
+
+    def lose_node(self, node: str) -> None:
+        """Takes a node away with everything on it."""
+        raise NotImplementedError
+
+    def only_here(self, why: str) -> Bed:
+        """The bed, for what no cluster can be made to do from outside; skips elsewhere."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Leaves nothing behind."""
+        self.history.close()
+
+
+class Loopback(Cluster):
+    """The bed of the tests, new for each test."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.bed = Bed(folder)
+        self.bed.install(Jobs(self.bed))
+        self.bed.install(JobSets(self.bed))
+        self.kueue = Kueue(self.bed)
+        self.bed.install(self.kueue)
+        self.nodes = ("node-a", "node-b")
+        super().__init__(self.bed.kube_config(), self.bed.namespace, folder)
+
+    @property
+    def faults(self) -> Faults:
+        return self.bed.faults
+
+    def stop_kubelet(self, node: str) -> None:
+        self.bed.kill_kubelet(node)
+
+    def start_kubelet(self, node: str) -> None:
+        self.bed.start_kubelet(node)
+
+    def lose_node(self, node: str) -> None:
+        self.bed.lose_node(node)
+
+    def only_here(self, why: str) -> Bed:
+        return self.bed
+
+    def close(self) -> None:
+        super().close()
+        self.bed.close()
+
+
+class Real(Cluster):
+    """The cluster that KUBECONFIG names."""
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        folder.mkdir()
+        if not settings.image or not settings.store:
+            pytest.fail(f"KUBECONFIG is set: set {PREFIX}IMAGE and {PREFIX}STORE too (tests/cluster/README.md)")
+        self.settings = settings
+        self.image, self.slowness, self.gpus = settings.image, settings.slowness, settings.gpus
+        self.pod_env, self.queue = settings.pod_env, settings.queue
+        kube_config = Path(settings.kube_config)
+        self.made = "" if settings.namespace else f"sluice-test-{secrets.token_hex(3)}"
+        if self.made:
+            api = client.CoreV1Api(config.new_client_from_config(str(kube_config)))
+            api.create_namespace({"metadata": {"name": self.made}})
+        super().__init__(kube_config, settings.namespace or self.made, folder)
+        self.nodes = settings.nodes or tuple(one.metadata.name for one in self.core.list_node().items)
+
+    @property
+    def template(self) -> Path:
+        if self.settings.template:
+            return Path(self.settings.template)
+        path = super().template
+        pod = yaml.safe_load(path.read_text())
+        volumes = [one.split(":") for one in self.settings.volumes]
+        pod["spec"]["hostNetwork"] = self.settings.host_network
+        pod["spec"]["volumes"] = [
+            {"name": f"host-{at}", "hostPath": {"path": host}} for at, (host, *_) in enumerate(volumes)
+        ]
+        pod["spec"]["containers"][0]["volumeMounts"] = [
+            {"name": f"host-{at}", "mountPath": rest[0] if rest else host, "readOnly": rest[1:] == ["ro"]}
+            for at, (host, *rest) in enumerate(volumes)
+        ]
+        path.write_text(yaml.safe_dump(pod))
+        return path
+
+    def store(self, folder: Path) -> Path:
+        return Path(self.settings.store) / f"{folder.name}-{secrets.token_hex(3)}"
+
+    @property
+    def faults(self) -> Faults:
+        _skip("faults of the API server are scripted on the loopback bed only (unset KUBECONFIG)")
+
+    def stop_kubelet(self, node: str) -> None:
+        self._command("STOP_KUBELET", self.settings.stop_kubelet, node)
+
+    def start_kubelet(self, node: str) -> None:
+        self._command("START_KUBELET", self.settings.start_kubelet, node)
+
+    def lose_node(self, node: str) -> None:
+        self._command("LOSE_NODE", self.settings.lose_node, node)
+
+    def only_here(self, why: str) -> Bed:
+        _skip(f"{why}: on the loopback bed only (unset KUBECONFIG)")
+
+    def close(self) -> None:
+        super().close()
+        self._sweep()
+        if self.made:
+            self.core.delete_namespace(self.made)
+
+    def _sweep(self) -> None:
+        """Removes what a test has left, and waits until it is gone: the next one counts pods."""
+        with suppress(ApiException):
+            for one in self.custom.list_namespaced_custom_object(*JOBSETS, self.namespace, "jobsets")["items"]:
+                where = (*JOBSETS, self.namespace, "jobsets", one["metadata"]["name"])
+                self.custom.delete_namespaced_custom_object(*where, propagation_policy="Foreground")
+        for pod in self.pods():
+            with suppress(ApiException):
+                self.core.delete_namespaced_pod(pod.metadata.name, self.namespace, grace_period_seconds=5)
+        self.until(lambda: not self.pods(), 60)
+
+    def _command(self, name: str, command: str, node: str) -> None:
+        if not command:
+            _skip(f"set {PREFIX}{name} to a command with {{node}} in it")
+        subprocess.run(command.replace("{node}", shlex.quote(node)), shell=True, check=True, timeout=120)
+
+
+def _skip(why: str) -> NoReturn:
+    pytest.skip(why)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(one) for one in value) + "]"
+    return json.dumps(value)
+
+
+def _toml_table(values: dict[str, str]) -> str:
+    return "".join(f"{json.dumps(name)} = {_toml(value)}\n" for name, value in values.items())

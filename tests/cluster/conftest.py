@@ -1,0 +1,128 @@
+"""Fixtures: a cluster (the loopback bed, or KUBECONFIG's), a small corpus in a store, and runs of stages in pods."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.airflow_home import RECIPE, airflow_db, dag_bag, recipes
+from tests.cluster.clusters import Cluster, Loopback, Real
+from tests.cluster.runs import DAG_FILE, Ended
+from tests.cluster.settings import Settings
+from tests.corpora import corpus, tokens_in
+from tests.tasks.train.gangs import store_with
+
+__all__ = ["airflow_db", "dag_bag", "recipes"]
+
+WEIGHTS = {"code": 0.5, "my-books": 0.25, "web": 0.25}
+TRAIN = """
+[train]
+steps = {steps}
+batch_size = 4
+microbatch = 2
+checkpoint_every = 20
+milestones = 2
+[train.model]
+layers = 2
+dim = 32
+heads = 4
+kv_heads = 2
+[train.optim]
+lr = 1e-2
+warmup_steps = 2
+"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A hang ends in five minutes; on a cluster that is not ours, in fifteen."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(900 if Settings().kube_config else 300))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """The cluster, with the Airflow connection that leads to it."""
+    settings = Settings()
+    one = Real(settings, tmp_path / "cluster") if settings.kube_config else Loopback(tmp_path / "cluster")
+    monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", one.connection())
+    yield one
+    one.close()
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On loopback nothing takes long: causes are believed, and nodes given up, after seconds."""
+    if not Settings().kube_config:
+        monkeypatch.setattr("operators.pod_patience.SURE_S", 1.0)
+        monkeypatch.setattr("operators.pod_patience.LOOK_S", 0.2)
+        monkeypatch.setattr("operators.jobset_trigger.SURE_S", 2.0)
+        monkeypatch.setattr("operators.pod_api.TICK_S", 0.5)
+        monkeypatch.setattr("operators.pod_trigger.LOST_S", 3.0)
+        monkeypatch.setattr("operators.pod_owner.LOST_S", 3.0)
+
+
+@pytest.fixture(scope="session")
+def corpus_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with what training reads, made once."""
+    rows = [{**row, "text": row["text"][: 5 + index * 7 % 130]} for index, row in enumerate(corpus(360))]
+    made = tokens_in(tmp_path_factory.mktemp("tokens"), rows)
+    folder = store_with(made, tmp_path_factory.mktemp("corpus") / "store", WEIGHTS)
+    shutil.rmtree(folder / "test" / "tokenizer")  # the stage `tokenizer` is the tests' small piece of work
+    return folder
+
+
+@pytest.fixture
+def store(cluster: Cluster, corpus_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The store of one test, filled with a small corpus; the recipe is called `test`, as the artifacts in it are."""
+    folder = cluster.store(tmp_path)
+    shutil.copytree(corpus_store, folder)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def recipe(cluster: Cluster, store: Path, recipes: Callable[..., Path]) -> Callable[..., None]:
+    """Writes the recipe `test`: `steps` of training, keywords for `[place.kubernetes]`."""
+
+    def write(steps: int = 60, **place: Any) -> None:
+        text = RECIPE.format(name="test") + TRAIN.format(steps=steps)
+        recipes("test", text=f'{text}\n[place]\nstore = "{store}"\n{cluster.place(**place)}')
+
+    return write
+
+
+@pytest.fixture
+def run(
+    recipe: Callable[..., None],
+    store: Path,
+    tmp_path: Path,
+    airflow_db: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> Callable[..., Ended]:
+    """Runs a stage in pods inside a DAG run, to its end; keywords are those of `recipe`."""
+
+    def start(
+        stage: str = "train", more: str = "", retries: int = 2, operator: str = "GpuPodOperator", **place: Any
+    ) -> Ended:
+        from airflow import settings
+        from airflow.dag_processing.dagbag import DagBag
+
+        recipe(**place)
+        folder = tmp_path / "dags"
+        folder.mkdir(exist_ok=True)
+        dag = "".join(one if one.isalnum() else "_" for one in request.node.name)[:60]
+        named = {"dag": dag, "stage": stage, "recipe": "test", "retries": retries, "more": more, "operator": operator}
+        (folder / "pod.py").write_text(DAG_FILE.format(**named))
+        monkeypatch.setattr(settings, "DAGS_FOLDER", str(folder))
+        bag = DagBag(str(folder), bundle_name="dags-folder")
+        assert not bag.import_errors, bag.import_errors
+        ended = bag.dags[dag].test(run_conf={})
+        printed = capfd.readouterr()
+        return Ended(ended, printed.out + printed.err, store, "test")
+
+    return start

@@ -1,0 +1,152 @@
+"""A stage in a pod, undisturbed: what it brings, and how each kind of failure ends the task."""
+
+import base64
+import json
+import re
+
+import pytest
+
+from tests.cluster.runs import first
+
+
+def test_a_stage_runs_in_a_pod_and_its_artifact_is_the_result(run, cluster) -> None:
+    ended = run("tokenizer")
+    assert ended.state == "success", ended.said
+    made = ended.artifact("tokenizer")
+    assert ended.result["address"] == "test/tokenizer@dev"
+    assert ended.result["content"] == made.record.content
+    [pod] = cluster.history.lives()
+    assert pod.phases[-1] == "Succeeded"
+    cluster.until(lambda: not cluster.pods(), 30)
+
+
+def test_the_log_of_the_pod_comes_into_the_task_log_line_by_line(run, cluster) -> None:
+    ended = run("tokenizer", more=first("[print('line', n) or time.sleep(0.05) for n in range(20)]"))
+    assert ended.state == "success", ended.said
+    for number in range(20):
+        assert len(re.findall(rf"\bline {number}\b", ended.said)) == 1, number
+
+
+def test_a_failing_pod_is_tried_again_and_then_the_task_fails_with_its_last_lines(run, cluster) -> None:
+    ended = run("tokenizer", retries=1, more=first("print('the reason is here'); sys.exit(3)"))
+    assert ended.state == "failed"
+    assert ended.task.try_number == 2
+    assert len(cluster.history.lives()) == 2
+    assert cluster.history.at_once() == 1
+    assert "ended with exit code 3" in ended.said
+    assert "the reason is here" in ended.said
+
+
+def test_an_error_that_no_retry_can_mend_fails_at_once_with_its_cause(run, cluster) -> None:
+    ended = run("decide")
+    assert ended.state == "failed"
+    assert ended.task.try_number == 1
+    assert len(cluster.history.lives()) == 1
+    assert "needs test/arms@dev" in ended.said
+
+
+def test_a_pod_that_runs_out_of_memory_says_so_and_names_the_limit(run, cluster) -> None:
+    greedy = first("held = b'x' * (600 << 20); time.sleep(30)")
+    ended = run("tokenizer", retries=0, memory="256Mi", more=greedy)
+    assert ended.state == "failed"
+    assert "ran out of memory (OOMKilled, limit 256Mi)" in ended.said
+    assert "memory" in ended.said
+
+
+def test_an_image_that_is_not_there_fails_at_once(run, cluster) -> None:
+    ended = run("tokenizer", image="registry.invalid/nothing:1")
+    assert ended.state == "failed"
+    assert "registry.invalid/nothing:1" in ended.said
+    assert cluster.history.at_once() == 0
+
+
+def test_a_command_that_is_not_in_the_image_fails_at_once(run, cluster) -> None:
+    ended = run("tokenizer", more="cmds=['no-such-program'],")
+    assert ended.state == "failed"
+    assert ended.task.try_number == 1
+    assert "no-such-program" in ended.said
+
+
+def test_a_missing_secret_fails_at_once_and_is_named(run, cluster) -> None:
+    ended = run("tokenizer", secrets=["no-such-secret"])
+    assert ended.state == "failed"
+    assert ended.task.try_number == 1
+    assert 'secret "no-such-secret" not found' in ended.said
+
+
+def test_a_planted_secret_reaches_the_pod_and_nothing_else(run, cluster) -> None:
+    planted = "s3cr3t-" + "planted" * 3
+    body = {"metadata": {"name": "planted"}, "data": {"PLANTED": base64.b64encode(planted.encode()).decode()}}
+    cluster.core.create_namespaced_secret(cluster.namespace, body)
+    ended = run("tokenizer", secrets=["planted"], more=first("print('length', len(os.environ['PLANTED']))"))
+    assert ended.state == "success", ended.said
+    assert f"length {len(planted)}" in ended.said
+    [pod] = cluster.history.lives()
+    shown = [json.dumps(pod.raw), ended.said, json.dumps(ended.result)]
+    assert not [text for text in shown if planted in text or base64.b64encode(planted.encode()).decode() in text]
+    for path in ended.store.rglob("*"):
+        assert not path.is_file() or planted.encode() not in path.read_bytes(), path
+
+
+def test_a_node_pool_that_does_not_exist_is_told_with_a_remedy(run, cluster) -> None:
+    ended = run("tokenizer", node_selector={"pool": "no-such-pool"})
+    assert ended.state == "failed"
+    assert ended.task.try_number == 1
+    assert "no node of this cluster can take the pod" in ended.said
+    assert "node_selector" in ended.said
+    cluster.until(lambda: not cluster.pods(), 30)
+
+
+def test_more_gpus_than_any_node_has_are_told_with_a_remedy(run, cluster) -> None:
+    ended = run("tokenizer", gpus=1000)
+    assert ended.state == "failed"
+    assert "asks for 1000 nvidia.com/gpu" in ended.said
+    assert "ask for less per pod" in ended.said.lower()
+
+
+def test_a_quota_that_is_used_up_is_told_with_a_remedy(run, cluster) -> None:
+    quota = {"metadata": {"name": "none-left"}, "spec": {"hard": {"requests.cpu": "0"}}}
+    cluster.core.create_namespaced_resource_quota(cluster.namespace, quota)
+    try:
+        cluster.until(
+            lambda: cluster.core.read_namespaced_resource_quota("none-left", cluster.namespace).status.hard, 20
+        )
+        ended = run("tokenizer")
+    finally:
+        cluster.core.delete_namespaced_resource_quota("none-left", cluster.namespace)
+    assert ended.state == "failed"
+    assert ended.task.try_number == 1
+    assert "exceeded quota: none-left" in ended.said
+    assert "quota of the namespace raised" in ended.said
+
+
+def test_a_namespace_that_does_not_exist_is_told_with_a_remedy(run, cluster) -> None:
+    ended = run("tokenizer", namespace="no-such-namespace")
+    assert ended.state == "failed"
+    assert ended.task.try_number == 1
+    assert 'namespaces "no-such-namespace" not found' in ended.said
+    assert "[place.kubernetes] namespace" in ended.said
+
+
+def test_missing_rights_are_told_with_a_remedy(run, cluster, monkeypatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", cluster.connection(cluster.stranger()))
+    ended = run("tokenizer")
+    assert ended.state == "failed"
+    assert ended.task.try_number == 1
+    assert "cannot list resource" in ended.said
+    assert "rights" in ended.said or "role" in ended.said.lower()
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ({"priority_class": "no-such-class"}, "no PriorityClass with name no-such-class"),
+        ({"runtime_class": "no-such-runtime"}, "no-such-runtime"),
+        ({"service_account": "no-such-account"}, "no-such-account"),
+    ],
+)
+def test_what_a_pod_refers_to_and_is_not_there_is_named(run, cluster, place, said) -> None:
+    ended = run("tokenizer", **place)
+    assert ended.state == "failed"
+    assert ended.task.try_number == 1
+    assert said in ended.said
