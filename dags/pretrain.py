@@ -36,6 +36,8 @@ for recipe in recipes_for("pretrain"):
             pool="gpu",
             outlets=[asset(recipe.name, "checkpoint")],
         )
-        evaluate = StageOperator(task_id="evaluate", recipe=recipe.name, stage="evaluate", pool="gpu")
+        evaluate = training_operator(recipe, gang=False)(
+            task_id="evaluate", recipe=recipe.name, stage="evaluate", pool="gpu"
+        )
         register = StageOperator(task_id="register", recipe=recipe.name, stage="register")
         chain(train, evaluate, register)

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tasks.recipe import Recipe
+
 DAGS = ("crawl", "corpus", "tokens", "canary", "pretrain")
-FILES = sorted(path.name for path in (Path(__file__).parents[2] / "dags").glob("*.py"))
+ROOT = Path(__file__).parents[2]
+FILES = sorted(path.name for path in (ROOT / "dags").glob("*.py"))
 
 
 def filled(params, conf):
@@ -31,7 +34,26 @@ def test_the_recipes_of_the_repository_parse(dag_bag, monkeypatch):
     monkeypatch.delenv("SLUICE_RECIPES", raising=False)
     bag = dag_bag()
     assert bag.import_errors == {}
-    assert {f"demo.{dag}" for dag in DAGS} <= set(bag.dags)
+    assert {f"{recipe}.{dag}" for recipe in ("demo", "smoke", "web") for dag in DAGS} == set(bag.dags)
+
+
+def test_the_remote_recipes_of_the_repository_differ_from_the_demo_in_their_place(dag_bag, monkeypatch):
+    # The Airflow home is the checkout: the templates of the pods are found from there.
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("SLUICE_RECIPES", str(ROOT / "dags" / "recipes" / "remote"))
+    bag = dag_bag()
+    assert bag.import_errors == {}
+    assert {f"{recipe}.{dag}" for recipe in ("s3", "cluster") for dag in DAGS} == set(bag.dags)
+    operators = {f"{dag_id}.{task.task_id}": task.task_type for dag_id, dag in bag.dags.items() for task in dag.tasks}
+    assert operators["s3.pretrain.train"] == operators["s3.pretrain.evaluate"] == "StageOperator"
+    assert operators["cluster.pretrain.train"] == "JobSetOperator"
+    assert operators["cluster.pretrain.evaluate"] == operators["cluster.canary.canary"] == "GpuPodOperator"
+    assert {"DaskSetupOperator", "DaskTeardownOperator"} <= {
+        task.task_type for task in bag.dags["cluster.corpus"].tasks
+    }
+    demo = Recipe.load(ROOT / "dags" / "recipes" / "demo.toml")
+    s3 = Recipe.load(ROOT / "dags" / "recipes" / "remote" / "s3.toml")
+    assert s3.model_copy(update={"name": demo.name, "place": demo.place}) == demo
 
 
 def test_a_bad_recipe_is_an_import_error_that_names_it_and_leaves_the_others_alone(recipes, dag_bag):

@@ -28,47 +28,7 @@ from tests.s3_server import environment
 
 MODELS = Path(os.environ.get("SLUICE_MODELS", CHECKOUT / ".sluice" / "models"))
 
-# The whole way with as little of everything as still makes sense.
-SMOKE = """
-extends = "demo.toml"
-name = "smoke"
-
-[crawl]
-max_pages = 60
-warc_pages_per_file = 10
-
-[[extract.files]]
-name = "code"
-kind = "text"
-path = "{stdlib}/json/*.py"
-
-[[extract.files]]
-name = "packages"
-kind = "metadata"
-path = "{site_packages}/p*.dist-info/METADATA"
-
-[tokenizer]
-vocab_size = 512
-
-[canary]
-arms = 0
-anchors = ["uniform"]
-steps = 8
-microbatch = 4
-heldout_tokens = 5_000
-
-[train]
-steps = 60
-
-[train.model]
-layers = 2
-dim = 64
-heads = 4
-kv_heads = 2
-
-[evaluate]
-max_tokens = 5_000
-"""
+SMOKE = (CHECKOUT / "dags" / "recipes" / "smoke.toml").read_text()
 
 # The same work in the worker's own process, without Dask.
 HERE = (
@@ -222,7 +182,6 @@ def write_recipes(folder: Path, ports: Ports) -> None:
     text, changed = re.subn(r"(?m)^seeds = \[.http.*\]", f"seeds = [{seeds}]", demo_recipe.read_text())
     assert changed == 1
     demo_recipe.write_text(text)
-    (folder / "smoke.toml").write_text(SMOKE)
     (folder / "here.toml").write_text(HERE)
     (folder / "lake.toml").write_text(LAKE)
 
