@@ -3,12 +3,13 @@
 import hashlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import TypeVar
 
 from tasks.artifact import Address, Artifact
 from tasks.commit import commit
@@ -17,12 +18,13 @@ from tasks.recipe import Recipe
 from tasks.stage import Output, Report
 from tasks.store import Store
 from tasks.train.config import TrainConfig
+from tasks.train.gang import ADDRESS, NODE, NODES, PORT
 from tests.corpora import Made
 
 QUIET = {"MLFLOW_TRACKING_URI": "", "OMP_NUM_THREADS": "1", "SLUICE_NPROC": "1"}
 
 
-def recipe_of(store: Path, train: TrainConfig) -> Recipe:
+def recipe_of(store: Path | str, train: TrainConfig) -> Recipe:
     """A recipe whose artifacts are those of the test's store; nothing but its training is run."""
     place = {"store": str(store), "mlflow": ""}
     crawl = {"seeds": ["http://nowhere.localhost/"], "allow_loopback": True}
@@ -47,11 +49,14 @@ def pod(recipe: Recipe, stage: str = "train", *more: str, **environment: str) ->
     )
 
 
-def gang(recipe: Recipe, nodes: int = 2, **environment: str) -> "list[subprocess.Popen[str]]":
-    """Starts every node of a gang on this machine."""
-    place = {"PET_NNODES": str(nodes), "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(free_port())}
-    place |= {"PET_NPROC_PER_NODE": "1", **environment}
-    return [pod(recipe, PET_NODE_RANK=str(node), **place) for node in range(nodes)]
+def gang(recipe: Recipe, disks: Path) -> "list[subprocess.Popen[str]]":
+    """Starts the two nodes of a gang, each with an empty disk of its own."""
+    place = {NODES: "2", ADDRESS: "127.0.0.1", PORT: str(free_port()), "PET_NPROC_PER_NODE": "1"}
+    started = []
+    for node in range(2):
+        disk = Path(tempfile.mkdtemp(prefix=f"node-{node}-", dir=disks))
+        started.append(pod(recipe, **place, **{NODE: str(node), "TMPDIR": str(disk), "SLUICE_CACHE": str(disk)}))
+    return started
 
 
 def ended(pods: "list[subprocess.Popen[str]]", seconds: float = 90) -> list[tuple[int, str]]:
@@ -60,17 +65,23 @@ def ended(pods: "list[subprocess.Popen[str]]", seconds: float = 90) -> list[tupl
     return [(one.returncode, text) for one, text in zip(pods, said, strict=True)]
 
 
-def store_with(made: Made, folder: Path, weights: dict[str, float]) -> Path:
+Root = TypeVar("Root", Path, str)
+
+
+def store_with(made: Made, root: Root, weights: dict[str, float]) -> Root:
     """Returns a store that holds what training reads, the mixture `weights` included."""
-    shutil.copytree(made.shards.store.root, folder)
-    mixture = Output(Store(str(folder)), Address("test/mixture", "dev"), "by-hand")
+    store, source = Store(str(root)), made.shards.store
+    for path in source.list("test"):
+        with store.write(path) as file:
+            file.write(source.read(path))
+    mixture = Output(store, Address("test/mixture", "dev"), "by-hand")
     with mixture.part("mixture", conserved=False) as part, part.file("mixture.json") as file:
         file.write(json.dumps({"weights": weights}).encode())
     commit(mixture, "by hand", 1, Config(), [], Report())
-    return folder
+    return root
 
 
-def trained_in(store: Path) -> Artifact | None:
+def trained_in(store: Path | str) -> Artifact | None:
     """Returns the checkpoint artifact of the store, if there is one."""
     return Artifact.find(Store(str(store)), Address("test/checkpoint", "dev"))
 

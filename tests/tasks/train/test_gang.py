@@ -1,6 +1,7 @@
 """Two nodes train one model: the same bytes, one writer, and no node that waits for ever for another."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,16 +17,19 @@ from tasks.__main__ import main
 from tasks.config import canonical_json
 from tasks.errors import InputError, RecipeError, TransientError
 from tasks.runner import run_stage
+from tasks.store import Store
 from tasks.train import checkpoint
 from tasks.train.gang import ADDRESS, NODE, NODES, PORT, Gang, node_of
 from tasks.train.gang_agent import weightiest
 from tasks.train.launch import explain, train_local, training_command
 from tasks.train.metrics import FILE, read_metrics
+from tasks.train.recovery import FOLDER
 from tests.corpora import Made
+from tests.s3_server import S3Server
 from tests.tasks.train.gangs import contents, ended, free_port, gang, pod, recipe_of, store_with, trained_in
 from tests.tasks.train.small_run import WEIGHTS, digests, small_config, small_spec
 
-CONFIG = small_config(steps=240, checkpoint_every=20)
+CONFIG = small_config(steps=600, checkpoint_every=20)
 ENDLESS = {"steps": 100_000, "checkpoint_every": 100_000}
 
 
@@ -53,13 +57,9 @@ def steps_done(run: Path) -> int:
     return len(read_metrics(run / FILE))
 
 
-def scratch(store: Path) -> Path:
-    return next(iter(store.glob("test/checkpoint/dev/.scratch/*")), store)
-
-
 def agents(made: Made, folder: Path, *settings: dict[str, object]) -> "list[subprocess.Popen[bytes]]":
     """Starts the agent of every node, with one rank; node n writes to `folder`/n."""
-    place = {NODES: str(len(settings)), ADDRESS: "localhost", PORT: str(free_port()), "SLUICE_PEER_TIMEOUT": "5"}
+    place = {NODES: str(len(settings)), ADDRESS: "localhost", PORT: str(free_port()), "SLUICE_PEER_TIMEOUT": "3"}
     started = []
     for node, mine in enumerate(settings):
         spec = small_spec(made, folder / str(node), **mine)
@@ -74,17 +74,35 @@ def codes(processes: "list[subprocess.Popen[bytes]]") -> list[int]:
     return [process.wait(60) for process in processes]
 
 
-def test_the_loss_of_a_node_ends_the_other_and_both_resume_to_the_bytes_of_one(whole: Path, store: Path) -> None:
-    pods = gang(recipe_of(store, CONFIG), SLUICE_PEER_TIMEOUT="2")
-    wait_for(lambda: steps_done(scratch(store)) > 50)
-    pods[1].kill()
-    code, said = ended(pods)[0]
+def test_a_gang_that_lost_node_0_with_its_disk_resumes_from_the_store_to_the_bytes_of_one_node(
+    whole: Path, made: Made, s3: S3Server, tmp_path: Path
+) -> None:
+    store = store_with(made, f"s3://sluice/{tmp_path.name}", WEIGHTS)
+    recipe = recipe_of(store, CONFIG)
+    pods = gang(recipe, tmp_path)
+    resume = f"test/checkpoint/dev/{FOLDER}"
+    wait_for(lambda: any(path > f"{resume}/step-00000040.json" for path in Store(store).list(resume)))
+    pods[0].kill()
+    code, said = ended(pods)[1]
     assert code == 1
-    assert "lost node 1 of the gang" in said.splitlines()[-1]
-    restarted = ended(gang(recipe_of(store, CONFIG)))
-    assert [code for code, _ in restarted] == [0, 0], restarted
+    assert "lost node 0 of the gang" in said.splitlines()[-1]
+    (first, said), (other, told) = ended(gang(recipe, tmp_path))
+    assert (first, other) == (0, 0), said + told
+    fetched = re.search(r"step (\d+) fetched from the store: this machine has step 0", said)
+    assert fetched is not None
+    assert int(fetched[1]) >= 40
+    assert f"[rank 0] INFO resumed at step {fetched[1]} of 600" in said
+    assert f"[rank 1] INFO resumed at step {fetched[1]} of 600" in told
     assert contents(trained_in(store)) == contents(trained_in(whole))
-    assert "helping with train" in restarted[1][1]
+
+
+def test_a_node_that_vanishes_ends_the_others_with_a_code_that_asks_for_a_restart(made: Made, tmp_path: Path) -> None:
+    nodes = agents(made, tmp_path, ENDLESS, ENDLESS)
+    wait_for(lambda: steps_done(tmp_path / "0") > 3)
+    for process in (nodes[1], *psutil.Process(nodes[1].pid).children()):
+        process.send_signal(signal.SIGKILL)
+    assert codes(nodes[:1]) == [1]
+    assert "lost node 1 of the gang" in str(explain(1, tmp_path / "0"))
 
 
 def test_a_node_of_a_run_that_is_done_has_nothing_to_do(
