@@ -1,7 +1,8 @@
 """Where the demo keeps what it makes, which ports it takes, and the environment of everything it starts.
 
-Reads SLUICE_HOME and SLUICE_*_PORT; writes the state folder (default `.sluice/` in the checkout) and the keys in it.
-Used by every other module here. Nothing below the state folder is needed to run the DAGs elsewhere.
+Reads SLUICE_HOME, SLUICE_*_PORT, SLUICE_DATABASE and SLUICE_STORE; writes the state folder (default `.sluice/` in the
+checkout) and the keys in it. Used by every other module here. Nothing below the state folder is needed to run the DAGs
+elsewhere.
 """
 
 import json
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
+from tasks.demo import objects
+from tasks.demo.database import AIRFLOW, MLFLOW, VARIABLE, Postgres
 from tasks.demo.site import HOSTS, SITE_PORT
 from tasks.errors import InputError
 
@@ -48,17 +51,23 @@ class Ports:
 
 @dataclass(frozen=True)
 class Home:
-    """One stack on this machine: its state folder and its ports."""
+    """One stack on this machine: its state folder, its ports, and what it keeps elsewhere.
+
+    `postgres` is a database server in place of SQLite files; `remote` is the s3:// address of the store in place of a
+    folder.
+    """
 
     root: Path
     ports: Ports
+    postgres: Postgres | None = None
+    remote: str = ""
 
     @classmethod
     def here(cls) -> "Home":
         """Returns the stack that the environment names.
 
         Raises:
-            InputError: a port variable is not a port.
+            InputError: a variable cannot be used.
         """
         root = Path(os.environ.get("SLUICE_HOME") or CHECKOUT / ".sluice").absolute()
         ports = Ports(
@@ -67,7 +76,10 @@ class Home:
             dask=_port("SLUICE_DASK_PORT", 18786),
             site=_port("SLUICE_SITE_PORT", SITE_PORT),
         )
-        return cls(root, ports)
+        url, remote = os.environ.get(VARIABLE, ""), objects.store_url(os.environ)
+        if remote:
+            objects.take_identity(os.environ)
+        return cls(root, ports, Postgres(url) if url else None, remote)
 
     @property
     def run(self) -> Path:
@@ -81,8 +93,23 @@ class Home:
 
     @property
     def database(self) -> Path:
-        """Airflow's metadata database."""
+        """Airflow's metadata database, where it is a file."""
         return self.root / "airflow.db"
+
+    @property
+    def runs(self) -> str:
+        """Address of MLflow's database; may hold a password."""
+        return self.postgres.url(MLFLOW) if self.postgres else f"sqlite:///{self.root / 'mlflow.db'}"
+
+    @property
+    def store(self) -> str:
+        """Folder or address of the artifacts."""
+        return self.remote or str(self.root / "store")
+
+    @property
+    def mlflow_files(self) -> str:
+        """Folder or address of MLflow's files."""
+        return f"{self.remote}-mlflow" if self.remote else str(self.root / "mlartifacts")
 
     @property
     def airflow_url(self) -> str:
@@ -113,6 +140,9 @@ class Home:
         for name in ("jwt", "api"):
             _once(folder / name, secrets.token_hex(64))
         _once(self.passwords, json.dumps({USER: secrets.token_urlsafe(12), "viewer": secrets.token_urlsafe(12)}))
+        if self.postgres:
+            _once(folder / "database", "")
+            (folder / "database").write_text(self.postgres.url(AIRFLOW))
 
     def write_environment(self) -> None:
         """Writes `run/env`, for a shell that wants to run a stage or `airflow` on this stack: `. .sluice/run/env`."""
@@ -134,7 +164,7 @@ class Home:
         return {
             MARK: str(self.root),
             "SLUICE_HOME": str(self.root),
-            "SLUICE_STORE": str(self.root / "store"),
+            "SLUICE_STORE": self.store,
             "SLUICE_MODELS": os.environ.get("SLUICE_MODELS") or str(self.root / "models"),
             "SLUICE_DASK": f"tcp://127.0.0.1:{self.ports.dask}",
             "MLFLOW_TRACKING_URI": self.mlflow_url,
@@ -144,7 +174,8 @@ class Home:
         folder = self.root / "secrets"
         return {
             "AIRFLOW_HOME": str(CHECKOUT),
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.database}",
+            **self._airflow_database(),
+            **(objects.airflow_settings(self.remote, os.environ) if self.remote else {}),
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.airflow_url}/execution/",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.passwords),
             "AIRFLOW__CORE__FERNET_KEY_CMD": f"cat {quote(str(folder / 'fernet'))}",
@@ -156,6 +187,12 @@ class Home:
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.logs / "airflow"),
             "AIRFLOW__LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": str(self.logs / "airflow" / "dag_processor"),
         }
+
+    def _airflow_database(self) -> dict[str, str]:
+        variable = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
+        if self.postgres:
+            return {f"{variable}_CMD": f"cat {quote(str(self.root / 'secrets' / 'database'))}"}
+        return {variable: f"sqlite:///{self.database}"}
 
     def _quiet(self) -> dict[str, str]:
         return {

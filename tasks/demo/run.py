@@ -28,6 +28,6 @@ def run(home: Home, order: Order) -> None:
         chain.start(order.conf())
         for legs in chain.follow():
             screen.show(legs)
-    for line in report(Made(Store(str(home.root / "store")), order.recipe, version), chain.legs):
+    for line in report(Made(Store(home.store), order.recipe, version), chain.legs):
         print(line)
     print(f"\n{stack.addresses(home)}\nStop everything: make down")

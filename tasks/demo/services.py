@@ -1,7 +1,7 @@
 """The processes of the stack: how each is started, when it counts as healthy, and by which signal it ends.
 
-Used by the supervisor. MLflow and Airflow's four components listen or write to SQLite below the state folder; Dask is
-one scheduler and two workers, each under its nanny. Everything binds to 127.0.0.1.
+Used by the supervisor. MLflow and Airflow's four components write to SQLite below the state folder, or to Postgres;
+Dask is one scheduler and two workers, each under its nanny. Everything binds to 127.0.0.1.
 """
 
 import json
@@ -59,16 +59,15 @@ def _mlflow(home: Home) -> Service:
     port = home.ports.mlflow
     command = (
         *("mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
-        # SQLite and a folder: one writer at a time is enough for one machine.
-        *("--backend-store-uri", f"sqlite:///{home.root / 'mlflow.db'}"),
-        *("--artifacts-destination", str(home.root / "mlartifacts")),
+        *("--artifacts-destination", home.mlflow_files),
         *("--allowed-hosts", "localhost,localhost:*,127.0.0.1,127.0.0.1:*"),
         # Airflow shows MLflow in a frame; both are on loopback only.
         *("--x-frame-options", "NONE"),
     )
     # The job runner is for GenAI scorers; it would cost 240 MB.
-    quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    return Service("mlflow", command, lambda: bool(_get(f"{home.mlflow_url}/health")), environment=quiet)
+    # The database goes by the environment: its address may hold a password, and anybody can read a command line.
+    environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_BACKEND_STORE_URI": home.runs}
+    return Service("mlflow", command, lambda: bool(_get(f"{home.mlflow_url}/health")), environment=environment)
 
 
 def _dask(home: Home) -> list[Service]:

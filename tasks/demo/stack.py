@@ -17,6 +17,7 @@ from tasks.demo.home import CHECKOUT, Home
 from tasks.demo.processes import check_ports, end, marked
 from tasks.demo.status import Status, read_last, read_status
 from tasks.errors import TransientError
+from tasks.probe import probe
 
 UP_S = 180.0
 DOWN_S = 30.0
@@ -28,7 +29,8 @@ def up(home: Home, say: Say = print) -> None:
     """Brings the stack up and waits until it is healthy.
 
     Raises:
-        InputError: a port is taken.
+        InputError: a port is taken, or Postgres refuses.
+        StoreError: S3 refuses.
         TransientError: a service does not become healthy within three minutes; names its log.
     """
     home.prepare()
@@ -38,6 +40,7 @@ def up(home: Home, say: Say = print) -> None:
             say(f"ending {len(leftovers)} processes that an earlier stack left behind")
             end(leftovers)
         check_ports(home)
+        _check_servers(home)
         supervisor = _start(home)
     _wait(home, supervisor, say)
 
@@ -78,8 +81,18 @@ def addresses(home: Home) -> str:
     return (
         f"Airflow  {home.airflow_url}  user admin, password {home.password()}\n"
         f"MLflow   {home.mlflow_url}\n"
-        f"Logs     {home.logs}"
+        + (f"Tables   {home.postgres}\n" if home.postgres else "")
+        + (f"Store    {home.remote}\n" if home.remote else "")
+        + f"Logs     {home.logs}"
     )
+
+
+def _check_servers(home: Home) -> None:
+    """Asks the servers that the stack does not start itself, before it starts: their faults are told at once."""
+    if home.postgres:
+        home.postgres.prepare()
+    if home.remote:
+        probe(home.remote)
 
 
 def _start(home: Home) -> subprocess.Popen[bytes]:

@@ -205,10 +205,19 @@ def _stamp(home: Home) -> Path:
     return home.database.with_suffix(".version")
 
 
+def _stamped(home: Home) -> str:
+    return f"{version('apache-airflow-core')} {home.postgres or 'SQLite'}"
+
+
 def migrate(home: Home) -> subprocess.Popen[bytes] | None:
-    """Starts the migration of Airflow's database; None when this version of Airflow has already made it."""
+    """Starts the migration of Airflow's database; None when this version of Airflow has already made it.
+
+    Raises:
+        SluiceError: Postgres does not answer or refuses.
+    """
     stamp = _stamp(home)
-    if home.database.exists() and stamp.exists() and stamp.read_text() == version("apache-airflow-core"):
+    there = home.postgres.migrated() if home.postgres else home.database.exists()
+    if there and stamp.exists() and stamp.read_text() == _stamped(home):
         return None
     return spawn(home, "migrate", migration(), {})
 
@@ -219,7 +228,7 @@ def finish_migration(home: Home, code: int) -> None:
         path = home.logs / "migrate.log"
         last = path.read_text(errors="replace").strip().splitlines()[-1:]
         raise TransientError(f"Airflow's database could not be made: {' '.join(last)}", f"see {path}")
-    _stamp(home).write_text(version("apache-airflow-core"))
+    _stamp(home).write_text(_stamped(home))
 
 
 def make_pools(home: Home) -> bool:
@@ -239,6 +248,8 @@ def main() -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     home = Home.here()
     home.prepare()
+    if home.postgres:
+        home.postgres.prepare()
     lock = take_lock(home.run)
     if lock is None:
         log.error("another supervisor runs already in %s", home.root)

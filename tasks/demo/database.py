@@ -1,0 +1,132 @@
+"""The databases of a stack: SQLite files below the state folder, or a Postgres server that SLUICE_DATABASE names.
+
+Used by `up`, the supervisor and the services. On Postgres the databases are `airflow` (metadata) and `mlflow` (runs);
+they are made where they are missing and the user may. The password is in no command line, log, status or message: the
+processes get it from their environment or from a file that only its owner can read.
+"""
+
+from contextlib import closing
+from typing import Any
+
+from tasks.errors import InputError, TransientError
+
+AIRFLOW, MLFLOW = "airflow", "mlflow"
+DRIVER = "postgresql+psycopg2"
+CONNECT_S = 10
+VARIABLE = "SLUICE_DATABASE"
+
+
+class Postgres:
+    """The server that a URL names.
+
+    Args:
+        url: `postgresql+psycopg2://user[:password]@host:port`.
+
+    Raises:
+        InputError: it is something else. The message does not repeat it: it may hold a password.
+    """
+
+    def __init__(self, url: str) -> None:
+        from sqlalchemy.engine import make_url
+        from sqlalchemy.exc import ArgumentError
+
+        try:
+            found = make_url(url)
+        except (ArgumentError, ValueError):
+            raise _bad("it is no URL") from None
+        if found.drivername not in (DRIVER, "postgresql"):
+            raise _bad(f"it begins with {found.drivername}://")
+        if not found.host or not found.username:
+            raise _bad("user or host is missing")
+        if found.database or found.query:
+            raise _bad(
+                "something follows the port; the databases are named airflow and mlflow, options go by PGSSLMODE"
+            )
+        self._url = found.set(drivername=DRIVER, port=found.port or 5432)
+
+    def __repr__(self) -> str:
+        return f"Postgres at {self._url.host}:{self._url.port}"
+
+    def url(self, database: str) -> str:
+        """Returns the address of one database, password and all."""
+        return str(self._url.set(database=database).render_as_string(hide_password=False))
+
+    def prepare(self) -> None:
+        """Makes the databases that are missing and checks that tables can be made in them.
+
+        Raises:
+            TransientError: the server does not answer.
+            InputError: it refuses the user, or the user may not make a database or tables.
+        """
+        with closing(self._connect("postgres")) as server:
+            held = {name for (name,) in _rows(server, "SELECT datname FROM pg_database")}
+            for name in (AIRFLOW, MLFLOW):
+                if name not in held:
+                    self._create(server, name)
+        for name in (AIRFLOW, MLFLOW):
+            with closing(self._connect(name)) as database:
+                if not _rows(database, "SELECT has_schema_privilege(current_schema(), 'CREATE')")[0][0]:
+                    raise InputError(
+                        f"{self}: {self._url.username} may not make tables in the database {name}",
+                        f"as its administrator: ALTER DATABASE {name} OWNER TO {self._url.username}",
+                    )
+
+    def migrated(self) -> bool:
+        """Tells whether Airflow has made its tables here."""
+        with closing(self._connect(AIRFLOW)) as database:
+            return bool(_rows(database, "SELECT to_regclass('alembic_version')")[0][0])
+
+    def _create(self, server: Any, name: str) -> None:
+        from psycopg2.errors import DuplicateDatabase, InsufficientPrivilege  # type: ignore[import-untyped]
+
+        try:
+            with server.cursor() as cursor:
+                cursor.execute(f'CREATE DATABASE "{name}"')
+        except DuplicateDatabase:
+            return  # another stack was faster
+        except InsufficientPrivilege:
+            raise InputError(
+                f"{self}: {self._url.username} may not make the database {name}",
+                f"as its administrator: CREATE DATABASE {name} OWNER {self._url.username}",
+            ) from None
+
+    def _connect(self, database: str) -> Any:
+        import psycopg2  # type: ignore[import-untyped]
+
+        url = self._url
+        try:
+            connection = psycopg2.connect(
+                host=url.host,
+                port=url.port,
+                user=url.username,
+                password=url.password,
+                dbname=database,
+                connect_timeout=CONNECT_S,
+                application_name="sluice",
+            )
+        except psycopg2.OperationalError as error:
+            raise self._explained(str(error)) from None
+        connection.autocommit = True
+        return connection
+
+    def _explained(self, told: str) -> InputError | TransientError:
+        cause = " ".join(told.split()).rpartition("FATAL: ")[2].strip()
+        if "FATAL" not in told:
+            return TransientError(f"{self} does not answer ({cause})", f"start it, or unset {VARIABLE} for SQLite")
+        if "starting up" in told or "too many" in told or "shutting down" in told:
+            return TransientError(f"{self} takes no connection now ({cause})", "try again")
+        return InputError(
+            f"{self} refuses {self._url.username}: {cause}", f"correct {VARIABLE}, or the server's rights"
+        )
+
+
+def _rows(connection: Any, query: str) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(query)
+        return list(cursor.fetchall())
+
+
+def _bad(cause: str) -> InputError:
+    return InputError(
+        f"{VARIABLE} is not the address of a Postgres server: {cause}", f"write {DRIVER}://user@host:port"
+    )
