@@ -20,7 +20,7 @@ from tasks.artifact import RECORD, Address, Artifact, InputRef, Record, content_
 from tasks.config import Config
 from tasks.errors import DriftError, InputError
 from tasks.part import PARTS
-from tasks.stage import SCRATCH, Output, Report
+from tasks.stage import SCRATCH, Output, Report, scratch_of
 from tasks.store import AlreadyPublished, Store
 
 log = logging.getLogger("sluice.commit")
@@ -113,6 +113,7 @@ def _clear(store: Store, address: Address, record: Record) -> None:
         if path not in kept and below != RECORD and not below.startswith((PARTS, SCRATCH)):
             store.remove(path)
     store.remove(f"{address.path}/{PARTS}")
+    store.forget_scratch(scratch_of(address, record.fingerprint))
     store.remove(f"{address.path}/{SCRATCH}")
 
 

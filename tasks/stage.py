@@ -33,6 +33,11 @@ __all__ = ["Inputs", "Listener", "Output", "Part", "PartSpec", "Report", "part_n
 SCRATCH = ".scratch"
 
 
+def scratch_of(address: Address, fingerprint: str) -> str:
+    """Returns the path, in terms of the store, of the work in progress on an artifact."""
+    return f"{address.path}/{SCRATCH}/{fingerprint[:16]}"
+
+
 @dataclass(frozen=True)
 class Report:
     """What a stage says at its end.
@@ -110,7 +115,7 @@ class Output:
     @property
     def scratch(self) -> str:
         """A local folder for work in progress; survives a kill, is removed when the artifact is committed."""
-        return self.store.scratch(f"{self.address.path}/{SCRATCH}/{self.fingerprint[:16]}")
+        return self.store.scratch(scratch_of(self.address, self.fingerprint))
 
     def listen(self, listener: "Listener") -> None:
         """Sends live metrics and figures to `listener` from now on."""

@@ -10,6 +10,7 @@ import errno
 import hashlib
 import os
 import secrets
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,14 +148,20 @@ class Store:
 
     def scratch(self, path: str) -> str:
         """Returns a local folder for work in progress on `path`; the same one after a restart on this machine."""
-        if self._is_local:
-            folder = Path(self._full(path))
-        else:
-            name = hashlib.sha256(self.url(path).encode()).hexdigest()[:32]
-            folder = Path(tempfile.gettempdir()) / "sluice-scratch" / name
-        with self._explained(path):
+        folder = self._scratch(path)
+        with self._explained(path, asking=False):
             folder.mkdir(parents=True, exist_ok=True)
         return str(folder)
+
+    def forget_scratch(self, path: str) -> None:
+        """Removes what `scratch(path)` has given, on this machine."""
+        shutil.rmtree(self._scratch(path), ignore_errors=True)
+
+    def _scratch(self, path: str) -> Path:
+        if self._is_local:
+            return Path(self._full(path))
+        name = hashlib.sha256(self.url(path).encode()).hexdigest()[:32]
+        return Path(tempfile.gettempdir()) / "sluice-scratch" / name
 
     def _full(self, path: str) -> str:
         parts = path.split("/")

@@ -172,3 +172,17 @@ def test_a_stage_gives_the_same_bytes_on_s3_while_a_third_of_its_requests_go_wro
     assert there.record.content == here.record.content
     assert not there.verify()
     assert there.store.list("", unfinished=True) == here.store.list("", unfinished=True)
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_work_in_progress_survives_a_restart_and_is_gone_after_the_commit(
+    s3: S3Server, tmp_path: Path, remote: bool
+) -> None:
+    store = Store("s3://sluice/scratch" if remote else str(tmp_path))
+    first = finished(store, "same", b"one")
+    (Path(first.scratch) / "half").write_bytes(b"0")
+    again = Output(store, Address("x/y", "dev"), "same")
+    assert (Path(again.scratch) / "half").exists()
+    ended(first)
+    assert not os.path.exists(f"{tmp_path}/x/y/dev/.scratch")
+    assert not list(Path(again.scratch).iterdir())
