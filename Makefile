@@ -12,10 +12,10 @@ PYTHON ?= $(firstword $(foreach name,python3.11 python3 python,$(shell \
 export SLUICE_MODELS ?= $(abspath $(or $(SLUICE_HOME),.sluice)/models)
 
 .DEFAULT_GOAL := help
-.PHONY: help install models demo up down status test lint unit system clean
+.PHONY: help install models demo up down status test lint unit system kind kind-down clean
 
 help: ## show this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo '  make demo SEEDS=my_seeds.txt CONTACT=https://your.page   the same on the public web'
 
 install: $(INSTALLED) ## make .venv and install what requirements.txt pins
@@ -62,6 +62,12 @@ unit: $(TESTABLE) models ## tests of the parts: seconds to minutes
 
 system: $(TESTABLE) models ## tests of the whole with the real Airflow, MLflow, Dask and a browser
 	$(BIN)/python -m pytest -m system tests/system
+
+kind: ## Sluice on a Kubernetes inside Docker; needs docker, kind, kubectl, helm
+	@k8s/kind.sh up
+
+kind-down: ## remove that Kubernetes and all that is in it
+	@k8s/kind.sh down
 
 clean: down ## forget everything the demo made; the environment stays
 	rm -rf .sluice .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -107,7 +107,7 @@ def test_every_mapping_is_of_a_metric_that_airflow_has(registry, mappings):
 
 @pytest.fixture
 def sent(airflow_db, monkeypatch):
-    """A function that uses Airflow's own metrics client with the settings of airflow.cfg; returns the lines it sends."""
+    """A function that uses Airflow's metrics client with the settings of airflow.cfg; returns the lines it sends."""
     from airflow._shared.observability.metrics import stats
     from airflow.configuration import conf
     from airflow.observability.metrics.stats_utils import get_stats_factory

@@ -1,0 +1,54 @@
+# Airflow's services and task pods, and MLflow: k8s/helm/airflow.yaml, k8s/base/mlflow, k8s/pods/executor.yaml.
+#   docker build -f k8s/images/airflow.Dockerfile -t sluice/airflow:0.1.0 .
+# Stages without a place of their own run in task pods, the evaluation among them: so torch is here too, for the CPU.
+FROM python:3.11.14-slim-bookworm AS base
+ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+
+# What to install; see wanted.py.
+FROM base AS wanted
+WORKDIR /build
+COPY pyproject.toml k8s/images/wanted.py ./
+RUN python wanted.py airflow train > wanted.txt
+
+FROM base AS packages
+WORKDIR /build
+RUN python -m venv /opt/venv
+COPY requirements.txt ./
+# First and alone: PyPI's torch brings 2.5 GB of CUDA, which a pod without GPU does not need.
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip install --constraint requirements.txt --extra-index-url "$TORCH_INDEX" "torch==$(sed -n 's/^torch==//p' requirements.txt)+cpu"
+COPY --from=wanted /build/wanted.txt ./
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip install --constraint requirements.txt --requirement wanted.txt
+
+# The model that tells languages, with its licence; needs nothing but these files.
+FROM base AS models
+WORKDIR /build
+COPY tasks/__init__.py tasks/errors.py tasks/models.py tasks/
+RUN SLUICE_MODELS=/opt/models python -m tasks.models
+
+FROM base AS wheel
+WORKDIR /build
+COPY pyproject.toml README.md ./
+COPY tasks tasks
+COPY operators operators
+RUN --mount=type=cache,target=/root/.cache/pip pip wheel --no-deps --wheel-dir /wheels .
+
+FROM base
+# tini: Airflow's processes run as PID 1's child, so that signals reach them and dead children are reaped.
+RUN apt-get update && apt-get install --yes --no-install-recommends tini && rm -rf /var/lib/apt/lists/*
+COPY --from=packages /opt/venv /opt/venv
+COPY --from=models /opt/models /opt/models
+RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels pip install --no-cache-dir --no-deps /wheels/*.whl
+WORKDIR /opt/airflow
+COPY airflow.cfg ./
+COPY k8s/pods k8s/pods
+COPY plugins plugins
+COPY dags dags
+# GitPython, which MLflow imports, must not look for a git that is not there.
+ENV AIRFLOW_HOME=/opt/airflow SLUICE_MODELS=/opt/models GIT_PYTHON_REFRESH=quiet
+USER 50000:50000
+EXPOSE 8080
+ENTRYPOINT ["tini", "--"]
+CMD ["airflow", "version"]

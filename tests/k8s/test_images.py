@@ -1,0 +1,173 @@
+"""The Dockerfiles, as far as they can be checked without Docker: pinned, not root, cached well, nothing missing.
+
+That they build is not shown here. What is: every file that they copy exists and passes .dockerignore, the packages they
+ask for are all in the lock, and the wheel is made of tasks and operators.
+"""
+
+import fnmatch
+import importlib.metadata
+import re
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.k8s.conftest import K8S
+
+ROOT = K8S.parent
+IMAGES = ("airflow", "worker", "trainer")
+FILES = {
+    **{name: K8S / "images" / f"{name}.Dockerfile" for name in IMAGES},
+    "store": K8S / "overlays/kind/store.Dockerfile",
+}
+
+
+def instructions(path):
+    """Returns (instruction, arguments) of a Dockerfile; continued lines are joined, comments are gone."""
+    lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
+    joined = "\n".join(lines).replace("\\\n", " ").splitlines()
+    return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in joined]
+
+
+def stages(path):
+    """Returns the stages by name, the last one under its base: name -> instructions."""
+    found = []
+    for word, rest in instructions(path):
+        if word == "FROM":
+            found.append((rest.split(" AS ")[-1] if " AS " in rest else "", []))
+        found[-1][1].append((word, rest))
+    return found
+
+
+@pytest.mark.parametrize("path", FILES.values(), ids=FILES)
+def test_bases_are_pinned_to_a_patch_version(path):
+    names = {name for name, _ in stages(path)}
+    bases = [rest.split(" AS ")[0] for word, rest in instructions(path) if word == "FROM"]
+    outside = [base for base in bases if base not in names]
+    assert outside
+    assert all(re.fullmatch(r"[a-z/.-]+:\d+\.\d+\.\d+[\w.-]*(@sha256:[0-9a-f]{64})?", base) for base in outside)
+
+
+@pytest.mark.parametrize("path", FILES.values(), ids=FILES)
+def test_images_run_as_a_number_that_is_not_root(path):
+    users = [rest for word, rest in stages(path)[-1][1] if word == "USER"]
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", users[-1])
+
+
+@pytest.mark.parametrize("path", FILES.values(), ids=FILES)
+def test_nothing_is_fetched_past_the_package_managers_and_no_secret_is_baked_in(path):
+    for word, rest in instructions(path):
+        assert word != "ADD"
+        assert not re.search(r"\b(curl|wget)\b", rest)
+        if word in ("ENV", "ARG"):
+            assert not re.search(r"password|secret|token|_key", rest, re.I)
+
+
+def ignored(name):
+    """Tells whether .dockerignore keeps a file out: the last rule that matches counts."""
+    out = False
+    for rule in (ROOT / ".dockerignore").read_text().split("\n"):
+        if rule and not rule.startswith("#"):
+            pattern = rule.lstrip("!").removeprefix("**/")
+            parts = [name, *(name.rsplit("/", up)[0] for up in range(1, name.count("/") + 1)), name.split("/")[-1]]
+            if any(fnmatch.fnmatch(part, pattern) for part in parts):
+                out = not rule.startswith("!")
+    return out
+
+
+@pytest.mark.parametrize("path", FILES.values(), ids=FILES)
+def test_every_file_that_is_copied_exists_and_is_let_in(path):
+    for word, rest in instructions(path):
+        if word == "COPY" and "--from=" not in rest:
+            for source in rest.split()[:-1]:
+                assert (ROOT / source).exists(), source
+                assert not ignored(source), source
+
+
+def test_nothing_else_is_let_in():
+    for name in (".git/config", ".env", ".sluice/demo/secrets", "tests/conftest.py", "tasks/__pycache__/x.pyc", "docs"):
+        assert ignored(name), name
+    assert not ignored("tasks/store.py")
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_packages_are_installed_before_the_source_so_that_a_change_of_code_costs_one_small_layer(name):
+    for stage, body in stages(FILES[name]):
+        installs = [at for at, (word, rest) in enumerate(body) if word == "RUN" and "--requirement wanted.txt" in rest]
+        sources = [
+            at for at, (word, rest) in enumerate(body) if word == "COPY" and re.match(r"(tasks|operators)\b", rest)
+        ]
+        assert not (installs and sources), stage
+    final = stages(FILES[name])[-1][1]
+    order = [at for at, (_, rest) in enumerate(final) if "from=packages" in rest or "from=wheel" in rest]
+    assert order == sorted(order)
+    assert "from=packages" in final[order[0]][1]
+
+
+def wanted(name):
+    [command] = [rest for word, rest in instructions(FILES[name]) if word == "RUN" and "wanted.py" in rest]
+    extras = re.fullmatch(r"python wanted\.py ?([\w ]*) > wanted\.txt", command).group(1).split()
+    done = subprocess.run(
+        [sys.executable, K8S / "images/wanted.py", *extras], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    return done.stdout.splitlines()
+
+
+def closure(requirements):
+    """Returns the normalised names of all packages that these requirements bring, by the installed metadata."""
+    found, ahead = set(), [(Requirement(line), "") for line in requirements]
+    while ahead:
+        requirement, extra = ahead.pop()
+        if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        name = re.sub(r"[-_.]+", "-", requirement.name).lower()
+        for chosen in ("", *requirement.extras):
+            if (name, chosen) not in found:
+                found.add((name, chosen))
+                needs = importlib.metadata.requires(requirement.name) or []
+                ahead += [(Requirement(line), chosen) for line in needs]
+    return {name for name, _ in found}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_the_lock_pins_everything_that_an_image_installs(name):
+    lock = {
+        re.sub(r"[-_.]+", "-", line.split("==")[0]).lower()
+        for line in (ROOT / "requirements.txt").read_text().splitlines()
+        if "==" in line
+    }
+    assert closure(wanted(name)) - lock == set()
+
+
+def test_each_image_holds_what_it_is_for_and_no_more():
+    packages = {name: closure(wanted(name)) for name in IMAGES}
+    assert {
+        "apache-airflow",
+        "apache-airflow-providers-cncf-kubernetes",
+        "torch",
+        "mlflow",
+        "psycopg2-binary",
+        "boto3",
+    } <= (packages["airflow"])
+    assert "torch" in packages["trainer"]
+    assert not {"apache-airflow"} & (packages["trainer"] | packages["worker"])
+    assert not {"torch"} & packages["worker"]
+    # Client, scheduler and workers of Dask must be of one version: one lock, one list.
+    assert {"dask", "distributed"} <= packages["airflow"] & packages["worker"]
+
+
+def test_the_wheel_is_made_of_tasks_and_operators(tmp_path):
+    made = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, ROOT],
+        capture_output=True,
+        text=True,
+    )
+    if made.returncode and re.search(r"No matching distribution found for hatchling|connection", made.stderr, re.I):
+        pytest.skip("pip could not fetch the build backend (hatchling); the wheel was not built")
+    assert made.returncode == 0, made.stderr
+    [wheel] = tmp_path.glob("sluice-*-py3-none-any.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"tasks", "operators"}
+    assert "tasks/__main__.py" in names
