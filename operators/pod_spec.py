@@ -66,6 +66,7 @@ def stage_pod(recipe: Recipe, stage: str) -> k8s.V1Pod:
     template = _template(recipe, place)
     template.spec.containers[0].name = CONTAINER
     _without_repeated_env(template.spec.containers[0], pod.spec.containers[0])
+    _with_placement(template.spec, pod.spec)
     return _with_shared_memory(PodGenerator.reconcile_pods(template, pod))
 
 
@@ -165,6 +166,13 @@ def _without_repeated_env(template: k8s.V1Container, own: k8s.V1Container) -> No
     # Lists are joined when the two are merged; a variable must not stand in it twice.
     names = {one.name for one in own.env}
     template.env = [one for one in template.env or [] if one.name not in names]
+
+
+def _with_placement(template: k8s.V1PodSpec, own: k8s.V1PodSpec) -> None:
+    # The provider's merge would drop the template's as soon as the place has any.
+    asked = {one.key for one in template.tolerations or []}
+    own.tolerations = [*(template.tolerations or []), *(one for one in own.tolerations if one.key not in asked)]
+    own.node_selector = {**(template.node_selector or {}), **(own.node_selector or {})} or None
 
 
 def _with_shared_memory(pod: k8s.V1Pod) -> k8s.V1Pod:

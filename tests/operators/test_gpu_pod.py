@@ -39,7 +39,7 @@ def operator(recipes):
     return lambda **more: GpuPodOperator(**{"task_id": "train", "recipe": "pods", "stage": "train", **more})
 
 
-def context(**params):
+def context(task="train", **params):
     return {
         "params": {"version": None, "source_version": None, "overrides": {}, **params},
         "triggering_asset_events": {},
@@ -47,14 +47,12 @@ def context(**params):
         "run_id": "manual__2026",
         "dag": SimpleNamespace(),
         "dag_run": SimpleNamespace(run_type="manual"),
-        "ti": SimpleNamespace(dag_id="pods.pretrain", task_id="train", map_index=-1, try_number=1),
+        "ti": SimpleNamespace(dag_id="pods.pretrain", task_id=task, map_index=-1, try_number=1),
     }
 
 
 def pod_of(operator, **params):
-    at = context(**params)
-    operator.arguments = operator.command(at)
-    return operator.build_pod_request_obj(at, dry_run=True)
+    return operator.build_pod_request_obj(context(**params), dry_run=True)
 
 
 def test_the_pod_asks_for_what_the_place_says(operator):
@@ -65,8 +63,8 @@ def test_the_pod_asks_for_what_the_place_says(operator):
     assert container.resources.limits == {"memory": "64Gi", "nvidia.com/gpu": "2"}
     assert container.resources.requests == {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "2"}
     assert pod.spec.node_selector == {"node.example/gpu": "h200"}
-    assert [(one.key, one.operator, one.effect) for one in pod.spec.tolerations] == [
-        ("nvidia.com/gpu", "Exists", "NoSchedule")
+    assert ("nvidia.com/gpu", "Exists", "NoSchedule") in [
+        (one.key, one.operator, one.effect) for one in pod.spec.tolerations
     ]
     assert pod.spec.priority_class_name == "research"
     assert pod.spec.runtime_class_name == "nvidia"
@@ -76,17 +74,25 @@ def test_the_pod_asks_for_what_the_place_says(operator):
     assert {one.name: one.value for one in container.env}["SLUICE_NPROC"] == "2"
 
 
-def test_torchrun_stops_its_workers_before_the_pods_grace_period_ends(operator):
-    pod = pod_of(operator())
-    env = {one.name: one.value for one in pod.spec.containers[0].env}
-    assert 30 < int(env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]) < pod.spec.termination_grace_period_seconds
+def test_tolerations_and_shared_memory_come_through_the_providers_merge(operator):
+    spec = pod_of(operator()).spec
+    assert "node.kubernetes.io/unreachable" in {one.key for one in spec.tolerations}
+    assert [one.mount_path for one in spec.containers[0].volume_mounts] == ["/dev/shm"]
+    assert spec.automount_service_account_token is False
 
 
-def test_two_tries_ask_for_pods_of_different_names_and_equal_labels(operator):
-    one, two = pod_of(operator()), pod_of(operator())
-    assert one.metadata.name != two.metadata.name
-    assert one.metadata.name.startswith("pods-train-")
-    assert one.metadata.labels == two.metadata.labels
+def test_every_try_of_a_task_asks_for_the_same_pod_and_every_task_for_its_own(operator):
+    again = pod_of(operator())
+    assert pod_of(operator()).metadata.name == again.metadata.name
+    assert again.metadata.name.startswith("pods-train-")
+    assert pod_of(operator(), task="other").metadata.name != again.metadata.name
+
+
+def test_parameters_of_the_provider_are_laid_over_the_place(operator):
+    pod = pod_of(operator(image="other:2", annotations={"a": "b"}, hostnetwork=True))
+    assert pod.spec.containers[0].image == "other:2"
+    assert pod.metadata.annotations == {"a": "b"}
+    assert pod.spec.host_network is True
 
 
 def test_the_pod_runs_what_a_person_would_type(operator, monkeypatch, tmp_path):
@@ -120,12 +126,15 @@ def test_template_fields_have_one_order_in_every_process(operator):
     assert operator().template_fields == (*KubernetesPodOperator.template_fields, "recipe", "stage", "member")
 
 
-def test_the_task_waits_without_a_worker_and_finds_its_pod_again(operator):
-    task = operator()
-    assert task.deferrable
-    assert task.durable
-    assert task.logging_interval is None
-    assert task.schedule_timeout_seconds >= 24 * 3600
+def test_what_another_triggerer_needs_survives_the_database():
+    from operators.pod_trigger import PodTrigger
+
+    said = {"name": "p-1", "namespace": "n", "conn_id": "c", "queue": "q", "queue_s": 9.0, "grace_s": 5}
+    trigger = PodTrigger(**said, deadline=7.0, container="base")
+    path, told = trigger.serialize()
+    assert path == "operators.pod_trigger.PodTrigger"
+    assert json.loads(json.dumps(told)) == {**said, "deadline": 7.0, "container": "base"}
+    assert PodTrigger(**told).serialize() == trigger.serialize()
 
 
 def test_a_pod_that_says_done_without_an_artifact_is_an_error(operator, tmp_path):
@@ -148,6 +157,14 @@ def test_a_recipe_on_a_cluster_trains_in_pods_and_one_without_trains_here(recipe
     assert dags["here.pretrain"].task_dict["train"].task_type == "StageOperator"
 
 
+def test_several_nodes_train_as_a_gang_and_canaries_in_single_pods(recipes, dag_bag):
+    recipes("gang", POD.replace("gpus = 2", "gpus = 2\nnodes = 2"))
+    bag = dag_bag()
+    assert bag.import_errors == {}
+    assert bag.dags["gang.pretrain"].task_dict["train"].task_type == "JobSetOperator"
+    assert bag.dags["gang.canary"].task_dict["canary"].task_type == "GpuPodOperator"
+
+
 def test_a_cluster_that_the_recipe_does_not_describe_is_an_import_error(recipes, dag_bag):
     recipes("vague", '[place.train]\nwhere = "kubernetes"\n')
     errors = dag_bag().import_errors
@@ -158,6 +175,7 @@ def test_the_dags_of_a_cluster_can_be_stored_in_the_database(recipes, dag_bag):
     from airflow.serialization.serialized_objects import DagSerialization
 
     recipes("pods", POD)
+    recipes("gang", POD.replace("gpus = 2", "gpus = 2\nnodes = 2"))
     for dag in dag_bag().dags.values():
         held = DagSerialization.serialize_dag(dag)
         assert json.dumps(held)

@@ -1,0 +1,194 @@
+"""The JobSet of a gang: what JobSet, Kueue, Kubernetes and torchrun read in it."""
+
+import json
+import re
+
+import jsonschema
+import kubernetes_validate
+import pytest
+
+from operators.jobset_manifest import jobset, rank_zero
+from operators.pod_owner import NAME_LENGTH, Owner
+from operators.pod_spec import place_of, stage_pod
+from tests.operators.test_pod_spec import TEMPLATE, recipe_at
+
+NAME = "pods-train-0123456789-1"
+
+
+def closed(required: list[str] | None = None, **properties) -> dict:
+    """A schema of an object with these fields and no others."""
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": required or [],
+        "properties": properties,
+    }
+
+
+TEXT = {"type": "string", "minLength": 1}
+NAMES = {"type": "array", "items": TEXT, "minItems": 1}
+ANY = {"type": "object"}
+ACTIONS = [
+    "FailJobSet",
+    "RestartJobSet",
+    "RestartJobSetAndIgnoreMaxRestarts",
+    "RestartJob",
+    "RestartJobAndIgnoreMaxRestarts",
+]
+REASONS = ["BackoffLimitExceeded", "DeadlineExceeded", "FailedIndexes", "MaxFailedIndexesExceeded", "PodFailurePolicy"]
+RULE = closed(
+    ["name", "action"],
+    name={"type": "string", "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$", "maxLength": 128},
+    action={"enum": ACTIONS},
+    onJobFailureReasons={"type": "array", "items": {"enum": REASONS}},
+    onJobFailureMessagePatterns=NAMES,
+    targetReplicatedJobs=NAMES,
+)
+SCHEMA = closed(
+    ["apiVersion", "kind", "metadata", "spec"],
+    apiVersion={"const": "jobset.x-k8s.io/v1alpha2"},
+    kind={"const": "JobSet"},
+    metadata=closed(["name", "namespace"], name=TEXT, namespace=TEXT, labels=ANY, annotations=ANY),
+    spec=closed(
+        ["replicatedJobs"],
+        suspend={"type": "boolean"},
+        ttlSecondsAfterFinished={"type": "integer", "minimum": 0},
+        network=closed(
+            enableDNSHostnames={"type": "boolean"},
+            subdomain={"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63},
+            publishNotReadyAddresses={"type": "boolean"},
+        ),
+        successPolicy=closed(["operator"], operator={"enum": ["All", "Any"]}, targetReplicatedJobs=NAMES),
+        failurePolicy=closed(
+            maxRestarts={"type": "integer", "minimum": 0},
+            restartStrategy={"enum": ["Recreate", "BlockingRecreate", "InPlaceRestart"]},
+            rules={"type": "array", "items": RULE},
+        ),
+        replicatedJobs={
+            "type": "array",
+            "minItems": 1,
+            "items": closed(
+                ["name", "template"],
+                name=TEXT,
+                replicas={"type": "integer", "minimum": 0},
+                template=closed(["spec"], metadata=ANY, spec=ANY),
+            ),
+        },
+    ),
+)
+"""The fields of v1alpha2 that are used here, and no others: a misspelt one is an unknown one."""
+
+
+def gang(name: str = NAME, **place) -> dict:
+    recipe = recipe_at(**{"nodes": 3, "max_restarts": 5, **place})
+    pod = stage_pod(recipe, "train")
+    pod.spec.containers[0].args = ["-m", "tasks", "train"]
+    return jobset(pod, name, place_of(recipe), nproc=4)
+
+
+def job_of(made: dict) -> dict:
+    [group] = made["spec"]["replicatedJobs"]
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, "spec": group["template"]["spec"]}
+
+
+def env_of(made: dict) -> dict[str, dict]:
+    [container, *_] = job_of(made)["spec"]["template"]["spec"]["containers"]
+    assert len({one["name"] for one in container["env"]}) == len(container["env"])
+    return {one["name"]: one for one in container["env"]}
+
+
+@pytest.mark.parametrize("queue", ["gpus", ""])
+def test_jobset_knows_every_field(queue):
+    jsonschema.validate(gang(queue=queue), SCHEMA)
+
+
+def test_the_schema_notices_a_misspelt_field():
+    made = gang()
+    made["spec"]["failurePolicy"]["maxRestart"] = made["spec"]["failurePolicy"].pop("maxRestarts")
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(made, SCHEMA)
+
+
+def test_kubernetes_knows_every_field_of_the_job_inside(tmp_path):
+    path = tmp_path / "trainer.yaml"
+    path.write_text(TEMPLATE)
+    kubernetes_validate.validate(job_of(gang()), "1.36", strict=True)
+    kubernetes_validate.validate(job_of(gang(template=str(path))), "1.36", strict=True)
+
+
+def test_all_nodes_start_together_each_once():
+    spec = job_of(gang())["spec"]
+    assert (spec["completions"], spec["parallelism"], spec["completionMode"]) == (3, 3, "Indexed")
+    assert spec["backoffLimit"] == 0
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
+
+
+def test_torchrun_finds_its_settings():
+    env = env_of(gang())
+    assert env["PET_NNODES"]["value"] == "3"
+    assert env["PET_NPROC_PER_NODE"]["value"] == "4"
+    assert env["PET_MASTER_ADDR"]["value"] == rank_zero(NAME) == f"{NAME}-node-0-0.{NAME}"
+    path = env["PET_NODE_RANK"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert path == "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+
+
+def test_the_place_cannot_overrule_torchruns_settings():
+    assert env_of(gang(env={"PET_NNODES": "1"}))["PET_NNODES"]["value"] == "3"
+
+
+def test_host_names_resolve_before_the_pods_are_ready():
+    network = gang()["spec"]["network"]
+    assert network == {"enableDNSHostnames": True, "subdomain": NAME, "publishNotReadyAddresses": True}
+
+
+def test_the_longest_name_still_makes_host_names_of_63_characters():
+    owner = Owner("a" * 200, "scheduled__2026-11-21T00:00:00+00:00", "train", -1)
+    name = owner.name("a-recipe-with-a-very-long-name" * 5, 999)
+    assert len(name) <= NAME_LENGTH
+    assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)
+    # A pod of the 1000th node: <jobset>-node-0-999-xxxxx; the host name leaves the random end out.
+    assert len(f"{name}-node-0-999-abcde") <= 63
+
+
+def test_kueue_takes_the_gang_and_not_its_pods():
+    made = gang()
+    assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
+    assert made["spec"]["suspend"] is True
+    assert "kueue" not in json.dumps(job_of(made))
+
+
+def test_without_a_queue_the_gang_starts_at_once():
+    made = gang(queue="")
+    assert "suspend" not in made["spec"]
+    assert "kueue" not in json.dumps(made)
+
+
+def test_a_bad_recipe_is_not_restarted_and_an_eviction_does_not_count():
+    policy = gang()["spec"]["failurePolicy"]
+    assert policy["maxRestarts"] == 5
+
+    def action(reason: str, message: str) -> str:
+        for rule in policy["rules"]:
+            patterns = rule.get("onJobFailureMessagePatterns")
+            met = patterns is None or any(re.search(one, message) for one in patterns)
+            if met and reason in rule["onJobFailureReasons"]:
+                return rule["action"]
+        return "RestartJobSet"
+
+    # Kubernetes' own words for a job that its pod failure policy has ended.
+    bad = "Container base for pod ml/g-node-0-1-x failed with exit code 2 matching FailJob rule at index 0"
+    evicted = "Pod ml/g-node-0-1-x has condition DisruptionTarget matching FailJob rule at index 1"
+    assert action("PodFailurePolicy", bad) == "FailJobSet"
+    assert action("PodFailurePolicy", evicted) == "RestartJobSetAndIgnoreMaxRestarts"
+    assert action("BackoffLimitExceeded", "Job has reached the specified backoff limit") == "RestartJobSet"
+
+
+def test_the_job_tells_the_two_apart():
+    bad, evicted = job_of(gang())["spec"]["podFailurePolicy"]["rules"]
+    assert bad["onExitCodes"] == {"containerName": "base", "operator": "In", "values": [2]}
+    assert evicted["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
+    assert {bad["action"], evicted["action"]} == {"FailJob"}
+
+
+def test_no_pod_of_an_old_gang_runs_beside_the_new_one():
+    assert gang()["spec"]["failurePolicy"]["restartStrategy"] == "BlockingRecreate"

@@ -1,0 +1,188 @@
+"""Why a pod ended: each class, read from pods as Kubernetes writes them."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from operators.pod_failure import PodFailure, blocked, failure_of, gone, has_succeeded
+
+RUNNING: dict[str, Any] = {
+    "metadata": {"name": "pods-train-1", "namespace": "training", "uid": "u1"},
+    "spec": {
+        "nodeName": "gpu-7",
+        "containers": [{"name": "base", "resources": {"limits": {"memory": "64Gi"}}}],
+    },
+    "status": {
+        "phase": "Running",
+        "conditions": [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "True"}],
+        "containerStatuses": [
+            {"name": "base", "image": "trainer:1", "state": {"running": {"startedAt": "2026-11-01T08:00:00Z"}}}
+        ],
+    },
+}
+LAST = "step 40\nsluice: stage train needs pods/mixture@dev, which is not in s3://b. Run decide first.\n"
+
+
+def ended(
+    code: int, reason: str = "Error", phase: str = "Failed", message: str = LAST, status: dict | None = None
+) -> dict:
+    """A pod whose container ended with `code`; `status` is what else its status says."""
+    pod = copy.deepcopy(RUNNING)
+    state = {"exitCode": code, "reason": reason, "message": message, "finishedAt": "2026-11-01T09:00:00Z"}
+    pod["status"]["phase"] = phase
+    pod["status"]["containerStatuses"][0]["state"] = {"terminated": state}
+    pod["status"].update(status or {})
+    return pod
+
+
+def waiting(reason: str, message: str) -> dict:
+    """A Pending pod whose container waits."""
+    pod = copy.deepcopy(RUNNING)
+    pod["status"]["phase"] = "Pending"
+    pod["status"]["containerStatuses"][0]["state"] = {"waiting": {"reason": reason, "message": message}}
+    return pod
+
+
+def disrupted(reason: str, message: str = "") -> dict:
+    """The condition by which Kubernetes says who takes a pod away."""
+    return {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}]}
+
+
+def failure(pod: dict) -> PodFailure:
+    found = failure_of(pod, "base")
+    assert found is not None
+    return found
+
+
+def test_a_pod_that_runs_or_is_done_has_not_failed():
+    assert failure_of(RUNNING, "base") is None
+    done = ended(0, "Completed", "Succeeded")
+    assert failure_of(done, "base") is None
+    assert has_succeeded(done, "base")
+
+
+def test_a_stage_that_is_done_beside_a_sidecar_that_runs_on_is_done():
+    pod = ended(0, "Completed", "Running")
+    pod["status"]["containerStatuses"].append({"name": "proxy", "state": {"running": {}}})
+    assert has_succeeded(pod, "base")
+
+
+def test_exit_2_is_final_and_says_what_the_stage_said():
+    found = failure(ended(2))
+    assert (found.kind, found.permanent, found.exit_code) == ("config", True, 2)
+    assert str(found) == "stage train needs pods/mixture@dev, which is not in s3://b. Run decide first."
+
+
+def test_exit_2_takes_its_words_from_the_log_where_the_pod_kept_none():
+    found = failure_of(ended(2, message=""), "base", tail=["sluice: no seeds. Name some."])
+    assert found is not None
+    assert found.reason == "no seeds. Name some."
+
+
+def test_another_exit_code_is_retried_and_shows_the_last_lines():
+    found = failure(ended(1))
+    assert (found.kind, found.permanent, found.exit_code) == ("exit", False, 1)
+    assert found.last_lines[0] == "step 40"
+
+
+def test_out_of_memory_names_the_limit_and_what_to_do():
+    found = failure(ended(137, "OOMKilled"))
+    assert (found.kind, found.permanent) == ("oom", False)
+    assert "limit 64Gi" in found.reason
+    assert "memory" in found.remedy
+
+
+def test_killed_without_a_reason_is_not_called_out_of_memory():
+    assert failure(ended(137)).kind == "killed"
+    assert failure(ended(139)).reason.endswith("killed by signal 11")
+
+
+def test_a_trainer_that_was_asked_to_stop_is_retried():
+    found = failure(ended(143))
+    assert (found.kind, found.permanent) == ("killed", False)
+    assert "has saved" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        ({"reason": "Evicted", "message": "The node was low on resource: memory."}, "evicted"),
+        (disrupted("EvictionByEvictionAPI", "Eviction API: evicting"), "evicted"),
+        (disrupted("TerminationByKubelet", "Pod was terminated in response to imminent node shutdown."), "evicted"),
+        (disrupted("PreemptionByScheduler", "default-scheduler: preempting"), "preempted"),
+        ({"conditions": [{"type": "TerminationTarget", "status": "True", "reason": "WorkloadPreempted"}]}, "preempted"),
+        (disrupted("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"), "node_lost"),
+        (disrupted("DeletionByPodGC", "PodGC: node no longer exists"), "node_lost"),
+        ({"reason": "NodeLost", "message": "Node gpu-7 which was running pod is unresponsive"}, "node_lost"),
+    ],
+)  # fmt: skip
+def test_what_was_done_to_a_pod_comes_before_what_its_trainer_said(status: dict, kind: str):
+    found = failure(ended(143, status=status))
+    assert (found.kind, found.permanent) == (kind, False)
+    assert "gpu-7" in found.reason
+
+
+def test_a_pod_that_was_evicted_before_it_ran_is_evicted():
+    pod = copy.deepcopy(RUNNING)
+    pod["status"] = {
+        "phase": "Failed",
+        "reason": "Evicted",
+        "message": "The node was low on resource: memory.",
+    }
+    assert failure(pod).kind == "evicted"
+
+
+def test_out_of_memory_stays_so_when_the_pod_is_also_evicted():
+    assert failure(ended(137, "OOMKilled", status=disrupted("EvictionByEvictionAPI"))).kind == "oom"
+
+
+def test_a_command_that_cannot_start_is_final():
+    found = failure(ended(128, "StartError", message='exec: "python": executable file not found in $PATH'))
+    assert (found.kind, found.permanent) == ("config", True)
+    assert "python" in found.reason
+
+
+def test_an_init_container_that_failed_is_named():
+    pod = copy.deepcopy(RUNNING)
+    init = {"name": "fetch", "state": {"terminated": {"exitCode": 4, "message": "no token\n"}}}
+    pod["status"] = {"phase": "Failed", "initContainerStatuses": [init]}
+    assert failure(pod).reason == "init container fetch ended with 4"
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "permanent"),
+    [
+        ("ImagePullBackOff", 'Back-off pulling image "trainer:9": ErrImagePull: manifest unknown', True),
+        ("ErrImagePull", "failed to resolve reference: pull access denied, repository does not exist", True),
+        ("ErrImagePull", "failed to do request: dial tcp 10.0.0.1:443: i/o timeout", False),
+        ("InvalidImageName", 'Failed to apply default image tag "Trainer:1"', True),
+    ],
+)
+def test_an_image_that_is_not_there_is_final_and_a_registry_that_is_away_is_not(reason, message, permanent):
+    found = blocked(waiting(reason, message))
+    assert found is not None
+    assert (found.kind, found.permanent) == ("image", permanent)
+    assert "trainer:1" in found.reason
+    assert found.remedy
+
+
+def test_a_missing_secret_is_final():
+    found = blocked(waiting("CreateContainerConfigError", 'secret "s3-keys" not found'))
+    assert found is not None
+    assert (found.kind, found.permanent) == ("config", True)
+    assert 's3-keys" not found' in found.reason
+
+
+def test_a_container_that_is_only_starting_is_not_blocked():
+    assert blocked(waiting("ContainerCreating", "")) is None
+
+
+def test_a_pod_that_is_gone_is_explained_by_what_was_seen_last():
+    assert gone(RUNNING).kind == "killed"
+    assert gone({**RUNNING, "status": {**RUNNING["status"], **disrupted("PreemptionByScheduler")}}).kind == "preempted"
+
+
+def test_a_failure_travels_through_the_metadata_database():
+    found = failure(ended(1))
+    assert PodFailure.from_json(found.to_json()) == found

@@ -1,0 +1,71 @@
+"""What of a pod's log gets into the task's log: every line once, in order, however often the connection breaks."""
+
+from operators.pod_logs import LogSpool
+
+LOG = [
+    "2026-11-21T08:00:01.000000001Z one",
+    "2026-11-21T08:00:01.5Z two",
+    "2026-11-21T08:00:01.500000001Z three",
+    "2026-11-21T08:00:02.25Z same",
+    "2026-11-21T08:00:02.25Z same",
+    "2026-11-21T08:00:03Z six",
+]
+
+
+def read(spool: LogSpool, lines: list[str]) -> list[str]:
+    """What one connection brings that is new."""
+    spool.reconnected()
+    return [taken[0] for line in lines if (taken := spool.take(line))]
+
+
+def test_a_first_connection_brings_every_line_also_equal_ones():
+    assert read(LogSpool(), LOG) == ["one", "two", "three", "same", "same", "six"]
+
+
+def test_a_new_connection_asks_from_the_second_of_the_last_line():
+    spool = LogSpool()
+    assert spool.since == ""
+    read(spool, LOG[:3])
+    assert spool.since == "2026-11-21T08:00:01Z"
+
+
+def test_what_a_new_connection_repeats_is_dropped():
+    for cut in range(len(LOG) + 1):
+        spool = LogSpool()
+        first = read(spool, LOG[:cut])
+        # `sinceTime` counts seconds, so the whole last second comes again.
+        again = [line for line in LOG if line[:19] >= spool.since[:19]]
+        assert first + read(spool, again) == ["one", "two", "three", "same", "same", "six"]
+
+
+def test_lines_that_the_node_has_not_kept_are_missed():
+    spool = LogSpool()
+    read(spool, LOG[:2])
+    spool.reconnected()
+    assert spool.take(LOG[5]) == ("six", True)
+
+
+def test_nothing_is_missed_where_the_last_line_comes_again():
+    spool = LogSpool()
+    read(spool, LOG[:2])
+    spool.reconnected()
+    assert [spool.take(line) for line in LOG[1:3]] == [None, ("three", False)]
+
+
+def test_another_triggerer_goes_on_where_the_first_one_stopped():
+    first = LogSpool()
+    read(first, LOG[:2])
+    assert read(LogSpool(first.until), LOG) == ["three", "same", "same", "six"]
+
+
+def test_words_without_a_timestamp_are_not_dropped():
+    assert read(LogSpool(), ["unable to retrieve container logs for containerd://abc"]) == [
+        "unable to retrieve container logs for containerd://abc"
+    ]
+
+
+def test_the_end_of_the_log_is_kept_for_the_error():
+    spool = LogSpool()
+    read(spool, [f"2026-11-21T08:00:{n:02}Z line {n}" for n in range(50)])
+    assert list(spool.last_lines)[-1] == "line 49"
+    assert len(spool.last_lines) == 20
