@@ -6,10 +6,12 @@ filled in where the work runs, so one recipe serves several machines and holds n
 
 import os
 import re
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from tasks.config import Config
 from tasks.errors import RecipeError
+
+P = TypeVar("P", bound=Config)
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
@@ -158,3 +160,18 @@ def filled(text: str) -> str:
         return found
 
     return _VARIABLE.sub(value, text)
+
+
+def all_filled(place: P) -> P:
+    """Returns a copy of a section of `[place]` in which every text is filled in (`filled`); raises RecipeError."""
+
+    def value(held: Any) -> Any:
+        if isinstance(held, str):
+            return filled(held)
+        if isinstance(held, dict):
+            return {value(name): value(one) for name, one in held.items()}
+        if isinstance(held, list):
+            return [value(one) for one in held]
+        return held
+
+    return type(place).model_validate(value(place.model_dump(mode="json")))

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from tasks.errors import RecipeError
-from tasks.place import filled
+from tasks.place import KubernetesPlace, all_filled, filled
 from tasks.recipe import Recipe, find_recipe, load_recipes
 
 DEMO = find_recipe("demo")
@@ -94,3 +94,15 @@ def test_a_place_takes_variables_from_the_environment(monkeypatch: pytest.Monkey
     assert filled("${SLUICE_TEST_ABSENT:-here}") == "here"
     with pytest.raises(RecipeError, match="SLUICE_TEST_ABSENT"):
         filled("${SLUICE_TEST_ABSENT}")
+
+
+def test_all_texts_of_a_place_are_filled_in_where_the_work_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_TEST_IMAGE", "registry/trainer:2")
+    place = KubernetesPlace(
+        image="${SLUICE_TEST_IMAGE}",
+        env={"BUCKET": "${SLUICE_TEST_ABSENT:-sluice}"},
+        secrets=("${SLUICE_TEST_ABSENT:-s}",),
+    )
+    made = all_filled(place)
+    assert (made.image, made.env, made.secrets) == ("registry/trainer:2", {"BUCKET": "sluice"}, ("s",))
+    assert made.model_copy(update={"image": place.image, "env": place.env, "secrets": place.secrets}) == place
