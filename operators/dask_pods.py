@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.errors import RecipeError
-from tasks.place import DaskPods, filled
+from tasks.place import DaskPods, all_filled, filled
 from tasks.recipe import Recipe
 
 Object = dict[str, Any]
@@ -43,6 +43,7 @@ def place_of(recipe: Recipe) -> DaskPods | None:
     where = f"{recipe.name}: [place.dask.kubernetes]"
     if dask.address not in ("", type(dask)().address):
         raise RecipeError(f"{where} makes a cluster, and [place.dask] address names another", "remove one of the two")
+    pods = all_filled(pods)
     if not pods.image:
         raise RecipeError(f"{where} names no image", "build one with k8s/images and name it")
     if not 1 <= pods.min_workers <= pods.max_workers:

@@ -18,7 +18,7 @@ from kubernetes.client import ApiClient
 from kubernetes.client import models as k8s
 
 from tasks.errors import RecipeError
-from tasks.place import KubernetesPlace
+from tasks.place import KubernetesPlace, all_filled
 from tasks.recipe import Recipe
 
 CONTAINER = "base"
@@ -38,6 +38,7 @@ def place_of(recipe: Recipe) -> KubernetesPlace:
             f'{recipe.name}: [place.train] where is "kubernetes" but there is no [place.kubernetes]',
             'add the section, or write where = "local"',
         )
+    place = all_filled(place)
     if not place.image:
         raise RecipeError(f"{recipe.name}: [place.kubernetes] names no image", "build one with k8s/images and name it")
     if place.grace_s <= SAVE_MARGIN_S:
@@ -73,7 +74,11 @@ def stage_pod(recipe: Recipe, stage: str) -> k8s.V1Pod:
 def stage_labels(recipe: Recipe, stage: str, place: KubernetesPlace) -> dict[str, str]:
     """Returns the labels by which people and quotas find the pods of a stage."""
     labels = {"app.kubernetes.io/part-of": "sluice", "sluice/recipe": recipe.name, "sluice/stage": stage}
-    return {**labels, "kueue.x-k8s.io/queue-name": place.queue} if place.queue else labels
+    if not place.queue:
+        return labels
+    labels["kueue.x-k8s.io/queue-name"] = place.queue
+    priority = place.queue_priority.get(stage)
+    return {**labels, "kueue.x-k8s.io/priority-class": priority} if priority else labels
 
 
 def manifest(pod: k8s.V1Pod) -> dict[str, Any]:

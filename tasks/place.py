@@ -66,6 +66,9 @@ class KubernetesPlace(PodPlace):
     queue: str = ""
     """Kueue local queue; empty: none."""
 
+    queue_priority: dict[str, str] = {}
+    """Kueue's WorkloadPriorityClass by stage, such as { canary = "canary", train = "pretrain" }."""
+
     queue_s: int = 24 * 3600
     """How long a pod may wait for its GPUs before the task gives up."""
 

@@ -197,3 +197,19 @@ def test_a_recipe_without_a_cluster_has_no_pods():
     bare = recipe_at().model_copy(update={"place": Place()})
     with pytest.raises(RecipeError, match=r"no \[place.kubernetes\]"):
         stage_pod(bare, "train")
+
+
+def test_the_shipped_cluster_recipe_takes_images_from_the_environment(monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[2])  # the Airflow home, where its template lies
+    from operators.dask_pods import place_of as dask_place_of
+    from operators.pod_spec import place_of
+    from tasks.recipe import Recipe
+
+    cluster = Recipe.load(Path(__file__).parents[2] / "dags" / "recipes" / "remote" / "cluster.toml")
+    assert place_of(cluster).image == "sluice/trainer:0.1.0"
+    for stage, priority in (("canary", "canary"), ("train", "pretrain"), ("evaluate", None)):
+        assert stage_pod(cluster, stage).metadata.labels.get("kueue.x-k8s.io/priority-class") == priority
+    monkeypatch.setenv("SLUICE_TRAINER_IMAGE", "registry/trainer:2")
+    monkeypatch.setenv("SLUICE_WORKER_IMAGE", "registry/worker:2")
+    assert place_of(cluster).image == "registry/trainer:2"
+    assert dask_place_of(cluster).image == "registry/worker:2"
