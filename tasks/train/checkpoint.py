@@ -2,7 +2,8 @@
 
 `<root>/step-<nnnnnnnn>/` holds `model.safetensors`, `optimizer.safetensors` and `state.json` (step, what was seen, and
 the sha256 of all three). Written by rank 0 of the loop, read by a restart, by the stage and by whoever loads the model.
-No pickle: a checkpoint cannot run code. The same state gives the same bytes.
+No pickle: a checkpoint cannot run code. The same state gives the same bytes. torch is imported by those who load or
+save only: the stage beside a run verifies and copies checkpoints for hours, and does without its 250 MB.
 """
 
 import hashlib
@@ -14,13 +15,13 @@ import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from tasks.config import canonical_json
 from tasks.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 log = logging.getLogger(__name__)
 
@@ -38,16 +39,20 @@ class Checkpoint:
     """A checkpoint that was read and whose hashes are right."""
 
     step: int
-    model: dict[str, Tensor]
-    optimizer: dict[str, Tensor]
+    model: "dict[str, Tensor]"
+    optimizer: "dict[str, Tensor]"
     state: dict[str, Any]
 
 
-def save(root: Path, step: int, model: dict[str, Tensor], optimizer: dict[str, Tensor], state: dict[str, Any]) -> Path:
+def save(
+    root: Path, step: int, model: "dict[str, Tensor]", optimizer: "dict[str, Tensor]", state: dict[str, Any]
+) -> Path:
     """Writes one checkpoint beside its place, makes it durable and renames it into place; returns its folder.
 
     A checkpoint of the same step that is already there is replaced: it may be the broken one a restart stepped over.
     """
+    from safetensors.torch import save_file
+
     final, aside = root / name_of(step), root / f".{name_of(step)}"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
@@ -81,6 +86,8 @@ def verify(folder: Path) -> dict[str, Any]:
 
 def load(folder: Path) -> Checkpoint:
     """Reads one checkpoint, verified; raises InputError as `verify` does."""
+    from safetensors.torch import load_file
+
     state = verify(folder)
     return Checkpoint(state["step"], load_file(folder / MODEL), load_file(folder / OPTIMIZER), state)
 

@@ -30,7 +30,6 @@ from tasks.train.figure import loss_curve
 from tasks.train.gang import Gang
 from tasks.train.launch import train_local
 from tasks.train.metrics import DETERMINISTIC, FILE, read_metrics
-from tasks.train.model_file import describe
 from tasks.train.recovery import Recovery
 
 VERSION = 1
@@ -103,6 +102,8 @@ def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path) -> TrainSpec:
 
 def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]]) -> None:
     """Commits what is said of the run as a whole."""
+    from tasks.train.model_file import describe  # brings torch, which the stage has done without so far
+
     shards, summary = ShardSet(spec.shards), Plan.read(spec.plan).summary
     with output.part("model", conserved=False) as part:
         for name, content in (

@@ -117,7 +117,7 @@ def test_a_node_of_a_run_that_is_done_has_nothing_to_do(
 
 
 def test_all_ranks_of_a_gang_resume_when_one_is_killed(made: Made, tmp_path: Path) -> None:
-    settings = {"steps": 120, "checkpoint_every": 20}
+    settings = {"steps": 80, "checkpoint_every": 20}
     nodes = agents(made, tmp_path, settings, settings)
     wait_for(lambda: steps_done(tmp_path / "0") > 30)
     (rank,) = psutil.Process(nodes[1].pid).children()

@@ -47,6 +47,7 @@ def output_in(store: Store, fingerprint: str = "a run") -> Output:
 
 def grown(run: Path, step: int) -> Path:
     """Lets the folder of a run look as after `step` steps."""
+    run.mkdir(parents=True, exist_ok=True)
     for name in (FILE, SKIPPED):
         lines = [{"step": n, "loss": 1.5, "lr": 0.1, "grad_norm": 1.0, "tokens": n, "step_s": 9.9} for n in range(step)]
         (run / name).write_text("".join(json.dumps(line) + "\n" for line in lines if name == FILE))
@@ -54,7 +55,7 @@ def grown(run: Path, step: int) -> Path:
 
 
 def recovery_of(store: Store, run: Path, fingerprint: str = "a run", **more: tuple[int, ...]) -> Recovery:
-    run.mkdir(exist_ok=True)
+    run.mkdir(parents=True, exist_ok=True)
     return Recovery(output_in(store, fingerprint), run, more.get("milestones", ()), 2)
 
 
@@ -100,7 +101,6 @@ def test_what_this_machine_has_is_kept_if_it_is_newer(remote: Store, tmp_path: P
     grown(run, 4)
     recovery.push()
     there = tmp_path / "there"
-    there.mkdir()
     grown(there, 6)
     assert checkpoint.steps_at(move(remote, there) / "checkpoints") == [6]
     shutil.rmtree(there / "checkpoints" / checkpoint.name_of(6))
@@ -141,6 +141,16 @@ def test_milestones_are_committed_before_a_checkpoint_that_is_newer(remote: Stor
     there = move(remote, tmp_path / "there")
     assert checkpoint.steps_at(there / "checkpoints") == [6]
     assert [json.loads(line)["step"] for line in (there / FILE).read_text().splitlines()] == list(range(6))
+
+
+def test_a_machine_that_has_nothing_goes_on_from_the_newest_milestone(tmp_path: Path) -> None:
+    store, run = Store(str(tmp_path / "store")), tmp_path / "store" / "run"
+    grown(run, 4)
+    grown(run, 8)
+    recovery_of(store, run, milestones=(4, 8, 12)).publish(8)
+    there = move(store, tmp_path / "there")
+    assert checkpoint.steps_at(there / "checkpoints") == [8]
+    assert [json.loads(line)["step"] for line in (there / FILE).read_text().splitlines()] == list(range(8))
 
 
 def test_a_store_that_refuses_does_not_stop_the_run(

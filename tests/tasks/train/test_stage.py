@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -88,16 +87,6 @@ def test_the_model_is_what_its_description_says(made: Made, trained: Artifact) -
     assert held["parameters"]["total"] == sum(p.numel() for p in model.parameters())
     tokenizer = hashlib.sha256(made.tokenizer.read("tokenizer.json")).hexdigest()
     assert (held["seq_len"], held["tokenizer_sha256"]) == (32, tokenizer)
-
-
-def test_a_run_goes_on_from_its_milestone_on_another_machine(made: Made, tmp_path: Path) -> None:
-    config = small_config(steps=60, checkpoint_every=10, milestones=3)
-    whole = train(made, tmp_path / "whole", config)
-    kill_when(made, tmp_path / "moved", config, "dev/.parts/step-00000020.json")
-    for scratch in (tmp_path / "moved").glob("**/.scratch"):
-        shutil.rmtree(scratch)
-    moved = train(made, tmp_path / "moved", config)
-    assert contents(whole) == contents(moved)
 
 
 def test_a_stage_killed_in_the_middle_ends_with_the_same_bytes(made: Made, tmp_path: Path) -> None:
