@@ -59,7 +59,7 @@ class Cluster:
         self.custom = client.CustomObjectsApi(api)
         self.history = History(kube_config, namespace)
 
-    # What operators are given ----------------------------------------------------------------------------------------
+    # What operators are given
 
     def connection(self, kube_config: Path | None = None) -> str:
         """The Airflow connection of this cluster, for its environment variable."""
@@ -103,7 +103,7 @@ class Cluster:
         path.write_text(yaml.safe_dump(known))
         return path
 
-    # What there is ---------------------------------------------------------------------------------------------------
+    # What there is
 
     def pod(self, phase: str = "Running", limit_s: float = 60, label: str = OURS) -> Any:
         """Waits for a pod of ours in this phase and returns it."""
@@ -146,7 +146,7 @@ class Cluster:
             time.sleep(0.1)
         return value
 
-    # What is done to it ----------------------------------------------------------------------------------------------
+    # What is done to it
 
     def evict(self, pod: str) -> None:
         """Evicts a pod through the API, with its own grace period."""

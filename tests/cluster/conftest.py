@@ -61,6 +61,8 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("operators.jobset_trigger.SURE_S", 2.0)
         monkeypatch.setattr("operators.pod_api.TICK_S", 0.5)
         monkeypatch.setattr("operators.pod_trigger.LOST_S", 3.0)
+        monkeypatch.setattr("operators.pod_trigger.PodTrigger._drain.__defaults__", (3.0,))
+        monkeypatch.setattr("operators.jobset_trigger.DRAIN_S", 3.0)
         monkeypatch.setattr("operators.pod_owner.LOST_S", 3.0)
 
 
@@ -94,6 +96,23 @@ def recipe(cluster: Cluster, store: Path, recipes: Callable[..., Path]) -> Calla
     return write
 
 
+_contents: dict[int, str] = {}
+
+
+@pytest.fixture
+def undisturbed(run: Callable[..., Ended], store: Path) -> Callable[[int], str]:
+    """The content of the checkpoint after so many steps, made in a pod of this cluster that nothing has disturbed."""
+
+    def content(steps: int) -> str:
+        if steps not in _contents:
+            ended = run("train", steps=steps, conf={"version": "whole", "source_version": "dev"})
+            assert ended.state == "success", ended.said
+            _contents[steps] = ended.artifact("checkpoint", "whole").record.content
+        return _contents[steps]
+
+    return content
+
+
 @pytest.fixture
 def run(
     recipe: Callable[..., None],
@@ -107,7 +126,12 @@ def run(
     """Runs a stage in pods inside a DAG run, to its end; keywords are those of `recipe`."""
 
     def start(
-        stage: str = "train", more: str = "", retries: int = 2, operator: str = "GpuPodOperator", **place: Any
+        stage: str = "train",
+        more: str = "",
+        retries: int = 2,
+        operator: str = "GpuPodOperator",
+        conf: dict[str, Any] | None = None,
+        **place: Any,
     ) -> Ended:
         from airflow import settings
         from airflow.dag_processing.dagbag import DagBag
@@ -121,7 +145,7 @@ def run(
         monkeypatch.setattr(settings, "DAGS_FOLDER", str(folder))
         bag = DagBag(str(folder), bundle_name="dags-folder")
         assert not bag.import_errors, bag.import_errors
-        ended = bag.dags[dag].test(run_conf={})
+        ended = bag.dags[dag].test(run_conf=conf or {})
         printed = capfd.readouterr()
         return Ended(ended, printed.out + printed.err, store, "test")
 

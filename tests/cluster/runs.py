@@ -1,11 +1,15 @@
 """Runs one stage in pods, inside a real DAG run, and lets a test disturb it meanwhile."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+from airflow.sdk.exceptions import TaskDeferred
 
 from tasks.artifact import Address, Artifact
 from tasks.store import Store
@@ -18,7 +22,7 @@ from operators.assets import asset
 from operators.gpu_pod import GpuPodOperator
 from operators.jobset import JobSetOperator
 
-PARAMS = {{"version": None, "overrides": {{}}}}
+PARAMS = {{"version": None, "source_version": None, "overrides": {{}}}}
 with DAG("{dag}", schedule=None, start_date=pendulum.datetime(2026, 1, 1), params=PARAMS):
     {operator}(
         task_id="{stage}", recipe="{recipe}", stage="{stage}", retries={retries}, retry_delay=timedelta(seconds=1),
@@ -85,3 +89,61 @@ def meanwhile(*acts: Callable[[], object]) -> Iterator[None]:
         thread.join(120)
     if raised:
         raise raised[0]
+
+
+class Task:
+    """A task without Airflow around it: each `process` is a worker process that knows nothing of the others.
+
+    For what a DAG run cannot show: two processes of one task, a trigger that is told to end.
+    """
+
+    def __init__(self, make: Callable[[], Any], name: str = "alone") -> None:
+        self.make, self.name = make, name
+        self.pushed: dict[str, Any] = {}
+
+    def context(self) -> dict[str, Any]:
+        """An Airflow context, the same for every process of the task."""
+        instance = SimpleNamespace(dag_id=self.name, task_id="train", map_index=-1, try_number=1, start_date=None)
+        instance.run_id, instance.xcom_push = "manual__2026", lambda key, value: self.pushed.update({key: value})
+        params = {"version": None, "source_version": None, "overrides": {}}
+        run = SimpleNamespace(run_type="manual", run_id="manual__2026")
+        about = {"dag": SimpleNamespace(dag_id=self.name), "dag_run": run, "run_id": "manual__2026"}
+        return {"params": params, "triggering_asset_events": {}, "logical_date": None, "ti": instance, **about}
+
+    def process(self) -> tuple[Any, Any]:
+        """Executes the operator in a new process' place until it defers; returns the operator and its trigger."""
+        operator = self.make()
+        try:
+            operator.execute(self.context())
+        except TaskDeferred as deferred:
+            trigger = deferred.trigger
+            trigger.task_instance = self.context()["ti"]
+            return operator, trigger
+        raise AssertionError("the operator did not defer")
+
+    def resumed(self, operator: Any, event: Any) -> Any:
+        """Lets the operator take over with the trigger's event."""
+        method = operator.resume if hasattr(operator, "resume") else operator.trigger_reentry
+        context = {**self.context(), "outlet_events": {}}
+        return method(context, event)
+
+
+def event_of(trigger: Any) -> dict[str, Any]:
+    """Runs a trigger to its event, as the triggerer does."""
+
+    async def wait() -> dict[str, Any]:
+        async for event in trigger.run():
+            return dict(event.payload)
+        raise AssertionError("the trigger ended without an event")
+
+    return asyncio.run(wait())
+
+
+def ended_by(trigger: Any, state: str) -> None:
+    """Tells a trigger that its task is over, as the triggerer does when somebody has set the task's state."""
+
+    async def told() -> str:
+        return state
+
+    trigger._task_state = told
+    asyncio.run(trigger.on_kill())

@@ -13,6 +13,7 @@ MESSAGES = {
     500: ("InternalError", "Internal error occurred: etcdserver: request timed out"),
     503: ("ServiceUnavailable", "the server is currently unable to handle the request"),
 }
+_NO_LOG = 'Get "https://node:10250/containerLogs/x": dial tcp 127.0.0.1:10250: connect: connection refused'
 
 
 class Reset(Exception):
@@ -29,6 +30,7 @@ class Fault:
     code: int | None
     retry_after: int | None = None
     late: bool = False
+    message: str = ""
     hits: int = 0
 
 
@@ -68,6 +70,10 @@ class Faults:
         self.rules.clear()
         self.log_cuts.clear()
 
+    def logs_unreachable(self, times: int = 10**6) -> Fault:
+        """Log requests are answered as if the node could not be reached; the pods' status goes on being reported."""
+        return self._add(Fault("log", "*", times, 500, message=_NO_LOG))
+
     def check(self, verb: str, path: str, late: bool = False) -> None:
         """Meets a request, before it is carried out or (`late`) after.
 
@@ -80,7 +86,8 @@ class Faults:
             return
         if rule.code is None:
             raise Reset
-        error = ApiError(rule.code, *MESSAGES.get(rule.code, ("", f"scripted answer {rule.code}")))
+        reason, message = MESSAGES.get(rule.code, ("", f"scripted answer {rule.code}"))
+        error = ApiError(rule.code, reason, rule.message or message)
         error.headers |= {} if rule.retry_after is None else {"Retry-After": str(rule.retry_after)}
         raise error
 

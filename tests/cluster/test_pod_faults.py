@@ -1,0 +1,263 @@
+"""A pod that trains while something breaks: the log, the kubelet, the API server, the node, Airflow itself.
+
+Whatever it is, the run goes on or resumes, there are never two pods at once, and the model is the one that an
+undisturbed run makes.
+"""
+
+import re
+import time
+
+import pytest
+
+from tests.cluster.runs import Task, ended_by, event_of, first, meanwhile
+
+STEPS = 600
+COUNT = "[print('line', n) or time.sleep(0.2) for n in range({})]"
+
+
+def trained_as_if_nothing_had_happened(ended, undisturbed) -> None:
+    assert ended.state == "success", ended.said
+    made = ended.artifact("checkpoint")
+    assert made.verify() == []
+    assert made.record.content == undisturbed(STEPS)
+
+
+def lines(ended, count: int) -> list[int]:
+    """How often each line of the pod is in the task's log."""
+    return [len(re.findall(rf"\bline {number}\b", ended.said)) for number in range(count)]
+
+
+@pytest.fixture
+def saved(cluster, store):
+    """Waits until the running pod has saved a checkpoint and is past it; returns the pod."""
+
+    def wait():
+        pod = cluster.pod()
+        cluster.until(lambda: len(list(store.glob("test/checkpoint/dev/.scratch/*/checkpoints/step-*/state.json"))) > 1)
+        return pod
+
+    return wait
+
+
+@pytest.fixture
+def task(recipe):
+    """A task that trains, for as many processes as the test wants; its recipe is written."""
+
+    def make(steps: int = STEPS, **place) -> Task:
+        from operators.gpu_pod import GpuPodOperator
+
+        recipe(steps=steps, **place)
+        return Task(lambda: GpuPodOperator(task_id="train", recipe="test", stage="train"))
+
+    return make
+
+
+# The log and the kubelet
+
+
+def test_a_log_that_breaks_in_the_middle_of_a_line_is_joined_again(run, cluster) -> None:
+    cut = cluster.faults.cut_log(times=3)
+    ended = run("tokenizer", more=first(COUNT.format(30)))
+    assert ended.state == "success", ended.said
+    assert cut.hits == 3
+    assert lines(ended, 30) == [1] * 30
+    assert len(cluster.history.lives()) == 1
+
+
+def test_a_dead_kubelet_is_a_gap_in_the_log_and_nothing_else(run, cluster) -> None:
+    dead_s = 60 if cluster.slowness > 1 else 6
+
+    def disturb() -> None:
+        pod = cluster.pod()
+        cluster.log_says(pod.metadata.name, "line 5")
+        cluster.stop_kubelet(pod.spec.node_name)
+        time.sleep(dead_s)
+        cluster.start_kubelet(pod.spec.node_name)
+
+    count = dead_s * 5 + 40
+    with meanwhile(disturb):
+        ended = run("tokenizer", more=first(COUNT.format(count)))
+    assert ended.state == "success", ended.said
+    assert ended.task.try_number == 1
+    assert "log is out of reach, the pod is not touched" in ended.said
+    assert "log is back after" in ended.said
+    assert lines(ended, count) == [1] * count
+    [pod] = cluster.history.lives()
+    assert pod.last.status.container_statuses[0].restart_count == 0
+
+
+def test_a_pod_that_ends_while_its_log_is_out_of_reach_has_succeeded(run, cluster) -> None:
+    cluster.faults.logs_unreachable()
+    ended = run("tokenizer", more=first(COUNT.format(5)))
+    assert ended.state == "success", ended.said
+    assert ended.task.try_number == 1
+    assert "the rest of the pod's log is out of reach" in ended.said
+
+
+# The API server
+
+
+@pytest.mark.parametrize("code", [429, 500, 503, None])
+def test_an_api_that_fails_now_and_then_changes_nothing(run, cluster, code) -> None:
+    faults = cluster.faults
+    for verb in ("create", "list", "get", "watch", "delete"):
+        if code is None:
+            faults.reset(verb=verb, times=2)
+        else:
+            faults.answer(code, verb=verb, times=2, retry_after=1 if code == 429 else None)
+    ended = run("tokenizer")
+    assert ended.state == "success", ended.said
+    assert ended.task.try_number == 1
+    assert len(cluster.history.lives()) == 1
+    assert {one.verb for one in faults.rules if one.hits == 2} >= {"create", "list", "watch", "delete"}
+
+
+@pytest.mark.parametrize("code", [None, 500, 503])
+def test_a_creation_whose_answer_is_lost_still_makes_one_pod(run, cluster, code) -> None:
+    lost = cluster.faults.lose_reply(verb="create", path="*/pods", code=code)
+    ended = run("tokenizer")
+    assert ended.state == "success", ended.said
+    assert lost.hits == 1
+    assert len(cluster.history.lives()) == 1
+
+
+def test_a_name_that_is_taken_when_it_is_asked_for_is_looked_up(run, cluster) -> None:
+    taken = cluster.faults.answer(409, verb="create", path="*/pods", times=2)
+    ended = run("tokenizer")
+    assert ended.state == "success", ended.said
+    assert taken.hits == 2
+    assert len(cluster.history.lives()) == 1
+
+
+def test_a_watch_that_is_too_old_begins_anew(run, cluster) -> None:
+    bed = cluster.only_here("history of the API server dropped in mid-run")
+
+    def disturb() -> None:
+        cluster.log_says(cluster.pod().metadata.name, "line 2")
+        bed.store.compact()
+        cluster.faults.answer(410, verb="watch", times=2)
+
+    with meanwhile(disturb):
+        ended = run("tokenizer", more=first(COUNT.format(15)))
+    assert ended.state == "success", ended.said
+    assert len(cluster.history.lives()) == 1
+
+
+def test_an_api_that_is_away_for_a_while_leaves_the_pod_alone(run, cluster) -> None:
+    def disturb() -> None:
+        cluster.log_says(cluster.pod().metadata.name, "line 2")
+        cluster.faults.answer(503, times=10**6)
+        time.sleep(5)
+        cluster.faults.clear()
+
+    with meanwhile(disturb):
+        ended = run("tokenizer", more=first(COUNT.format(40)))
+    assert ended.state == "success", ended.said
+    assert ended.task.try_number == 1
+    assert lines(ended, 40) == [1] * 40
+    assert len(cluster.history.lives()) == 1
+
+
+# The pod and the node
+
+
+def test_an_evicted_trainer_saves_and_the_next_try_resumes(run, cluster, saved, undisturbed) -> None:
+    with meanwhile(lambda: cluster.evict(saved().metadata.name)):
+        ended = run("train", steps=STEPS)
+    trained_as_if_nothing_had_happened(ended, undisturbed)
+    evicted, again = cluster.history.lives()[:2]
+    assert evicted.last.status.container_statuses[0].state.terminated.exit_code == 143
+    assert again.phases[-1] == "Succeeded"
+    assert "evicted" in ended.said
+    assert "resumed at step" in ended.said
+    assert cluster.history.at_once() == 1
+
+
+def test_a_trainer_that_is_killed_without_grace_resumes_from_its_checkpoint(run, cluster, saved, undisturbed) -> None:
+    with meanwhile(lambda: cluster.kill_pod(saved().metadata.name)):
+        ended = run("train", steps=STEPS)
+    trained_as_if_nothing_had_happened(ended, undisturbed)
+    assert "resumed at step" in ended.said
+    assert cluster.history.at_once() == 1
+
+
+def test_a_run_whose_node_is_lost_resumes_on_another_one(run, cluster, saved, undisturbed) -> None:
+    with meanwhile(lambda: cluster.lose_node(saved().spec.node_name)):
+        ended = run("train", steps=STEPS)
+    trained_as_if_nothing_had_happened(ended, undisturbed)
+    lost, again = cluster.history.lives()[:2]
+    assert lost.last.spec.node_name != again.last.spec.node_name
+    assert "resumed at step" in ended.said
+    assert "node" in ended.said
+    assert cluster.history.at_once() == 1
+
+
+# Airflow
+
+
+def test_a_second_process_of_the_task_finds_the_pod_of_the_first(task, cluster, saved, undisturbed) -> None:
+    one = task()
+    one.process()
+    saved()
+    operator, trigger = one.process()
+    event = event_of(trigger)
+    assert one.resumed(operator, event)["address"] == "test/checkpoint@dev"
+    assert len(cluster.history.lives()) == 1
+
+
+def test_a_triggerer_that_takes_over_repeats_nothing_of_the_run(task, cluster, saved) -> None:
+    from airflow.triggers.base import BaseTrigger
+
+    one = task()
+    _, trigger = one.process()
+    saved()
+    path, told = trigger.serialize()
+    assert path.startswith("operators.")
+    again: BaseTrigger = type(trigger)(**told)
+    again.task_instance = trigger.task_instance
+    assert event_of(again)["failure"] is None
+    assert len(cluster.history.lives()) == 1
+
+
+def test_a_task_that_is_cleared_keeps_its_pod_and_finds_it_again(task, cluster, saved) -> None:
+    one = task()
+    _, trigger = one.process()
+    pod = saved()
+    ended_by(trigger, "cleared")
+    operator, again = one.process()
+    assert one.resumed(operator, event_of(again))["address"] == "test/checkpoint@dev"
+    [only] = cluster.history.lives()
+    assert only.name == pod.metadata.name
+
+
+def test_a_task_that_is_marked_failed_lets_the_trainer_save(task, cluster, saved, store) -> None:
+    one = task(steps=100_000)
+    _, trigger = one.process()
+    pod = saved()
+    ended_by(trigger, "failed")
+    cluster.until(lambda: not cluster.pods(), 40)
+    [only] = cluster.history.lives()
+    assert only.name == pod.metadata.name
+    assert only.last.status.container_statuses[0].state.terminated.exit_code == 143
+    assert list(store.glob("test/checkpoint/dev/.scratch/*/checkpoints/step-*/state.json"))
+
+
+def test_a_worker_that_is_told_to_end_its_task_stops_the_pod(task, cluster, saved) -> None:
+    one = task(steps=100_000)
+    operator, _ = one.process()
+    saved()
+    operator.on_kill()
+    cluster.until(lambda: not cluster.pods(), 40)
+    [only] = cluster.history.lives()
+    assert only.last.status.container_statuses[0].state.terminated.exit_code == 143
+
+
+def test_a_changed_recipe_stops_the_old_pod_before_the_new_one_starts(task, recipe, cluster, saved) -> None:
+    one = task(steps=100_000)
+    one.process()
+    saved()
+    recipe(steps=60)
+    operator, trigger = one.process()
+    assert one.resumed(operator, event_of(trigger))["address"] == "test/checkpoint@dev"
+    assert len(cluster.history.lives()) == 2
+    assert cluster.history.at_once() == 1
