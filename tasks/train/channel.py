@@ -100,9 +100,9 @@ class Channel:
 
     @property
     def lost(self) -> list[int]:
-        """Nodes that are silent for too long, or whose store is gone."""
+        """Nodes that are silent for too long; all of them when node 0, through whom they speak, is gone."""
         if self._broken:
-            return [0]
+            return list(self.peers)
         now = time.monotonic()
         return [node for node in self.peers if now - self._heard[node] > PEER_TIMEOUT_S]
 

@@ -49,7 +49,7 @@ def run_gang(spec: Path, nproc: int, gang: Gang, max_restarts: int, final: Itera
                 if code in final or channel.lost or node.asked_to_stop:
                     break
                 log.warning("attempt %d ended with %d; all ranks resume from the newest checkpoint", attempt, code)
-            return code
+            return 143 if node.asked_to_stop and code not in final else code
     except SluiceError as error:
         log.error("%s", error)
         return failure.note(out, 0, error).code
@@ -129,7 +129,8 @@ class _Node:
         return code
 
     def _lost(self, nodes: list[int]) -> int:
-        lost = f"lost node {', '.join(map(str, nodes))} of the gang"
+        # Where it is node 0 that is gone, nobody can say how the others are.
+        lost = f"lost node {0 if 0 in nodes else ', '.join(map(str, nodes))} of the gang"
         log.error("%s", lost)
         failure.forget(self.out)  # that connections broke is no news
         failure.note(self.out, 0, TransientError(lost, "all nodes must be started again; they resume"))

@@ -88,7 +88,10 @@ def train_local(spec: TrainSpec, on_metrics: OnMetrics, nproc: int | None = None
     with (out / LOG).open("ab") as output, (out / LOG).open("rb") as said, _sigterm_exits():
         said.seek(0, os.SEEK_END)
         command = training_command(str(path), nproc or _ranks_for(spec, gang.nodes if gang else 1))
-        code = _follow(command, _environment(gang), output, partial(_tell, said, tail, on_metrics))
+        try:
+            code = _follow(command, _environment(gang), output, partial(_tell, said, tail, on_metrics))
+        finally:
+            _log_lines(said)
     if code:
         raise explain(code, out)
 
@@ -117,11 +120,15 @@ def _follow(command: list[str], environment: dict[str, str], output: IO[bytes], 
 
 def _tell(said: IO[bytes], tail: MetricsTail, on_metrics: OnMetrics) -> None:
     """Passes on what the run has said and measured since the last call."""
+    _log_lines(said)
+    for values in tail.new_lines():
+        on_metrics(int(values["step"]), {k: v for k, v in values.items() if k != "step" and v is not None})
+
+
+def _log_lines(said: IO[bytes]) -> None:
     while (line := said.readline()).endswith(b"\n"):
         log.info("%s", line.decode(errors="replace").rstrip())
     said.seek(-len(line), os.SEEK_CUR)  # the rest of a line that is still being written
-    for values in tail.new_lines():
-        on_metrics(int(values["step"]), {k: v for k, v in values.items() if k != "step" and v is not None})
 
 
 def _environment(gang: Gang | None) -> dict[str, str]:

@@ -59,7 +59,7 @@ def gang(recipe: Recipe, disks: Path) -> "list[subprocess.Popen[str]]":
     return started
 
 
-def ended(pods: "list[subprocess.Popen[str]]", seconds: float = 90) -> list[tuple[int, str]]:
+def ended(pods: "list[subprocess.Popen[str]]", seconds: float = 180) -> list[tuple[int, str]]:
     """Waits for processes to end; returns the exit code and what each has printed."""
     said = [one.communicate(timeout=seconds)[0] for one in pods]
     return [(one.returncode, text) for one, text in zip(pods, said, strict=True)]

@@ -46,7 +46,7 @@ def store(made: Made, tmp_path: Path) -> Path:
     return store_with(made, tmp_path / "store", WEIGHTS)
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "did not happen in time"
@@ -71,7 +71,7 @@ def agents(made: Made, folder: Path, *settings: dict[str, object]) -> "list[subp
 
 
 def codes(processes: "list[subprocess.Popen[bytes]]") -> list[int]:
-    return [process.wait(60) for process in processes]
+    return [process.wait(120) for process in processes]
 
 
 def test_a_gang_that_lost_node_0_with_its_disk_resumes_from_the_store_to_the_bytes_of_one_node(

@@ -4,6 +4,7 @@ import json
 import logging
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -22,8 +23,9 @@ from tasks.train.config import TrainConfig
 from tasks.train.metrics import FILE, SKIPPED
 from tasks.train.recovery import FOLDER, Recovery
 from tests.corpora import Made
-from tests.tasks.train.gangs import contents
-from tests.tasks.train.small_run import small_config
+from tests.s3_server import S3Server
+from tests.tasks.train.gangs import contents, ended, pod, recipe_of, store_with
+from tests.tasks.train.small_run import WEIGHTS, small_config
 
 ADDRESS = Address("test/checkpoint", "dev")
 RESUME = f"{ADDRESS.path}/{FOLDER}"
@@ -237,3 +239,20 @@ def test_a_run_that_moves_from_machine_to_machine_ends_with_the_bytes_of_one_tha
     assert caplog.text.count("fetched from the store: this machine has step 0") == 2
     assert contents(moved) == contents(train(made, Store(str(tmp_path / "stayed")), config))
     assert remote.list(RESUME) == []
+
+
+def test_a_pod_that_is_told_to_go_saves_into_the_store_and_says_resume_me(
+    made: Made, s3: S3Server, tmp_path: Path
+) -> None:
+    store = store_with(made, f"s3://sluice/{tmp_path.name}", WEIGHTS)
+    endless = small_config(steps=100_000, checkpoint_every=100_000)
+    told_to_go = pod(recipe_of(store, endless), TMPDIR=str(tmp_path), SLUICE_CACHE=str(tmp_path / "cache"))
+    deadline = time.monotonic() + 60
+    while not any(path.stat().st_size > 1000 for path in tmp_path.glob(f"sluice-scratch/*/{FILE}")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    told_to_go.terminate()
+    ((code, said),) = ended([told_to_go])
+    assert code == 143, said
+    (step,) = pushed(Store(store))
+    assert f"stopped on request after {step} of 100000 steps" in said
