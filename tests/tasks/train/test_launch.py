@@ -127,6 +127,15 @@ def test_sigterm_saves_and_ends_with_143(made: Made, tmp_path: Path) -> None:
     assert isinstance(explain(143, tmp_path), TransientError)
 
 
+def test_a_rank_that_is_told_to_stop_before_it_trains_is_not_started_again(made: Made, tmp_path: Path) -> None:
+    spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
+    agent = subprocess.Popen(training_command(str(write(spec)), 1), stdin=subprocess.DEVNULL)
+    wait_for(lambda: trainers(spec))
+    agent.terminate()
+    assert agent.wait(60) == 143
+    assert not trainers(spec)
+
+
 def test_a_parent_that_is_told_to_stop_waits_for_the_checkpoint(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(write(spec)), "1"])
