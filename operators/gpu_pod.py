@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
 from airflow.providers.cncf.kubernetes.pod_generator import PodGenerator
 from airflow.sdk import BaseOperatorLink
+from airflow.sdk.exceptions import AirflowException
 from kubernetes.client import models as k8s
 
 from operators.links import ArtifactLink, MlflowLink
@@ -36,6 +37,13 @@ from operators.pod_trigger import PodTrigger
 from operators.runs import fails_at_once
 from tasks.recipe import find_recipe
 
+_OURS = {
+    "deferrable", "durable", "reattach_on_restart", "get_logs", "logging_interval", "poll_interval", "do_xcom_push",
+    "on_finish_action", "on_kill_action", "is_delete_operator_pod", "name", "random_name_suffix", "callbacks",
+    "startup_timeout_seconds", "schedule_timeout_seconds", "skip_on_exit_code", "progress_callback",
+}  # fmt: skip
+"""Parameters of the provider's operator that would have no effect here."""
+
 
 class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
     """Runs `stage` of `recipe` in a pod of the recipe's `[place.kubernetes]`.
@@ -44,7 +52,8 @@ class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
         recipe: name of the recipe.
         stage: name of the stage in `tasks.catalogue`.
         member: which member of a mapped stage; map it with `expand(member=[...])`.
-        kwargs: of KubernetesPodOperator; what they say about the pod is laid over the place.
+        kwargs: of KubernetesPodOperator; what they say about the pod is laid over the place. What they say about its
+            life (`_OURS`) is refused.
     """
 
     template_fields: ClassVar[Sequence[str]] = (*KubernetesPodOperator.template_fields, "recipe", "stage", "member")
@@ -52,6 +61,8 @@ class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
     ui_color = "#dfe7f5"
 
     def __init__(self, *, recipe: str, stage: str, member: str = "", **kwargs: Any) -> None:
+        if refused := sorted(_OURS & kwargs.keys()):
+            raise TypeError(f"GpuPodOperator does not take {refused[0]}: it looks after its pod in its own way")
         read = find_recipe(recipe)
         place = place_of(read)
         settings = {
@@ -79,6 +90,9 @@ class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
         """Starts the pod, or finds the one an earlier process has started, and waits without a worker."""
         with fails_at_once():
             self.pod = self.get_or_create_pod(self.build_pod_request_obj(context), context)
+            if self._killed:
+                self.on_kill()
+                raise AirflowException("the task was ended while its pod was being started")
             context["ti"].xcom_push(key="pod_name", value=self.pod.metadata.name)
             context["ti"].xcom_push(key="pod_namespace", value=self.pod.metadata.namespace)
             self.invoke_defer_method(context=context)

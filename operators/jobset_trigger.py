@@ -87,7 +87,9 @@ class JobSetTrigger(StageTrigger):
         if status.get("restarts", 0) > self._restarts:
             self._restarts = status["restarts"]
             counted = status.get("restartsCountTowardsMax", self._restarts)
-            self.say(f"the gang is started again (restart {self._restarts}, of which {counted} count)")
+            first = self.ranks.first_failure()
+            because = f": {first.reason}" if first else ""
+            self.say(f"the gang is started again (restart {self._restarts}, of which {counted} count){because}")
         if jobset["spec"].get("suspend"):
             self._unsuspended = None
             failure = await self.patience.gang(jobset)
@@ -149,7 +151,7 @@ class JobSetTrigger(StageTrigger):
             self.reader.ended.set()  # it reads what is left of the old log, and ends
         self.say(f"[rank 0 is pod {name}]")
         until = (pod["metadata"].get("annotations") or {}).get(READ_UNTIL, "")
-        self.reader = LogReader(self.api, self.namespace, name, self.container, self.say, until).start()
+        self.reader = LogReader(self.api, self.namespace, name, self.container, self.pass_on, until).start()
 
 
 def terminal_state(jobset: Object) -> str:

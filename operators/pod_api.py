@@ -135,7 +135,7 @@ class Api:
     ) -> AsyncGenerator[tuple[str, bool], None]:
         """Yields the lines of an answer as they come, each with whether its end was seen; one try.
 
-        Raises Refused, or OSError or aiohttp.ClientError where the stream broke or was silent for `silence_s`.
+        Raises Refused; OSError or aiohttp.ClientError where the stream broke or was silent for `silence_s`.
         """
         timeout = aiohttp.ClientTimeout(total=None, connect=_CALL_S, sock_read=silence_s)
         async with (await self._open()).get_conn() as client:
@@ -209,6 +209,8 @@ class Api:
         async with (await self._open()).get_conn() as client:
             answer = await _send(client, method, path, query or {}, body, content, _CALL_S)
             data = await answer.read()
+            if answer.status == 401:
+                self._hook = None  # a token that has expired is read anew
             if not 200 <= answer.status <= 299:
                 raise Refused(answer.status, str(answer.reason), data, answer.headers.get("Retry-After", ""))
             found: Object = json.loads(data or b"{}")
@@ -234,16 +236,14 @@ class Api:
 async def patiently(call: Callable[[], Awaitable[T]], outage_s: float, what: str) -> T:
     """Repeats a call with back-off (1, 2, 4, ... 15 s, or what `Retry-After` says) while the server is away.
 
-    Raises:
-        Unreachable: it was away for `outage_s`.
-        Refused: it answered and refused.
+    Raises Unreachable where it was away for `outage_s`, Refused where it answered and refused.
     """
     began, pause = time.monotonic(), 1.0
     while True:
         try:
             return await call()
         except Refused as error:
-            if error.status not in _TRANSIENT:
+            if error.status not in _TRANSIENT and (error.status != 401 or time.monotonic() - began > NAMELESS_S / 2):
                 raise
             cause, wait = str(error), error.retry_after or pause
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -286,16 +286,8 @@ def _selected(labels: str, fields: str) -> dict[str, str]:
 
 async def _send(client: Any, method: str, path: str, query: Any, body: Any, content: str | None, timeout: Any) -> Any:
     headers = {"Accept": "application/json, */*", **({"Content-Type": content} if content else {})}
-    return await client.call_api(
-        path,
-        method,
-        query_params=list(query.items()),
-        header_params=headers,
-        body=body,
-        auth_settings=["BearerToken"],
-        _preload_content=False,
-        _request_timeout=timeout,
-    )
+    options = {"body": body, "auth_settings": ["BearerToken"], "_preload_content": False, "_request_timeout": timeout}
+    return await client.call_api(path, method, query_params=list(query.items()), header_params=headers, **options)
 
 
 def message_of(error: ApiException) -> str:

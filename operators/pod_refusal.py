@@ -25,6 +25,12 @@ def refused(error: Refused, kind: Kind, namespace: str) -> PodFailure:
     return PodFailure("config", cause, True, _remedy(error.status, said, kind, namespace))
 
 
+def no_cluster(conn_id: str, error: Exception) -> PodFailure:
+    """Returns the failure of a task whose Airflow connection leads nowhere."""
+    cause = f"the connection {conn_id} does not lead to a Kubernetes cluster: {error}"
+    return PodFailure("config", cause, True, "give it a kubeconfig that is there, or in_cluster")
+
+
 def _remedy(status: int, said: str, kind: Kind, namespace: str) -> str:
     # A 403 that names no object ('pods is forbidden: User "x" cannot create resource ...') is one of rights.
     if "cannot " not in said:

@@ -16,7 +16,7 @@ from kubernetes_asyncio.config import ConfigException
 from operators.pod_api import Api, Refused, Unreachable
 from operators.pod_failure import PodFailure
 from operators.pod_owner import Claim
-from operators.pod_refusal import refused
+from operators.pod_refusal import no_cluster, refused
 from operators.results import announce, committed
 from operators.runs import parent_key, run_of
 from tasks.errors import InputError
@@ -46,9 +46,7 @@ def taken(claim: Claim, api: Api) -> Object:
     except Unreachable as error:
         raise AirflowException(str(error)) from None
     except ConfigException as error:
-        raise AirflowFailException(
-            f"the connection {api.conn_id} does not lead to a cluster: {error}. Correct its kubeconfig."
-        ) from None
+        ends_badly(no_cluster(api.conn_id, error))
     return found
 
 
@@ -72,6 +70,7 @@ def ended(operator: Any, claim: Claim, api: Api, context: Any, event: Object) ->
         InputError: it says that it is done, and there is no artifact.
     """
     failure = PodFailure.from_json(event["failure"]) if event["failure"] else None
+    operator.result = {"mlflow_run_url": event["mlflow_run_url"]}  # for the link, also of a run that has failed
     if failure is None:
         result = finished(operator, context)
         removed(claim, api, event["name"])

@@ -14,12 +14,15 @@ from typing import Any
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
+from kubernetes_asyncio.config import ConfigException
 
+from operators.links import MlflowLink
 from operators.pod_api import NODES, PODS, Api, Kind, Refused, Unreachable
 from operators.pod_failure import PodFailure, disruption_of, failure_of, gone, has_ended, terminated
+from operators.pod_link import LinkFinder
 from operators.pod_logs import READ_UNTIL, LogReader
 from operators.pod_patience import Patience, epoch
-from operators.pod_refusal import refused
+from operators.pod_refusal import no_cluster, refused
 
 Object = dict[str, Any]
 
@@ -69,16 +72,21 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yields one event: {name, namespace} and what `outcome` says."""
+        """Yields one event: {name, namespace, mlflow_run_url} and what `outcome` says."""
         self.api = Api(self.conn_id)
         self.patience = Patience(self.api, self.namespace, self.queue, self.queue_s, self.say)
+        self.pass_on = LinkFinder(self.say, self.task_instance, MlflowLink().xcom_key)
         try:
             told = await self.wait()
         except Unreachable as error:
             told = outcome(PodFailure("killed", f"{error}; {self.name} was left alone"), keep=True)
         except Refused as error:
             told = outcome(refused(error, self.kind, self.namespace), keep=True)
-        yield TriggerEvent({"name": self.name, "namespace": self.namespace, **told})
+        except ConfigException as error:
+            told = outcome(no_cluster(self.conn_id, error), keep=True)
+        await self.pass_on.settled()
+        where = {"name": self.name, "namespace": self.namespace, "mlflow_run_url": self.pass_on.url}
+        yield TriggerEvent({**where, **told})
 
     async def wait(self) -> Object:
         """Returns what became of the object (`outcome`)."""
@@ -198,7 +206,7 @@ class PodTrigger(StageTrigger):
     def _read_log(self, pod: Object) -> None:
         if self.reader is None:
             until = (pod["metadata"].get("annotations") or {}).get(READ_UNTIL, "")
-            self.reader = LogReader(self.api, self.namespace, self.name, self.container, self.say, until).start()
+            self.reader = LogReader(self.api, self.namespace, self.name, self.container, self.pass_on, until).start()
 
     async def _drain(self, patience_s: float = DRAIN_S) -> None:
         if self.reader is not None:
