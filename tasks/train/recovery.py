@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import InputError
+from tasks.errors import InputError, TransientError
 from tasks.stage import Output
 from tasks.store import AlreadyPublished
 from tasks.train import checkpoint, milestones
@@ -61,12 +61,25 @@ class Recovery:
             return
 
     def publish(self, until_step: int) -> None:
-        """Commits the milestones up to `until_step`, which must be on the disk, and pushes what is newer.
+        """Commits the milestones up to `until_step`, which must be on the disk.
 
         Raises:
             InputError: the checkpoint of a milestone does not verify.
+            StoreError: the store refuses.
+            TransientError: the store does not answer.
         """
         milestones.publish(self.output, self.run, self.milestone_steps, until_step)
+
+    def keep_up(self, until_step: int) -> None:
+        """Does `publish` and `push` while the run goes on: a store that is away for a while does not end it.
+
+        Raises:
+            SluiceError: as `publish`, where waiting does not help.
+        """
+        try:
+            self.publish(until_step)
+        except (TransientError, OSError) as error:
+            log.warning("[%s] milestones are late: %s", self.output.address, error)
         self.push()
 
     def push(self) -> None:
@@ -77,7 +90,7 @@ class Recovery:
         step = steps[-1]
         try:
             # A run that resumes after this step never comes by these milestones again.
-            milestones.publish(self.output, self.run, self.milestone_steps, step)
+            self.publish(step)
             if step not in self.milestone_steps:
                 self._push(step)
             self.pushed = step

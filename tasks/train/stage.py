@@ -59,7 +59,7 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
         output.progress(step + 1, config.steps, _note(values))
         # A line of step n is written after the checkpoints up to n.
         if step % config.checkpoint_every == 0 or step in config.milestone_steps:
-            recovery.publish(step)
+            recovery.keep_up(step)
 
     try:
         train_local(spec, follow, gang=Gang.from_environment())

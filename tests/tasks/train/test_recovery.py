@@ -15,7 +15,7 @@ import torch
 from tasks.artifact import Address, Artifact
 from tasks.commit import commit
 from tasks.engine import open_engine
-from tasks.errors import StoreError
+from tasks.errors import StoreError, TransientError
 from tasks.stage import Inputs, Listener, Output
 from tasks.store import Store
 from tasks.train import checkpoint, stage
@@ -155,21 +155,38 @@ def test_a_machine_that_has_nothing_goes_on_from_the_newest_milestone(tmp_path: 
     assert [json.loads(line)["step"] for line in (there / FILE).read_text().splitlines()] == list(range(8))
 
 
-def test_a_store_that_refuses_does_not_stop_the_run(
+def test_a_store_that_is_away_for_a_while_does_not_stop_the_run(
     remote: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away(path: str) -> None:
+        raise TransientError("the store does not answer")
+
+    run = tmp_path / "here"
+    recovery = recovery_of(remote, run, milestones=(4,))
+    grown(run, 4)
+    grown(run, 6)
+    with monkeypatch.context() as outage:
+        outage.setattr(recovery.output.store, "write", away)
+        recovery.keep_up(4)
+    assert "milestones are late: the store does not answer" in caplog.text
+    assert "step 6 is not in the store: the store does not answer" in caplog.text
+    recovery.keep_up(5)
+    assert list(recovery.output.committed) == [checkpoint.name_of(4)]
+    assert pushed(remote) == [6]
+
+
+def test_a_store_that_refuses_for_good_ends_the_run(
+    remote: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: str) -> None:
         raise StoreError("no right to write there")
 
     run = tmp_path / "here"
-    recovery = recovery_of(remote, run)
+    recovery = recovery_of(remote, run, milestones=(4,))
     grown(run, 4)
-    with monkeypatch.context() as full:
-        full.setattr(recovery.output.store, "write", refuse)
-        recovery.push()
-    assert "step 4 is not in the store: no right to write there" in caplog.text
-    recovery.push()
-    assert pushed(remote) == [4]
+    monkeypatch.setattr(recovery.output.store, "write", refuse)
+    with pytest.raises(StoreError):
+        recovery.keep_up(4)
 
 
 def test_nothing_is_copied_where_the_scratch_folder_lies_in_the_store(tmp_path: Path) -> None:
