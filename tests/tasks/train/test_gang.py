@@ -116,6 +116,23 @@ def test_a_node_of_a_run_that_is_done_has_nothing_to_do(
     assert sorted(whole.rglob("*")) == before
 
 
+def test_a_stage_that_runs_on_one_node_is_left_to_node_0(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, value in {NODES: "2", NODE: "1", ADDRESS: "no-such-host.invalid"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["evaluate", "--recipe", recipe_of(whole, CONFIG).text]) == 0
+    assert "the stage evaluate runs on one node" in caplog.text
+
+
+def test_a_canary_in_a_gang_trains_alone(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {NODES: "2", NODE: "0", ADDRESS: "no-such-host.invalid"}.items():
+        monkeypatch.setenv(name, value)
+    spec = small_spec(made, tmp_path, steps=3, milestones=1)
+    train_local(spec, lambda step, values: None)
+    assert steps_done(tmp_path) == 3
+
+
 def test_all_ranks_of_a_gang_resume_when_one_is_killed(made: Made, tmp_path: Path) -> None:
     settings = {"steps": 80, "checkpoint_every": 20}
     nodes = agents(made, tmp_path, settings, settings)
