@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -128,3 +129,18 @@ def test_the_shell_hears_sigterm_while_it_imports(tmp_path: Path) -> None:
     assert told(process) == "importing"
     process.terminate()
     assert process.wait(10) == 143
+
+
+def test_a_real_pid_1_ends_at_once_with_143() -> None:
+    spaces = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*spaces, "true"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("this user may not make a PID namespace")
+    code = "import os; print(os.getpid(), flush=True)\n" + AS_PID_1 + READY + "time.sleep(60)"
+    outer = subprocess.Popen([*spaces, sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert (told(outer), told(outer)) == ("1", "ready")
+    (first,) = psutil.Process(outer.pid).children()
+    first.terminate()
+    assert outer.wait(10) == 143
