@@ -62,6 +62,7 @@ unit: $(TESTABLE) models ## tests of the parts: seconds to minutes
 
 system: $(TESTABLE) models ## tests of the whole with the real Airflow, MLflow, Dask and a browser
 	$(BIN)/python -m pytest -m system tests/system
+	$(BIN)/python -m pytest -m system tests/k8s
 
 kind: ## Sluice on a Kubernetes inside Docker; needs docker, kind, kubectl, helm
 	@k8s/kind.sh up
