@@ -13,6 +13,7 @@ It is the provider's KubernetesPodOperator in everything that describes a pod; i
 | a second process of the task | searches by labels, else starts another pod | same name: one pod |
 | a pod that is gone | error | the artifact decides |
 | which failures are retried | all | those that a retry can mend |
+| a pod that was evicted, preempted or lost | uses up a retry | is started again, `max_restarts` times |
 | log while deferred | at the end | live, read by the triggerer |
 """
 
@@ -85,10 +86,15 @@ class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
         self.member = member
         self.result: dict[str, Any] = {}
         self._claim: Claim | None = None
+        self._restarts = 0
 
     def execute(self, context: Any) -> Any:
         """Starts the pod, or finds the one an earlier process has started, and waits without a worker."""
+        return self._start(context, restarts=0)
+
+    def _start(self, context: Any, restarts: int) -> Any:
         with fails_at_once():
+            self._restarts = restarts
             self.pod = self.get_or_create_pod(self.build_pod_request_obj(context), context)
             if self._killed:
                 self.on_kill()
@@ -139,6 +145,7 @@ class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
             queue_s=place.queue_s,
             grace_s=self.termination_grace_period or 0,
             deadline=deadline,
+            restarts=self._restarts,
             container=self.base_container_name,
         )
         self.defer(trigger=trigger, method_name="trigger_reentry")
@@ -146,7 +153,9 @@ class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
     def trigger_reentry(self, context: Any, event: dict[str, Any]) -> Any:
         """Takes over when the trigger says what became of the pod."""
         with fails_at_once():
-            return ended(self, self.claim(context, event["namespace"], {}), self._api, context, event)
+            left = place_of(find_recipe(self.recipe)).max_restarts - event["restarts"]
+            again = (lambda: self._start(context, event["restarts"] + 1)) if left > 0 else None
+            return ended(self, self.claim(context, event["namespace"], {}), self._api, context, event, again)
 
     def on_kill(self) -> None:
         """Stops the pod of a task that is ended in a worker; the trainer has its grace period to save."""

@@ -5,7 +5,7 @@ The operators only differ in what they start and how they watch it.
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from threading import Thread
 from typing import Any, NoReturn
@@ -25,6 +25,9 @@ from tasks.recipe import Recipe, find_recipe
 log = logging.getLogger("sluice.pods")
 
 Object = dict[str, Any]
+
+TAKEN_AWAY = ("evicted", "preempted", "node_lost")
+"""Failures that are not the pod's own: normal on spot nodes, and no reason to use up the task's retries."""
 
 
 def command_of(recipe: Recipe, stage: str, member: str, context: Any) -> list[str]:
@@ -62,8 +65,18 @@ def finished(operator: Any, context: Any) -> Object:
     return result
 
 
-def ended(operator: Any, claim: Claim, api: Api, context: Any, event: Object) -> Object:
+def ended(
+    operator: Any, claim: Claim, api: Api, context: Any, event: Object, again: Callable[[], Object] | None = None
+) -> Object:
     """Ends the task as the trigger says that its object has ended, and removes the object.
+
+    Args:
+        operator: of the stage.
+        claim: how its object is found.
+        api: the cluster.
+        context: of the task.
+        event: of the trigger.
+        again: starts the stage again after its pod was taken away; None: leave that to the task's retries.
 
     Raises:
         AirflowException: it has failed (`ends_badly`).
@@ -83,6 +96,9 @@ def ended(operator: Any, claim: Claim, api: Api, context: Any, event: Object) ->
         log.error("%s", line)
     if not event["keep"]:
         removed(claim, api, event["name"])
+    if again is not None and failure.kind in TAKEN_AWAY:
+        log.warning("%s It is started again and resumes from its newest checkpoint", failure)
+        return again()
     ends_badly(failure)
 
 

@@ -46,6 +46,7 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         queue_s: how long it may wait for its place.
         grace_s: how long it may take to save when it is stopped.
         deadline: epoch second at which the task's `execution_timeout` is over; None: never.
+        restarts: how often this try of the task has started it again; passed on with the event.
     """
 
     kind: Kind
@@ -60,19 +61,21 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         queue_s: float,
         grace_s: int,
         deadline: float | None = None,
+        restarts: int = 0,
     ) -> None:
         super().__init__()
         self.name, self.namespace, self.conn_id = name, namespace, conn_id
         self.queue, self.queue_s, self.grace_s, self.deadline = queue, queue_s, grace_s, deadline
+        self.restarts = restarts
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Returns what another triggerer needs to go on."""
-        names = ("name", "namespace", "conn_id", "queue", "queue_s", "grace_s", "deadline")
+        names = ("name", "namespace", "conn_id", "queue", "queue_s", "grace_s", "deadline", "restarts")
         kind = type(self)
         return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yields one event: {name, namespace, mlflow_run_url} and what `outcome` says."""
+        """Yields one event: {name, namespace, restarts, mlflow_run_url} and what `outcome` says."""
         self.api = Api(self.conn_id)
         self.patience = Patience(self.api, self.namespace, self.queue, self.queue_s, self.say)
         self.pass_on = LinkFinder(self.say, self.task_instance, MlflowLink().xcom_key)
@@ -85,8 +88,8 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         except ConfigException as error:
             told = outcome(no_cluster(self.conn_id, error), keep=True)
         await self.pass_on.settled()
-        where = {"name": self.name, "namespace": self.namespace, "mlflow_run_url": self.pass_on.url}
-        yield TriggerEvent({**where, **told})
+        about = {"name": self.name, "namespace": self.namespace, "restarts": self.restarts}
+        yield TriggerEvent({**about, "mlflow_run_url": self.pass_on.url, **told})
 
     async def wait(self) -> Object:
         """Returns what became of the object (`outcome`)."""

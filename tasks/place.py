@@ -73,7 +73,8 @@ class KubernetesPlace(PodPlace):
     """How long a pod may wait for its GPUs before the task gives up."""
 
     max_restarts: int = 3
-    """How often a gang is started again before the task's own retries take over."""
+    """How often a gang that has failed, or a pod that was taken away (evicted, preempted, its node lost), is started
+    again before the task's own retries take over."""
 
     grace_s: int = 120
     """How long a pod may take to save a checkpoint after SIGTERM."""
