@@ -1,6 +1,7 @@
-"""The parameters that Airflow's Helm chart documents, as far as k8s/helm could use them.
+"""The parameters that the Helm charts document, as far as k8s/helm could use them.
 
-From the parameter reference and the default values of the chart's 1.19 to 1.22 line. Used by the tests of the values: a
+From the parameter reference and the default values of Airflow's chart (1.19; 1.22 is installed), and the default values
+of the charts of Kueue, JobSet and the Dask operator. Used by the tests of the values: a
 misspelt key, which Helm would silently ignore or refuse only at installation, is found here. Not checked here: what the
 templates of the chart make of a value.
 """
@@ -109,9 +110,38 @@ DOCUMENTED: dict[str, Any] = {
     "logs": {"persistence": FREE},
 }
 
+CONTROLLERS: dict[str, Any] = {
+    "kueue.yaml": {
+        "enablePrometheus": FREE,
+        "enableCertManager": FREE,
+        "controllerManager": {
+            **{key: FREE for key in ("featureGates", "manager", "replicas", "nodeSelector", "tolerations")},
+            "podDisruptionBudget": {"enabled": FREE, "minAvailable": FREE},
+        },
+        "managerConfig": {"controllerManagerConfigYaml": FREE},
+    },
+    "jobset.yaml": {
+        "image": FREE,
+        "controller": {
+            **{key: FREE for key in ("replicas", "leaderElection", "resources", "securityContext", "env")},
+            **{key: FREE for key in ("podSecurityContext", "nodeSelector", "affinity", "tolerations")},
+        },
+        "certManager": {"enable": FREE},
+        "prometheus": {"enable": FREE},
+    },
+    "dask-operator.yaml": {
+        "image": {"name": FREE, "tag": FREE, "pullPolicy": FREE},
+        "rbac": {"create": FREE, "cluster": FREE},
+        "serviceAccount": {"create": FREE, "annotations": FREE, "name": FREE},
+        **{key: FREE for key in ("podSecurityContext", "securityContext", "resources", "volumes", "volumeMounts")},
+        **{key: FREE for key in ("kopfArgs", "nodeSelector", "tolerations", "affinity", "metrics")},
+        "workerAllocation": {"size": FREE, "delay": FREE},
+    },
+}
+
 
 def undocumented(values: Any, known: Any = DOCUMENTED, at: str = "") -> list[str]:
-    """Returns the paths in `values` that the chart does not document."""
+    """Returns the paths in `values` that a chart does not document."""
     if known is FREE or not isinstance(values, dict):
         return []
     return [

@@ -1,8 +1,8 @@
-"""Runs Airflow's services, one task pod and MLflow on a read-only root file system; prints what it saw as JSON.
+"""Runs Airflow's services, one task pod and MLflow on a read-only root file system; writes down what it saw.
 
 A program: `python -m tests.k8s.locked_room HOME DONE`, as root. HOME holds airflow.cfg (made of the chart's values),
-dags/ and logs/; DONE is the file that gets the answer. Everything but /tmp and HOME/logs is read-only from the first
-step on, in a mount namespace of this process: the machine itself is untouched. Used by test_locked_room.py.
+dags/ and logs/; DONE is the file (JSON) for what was seen. All but /tmp and HOME/logs is read-only from the first step
+on, in a mount namespace of this process: the machine itself is untouched. Used by test_locked_room.py.
 """
 
 import ctypes

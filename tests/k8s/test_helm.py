@@ -7,7 +7,7 @@ import re
 import pytest
 import yaml
 
-from tests.k8s.chart import undocumented
+from tests.k8s.chart import CONTROLLERS, undocumented
 from tests.k8s.conftest import K8S
 from tests.k8s.render import containers
 
@@ -18,6 +18,11 @@ COMPONENTS = ("scheduler", "apiServer", "dagProcessor", "triggerer", "migrateDat
 @pytest.mark.parametrize("name", AIRFLOW)
 def test_every_key_is_one_that_the_chart_documents(name, values):
     assert undocumented(values(name)) == []
+
+
+@pytest.mark.parametrize("name", CONTROLLERS)
+def test_every_key_for_a_controller_is_one_that_its_chart_documents(name, values):
+    assert undocumented(values(name), CONTROLLERS[name]) == []
 
 
 def test_a_misspelt_key_would_be_found():
