@@ -3,7 +3,8 @@
 Used by `pretrain` where `[place.kubernetes] nodes` is above 1. Starts a JobSet, or finds the one that an earlier
 process of the same task has started, and gives the worker back until the JobSet says that it is over. Rank 0 writes the
 artifact; the operator reads its record from the store. JobSet starts the gang again by itself after a failure
-(`operators.jobset_manifest` says after which); the task's own retries come after that.
+(`operators.jobset_manifest` says after which). A gang that cannot, as one of its nodes is lost, is started again by
+the operator; the task's own retries come after that.
 
 Needs JobSet in the cluster, and Kueue where the place names a queue.
 """
@@ -48,15 +49,18 @@ class JobSetOperator(BaseOperator):  # type: ignore[misc]
         self.stage = stage
         self.member = member
         self.result: dict[str, Any] = {}
-        self._started: tuple[Claim, str] | None = None
+        self._begun: tuple[Claim, str] | None = None
 
     def execute(self, context: Any) -> Any:
         """Starts the gang, or finds it, and waits without a worker."""
+        return self._start(context, restarts=0)
+
+    def _start(self, context: Any, restarts: int) -> Any:
         with fails_at_once():
             place = place_of(find_recipe(self.recipe))
             claim = self.claim(context)
             name = str(taken(claim, self._api)["metadata"]["name"])
-            self._started = (claim, name)
+            self._begun = (claim, name)
             context["ti"].xcom_push(key="jobset_name", value=name)
             trigger = JobSetTrigger(
                 name=name,
@@ -66,6 +70,7 @@ class JobSetOperator(BaseOperator):  # type: ignore[misc]
                 queue_s=place.queue_s,
                 grace_s=place.grace_s,
                 deadline=self._deadline(context),
+                restarts=restarts,
                 container=CONTAINER,
             )
             self.defer(trigger=trigger, method_name="resume")
@@ -73,7 +78,9 @@ class JobSetOperator(BaseOperator):  # type: ignore[misc]
     def resume(self, context: Any, event: dict[str, Any]) -> Any:
         """Takes over when the trigger says what became of the gang."""
         with fails_at_once():
-            return ended(self, self.claim(context), self._api, context, event)
+            left = place_of(find_recipe(self.recipe)).max_restarts - event["restarts"]
+            again = (lambda: self._start(context, event["restarts"] + 1)) if left > 0 else None
+            return ended(self, self.claim(context), self._api, context, event, again)
 
     def claim(self, context: Any) -> Claim:
         """Returns how the task's JobSet is made and found."""
@@ -101,8 +108,8 @@ class JobSetOperator(BaseOperator):  # type: ignore[misc]
 
     def on_kill(self) -> None:
         """Stops the gang of a task that is ended in a worker; its trainers have their grace period to save."""
-        if self._started is not None:
-            claim, name = self._started
+        if self._begun is not None:
+            claim, name = self._begun
             self.log.info("stopping JobSet %s", name)
             removed(claim, Api(self._api.conn_id, 5.0, self._api.extras), name)
 
