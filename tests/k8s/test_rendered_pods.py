@@ -121,6 +121,18 @@ def test_they_know_the_store_and_mlflow_by_the_settings_of_their_namespace(recip
         assert sources == [settings["metadata"]["name"]], name
 
 
+def test_a_pod_may_fill_its_scratch_volume_without_being_evicted(recipe, rendered, templates):
+    [limits] = [one["spec"]["limits"][0]["default"] for one in rendered("base") if one["kind"] == "LimitRange"]
+    allowed = {name: parse_quantity(limits["ephemeral-storage"]) for name in ("trainer.yaml", "dask.yaml")}
+    for name in ("executor.yaml", "executor-git-sync.yaml"):
+        own = templates[name]["spec"]["containers"][0]["resources"]["limits"]["ephemeral-storage"]
+        allowed[name] = parse_quantity(own)
+    for name, limit in allowed.items():
+        volumes = [one.get("emptyDir", {}) for one in templates[name]["spec"].get("volumes", [])]
+        scratch = sum(parse_quantity(one["sizeLimit"]) for one in volumes if "medium" not in one and one)
+        assert scratch < limit, name
+
+
 def test_the_queue_covers_every_resource_that_a_gpu_pod_requests(recipe, rendered):
     for folder in ("base", "overlays/kind", "overlays/eks"):
         [queue] = [one for one in rendered(folder) if one["kind"] == "ClusterQueue"]
