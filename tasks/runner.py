@@ -16,7 +16,7 @@ from tasks.artifact import Artifact
 from tasks.binding import Binding, bind, check_drift
 from tasks.commit import commit
 from tasks.engine import open_engine
-from tasks.errors import SluiceError
+from tasks.errors import SluiceError, StoppedError
 from tasks.place import filled
 from tasks.probe import probe
 from tasks.recipe import Recipe
@@ -100,7 +100,8 @@ def _tracked(
     try:
         artifact = _run(recipe, bound, output, on_dask)
     except BaseException as error:
-        _told(store, run, "FAILED", None, error)
+        stopped = isinstance(error, StoppedError | KeyboardInterrupt | SystemExit)
+        _told(store, run, "KILLED" if stopped else "FAILED", None, error)
         raise
     run.message.registered = output.model
     if _told(store, run, "FINISHED", artifact):

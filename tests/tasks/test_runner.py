@@ -12,11 +12,12 @@ from tasks.artifact import Address, Artifact
 from tasks.commit import commit
 from tasks.config import Config
 from tasks.crawl.crawldb import CRAWLDB
-from tasks.errors import DriftError, InputError, RecipeError, TransientError
+from tasks.errors import DriftError, InputError, RecipeError, StoppedError, TransientError
 from tasks.recipe import Recipe, find_recipe
 from tasks.runner import run_stage
 from tasks.stage import Output, Report
 from tasks.store import Store
+from tasks.tracking import TrackingContext
 
 
 @pytest.fixture
@@ -148,3 +149,20 @@ def no_captures(store: Store) -> None:
     with output.part("warc", conserved=False) as part, part.file(MANIFEST) as file:
         pq.write_table(MANIFEST_SCHEMA.empty_table(), file)
     commit(output, "publish", 1, Config(), (), Report())
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(StoppedError("asked to stop"), "KILLED"), (InputError("no input"), "FAILED")]
+)
+def test_a_run_that_was_asked_to_stop_is_told_as_killed_and_not_as_failed(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, status: str
+) -> None:
+    def run(*_: object) -> Report:
+        raise error
+
+    monkeypatch.setattr("tasks.crawl.generate.run", run)
+    nowhere = TrackingContext("http://127.0.0.1:9", recipe.name)
+    with pytest.raises(type(error)):
+        run_stage(recipe, "generate", tracking=nowhere)
+    [kept] = (tmp_path / "store" / ".outbox").iterdir()
+    assert json.loads(kept.read_bytes())["status"] == status
