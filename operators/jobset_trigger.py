@@ -32,7 +32,6 @@ class JobSetTrigger(StageTrigger):
         self.container = container
         self.ranks = Ranks(container)
         self.pods: dict[str, Object] = {}
-        self.reader: LogReader | None = None
         self._unsuspended: float | None = None
         self._restarts = 0
 

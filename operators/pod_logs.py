@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 
 import aiohttp
@@ -170,13 +170,14 @@ class LogReader:
             self.say(f"[log is out of reach, the pod is not touched: {cause}]")
 
     async def _keep(self) -> None:
-        if time.monotonic() - self._kept < KEEP_S:
-            return
+        if time.monotonic() - self._kept >= KEEP_S:
+            await self.note()
+
+    async def note(self) -> None:
+        """Notes on the pod how far its log was read; a failure to do so only makes a successor repeat lines."""
         self._kept = time.monotonic()
-        try:
+        with suppress(Refused, aiohttp.ClientError, OSError, ValueError):
             await self.api.annotate(PODS, self.namespace, self.pod, {READ_UNTIL: self.spool.until})
-        except (Refused, aiohttp.ClientError, OSError, ValueError):
-            return  # without the right to patch pods, a new triggerer reads the log from its beginning
 
     async def _pause(self, seconds: float) -> None:
         if self.ended.is_set():

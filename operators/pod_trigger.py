@@ -5,9 +5,10 @@ operator acts. It deletes in one case, `on_kill`: a person has ended the task. A
 triggers move to another one, must leave the pods alone; that is why `on_kill` asks for the task's state first.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -67,6 +68,7 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         self.name, self.namespace, self.conn_id = name, namespace, conn_id
         self.queue, self.queue_s, self.grace_s, self.deadline = queue, queue_s, grace_s, deadline
         self.restarts = restarts
+        self.reader: LogReader | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Returns what another triggerer needs to go on."""
@@ -115,6 +117,12 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         api = Api(self.conn_id, outage_s=20.0)
         await api.delete(self.kind, self.namespace, self.name, grace_s=self.stop_grace, propagation=self.propagation)
 
+    async def cleanup(self) -> None:
+        """Notes how far the log was read, for whoever goes on: a triggerer after a restart, another try."""
+        if self.reader is not None and self.reader.spool.until and not self.reader.ended.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.reader.note(), 5.0)
+
     @property
     def stop_grace(self) -> int | None:
         """Grace period of the deletion; None: that of the pods."""
@@ -146,7 +154,6 @@ class PodTrigger(StageTrigger):
     def __init__(self, *, container: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.container = container
-        self.reader: LogReader | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Returns what another triggerer needs to go on."""

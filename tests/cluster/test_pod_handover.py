@@ -1,0 +1,44 @@
+"""A triggerer that is restarted hands the log of its pods over: every line is in the task's log once."""
+
+import asyncio
+import re
+
+import pytest
+
+from tests.cluster.runs import Task, event_of
+
+COUNTS = "import time\nfor n in range(40): print('line', n, flush=True); time.sleep(0.1)"
+
+
+@pytest.fixture
+def counting(recipe):
+    """A task whose pod counts to 40 in four seconds."""
+    from operators.gpu_pod import GpuPodOperator
+
+    recipe()
+    return Task(
+        lambda: GpuPodOperator(task_id="train", recipe="test", stage="train", cmds=["python", "-u", "-c", COUNTS])
+    )
+
+
+def test_a_triggerer_that_is_told_to_end_leaves_its_successor_the_place_in_the_log(counting, cluster) -> None:
+    said: list[str] = []
+
+    async def interrupted(trigger) -> None:
+        trigger.say = said.append
+        running = asyncio.ensure_future(anext(trigger.run()))
+        while not any("line 9" in line for line in said):
+            await asyncio.sleep(0.05)
+        running.cancel()
+        await asyncio.wait({running})
+        await trigger.cleanup()
+
+    _, trigger = counting.process()
+    asyncio.run(interrupted(trigger))
+    successor = type(trigger)(**trigger.serialize()[1])
+    successor.say = said.append
+    assert event_of(successor)["failure"] is None
+    counted = [int(found[1]) for line in said if (found := re.search(r"line (\d+)$", line))]
+    assert counted == list(range(40))
+    assert any("log goes on after" in line for line in said)
+    assert len(cluster.history.lives()) == 1
