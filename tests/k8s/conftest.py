@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.airflow_home import airflow_db, recipes
+from tests.airflow_home import airflow_db, dag_bag, recipes
 from tests.k8s.render import render
 
-__all__ = ["airflow_db", "recipes"]
+__all__ = ["airflow_db", "dag_bag", "recipes"]
 
 K8S = Path(__file__).parents[2] / "k8s"
 FOLDERS = ("base", "overlays/kind", "overlays/eks")
