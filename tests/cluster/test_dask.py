@@ -24,14 +24,11 @@ from tasks.recipe import Recipe, find_recipe
 from tasks.runner import run_stage
 from tasks.stage import Output, Report
 from tasks.store import Store
-from tests.airflow_home import airflow_db, dag_bag, recipes
 from tests.cluster.bed import Bed, Object
 from tests.cluster.bed.dask import AUTOSCALERS, CLUSTERS, DaskAutoscalers, DaskClusters
 from tests.cluster.bed.resources import PODS, QUOTAS, SECRETS
 from tests.tasks.engine_work import Counted, noted
 from tests.tasks.extract.conftest import page, record
-
-__all__ = ["airflow_db", "dag_bag", "recipes"]
 
 MODELS = Path(os.environ.get("SLUICE_MODELS", CHECKOUT / ".sluice" / "models"))
 SECRET = "planted-secret-7f3a"

@@ -105,7 +105,8 @@ def test_an_api_that_fails_now_and_then_changes_nothing(run, cluster, code) -> N
             faults.reset(verb=verb, times=2)
         else:
             faults.answer(code, verb=verb, times=2, retry_after=1 if code == 429 else None)
-    ended = run("tokenizer")
+    # Long enough for a watch that was refused twice to be tried a third time.
+    ended = run("tokenizer", more=first(COUNT.format(20)))
     assert ended.state == "success", ended.said
     assert ended.task.try_number == 1
     assert len(cluster.history.lives()) == 1

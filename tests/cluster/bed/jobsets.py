@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import socket
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ class JobSets(Controller):
     def __init__(self, bed: Bed) -> None:
         super().__init__(bed)
         self._ports: dict[tuple[str, str], int] = {}
+        self._lock = threading.Lock()
         bed.overlays.append(self._meeting_point)
 
     def on_create(self, obj: Object) -> None:
@@ -184,9 +186,10 @@ class JobSets(Controller):
         if "PET_MASTER_ADDR" not in env or f"{_LABEL}/jobset-name" not in labels:
             return env
         attempt = (labels[f"{_LABEL}/jobset-uid"], labels["controller-uid"])
-        if attempt not in self._ports:
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                self._ports[attempt] = free.getsockname()[1]
+        with self._lock:  # pods of a gang start side by side
+            if attempt not in self._ports:
+                with socket.create_server(("127.0.0.1", 0)) as free:
+                    self._ports[attempt] = free.getsockname()[1]
         return {**env, "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(self._ports[attempt])}
 
 
