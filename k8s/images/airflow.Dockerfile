@@ -1,6 +1,6 @@
 # Airflow's services and task pods, and MLflow: k8s/helm/airflow.yaml, k8s/base/mlflow, k8s/pods/executor.yaml.
 #   docker build -f k8s/images/airflow.Dockerfile -t sluice/airflow:0.1.0 .
-# Stages without a place of their own run in task pods, the evaluation among them: so torch is here too, for the CPU.
+# Stages without a place of their own run in task pods. One of them (decide) imports torch: so it is here too, for the CPU.
 FROM python:3.11.14-slim-bookworm AS base
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 

@@ -146,7 +146,6 @@ def test_each_image_holds_what_it_is_for_and_no_more():
     assert {
         "apache-airflow",
         "apache-airflow-providers-cncf-kubernetes",
-        "torch",
         "mlflow",
         "psycopg2-binary",
         "boto3",
@@ -156,6 +155,48 @@ def test_each_image_holds_what_it_is_for_and_no_more():
     assert not {"torch"} & packages["worker"]
     # Client, scheduler and workers of Dask must be of one version: one lock, one list.
     assert {"dask", "distributed"} <= packages["airflow"] & packages["worker"]
+
+
+WITHOUT_TORCH = """
+import importlib, sys
+from importlib.abc import MetaPathFinder
+
+class Missing(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "torch":
+            raise ImportError("no torch in this image")
+
+sys.meta_path.insert(0, Missing())
+from tasks.catalogue import STAGES
+for stage in STAGES.values():
+    try:
+        importlib.import_module(stage.module)
+    except ImportError as error:
+        assert "no torch" in str(error), error
+        print(stage.name)
+"""
+
+GPU_PODS = """
+[place.train]
+where = "kubernetes"
+[place.kubernetes]
+image = "sluice/trainer:0.1.0"
+nodes = 2
+"""
+
+
+def test_every_stage_that_needs_torch_runs_where_torch_is(recipes, dag_bag):
+    recipes("placed", GPU_PODS)
+    in_pods = {
+        getattr(task, "stage", "") or task.partial_kwargs["stage"]
+        for dag in dag_bag().dags.values()
+        for task in dag.tasks
+        if task.task_type in ("GpuPodOperator", "JobSetOperator")
+    }
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=True, cwd=ROOT)
+    elsewhere = set(done.stdout.split()) - in_pods
+    assert in_pods == {"canary", "train", "evaluate"}
+    assert ("torch" in closure(wanted("airflow"))) == bool(elsewhere), elsewhere
 
 
 def test_the_wheel_is_made_of_tasks_and_operators(tmp_path):
