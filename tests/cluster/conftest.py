@@ -7,32 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.airflow_home import RECIPE, airflow_db, dag_bag, recipes
+from tests.airflow_home import airflow_db, dag_bag, recipes
 from tests.cluster.clusters import Cluster, Loopback, Real
 from tests.cluster.runs import DAG_FILE, Ended
 from tests.cluster.settings import Settings
-from tests.corpora import corpus, tokens_in
-from tests.tasks.train.gangs import store_with
+from tests.cluster.training import corpus_without_tokenizer, recipe_text
 
 __all__ = ["airflow_db", "dag_bag", "recipes"]
-
-WEIGHTS = {"code": 0.5, "my-books": 0.25, "web": 0.25}
-TRAIN = """
-[train]
-steps = {steps}
-batch_size = 4
-microbatch = 2
-checkpoint_every = 20
-milestones = 2
-[train.model]
-layers = 2
-dim = 32
-heads = 4
-kv_heads = 2
-[train.optim]
-lr = 1e-2
-warmup_steps = 2
-"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -69,11 +50,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def corpus_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with what training reads, made once."""
-    rows = [{**row, "text": row["text"][: 5 + index * 7 % 130]} for index, row in enumerate(corpus(360))]
-    made = tokens_in(tmp_path_factory.mktemp("tokens"), rows)
-    folder = store_with(made, tmp_path_factory.mktemp("corpus") / "store", WEIGHTS)
-    shutil.rmtree(folder / "test" / "tokenizer")  # the stage `tokenizer` is the tests' small piece of work
-    return folder
+    return corpus_without_tokenizer(tmp_path_factory.mktemp("corpus"))
 
 
 @pytest.fixture
@@ -90,8 +67,7 @@ def recipe(cluster: Cluster, store: Path, recipes: Callable[..., Path]) -> Calla
     """Writes the recipe `test`: `steps` of training, keywords for `[place.kubernetes]`."""
 
     def write(steps: int = 60, **place: Any) -> None:
-        text = RECIPE.format(name="test") + TRAIN.format(steps=steps)
-        recipes("test", text=f'{text}\n[place]\nstore = "{store}"\n{cluster.place(**place)}')
+        recipes("test", text=recipe_text(steps, store, cluster.place(**place)))
 
     return write
 

@@ -133,6 +133,8 @@ class DaskClusters(Controller):
             container["command"] += ["--host", "127.0.0.1"]
         container["env"] += [
             {"name": "DASK_WORKER_NAME", "value": pod},
+            # Dask sets its process' title, which would write over the mark by which the kubelet finds the process.
+            {"name": "SPT_NOENV", "value": "1"},
             {"name": "DASK_SCHEDULER_ADDRESS", "value": f"tcp://127.0.0.1:{comm}"},
         ]
 

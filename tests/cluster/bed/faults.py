@@ -1,6 +1,7 @@
 """Faults of the API that tests script: the next requests that match are answered wrongly, or their answer is lost."""
 
 import threading
+import time
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 
@@ -31,6 +32,7 @@ class Fault:
     retry_after: int | None = None
     late: bool = False
     message: str = ""
+    delay_s: float = 0.0
     hits: int = 0
 
 
@@ -59,6 +61,10 @@ class Faults:
         """The next `times` matching requests are carried out, but their answer is lost (a reset, or `code`)."""
         return self._add(Fault(verb, path, times, code, late=True))
 
+    def delay_reply(self, seconds: float, *, verb: str = "*", path: str = "*", times: int = 1) -> Fault:
+        """The next `times` matching requests are carried out at once and answered after `seconds`."""
+        return self._add(Fault(verb, path, times, None, late=True, delay_s=seconds))
+
     def cut_log(self, *, path: str = "*", times: int = 1) -> Fault:
         """The next `times` matching log streams break off in the middle of their second line."""
         rule = Fault("log", path, times, None)
@@ -83,6 +89,9 @@ class Faults:
         """
         rule = self._met(self.rules, verb, path, late)
         if rule is None:
+            return
+        if rule.delay_s:
+            time.sleep(rule.delay_s)
             return
         if rule.code is None:
             raise Reset

@@ -1,0 +1,53 @@
+"""A small corpus to train on, and how long it is trained on; for the tests of pods, here and with a whole Airflow."""
+
+import shutil
+from pathlib import Path
+
+from tests.corpora import corpus, tokens_in
+from tests.tasks.train.gangs import store_with
+
+WEIGHTS = {"code": 0.5, "my-books": 0.25, "web": 0.25}
+RECIPE = """
+name = "test"
+[crawl]
+seeds = ["http://site.localhost:18799/"]
+allow_loopback = true
+[tokenizer]
+vocab_size = 300
+[canary]
+seeds = [0, 1]
+[train]
+steps = {steps}
+batch_size = 4
+microbatch = 2
+checkpoint_every = 20
+milestones = 2
+[train.model]
+layers = 2
+dim = 32
+heads = 4
+kv_heads = 2
+[train.optim]
+lr = 1e-2
+warmup_steps = 2
+[place]
+store = "{store}"
+"""
+
+
+def recipe_text(steps: int, store: Path, place: str) -> str:
+    """The recipe `test`: so many steps of training in pods at `place` (`Cluster.place`)."""
+    return RECIPE.format(steps=steps, store=store) + place
+
+
+def corpus_in(folder: Path) -> Path:
+    """Makes, below `folder`, a store with what training and evaluation of the recipe `test` read; returns it."""
+    rows = [{**row, "text": row["text"][: 5 + index * 7 % 130]} for index, row in enumerate(corpus(360))]
+    return store_with(tokens_in(folder / "tokens", rows), folder / "store", WEIGHTS)
+
+
+def corpus_without_tokenizer(folder: Path) -> Path:
+    """The same without its tokenizer: the stage `tokenizer` is the tests' small piece of work."""
+    store = corpus_in(folder)
+    shutil.rmtree(store / "test" / "tokenizer")
+    return store
