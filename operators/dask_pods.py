@@ -162,6 +162,8 @@ def _pod(pods: DaskPods, container: Object, *, worker: bool = False) -> Object:
     """Returns a pod's spec: the place's template, our pod laid over it, our container over its first."""
     own: Object = {
         "automountServiceAccountToken": False,
+        # What a worker has in hand is made again elsewhere; only the farewell would be late.
+        "terminationGracePeriodSeconds": 10,
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
         "volumes": [{"name": "tmp", "emptyDir": {}}],
     }

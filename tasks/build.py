@@ -5,7 +5,10 @@ wheels different rows, so a cluster of other versions is refused and not tried.
 """
 
 import hashlib
+import sys
 from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tasks.errors import SluiceError
@@ -31,6 +34,21 @@ def code_digest() -> str:
         digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def build_here() -> dict[str, str | None]:
+    """Returns what this process runs: version of each package, and the digest of the code."""
+    return {**{package: _version(package) for package in PACKAGES}, CODE: code_digest()}
+
+
+@cache
+def require(build: frozenset[tuple[str, str | None]], name: str) -> None:
+    """Checks that this process runs `build` (the items of another's `build_here`); once per process and build.
+
+    Raises:
+        VersionError: it does not; `name` is how the message calls it.
+    """
+    check_same(dict(build), {name: build_here()}, "the Dask cluster")
 
 
 def check_same(here: Versions, there: Mapping[str, Versions], cluster: str) -> None:
@@ -59,5 +77,12 @@ def check_same(here: Versions, there: Mapping[str, Versions], cluster: str) -> N
         )
 
 
-def _short(package: str, version: str | None) -> str | None:
-    return ".".join(version.split(".")[:2]) if package == "python" and version else version
+def _version(package: str) -> str | None:
+    try:
+        return ".".join(map(str, sys.version_info)) if package == "python" else version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _short(package: str, told: str | None) -> str | None:
+    return ".".join(told.split(".")[:2]) if package == "python" and told else told

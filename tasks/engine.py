@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from tasks.build import CODE, PACKAGES, VersionError, check_same, code_digest
+from tasks.build import CODE, PACKAGES, VersionError, build_here, check_same, code_digest, require
 from tasks.errors import TransientError
 from tasks.workers import Watch
 
@@ -23,6 +23,7 @@ log = logging.getLogger("sluice.engine")
 
 _CONNECT_S = 30
 """How long a scheduler may take to answer: at first, and again after it was lost."""
+_GLANCE_S = 3
 _WORKERS_S = 50
 """How long the first worker may take to come, and how long a stage goes on with no worker at all."""
 _LOOK_S = 5.0
@@ -61,6 +62,7 @@ class DaskEngine(Engine):
     def __init__(self, client: Any, name: str) -> None:
         self._client = client
         self.name = name
+        self._build = frozenset(build_here().items())
         self._watch = Watch(name)
         self._watch.begin(client.scheduler_info()["workers"])
         self._looked = time.monotonic()
@@ -126,7 +128,7 @@ class DaskEngine(Engine):
         # `fn` may hold whole artifact records. Pickled once and kept as a task's result it reaches each worker once,
         # not with each item; as a task, and not as scattered data, it is made again when its worker dies.
         shared = self._client.submit(pickle.loads, pickle.dumps(fn), pure=False)
-        return list(self._client.map(_call, items, fn=shared, pure=False))
+        return list(self._client.map(_call, items, fn=shared, build=self._build, pure=False))
 
     def _result(self, future: Any) -> Any:
         from distributed import KilledWorker
@@ -164,7 +166,11 @@ class DaskEngine(Engine):
         )
 
 
-def _call(item: Any, fn: Callable[[Any], Any]) -> Any:
+def _call(item: Any, fn: Callable[[Any], Any], build: frozenset[tuple[str, str | None]]) -> Any:
+    from distributed import get_worker
+
+    # Here, too: a worker may have come after the cluster was checked, and its bytes would be committed.
+    require(build, f"worker {get_worker().name}")
     return fn(item)
 
 
@@ -190,12 +196,12 @@ def open_engine(address: str = "", workers: int = 0) -> Iterator[Engine]:
 
 def dashboard_of(address: str) -> str:
     """Returns the address of a scheduler's status page, or "" where it has none; raises TransientError as above."""
-    with _connected(address) as client:
+    with _connected(address, timeout=_GLANCE_S) as client:
         return str(client.dashboard_link or "") if client.scheduler_info()["services"].get("dashboard") else ""
 
 
 def _cluster(address: str) -> Iterator[Engine]:
-    with _connected(address) as client:
+    with _connected(address, _CONNECT_S) as client:
         try:
             client.wait_for_workers(1, timeout=_WORKERS_S)
         except TimeoutError:
@@ -210,11 +216,11 @@ def _cluster(address: str) -> Iterator[Engine]:
 
 
 @contextlib.contextmanager
-def _connected(address: str) -> Iterator[Any]:
+def _connected(address: str, timeout: float) -> Iterator[Any]:
     from dask.distributed import Client
 
     try:
-        client = Client(address, timeout=_CONNECT_S)
+        client = Client(address, timeout=timeout)
     except (OSError, TimeoutError, ValueError) as error:
         raise TransientError(
             f"no Dask scheduler answers at {address} ({error})",

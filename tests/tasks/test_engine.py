@@ -211,14 +211,30 @@ def test_a_worker_of_another_pyarrow_is_refused_with_both_versions(dask: Dask, t
 
 
 def test_a_worker_of_another_build_of_the_same_version_is_refused(dask: Dask, tmp_path: Path) -> None:
-    copy = tmp_path / "other"
-    shutil.copytree(ROOT / "tasks", copy / "tasks", ignore=shutil.ignore_patterns("__pycache__"))
-    with (copy / "tasks" / "text.py").open("a") as file:
-        file.write("\n# another day\n")
     dask.scheduler()
-    dask.worker(before=str(copy))
+    dask.worker(before=other_build(tmp_path))
     with pytest.raises(VersionError, match="sluice code"), open_engine(dask.address):
         pytest.fail("it opened")
+
+
+def test_a_worker_of_another_build_that_comes_later_is_refused_before_it_writes(dask: Dask, tmp_path: Path) -> None:
+    dask.scheduler()
+    first = dask.worker()
+    with open_engine(dask.address) as engine:
+        dask.worker("--name", "late", before=other_build(tmp_path))
+        until(lambda: engine.workers == 2)
+        first.kill()
+        with pytest.raises(VersionError, match="worker late has sluice code"):
+            list(engine.map(Counted(tmp_path), range(4)))
+    assert noted(tmp_path / "called") == []
+
+
+def other_build(folder: Path) -> str:
+    """Returns a folder with the same package after a change."""
+    shutil.copytree(ROOT / "tasks", folder / "other" / "tasks", ignore=shutil.ignore_patterns("__pycache__"))
+    with (folder / "other" / "tasks" / "text.py").open("a") as file:
+        file.write("\n# another day\n")
+    return str(folder / "other")
 
 
 def test_only_the_first_two_numbers_of_python_count() -> None:
