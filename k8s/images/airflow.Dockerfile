@@ -1,6 +1,6 @@
 # Airflow's services and task pods, and MLflow: k8s/helm/airflow.yaml, k8s/base/mlflow, k8s/pods/executor.yaml.
 #   docker build -f k8s/images/airflow.Dockerfile -t sluice/airflow:0.1.0 .
-# Stages without a place of their own run in task pods. One of them (decide) imports torch: so it is here too, for the CPU.
+# Stages without a place of their own run in task pods; none of them needs torch, which is in the trainer's image.
 FROM python:3.11.14-slim-bookworm AS base
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 
@@ -8,16 +8,12 @@ ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PIP_DI
 FROM base AS wanted
 WORKDIR /build
 COPY pyproject.toml k8s/images/wanted.py ./
-RUN python wanted.py airflow train > wanted.txt
+RUN python wanted.py airflow > wanted.txt
 
 FROM base AS packages
 WORKDIR /build
 RUN python -m venv /opt/venv
 COPY requirements.txt ./
-# First and alone: PyPI's torch brings 2.5 GB of CUDA, which a pod without GPU does not need.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --constraint requirements.txt --extra-index-url "$TORCH_INDEX" "torch==$(sed -n 's/^torch==//p' requirements.txt)+cpu"
 COPY --from=wanted /build/wanted.txt ./
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --constraint requirements.txt --requirement wanted.txt

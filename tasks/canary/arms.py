@@ -26,6 +26,9 @@ from tasks.tokens.plan import Plan
 
 VERSION = 1
 ARMS = "arms.json"
+RESULT = "result.json"
+"""What the run of each arm writes, and the decision reads."""
+
 CURRENT = "current"
 SAMPLED = "sampled"
 _TRIES = 10_000

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.canary import response, verdict
-from tasks.canary.arms import ARMS
+from tasks.canary.arms import ARMS, RESULT
 from tasks.canary.config import CanaryConfig
 from tasks.canary.report import figure, markdown
-from tasks.canary.run import RESULT
 from tasks.engine import Engine
 from tasks.errors import InputError
 from tasks.stage import Inputs, Output, Report

@@ -14,7 +14,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tasks.canary.arms import ARMS, parse_member, targets
+from tasks.canary.arms import ARMS, RESULT, parse_member, targets
 from tasks.canary.config import CanaryConfig
 from tasks.engine import Engine
 from tasks.errors import InputError
@@ -31,7 +31,6 @@ from tasks.train.recovery import Recovery
 from tasks.train.stage import make_spec
 
 VERSION = 1
-RESULT = "result.json"
 _CURVE_POINTS = 50
 
 

@@ -205,7 +205,7 @@ def test_the_shipped_cluster_recipe_takes_images_from_the_environment(monkeypatc
     from operators.pod_spec import place_of
     from tasks.recipe import Recipe
 
-    cluster = Recipe.load(Path(__file__).parents[2] / "dags" / "recipes" / "remote" / "cluster.toml")
+    cluster = Recipe.load(Path(__file__).parents[2] / "dags" / "recipes" / "cluster" / "cluster.toml")
     assert place_of(cluster).image == "sluice/trainer:0.1.0"
     for stage, priority in (("canary", "canary"), ("train", "pretrain"), ("evaluate", None)):
         assert stage_pod(cluster, stage).metadata.labels.get("kueue.x-k8s.io/priority-class") == priority
