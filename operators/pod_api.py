@@ -80,6 +80,11 @@ class Refused(ApiException):
         self.retry_after = float(retry_after) if status == 429 and retry_after.isdigit() else None
         super().__init__(status=status, reason=self.message)
 
+    @property
+    def unknown_kind(self) -> bool:
+        """Whether the server does not know the kind (no such custom resource), rather than the object."""
+        return self.status == 404 and '"' not in self.message
+
     def __str__(self) -> str:
         return f"{self.status} {self.message}"
 
@@ -219,7 +224,7 @@ class Api:
     async def _open(self) -> AsyncKubernetesHook:
         if self._hook is None:
             extras = dict(await self._looked_up() if self.extras is None else self.extras)
-            if not any(extras.get(name) for name in ("in_cluster", "kube_config", "kube_config_path")):
+            if not any(told for name, told in extras.items() if name.endswith(("in_cluster", "kube_config", "_path"))):
                 # As the provider's synchronous hook does, and its asynchronous one does not.
                 extras["in_cluster"] = _TOKEN.exists()
             self._hook = AsyncKubernetesHook(conn_id=self.conn_id, connection_extras=extras)

@@ -18,6 +18,9 @@ Object = dict[str, Any]
 START_S = 1800.0
 """How long a pod that has its node may take to start: pulling a large image."""
 
+_OLDER = {"/apis/kueue.x-k8s.io/v1beta2": "/apis/kueue.x-k8s.io/v1beta1"}
+"""Earlier version of an API, for clusters that do not serve the newer one yet."""
+
 LOOK_S = 10.0
 """Pause between two looks at the reasons of a wait."""
 
@@ -40,6 +43,7 @@ class Patience:
         self._looked = float("-inf")
         self._refused: set[Kind] = set()
         self._nodes: list[Object] | None = None
+        self._older = False
 
     async def pod(self, pod: Object) -> PodFailure | None:
         """Returns why waiting for a Pending pod is over, or None while it goes on."""
@@ -123,26 +127,43 @@ class Patience:
         return PodFailure("config", f"{what} got no place in {waited:.0f} s ({self._said})", False, remedy)
 
     async def _no_queue(self) -> PodFailure | None:
+        if not self.queue or LOCAL_QUEUES in self._refused:
+            return None
         try:
-            if self.queue and LOCAL_QUEUES not in self._refused:
-                await self.api.get(LOCAL_QUEUES, self.namespace, self.queue)
+            await self.api.get(self._served(LOCAL_QUEUES), self.namespace, self.queue)
         except Refused as error:
+            if error.unknown_kind and not self._older:
+                self._older = True
+                return await self._no_queue()
             if error.status == 404:
-                remedy = "make the LocalQueue (k8s/ has one), or correct [place.kubernetes] queue"
-                reason = f'there is no Kueue LocalQueue "{self.queue}" in namespace {self.namespace}'
-                return PodFailure("config", reason, True, remedy)
+                return _queue_missing(self.queue, self.namespace, error)
             self._refused.add(LOCAL_QUEUES)
         return None
+
+    def _served(self, kind: Kind) -> Kind:
+        """Returns the kind in the version that the cluster serves."""
+        return Kind(_OLDER[kind.base], kind.plural) if self._older and kind.base in _OLDER else kind
 
     async def _list(self, kind: Kind, *, namespace: str | None = None, fields: str = "") -> list[Object]:
         if kind in self._refused:
             return []
         try:
-            listed = await self.api.list(kind, self.namespace if namespace is None else namespace, fields=fields)
+            listed = await self.api.list(
+                self._served(kind), self.namespace if namespace is None else namespace, fields=fields
+            )
         except Refused:
             self._refused.add(kind)  # no right, or no such kind: the reason stays unknown, the wait goes on
             return []
         return list(listed.get("items") or [])
+
+
+def _queue_missing(queue: str, namespace: str, error: Refused) -> PodFailure:
+    if error.unknown_kind:
+        remedy = "install Kueue (k8s/ says which version), or empty [place.kubernetes] queue"
+        return PodFailure("config", f'the place names the queue "{queue}", and the cluster has no Kueue', True, remedy)
+    remedy = "make the LocalQueue (k8s/ has one), or correct [place.kubernetes] queue"
+    reason = f'there is no Kueue LocalQueue "{queue}" in namespace {namespace}'
+    return PodFailure("config", reason, True, remedy)
 
 
 def epoch(stamp: str) -> float:

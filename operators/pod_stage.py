@@ -110,8 +110,8 @@ def ends_badly(failure: PodFailure) -> NoReturn:
         AirflowException: a retry resumes from the newest checkpoint.
     """
     if failure.permanent:
-        raise AirflowFailException(str(failure))
-    raise AirflowException(str(failure))
+        raise AirflowFailException(str(failure)) from None
+    raise AirflowException(str(failure)) from None
 
 
 def removed(claim: Claim, api: Api, name: str) -> None:
