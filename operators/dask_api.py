@@ -219,7 +219,7 @@ class _Start:
             if not given:
                 return None
             host = given[0].get("hostname") or given[0]["ip"]
-        status_page = f"http://{host}:{ports[STATUS]}/status"
+        status_page = f"http://{host}:{ports[STATUS]}"
         return Cluster(self.name, self.namespace, f"tcp://{host}:{ports[COMM]}", status_page)
 
     def _judge(self, reason: str, hopeless: PodFailure | None) -> None:

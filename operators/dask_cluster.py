@@ -8,6 +8,7 @@ the cluster once it has been idle for `idle_s`, and a stage that still needs it 
 
 import logging
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, chain
@@ -15,6 +16,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink, chain
 from operators.dask_pods import autoscaler_manifest, cluster_manifest, name_of, place_of
 from operators.links import DaskLink
 from operators.runs import fails_at_once
+from tasks.engine import status_path
 from tasks.place import DaskPods, filled
 from tasks.recipe import Recipe, find_recipe
 
@@ -129,4 +131,5 @@ def dashboard(recipe: Recipe, cluster: dict[str, str]) -> str:
     told = filled(recipe.place.dask.dashboard)
     for word in ("name", "namespace"):
         told = told.replace(f"{{{word}}}", cluster[word])
-    return told or cluster["status_page"]
+    # Scheduler and Airflow have the same wheel with the same libraries.
+    return told or cluster["status_page"] + status_path(find_spec("bokeh") is not None)

@@ -195,9 +195,15 @@ def open_engine(address: str = "", workers: int = 0) -> Iterator[Engine]:
 
 
 def dashboard_of(address: str) -> str:
-    """Returns the address of a scheduler's status page, or "" where it has none; raises TransientError as above."""
+    """Returns the address of a scheduler's status page; raises TransientError where no scheduler answers."""
     with _connected(address, timeout=_GLANCE_S) as client:
-        return str(client.dashboard_link or "") if client.scheduler_info()["services"].get("dashboard") else ""
+        drawn = client.get_versions(packages=["bokeh"])["scheduler"]["packages"]["bokeh"]
+        return str(client.dashboard_link).removesuffix("/status") + status_path(bool(drawn))
+
+
+def status_path(drawn: bool) -> str:
+    """Returns the path of the page that shows most: without bokeh the plots are missing, but the table is there."""
+    return "/status" if drawn else "/info/main/workers.html"
 
 
 def _cluster(address: str) -> Iterator[Engine]:

@@ -153,6 +153,12 @@ def variables_of(ports: Ports) -> dict[str, int]:
     return {f"SLUICE_{name.upper()}_PORT": getattr(ports, name) for name in ("airflow", "mlflow", "dask", "site")}
 
 
+def test_a_stage_on_dask_has_a_button_to_the_status_page(remote, made) -> None:
+    leg = next(leg for leg in made if leg.dag_id == "smoke.corpus")
+    links = remote.airflow.call("GET", f"/dags/{leg.dag_id}/dagRuns/{leg.run_id}/taskInstances/dedup/links")
+    assert links["extra_links"]["Dask"].startswith(f"http://127.0.0.1:{remote.home.ports.dask + 1}/")
+
+
 def test_no_password_is_in_a_log_a_command_line_or_a_file_for_others(remote, made) -> None:
     hidden = [word.encode() for word in (PASSWORD, SECRET)]
     for path in Path(remote.home.root).rglob("*"):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 
 from tasks import engine as engine_module
 from tasks.build import VersionError, check_same
-from tasks.engine import open_engine
+from tasks.engine import dashboard_of, open_engine
 from tasks.errors import TransientError
 from tests.tasks.engine_work import Counted, die, fill, noted
 
@@ -34,13 +35,14 @@ class Dask:
         self.started: list[subprocess.Popen[bytes]] = []
 
     def scheduler(self) -> subprocess.Popen[bytes]:
-        return self._start("scheduler", "--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard")
+        page = ("--dashboard-address", "127.0.0.1:0")
+        return self._start("scheduler", "--host", "127.0.0.1", "--port", str(self.port), *page)
 
     def worker(self, *options: str, before: str = "", **environment: str) -> subprocess.Popen[bytes]:
         """Starts a worker process; `before` is a folder that its Python looks into first."""
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [before, str(ROOT)]))
-        options = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", "127.0.0.1", *options)
-        place = ("--local-directory", str(self.folder / "spill"))
+        options = ("--nthreads", "1", "--no-nanny", "--host", "127.0.0.1", *options)
+        place = ("--local-directory", str(self.folder / "spill"), "--dashboard-address", "127.0.0.1:0")
         return self._start("worker", self.address, *options, *place, **environment)
 
     def end(self) -> None:
@@ -255,6 +257,15 @@ def test_the_log_shows_memory_limits_and_a_worker_that_pauses(
     assert "1 worker, 1 thread, 400 MiB of memory (400 MiB each)" in caplog.text
     assert "worker small has paused" in caplog.text
     assert "1 pauses for memory" in caplog.text
+
+
+def test_the_status_page_is_one_that_is_there(dask: Dask) -> None:
+    dask.scheduler()
+    page = dashboard_of(dask.address)
+    with urllib.request.urlopen(page) as answer:
+        shown = answer.read().decode()
+    assert page.startswith("http://127.0.0.1:")
+    assert "needs bokeh" not in shown
 
 
 def listening(port: int) -> bool:
