@@ -4,7 +4,7 @@
 |---|---|
 | reads | the asset `warc`, and the files that `[extract]` names |
 | makes | `extracted`, `attributes`, `duplicates`, and the asset `documents` (kept and rejected, with reasons) |
-| costs | CPU: all parts run on Dask where the recipe's place names a cluster |
+| costs | CPU: all parts run on Dask where the recipe's place names a cluster, or makes one for the run |
 | next | `tokens` starts by itself |
 
 Documents are never changed or dropped before `consolidate`: `annotate` and `dedup` write columns beside them, so a new
