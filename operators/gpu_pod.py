@@ -33,7 +33,7 @@ from operators.pod_api import PODS, Api
 from operators.pod_failure import has_ended, has_succeeded, terminated
 from operators.pod_owner import Claim, Owner
 from operators.pod_spec import CONTAINER, manifest, place_of, stage_labels, stage_pod
-from operators.pod_stage import Object, command_of, ended, removed, taken
+from operators.pod_stage import START_OUTAGE_S, Object, command_of, ended, removed, taken
 from operators.pod_trigger import PodTrigger
 from operators.runs import fails_at_once
 from tasks.recipe import find_recipe
@@ -171,4 +171,4 @@ class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
 
     @cached_property
     def _api(self) -> Api:
-        return Api(self.kubernetes_conn_id, extras=self.hook.conn_extras)
+        return Api(self.kubernetes_conn_id, START_OUTAGE_S, self.hook.conn_extras)

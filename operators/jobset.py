@@ -24,7 +24,7 @@ from operators.links import ArtifactLink, MlflowLink
 from operators.pod_api import JOBSETS, Api
 from operators.pod_owner import Claim, Owner
 from operators.pod_spec import CONTAINER, place_of, stage_pod
-from operators.pod_stage import Object, command_of, ended, removed, taken
+from operators.pod_stage import START_OUTAGE_S, Object, command_of, ended, removed, taken
 from operators.runs import fails_at_once
 from tasks.recipe import find_recipe
 
@@ -122,4 +122,4 @@ class JobSetOperator(BaseOperator):  # type: ignore[misc]
     @cached_property
     def _api(self) -> Api:
         conn_id = place_of(find_recipe(self.recipe)).conn_id
-        return Api(conn_id, extras=KubernetesHook(conn_id=conn_id).conn_extras)
+        return Api(conn_id, START_OUTAGE_S, KubernetesHook(conn_id=conn_id).conn_extras)

@@ -201,7 +201,8 @@ def _ended(pod: Object, ended: Object, lines: tuple[str, ...], code: int | None)
     if code is None:
         reason = f"pod {name} failed before its container ran ({_status(pod).get('reason') or 'no reason given'})"
         return PodFailure("killed", reason + _sentence(_status(pod).get("message")))
-    return PodFailure("exit", f"pod {name} ended with exit code {code}", exit_code=code, last_lines=lines)
+    said = f": {lines[-1]}" if lines else ""
+    return PodFailure("exit", f"pod {name} ended with exit code {code}{said}", exit_code=code, last_lines=lines)
 
 
 def _preempted(pod: Object, reason: str, by: str) -> bool:

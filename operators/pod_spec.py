@@ -9,6 +9,7 @@ brings workload identity. The template file is the place for what a recipe has n
 affinity, host network. The first container of the template is the stage's.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -144,20 +145,30 @@ def _tolerations(place: KubernetesPlace) -> list[k8s.V1Toleration]:
 
 
 def _template(recipe: Recipe, place: KubernetesPlace) -> k8s.V1Pod:
-    path = Path(place.template)
+    path = _found(place.template)
     try:
-        pod = PodGenerator.deserialize_model_file(str(path)) if path.is_file() else None
+        pod = PodGenerator.deserialize_model_file(str(path)) if path else None
     except Exception as error:
         raise _bad_template(recipe, place, " ".join(str(error).split())) from None
     if pod is None:
         raise RecipeError(
-            f"{recipe.name}: [place.kubernetes] template {place.template} is not there (looked in {Path.cwd()})",
-            "give its path from the Airflow home, and have the file on workers and dag-processor alike",
+            f"{recipe.name}: [place.kubernetes] template {place.template} is not there",
+            f"give its path from one of {', '.join(map(str, _folders()))}, and have the file on every worker",
         )
     if pod.spec is None or not pod.spec.containers:
         raise _bad_template(recipe, place, "it has no spec.containers")
     pod.metadata = pod.metadata or k8s.V1ObjectMeta()
     return pod
+
+
+def _found(template: str) -> Path | None:
+    """Returns the file of a template; a relative path is looked for where people expect it to begin."""
+    return next((folder / template for folder in _folders() if (folder / template).is_file()), None)
+
+
+def _folders() -> list[Path]:
+    home = [Path(os.environ["AIRFLOW_HOME"])] if "AIRFLOW_HOME" in os.environ else []
+    return list(dict.fromkeys([Path.cwd(), *home, Path(__file__).parents[1]]))
 
 
 def _bad_template(recipe: Recipe, place: KubernetesPlace, cause: str) -> RecipeError:

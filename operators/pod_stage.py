@@ -30,6 +30,10 @@ TAKEN_AWAY = ("evicted", "preempted", "node_lost")
 """Failures that are not the pod's own: normal on spot nodes, and no reason to use up the task's retries."""
 
 
+START_OUTAGE_S = 300.0
+"""How long a worker waits for an API server that is away before it leaves the start of its pod to a retry."""
+
+
 def command_of(recipe: Recipe, stage: str, member: str, context: Any) -> list[str]:
     """Returns the arguments of `python`: what a person would type in a shell."""
     run = run_of(recipe, context)

@@ -84,6 +84,7 @@ def test_another_exit_code_is_retried_and_shows_the_last_lines():
     found = failure(ended(1))
     assert (found.kind, found.permanent, found.exit_code) == ("exit", False, 1)
     assert found.last_lines[0] == "step 40"
+    assert found.reason.startswith("pod pods-train-1 ended with exit code 1: sluice: stage train needs")
 
 
 def test_out_of_memory_names_the_limit_and_what_to_do():

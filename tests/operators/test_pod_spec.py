@@ -193,6 +193,14 @@ def test_a_template_that_is_no_pod_is_told(tmp_path: Path, text: str):
         pod_of(template=str(path))
 
 
+def test_a_template_is_found_from_the_airflow_home_wherever_the_worker_stands(tmp_path: Path, monkeypatch):
+    (tmp_path / "home" / "pods").mkdir(parents=True)
+    (tmp_path / "home" / "pods" / "trainer.yaml").write_text(TEMPLATE)
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    assert pod_of(template="pods/trainer.yaml")["spec"]["hostNetwork"] is True
+
+
 def test_a_recipe_without_a_cluster_has_no_pods():
     bare = recipe_at().model_copy(update={"place": Place()})
     with pytest.raises(RecipeError, match=r"no \[place.kubernetes\]"):

@@ -1,0 +1,29 @@
+"""Kueue that is older than expected, or not there: the wait in a queue says so."""
+
+from tests.cluster.bed.kueue import LOCAL_QUEUES
+from tests.cluster.bed.resources import Resource
+
+GANG = {"operator": "JobSetOperator", "nodes": 2}
+
+
+def without_kueue(cluster):
+    bed = cluster.only_here("a cluster without Kueue's custom resources")
+    bed.kinds = [one for one in bed.kinds if one.group != "kueue.x-k8s.io"]
+    return bed
+
+
+def test_a_queue_in_a_cluster_without_kueue_is_told_with_a_remedy(run, cluster) -> None:
+    without_kueue(cluster)
+    ended = run("tokenizer", queue="gpus", **GANG)
+    assert ended.state == "failed"
+    assert ended.task.try_number == 1
+    assert "the cluster has no Kueue" in ended.said
+    assert "Install Kueue" in ended.said
+
+
+def test_a_kueue_that_only_serves_the_older_api_is_asked_in_its_words(run, cluster) -> None:
+    bed = without_kueue(cluster)
+    bed.define(Resource(LOCAL_QUEUES.group, "v1beta1", LOCAL_QUEUES.plural, LOCAL_QUEUES.kind))
+    ended = run("tokenizer", queue="gpus", **GANG)
+    assert ended.state == "failed"
+    assert 'there is no Kueue LocalQueue "gpus"' in ended.said
