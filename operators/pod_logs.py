@@ -132,6 +132,12 @@ class LogReader:
                 self.say("[the rest of the pod's log is out of reach]")
             self.cancel()
 
+    async def finish(self, patience_s: float) -> None:
+        """Reads the last words of a container that was told to end, after this reader was cancelled."""
+        self.ended.set()
+        with suppress(TimeoutError, Refused, aiohttp.ClientError, OSError, ValueError):
+            await asyncio.wait_for(self._read(), patience_s)
+
     def start(self) -> "LogReader":
         """Begins to read in the background."""
         self._task = asyncio.create_task(self.run())

@@ -33,6 +33,9 @@ LOST_S = 30.0
 DRAIN_S = 20.0
 """How long to read on in the log of a pod that has ended."""
 
+LAST_WORDS_S = 20.0
+"""How long to read on in the log of a pod that is stopped; Airflow grants `on_kill` 30 s."""
+
 _ENDED_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
@@ -116,6 +119,8 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         self.say(f"stopping {self.name}, which has {self.grace_s} s to save")
         api = Api(self.conn_id, outage_s=20.0)
         await api.delete(self.kind, self.namespace, self.name, grace_s=self.stop_grace, propagation=self.propagation)
+        if self.reader is not None:
+            await self.reader.finish(LAST_WORDS_S)
 
     async def cleanup(self) -> None:
         """Notes how far the log was read, for whoever goes on: a triggerer after a restart, another try."""

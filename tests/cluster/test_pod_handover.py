@@ -42,3 +42,39 @@ def test_a_triggerer_that_is_told_to_end_leaves_its_successor_the_place_in_the_l
     assert counted == list(range(40))
     assert any("log goes on after" in line for line in said)
     assert len(cluster.history.lives()) == 1
+
+
+SAVES = """
+import signal, sys, time
+def save(*_): time.sleep(1); print('saved at step 7', flush=True); sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+print('ready', flush=True)
+time.sleep(60)
+"""
+
+
+def test_what_a_stopped_trainer_says_last_is_still_in_the_tasks_log(recipe, cluster) -> None:
+    from operators.gpu_pod import GpuPodOperator
+
+    recipe()
+    task = Task(lambda: GpuPodOperator(task_id="train", recipe="test", stage="train", cmds=["python", "-c", SAVES]))
+    _, trigger = task.process()
+    said: list[str] = []
+    trigger.say = said.append
+
+    async def failed() -> str:
+        return "failed"
+
+    async def marked_failed() -> None:
+        running = asyncio.ensure_future(anext(trigger.run()))
+        while "ready" not in said:
+            await asyncio.sleep(0.05)
+        running.cancel()
+        await asyncio.wait({running})
+        await trigger.on_kill()
+
+    trigger._task_state = failed
+    asyncio.run(marked_failed())
+    assert said[-1] == "saved at step 7"
+    assert said.count("ready") == 1
+    cluster.until(lambda: not cluster.pods(), 20)
