@@ -5,6 +5,7 @@ The real Airflow of the stack, with the cluster of the tests on loopback behind 
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -59,7 +60,7 @@ def undisturbed(stack, cluster) -> str:
 @pytest.fixture
 def version(request, cluster) -> Iterator[str]:
     """A version of the test's own; afterwards no pod of it is left."""
-    yield request.node.name.replace("_", "-")[:60]
+    yield re.sub(r"[^a-z]+", "-", request.node.name.lower()).strip("-")
     cluster.faults.clear()
     for pod in cluster.pods():
         cluster.kill_pod(pod.metadata.name)

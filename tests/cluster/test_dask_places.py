@@ -1,0 +1,84 @@
+"""Places in which no Dask cluster can be made: each ends soon with cause and remedy, and leaves nothing behind."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tasks.errors import RecipeError, TransientError
+from tasks.recipe import find_recipe
+from tests.cluster.bed import Bed
+from tests.cluster.bed.dask import CLUSTERS, DaskClusters
+from tests.cluster.bed.resources import QUOTAS, SECRETS
+from tests.cluster.dask_clusters import bed, dask, make, place, states
+
+__all__ = ["bed", "dask"]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits of seconds instead of half minutes."""
+    from operators import dask_api
+
+    for name, seconds in (("SURE_S", 1.0), ("OPERATOR_S", 1.0), ("OUTAGE_S", 2.0), ("LOOK_S", 0.2), ("START_S", 20.0)):
+        monkeypatch.setattr(dask_api, name, seconds)
+
+
+def told(recipes: Any, error: type[Exception], words: str, more: str = "", **bounds: int) -> None:
+    recipes("bad", place(**{"low": 1, "high": 1, **bounds}) + more)
+    with pytest.raises(error, match=words):
+        make(find_recipe("bad"))
+
+
+def test_a_kubernetes_without_dask_operator_is_told_with_how_to_install_it(bed: Bed, quick: None, recipes) -> None:
+    told(recipes, RecipeError, r"knows no DaskCluster.*helm install")
+
+
+def test_an_operator_that_does_nothing_is_told(bed: Bed, quick: None, recipes) -> None:
+    bed.define(CLUSTERS)
+    told(recipes, TransientError, r"no Dask operator has taken up.*[Ss]tart the operator")
+
+
+def test_missing_rights_are_told_with_user_and_resource(
+    bed: Bed, dask: DaskClusters, quick: None, recipes, monkeypatch
+) -> None:
+    bed.tokens["no-rights"] = "system:serviceaccount:training:airflow"
+    extra = {"kube_config_path": str(bed.kube_config(token="no-rights"))}
+    monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", json.dumps({"conn_type": "kubernetes", "extra": extra}))
+    told(recipes, RecipeError, r"may not make Dask clusters in training.*airflow.*daskclusters.*role of k8s/")
+
+
+def test_an_image_that_is_not_there_is_told_by_name(bed: Bed, dask: DaskClusters, quick: None, recipes) -> None:
+    bed.missing_images.add("sluice/worker:test")
+    told(recipes, RecipeError, r"sluice/worker:test cannot be had.*\[place\.dask\.kubernetes\] image")
+
+
+def test_a_missing_secret_is_told_by_name(bed: Bed, dask: DaskClusters, quick: None, recipes) -> None:
+    bed.store.delete(SECRETS, "training", "store")
+    told(recipes, RecipeError, r'secret "store" not found')
+
+
+def test_an_exhausted_quota_is_told(bed: Bed, dask: DaskClusters, quick: None, recipes) -> None:
+    quota = {"metadata": {"name": "team", "namespace": "training"}, "spec": {"hard": {"pods": "1"}}}
+    bed.store.create(QUOTAS, quota)
+    told(recipes, RecipeError, r"exceeded quota: team")
+
+
+def test_a_namespace_that_is_not_there_is_told(bed: Bed, dask: DaskClusters, quick: None, recipes) -> None:
+    recipes("bad", place().replace('"training"', '"nowhere"'))
+    with pytest.raises(RecipeError, match=r'namespaces "nowhere" not found.*namespace'):
+        make(find_recipe("bad"))
+
+
+def test_an_api_that_is_away_can_be_tried_again(bed: Bed, dask: DaskClusters, quick: None, recipes) -> None:
+    bed.faults.answer(503, times=100)
+    told(recipes, TransientError, r"did not answer.*kubernetes_default")
+
+
+def test_a_setup_that_fails_leaves_no_cluster(bed: Bed, dask: DaskClusters, quick: None, recipes, dag_bag) -> None:
+    bed.missing_images.add("sluice/worker:test")
+    recipes("leak", place())
+    run = dag_bag().dags["leak.corpus"].test()
+    assert states(run)["dask_up"] == "failed"
+    assert len(dask.made) == 1
+    assert bed.store.select(CLUSTERS) == []
