@@ -109,7 +109,6 @@ class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
         self.full_pod_spec = stage_pod(recipe, self.stage)
         if context is not None:
             self.arguments: list[str] = command_of(recipe, self.stage, self.member, context)
-        if context is not None:
             self.name = Owner.of(context).name(f"{recipe.name}-{self.stage}", 1)
         return super().build_pod_request_obj(context, dry_run=dry_run)
 

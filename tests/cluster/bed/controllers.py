@@ -52,6 +52,15 @@ class Controller:
         with suppress(ApiError):
             self.store.change(self.resource, meta.get("namespace", ""), meta["name"], edit)
 
+    def current(self, obj: Object) -> Object | None:
+        """Returns an object of this kind as it is now, or None if it is gone.
+
+        A change tells of a moment that may be over. To act on it would undo what came after.
+        """
+        meta = obj["metadata"]
+        found = self.store.find(self.resource, meta.get("namespace", ""), meta["name"])
+        return found if found and found["metadata"]["uid"] == meta["uid"] else None
+
     def told(self, change: Change) -> None:
         """Passes one change on."""
         if change.resource != self.resource:

@@ -48,8 +48,9 @@ class Jobs(Controller):
         if job and job["metadata"]["uid"] == reference["uid"]:
             self._settle(job)
 
-    def _settle(self, job: Object) -> None:
-        if "deletionTimestamp" in job["metadata"] or finished(job):
+    def _settle(self, told: Object) -> None:
+        job = self.current(told)
+        if job is None or "deletionTimestamp" in job["metadata"] or finished(job):
             return
         spec, ended = job["spec"], self._ended.get(job["metadata"]["uid"], {})
         mine = f"controller-uid={job['metadata']['uid']}"
@@ -134,12 +135,7 @@ class Jobs(Controller):
         except ApiError as error:
             about = {"kind": "Job", "namespace": meta["namespace"], "name": meta["name"], "uid": meta["uid"]}
             self.bed.event(about, "FailedCreate", f"Error creating: {error}", "Warning", "job-controller")
-            self.bed.later(1.0, lambda: self._again(job))
-
-    def _again(self, job: Object) -> None:
-        found = self.store.find(JOBS, job["metadata"]["namespace"], job["metadata"]["name"])
-        if found and found["metadata"]["uid"] == job["metadata"]["uid"]:
-            self._settle(found)
+            self.bed.later(1.0, lambda: self._settle(job))
 
     def _delete(self, pods: list[Object]) -> None:
         for pod in pods:

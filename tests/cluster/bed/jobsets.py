@@ -54,10 +54,11 @@ class JobSets(Controller):
         if found:
             self._settle(found)
 
-    def _settle(self, jobset: Object) -> None:
-        meta, status = jobset["metadata"], jobset.get("status") or {}
-        if "deletionTimestamp" in meta:
+    def _settle(self, told: Object) -> None:
+        jobset = self.current(told)
+        if jobset is None or "deletionTimestamp" in jobset["metadata"]:
             return
+        meta, status = jobset["metadata"], jobset.get("status") or {}
         jobs = self.store.select(JOBS, meta["namespace"], f"{_LABEL}/jobset-name={meta['name']}")
         attempt = status.get("restarts", 0)
         ours = [job for job in jobs if job["metadata"]["labels"][_ATTEMPT] == str(attempt)]
