@@ -58,7 +58,7 @@ lint: $(TESTABLE) ## style, types, import rules
 	$(BIN)/lint-imports
 
 unit: $(TESTABLE) models ## tests of the parts: seconds to minutes
-	$(BIN)/python -m pytest -m 'not system'
+	$(BIN)/python -m pytest -m 'not system' -n auto --maxprocesses=4 --dist loadfile
 
 system: $(TESTABLE) models ## tests of the whole with the real Airflow, MLflow, Dask and a browser
 	$(BIN)/python -m pytest -m system tests/system

@@ -54,14 +54,16 @@ class Faults:
         self.rules: list[Rule] = []
         self.told: Counter[str] = Counter()
         self.requests = 0
+        self._seed = seed
         self._random = random.Random(seed)
         self._lock = threading.Lock()
 
     def calm(self) -> None:
-        """Ends all faults and forgets what was told of them."""
+        """Ends all faults, forgets what was told of them, and begins the row of random ones anew."""
         with self._lock:
             self.rules, self.share = [], 0.0
             self.told.clear()
+            self._random.seed(self._seed)
 
     def __call__(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
         if environ["PATH_INFO"] == "/__faults":
