@@ -1,9 +1,9 @@
 """A Dask cluster for each DAG run, made by the Dask operator on Kubernetes between a setup and a teardown task.
 
-Used by the DAG files `corpus` and `tokens`; what the cluster consists of stands in `operators.dask_pods`, how it is
-made in `operators.dask_api`. Its name follows from DAG and run, so a retried or cleared task finds the cluster of its
-run and never makes a second. The teardown runs however the stages end; should it never run, the Dask operator deletes
-the cluster once it has been idle for `idle_s`, and a stage that still needs it makes it anew.
+Used by the DAG files `corpus` and `tokens`; what the cluster consists of stands in `operators.dask.manifests`, how it
+is made in `operators.dask.api`. Its name follows from DAG and run, so a retried or cleared task finds the cluster of
+its run and never makes a second. The teardown runs however the stages end; should it never run, the Dask operator
+deletes the cluster once it has been idle for `idle_s`, and a stage that still needs it makes it anew.
 """
 
 import logging
@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, chain
 
-from operators.dask_pods import autoscaler_manifest, cluster_manifest, name_of, place_of
+from operators.dask.manifests import autoscaler_manifest, cluster_manifest, name_of, place_of
 from operators.links import DaskLink
 from operators.runs import fails_at_once
 from tasks.engine import status_path
@@ -58,7 +58,7 @@ class DaskSetupOperator(BaseOperator):  # type: ignore[misc]
 
     def on_kill(self) -> None:
         """Removes a cluster that is not up yet: no teardown follows a setup that has failed."""
-        from operators.dask_api import remove
+        from operators.dask.api import remove
 
         if self._unfinished:
             pods, name = self._unfinished
@@ -85,7 +85,7 @@ class DaskTeardownOperator(BaseOperator):  # type: ignore[misc]
 
     def execute(self, context: Any) -> None:
         """Deletes the cluster and waits until it is gone."""
-        from operators.dask_api import remove
+        from operators.dask.api import remove
 
         with fails_at_once():
             pods = place_of(find_recipe(self.recipe))
@@ -112,7 +112,7 @@ def on_cluster(recipe: Recipe, work: Sequence[BaseOperator]) -> None:
 
 def ensure(recipe: Recipe, context: Any) -> dict[str, str]:
     """Returns the cluster of this DAG run (name, namespace, address, status_page); makes it where it is gone."""
-    from operators.dask_api import make
+    from operators.dask.api import make
 
     pods = place_of(recipe)
     assert pods is not None, "asked for a cluster where the place makes none"

@@ -29,12 +29,12 @@ from airflow.sdk.exceptions import AirflowException
 from kubernetes.client import models as k8s
 
 from operators.links import ArtifactLink, MlflowLink
-from operators.pod_api import PODS, Api
-from operators.pod_failure import has_ended, has_succeeded, terminated
-from operators.pod_owner import Claim, Owner
-from operators.pod_spec import CONTAINER, manifest, place_of, stage_labels, stage_pod
-from operators.pod_stage import START_OUTAGE_S, Object, command_of, ended, removed, taken
-from operators.pod_trigger import PodTrigger
+from operators.pods.api import PODS, Api
+from operators.pods.failure import has_ended, has_succeeded, terminated
+from operators.pods.owner import Claim, Owner
+from operators.pods.spec import CONTAINER, manifest, place_of, stage_labels, stage_pod
+from operators.pods.stage import START_OUTAGE_S, Object, command_of, ended, removed, taken
+from operators.pods.trigger import PodTrigger
 from operators.runs import fails_at_once
 from tasks.recipe import find_recipe
 

@@ -3,7 +3,7 @@
 Used by `pretrain` where `[place.kubernetes] nodes` is above 1. Starts a JobSet, or finds the one that an earlier
 process of the same task has started, and gives the worker back until the JobSet says that it is over. Rank 0 writes the
 artifact; the operator reads its record from the store. JobSet starts the gang again by itself after a failure
-(`operators.jobset_manifest` says after which). A gang that cannot, as one of its nodes is lost, is started again by
+(`operators.jobsets.manifest` says after which). A gang that cannot, as one of its nodes is lost, is started again by
 the operator; the task's own retries come after that.
 
 Needs JobSet in the cluster, and Kueue where the place names a queue.
@@ -18,13 +18,13 @@ from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
-from operators.jobset_manifest import jobset
-from operators.jobset_trigger import JobSetTrigger, terminal_state
+from operators.jobsets.manifest import jobset
+from operators.jobsets.trigger import JobSetTrigger, terminal_state
 from operators.links import ArtifactLink, MlflowLink
-from operators.pod_api import JOBSETS, Api
-from operators.pod_owner import Claim, Owner
-from operators.pod_spec import CONTAINER, place_of, stage_pod
-from operators.pod_stage import START_OUTAGE_S, Object, command_of, ended, removed, taken
+from operators.pods.api import JOBSETS, Api
+from operators.pods.owner import Claim, Owner
+from operators.pods.spec import CONTAINER, place_of, stage_pod
+from operators.pods.stage import START_OUTAGE_S, Object, command_of, ended, removed, taken
 from operators.runs import fails_at_once
 from tasks.recipe import find_recipe
 

@@ -37,14 +37,14 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """On loopback nothing takes long: causes are believed, and nodes given up, after seconds."""
     if not Settings().kube_config:
-        monkeypatch.setattr("operators.pod_patience.SURE_S", 1.0)
-        monkeypatch.setattr("operators.pod_patience.LOOK_S", 0.2)
-        monkeypatch.setattr("operators.jobset_trigger.SURE_S", 2.0)
-        monkeypatch.setattr("operators.pod_api.TICK_S", 0.5)
-        monkeypatch.setattr("operators.pod_trigger.LOST_S", 3.0)
-        monkeypatch.setattr("operators.pod_trigger.PodTrigger._drain.__defaults__", (3.0,))
-        monkeypatch.setattr("operators.jobset_trigger.DRAIN_S", 3.0)
-        monkeypatch.setattr("operators.pod_owner.LOST_S", 3.0)
+        monkeypatch.setattr("operators.pods.patience.SURE_S", 1.0)
+        monkeypatch.setattr("operators.pods.patience.LOOK_S", 0.2)
+        monkeypatch.setattr("operators.jobsets.trigger.SURE_S", 2.0)
+        monkeypatch.setattr("operators.pods.api.TICK_S", 0.5)
+        monkeypatch.setattr("operators.pods.trigger.LOST_S", 3.0)
+        monkeypatch.setattr("operators.pods.trigger.PodTrigger._drain.__defaults__", (3.0,))
+        monkeypatch.setattr("operators.jobsets.trigger.DRAIN_S", 3.0)
+        monkeypatch.setattr("operators.pods.owner.LOST_S", 3.0)
 
 
 @pytest.fixture(scope="session")

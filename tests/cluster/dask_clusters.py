@@ -88,8 +88,8 @@ def make(recipe: Recipe, run: str = "manual__1") -> Any:
 
 
 def remove(recipe: Recipe, name: str) -> bool:
-    from operators.dask_api import remove as removed
-    from operators.dask_pods import place_of
+    from operators.dask.api import remove as removed
+    from operators.dask.manifests import place_of
 
     pods = place_of(recipe)
     assert pods is not None

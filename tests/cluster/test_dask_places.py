@@ -18,7 +18,7 @@ __all__ = ["bed", "dask"]
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits of seconds instead of half minutes."""
-    from operators import dask_api
+    from operators.dask import api as dask_api
 
     for name, seconds in (("SURE_S", 1.0), ("OPERATOR_S", 1.0), ("OUTAGE_S", 2.0), ("LOOK_S", 0.2), ("START_S", 20.0)):
         monkeypatch.setattr(dask_api, name, seconds)

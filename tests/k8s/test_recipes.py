@@ -59,8 +59,8 @@ def test_namespace_account_queue_and_priority_exist(overlay, placed, rendered):
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_images_are_those_that_are_built_and_no_variable_is_left_in_a_pod(overlay, placed):
-    from operators.dask_pods import cluster_manifest
-    from operators.pod_spec import manifest, stage_pod
+    from operators.dask.manifests import cluster_manifest
+    from operators.pods.spec import manifest, stage_pod
 
     recipe = placed(overlay)
     trainer = manifest(stage_pod(recipe, "train"))["spec"]["containers"][0]["image"]

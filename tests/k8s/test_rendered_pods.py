@@ -50,7 +50,7 @@ def recipe(recipes, monkeypatch):
 
 
 def pod(recipe):
-    from operators.pod_spec import manifest, stage_pod
+    from operators.pods.spec import manifest, stage_pod
 
     made = stage_pod(recipe, "train")
     made.metadata.name = "placed-train-1"
@@ -58,13 +58,13 @@ def pod(recipe):
 
 
 def gang(recipe):
-    from operators.jobset_manifest import jobset
+    from operators.jobsets.manifest import jobset
 
     return jobset(pod(recipe)[0], "placed-train-1", recipe.place.kubernetes, 8)
 
 
 def dask(recipe):
-    from operators.dask_pods import autoscaler_manifest, cluster_manifest, place_of
+    from operators.dask.manifests import autoscaler_manifest, cluster_manifest, place_of
 
     pods = place_of(recipe)
     return [cluster_manifest(recipe, pods, "placed-1", "placed.corpus/run"), autoscaler_manifest(pods, "placed-1")]

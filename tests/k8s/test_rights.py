@@ -14,11 +14,11 @@ WATCHED = {"get", "list"}
 
 def kinds_that_operators_use():
     """Finds every kind of object that a module of operators/ names, as (API group, plural)."""
-    from operators.pod_api import Kind
+    from operators.pods.api import Kind
 
     found = set()
-    for module in pkgutil.iter_modules(operators.__path__):
-        for value in vars(importlib.import_module(f"operators.{module.name}")).values():
+    for module in pkgutil.walk_packages(operators.__path__, "operators."):
+        for value in vars(importlib.import_module(module.name)).values():
             if isinstance(value, Kind):
                 group = value.base.removeprefix("/apis/").split("/")[0] if value.base.startswith("/apis/") else ""
                 found.add((group, value.plural))

@@ -127,12 +127,12 @@ def test_template_fields_have_one_order_in_every_process(operator):
 
 
 def test_what_another_triggerer_needs_survives_the_database():
-    from operators.pod_trigger import PodTrigger
+    from operators.pods.trigger import PodTrigger
 
     said = {"name": "p-1", "namespace": "n", "conn_id": "c", "queue": "q", "queue_s": 9.0, "grace_s": 5}
     trigger = PodTrigger(**said, deadline=7.0, restarts=2, container="base")
     path, told = trigger.serialize()
-    assert path == "operators.pod_trigger.PodTrigger"
+    assert path == "operators.pods.trigger.PodTrigger"
     assert json.loads(json.dumps(told)) == {**said, "deadline": 7.0, "restarts": 2, "container": "base"}
     assert PodTrigger(**told).serialize() == trigger.serialize()
 

@@ -10,13 +10,13 @@ import time
 from contextlib import aclosing, suppress
 from typing import Any
 
-from operators.jobset_manifest import JOBSET_NAME, RANKS
-from operators.jobset_ranks import Ranks, rank_of, restart_of
-from operators.pod_api import JOBSETS, PODS, Refused, Unreachable
-from operators.pod_failure import PodFailure
-from operators.pod_logs import READ_UNTIL, LogReader
-from operators.pod_trigger import DRAIN_S, StageTrigger, lost_since, outcome
-from operators.pod_waiting import SURE_S, Wait, broken_by
+from operators.jobsets.manifest import JOBSET_NAME, RANKS
+from operators.jobsets.ranks import Ranks, rank_of, restart_of
+from operators.pods.api import JOBSETS, PODS, Refused, Unreachable
+from operators.pods.failure import PodFailure
+from operators.pods.logs import READ_UNTIL, LogReader
+from operators.pods.trigger import DRAIN_S, StageTrigger, lost_since, outcome
+from operators.pods.waiting import SURE_S, Wait, broken_by
 
 Object = dict[str, Any]
 

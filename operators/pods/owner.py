@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from operators.pod_api import Api, Kind, Refused
-from operators.pod_patience import epoch
-from operators.pod_trigger import LOST_S
+from operators.pods.api import Api, Kind, Refused
+from operators.pods.patience import epoch
+from operators.pods.trigger import LOST_S
 
 log = logging.getLogger("sluice.pods")
 

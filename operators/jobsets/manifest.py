@@ -1,8 +1,8 @@
 """The JobSet of a stage on several nodes: one gang of equal pods, started, restarted and stopped together.
 
-Used by JobSetOperator. Every pod is the pod of `operators.pod_spec` and runs the same command; torchrun's settings come
-by its environment (`PET_*`). Rank 0's host name is known beforehand, `<jobset>-node-0-0.<jobset>`, because JobSet gives
-the pods a headless service.
+Used by JobSetOperator. Every pod is the pod of `operators.pods.spec` and runs the same command; torchrun's settings
+come by its environment (`PET_*`). Rank 0's host name is known beforehand, `<jobset>-node-0-0.<jobset>`, because JobSet
+gives the pods a headless service.
 
 What restarts the gang, and what does not:
 
@@ -20,8 +20,8 @@ from typing import Any
 
 from kubernetes.client import models as k8s
 
-from operators.pod_failure import PERMANENT_EXIT
-from operators.pod_spec import CONTAINER, manifest
+from operators.pods.failure import PERMANENT_EXIT
+from operators.pods.spec import CONTAINER, manifest
 from tasks.place import KubernetesPlace
 
 Object = dict[str, Any]

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from operators.pod_failure import PodFailure, blocked
+from operators.pods.failure import PodFailure, blocked
 
 Object = dict[str, Any]
 

@@ -18,12 +18,12 @@ from asgiref.sync import sync_to_async
 from kubernetes_asyncio.config import ConfigException
 
 from operators.links import MlflowLink
-from operators.pod_api import NODES, PODS, Api, Kind, Refused, Unreachable
-from operators.pod_failure import PodFailure, disruption_of, failure_of, gone, has_ended, terminated
-from operators.pod_link import LinkFinder
-from operators.pod_logs import READ_UNTIL, LogReader
-from operators.pod_patience import Patience, epoch
-from operators.pod_refusal import no_cluster, refused
+from operators.pods.api import NODES, PODS, Api, Kind, Refused, Unreachable
+from operators.pods.failure import PodFailure, disruption_of, failure_of, gone, has_ended, terminated
+from operators.pods.link import LinkFinder
+from operators.pods.logs import READ_UNTIL, LogReader
+from operators.pods.patience import Patience, epoch
+from operators.pods.refusal import no_cluster, refused
 
 Object = dict[str, Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from operators.dask_pods import autoscaler_manifest, cluster_manifest, name_of, place_of
+from operators.dask.manifests import autoscaler_manifest, cluster_manifest, name_of, place_of
 from tasks.errors import RecipeError
 from tasks.recipe import Recipe, find_recipe
 

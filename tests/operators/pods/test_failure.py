@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from operators.pod_failure import PodFailure, blocked, failure_of, gone, has_succeeded
+from operators.pods.failure import PodFailure, blocked, failure_of, gone, has_succeeded
 
 RUNNING: dict[str, Any] = {
     "metadata": {"name": "pods-train-1", "namespace": "training", "uid": "u1"},

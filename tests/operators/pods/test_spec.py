@@ -6,7 +6,8 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 
-from operators.pod_spec import manifest, stage_pod
+from operators.pods.spec import manifest, stage_pod
+from tasks.demo.home import CHECKOUT
 from tasks.errors import RecipeError
 from tasks.place import Place
 from tasks.recipe import Recipe
@@ -208,12 +209,12 @@ def test_a_recipe_without_a_cluster_has_no_pods():
 
 
 def test_the_shipped_cluster_recipe_takes_images_from_the_environment(monkeypatch):
-    monkeypatch.chdir(Path(__file__).parents[2])  # the Airflow home, where its template lies
-    from operators.dask_pods import place_of as dask_place_of
-    from operators.pod_spec import place_of
+    monkeypatch.chdir(CHECKOUT)  # the Airflow home, where its template lies
+    from operators.dask.manifests import place_of as dask_place_of
+    from operators.pods.spec import place_of
     from tasks.recipe import Recipe
 
-    cluster = Recipe.load(Path(__file__).parents[2] / "dags" / "recipes" / "cluster" / "cluster.toml")
+    cluster = Recipe.load(CHECKOUT / "dags" / "recipes" / "cluster" / "cluster.toml")
     assert place_of(cluster).image == "sluice/trainer:0.1.0"
     for stage, priority in (("canary", "canary"), ("train", "pretrain"), ("evaluate", None)):
         assert stage_pod(cluster, stage).metadata.labels.get("kueue.x-k8s.io/priority-class") == priority

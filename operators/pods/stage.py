@@ -13,10 +13,10 @@ from typing import Any, NoReturn
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from kubernetes_asyncio.config import ConfigException
 
-from operators.pod_api import Api, Refused, Unreachable
-from operators.pod_failure import PodFailure
-from operators.pod_owner import Claim
-from operators.pod_refusal import no_cluster, refused
+from operators.pods.api import Api, Refused, Unreachable
+from operators.pods.failure import PodFailure
+from operators.pods.owner import Claim
+from operators.pods.refusal import no_cluster, refused
 from operators.results import announce, committed
 from operators.runs import parent_key, run_of
 from tasks.errors import InputError

@@ -8,8 +8,8 @@ because the others only fail for its sake.
 from dataclasses import dataclass, field
 from typing import Any
 
-from operators.jobset_manifest import INDEX, RESTART
-from operators.pod_failure import PodFailure, disruption_of, failure_of, has_succeeded, terminated
+from operators.jobsets.manifest import INDEX, RESTART
+from operators.pods.failure import PodFailure, disruption_of, failure_of, has_succeeded, terminated
 
 Object = dict[str, Any]
 

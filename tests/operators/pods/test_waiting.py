@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from operators.pod_waiting import Wait, why_queued, why_waiting
+from operators.pods.waiting import Wait, why_queued, why_waiting
 
 SELECTOR = (
     "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector. "

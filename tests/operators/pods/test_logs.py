@@ -1,6 +1,6 @@
 """What of a pod's log gets into the task's log: every line once, in order, however often the connection breaks."""
 
-from operators.pod_logs import LogSpool
+from operators.pods.logs import LogSpool
 
 LOG = [
     "2026-11-21T08:00:01.000000001Z one",

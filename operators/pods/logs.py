@@ -17,8 +17,8 @@ from datetime import UTC, datetime, timedelta
 
 import aiohttp
 
-from operators.pod_api import PODS, Api, Refused
-from operators.pod_failure import LAST_LINES
+from operators.pods.api import PODS, Api, Refused
+from operators.pods.failure import LAST_LINES
 
 READ_UNTIL = "sluice/log-read-until"
 """Annotation of the pod: timestamp of the last line that is in the task's log."""

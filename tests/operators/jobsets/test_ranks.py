@@ -1,6 +1,6 @@
 """The report on a gang: what each rank ended with, over its restarts, and which one was the cause."""
 
-from operators.jobset_ranks import Ranks
+from operators.jobsets.ranks import Ranks
 
 
 def pod(rank: int, restart: int = 0, code: int | None = None, at: str = "", reason: str = "Error", **status) -> dict:

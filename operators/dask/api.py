@@ -19,10 +19,10 @@ from typing import Any, NoReturn, TypeVar
 from kubernetes_asyncio.client.exceptions import ApiException
 from kubernetes_asyncio.config import ConfigException
 
-from operators.dask_pods import API, COMM, OWNER, STATUS, Object
-from operators.pod_api import EVENTS, NODES, PODS, Api, Kind, Unreachable, message_of
-from operators.pod_failure import PodFailure, failure_of
-from operators.pod_waiting import SURE_S, broken_by, why_waiting
+from operators.dask.manifests import API, COMM, OWNER, STATUS, Object
+from operators.pods.api import EVENTS, NODES, PODS, Api, Kind, Unreachable, message_of
+from operators.pods.failure import PodFailure, failure_of
+from operators.pods.waiting import SURE_S, broken_by, why_waiting
 from tasks.errors import RecipeError, TransientError
 from tasks.place import DaskPods
 

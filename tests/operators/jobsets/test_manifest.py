@@ -7,10 +7,10 @@ import jsonschema
 import kubernetes_validate
 import pytest
 
-from operators.jobset_manifest import jobset, rank_zero
-from operators.pod_owner import NAME_LENGTH, Owner
-from operators.pod_spec import place_of, stage_pod
-from tests.operators.test_pod_spec import TEMPLATE, recipe_at
+from operators.jobsets.manifest import jobset, rank_zero
+from operators.pods.owner import NAME_LENGTH, Owner
+from operators.pods.spec import place_of, stage_pod
+from tests.operators.pods.test_spec import TEMPLATE, recipe_at
 
 NAME = "pods-train-0123456789-1"
 

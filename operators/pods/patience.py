@@ -9,9 +9,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from operators.pod_api import EVENTS, LOCAL_QUEUES, NODES, WORKLOADS, Api, Kind, Refused
-from operators.pod_failure import PodFailure
-from operators.pod_waiting import SURE_S, Wait, why_queued, why_waiting
+from operators.pods.api import EVENTS, LOCAL_QUEUES, NODES, WORKLOADS, Api, Kind, Refused
+from operators.pods.failure import PodFailure
+from operators.pods.waiting import SURE_S, Wait, why_queued, why_waiting
 
 Object = dict[str, Any]
 
