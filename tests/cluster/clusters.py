@@ -234,6 +234,8 @@ class Real(Cluster):
             api.create_namespace({"metadata": {"name": self.made}})
         super().__init__(kube_config, settings.namespace or self.made, folder)
         self.nodes = settings.nodes or tuple(one.metadata.name for one in self.core.list_node().items)
+        self._stopped: list[str] = []
+        self._lost: list[str] = []
 
     @property
     def template(self) -> Path:
@@ -262,18 +264,25 @@ class Real(Cluster):
 
     def stop_kubelet(self, node: str) -> None:
         self._command("STOP_KUBELET", self.settings.stop_kubelet, node)
+        self._stopped.append(node)
 
     def start_kubelet(self, node: str) -> None:
         self._command("START_KUBELET", self.settings.start_kubelet, node)
+        self._stopped.remove(node)
 
     def lose_node(self, node: str) -> None:
         self._command("LOSE_NODE", self.settings.lose_node, node)
+        self._lost.append(node)
 
     def only_here(self, why: str) -> Bed:
         _skip(f"{why}: on the loopback bed only (unset KUBECONFIG)")
 
     def close(self) -> None:
         super().close()
+        for node in list(self._stopped):
+            self.start_kubelet(node)
+        for node in self._lost if self.settings.return_node else ():
+            self._command("RETURN_NODE", self.settings.return_node, node)
         self._sweep()
         if self.made:
             self.core.delete_namespace(self.made)

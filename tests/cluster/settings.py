@@ -36,7 +36,6 @@ class Settings:
     host_network: bool = field(default_factory=lambda: given("HOST_NETWORK") in ("1", "yes", "true"))
     pod_env: dict[str, str] = field(default_factory=_pod_env)
     nodes: tuple[str, ...] = field(default_factory=lambda: tuple(one for one in given("NODES").split(",") if one))
-    node_label: str = field(default_factory=lambda: given("NODE_LABEL"))
     gpus: int = field(default_factory=lambda: int(given("GPUS", "1")))
     queue: str = field(default_factory=lambda: given("QUEUE"))
     stop_kubelet: str = field(default_factory=lambda: given("STOP_KUBELET"))
