@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 BEAT_S = 0.5
 PEER_TIMEOUT_S = float(os.environ.get("SLUICE_PEER_TIMEOUT", "30"))
 """Silence after which a node is taken for dead."""
+LEAVE_S = 10.0
+"""How long a node waits at its end for the others to hear it."""
 _STORE_TIMEOUT = timedelta(seconds=60)
 
 
@@ -78,12 +80,16 @@ class Channel:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Leaves; node 0 last, since the store ends with it."""
+        """Leaves when all is said; node 0 last, since the store ends with it."""
         self._said["left/" + str(self.gang.node)] = "1"
+        deadline = time.monotonic() + LEAVE_S
+        while self._said and 0 not in self.lost and time.monotonic() < deadline:
+            time.sleep(0.05)
         if self.gang.node == 0 and exc[0] is None:
-            self._linger()
-        time.sleep(2 * BEAT_S)
+            self._linger(deadline)
         self._closing.set()
+        # A thread that is still inside torch when the interpreter ends makes C++ abort the process: exit code 134.
+        self._thread.join(LEAVE_S)
 
     def begin(self, attempt: int) -> None:
         """Starts to listen for the results of an attempt."""
@@ -110,8 +116,9 @@ class Channel:
         try:
             while not self._closing.wait(BEAT_S):
                 self._store.add(f"beat/{self.gang.node}", 1)
-                for key in list(self._said):
-                    self._store.set(key, self._said.pop(key))
+                for key, text in list(self._said.items()):
+                    self._store.set(key, text)
+                    del self._said[key]
                 for node in self.peers:
                     self._listen(node)
         except Exception as error:  # torch raises plain RuntimeErrors
@@ -129,8 +136,7 @@ class Channel:
             if attempt == self._attempt:
                 self._results[node] = result
 
-    def _linger(self) -> None:
-        deadline = time.monotonic() + 10
+    def _linger(self, deadline: float) -> None:
         there = [f"left/{node}" for node in self.peers]
         while time.monotonic() < deadline and not self.lost and not self._store.check(there):
             time.sleep(0.1)

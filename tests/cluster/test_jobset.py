@@ -84,7 +84,7 @@ def test_an_error_that_no_restart_can_mend_fails_the_gang_at_once(run, cluster, 
     assert ended.state == "failed"
     assert ended.task.try_number == 1
     assert "needs test/plan@dev" in ended.said
-    assert len(cluster.history.lives()) == 2
+    assert len(cluster.history.lives()) == 2, ended.said
 
 
 def test_a_gang_that_fails_again_and_again_ends_with_the_reason_of_the_first_rank(run, cluster) -> None:
@@ -122,7 +122,7 @@ def test_a_second_process_of_the_task_finds_the_gang_of_the_first(recipe, cluste
     saved()
     operator, trigger = one.process()
     assert one.resumed(operator, event_of(trigger))["address"] == "test/checkpoint@dev"
-    assert len(cluster.history.lives()) == 2
+    assert len(cluster.history.lives()) == 2, ended.said
 
 
 def test_a_gang_whose_task_is_marked_failed_saves_and_goes(recipe, cluster, saved, store) -> None:
@@ -160,7 +160,7 @@ def test_an_api_that_fails_now_and_then_makes_one_gang(run, cluster, code) -> No
     ended = run("train", steps=60, **GANG)
     assert ended.state == "success", ended.said
     assert ended.task.try_number == 1
-    assert len(cluster.history.lives()) == 2
+    assert len(cluster.history.lives()) == 2, ended.said
 
 
 # Kueue
@@ -192,7 +192,7 @@ def test_a_gang_waits_in_its_queue_until_it_is_admitted_as_a_whole(run, cluster,
     ended = run("train", steps=60, queue=queue, **GANG)
     assert ended.state == "success", ended.said
     assert "waiting in its Kueue queue" in ended.said
-    assert len(cluster.history.lives()) == 2
+    assert len(cluster.history.lives()) == 2, ended.said
 
 
 def test_a_preempted_gang_saves_queues_again_and_resumes(run, cluster, queue, saved, undisturbed) -> None:
