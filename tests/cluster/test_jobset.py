@@ -122,7 +122,7 @@ def test_a_second_process_of_the_task_finds_the_gang_of_the_first(recipe, cluste
     saved()
     operator, trigger = one.process()
     assert one.resumed(operator, event_of(trigger))["address"] == "test/checkpoint@dev"
-    assert len(cluster.history.lives()) == 2, ended.said
+    assert len(cluster.history.lives()) == 2
 
 
 def test_a_gang_whose_task_is_marked_failed_saves_and_goes(recipe, cluster, saved, store) -> None:
