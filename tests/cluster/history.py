@@ -2,7 +2,6 @@
 
 import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ class Life:
     raw: dict[str, Any]
     began: float | None = None
     ended: float | None = None
+    gone: bool = False
     phases: list[str] = field(default_factory=list)
 
 
@@ -35,12 +35,14 @@ class History:
         api.user_agent = "observer"
         self._core, self._namespace = client.CoreV1Api(api), namespace
         self._lives: dict[str, Life] = {}
+        self._version = ""
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
         self._thread.start()
 
     def lives(self, label: str = "app.kubernetes.io/part-of", value: str = "sluice") -> list[Life]:
-        """All pods of ours that were ever there, in the order in which they came."""
+        """All pods of ours that were ever there, in the order in which they came, as they are by now."""
+        self._catch_up()
         return [one for one in list(self._lives.values()) if one.labels.get(label) == value]
 
     def at_once(self) -> int:
@@ -62,13 +64,32 @@ class History:
         self._closing = True
         self._thread.join(5)
 
+    def _catch_up(self, limit_s: float = 5.0) -> None:
+        """Waits until the watch, which is a little behind, knows what is there by now, and what is not."""
+        there = {pod.metadata.uid for pod in self._core.list_namespaced_pod(self._namespace).items}
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline:
+            known = dict(self._lives)
+            if there <= known.keys() and all(one.gone or uid in there for uid, one in known.items()):
+                return
+            time.sleep(0.02)
+
     def _run(self) -> None:
         while not self._closing:
-            with suppress(ApiException, HTTPError, OSError):
-                stream = watch.Watch().stream(self._core.list_namespaced_pod, self._namespace, timeout_seconds=2)
+            # Each watch goes on where the one before has ended: what happens between the two is not missed.
+            since = {"resource_version": self._version} if self._version else {}
+            try:
+                stream = watch.Watch().stream(
+                    self._core.list_namespaced_pod, self._namespace, timeout_seconds=2, **since
+                )
                 for event in stream:
                     self._note(event)
-            time.sleep(0.05)
+                    self._version = event["raw_object"]["metadata"]["resourceVersion"]
+            except ApiException:  # too old a version: all that is there comes anew
+                self._version = ""
+                time.sleep(0.05)
+            except (HTTPError, OSError):
+                time.sleep(0.05)
 
     def _note(self, event: Any) -> None:
         pod = event["object"]
@@ -76,6 +97,7 @@ class History:
         raw = event["raw_object"]
         life = self._lives.setdefault(uid, Life(pod.metadata.name, pod.metadata.labels or {}, pod, raw))
         life.last, life.raw = pod, raw
+        life.gone = event["type"] == "DELETED"
         if not life.phases or life.phases[-1] != phase:
             life.phases.append(phase)
         if phase == "Running" and life.began is None:
