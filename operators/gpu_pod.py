@@ -17,7 +17,6 @@ It is the provider's KubernetesPodOperator in everything that describes a pod; i
 | log while deferred | at the end | live, read by the triggerer |
 """
 
-import time
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar
@@ -33,7 +32,7 @@ from operators.pods.api import PODS, Api
 from operators.pods.failure import has_ended, has_succeeded, terminated
 from operators.pods.owner import Claim, Owner
 from operators.pods.spec import CONTAINER, manifest, place_of, stage_labels, stage_pod
-from operators.pods.stage import START_OUTAGE_S, Object, command_of, ended, removed, taken
+from operators.pods.stage import START_OUTAGE_S, Object, command_of, deadline_of, ended, removed, taken
 from operators.pods.trigger import PodTrigger
 from operators.runs import fails_at_once
 from tasks.recipe import find_recipe
@@ -132,10 +131,6 @@ class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
     def invoke_defer_method(self, last_log_time: Any = None, context: Any = None) -> None:
         """Gives the worker back until the pod has ended."""
         place = place_of(find_recipe(self.recipe))
-        deadline = None
-        if self.execution_timeout is not None and context is not None:
-            began = getattr(context["ti"], "start_date", None)
-            deadline = (began.timestamp() if began else time.time()) + self.execution_timeout.total_seconds()
         trigger = PodTrigger(
             name=self.pod.metadata.name,
             namespace=self.pod.metadata.namespace,
@@ -143,7 +138,7 @@ class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
             queue=place.queue,
             queue_s=place.queue_s,
             grace_s=self.termination_grace_period or 0,
-            deadline=deadline,
+            deadline=deadline_of(self, context),
             restarts=self._restarts,
             container=self.base_container_name,
         )

@@ -9,7 +9,6 @@ the operator; the task's own retries come after that.
 Needs JobSet in the cluster, and Kueue where the place names a queue.
 """
 
-import time
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar
@@ -24,7 +23,7 @@ from operators.links import ArtifactLink, MlflowLink
 from operators.pods.api import JOBSETS, Api
 from operators.pods.owner import Claim, Owner
 from operators.pods.spec import CONTAINER, place_of, stage_pod
-from operators.pods.stage import START_OUTAGE_S, Object, command_of, ended, removed, taken
+from operators.pods.stage import START_OUTAGE_S, Object, command_of, deadline_of, ended, removed, taken
 from operators.runs import fails_at_once
 from tasks.recipe import find_recipe
 
@@ -69,7 +68,7 @@ class JobSetOperator(BaseOperator):  # type: ignore[misc]
                 queue=place.queue,
                 queue_s=place.queue_s,
                 grace_s=place.grace_s,
-                deadline=self._deadline(context),
+                deadline=deadline_of(self, context),
                 restarts=restarts,
                 container=CONTAINER,
             )
@@ -112,12 +111,6 @@ class JobSetOperator(BaseOperator):  # type: ignore[misc]
             claim, name = self._begun
             self.log.info("stopping JobSet %s", name)
             removed(claim, Api(self._api.conn_id, 5.0, self._api.extras), name)
-
-    def _deadline(self, context: Any) -> float | None:
-        if self.execution_timeout is None:
-            return None
-        began = getattr(context["ti"], "start_date", None)
-        return float((began.timestamp() if began else time.time()) + self.execution_timeout.total_seconds())
 
     @cached_property
     def _api(self) -> Api:

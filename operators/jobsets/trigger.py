@@ -27,18 +27,12 @@ class JobSetTrigger(StageTrigger):
     kind = JOBSETS
     propagation = "Foreground"
 
-    def __init__(self, *, container: str, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.container = container
-        self.ranks = Ranks(container)
+        self.ranks = Ranks(self.container)
         self.pods: dict[str, Object] = {}
         self._unsuspended: float | None = None
         self._restarts = 0
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Returns what another triggerer needs to go on."""
-        path, told = super().serialize()
-        return path, {**told, "container": self.container}
 
     @property
     def stop_grace(self) -> int | None:
@@ -108,7 +102,7 @@ class JobSetTrigger(StageTrigger):
         if not self.pods and time.monotonic() - self._unsuspended > SURE_S / 2:
             # The Job cannot create its pods: a quota, a missing service account.
             broken = broken_by(await self.patience.events(f"{self.name}-{RANKS}-0"))
-            failure = await self.patience.judge(Wait(broken.reason if broken else "no pods yet", broken))
+            failure = self.patience.judge(Wait(broken.reason if broken else "no pods yet", broken))
             return outcome(failure) if failure else None
         self.patience.started()
         return None

@@ -135,9 +135,7 @@ class Api:
         body: Object = {"metadata": {"annotations": annotations}}
         await self._call("PATCH", kind.path(namespace, name), body=body, content="application/merge-patch+json")
 
-    async def lines(
-        self, path: str, query: Mapping[str, str], *, silence_s: float
-    ) -> AsyncGenerator[tuple[str, bool], None]:
+    async def lines(self, path: str, query: Mapping[str, str], *, silence_s: float) -> Lines:
         """Yields the lines of an answer as they come, each with whether its end was seen; one try.
 
         Raises Refused; OSError or aiohttp.ClientError where the stream broke or was silent for `silence_s`.

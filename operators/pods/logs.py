@@ -98,6 +98,7 @@ class LogReader:
         self.ended = asyncio.Event()
         self._kept = time.monotonic()
         self._broken_at: float | None = None
+        self._task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Reads to the end of the log; returns only after `ended` is set and the rest is read. Raises nothing."""
@@ -147,8 +148,6 @@ class LogReader:
         """Ends the reading at once."""
         if self._task is not None:
             self._task.cancel()
-
-    _task: "asyncio.Task[None] | None" = None
 
     async def _read(self) -> None:
         query = {"container": self.container, "follow": "true", "timestamps": "true"}

@@ -50,22 +50,19 @@ class Patience:
         late = self._late(pod)
         if late or not self._due():
             return late
-        name = pod["metadata"]["name"]
-        events = await self._list(EVENTS, fields=f"involvedObject.name={name}")
-        gated = bool(pod["spec"].get("schedulingGates"))
-        if gated:
-            return await self._judge(await self.queued(pod))
+        if pod["spec"].get("schedulingGates"):
+            return self.judge(await self.queued(pod))
         if self._nodes is None:
             # Once: they only serve to see that a request is larger than any node.
             self._nodes = await self._list(NODES, namespace="")
-        return await self._judge(why_waiting(pod, events, self._nodes))
+        return self.judge(why_waiting(pod, await self.events(pod["metadata"]["name"]), self._nodes))
 
     async def gang(self, jobset: Object) -> PodFailure | None:
         """Returns why waiting for a suspended JobSet is over, or None while it goes on."""
         waited = time.time() - epoch(jobset["metadata"]["creationTimestamp"])
         if waited > self.queue_s:
             return self._too_late(f"JobSet {jobset['metadata']['name']}", waited)
-        return await self._judge(await self.queued(jobset)) if self._due() else None
+        return self.judge(await self.queued(jobset)) if self._due() else None
 
     async def queued(self, owner: Object) -> Wait:
         """Returns what Kueue says about something that it holds back."""
@@ -78,19 +75,8 @@ class Patience:
                 return why_queued(workload)
         return Wait("waiting in its Kueue queue")
 
-    async def judge(self, wait: Wait) -> PodFailure | None:
+    def judge(self, wait: Wait) -> PodFailure | None:
         """Says a new reason, and returns it once it has been hopeless for `SURE_S`."""
-        return await self._judge(wait)
-
-    async def events(self, name: str) -> list[Object]:
-        """Returns the events about an object."""
-        return await self._list(EVENTS, fields=f"involvedObject.name={name}")
-
-    def started(self) -> None:
-        """Says that nothing waits any more."""
-        self._hopeless_since, self._said = None, ""
-
-    async def _judge(self, wait: Wait) -> PodFailure | None:
         if wait.reason != self._said:
             self._said = wait.reason
             self.say(wait.reason)
@@ -100,6 +86,14 @@ class Patience:
         now = time.monotonic()
         self._hopeless_since = self._hopeless_since or now
         return wait.hopeless if now - self._hopeless_since >= SURE_S else None
+
+    async def events(self, name: str) -> list[Object]:
+        """Returns the events about an object."""
+        return await self._list(EVENTS, fields=f"involvedObject.name={name}")
+
+    def started(self) -> None:
+        """Says that nothing waits any more."""
+        self._hopeless_since, self._said = None, ""
 
     def _due(self) -> bool:
         now = time.monotonic()

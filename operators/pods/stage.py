@@ -5,6 +5,7 @@ The operators only differ in what they start and how they watch it.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from threading import Thread
@@ -42,6 +43,14 @@ def command_of(recipe: Recipe, stage: str, member: str, context: Any) -> list[st
     if run.source_version:
         command += ["--source-version", run.source_version]
     return [*command, "--member", member] if member else command
+
+
+def deadline_of(operator: Any, context: Any) -> float | None:
+    """Returns the epoch second at which the task's `execution_timeout` is over; None: it has none."""
+    if operator.execution_timeout is None:
+        return None
+    began = getattr(context["ti"], "start_date", None)
+    return float((began.timestamp() if began else time.time()) + operator.execution_timeout.total_seconds())
 
 
 def taken(claim: Claim, api: Api) -> Object:

@@ -46,6 +46,7 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         name: of the object.
         namespace: its namespace.
         conn_id: Airflow connection of the cluster.
+        container: whose end and log count.
         queue: Kueue local queue; empty: none.
         queue_s: how long it may wait for its place.
         grace_s: how long it may take to save when it is stopped.
@@ -61,6 +62,7 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         name: str,
         namespace: str,
         conn_id: str,
+        container: str,
         queue: str,
         queue_s: float,
         grace_s: int,
@@ -68,14 +70,14 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         restarts: int = 0,
     ) -> None:
         super().__init__()
-        self.name, self.namespace, self.conn_id = name, namespace, conn_id
+        self.name, self.namespace, self.conn_id, self.container = name, namespace, conn_id, container
         self.queue, self.queue_s, self.grace_s, self.deadline = queue, queue_s, grace_s, deadline
         self.restarts = restarts
         self.reader: LogReader | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Returns what another triggerer needs to go on."""
-        names = ("name", "namespace", "conn_id", "queue", "queue_s", "grace_s", "deadline", "restarts")
+        names = ("name", "namespace", "conn_id", "container", "queue", "queue_s", "grace_s", "deadline", "restarts")
         kind = type(self)
         return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(self, name) for name in names}
 
@@ -155,15 +157,6 @@ class PodTrigger(StageTrigger):
     """Waits for one pod."""
 
     kind = PODS
-
-    def __init__(self, *, container: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.container = container
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Returns what another triggerer needs to go on."""
-        path, told = super().serialize()
-        return path, {**told, "container": self.container}
 
     async def wait(self) -> Object:
         """Returns what became of the pod."""

@@ -41,22 +41,17 @@ class Wait:
     hopeless: PodFailure | None = None
 
 
-def why_waiting(
-    pod: Object, events: Iterable[Object] = (), nodes: Sequence[Object] = (), workload: Object | None = None
-) -> Wait:
-    """Returns why a Pending pod does not run.
+def why_waiting(pod: Object, events: Iterable[Object] = (), nodes: Sequence[Object] = ()) -> Wait:
+    """Returns why a Pending pod that no queue holds back does not run.
 
     Args:
         pod: as the API gives it.
         events: those about the pod.
         nodes: all nodes, or none where they may not be read.
-        workload: Kueue's workload of the pod, where there is one.
     """
     stopped = blocked(pod)
     if stopped:
         return Wait(stopped.reason, stopped)
-    if _gated(pod):
-        return why_queued(workload)
     unscheduled = _condition(pod, "PodScheduled")
     if unscheduled and unscheduled.get("status") == "False":
         return _unscheduled(str(unscheduled.get("message") or ""), pod, list(events), nodes)
@@ -148,10 +143,6 @@ def quantity(text: str) -> float:
     from kubernetes.utils.quantity import parse_quantity
 
     return float(parse_quantity(text))
-
-
-def _gated(pod: Object) -> bool:
-    return bool((pod.get("spec") or {}).get("schedulingGates"))
 
 
 def _condition(pod: Object, kind: str) -> Object | None:

@@ -83,7 +83,7 @@ class Channel:
         """Leaves when all is said; node 0 last, since the store ends with it."""
         self._said["left/" + str(self.gang.node)] = "1"
         deadline = time.monotonic() + LEAVE_S
-        while self._said and 0 not in self.lost and time.monotonic() < deadline:
+        while self._said and not self.lost and time.monotonic() < deadline:
             time.sleep(0.05)
         if self.gang.node == 0 and exc[0] is None:
             self._linger(deadline)

@@ -8,7 +8,6 @@ import json
 import secrets
 import shlex
 import subprocess
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +25,7 @@ from tests.cluster.bed.jobsets import JobSets
 from tests.cluster.bed.kueue import Kueue
 from tests.cluster.history import History
 from tests.cluster.settings import PREFIX, Settings
+from tests.waiting import until
 
 JOBSETS = ("jobset.x-k8s.io", "v1alpha2")
 KUEUE = ("kueue.x-k8s.io", "v1beta2")
@@ -140,11 +140,7 @@ class Cluster:
 
     def until(self, true: Callable[[], Any], limit_s: float = 60) -> Any:
         """Waits until `true()` is true and returns its value."""
-        deadline = time.monotonic() + limit_s * self.slowness
-        while not (value := true()):
-            assert time.monotonic() < deadline, f"not within {limit_s * self.slowness:.0f} s"
-            time.sleep(0.1)
-        return value
+        return until(true, limit_s * self.slowness)
 
     # What is done to it
 

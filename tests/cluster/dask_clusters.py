@@ -2,9 +2,7 @@
 
 import json
 import os
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,24 +118,6 @@ def captures(store: Path, recipe: str, pages: int = 12, lost: int = 0) -> None:
 
 def states(run: Any) -> dict[str, str]:
     return {ti.task_id: str(ti.state) for ti in run.get_task_instances()}
-
-
-def until(true: Callable[[], Any], limit_s: float = 60) -> Any:
-    deadline = time.monotonic() + limit_s
-    while not (value := true()):
-        assert time.monotonic() < deadline, "not within the time"
-        time.sleep(0.05)
-    return value
-
-
-def later(do: Callable[[], object], when: Callable[[], object]) -> threading.Thread:
-    def wait() -> None:
-        until(when)
-        do()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    return thread
 
 
 def kill(bed: Bed, pod: Object) -> None:

@@ -24,14 +24,13 @@ from tests.cluster.dask_clusters import (
     captures,
     dask,
     kill,
-    later,
     make,
     place,
     remove,
     states,
-    until,
 )
 from tests.tasks.engine_work import Counted, noted
+from tests.waiting import later, until
 
 __all__ = ["bed", "dask"]
 

@@ -25,6 +25,7 @@ from tasks.demo.home import CHECKOUT, Home, Ports
 from tasks.demo.site import HOSTS, address
 from tasks.store import Store
 from tests.s3_server import environment
+from tests.waiting import until
 
 MODELS = Path(os.environ.get("SLUICE_MODELS", CHECKOUT / ".sluice" / "models"))
 
@@ -122,15 +123,6 @@ def demo(home: Home, *arguments: str, **environment: str) -> subprocess.Complete
         text=True,
         timeout=900,
     )
-
-
-def until(true: Callable[[], Any], limit_s: float) -> Any:
-    """Waits until `true()` is true and returns its value."""
-    deadline = time.monotonic() + limit_s
-    while not (value := true()):
-        assert time.monotonic() < deadline, f"not within {limit_s:.0f} s"
-        time.sleep(0.2)
-    return value
 
 
 @pytest.fixture

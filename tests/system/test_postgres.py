@@ -20,7 +20,8 @@ from tasks.demo.processes import marked
 from tasks.store import Store
 from tests.postgres import PASSWORD, PostgresServer
 from tests.s3_server import SECRET, environment
-from tests.system.conftest import MODELS, Stack, demo, free_ports, until, write_recipes
+from tests.system.conftest import MODELS, Stack, demo, free_ports, write_recipes
+from tests.waiting import until
 
 ROOT = "s3://sluice/elsewhere"
 NOWHERE = "http://127.0.0.1:9"

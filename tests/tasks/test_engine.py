@@ -6,10 +6,8 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from tasks.build import VersionError, check_same
 from tasks.engine import dashboard_of, open_engine
 from tasks.errors import TransientError
 from tests.tasks.engine_work import Counted, die, fill, noted
+from tests.waiting import later, until
 
 ROOT = Path(__file__).parents[2]
 
@@ -68,25 +67,6 @@ def dask(tmp_path: Path) -> Iterator[Dask]:
     cluster = Dask(tmp_path)
     yield cluster
     cluster.end()
-
-
-def until(true: Callable[[], object], limit_s: float = 30) -> None:
-    deadline = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < deadline, "not within the time"
-        time.sleep(0.05)
-
-
-def later(do: Callable[[], object], when: Callable[[], object]) -> threading.Thread:
-    """Does something in the background as soon as it is time."""
-
-    def wait() -> None:
-        until(when)
-        do()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    return thread
 
 
 DOUBLED = {index: 2 * index for index in range(60)}

@@ -107,11 +107,10 @@ def test_a_volume_that_takes_its_time_is_not():
 
 
 def test_a_pod_in_a_kueue_queue_waits_its_turn():
-    gated = pending(SELECTOR, schedulingGates=[{"name": "kueue.x-k8s.io/admission"}])
     busy = workload(
         "couldn't assign flavors to pod set main: insufficient unused quota for nvidia.com/gpu, 2 more needed"
     )
-    wait = why_waiting(gated, workload=busy)
+    wait = why_queued(busy)
     assert not hopeless(wait)
     assert "2 more needed" in wait.reason
 

@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -15,6 +14,7 @@ from tasks.demo import stack
 from tasks.demo.home import Home, Ports
 from tasks.demo.processes import marked
 from tasks.demo.status import Status, read_status
+from tests.waiting import until
 
 SERVE = """
 import sys
@@ -45,13 +45,6 @@ def home(tmp_path: Path) -> Iterator[Home]:
     yield made
     stack.down(made, say=lambda _: None)
     process.wait()
-
-
-def until(true: Callable[[], object], limit_s: float = 20.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < deadline, "not within the time"
-        time.sleep(0.05)
 
 
 def ready(home: Home) -> Status | None:

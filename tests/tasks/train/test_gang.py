@@ -6,8 +6,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -28,6 +26,7 @@ from tests.corpora import Made
 from tests.s3_server import S3Server
 from tests.tasks.train.gangs import contents, ended, free_port, gang, pod, recipe_of, store_with, trained_in
 from tests.tasks.train.small_run import WEIGHTS, digests, small_config, small_spec
+from tests.waiting import until
 
 CONFIG = small_config(steps=600, checkpoint_every=20)
 ENDLESS = {"steps": 100_000, "checkpoint_every": 100_000}
@@ -44,13 +43,6 @@ def whole(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def store(made: Made, tmp_path: Path) -> Path:
     return store_with(made, tmp_path / "store", WEIGHTS)
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
 
 
 def steps_done(run: Path) -> int:
@@ -81,7 +73,7 @@ def test_a_gang_that_lost_node_0_with_its_disk_resumes_from_the_store_to_the_byt
     recipe = recipe_of(store, CONFIG)
     pods = gang(recipe, tmp_path)
     resume = f"test/checkpoint/dev/{FOLDER}"
-    wait_for(lambda: any(path > f"{resume}/step-00000040.json" for path in Store(store).list(resume)))
+    until(lambda: any(path > f"{resume}/step-00000040.json" for path in Store(store).list(resume)))
     pods[0].kill()
     code, said = ended(pods)[1]
     assert code == 1
@@ -98,7 +90,7 @@ def test_a_gang_that_lost_node_0_with_its_disk_resumes_from_the_store_to_the_byt
 
 def test_a_node_that_vanishes_ends_the_others_with_a_code_that_asks_for_a_restart(made: Made, tmp_path: Path) -> None:
     nodes = agents(made, tmp_path, ENDLESS, ENDLESS)
-    wait_for(lambda: steps_done(tmp_path / "0") > 3)
+    until(lambda: steps_done(tmp_path / "0") > 3)
     for process in (nodes[1], *psutil.Process(nodes[1].pid).children()):
         process.send_signal(signal.SIGKILL)
     assert codes(nodes[:1]) == [1]
@@ -136,7 +128,7 @@ def test_a_canary_in_a_gang_trains_alone(made: Made, tmp_path: Path, monkeypatch
 def test_all_ranks_of_a_gang_resume_when_one_is_killed(made: Made, tmp_path: Path) -> None:
     settings = {"steps": 80, "checkpoint_every": 20}
     nodes = agents(made, tmp_path, settings, settings)
-    wait_for(lambda: steps_done(tmp_path / "0") > 30)
+    until(lambda: steps_done(tmp_path / "0") > 30)
     (rank,) = psutil.Process(nodes[1].pid).children()
     rank.send_signal(signal.SIGKILL)
     assert codes(nodes) == [0, 0]
@@ -148,7 +140,7 @@ def test_all_ranks_of_a_gang_resume_when_one_is_killed(made: Made, tmp_path: Pat
 
 def test_a_node_that_must_go_takes_the_gang_along_with_a_checkpoint(made: Made, tmp_path: Path) -> None:
     nodes = agents(made, tmp_path, ENDLESS, ENDLESS)
-    wait_for(lambda: steps_done(tmp_path / "0") > 3)
+    until(lambda: steps_done(tmp_path / "0") > 3)
     nodes[1].terminate()
     assert codes(nodes) == [143, 143]
     assert checkpoint.steps_at(tmp_path / "0" / "checkpoints") == [steps_done(tmp_path / "0")]
@@ -163,7 +155,7 @@ def test_nodes_with_other_settings_are_refused_on_both_sides_with_one_cause(made
 def test_a_node_that_waits_for_the_others_stops_at_once_when_asked(store: Path) -> None:
     place = {NODES: "2", NODE: "1", ADDRESS: "no-such-host.invalid", PORT: str(free_port())}
     waiting = pod(recipe_of(store, CONFIG), **place)
-    wait_for(lambda: any("tasks.train.agent" in command for command in commands_below(waiting)))
+    until(lambda: any("tasks.train.agent" in command for command in commands_below(waiting)))
     waiting.terminate()
     assert ended([waiting])[0][0] == 143
 

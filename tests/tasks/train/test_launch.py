@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -20,6 +18,7 @@ from tasks.train.launch import LOG, explain, train_local, training_command
 from tasks.train.metrics import DETERMINISTIC, FILE, read_metrics
 from tests.corpora import Made
 from tests.tasks.train.small_run import digests, small_spec
+from tests.waiting import until
 
 LONG = 100_000
 PARENT = """
@@ -35,13 +34,6 @@ def write(spec: TrainSpec) -> Path:
     path = Path(spec.out) / "given.json"
     path.write_text(canonical_json(spec))
     return path
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
 
 
 def steps_done(spec: TrainSpec) -> int:
@@ -73,24 +65,24 @@ def test_one_rank_and_two_ranks_end_with_the_same_bytes(made: Made, tmp_path: Pa
 def test_no_trainer_outlives_a_parent_that_was_killed(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(write(spec)), "2"])
-    wait_for(lambda: steps_done(spec) > 2)
+    until(lambda: steps_done(spec) > 2)
     assert len(trainers(spec)) == 2
     parent.kill()
     parent.wait()
-    wait_for(lambda: not trainers(spec) and not trainers(spec, "tasks.train.agent"), 20)
+    until(lambda: not trainers(spec) and not trainers(spec, "tasks.train.agent"), 20)
 
 
 def test_trainers_end_with_the_pipe_that_their_parent_held(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
     command, environment = training_command(str(write(spec)), 1), {**os.environ, leash.LEASH: "stdin"}
     agent = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
-    wait_for(lambda: steps_done(spec) > 2)
+    until(lambda: steps_done(spec) > 2)
     ranks = trainers(spec)
     assert len(ranks) == 1
     assert agent.stdin
     agent.stdin.close()
     assert agent.wait(20) == -signal.SIGKILL
-    wait_for(lambda: not trainers(spec), 20)
+    until(lambda: not trainers(spec), 20)
 
 
 @pytest.mark.parametrize(("ranks", "kills"), [(1, [30]), (2, [30, 80])])
@@ -119,7 +111,7 @@ def test_killed_ranks_resume_and_end_with_the_same_bytes(
 def test_sigterm_saves_and_ends_with_143(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
     agent = subprocess.Popen(training_command(str(write(spec)), 2), stdin=subprocess.DEVNULL)
-    wait_for(lambda: steps_done(spec) > 2)
+    until(lambda: steps_done(spec) > 2)
     agent.terminate()
     assert agent.wait(60) == 143
     (step,) = checkpoint.steps_at(tmp_path / "checkpoints")
@@ -130,7 +122,7 @@ def test_sigterm_saves_and_ends_with_143(made: Made, tmp_path: Path) -> None:
 def test_a_rank_that_is_told_to_stop_before_it_trains_is_not_started_again(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
     agent = subprocess.Popen(training_command(str(write(spec)), 1), stdin=subprocess.DEVNULL)
-    wait_for(lambda: trainers(spec))
+    until(lambda: trainers(spec))
     agent.terminate()
     assert agent.wait(60) == 143
     assert not trainers(spec)
@@ -139,7 +131,7 @@ def test_a_rank_that_is_told_to_stop_before_it_trains_is_not_started_again(made:
 def test_a_parent_that_is_told_to_stop_waits_for_the_checkpoint(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(write(spec)), "1"])
-    wait_for(lambda: steps_done(spec) > 2)
+    until(lambda: steps_done(spec) > 2)
     parent.terminate()
     assert parent.wait(60) == 143
     (step,) = checkpoint.steps_at(tmp_path / "checkpoints")

@@ -1,0 +1,27 @@
+"""Waiting for something to become true, for tests of what goes on by itself."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def until(true: Callable[[], Any], limit_s: float = 120) -> Any:
+    """Waits until `true()` is true and returns its value; fails after `limit_s`."""
+    deadline = time.monotonic() + limit_s
+    while not (value := true()):
+        assert time.monotonic() < deadline, f"not within {limit_s:.0f} s"
+        time.sleep(0.05)
+    return value
+
+
+def later(do: Callable[[], object], when: Callable[[], object]) -> threading.Thread:
+    """Does something in the background as soon as it is time."""
+
+    def wait() -> None:
+        until(when)
+        do()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
