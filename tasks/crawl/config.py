@@ -5,6 +5,7 @@ Light on purpose: the Airflow dag-processor imports it. What can be refused with
 
 import ipaddress
 import re
+from typing import Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
@@ -37,6 +38,9 @@ class CrawlConfig(Config):
     seeds: tuple[str, ...] = ()
     """URLs the crawl starts from (http or https)."""
 
+    seed_files: tuple[str, ...] = ()
+    """Local text files with a URL per line ("#" begins a remark), beside `seeds`."""
+
     contact: str = ""
     """A page or "mailto:" address for webmasters; sent with every request. Required outside loopback."""
 
@@ -47,6 +51,15 @@ class CrawlConfig(Config):
     """Hosts that may be crawled: "host", "host:port" or "*.domain"; empty means the hosts of the seeds.
     A leading "www." makes no difference."""
 
+    include_prefixes: tuple[str, ...] = ()
+    """URL prefixes, such as "https://example.org/docs/"; of a host that one of them names, nothing else is crawled."""
+
+    include_pattern: str = ""
+    """Regular expression that a URL must hold somewhere; empty admits all."""
+
+    exclude_pattern: str = ""
+    """Regular expression that a URL must hold nowhere; empty excludes none."""
+
     partitions: int = Field(default=2, ge=1, le=1024)
     """Number of fetch partitions; a registered domain belongs to one. Fixed for the life of a crawl DB."""
 
@@ -55,6 +68,15 @@ class CrawlConfig(Config):
 
     max_pages_per_host: int = Field(default=500, ge=1)
     """URLs requested at most from one host in one cycle."""
+
+    max_pages_per_domain: int = Field(default=5000, ge=1)
+    """URLs requested at most from all hosts of one registered domain in one cycle."""
+
+    max_hosts_per_domain: int = Field(default=200, ge=1)
+    """Hosts of one registered domain that are crawled at most in one cycle: names made up without end are a trap."""
+
+    max_queries_per_path: int = Field(default=100, ge=1)
+    """Query strings tried at most for one path of a host: more are permutations of filters, not pages."""
 
     max_depth: int = Field(default=10, ge=0)
     """Links followed at most from a seed."""
@@ -83,6 +105,28 @@ class CrawlConfig(Config):
 
     warc_pages_per_file: int = Field(default=1000, ge=1)
     """Captures per WARC file. A file is the unit of commit: a kill loses at most the open one."""
+
+    warc_compression: Literal["gzip", "zstd"] = "gzip"
+    """How every record of a WARC file is compressed. At equal size gzip is read by every tool, zstd by newer ones."""
+
+    buffer_bytes: int = Field(default=4 << 30, ge=1 << 20)
+    """While the store does not answer, captures wait on the local disk up to so many bytes; then fetching pauses."""
+
+    sitemaps: bool = True
+    """Fetch the sitemaps that robots.txt names, and follow what they list."""
+
+    feeds: bool = True
+    """Follow RSS and Atom feeds that pages name."""
+
+    ai_optouts: tuple[Literal["robots", "header", "meta", "tdm"], ...] = ("robots", "header", "meta", "tdm")
+    """Which opt-outs from AI training are honoured: groups for AI crawlers and Content-Signal in robots.txt;
+    X-Robots-Tag noai; robots meta noai; TDM reservation. Who was asked by name not to train, does not."""
+
+    name_servers: tuple[str, ...] = ()
+    """Name servers to ask (IP addresses), the next one when one does not answer; empty means this machine's own."""
+
+    score_every: int = Field(default=5, ge=1)
+    """Cycles between two computations of the host scores from the links between hosts."""
 
     mime_types: tuple[str, ...] = ("text/html", "application/xhtml+xml", "text/plain", "application/pdf")
     """Content types that are kept; an answer without a type is kept too."""
@@ -122,6 +166,22 @@ class CrawlConfig(Config):
         for host in value:
             if not _SCOPE.fullmatch(host):
                 raise ValueError(f"{host!r} is no host; write host, host:port or *.domain in lower case")
+        return value
+
+    @field_validator("include_pattern", "exclude_pattern")
+    @classmethod
+    def _is_pattern(cls, value: str) -> str:
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise ValueError(f"{value!r} is no regular expression: {error}") from None
+        return value
+
+    @field_validator("name_servers")
+    @classmethod
+    def _are_addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for server in value:
+            ipaddress.ip_address(server)
         return value
 
     @model_validator(mode="after")

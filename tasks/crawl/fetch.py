@@ -14,19 +14,18 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-import pyarrow.parquet as pq
 import uvloop
 
 from tasks.crawl.client import VERSION as CLIENT_VERSION
 from tasks.crawl.client import Client
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.fetchlist import budget, candidates, file_of, scope_of
-from tasks.crawl.fetchlog import CAPTURED, Outcome, from_table
+from tasks.crawl.fetchlog import CAPTURED, Outcome
 from tasks.crawl.frontier import Frontier
 from tasks.crawl.host_rules import HostRules
 from tasks.crawl.parser import Parser
 from tasks.crawl.politeness import Politeness
-from tasks.crawl.segment import LOG, Segment
+from tasks.crawl.segment import Segment, committed
 from tasks.crawl.visit import Visitor
 from tasks.crawl.waves import Candidate, Waves
 from tasks.engine import Engine
@@ -81,7 +80,7 @@ class Crawl:
         self._start = candidates(fetchlist.table(file_of(number)))
         self._scope = scope_of(config)
         self._waves = Waves(config, number, budget(fetchlist, number), self._scope, self._start)
-        self._held = {outcome.url: outcome for outcome in _committed(output)}
+        self._held = {outcome.url: outcome for outcome in committed(output)}
         self._frontier: Frontier | None = None
         self._captured = 0
         self._begin = time.monotonic()
@@ -93,7 +92,9 @@ class Crawl:
     async def work(self) -> None:
         """Runs the crawl to its end, its deadline or a signal, and commits what there is."""
         agent = f"{self._config.user_agent}/{CLIENT_VERSION}"
-        segment = Segment(self._output, self._config.warc_pages_per_file, f"sluice/{CLIENT_VERSION}", agent)
+        config = self._config
+        software = f"sluice/{CLIENT_VERSION}"
+        segment = Segment(self._output, config.warc_pages_per_file, config.partitions, software, agent)
         self._segment = segment
         try:
             with self._on_signal():
@@ -200,12 +201,3 @@ class Crawl:
         self._stopped = True
         if self._frontier is not None:
             self._frontier.stop()
-
-
-def _committed(output: Output) -> Iterator[Outcome]:
-    """Yields the logged rows of parts that an earlier, killed attempt has committed."""
-    for record in output.committed.values():
-        for entry in record.files:
-            if entry.path.startswith(LOG):
-                with output.store.open(f"{output.address.path}/{entry.path}") as file:
-                    yield from from_table(pq.read_table(file))

@@ -1,13 +1,21 @@
-"""The fetch log: one row for every URL tried, and what came of it.
+"""The fetch log: one row for every URL tried and what came of it, and one row for every link that was found.
 
-Written by fetch beside each WARC file, read again by a fetch that resumes, by update and by publish.
+Written by fetch and render beside each WARC file, read again by a fetch that resumes, by update and by publish.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime
 
 import pyarrow as pa
+
+from tasks.crawl.url import Link, link
+
+# What a capture is to the crawl.
+PAGE = "page"
+SITEMAP = "sitemap"
+FEED = "feed"
 
 # Nutch's words for what a fetch can come to.
 SUCCESS = "fetch_success"
@@ -36,7 +44,9 @@ FETCH_LOG = pa.schema(
         pa.field("warc_file", pa.string(), nullable=False),  # relative to the segment
         pa.field("warc_offset", pa.int64()),
         pa.field("redirect", pa.string(), nullable=False),
-        pa.field("outlinks", pa.list_(pa.string()), nullable=False),  # canonical, in scope, in page order
+        pa.field("kind", pa.string(), nullable=False),  # page, sitemap or feed
+        pa.field("canonical", pa.string(), nullable=False),  # the address that the page names as its own, or ""
+        pa.field("render", pa.bool_(), nullable=False),  # the page needs a browser to show its text
         pa.field("fetched_at", pa.timestamp("ms", tz="UTC")),  # when it was tried
         pa.field("etag", pa.string(), nullable=False),
         pa.field("last_modified", pa.string(), nullable=False),
@@ -64,21 +74,63 @@ class Outcome:
     warc_file: str = ""
     warc_offset: int | None = None
     redirect: str = ""
-    outlinks: tuple[str, ...] = ()
+    kind: str = PAGE
+    canonical: str = ""
+    render: bool = False
+    outlinks: tuple[Link, ...] = ()
     fetched_at: datetime | None = None
     etag: str = ""
     last_modified: str = ""
     error: str = ""
 
 
+LINKS = pa.schema(
+    [
+        pa.field("partition", pa.int32(), nullable=False),  # that owns the target
+        pa.field("key", pa.string(), nullable=False),  # of the target, as are url, host and depth
+        pa.field("url", pa.string(), nullable=False),
+        pa.field("host", pa.string(), nullable=False),
+        pa.field("depth", pa.int32(), nullable=False),
+        pa.field("redirect", pa.bool_(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),  # key of the page
+        pa.field("source_host", pa.string(), nullable=False),
+        pa.field("seen", pa.timestamp("ms", tz="UTC")),
+    ]
+)
+
+
 def to_table(outcomes: Iterable[Outcome]) -> pa.Table:
-    """Returns the outcomes as a table sorted by URL."""
+    """Returns the outcomes as a table (FETCH_LOG) sorted by URL."""
     rows = sorted(outcomes, key=lambda one: one.url)
     columns = [pa.array([getattr(row, field.name) for row in rows], field.type) for field in FETCH_LOG]
     return pa.Table.from_arrays(columns, schema=FETCH_LOG)
 
 
-def from_table(table: pa.Table) -> list[Outcome]:
-    """Returns the rows of a log."""
-    names = [field.name for field in fields(Outcome)]
-    return [Outcome(**{**row, "outlinks": tuple(row["outlinks"])}) for row in table.select(names).to_pylist()]
+def to_links(outcomes: Iterable[Outcome], partitions: int) -> pa.Table:
+    """Returns links and redirects of the outcomes as a table (LINKS), sorted by partition and key.
+
+    Sorted, so that the update of one partition reads only the row groups that hold its links.
+    """
+    rows: list[tuple[object, ...]] = []
+    for one in outcomes:
+        about = (one.key, one.host, one.fetched_at)
+        # What a sitemap lists is no further from the seeds than the sitemap.
+        depth = one.depth + (one.kind != SITEMAP)
+        if one.redirect:
+            target = link(one.redirect)
+            rows.append((target.owner % partitions, target.key, target.url, target.host, one.depth, True, *about))
+        rows += [(to.owner % partitions, to.key, to.url, to.host, depth, False, *about) for to in one.outlinks]
+    rows.sort(key=lambda row: (row[0], row[1], row[6]))
+    columns = zip(*rows, strict=True) if rows else [()] * len(LINKS)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, LINKS, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=LINKS)
+
+
+def from_tables(log: pa.Table, links: pa.Table) -> list[Outcome]:
+    """Returns the outcomes that a log and its links tell of."""
+    outlinks: dict[str, list[Link]] = defaultdict(list)
+    for row in links.select(["source", "url", "redirect"]).to_pylist():
+        if not row["redirect"]:
+            outlinks[row["source"]].append(link(row["url"]))
+    names = [field.name for field in fields(Outcome) if field.name != "outlinks"]
+    return [Outcome(**row, outlinks=tuple(outlinks[row["key"]])) for row in log.select(names).to_pylist()]

@@ -5,9 +5,11 @@ the log, then the record of the part: a kill loses at most the open file, and a 
 """
 
 import contextlib
+import io
 import logging
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import cast
@@ -16,7 +18,7 @@ import pyarrow.parquet as pq
 
 from tasks.artifact import PartRecord
 from tasks.crawl.client import Answer
-from tasks.crawl.fetchlog import CAPTURED, Outcome, to_table
+from tasks.crawl.fetchlog import CAPTURED, Outcome, from_tables, to_links, to_table
 from tasks.crawl.warc import WarcWriter, Written
 from tasks.crawl.waves import Candidate
 from tasks.errors import TransientError
@@ -29,6 +31,7 @@ _MAX_AGE_S = 600.0
 WARC = "warc/"
 INDEX = "index/"
 LOG = "log/"
+LINK = "links/"
 
 
 class Segment:
@@ -37,13 +40,15 @@ class Segment:
     Args:
         output: the artifact being written.
         pages_per_file: captures after which a file is closed.
+        partitions: of the crawl; links are sorted by the partition that owns them.
         software: name and version, for warcinfo.
         agent: User-Agent, for warcinfo.
     """
 
-    def __init__(self, output: Output, pages_per_file: int, software: str, agent: str) -> None:
+    def __init__(self, output: Output, pages_per_file: int, partitions: int, software: str, agent: str) -> None:
         self._output = output
         self._pages_per_file = pages_per_file
+        self._partitions = partitions
         self._software = software
         self._agent = agent
         self._stack = contextlib.ExitStack()
@@ -102,6 +107,9 @@ class Segment:
             self._close_warc(part)
         with part.file(f"{LOG}{part.name}-{part.attempt}.parquet", rows=len(self._rows)) as file:
             pq.write_table(to_table(self._rows), file, compression="zstd", compression_level=3)
+        links = to_links(self._rows, self._partitions)
+        with part.file(f"{LINK}{part.name}-{part.attempt}.parquet", rows=links.num_rows) as file:
+            pq.write_table(links, file, compression="zstd", compression_level=3, row_group_size=1 << 16)
         _count(part, self._rows)
         self._stack.close()
         self._check_mine(self._output.committed[part.name], part)
@@ -153,6 +161,19 @@ class Segment:
                 f"another attempt of {self._output.address} is committing the same pages",
                 "let it finish, or end it and run this one again",
             )
+
+
+def committed(output: Output) -> Iterator[Outcome]:
+    """Yields the outcomes in the parts that an earlier, killed attempt of the task has committed."""
+    for record in output.committed.values():
+        tables = {
+            folder: pq.read_table(io.BytesIO(output.store.read(f"{output.address.path}/{entry.path}")))
+            for folder in (LOG, LINK)
+            for entry in record.files
+            if entry.path.startswith(folder)
+        }
+        if LOG in tables:
+            yield from from_tables(tables[LOG], tables[LINK])
 
 
 def _notes(candidate: Candidate, answer: Answer, outcome: Outcome) -> dict[str, str]:

@@ -5,7 +5,6 @@ Reads the fetch list, the logs of all segments and the crawl DB of the cycle bef
 million known URLs and 4 million links.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import duckdb
@@ -19,8 +18,7 @@ from tasks.crawl.config import CrawlConfig
 from tasks.crawl.crawldb import CRAWLDB
 from tasks.crawl.fetchlist import file_of, member
 from tasks.crawl.fetchlog import FETCH_LOG
-from tasks.crawl.segment import LOG
-from tasks.crawl.url import authority, key, partition
+from tasks.crawl.segment import LINK, LOG
 from tasks.engine import Engine
 from tasks.stage import Inputs, Output, Part, PartSpec, Report
 
@@ -152,25 +150,14 @@ def _placed(log: pa.Table, segment: Artifact) -> pa.Table:
 def _found(config: CrawlConfig, number: int, fetchlist: pa.Table, segments: list[Artifact]) -> pa.Table:
     """Returns the URLs of this partition that links or the fetch list name, each once with its least depth."""
     rows: dict[str, dict[str, Any]] = {}
-    for url, depth, seen in _links(config, segments):
-        held = rows.get(url)
-        if held is None and partition(url, config.partitions) == number:
-            rows[url] = {"key": key(url), "url": url, "host": authority(url), "depth": depth, "seen": seen}
-        elif held is not None:
-            held["depth"] = min(held["depth"], depth)
-            held["seen"] = min(held["seen"], seen)
-    for row in fetchlist.select(["key", "url", "host", "depth"]).to_pylist():
-        rows.setdefault(row["url"], {**row, "seen": None})
-    return pa.Table.from_pylist(list(rows.values()), schema=_FOUND)
-
-
-def _links(config: CrawlConfig, segments: list[Artifact]) -> Iterator[tuple[str, int, Any]]:
-    """Yields (URL, depth, when it was found) of every link and redirect that is not too deep."""
-    columns = ["depth", "outlinks", "redirect", "fetched_at"]
     for segment in segments:
-        for path in segment.files(LOG):
-            for row in segment.table(path, columns=columns).to_pylist():
-                if row["redirect"]:
-                    yield row["redirect"], row["depth"], row["fetched_at"]
-                if row["depth"] < config.max_depth:
-                    yield from ((link, row["depth"] + 1, row["fetched_at"]) for link in row["outlinks"])
+        for path in segment.files(LINK):
+            for row in segment.table(path, columns=["partition", *_FOUND.names]).to_pylist():
+                if row.pop("partition") != number or row["depth"] > config.max_depth:
+                    continue
+                held = rows.setdefault(row["key"], row)
+                held["depth"] = min(held["depth"], row["depth"])
+                held["seen"] = min(held["seen"], row["seen"])
+    for row in fetchlist.select(["key", "url", "host", "depth"]).to_pylist():
+        rows.setdefault(row["key"], {**row, "seen": None})
+    return pa.Table.from_pylist(list(rows.values()), schema=_FOUND)

@@ -7,6 +7,7 @@ address as a browser does; 598,000 joins per CPU-second.
 import hashlib
 import re
 from functools import lru_cache
+from typing import NamedTuple
 
 import ada_url
 import tldextract
@@ -114,10 +115,37 @@ def registered_domain(host: str) -> str:
     return ".".join(host.split(".")[-2:])
 
 
+class Link(NamedTuple):
+    """A canonical URL with what decides where it belongs.
+
+    Attributes:
+        url: canonical.
+        key: see `key`.
+        host: see `authority`.
+        owner: 64-bit hash of the registered domain; `owner % partitions` is the partition that owns the URL.
+    """
+
+    url: str
+    key: str
+    host: str
+    owner: int
+
+
+def link(url: str) -> Link:
+    """Returns a canonical URL as a link."""
+    host = authority(url)
+    return Link(url, key(url), host, _owner(host))
+
+
+@lru_cache(maxsize=1 << 16)
+def _owner(host: str) -> int:
+    domain = registered_domain(host_and_port(f"http://{host}/")[0])
+    return int.from_bytes(hashlib.blake2b(domain.encode(), digest_size=8).digest())
+
+
 def partition(url: str, partitions: int) -> int:
     """Returns the partition (0 .. partitions-1) that owns a canonical URL: a hash of its registered domain."""
-    domain = registered_domain(host_and_port(url)[0])
-    return int.from_bytes(hashlib.blake2b(domain.encode(), digest_size=8).digest()) % partitions
+    return _owner(authority(url)) % partitions
 
 
 class Scope:

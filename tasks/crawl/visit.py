@@ -28,7 +28,7 @@ from tasks.crawl.links import Page, directives
 from tasks.crawl.parser import Parser
 from tasks.crawl.politeness import Host, Politeness, retry_after
 from tasks.crawl.segment import Segment
-from tasks.crawl.url import Scope, authority, canonical, is_trap, key
+from tasks.crawl.url import Scope, authority, canonical, is_trap, key, link
 from tasks.crawl.waves import Candidate
 
 log = logging.getLogger("sluice.crawl")
@@ -168,7 +168,7 @@ class Visitor:
         page = await self._read(candidate, answer, outcome.mime)
         if page is None:
             return replace(outcome, reason="unparsable")
-        links = tuple(link for link in page.links if self._scope.covers(link) and not is_trap(link))
+        links = tuple(link(to) for to in page.links if self._scope.covers(to) and not is_trap(to))
         if page.noindex:
             return replace(outcome, reason="noindex", outlinks=links)
         kept = replace(outcome, status=SUCCESS, reason="", outlinks=links)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.fetchlog import Outcome
-from tasks.crawl.url import Scope, authority, key, partition
+from tasks.crawl.url import Link, Scope, authority, key, link
 from tasks.crawl.warc import Earlier
 
 MAX_REDIRECTS = 5
@@ -87,10 +87,10 @@ class Waves:
             self.spent += 1
             self._spent_on[authority(candidate.url)] += 1
         if outcome.redirect and candidate.hops < MAX_REDIRECTS:
-            self._add(Candidate(outcome.redirect, candidate.depth, candidate.hops + 1, candidate.url))
+            self._add(link(outcome.redirect), candidate.depth, candidate.hops + 1, candidate.url)
         if candidate.depth < self._config.max_depth:
-            for link in outcome.outlinks:
-                self._add(Candidate(link, candidate.depth + 1, 0, candidate.url))
+            for found in outcome.outlinks:
+                self._add(found, candidate.depth + 1, 0, candidate.url)
 
     def _take(self) -> list[Candidate]:
         chosen: list[Candidate] = []
@@ -111,24 +111,18 @@ class Waves:
         self._waiting = left
         return chosen
 
-    def _add(self, candidate: Candidate) -> None:
-        held = self._found.get(candidate.url)
+    def _add(self, found: Link, depth: int, hops: int, via: str) -> None:
+        held = self._found.get(found.key)
         if held is not None:
             # The same page found twice: the shortest way counts, then the smallest address, never the first answer.
-            if _rank(candidate) < _rank(held):
-                self._found[candidate.url] = candidate
+            if (depth, hops, via) < (held.depth, held.hops, held.via):
+                self._found[found.key] = Candidate(found.url, depth, hops, via)
             return
-        name = key(candidate.url)
-        if name in self._seen or not self._scope.covers(candidate.url):
+        if found.key in self._seen or found.owner % self._config.partitions != self._number:
             return
-        if partition(candidate.url, self._config.partitions) != self._number:
-            return
-        self._seen.add(name)
-        self._found[candidate.url] = candidate
-
-
-def _rank(candidate: Candidate) -> tuple[int, int, str]:
-    return candidate.depth, candidate.hops, candidate.via
+        if self._scope.covers(found.url):
+            self._seen.add(found.key)
+            self._found[found.key] = Candidate(found.url, depth, hops, via)
 
 
 def _fits_in_box(config: CrawlConfig) -> int:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,11 @@ def pages_of(segment):
 def logged(segment):
     rows = [row for path in segment.files("log/") for row in segment.table(path).to_pylist()]
     assert len({row["url"] for row in rows}) == len(rows), "logged twice"
-    return {row["url"]: (row["status"], row["depth"], tuple(row["outlinks"])) for row in rows}
+    links = defaultdict(list)
+    for path in segment.files("links/"):
+        for row in segment.table(path).to_pylist():
+            links[row["source"]].append((row["url"], row["depth"], row["redirect"]))
+    return {row["url"]: (row["status"], row["depth"], links[row["key"]]) for row in rows}
 
 
 def segment_in(folder):

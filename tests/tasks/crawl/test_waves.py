@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.fetchlog import SUCCESS, Outcome
-from tasks.crawl.url import Scope, authority, key
+from tasks.crawl.url import Scope, authority, key, link
 from tasks.crawl.waves import Candidate, Waves
 
 HOSTS = ["a.localhost", "b.localhost", "c.localhost"]
@@ -28,7 +28,7 @@ def crawl(pages, start, shuffle, denied=(), **caps):
         shuffle(chosen)
         for candidate in chosen:
             asked = candidate.url not in denied
-            links = pages[candidate.url] if asked else ()
+            links = tuple(map(link, pages[candidate.url])) if asked else ()
             name, host = key(candidate.url), authority(candidate.url)
             waves.note(
                 candidate,
