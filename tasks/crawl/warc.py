@@ -1,7 +1,7 @@
-"""Writing WARC 1.1: one gzip member per record, digests, and an index line per capture.
+"""Writing WARC 1.1: one gzip member or zstd frame per record, digests, and an index line per capture.
 
-Used by fetch. FastWARC writes 4,284 records per CPU-second at gzip level 6. Its gzip writer makes one member of the
-whole file unless `finish()` follows every record, and random access and warcio need one member each.
+Used by fetch and render. FastWARC makes one member of the whole file unless `finish()` follows every record, and random
+access and warcio need one member each.
 """
 
 import base64
@@ -11,14 +11,20 @@ import re
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
-from fastwarc import GzipWriter, WarcRecord, WarcRecordType
+from fastwarc import GzipWriter, WarcRecord, WarcRecordType, ZstdWriter
 
 from tasks.crawl.client import Answer
 from tasks.crawl.url import host_and_port
 
-_LEVEL = 6
+Compression = Literal["gzip", "zstd"]
+_SUFFIX = {"gzip": ".warc.gz", "zstd": ".warc.zst"}
+_GZIP_LEVEL = 6
+# What the server has compressed already is not worth more.
+_GZIP_LEVEL_COMPRESSED = 1
+_ZSTD_LEVEL = 3
+_COMPRESSED = frozenset(("gzip", "x-gzip", "deflate", "br", "zstd"))
 _FORBIDDEN = re.compile(r"[\r\n\0]+")
 _NO_TOKEN = re.compile(r"[^!#$%&'*+.^_`|~0-9A-Za-z-]")
 # The body is stored without transfer coding and perhaps cut off: these headers no longer describe it.
@@ -52,6 +58,11 @@ def payload_digest(body: bytes) -> str:
     return "sha1:" + base64.b32encode(hashlib.sha1(body).digest()).decode()
 
 
+def suffix(compression: Compression) -> str:
+    """Returns how the names of WARC files of that compression end: ".warc.gz" or ".warc.zst"."""
+    return _SUFFIX[compression]
+
+
 class WarcWriter:
     """Writes one WARC file and its CDXJ index.
 
@@ -60,12 +71,18 @@ class WarcWriter:
         path: the file's path, for warcinfo and the index.
         software: who writes, for warcinfo.
         agent: the User-Agent, for warcinfo.
+        compression: of each record by itself; the name in `path` should end in `suffix(compression)`.
     """
 
-    def __init__(self, file: BinaryIO, path: str, software: str, agent: str) -> None:
+    def __init__(self, file: BinaryIO, path: str, software: str, agent: str, compression: Compression = "gzip") -> None:
         self._file = file
         self._path = path
-        self._gzip = GzipWriter(file, compression_level=_LEVEL)
+        if compression == "gzip":
+            # Two writers share the file: members follow one another, and each may be made at a level of its own.
+            self._packer: GzipWriter | ZstdWriter = GzipWriter(file, compression_level=_GZIP_LEVEL)
+            self._quick: GzipWriter | ZstdWriter = GzipWriter(file, compression_level=_GZIP_LEVEL_COMPRESSED)
+        else:
+            self._packer = self._quick = ZstdWriter(file, compression_level=_ZSTD_LEVEL)
         self._index: list[str] = []
         self.bytes = 0
         fields = {
@@ -109,9 +126,29 @@ class WarcWriter:
         }
         return self._exchange(WarcRecordType.revisit, url, fetched_at, answer, headers, notes)
 
+    def conversion(
+        self, url: str, when: datetime, body: bytes, mime: str, refers_to: str, notes: dict[str, str]
+    ) -> Written:
+        """Writes what a capture was turned into (a rendered page), and a metadata record about it.
+
+        Args:
+            url: canonical URL of the page, as in the capture.
+            when: the conversion was made.
+            body: the result, whole and without any coding.
+            mime: media type of `body`, perhaps with its charset.
+            refers_to: record id of the capture it was made from ("urn:uuid:...").
+            notes: fields of the metadata record.
+        """
+        about = {"WARC-Target-URI": url, "WARC-Warcinfo-ID": self._info}
+        digest = payload_digest(body)
+        offset = self.bytes
+        headers = {"Content-Type": mime, **about, "WARC-Refers-To": f"<{refers_to}>", "WARC-Payload-Digest": digest}
+        record_id, length = self._write(WarcRecordType.conversion, body, headers, when)
+        self._write_notes(notes, {**about, "WARC-Refers-To": record_id}, when)
+        return self._indexed(url, when, mime, "-", Written(record_id.strip("<>"), digest, offset, length))
+
     def finish(self) -> list[str]:
         """Ends the file (left open for the caller to close) and returns its CDXJ lines, sorted."""
-        self._gzip.flush()
         self._file.flush()
         return sorted(self._index)
 
@@ -126,26 +163,48 @@ class WarcWriter:
     ) -> Written:
         about = {"WARC-Target-URI": url, "WARC-Warcinfo-ID": self._info}
         with_ip = {"WARC-IP-Address": answer.address} if answer.address else {}
-        body = b"" if kind == WarcRecordType.revisit else answer.body
+        revisited = kind == WarcRecordType.revisit
+        body = b"" if revisited else answer.body
         offset = self.bytes
         record_id, length = self._write(
             kind,
             _head(answer) + body,
             {"Content-Type": "application/http; msgtype=response", **about, **with_ip, **headers},
             fetched_at,
+            quick=_is_compressed(answer),
         )
         beside = {**about, "WARC-Concurrent-To": record_id}
         request_type = "application/http; msgtype=request"
         self._write(
             WarcRecordType.request, answer.request, {"Content-Type": request_type, **beside, **with_ip}, fetched_at
         )
-        fields_type = "application/warc-fields"
-        self._write(WarcRecordType.metadata, _fields(notes), {"Content-Type": fields_type, **beside}, fetched_at)
+        self._write_notes(notes, beside, fetched_at)
         written = Written(record_id.strip("<>"), headers["WARC-Payload-Digest"], offset, length)
-        self._index.append(_cdxj(url, fetched_at, answer, written, self._path))
+        mime = "warc/revisit" if revisited else answer.header("content-type") or "unk"
+        return self._indexed(url, fetched_at, mime, "-" if revisited else str(answer.status), written)
+
+    def _write_notes(self, notes: dict[str, str], headers: dict[str, str], date: datetime) -> None:
+        fields_type = "application/warc-fields"
+        self._write(WarcRecordType.metadata, _fields(notes), {"Content-Type": fields_type, **headers}, date)
+
+    def _indexed(self, url: str, when: datetime, mime: str, status: str, written: Written) -> Written:
+        """Notes the index line of a record, with the fields and values that pywb writes."""
+        fields = {
+            "url": url,
+            "mime": mime.partition(";")[0].strip().lower(),
+            "status": status,
+            "digest": written.payload_digest.removeprefix("sha1:"),
+            "length": str(written.length),
+            "offset": str(written.offset),
+            "filename": self._path,
+        }
+        stamp = when.astimezone(UTC).strftime("%Y%m%d%H%M%S")
+        self._index.append(f"{surt(url)} {stamp} {json.dumps(fields, ensure_ascii=True)}")
         return written
 
-    def _write(self, kind: WarcRecordType, block: bytes, headers: dict[str, str], date: datetime) -> tuple[str, int]:
+    def _write(
+        self, kind: WarcRecordType, block: bytes, headers: dict[str, str], date: datetime, *, quick: bool = False
+    ) -> tuple[str, int]:
         record = WarcRecord()
         record_id = uuid.uuid4()
         record.init_headers(kind, str(record_id).encode())
@@ -154,9 +213,10 @@ class WarcWriter:
         for name, value in headers.items():
             record.headers.set(name, _FORBIDDEN.sub(" ", value))
         record.set_bytes_content(block)
-        record.write(self._gzip, checksum_data=True)
-        self._gzip.finish()
-        # The gzip writer counts what it has passed on; the file behind it may be unable to tell.
+        packer = self._quick if quick else self._packer
+        record.write(packer, checksum_data=True)
+        packer.finish()
+        packer.flush()  # the zstd writer keeps a finished frame to itself until then
         begin, self.bytes = self.bytes, self._file.tell()
         return f"<urn:uuid:{record_id}>", self.bytes - begin
 
@@ -173,34 +233,26 @@ def surt(url: str) -> str:
     return f"{name}{f':{port}' if port else ''}){path}"
 
 
+def _is_compressed(answer: Answer) -> bool:
+    codings = ",".join(answer.all("content-encoding")).lower().split(",")
+    return any(coding.strip() in _COMPRESSED for coding in codings)
+
+
 def _head(answer: Answer) -> bytes:
     reason = _FORBIDDEN.sub(" ", answer.reason)
     lines = [f"HTTP/1.1 {answer.status} {reason}".rstrip()]
     for name, value in answer.headers:
         name = _STALE.get(name.lower(), name)
-        lines.append(f"{_NO_TOKEN.sub('_', name)}: {_FORBIDDEN.sub(' ', value)}")
+        lines.append(f"{_NO_TOKEN.sub('_', name) or '_'}: {_FORBIDDEN.sub(' ', value)}")
     if answer.status != 304:
         lines.append(f"Content-Length: {len(answer.body)}")
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
 
 
 def _fields(fields: dict[str, str]) -> bytes:
-    return "".join(f"{name}: {_FORBIDDEN.sub(' ', value)}\r\n" for name, value in fields.items()).encode()
+    lines = (f"{_NO_TOKEN.sub('_', name)}: {_FORBIDDEN.sub(' ', value)}\r\n" for name, value in fields.items())
+    return "".join(lines).encode("utf-8", "replace")
 
 
 def _date(when: datetime) -> str:
     return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def _cdxj(url: str, fetched_at: datetime, answer: Answer, written: Written, path: str) -> str:
-    fields = {
-        "url": url,
-        "mime": (answer.header("content-type") or "").partition(";")[0].strip().lower(),
-        "status": str(answer.status),
-        "digest": written.payload_digest,
-        "length": str(written.length),
-        "offset": str(written.offset),
-        "filename": path,
-    }
-    when = fetched_at.astimezone(UTC).strftime("%Y%m%d%H%M%S")
-    return f"{surt(url)} {when} {json.dumps(fields, ensure_ascii=True)}"

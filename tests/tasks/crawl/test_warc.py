@@ -1,12 +1,19 @@
+"""Contract of tasks.crawl.warc: files that independent readers take, digests that hold, an index that leads back."""
+
+import bisect
+import gzip
 import io
+import json
+import re
 from datetime import UTC, datetime
 
+import fastwarc
 import pytest
 from warcio.archiveiterator import ArchiveIterator
 
-from tasks.archive import captures
+from tasks.archive import capture_at, captures, index_entry
 from tasks.crawl.client import Answer
-from tasks.crawl.warc import Earlier, WarcWriter, payload_digest, surt
+from tasks.crawl.warc import Earlier, WarcWriter, payload_digest, suffix, surt
 
 WHEN = datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)
 
@@ -21,19 +28,39 @@ def answer(body=b"<p>hello</p>", status=200, headers=(("Content-Type", "text/htm
     return Answer(status=status, reason=reason, headers=tuple(headers), body=body, **{**fields, **more})
 
 
-def written(*answers, url="http://h/"):
+def open_writer(compression="gzip"):
     file = io.BytesIO()
-    writer = WarcWriter(file, "warc/one.warc.gz", "sluice/0.1", "sluice/0.1 (+mailto:a@b.example)")
-    places = [writer.capture(url, WHEN, one, {"hopsFromSeed": "0"}) for one in answers]
+    name = f"warc/one{suffix(compression)}"
+    return file, WarcWriter(file, name, "sluice/0.1", "sluice/0.1 (+mailto:a@b.example)", compression)
+
+
+def written(*answers, url="http://h/", compression="gzip", notes=None):
+    file, writer = open_writer(compression)
+    places = [writer.capture(url, WHEN, one, {"hopsFromSeed": "0", **(notes or {})}) for one in answers]
     return file, places, writer.finish()
 
 
 def records(file):
+    """What warcio reads; it compares every digest."""
     file.seek(0)
     return [
         (record.rec_type, record.rec_headers, record.http_headers, record.content_stream().read())
         for record in ArchiveIterator(file, check_digests="raise")
     ]
+
+
+def verified(file):
+    """What FastWARC reads, with its own opinion of the block digests; it reads zstd, which warcio does not."""
+    file.seek(0)
+    found = []
+    for record in fastwarc.ArchiveIterator(file, parse_http=False):
+        holds = record.verify_block_digest()
+        found.append((str(record.record_type).rpartition(".")[2], record.headers, record.reader.read(), holds))
+    return found
+
+
+def header(row, name):
+    return row[1].get(name)
 
 
 def test_every_record_is_a_gzip_member_of_its_own():
@@ -42,6 +69,89 @@ def test_every_record_is_a_gzip_member_of_its_own():
     for place in places:
         part = io.BytesIO(data[place.offset : place.offset + place.length])
         assert [record.rec_type for record in ArchiveIterator(part)] == ["response"]
+
+
+def test_every_record_is_a_zstd_frame_of_its_own():
+    file, places, _ = written(answer(), answer(b"second"), compression="zstd")
+    data = file.getvalue()
+    for place, body in zip(places, (b"<p>hello</p>", b"second"), strict=True):
+        (capture,) = captures(io.BytesIO(data[place.offset : place.offset + place.length]))
+        assert (capture.payload, capture.record_id) == (body, place.record_id)
+    assert data.count(b"\x28\xb5\x2f\xfd") == 7  # warcinfo, and three records per capture
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_all_digests_hold_for_both_compressions(compression):
+    file, writer = open_writer(compression)
+    writer.capture("http://h/", WHEN, answer(), {"hopsFromSeed": "0"})
+    writer.capture("http://h/z", WHEN, answer(gzip.compress(b"z"), headers=[("Content-Encoding", "gzip")]), {})
+    writer.conversion("http://h/", WHEN, b"<p>drawn</p>", "text/html", "urn:uuid:0", {"engine": "chromium"})
+    writer.finish()
+    rows = verified(file)
+    assert [row[3] for row in rows] == [True] * 9
+    assert {str(header(row, "WARC-Block-Digest"))[:5] for row in rows} == {"sha1:"}
+    for row in rows:
+        if row[0] in ("response", "conversion"):
+            body = row[2].partition(b"\r\n\r\n")[2] if row[0] == "response" else row[2]
+            assert header(row, "WARC-Payload-Digest") == payload_digest(body)
+    if compression == "gzip":
+        assert len(records(file)) == 9
+
+
+def test_bodies_that_came_compressed_and_others_share_a_file():
+    packed = answer(gzip.compress(b"<p>packed</p>"), headers=[("Content-Encoding", "GZIP"), ("Content-Type", "a/b")])
+    file, places, _ = written(answer(), packed, answer(b"third"), packed)
+    assert [row[0] for row in records(file)] == ["warcinfo", *("response", "request", "metadata") * 4]
+    # The header of a gzip member says how hard the packer tried: 4 is least, 0 neither (RFC 1952, XFL).
+    assert [file.getvalue()[place.offset + 8] for place in places] == [0, 4, 0, 4]
+
+
+def test_a_body_that_came_compressed_is_stored_as_it_came():
+    body = gzip.compress(b"<p>packed</p>" * 100)
+    file, _, _ = written(answer(body, headers=[("Content-Encoding", "gzip")]))
+    file.seek(0)
+    (capture,) = captures(file)
+    assert (capture.payload, capture.body().data) == (body, b"<p>packed</p>" * 100)
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_every_record_is_warc_1_1(compression):
+    file, _, _ = written(answer(), compression=compression)
+    file.seek(0)
+    opened = fastwarc.GzipReader if compression == "gzip" else fastwarc.ZstdReader
+    data = opened(file).read()
+    assert len(re.findall(rb"WARC/1\.1\r\nWARC-Type", data)) == 4
+    assert data.startswith(b"WARC/1.1\r\nWARC-Type: warcinfo\r\n")
+    assert b"format: WARC File Format 1.1\r\n" in data
+
+
+def test_the_name_of_a_file_tells_its_compression():
+    assert (suffix("gzip"), suffix("zstd")) == (".warc.gz", ".warc.zst")
+
+
+def test_a_conversion_names_the_capture_it_was_made_from():
+    file, writer = open_writer()
+    captured = writer.capture("http://h/", WHEN, answer(), {})
+    made = writer.conversion(
+        "http://h/", WHEN, b"<p>drawn</p>", "text/html; charset=utf-8", captured.record_id, {"engine": "chromium"}
+    )
+    lines = writer.finish()
+    rows = records(file)
+    assert [row[0] for row in rows][4:] == ["conversion", "metadata"]
+    head = rows[4][1]
+    assert head.protocol == "WARC/1.1"
+    assert head.get_header("WARC-Target-URI") == "http://h/"
+    assert head.get_header("WARC-Refers-To") == f"<{captured.record_id}>"
+    assert head.get_header("WARC-Record-ID") == f"<{made.record_id}>"
+    assert head.get_header("Content-Type") == "text/html; charset=utf-8"
+    assert head.get_header("WARC-Payload-Digest") == made.payload_digest == payload_digest(b"<p>drawn</p>")
+    assert head.get_header("WARC-Block-Digest") == made.payload_digest
+    assert head.get_header("WARC-Warcinfo-ID") == rows[0][1].get_header("WARC-Record-ID")
+    assert rows[4][3] == b"<p>drawn</p>"
+    assert rows[5][1].get_header("WARC-Refers-To") == f"<{made.record_id}>"
+    assert rows[5][3] == b"engine: chromium\r\n"
+    entry = next(index_entry(line) for line in lines if '"status": "-"' in line)
+    assert (entry["mime"], int(entry["offset"]), int(entry["length"])) == ("text/html", made.offset, made.length)
 
 
 def test_a_record_says_what_was_received_and_when():
@@ -67,6 +177,53 @@ def test_line_breaks_in_headers_forge_nothing():
     assert rows[1][3] == b"<p>hello</p>"
     file.seek(0)
     assert [capture.payload for capture in captures(file)] == [b"<p>hello</p>", b"next"]
+
+
+HOSTILE = [
+    {"headers": [(f"X-{FORGED}", "a"), ("Content-Type", "text/html")]},
+    {"headers": [("", "no name"), ("\r\n", "a")]},
+    {"headers": [("Content-Type", f"text/html{FORGED}")]},
+    {"headers": [("Content-Type", "text/html\0\n\nWARC/1.1")]},
+    {"reason": FORGED},
+    {"reason": "OK\nX-Forged: 1"},
+    {"address": FORGED},
+]
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+@pytest.mark.parametrize("options", HOSTILE)
+def test_nothing_that_a_server_sends_forges_a_header(options, compression):
+    file, _, lines = written(answer(**options), answer(b"next"), compression=compression)
+    rows = verified(file)
+    assert [row[0] for row in rows] == ["warcinfo", *("response", "request", "metadata") * 2]
+    assert [header(row, "WARC-Target-URI") for row in rows[1:]] == ["http://h/"] * 6
+    assert all(row[3] for row in rows)
+    assert [len(line.splitlines()) for line in lines] == [1, 1]
+    file.seek(0)
+    found = list(captures(file))
+    assert [capture.payload for capture in found] == [b"<p>hello</p>", b"next"]
+    names = {name.lower() for name, _ in found[0].headers}
+    assert names.isdisjoint({"x-forged", "warc-type", "warc-target-uri"})
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+@pytest.mark.parametrize("notes", [{"via": FORGED}, {"via": "http://a/\r\nhopsFromSeed: 9"}, {f"n\r\n{FORGED}": "x"}])
+def test_notes_forge_neither_a_record_nor_another_note(notes, compression):
+    file, _, _ = written(answer(), answer(b"next"), compression=compression, notes=notes)
+    rows = verified(file)
+    assert [row[0] for row in rows] == ["warcinfo", *("response", "request", "metadata") * 2]
+    lines = rows[3][2].split(b"\r\n")
+    assert lines[0] == b"hopsFromSeed: 0"
+    assert len(lines) == 3
+    assert b"\n" not in lines[1]
+
+
+def test_a_conversion_forges_nothing_either():
+    file, writer = open_writer()
+    writer.conversion(f"http://h/{FORGED}", WHEN, FORGED.encode(), FORGED, f"urn:uuid:0{FORGED}", {"via": FORGED})
+    rows = records(file)
+    assert [row[0] for row in rows] == ["warcinfo", "conversion", "metadata"]
+    assert rows[1][3] == FORGED.encode()
 
 
 def test_headers_that_no_longer_describe_the_body_are_renamed():
@@ -115,3 +272,45 @@ def test_an_empty_body_and_bytes_outside_latin_1_are_written():
 )
 def test_index_keys_sort_by_domain(url, want):
     assert surt(url) == want
+
+
+def index_of(urls, compression="gzip"):
+    file, writer = open_writer(compression)
+    for number, url in enumerate(urls):
+        writer.capture(url, WHEN.replace(second=number % 60), answer(f"body of {url}".encode()), {})
+    return file, writer.finish()
+
+
+def test_index_lines_have_the_fields_that_pywb_writes():
+    _, writer = open_writer()
+    typed = answer(headers=[("Content-Type", "Text/HTML; charset=utf-8")])
+    place = writer.capture("http://h/a", WHEN, typed, {})
+    writer.capture("http://h/b", WHEN, answer(headers=[]), {})
+    earlier = Earlier("http://h/a", WHEN, place.record_id, place.payload_digest)
+    writer.revisit("http://h/c", WHEN, answer(b"", 304, reason="Not Modified"), earlier, {})
+    captured, untyped, revisit = writer.finish()
+    head, _, fields = captured.partition("{")
+    assert head == "h)/a 20261121123015 "
+    assert json.loads("{" + fields) == {
+        "url": "http://h/a",
+        "mime": "text/html",
+        "status": "200",
+        "digest": place.payload_digest.removeprefix("sha1:"),
+        "length": str(place.length),
+        "offset": str(place.offset),
+        "filename": "warc/one.warc.gz",
+    }
+    assert index_entry(untyped)["mime"] == "unk"
+    assert (index_entry(revisit)["mime"], index_entry(revisit)["status"]) == ("warc/revisit", "-")
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_a_page_is_found_by_its_key_in_the_sorted_index_and_read_at_its_offset(compression):
+    urls = [f"http://{host}.example/{path}" for host in ("b", "a", "www.c") for path in ("", "x", "x/y?z=1", "~a")]
+    file, lines = index_of(urls, compression)
+    assert [line.encode() for line in lines] == sorted(line.encode() for line in lines)
+    for url in urls:
+        line = lines[bisect.bisect_left(lines, f"{surt(url)} ")]
+        assert line.startswith(f"{surt(url)} ")
+        capture = capture_at(io.BytesIO(file.getvalue()), int(index_entry(line)["offset"]))
+        assert (capture.url, capture.payload) == (url, f"body of {url}".encode())
