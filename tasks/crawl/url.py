@@ -6,6 +6,7 @@ address as a browser does; 598,000 joins per CPU-second.
 
 import hashlib
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -13,11 +14,21 @@ import ada_url
 import tldextract
 
 MAX_URL = 4096
+# Parameters that name a click, a campaign or a visit, never a page. The first two lines are written by advertising and
+# mail tools into every link that they send out; the last two are session ids, told by their value where the name is
+# also an honest one ("sid=3" is a page, "sid=" with 32 hex digits is phpBB's visitor; Heritrix draws the same line).
 _TRACKING = re.compile(
-    r"(?:utm_[a-z_]*|gclid|dclid|fbclid|msclkid|yclid|mc_cid|mc_eid|_ga|igshid|phpsessid|jsessionid)(?:=|$)", re.I
+    r"(?:utm_[a-z_]*|gclid|gclsrc|gbraid|wbraid|dclid|srsltid|fbclid|msclkid|yclid|ysclid|twclid|ttclid|li_fat_id|_ga|_gl"
+    r"|igshid|igsh|mc_cid|mc_eid|mkt_tok|_hsenc|_hsmi|__hs(?:sc|tc|fp)|hsctatracking|vero_id|_openstat|oly_(?:anon|enc)_id"
+    r"|phpsessid|jsessionid|aspsessionid[a-z]{8}|cfid|cftoken|oscsid|zenid)(?:=|$)"
+    r"|(?:sid|s|sess(?:ion)?_?id)=[0-9a-z]{24,}$",
+    re.I,
 )
+# A Java server's session id stands in the path. (An ASP.NET one, "/(S(..))/", stays: without it the server redirects.)
+_PATH_SESSION = re.compile(r";(?:jsessionid|phpsessid)=[^/?;]*", re.I)
 _MAX_SEGMENTS = 20
-_REPEATED = re.compile(r"/([^/]+(?:/[^/]+)?)/\1/\1/")
+_LONGEST_CYCLE = 4
+_KNOWN_HOSTS = 1 << 16
 # The list that ships with tldextract; never the network, never a cache on disk.
 _SUFFIXES = tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
 
@@ -25,10 +36,11 @@ _SUFFIXES = tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
 def canonical(url: str, base: str | None = None) -> str | None:
     """Returns the canonical form of `url` (joined to `base`), or None when it is nothing a crawler fetches.
 
-    WHATWG normal form without fragment, without the dot after a host name, and without query parameters that only
-    track visits. Refused: other schemes, user names and passwords, more than 4,096 characters.
+    WHATWG normal form without fragment, without the dot after a host name, without session ids in the path, and
+    without query parameters that only track visits. Refused: other schemes, user names and passwords, more than 4,096
+    characters.
 
-    >>> canonical("HTTP://Example.COM:80/a/../b?utm_source=x&q=1#top")
+    >>> canonical("HTTP://Example.COM:80/a/../b;jsessionid=1F?utm_source=x&q=1#top")
     'http://example.com/b?q=1'
     >>> canonical("mailto:a@b.example") is None
     True
@@ -45,6 +57,9 @@ def canonical(url: str, base: str | None = None) -> str | None:
         return None
     if host.endswith(".") or ".:" in host:
         return _without_dot(href)
+    if ";" in href:
+        path, mark, query = href.partition("?")
+        href = _PATH_SESSION.sub("", path) + mark + query
     return _without_tracking(href) if "?" in href else href
 
 
@@ -69,13 +84,21 @@ def _without_tracking(href: str) -> str:
 def is_trap(url: str) -> bool:
     """Tells whether a canonical URL has the form of an endless site: a path that repeats itself or is very deep.
 
-    Rules of Heritrix: the same one or two path segments three times in a row, or more than 20 segments.
+    Rules of Heritrix: the same segments (here one to four of them) three times in a row, or more than 20 segments.
 
     >>> is_trap("http://h/a/b/a/b/a/b/c"), is_trap("http://h/a/a/b/b/c")
     (True, False)
     """
-    path = url.partition("?")[0].split("/", 3)[3]
-    return path.count("/") > _MAX_SEGMENTS or _REPEATED.search("/" + path + "/") is not None
+    segments = url.partition("?")[0].split("/")[3:]
+    if len(segments) > _MAX_SEGMENTS + 1:
+        return True
+    if len(segments) < len(set(segments)) + 2:  # what comes three times leaves two to spare
+        return False
+    return any(
+        segments[at : at + size] == segments[at + size : at + 2 * size] == segments[at + 2 * size : at + 3 * size]
+        for size in range(1, min(_LONGEST_CYCLE, len(segments) // 3) + 1)
+        for at in range(len(segments) - 3 * size + 1)
+    )
 
 
 def key(url: str) -> str:
@@ -149,29 +172,86 @@ def partition(url: str, partitions: int) -> int:
 
 
 class Scope:
-    """Which hosts a crawl covers.
+    """Which URLs a crawl covers.
 
     Args:
         entries: "host", "host:port" or "*.domain" (the domain itself and all below it).
+        prefixes: URL prefixes; of a host that one of them names, only what begins with one of them is covered. Like
+            the hosts they hold for http and https, with and without "www.".
+        include_pattern: regular expression that a URL must hold somewhere; "" admits all.
+        exclude_pattern: regular expression that a URL must hold nowhere; "" excludes none.
 
-    >>> scope = Scope(["www.example.com", "*.example.org"])
-    >>> scope.covers("https://example.com/a"), scope.covers("http://a.b.example.org/"), scope.covers("http://b.net/")
+    >>> scope = Scope(["www.example.com", "*.example.org"], prefixes=["https://example.com/docs/"])
+    >>> scope.covers("https://example.com/docs/a"), scope.covers("http://a.b.example.org/"), scope.covers("http://b.net/")
     (True, True, False)
+    >>> scope.covers("https://example.com/a")
+    False
     """
 
-    def __init__(self, entries: list[str]) -> None:
+    def __init__(
+        self,
+        entries: Iterable[str],
+        prefixes: Iterable[str] = (),
+        include_pattern: str = "",
+        exclude_pattern: str = "",
+    ) -> None:
+        entries = list(entries)
         self._hosts = frozenset(_bare(entry) for entry in entries if not entry.startswith("*."))
         self._domains = tuple("." + entry[2:] for entry in entries if entry.startswith("*."))
+        self._prefixes: dict[str, tuple[str, ...]] = {}
+        for prefix in map(_prefix, prefixes):
+            host = prefix.partition("/")[0]
+            self._prefixes[host] = (*self._prefixes.get(host, ()), prefix)
+        self._include = re.compile(include_pattern) if include_pattern else None
+        self._exclude = re.compile(exclude_pattern) if exclude_pattern else None
+        self._plain = not (self._prefixes or include_pattern or exclude_pattern)
+        self._known: dict[str, bool] = {}
 
     @classmethod
-    def of(cls, include_hosts: tuple[str, ...], seeds: list[str]) -> "Scope":
-        """Returns the scope of a crawl: the hosts named, or else the hosts of its canonical seeds."""
-        return cls(list(include_hosts) or [authority(seed) for seed in seeds])
+    def of(
+        cls,
+        include_hosts: tuple[str, ...],
+        seeds: Iterable[str],
+        prefixes: Iterable[str] = (),
+        include_pattern: str = "",
+        exclude_pattern: str = "",
+    ) -> "Scope":
+        """Returns the scope of a crawl: the hosts named, or else the hosts of its canonical seeds, and the prefixes."""
+        hosts = list(include_hosts) or [authority(seed) for seed in seeds]
+        return cls(hosts, prefixes, include_pattern, exclude_pattern)
 
-    def covers(self, url: str) -> bool:
-        """Tells whether a canonical URL lies within."""
-        host = authority(url)
-        return _bare(host) in self._hosts or f".{host}".endswith(self._domains)
+    def covers(self, url: str, host: str = "") -> bool:
+        """Tells whether a canonical URL lies within; `host` is its `authority` where the caller has it."""
+        host = host or authority(url)
+        covered = self._known.get(host)
+        if covered is None:
+            covered = self._covers_host(host)
+            if len(self._known) < _KNOWN_HOSTS:
+                self._known[host] = covered
+        return covered and (self._plain or self._admits(url, host))
+
+    def _covers_host(self, host: str) -> bool:
+        bare = _bare(host)
+        return bare in self._hosts or bare in self._prefixes or f".{host}".endswith(self._domains)
+
+    def _admits(self, url: str, host: str) -> bool:
+        prefixes = self._prefixes.get(_bare(host))
+        if prefixes is not None and not _schemeless(url).startswith(prefixes):
+            return False
+        if self._include is not None and not self._include.search(url):
+            return False
+        return self._exclude is None or not self._exclude.search(url)
+
+
+def _prefix(url: str) -> str:
+    prefix = canonical(url)
+    if prefix is None:
+        raise ValueError(f"the prefix {url!r} is no http or https address")
+    return _schemeless(prefix)
+
+
+def _schemeless(url: str) -> str:
+    return _bare(url.partition("://")[2])
 
 
 def _bare(host: str) -> str:
