@@ -1,0 +1,118 @@
+"""The crawlers of the crawl benchmark as commands, and what one run of a command costs.
+
+Each crawler is a process of its own. Its CPU time is that of the whole process with its children, user and system
+(`wait4`). What it needs to start is measured by the same command on one page, and taken off.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+STATE = ROOT / ".sluice" / "benchmarks" / "crawl"
+CONCURRENCY = 64
+PEERS = ["scrapy==2.19.0", "uvloop==0.23.0"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run took: CPU seconds, and bytes of memory at its peak."""
+
+    cpu_s: float
+    peak_bytes: int
+
+
+class Sluice:
+    """The stages generate and fetch as the shell runs them; the cost is that of fetch."""
+
+    def __init__(self, folder: Path) -> None:
+        self._store = folder / "store"
+        self._runs = 0
+
+    def cost(self, seeds: list[str], pages: int) -> Cost:
+        """Crawls into a store of its own, which is removed afterwards."""
+        shutil.rmtree(self._store, ignore_errors=True)
+        crawl = {
+            "seeds": seeds,
+            "include_hosts": ["*." + seeds[0].split("/")[2].partition(".")[2]],
+            "allow_loopback": True,
+            "partitions": 1,
+            "max_pages": pages,
+            "max_pages_per_host": pages,
+            "max_pages_per_domain": pages,
+            "max_hosts_per_domain": pages,
+            "max_depth": 50,
+            "delay_s": 0.0,
+            "latency_factor": 0.0,
+            "concurrency": CONCURRENCY,
+        }
+        recipe = {
+            "name": "bench",
+            "crawl": crawl,
+            "canary": {"arms": 0, "anchors": ["uniform"]},
+            "place": {"store": str(self._store), "mlflow": ""},
+        }
+        shell = [sys.executable, "-m", "tasks"]
+        common = ["--recipe", json.dumps(recipe)]
+        timed([*shell, "generate", *common])
+        try:
+            return timed([*shell, "fetch", *common, "--member", "p0"])
+        finally:
+            shutil.rmtree(self._store, ignore_errors=True)
+
+
+class Scrapy:
+    """Scrapy, in an environment that is made on the first run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._python = _peers(folder / "peers")
+
+    def cost(self, seeds: list[str], pages: int) -> Cost:
+        """Crawls; nothing is stored."""
+        return timed([self._python, str(HERE / "peer_scrapy.py"), json.dumps(seeds), str(pages), str(CONCURRENCY)])
+
+
+class Aiohttp:
+    """Bare aiohttp, for the pages that the others have found."""
+
+    def __init__(self, folder: Path) -> None:
+        self._list = folder / "urls.txt"
+
+    def cost(self, urls: list[str]) -> Cost:
+        """Requests all of `urls`."""
+        self._list.write_text("\n".join(urls))
+        return timed([sys.executable, str(HERE / "peer_aiohttp.py"), str(self._list), str(CONCURRENCY)])
+
+
+def timed(command: Sequence[str]) -> Cost:
+    """Runs a command to its end and returns what it took; raises CalledProcessError when it fails."""
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "ARROW_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    said = process.stderr.read()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        sys.stderr.write(said.decode("utf-8", "replace"))
+        raise subprocess.CalledProcessError(process.returncode, list(command)[:3])
+    return Cost(used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
+
+
+def _peers(folder: Path) -> str:
+    python, made = folder / "bin" / "python", folder / "peers.json"
+    if not made.exists() or json.loads(made.read_text()) != PEERS:
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *PEERS], check=True)
+        made.write_text(json.dumps(PEERS))
+    return str(python)

@@ -1,0 +1,207 @@
+"""A made-up web for the crawl benchmark: the same bytes on every machine with the same Python.
+
+Writes `<folder>/<host>/<path>.html.gz`, each host's robots.txt and `corpus.json` (what a complete crawl must fetch).
+Read by nginx. Modelled on 13,061 pages of Debian's documentation (mean 26.9 KB, median 14.7 KB, 90 % below 47.8 KB,
+mean 5.6 KB under gzip, 74 links to a page): sizes are log-normal; every page has the menu of its site, its
+neighbours, links and fragments in the text, links to other hosts and a footer. Menus are relative on one half of the
+hosts and begin with "/" on the other. The words are those of the language reference in `pydoc_data.topics`.
+"""
+
+import gzip
+import itertools
+import json
+import math
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from html import escape
+from pathlib import Path
+from pydoc_data.topics import topics
+from statistics import mean, quantiles
+
+DOMAIN = "localhost"
+VERSION = 1
+_MEDIAN_BYTES, _SIGMA = 14_700, 1.0
+_SECTIONS = ("guide", "reference", "howto", "blog/2025", "blog/2026", "api/v2")
+_ROBOTS = "User-agent: *\nDisallow: /private/\nDisallow: /search\nAllow: /\n\nUser-agent: greedybot\nDisallow: /\n"
+# One time for all files: Last-Modified and ETag are the same on every machine, too.
+_MODIFIED = 1_700_000_000
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large the made-up web is."""
+
+    hosts: int
+    pages_per_host: int
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What was made; sizes are in bytes of HTML."""
+
+    hosts: list[str]
+    pages: list[str]
+    mean: int
+    median: int
+    p90: int
+    gzip_mean: int
+    links_mean: float
+
+
+def make(folder: Path, shape: Shape) -> Corpus:
+    """Makes the corpus in `folder` unless it is there already; `pages` are "host/path", sorted."""
+    done = folder / "corpus.json"
+    if not done.exists():
+        made = _written(folder, shape)
+        done.write_text(json.dumps(asdict(made)))
+    return Corpus(**json.loads(done.read_text()))
+
+
+def _written(folder: Path, shape: Shape) -> Corpus:
+    hosts = [f"site{number:03d}.{DOMAIN}" for number in range(shape.hosts)]
+    pages, sizes, packed, links = [], [], [], []
+    for number, host in enumerate(hosts):
+        _put(folder / host / "robots.txt", _ROBOTS.encode())
+        for path, html in _site(number, shape.pages_per_host):
+            data = gzip.compress(html, 6, mtime=0)
+            _put(folder / host / f"{path}.gz", data)
+            pages.append(f"{host}/{path.removesuffix('index.html')}")
+            sizes.append(len(html))
+            packed.append(len(data))
+            links.append(html.count(b"<a "))
+    deciles = quantiles(sizes, n=10)
+    return Corpus(
+        hosts, sorted(pages), round(mean(sizes)), round(deciles[4]), round(deciles[8]), round(mean(packed)), mean(links)
+    )
+
+
+def _put(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    os.utime(path, (_MODIFIED, _MODIFIED))
+
+
+def _site(number: int, pages: int) -> Iterator[tuple[str, bytes]]:
+    """Yields path and HTML of every page of one host."""
+    chance = random.Random(number)
+    paths = ["index.html", *(f"{section}/index.html" for section in _SECTIONS)]
+    for section in itertools.islice(itertools.cycle(_SECTIONS), max(0, pages - len(paths))):
+        paths.append(f"{section}/{len(paths):03d}-{'-'.join(chance.sample(_words(), 3))}.html")
+    for path in paths:
+        yield path, _Page(chance, paths, path, rooted=number % 2 == 0).html().encode()
+
+
+class _Page:
+    """One page under construction."""
+
+    def __init__(self, chance: random.Random, paths: list[str], path: str, *, rooted: bool) -> None:
+        self._chance = chance
+        self._paths = paths
+        self._path = path
+        self._rooted = rooted
+        self._folder = path.rpartition("/")[0]
+        self._siblings = [one for one in paths if one.rpartition("/")[0] == self._folder]
+
+    def html(self) -> str:
+        size = _MEDIAN_BYTES * math.exp(self._chance.gauss(0.0, _SIGMA))
+        frame = self._head() + self._menu() + self._neighbours()
+        body: list[str] = []
+        held = len(frame)
+        while held < size - 1200:
+            body.append(self._paragraph(len(body)))
+            held += len(body[-1])
+        return f"{frame}<main>{''.join(body)}</main>{self._footer()}"
+
+    def _to(self, path: str) -> str:
+        """Returns how this page names another one of its site."""
+        short = path.removesuffix("index.html")
+        if self._rooted:
+            return f"/{short}"
+        return os.path.relpath(f"/{short}", f"/{self._folder}") + ("/" if short.endswith("/") or not short else "")
+
+    def _link(self, href: str, text: str, attributes: str = "") -> str:
+        return f'<a {attributes}href="{escape(href)}">{escape(text)}</a>'
+
+    def _head(self) -> str:
+        title = " ".join(self._chance.sample(_words(), 5)).title()
+        scripts = "".join(f'<script src="/static/{name}.js" defer></script>' for name in ("base", "search", "theme"))
+        return (
+            f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f'<meta name="description" content="{title}"><meta property="og:title" content="{title}">'
+            '<link rel="stylesheet" href="/static/base.css"><link rel="icon" href="/static/icon.png">'
+            f"{scripts}</head>\n<body><h1>{title}</h1>\n"
+        )
+
+    def _menu(self) -> str:
+        """Returns the bar that every page of the site has: sections and what is read most."""
+        shown = [f"{section}/index.html" for section in _SECTIONS] + self._paths[7:17]
+        entries = "".join(
+            f'<li class="nav-item">{self._link(self._to(path), path.rpartition("/")[2], "class=nav ")}</li>\n'
+            for path in ["index.html", *shown]
+        )
+        return f'<nav role="navigation"><ul class="menu">\n{entries}</ul></nav>\n'
+
+    def _neighbours(self) -> str:
+        """Returns the way up, back and on; an index lists all of its folder."""
+        at = self._siblings.index(self._path)
+        listed = self._siblings if self._path.endswith("index.html") else self._siblings[max(0, at - 5) : at + 6]
+        entries = "".join(f"<li>{self._link(self._to(path), path)}</li>\n" for path in listed)
+        return f'<div class="sidebar"><h3>In this section</h3><ul>\n{entries}</ul></div>\n'
+
+    def _paragraph(self, number: int) -> str:
+        words = self._prose(self._chance.randint(40, 110))
+        for _ in range(self._chance.choice((0, 1, 1, 2, 3))):
+            place = self._chance.randrange(len(words))
+            words[place] = self._link(self._target(number), words[place])
+        if self._chance.random() < 0.3:
+            words[0] = f"<code>{words[0]}</code>"
+        head = f'<h2 id="s{number}">{self._chance.choice(_words())}</h2>\n' if number % 4 == 0 else ""
+        return f'{head}<p class="text">{" ".join(words)}</p>\n'
+
+    def _target(self, number: int) -> str:
+        """Returns where a link in the text leads."""
+        kind = self._chance.random()
+        if kind < 0.25:
+            return f"#s{self._chance.randint(0, number)}"
+        if kind < 0.40:
+            return f"https://www.example{self._chance.randrange(40)}.org/{self._chance.choice(_words())}"
+        if kind < 0.45:
+            return "mailto:someone@example.org"
+        if kind < 0.47:
+            return f"/private/{self._chance.randrange(9)}.html"
+        path = self._to(self._chance.choice(self._paths))
+        return f"{path}#s{self._chance.randrange(12)}" if kind < 0.7 else path
+
+    def _footer(self) -> str:
+        fixed = "".join(
+            self._link(href, text) + " | "
+            for href, text in (
+                ("#top", "Back to top"),
+                ("/search?q=", "Search"),
+                (self._to("index.html"), "Home"),
+                ("https://www.example.com/licence", "Licence"),
+                ("https://code.example.com/sources", "Sources"),
+                (f"https://www.example{self._chance.randrange(40)}.org/", "Friends"),
+                ("javascript:void(0)", "Theme"),
+            )
+        )
+        return f"<footer>{fixed}<p>Last updated in 2026.</p></footer>\n</body></html>\n"
+
+    def _prose(self, count: int) -> list[str]:
+        text = _text()
+        begin = self._chance.randrange(len(text) - count)
+        return [escape(word) for word in text[begin : begin + count]]
+
+
+@lru_cache(maxsize=1)
+def _text() -> list[str]:
+    return [word for name in sorted(topics) for word in topics[name].split()]
+
+
+@lru_cache(maxsize=1)
+def _words() -> list[str]:
+    return sorted({word for word in _text() if word.isascii() and word.isalpha() and word.islower() and len(word) > 3})
