@@ -1,0 +1,103 @@
+"""What X-Robots-Tag headers and robots meta elements forbid.
+
+Used by visit and links. The words are those of Google's robots meta specification (noindex, nofollow, none, noarchive,
+unavailable_after) and of the artists' sites that began to refuse AI training in 2022 (noai, noimageai, noml).
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+# Words with a value after a colon; any other name before a colon is a crawler's.
+_VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
+# The comma after a weekday belongs to the date.
+_WEEKDAY = re.compile(r"(unavailable_after\s{0,9}:\s{0,9}[a-z]{3,9})\s{0,9},")
+_NOAI = frozenset({"noai", "noml"})
+
+
+@dataclass(frozen=True)
+class Directives:
+    """What robots meta tags or X-Robots-Tag headers forbid.
+
+    Attributes:
+        noindex: to keep the page.
+        nofollow: to follow its links.
+        noarchive: to show it from an archive.
+        noai: to train on it.
+        noimageai: to train on its images; binds nobody who keeps only text.
+    """
+
+    noindex: bool = False
+    nofollow: bool = False
+    noarchive: bool = False
+    noai: bool = False
+    noimageai: bool = False
+
+    def __or__(self, other: "Directives") -> "Directives":
+        if other == _NOTHING:
+            return self
+        return Directives(
+            self.noindex or other.noindex,
+            self.nofollow or other.nofollow,
+            self.noarchive or other.noarchive,
+            self.noai or other.noai,
+            self.noimageai or other.noimageai,
+        )
+
+
+_NOTHING = Directives()
+
+
+def directives(values: Iterable[str], agent: str, now: datetime | None = None) -> Directives:
+    """Reads X-Robots-Tag headers or robots meta contents.
+
+    Within one value a crawler's name ("otherbot: noindex, nofollow") holds for all that follows, up to the next name.
+    The strictest word wins. An `unavailable_after` that lies before `now` is a noindex; one that cannot be read says
+    nothing.
+
+    >>> directives(["noarchive", "googlebot: noindex", "nofollow"], "sluice")
+    Directives(noindex=False, nofollow=True, noarchive=True, noai=False, noimageai=False)
+    """
+    words: set[str] = set()
+    expired = False
+    for word, value in _ours(values, agent.lower()):
+        words.add(word)
+        if word == "unavailable_after":
+            date = _date(value)
+            expired = expired or (date is not None and date <= (now or datetime.now(UTC)))
+    if not words:
+        return _NOTHING
+    none = "none" in words
+    return Directives(
+        noindex=none or expired or "noindex" in words,
+        nofollow=none or "nofollow" in words,
+        noarchive="noarchive" in words,
+        noai=not _NOAI.isdisjoint(words),
+        noimageai="noimageai" in words,
+    )
+
+
+def _ours(values: Iterable[str], agent: str) -> Iterator[tuple[str, str]]:
+    """Yields (word, value) of the directives that are for all crawlers or for ours."""
+    for text in values:
+        ours = True
+        for item in _WEEKDAY.sub(r"\1 ", text.lower()).split(","):
+            word, colon, value = (part.strip() for part in item.partition(":"))
+            if colon and word not in _VALUED:
+                ours = word == agent
+                word, _, value = (part.strip() for part in value.partition(":"))
+            if ours:
+                yield word, value
+
+
+def _date(text: str) -> datetime | None:
+    """Reads a date of RFC 822, RFC 850 or ISO 8601; without a zone it counts as UTC."""
+    for read in (datetime.fromisoformat, parsedate_to_datetime):
+        try:
+            date = read(text.upper())
+        except (ValueError, TypeError, IndexError, OverflowError):
+            continue
+        return date if date.tzinfo else date.replace(tzinfo=UTC)
+    return None
