@@ -21,11 +21,12 @@ from tasks.crawl.client import Client
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.fetchlist import budget, candidates, file_of, scope_of
 from tasks.crawl.fetchlog import CAPTURED, Outcome
-from tasks.crawl.frontier import Frontier
+from tasks.crawl.frontier import Frontier, Visit
 from tasks.crawl.host_rules import HostRules
 from tasks.crawl.parser import Parser
-from tasks.crawl.politeness import Politeness
-from tasks.crawl.segment import Segment, committed
+from tasks.crawl.politeness import Host, Politeness
+from tasks.crawl.segment import ORDER, Segment, held
+from tasks.crawl.spool import Spool
 from tasks.crawl.visit import Visitor
 from tasks.crawl.waves import Candidate, Waves
 from tasks.engine import Engine
@@ -35,6 +36,9 @@ from tasks.stage import Inputs, Output, Report
 VERSION = 1
 
 log = logging.getLogger("sluice.crawl")
+
+# Whoever stops a task soon kills it.
+_STOP_DRAIN_S = 10.0
 
 _REMEDIES = {
     "dns": "check the spelling of the host and this machine's name server",
@@ -65,7 +69,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     seconds = time.monotonic() - begin
     rate = crawl.fetched / seconds if seconds else 0.0
     return Report(
-        {"pages_per_s": rate, "hosts": float(len(crawl.hosts))},
+        {"pages_per_s": rate, "hosts": float(len(crawl.hosts)), **crawl.metrics()},
         note=f"{pages} pages of {len(crawl.hosts)} hosts, {crawl.errors.total()} URLs without a page",
     )
 
@@ -80,7 +84,11 @@ class Crawl:
         self._start = candidates(fetchlist.table(file_of(number)))
         self._scope = scope_of(config)
         self._waves = Waves(config, number, budget(fetchlist, number), self._scope, self._start)
-        self._held = {outcome.url: outcome for outcome in committed(output)}
+        self._spool = Spool(output, config.buffer_bytes, ORDER)
+        self._held = {outcome.url: outcome for outcome in held(output, self._spool)}
+        self._segment = Segment(
+            self._spool, config, f"sluice/{CLIENT_VERSION}", f"{config.user_agent}/{CLIENT_VERSION}"
+        )
         self._frontier: Frontier | None = None
         self._captured = 0
         self._begin = time.monotonic()
@@ -91,18 +99,17 @@ class Crawl:
 
     async def work(self) -> None:
         """Runs the crawl to its end, its deadline or a signal, and commits what there is."""
-        agent = f"{self._config.user_agent}/{CLIENT_VERSION}"
-        config = self._config
-        software = f"sluice/{CLIENT_VERSION}"
-        segment = Segment(self._output, config.warc_pages_per_file, config.partitions, software, agent)
-        self._segment = segment
         try:
             with self._on_signal():
                 await self._crawl()
+            await self._end()
         except BaseException as error:
-            segment.abandon(error)
+            self._segment.abandon(error)
             raise
-        self._end()
+
+    def metrics(self) -> dict[str, float]:
+        """Returns figures of the segment for the report."""
+        return self._segment.metrics()
 
     async def _crawl(self) -> None:
         politeness = Politeness(self._config)
@@ -111,7 +118,17 @@ class Crawl:
             rules = HostRules(client, politeness, self._config.user_agent, self._config.max_backoff_s)
             visitor = Visitor(self._config, client, politeness, rules, parser, self._scope, self._segment, self._done)
             deadline = self._begin + self._config.time_box_s
-            self._frontier = Frontier(politeness, visitor.visit, self._config.concurrency, deadline)
+
+            async def visit(host: Host, candidate: Candidate) -> Visit:
+                """Waits for room in the local buffer first; when there is none in time, the next cycle visits."""
+                try:
+                    async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                        await self._segment.room()
+                except TimeoutError:
+                    return Visit.AGAIN
+                return await visitor.visit(host, candidate)
+
+            self._frontier = Frontier(politeness, visit, self._config.concurrency, deadline)
             try:
                 whole = True
                 while whole and not self._stopped and (chosen := self._waves.next_round()):
@@ -142,7 +159,7 @@ class Crawl:
             self._waves.spent,
             self._waves.budget,
             f"{self._captured} pages, {self.fetched / max(seconds, 0.001):.1f} URLs/s, {waiting} hosts waiting, "
-            f"{self.errors.total()} errors",
+            f"{self.errors.total()} errors{self._segment.buffered}",
         )
 
     def _tell(self, candidate: Candidate, outcome: Outcome) -> None:
@@ -153,20 +170,20 @@ class Crawl:
         elif outcome.reason != "redirect":
             self.errors[outcome.reason] += 1
 
-    def _end(self) -> None:
+    async def _end(self) -> None:
         if self._stopped:
             if self._segment.holds_captures:
                 self._segment.commit()
+            await self._segment.close(_STOP_DRAIN_S)
             raise TransientError(
                 f"the crawl of {self._output.address} was told to stop; {self._captured} pages are committed",
                 "run it again to go on from there",
             )
         if not self._captured and any(candidate.seed for candidate in self._start):
-            error = self._nothing_fetched()
-            self._segment.abandon(error)
-            raise error
-        if self._segment.holds_rows or not self._output.committed:
+            raise self._nothing_fetched()
+        if self._segment.holds_rows or not self._segment.holds_parts:
             self._segment.commit()
+        await self._segment.close()
         total = self._waves.spent
         self._output.progress(total, total, f"{self._captured} pages, {self.errors.total()} errors")
 
