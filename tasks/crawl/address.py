@@ -1,7 +1,8 @@
 """Addresses a crawler must not reach: private, loopback, link-local, metadata and translated ones.
 
-Checked twice: the literal or name in a canonical URL before anything is sent, and every answer of the resolver, whose
-checked address is the one connected to, so that a name cannot change its mind in between (DNS rebinding).
+Used by client and visit. Checked three times: the literal or name in a canonical URL before anything is sent; every
+answer of the resolver, whose checked address is the one connected to, so that a name cannot change its mind in between
+(DNS rebinding); and the address at the other end of a connection before a request goes over it.
 Ranges: IANA special-purpose registries (RFC 6890), by `ipaddress.is_global`, plus
 translations that hide another address.
 """
@@ -10,7 +11,7 @@ import asyncio
 import ipaddress
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import lru_cache, partial
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
@@ -33,12 +34,15 @@ _NEVER = tuple(
 _INSIDE = (".internal", ".local", ".localdomain", ".home.arpa", ".intranet", ".lan")
 _INSIDE_NAMES = frozenset({"metadata", "metadata.goog", "instance-data", "instance-data.ec2.internal"})
 _WEB_PORTS = (None, 80, 443)
+# A name may have hundreds of addresses; trying them all would be the crawler's time, not the name's.
+MAX_ADDRESSES = 8
 
 
 class RefusedAddressError(OSError):
-    """A name resolved to an address that a crawler must not reach."""
+    """A name or a connection led to an address that a crawler must not reach."""
 
 
+@lru_cache(maxsize=1 << 14)
 def is_public(address: str) -> bool:
     """Tells whether an IP address literal is on the public Internet.
 
@@ -68,6 +72,11 @@ def refusal(url: str, *, allow_loopback: bool) -> str | None:
         return None if is_public(host.strip("[]")) else PRIVATE
     except ValueError:
         return None
+
+
+def reachable(address: str, *, allow_loopback: bool) -> bool:
+    """Tells whether a crawler may talk to an IP address."""
+    return is_public(address) or (allow_loopback and is_loopback(address))
 
 
 class SystemResolver(AbstractResolver):
@@ -120,7 +129,7 @@ class GuardedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Returns the checked addresses of `host`; raises RefusedAddressError."""
+        """Returns checked addresses of `host`, `MAX_ADDRESSES` at most; raises RefusedAddressError."""
         if is_loopback(host):
             if not self._allow_loopback:
                 raise RefusedAddressError(f"{host} is this machine")
@@ -129,7 +138,7 @@ class GuardedResolver(AbstractResolver):
         for answer in answers:
             if not is_public(answer["host"]):
                 raise RefusedAddressError(f"{host} resolves to {answer['host']}, which is not public")
-        return answers
+        return answers[:MAX_ADDRESSES]
 
     async def close(self) -> None:
         """Closes the inner resolver."""

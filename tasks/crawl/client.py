@@ -1,10 +1,13 @@
 """One HTTP request: raw body, capped, never redirected, only to public addresses.
 
 Used by fetch. aiohttp with its strict parser (header floods, both length headers, NULs are refused), 7,300-10,600
-pages per CPU-second when bodies stay as received.
+pages per CPU-second when bodies stay as received. Everything that a server can make long has an end: header fields,
+head, interim responses, body, bytes on the wire, and the whole in time. Proxies of the environment are not used: they
+would look names up themselves.
 """
 
 import asyncio
+import functools
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -15,22 +18,29 @@ from typing import Any
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from yarl import URL
 
 from tasks.archive import ACCEPTED_CODINGS
-from tasks.crawl.address import PRIVATE, GuardedResolver, RefusedAddressError, refusal
+from tasks.crawl.address import PRIVATE, GuardedResolver, RefusedAddressError, reachable, refusal
 from tasks.crawl.config import CrawlConfig
+from tasks.crawl.dns import CachingResolver
 
 VERSION = "0.1"
-_DNS_TTL_S = 300
 # Unwanted bodies up to this size are read to their end, which keeps the connection; above, it is closed.
 _DRAIN = 16 << 10
 
+# Caps of one answer. Browsers take heads of 256 KiB at most; 1xx answers come once or twice, if at all.
+_MAX_FIELD, _MAX_FIELDS, _MAX_HEAD, _MAX_INTERIM = 32 << 10, 128, 512 << 10, 16
+# Chunked framing may double a body; what makes it longer wants to be long.
+_FRAMING, _MARGIN = 2, 1 << 20
+
 Headers = tuple[tuple[str, str], ...]
 
-# The address that answers the request of this task.
+# The address that answers the request of this task, and the bytes of body that it may send.
 _peer: ContextVar[str] = ContextVar("peer", default="")
+_limit: ContextVar[int] = ContextVar("limit", default=0)
 
 
 @dataclass(frozen=True)
@@ -79,7 +89,8 @@ class Client:
 
     Args:
         config: the crawl's settings.
-        resolver: looks public names up; the system's by default. Its answers are checked all the same.
+        resolver: looks public names up; the name servers of the recipe or of this machine by default. Its answers are
+            checked all the same.
     """
 
     def __init__(self, config: CrawlConfig, resolver: AbstractResolver | None = None) -> None:
@@ -88,16 +99,21 @@ class Client:
         agent = f"{config.user_agent}/{VERSION}" + (f" (+{config.contact})" if config.contact else "")
         self._headers = {"User-Agent": agent, "Accept-Encoding": ACCEPTED_CODINGS}
         self._session: aiohttp.ClientSession | None = None
+        self._guard: GuardedResolver | None = None
 
     async def __aenter__(self) -> "Client":
-        guard = GuardedResolver(allow_loopback=self._config.allow_loopback, inner=self._resolver)
+        loopback = self._config.allow_loopback
+        inner = self._resolver or CachingResolver(self._config.name_servers)
+        self._guard = GuardedResolver(allow_loopback=loopback, inner=inner)
         self._session = aiohttp.ClientSession(
-            connector=_Connector(resolver=guard, limit=0, ttl_dns_cache=_DNS_TTL_S, keepalive_timeout=30.0),
+            connector=_Connector(self._guard, loopback),
             timeout=aiohttp.ClientTimeout(total=self._config.timeout_s),
             headers=self._headers,
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             trust_env=False,
+            max_field_size=_MAX_FIELD,
+            max_headers=_MAX_FIELDS,
         )
         return self
 
@@ -106,6 +122,8 @@ class Client:
     ) -> None:
         if self._session is not None:
             await self._session.close()
+        if self._guard is not None:
+            await self._guard.close()  # aiohttp leaves a resolver that it was given open
 
     async def get(
         self,
@@ -131,6 +149,7 @@ class Client:
             raise FetchError(reason, url)
         if self._session is None:
             raise RuntimeError("use the client as an async context manager")
+        _limit.set(limit)
         try:
             begin = time.monotonic()
             async with self._session.get(
@@ -141,13 +160,70 @@ class Client:
             raise FetchError(_reason(error), str(error)) from error
 
 
+class _Handler(ResponseHandler):
+    """Reads answers, and ends the connection when one is longer than any answer has reason to be."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self.expect(0)
+
+    def expect(self, limit: int) -> None:
+        """Begins an answer with a body of `limit` bytes at most."""
+        self._wire = self._interim = 0
+        self._has_head = False
+        self._max_wire = _FRAMING * limit + _MARGIN
+
+    def feed_data(self, data: Any, size: int = 0) -> None:
+        """Takes a parsed head on its way to the reader."""
+        if 100 <= data[0].code < 200:
+            self._interim += 1
+        else:
+            self._has_head = True
+        super().feed_data(data, size)
+
+    def data_received(self, data: bytes) -> None:
+        """Takes bytes from the wire."""
+        self._wire += len(data)
+        if self._wire > self._max_wire:
+            return self._end(f"more than {self._max_wire} bytes on the wire")
+        super().data_received(data)
+        if self._interim > _MAX_INTERIM:
+            self._end(f"more than {_MAX_INTERIM} interim responses")
+        elif not self._has_head and self._wire > _MAX_HEAD:
+            self._end(f"a head of more than {_MAX_HEAD} bytes")
+
+    def _end(self, why: str) -> None:
+        error = aiohttp.ClientPayloadError(why)
+        if self._payload is not None:
+            self._payload.set_exception(error)
+        self.set_exception(error)
+        if self.transport is not None:
+            self.transport.abort()
+
+
 class _Connector(aiohttp.TCPConnector):
-    """Notes the address that was connected to: a short answer has given its connection back before it can be asked."""
+    """Connects to checked addresses, and checks what it is connected to.
+
+    Notes the address: a short answer has given its connection back before it can be asked. There is no cache of names
+    here: the resolver has one that keeps to the life of the answers.
+    """
+
+    def __init__(self, resolver: AbstractResolver, allow_loopback: bool) -> None:
+        super().__init__(resolver=resolver, limit=0, use_dns_cache=False, keepalive_timeout=30.0)
+        self._allow_loopback = allow_loopback
+        self._factory: functools.partial[ResponseHandler] = functools.partial(_Handler, loop=self._loop)
 
     async def connect(self, *args: Any, **kwargs: Any) -> Connection:
+        """Returns a connection to a host, new or kept; raises RefusedAddressError."""
         connection = await super().connect(*args, **kwargs)
         peer = connection.transport and connection.transport.get_extra_info("peername")
-        _peer.set(str(peer[0]) if peer else "")
+        address = str(peer[0]) if peer else ""
+        if address and not reachable(address, allow_loopback=self._allow_loopback):
+            connection.close()
+            raise RefusedAddressError(f"connected to {address}, which is not public")
+        _peer.set(address)
+        if isinstance(connection.protocol, _Handler):
+            connection.protocol.expect(_limit.get())
         return connection
 
 

@@ -17,10 +17,12 @@ from tasks.crawl.robots_text import MAX_BYTES, RULES, Group, parsed
 __all__ = ["AI_AGENTS", "MAX_BYTES", "Robots"]
 
 AI_AGENTS = frozenset(
-    "gptbot ccbot google-extended applebot-extended claudebot anthropic-ai claude-web bytespider meta-externalagent "
-    "facebookbot amazonbot cohere-ai cohere-training-data-crawler diffbot omgili omgilibot webzio-extended "
-    "perplexitybot ai2bot ai2bot-dolma imagesiftbot timpibot img2dataset laion-huggingface-processor pangubot "
-    "friendlycrawler icc-crawler".split()
+    {
+        *("gptbot", "ccbot", "google-extended", "applebot-extended", "claudebot", "anthropic-ai", "claude-web"),
+        *("bytespider", "meta-externalagent", "facebookbot", "amazonbot", "cohere-ai", "cohere-training-data-crawler"),
+        *("diffbot", "omgili", "omgilibot", "webzio-extended", "perplexitybot", "ai2bot", "ai2bot-dolma"),
+        *("imagesiftbot", "timpibot", "img2dataset", "laion-huggingface-processor", "pangubot", "friendlycrawler"),
+    }
 )
 """Product tokens, in lower case, of crawlers and controls that gather text for AI: who names one of them in robots.txt
 speaks of AI. Sources: the pages of OpenAI, Common Crawl, Google, Apple, Anthropic, ByteDance, Meta, Amazon, Cohere,
