@@ -90,7 +90,8 @@ def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: s
     """
     html = html[:_MAX_HTML]
     deep = deeper_than(html, _MAX_DEPTH)
-    found = _Found(_parsed(_head(html) if deep else html, charset))
+    head = _head(html) if deep else b""
+    found = _Found(_parsed(head if deep else html, charset))
     if deep:
         found.hrefs = [_attribute(raw) for raw in _HREF.findall(html)]
     said = directives(found.robots(agent), agent)
@@ -103,7 +104,7 @@ def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: s
         canonical=found.canonical(base),
         feeds=() if both.nofollow else found.feeds(base),
         title=found.title,
-        text_chars=_text_runs(html) if deep else found.text_chars(),
+        text_chars=_text_runs(html, len(head)) if deep else found.text_chars(),
         noai=said.noai,
         tdm=found.tdm(),
     )
@@ -270,9 +271,9 @@ def _resolved(base: str, href: str) -> Link | None:
     return link(url) if url is not None else None
 
 
-def _text_runs(html: bytes) -> int:
+def _text_runs(html: bytes, start: int) -> int:
     count = 0
-    for run in _RUN.finditer(html):
+    for run in _RUN.finditer(html, start):
         count += len(run[1].strip())
         if count >= TEXT_ENOUGH:
             return TEXT_ENOUGH

@@ -12,8 +12,8 @@ from email.utils import parsedate_to_datetime
 
 # Words with a value after a colon; any other name before a colon is a crawler's.
 _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
-# The comma after a weekday belongs to the date.
-_WEEKDAY = re.compile(r"(unavailable_after\s{0,9}:\s{0,9}[a-z]{3,9})\s{0,9},")
+# The comma after a weekday is part of the date, which is the same without both.
+_WEEKDAY = re.compile(r"(unavailable_after\s{0,9}:)\s{0,9}[a-z]{3,9}\s{0,9},")
 _NOAI = frozenset({"noai", "noml"})
 
 
@@ -83,7 +83,7 @@ def _ours(values: Iterable[str], agent: str) -> Iterator[tuple[str, str]]:
     """Yields (word, value) of the directives that are for all crawlers or for ours."""
     for text in values:
         ours = True
-        for item in _WEEKDAY.sub(r"\1 ", text.lower()).split(","):
+        for item in _WEEKDAY.sub(r"\1", text.lower()).split(","):
             word, colon, value = (part.strip() for part in item.partition(":"))
             if colon and word not in _VALUED:
                 ours = word == agent

@@ -3,8 +3,10 @@ import time
 
 import pytest
 
-from tasks.crawl.links import Directives, deeper_than, directives, read_page
+from tasks.crawl.links import deeper_than, read_page
 from tasks.crawl.parser import INLINE_BYTES, Parser
+from tasks.crawl.robots_tag import Directives, directives
+from tasks.crawl.url import canonical
 
 NONE = Directives()
 
@@ -64,7 +66,7 @@ def test_a_page_says_whether_it_may_be_kept(html, noindex):
 def test_header_directives_for_another_bot_do_not_count():
     assert directives(["googlebot: noindex", "unavailable_after: 25 Jun 2027 15:00:00 PST"], "sluice") == NONE
     assert directives(["Sluice: noindex"], "sluice") == Directives(noindex=True)
-    assert directives(["none"], "sluice") == Directives(True, True)
+    assert directives(["none"], "sluice") == Directives(noindex=True, nofollow=True)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +83,88 @@ def test_a_deeply_nested_page_keeps_its_links_and_costs_little(html):
     assert deeper_than(html, 512)
     assert links(html) == ("http://h/dir/z",)
     assert time.process_time() - begin < 0.5
+
+
+def test_a_deeply_nested_page_still_says_whether_it_may_be_kept():
+    html = b'<title>T</title><meta name=robots content="noindex, noai"><link rel=canonical href=/c><body>'
+    html += b"<div>" * 40_000 + b"text"
+    page = read_page(html, "http://h/", "sluice", NONE)
+    assert (page.noindex, page.noai, page.canonical, page.title, page.text_chars) == (True, True, "http://h/c", "T", 4)
+    assert links(b"<meta name=robots content=nofollow><body>" + b"<div>" * 40_000 + b"<a href=z>z</a>") == ()
+
+
+@pytest.mark.parametrize(
+    ("html", "want"),
+    [
+        ('<link rel="Canonical" href="/a?utm_source=x#y">', "http://h/a"),
+        ('<base href="/b/"><link rel=canonical href=a>', "http://h/b/a"),
+        ('<link rel="canonical" href="/a"><link rel="canonical" href="http://h/a">', "http://h/a"),
+        ('<link rel="canonical" href="/a"><link rel="canonical" href="/b">', ""),
+        ('<link rel="canonical" href="javascript:x">', ""),
+        ('<p><link rel="canonical" href="/comment">', ""),
+        ('<link rel="stylesheet" href="/a">', ""),
+    ],
+)
+def test_a_page_names_its_own_address_in_its_head_and_only_one(html, want):
+    assert read_page(html.encode(), "http://h/dir/page", "sluice", NONE).canonical == want
+
+
+def test_feeds_are_found_in_the_head():
+    rss = 'type="application/rss+xml"'
+    html = f"""<head><link rel="alternate" {rss} href="feed"><link rel="alternate" hreflang=de href=/de>
+    <link rel="ALTERNATE home" type="application/Atom+xml" href="//h/atom"><link rel=alternate {rss} href=feed></head>
+    <body><link rel=alternate {rss} href=/no>""".encode()
+    assert read_page(html, "http://h/dir/page", "sluice", NONE).feeds == ("http://h/dir/feed", "http://h/atom")
+    assert read_page(html, "http://h/", "sluice", Directives(nofollow=True)).feeds == ()
+
+
+@pytest.mark.parametrize(
+    ("html", "chars"),
+    [
+        ("", 0),
+        ("<title>a title</title><style>p {}</style><p>four</p>\n\n<p>five5</p>", 9),
+        ("<body><div id=root></div><script>" + "x" * 5000 + "</script><noscript>Switch it on</noscript>", 0),
+        ("<p>" + "x" * 5000, 1024),
+        (("<div>\n" + " " * 500 + "</div>") * 9 + "<p>x", 1),
+    ],
+)
+def test_visible_text_is_counted_up_to_what_is_enough(html, chars):
+    assert read_page(html.encode(), "http://h/", "sluice", NONE).text_chars == chars
+
+
+def test_a_title_is_one_line_of_at_most_200_characters():
+    html = b"<title>\n Not \n found " + b"x" * 500 + b"</title><body><svg><title>drawing</title></svg>"
+    title = read_page(html, "http://h/", "sluice", NONE).title
+    assert title.startswith("Not found xxx")
+    assert len(title) == 200
+    assert read_page(b"<p><svg><title>drawing</title></svg>", "http://h/", "sluice", NONE).title == ""
+
+
+@pytest.mark.parametrize("base", ["http://h/dir/page?q=1", "http://h/", "https://h:8/a;b/c/", "http://h/d/e/f"])
+@pytest.mark.parametrize(
+    "href",
+    [
+        "x",
+        "./x",
+        "../x",
+        "..",
+        "/x",
+        "//o/x",
+        "?y",
+        "\\x",
+        "\x01?y",
+        "http:x",
+        "https:x",
+        "x?a/b",
+        ";z",
+        "%2e%2e/x",
+        "é",
+    ],
+)
+def test_a_link_that_is_looked_up_is_the_one_that_would_be_parsed(base, href):
+    want = canonical(href, base)
+    assert links(f'<a href="{href}">x</a>'.encode(), base) == ((want,) if want else ())
+    assert links(f'<a href="{href}#part">x</a>'.encode(), base) == ((want,) if want else ())
 
 
 def test_flat_pages_with_many_tags_are_not_taken_for_deep_ones():
