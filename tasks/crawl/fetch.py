@@ -18,6 +18,7 @@ import uvloop
 
 from tasks.crawl.client import VERSION as CLIENT_VERSION
 from tasks.crawl.client import Client
+from tasks.crawl.clocks import Clocks
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.fetchlist import budget, candidates, file_of, scope_of
 from tasks.crawl.fetchlog import CAPTURED, Outcome
@@ -112,7 +113,8 @@ class Crawl:
         return self._segment.metrics()
 
     async def _crawl(self) -> None:
-        politeness = Politeness(self._config)
+        clocks = Clocks(self._output)
+        politeness = Politeness(self._config, clocks)
         parser = Parser(self._config.user_agent)
         async with Client(self._config) as client:
             rules = HostRules(client, politeness, self._config.user_agent, self._config.max_backoff_s)
@@ -126,6 +128,8 @@ class Crawl:
                         await self._segment.room()
                 except TimeoutError:
                     return Visit.AGAIN
+                if not politeness.ready(host):
+                    return Visit.AGAIN
                 return await visitor.visit(host, candidate)
 
             self._frontier = Frontier(politeness, visit, self._config.concurrency, deadline)
@@ -136,6 +140,7 @@ class Crawl:
                 if not whole and not self._stopped:
                     log.info("the time box of %g s is over; the rest waits for the next cycle", self._config.time_box_s)
             finally:
+                clocks.end()
                 await parser.close()
 
     async def _round(self, chosen: list[Candidate]) -> bool:

@@ -1,30 +1,66 @@
 """When a host may be asked again: one request at a time, a pause after each, longer when the host is slow or says so.
 
-Used by fetch. The pause runs from the end of one request to the start of the next, so that two requests are never
-closer than the delay wherever one measures.
+Used by fetch and render. The pause runs from the end of one request to the start of the next, so that two requests are
+never closer than the delay wherever one measures. Long pauses are kept beyond the process (`clocks`): a host is not
+asked again before its pause is stored, and the next attempt of a killed task waits for what the one before owed.
 """
 
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
+from tasks.crawl.clocks import Clocks, Owed
 from tasks.crawl.config import CrawlConfig, is_loopback
 
 MAX_RETRY_AFTER_S = 24 * 3600.0
 MAX_CRAWL_DELAY_S = 24 * 3600.0
+HOST_FAILURES = 6
+"""Failures in a row after which a host waits for the next cycle."""
+GIVEN_UP = "host_backoff"
+
 _SMALLEST_BACKOFF_S = 0.05
+# Pauses up to so many floors are not stored: a resumed task waits that long before it asks any host.
+_SHORT_FLOORS = 3
+# A delay that creeps up with a host's answer times is stored a few times, not at every request.
+_GROWTH = 1.5
+
+
+@dataclass(frozen=True)
+class HostClock:
+    """What one fetch has learned of a host, for the host table and for the next cycle.
+
+    Attributes:
+        authority: the host, with port where it is not the scheme's own.
+        crawl_delay_s: what its robots.txt asks for, or 0.
+        latency_s: moving average of its answer times, or None when it was not asked.
+        failures: in a row, up to now.
+        backoff_until: it must not be asked before, whatever the reason; None when it may be.
+        requests: made in this cycle, as counted by `Politeness.count`.
+        bytes: of bodies received.
+        errors: URLs without a page.
+    """
+
+    authority: str
+    crawl_delay_s: float = 0.0
+    latency_s: float | None = None
+    failures: int = 0
+    backoff_until: datetime | None = None
+    requests: int = 0
+    bytes: int = 0
+    errors: int = 0
 
 
 @dataclass
 class Host:
     """One host as this fetch task knows it; times are in seconds, `next_at` on the monotonic clock.
 
-    `given_up` is the reason why the rest of the host waits for the next cycle, or "".
+    `given_up` is the reason why the rest of the host waits for the next cycle, or ""; `kept_s` the longest delay that a
+    later attempt of the task knows of.
     """
 
     authority: str
@@ -34,6 +70,10 @@ class Host:
     crawl_delay_s: float = 0.0
     failures: int = 0
     given_up: str = ""
+    kept_s: float = 0.0
+    requests: int = 0
+    bytes: int = 0
+    errors: int = 0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def delay(self, latency_factor: float) -> float:
@@ -41,13 +81,41 @@ class Host:
         slow = latency_factor * (self.latency_s or 0.0)
         return max(self.floor_s, self.crawl_delay_s, slow)
 
+    @property
+    def short_s(self) -> float:
+        """The longest pause that is not worth storing."""
+        return max(_SHORT_FLOORS * self.floor_s, _SMALLEST_BACKOFF_S)
+
 
 class Politeness:
-    """The hosts of one fetch task and their clocks."""
+    """The hosts of one fetch task and their clocks.
 
-    def __init__(self, config: CrawlConfig) -> None:
+    Args:
+        config: the crawl's settings.
+        clocks: what outlives the process; None for a crawl of one attempt.
+    """
+
+    def __init__(self, config: CrawlConfig, clocks: Clocks | None = None) -> None:
         self._config = config
+        self._clocks = clocks
         self._hosts: dict[str, Host] = {}
+        self._seeds: dict[str, HostClock] = {}
+        self._begin, self._began_at = time.monotonic(), time.time()
+
+    def seed(self, rows: Iterable[HostClock]) -> None:
+        """Takes what the cycle before has learned; call it before any host is asked."""
+        self._seeds = {row.authority: row for row in rows}
+
+    def rows(self) -> list[HostClock]:
+        """Returns what is known of every host that was tried, sorted by host."""
+        return [_clock(self._hosts[authority]) for authority in sorted(self._hosts)]
+
+    def count(self, authority: str, requests: int, received: int, errors: int) -> None:
+        """Adds to a host's figures, also those of URLs that an earlier attempt of the task has tried."""
+        host = self.host(authority)
+        host.requests += requests
+        host.bytes += received
+        host.errors += errors
 
     def host(self, authority: str) -> Host:
         """Returns the host, new on first sight."""
@@ -56,13 +124,21 @@ class Politeness:
             name = authority.rsplit(":", 1)[0] if authority[-1] != "]" else authority
             floor = self._config.delay_s if is_loopback(name) else max(1.0, self._config.delay_s)
             found = self._hosts[authority] = Host(authority, floor)
+            self._remember(found)
         return found
+
+    def ready(self, host: Host) -> bool:
+        """Tells whether a visit may go on to ask the host; if not, the host's clock says when to look again."""
+        if self._clocks is None or host.given_up or not self._clocks.unsaved(host.authority):
+            return True
+        host.next_at = max(host.next_at, time.monotonic() + self._clocks.look_again_s)
+        return False
 
     @asynccontextmanager
     async def turn(self, host: Host) -> AsyncIterator[None]:
         """Waits until the host may be asked, holds it for one request, and starts the pause at its end."""
         async with host.lock:
-            await asyncio.sleep(max(0.0, host.next_at - time.monotonic()))
+            await self._allowed(host)
             begin = time.monotonic()
             try:
                 yield
@@ -71,11 +147,25 @@ class Politeness:
                 # Exponentially weighted mean, as browsers and BUbiNG estimate round trips (weight 1/4).
                 last = end - begin
                 host.latency_s = last if host.latency_s is None else 0.75 * host.latency_s + 0.25 * last
-                host.next_at = max(host.next_at, end + host.delay(self._config.latency_factor))
+                self.rest(host, end)
 
-    def rest(self, host: Host) -> None:
-        """Starts the host's pause anew: it has just asked for a longer one than was known when it was last asked."""
-        host.next_at = max(host.next_at, time.monotonic() + host.delay(self._config.latency_factor))
+    async def _allowed(self, host: Host) -> None:
+        while True:
+            if self._clocks is not None:
+                await self._clocks.saved(host.authority)
+            wait = host.next_at - time.monotonic()
+            if wait <= 0:
+                return
+            # Timers may fire a little early, and the pause may grow meanwhile.
+            await asyncio.sleep(wait)
+
+    def rest(self, host: Host, since: float | None = None) -> None:
+        """Starts the host's pause anew, now or at `since`: it was asked, or has asked for a longer pause."""
+        delay = host.delay(self._config.latency_factor)
+        host.next_at = max(host.next_at, (time.monotonic() if since is None else since) + delay)
+        if self._clocks is not None and delay > max(host.kept_s, host.short_s):
+            host.kept_s = max(delay, _GROWTH * host.kept_s)
+            self._clocks.keep(Owed(host.authority, delay_s=min(host.kept_s, MAX_CRAWL_DELAY_S)))
 
     def succeeded(self, host: Host) -> None:
         """Ends the host's back-off."""
@@ -91,7 +181,38 @@ class Politeness:
         host.failures += 1
         pause = max(pause, retry_after_s or 0.0)
         host.next_at = max(host.next_at, time.monotonic() + pause)
+        if self._clocks is not None and pause > host.short_s:
+            self._clocks.keep(Owed(host.authority, 0.0, time.time() + pause, pause, host.failures))
         return pause
+
+    def _remember(self, host: Host) -> None:
+        """Takes over what an earlier attempt and the cycle before knew."""
+        left = patience = 0.0
+        row = self._seeds.get(host.authority)
+        if row is not None:
+            host.latency_s = row.latency_s
+            # What failed in the last cycle counts half, so that a host that has recovered is not given up at once.
+            host.failures = row.failures // 2
+            if row.backoff_until is not None:
+                left = min(max(row.backoff_until.timestamp() - self._began_at, 0.0), MAX_RETRY_AFTER_S)
+                patience = max(row.crawl_delay_s, self._config.latency_factor * (row.latency_s or 0.0))
+        if self._clocks is not None and self._clocks.resumed:
+            owed = self._clocks.owed.get(host.authority, Owed(host.authority))
+            left = max(left, host.short_s, owed.left(self._began_at))
+            host.failures = max(host.failures, owed.failures)
+            host.kept_s = owed.delay_s
+        if left:
+            host.next_at = self._begin + left
+        patience = max(patience, self._config.max_backoff_s, host.kept_s, host.short_s)
+        if left > patience or host.failures >= HOST_FAILURES:
+            host.given_up = GIVEN_UP
+
+
+def _clock(host: Host) -> HostClock:
+    wait = host.next_at - time.monotonic()
+    until = datetime.fromtimestamp(time.time() + wait, UTC) if wait > 0 else None
+    crawl_delay, latency = host.crawl_delay_s, host.latency_s
+    return HostClock(host.authority, crawl_delay, latency, host.failures, until, host.requests, host.bytes, host.errors)
 
 
 def retry_after(value: str | None, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> float | None:

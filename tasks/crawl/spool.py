@@ -6,7 +6,6 @@ next one on the same machine.
 """
 
 import asyncio
-import contextlib
 import logging
 import shutil
 import threading
@@ -16,6 +15,7 @@ from collections.abc import Callable
 
 from tasks.artifact import RECORD, FileEntry, PartRecord
 from tasks.crawl.buffer import Buffer, Closed
+from tasks.crawl.wakeup import Wakeup
 from tasks.errors import SluiceError, StoreError, TransientError
 from tasks.part import commit_part
 from tasks.stage import Output, scratch_of
@@ -64,7 +64,7 @@ class Spool:
         self._bytes = 0
         self._free = self.buffer.free()
         self._state = threading.Condition()
-        self._waiters: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        self._wakeup = Wakeup()
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._down_since: float | None = None
@@ -114,6 +114,10 @@ class Spool:
         if self._failure is not None:
             raise self._failure
 
+    def _unbroken(self, reached: bool) -> bool:
+        self.check()
+        return reached
+
     def is_full(self, open_bytes: int = 0) -> bool:
         """Tells whether no more should be fetched for now; `open_bytes` lie in a file that is not closed yet."""
         # With nothing to drain, waiting would have no end.
@@ -127,9 +131,9 @@ class Spool:
         """
         self.check()
         if self.is_full(open_bytes()):
-            if not self._waiters:
+            if not self._wakeup:
                 log.warning("[%s] fetching pauses, the buffer is full: %s", self._output.address, self._level())
-            await self._until(lambda: not self.is_full(open_bytes()))
+            await self._wakeup.until(lambda: self._unbroken(not self.is_full(open_bytes())))
 
     async def close(self, limit_s: float = DRAIN_S) -> None:
         """Waits until the store has taken everything, and ends the thread.
@@ -139,7 +143,7 @@ class Spool:
         """
         try:
             async with asyncio.timeout(limit_s):
-                await self._until(lambda: not self._queue)
+                await self._wakeup.until(lambda: self._unbroken(not self._queue))
         except TimeoutError:
             raise TransientError(
                 f"{self._output.address}: the store has not taken the last captures: {self._level()}",
@@ -158,8 +162,6 @@ class Spool:
             if self._thread.is_alive():  # deep in a call to the store: the lock ends with the process
                 return
         self.buffer.release(empty=not self._queue)
-
-    # In the thread.
 
     def _work(self) -> None:
         pause = _FIRST_PAUSE_S
@@ -228,9 +230,8 @@ class Spool:
             lasted = time.monotonic() - self._down_since
             log.warning("[%s] the store has taken all that waited, %.0f s late", self._output.address, lasted)
             self._down_since = None
-        with self._state:
-            self._free = self.buffer.free()
-            self._wake()
+        self._free = self.buffer.free()
+        self._wakeup.call()
 
     def _alert(self, error: Exception) -> None:
         now = time.monotonic()
@@ -256,30 +257,8 @@ class Spool:
             # An error of ours: the crawl must end with it, not go on without a store.
             log.error("[%s] captures cannot be committed", self._output.address, exc_info=error)
             failure = TransientError(f"captures cannot be committed ({type(error).__name__}: {error}); {where}")
-        with self._state:
-            self._failure = failure
-            self._wake()
-
-    def _wake(self) -> None:
-        for loop, event in self._waiters:
-            with contextlib.suppress(RuntimeError):  # that loop is closed
-                loop.call_soon_threadsafe(event.set)
-
-    # In the event loop.
-
-    async def _until(self, reached: Callable[[], bool]) -> None:
-        waiter = (asyncio.get_running_loop(), asyncio.Event())
-        with self._state:
-            self._waiters.add(waiter)
-        try:
-            while not reached():
-                self.check()
-                await waiter[1].wait()
-                waiter[1].clear()
-            self.check()
-        finally:
-            with self._state:
-                self._waiters.discard(waiter)
+        self._failure = failure
+        self._wakeup.call()
 
 
 def _next_number(committed: dict[str, PartRecord]) -> int:
