@@ -201,6 +201,10 @@ class _Handler(ResponseHandler):
             self.transport.abort()
 
 
+def _handler(loop: asyncio.AbstractEventLoop) -> ResponseHandler:
+    return _Handler(loop)
+
+
 class _Connector(aiohttp.TCPConnector):
     """Connects to checked addresses, and checks what it is connected to.
 
@@ -211,7 +215,7 @@ class _Connector(aiohttp.TCPConnector):
     def __init__(self, resolver: AbstractResolver, allow_loopback: bool) -> None:
         super().__init__(resolver=resolver, limit=0, use_dns_cache=False, keepalive_timeout=30.0)
         self._allow_loopback = allow_loopback
-        self._factory: functools.partial[ResponseHandler] = functools.partial(_Handler, loop=self._loop)
+        self._factory = functools.partial(_handler, loop=self._loop)
 
     async def connect(self, *args: Any, **kwargs: Any) -> Connection:
         """Returns a connection to a host, new or kept; raises RefusedAddressError."""

@@ -1,25 +1,36 @@
 import asyncio
+import contextlib
+import gzip
+import os
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from aiohttp import web
 from crawl_site import Site
 
+from tasks.crawl import host_rules
 from tasks.crawl.client import Client
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.host_rules import HostRules
+from tasks.crawl.host_rules import HostRobots, HostRules
 from tasks.crawl.politeness import Politeness
 
 
-def verdict(url, path="/page", **settings):
+@contextlib.asynccontextmanager
+async def rules_of(config, **options):
+    politeness = Politeness(config)
+    async with Client(config) as client:
+        yield HostRules(client, politeness, "sluice", config.max_backoff_s, **options), politeness
+
+
+def config_of(**settings):
+    return CrawlConfig(**{"allow_loopback": True, "delay_s": 0.0, "latency_factor": 0.0, "timeout_s": 1.0, **settings})
+
+
+def verdict(url, path="/page", ai_optout=False, **settings):
     """What the rules say of `path` on the host of `url`, and the hosts' clocks after the look-up."""
-    config = CrawlConfig(
-        **{"allow_loopback": True, "delay_s": 0.0, "latency_factor": 0.0, "timeout_s": 1.0, **settings}
-    )
 
     async def run():
-        politeness = Politeness(config)
-        async with Client(config) as client:
-            rules = HostRules(client, politeness, "sluice", config.max_backoff_s)
+        async with rules_of(config_of(**settings), ai_optout=ai_optout) as (rules, politeness):
             await rules.look_up(url + path)
             return rules.verdict(url + path), politeness
 
@@ -102,3 +113,141 @@ def test_crawl_delay_is_taken_within_reason(value, delay):
         said, politeness = verdict(site.url(""))
         assert said is None
         assert politeness.host(site.url("").split("/")[2]).crawl_delay_s == delay
+
+
+def test_an_opt_out_from_training_counts_when_the_crawl_honours_it():
+    with Site({}, "User-agent: GPTBot\nDisallow: /page") as site:
+        assert verdict(site.url(""), ai_optout=True)[0] == "ai_optout"
+        assert verdict(site.url(""), ai_optout=False)[0] is None
+        assert verdict(site.url(""), path="/other", ai_optout=True)[0] is None
+    with Site({}, "User-agent: *\nContent-Signal: ai-train=no\nDisallow: /page") as site:
+        assert verdict(site.url(""), ai_optout=True)[0] == "robots_denied"
+        assert verdict(site.url(""), path="/other", ai_optout=True)[0] == "ai_optout"
+
+
+def test_a_file_whose_content_coding_cannot_be_undone_is_no_permission():
+    def broken(_):
+        return web.Response(body=b"\x00broken", headers={"Content-Encoding": "br"})
+
+    with Site({}, broken) as site:
+        assert verdict(site.url(""))[0] == "robots_unavailable"
+        assert len(site.requests) == 3
+
+
+def test_a_bomb_is_read_up_to_the_limit():
+    body = gzip.compress(b"User-agent: *\nDisallow: /page\n" + b"#" * (50 << 20))
+    with Site({}, lambda _: web.Response(body=body, headers={"Content-Encoding": "gzip"})) as site:
+        assert verdict(site.url(""))[0] == "robots_denied"
+
+
+@pytest.mark.parametrize(
+    ("value", "tries"),
+    [
+        *(("-5", 3), ("x", 3), ("Wed, 21 Oct 2015 07:28:00 GMT", 3), ("", 3), ("0", 3), ("1.5", 3), ("1e18", 3)),
+        *(("1" * 18, 1), ("9" * 5000, 1), ("Fri, 31 Dec 9999 23:59:59 GMT", 1)),
+    ],
+    ids=lambda one: str(one)[:20],
+)
+def test_whatever_retry_after_says_the_host_is_left_out_in_good_order(value, tries):
+    with Site({}, status(503, **{"Retry-After": value})) as site:
+        assert verdict(site.url(""))[0] == "robots_unavailable"
+        assert len(site.requests) == tries
+
+
+def test_a_redirect_with_too_many_slashes_is_followed_as_a_browser_does():
+    page = {"/r": lambda _: web.Response(text="User-agent: *\nDisallow: /page")}
+    with Site(page) as other, Site({}, status(302, Location=f"http:////127.0.0.1:{other.port}/r")) as site:
+        assert verdict(site.url(""))[0] == "robots_denied"
+
+
+@pytest.mark.parametrize("location", ["https:////h:99999/", "http://", "//", "http://[::", "x" * 20_000])
+def test_a_redirect_that_is_no_address_leaves_the_host_out(location):
+    with Site({}, status(302, Location=location)) as site:
+        assert verdict(site.url(""))[0] == "robots_unavailable"
+
+
+def test_an_inside_address_is_said_to_be_one():
+    assert verdict("http://10.0.0.1")[0] == "private_address"
+
+
+def test_sitemaps_are_listed_by_their_canonical_addresses():
+    async def run(site):
+        async with rules_of(config_of()) as (rules, _):
+            assert rules.sitemaps(site.url("/page")) == ()
+            await rules.look_up(site.url("/page"))
+            return rules.sitemaps(site.url("/page"))
+
+    lines = ["/map.xml", "HTTP://Example.org/a#b", "http://example.org/a", "ftp://example.org/", "javascript:x", ""]
+    with Site({}, "\n".join(f"Sitemap: {line}" for line in lines)) as site:
+        expected = (site.url("/map.xml"), "http://example.org/a", site.url("/robots.txt"))
+        assert asyncio.run(run(site)) == expected
+    with Site({}, "".join(f"Sitemap: /{number}\n" for number in range(5000))) as site:
+        assert len(asyncio.run(run(site))) == 1000
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_what_one_cycle_fetched_the_next_one_knows_for_a_day():
+    async def first(site, gone, away):
+        async with rules_of(config_of(max_backoff_s=0.1), now=lambda: NOW) as (rules, _):
+            for one in (site, gone, away):
+                await rules.look_up(one.url("/page"))
+            return rules.rows()
+
+    async def later(rows, site, gone, away, hours):
+        async with rules_of(config_of(), now=lambda: NOW + timedelta(hours=hours)) as (rules, politeness):
+            rules.seed(rows)
+            known = [rules.known(one.url("/page")) for one in (site, gone, away)]
+            said = rules.verdict(site.url("/page")) if known[0] else None
+            return known, said, politeness.host(f"127.0.0.1:{site.port}").crawl_delay_s
+
+    robots = "User-agent: *\nCrawl-delay: 7\nDisallow: /page"
+    with Site({}, robots) as site, Site({}, status(404)) as gone, Site({}, status(503)) as away:
+        rows = asyncio.run(first(site, gone, away))
+        asked = len(site.requests)
+        held = {row.origin: row for row in rows}
+        assert held[site.url("")] == HostRobots(site.url(""), "ok", robots.encode(), NOW, 7.0)
+        assert held[gone.url("")] == HostRobots(gone.url(""), "missing", b"", NOW, 0.0)
+        assert held[away.url("")].status == "unavailable"
+        # What was unavailable is asked for again; it is never remembered as permission.
+        assert asyncio.run(later(rows, site, gone, away, 23)) == ([True, True, False], "robots_denied", 7.0)
+        assert asyncio.run(later(rows, site, gone, away, 24))[0] == [False, False, False]
+        assert len(site.requests) == asked
+
+
+def test_rules_run_out_within_a_long_cycle():
+    clock = [NOW]
+
+    async def run(site):
+        async with rules_of(config_of(), now=lambda: clock[0]) as (rules, _):
+            await rules.look_up(site.url("/page"))
+            assert rules.known(site.url("/page"))
+            clock[0] += timedelta(hours=25)
+            assert not rules.known(site.url("/page"))
+            site.robots = "User-agent: *\nDisallow: /"
+            await rules.look_up(site.url("/page"))
+            return rules.verdict(site.url("/page"))
+
+    with Site({}, "") as site:
+        assert asyncio.run(run(site)) == "robots_denied"
+
+
+def test_the_room_that_files_and_rules_take_is_bounded(monkeypatch):
+    monkeypatch.setattr(host_rules, "_MAX_KEPT", 100_000)
+    monkeypatch.setattr(host_rules, "_MAX_READY", 30_000)
+
+    async def run():
+        async with rules_of(config_of(), now=lambda: NOW) as (rules, _):
+            for number in range(100):
+                body = b"User-agent: *\nDisallow: /page\n#" + os.urandom(4000).hex().encode()
+                rules.seed([HostRobots(f"http://h{number}", "ok", body, NOW, 0.0)])
+            still = [number for number in range(100) if rules.known(f"http://h{number}/")]
+            assert {rules.verdict(f"http://h{number}/page") for number in [*still, *still]} == {"robots_denied"}
+            ready = sum(entry.robots is not None for entry in rules._known.values())
+            return still, ready
+
+    still, ready = asyncio.run(run())
+    assert 15 <= len(still) <= 30
+    assert still[-1] == 99
+    assert ready == 3
