@@ -67,7 +67,7 @@ class Page:
         tdm: what its tdm-reservation meta says: True reserved, False free, None nothing.
     """
 
-    links: tuple[str, ...] = ()
+    links: tuple[Link, ...] = ()
     noindex: bool = False
     noarchive: bool = False
     canonical: str = ""
@@ -98,7 +98,7 @@ def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: s
     both = said | headers
     base = found.base(url)
     return Page(
-        links=() if both.nofollow else tuple(x.url for x in _links([*found.refreshes(), *found.hrefs], base)),
+        links=() if both.nofollow else _links([*found.refreshes(), *found.hrefs], base),
         noindex=both.noindex,
         noarchive=both.noarchive,
         canonical=found.canonical(base),
@@ -248,7 +248,7 @@ def _links(hrefs: Iterable[str], base: str) -> tuple[Link, ...]:
     """Returns the links of a page with the base URL `base`."""
     folder = base.partition("?")[0].rpartition("/")[0] + "/"
     origin = "/".join(base.split("/", 3)[:3])
-    links: dict[str, Link] = {}
+    links: dict[bytes, Link] = {}
     # Menus name the same address several times over; each is looked up once.
     for href in dict.fromkeys([href.partition("#")[0].strip() for href in hrefs]):
         if not href:
