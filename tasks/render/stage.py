@@ -1,0 +1,101 @@
+"""Stage `render`: shows pages that are made by scripts in a browser, and stores what it shows.
+
+Reads the render queue of its partition's segment: rows of log/ that are captured and marked `render`. Writes parts like
+those of a segment: warc/ with one conversion record per page (the finished document, referring to the response record
+it was made from), index/, log/ and links/. Read by update and publish. Without `[crawl.render] enabled` the artifact is
+empty and no browser is needed. A page takes 1.5 to 2 s and about 1 CPU-second.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+from tasks.artifact import Artifact
+from tasks.crawl.client import VERSION as CLIENT_VERSION
+from tasks.crawl.client import Client
+from tasks.crawl.config import CrawlConfig
+from tasks.crawl.dns import CachingResolver
+from tasks.crawl.host_rules import HostRules
+from tasks.crawl.politeness import Politeness
+from tasks.engine import Engine
+from tasks.errors import InputError, StoppedError
+from tasks.render.guard import Guard
+from tasks.render.queue import Waiting, queue
+from tasks.stage import Inputs, Output, Report
+
+VERSION = 1
+
+log = logging.getLogger("sluice.crawl")
+
+
+def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
+    """Renders the queue of the partition named by `output.member`.
+
+    Raises:
+        InputError: rendering is on, and Chromium or the package playwright is missing.
+        StoppedError: the task was told to stop; committed parts are kept, and a retry goes on from there.
+    """
+    waiting = queue(inputs["segment"])
+    if not config.render.enabled or not waiting:
+        if not output.committed:
+            with output.part("none"):
+                pass
+        off = "" if config.render.enabled else "; rendering is off ([crawl.render] enabled)"
+        return Report({"waiting": float(len(waiting))}, note=f"{len(waiting)} pages need a browser{off}")
+    begin = time.monotonic()
+    asyncio.run(_work(config, inputs["segment"], output, waiting))
+    pages = sum(record.rows_out for record in output.committed.values())
+    return Report(
+        {"waiting": float(len(waiting)), "seconds": time.monotonic() - begin},
+        note=f"{pages} of {len(waiting)} pages rendered",
+    )
+
+
+async def _work(config: CrawlConfig, segment: Artifact, output: Output, waiting: Sequence[Waiting]) -> None:
+    try:
+        # Only here: without rendering, nobody needs Playwright.
+        from tasks.render.browser import Browser
+        from tasks.render.work import Work
+    except ImportError as error:
+        raise InputError(f"rendering needs the package playwright ({error})", "pip install 'sluice[render]'") from None
+    agent = agent_of(config)
+    politeness = Politeness(config)
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(Client(config))
+        guard = Guard(allow_loopback=config.allow_loopback, resolver=CachingResolver(config.name_servers))
+        stack.push_async_callback(guard.close)
+        rules = HostRules(client, politeness, config.user_agent, config.max_backoff_s)
+        browser = await stack.enter_async_context(Browser(config.render, agent, guard))
+        with _on_signal(output):
+            await Work(config, segment, output, browser, politeness, rules, agent).run(waiting)
+
+
+def agent_of(config: CrawlConfig) -> str:
+    """Returns the User-Agent of the crawl, which is the browser's too."""
+    return f"{config.user_agent}/{CLIENT_VERSION}" + (f" (+{config.contact})" if config.contact else "")
+
+
+@contextlib.contextmanager
+def _on_signal(output: Output) -> Iterator[None]:
+    """Lets SIGTERM end the work at once: browsers are closed, committed parts are kept."""
+    task = asyncio.current_task()
+    if task is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    before = signal.getsignal(signal.SIGTERM)
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        yield
+    except asyncio.CancelledError:
+        raise StoppedError(
+            f"the rendering of {output.address} was told to stop; {len(output.committed)} parts are committed",
+            "run it again to go on from there",
+        ) from None
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)

@@ -1,0 +1,357 @@
+"""Pages that want out: into a private network, to other windows, onto the disk, or never to end. With real Chromium.
+
+The test site is the one loopback server that the guard allows; `inside` plays the private network beside it.
+"""
+
+import asyncio
+import socket
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from aiohttp import web
+from aiohttp.abc import AbstractResolver
+from crawl_site import Site
+
+from tasks.crawl.render_config import RenderConfig
+from tasks.render.guard import Guard
+
+QUICK = {"settle_ms": 300, "timeout_s": 10.0}
+
+
+class Trick(AbstractResolver):
+    """A name server to which every name is this machine's."""
+
+    async def resolve(self, host, port=0, family=socket.AF_INET):
+        return [{"hostname": host, "host": "127.0.0.1", "port": port, "family": family, "proto": 0, "flags": 0}]
+
+    async def close(self):
+        pass
+
+
+class OneSite(Guard):
+    """The crawl's guard with one hole, through which the test site is reached."""
+
+    def __init__(self, port):
+        super().__init__(allow_loopback=False, resolver=Trick())
+        self.port = port
+
+    async def addresses(self, scheme, authority):
+        if authority == f"127.0.0.1:{self.port}":
+            return [("127.0.0.1", self.port)]
+        return await super().addresses(scheme, authority)
+
+
+class Open(Guard):
+    """No guard at all: shows that a test would notice."""
+
+    def __init__(self, port):
+        super().__init__(allow_loopback=True, resolver=Trick())
+
+    async def addresses(self, scheme, authority):
+        return [("127.0.0.1", int(authority.rpartition(":")[2]))]
+
+
+@pytest.fixture
+def render(chromium):
+    from tasks.render.browser import Browser
+    from tasks.render.queue import Source
+
+    def run(site, html, *, guard=OneSite, headers=(), allowed=lambda url: True, **settings):
+        async def work():
+            config = RenderConfig(**{"enabled": True, "chromium": chromium, **QUICK, **settings})
+            async with Browser(config, "sluice/0.1 (+mailto:a@b.example)", guard(site.port)) as browser:
+                return await browser.render(Source(site.url(), headers, html.encode()), allowed)
+
+        return asyncio.run(work())
+
+    return run
+
+
+def browsers():
+    return [one for one in psutil.Process().children(recursive=True) if "chrom" in one.name()]
+
+
+# Each of them tries to have the private network hear its name.
+WAYS = """<!doctype html><html><head>
+<link rel="preconnect" href="http://127.0.0.1:PORT/"><link rel="dns-prefetch" href="http://127.0.0.1:PORT/">
+<link rel="prefetch" href="http://127.0.0.1:PORT/prefetch"><link rel="stylesheet" href="http://127.0.0.1:PORT/style">
+<link rel="preload" as="script" href="http://127.0.0.1:PORT/preload">
+<link rel="icon" href="http://127.0.0.1:PORT/icon"><link rel="manifest" href="http://127.0.0.1:PORT/manifest">
+<script type="speculationrules">{"prerender": [{"source": "list", "urls": ["http://127.0.0.1:PORT/prerender"]}],
+ "prefetch": [{"source": "list", "urls": ["http://127.0.0.1:PORT/speculation"]}]}</script>
+<meta http-equiv="refresh" content="0.2; url=http://127.0.0.1:PORT/refresh">
+</head><body><p id="said">waiting</p>
+<img src="http://127.0.0.1:PORT/image"><video src="http://127.0.0.1:PORT/video"></video>
+<iframe src="http://127.0.0.1:PORT/iframe"></iframe><object data="http://127.0.0.1:PORT/object"></object>
+<embed src="http://127.0.0.1:PORT/embed"><script src="http://127.0.0.1:PORT/script"></script>
+<iframe srcdoc="<script>fetch('http://127.0.0.1:PORT/srcdoc', {mode: 'no-cors'})</script>"></iframe>
+<form id="form" method="post" action="http://127.0.0.1:PORT/form"></form>
+<a id="ping" href="#x" ping="http://127.0.0.1:PORT/ping">x</a>
+<script>
+const to = path => "http://127.0.0.1:PORT/" + path;
+const plain = {mode: "no-cors"};
+const tries = [
+  () => fetch(to("fetch"), plain), () => fetch(to("post"), {method: "POST", body: "x", mode: "no-cors"}),
+  () => fetch("/to-inside", plain), () => fetch("http://localhost:PORT/name", plain),
+  () => fetch("http://2130706433:PORT/number", plain), () => fetch("http://0x7f.1:PORT/hex", plain),
+  () => fetch("http://[::ffff:127.0.0.1]:PORT/mapped", plain), () => fetch("http://[::1]:PORT/v6", plain),
+  () => fetch("http://0.0.0.0:PORT/zero", plain), () => fetch("http://169.254.169.254/latest/meta-data/", plain),
+  () => fetch("http://trick.example:PORT/trick", plain), () => fetch("http://trick.example/trick", plain),
+  () => fetch("https://trick.example/tls", plain), () => fetch("https://127.0.0.1:PORT/tls", plain),
+  () => { const x = new XMLHttpRequest(); x.open("GET", to("xhr")); x.send(); },
+  () => { new WebSocket("ws://127.0.0.1:PORT/socket"); }, () => { new WebSocket("wss://127.0.0.1:PORT/socket"); },
+  () => { new EventSource(to("events")); }, () => { navigator.sendBeacon(to("beacon"), "x"); },
+  () => { new Worker(URL.createObjectURL(new Blob([`fetch("${to("worker")}", {mode: "no-cors"})`]))); },
+  () => { new SharedWorker(URL.createObjectURL(new Blob([`fetch("${to("shared")}", {mode: "no-cors"})`]))); },
+  () => import(to("module")), () => { window.open(to("popup")); },
+  () => { document.getElementById("form").submit(); }, () => { document.getElementById("ping").click(); },
+];
+Promise.allSettled(tries.map(one => Promise.resolve().then(one)))
+  .then(() => { document.getElementById("said").textContent = "all tried"; });
+setTimeout(() => { location.href = to("location"); }, 100);
+</script></body></html>"""
+
+
+def to_inside(inside):
+    return lambda _: web.Response(status=302, headers={"Location": f"http://127.0.0.1:{inside.port}/redirected"})
+
+
+def test_no_page_reaches_a_private_network(render, inside):
+    with Site({"/to-inside": to_inside(inside)}) as site:
+        rendered = render(site, WAYS.replace("PORT", str(inside.port)), settle_ms=1000)
+        assert inside.heard == []
+        assert b'<p id="said">all tried</p>' in rendered.shown.html
+        assert "/to-inside" in site.paths()
+    for server in (f"127.0.0.1:{inside.port}", "169.254.169.254", "trick.example", "trick.example:443"):
+        assert server in rendered.refused
+
+
+def test_without_the_guard_the_same_page_would(render, inside):
+    with Site({"/to-inside": to_inside(inside)}) as site:
+        render(site, WAYS.replace("PORT", str(inside.port)), guard=Open, settle_ms=1000)
+    ways = {"fetch", "redirected", "name", "trick", "xhr", "socket", "events", "worker", "script", "style", "module"}
+    assert {f"/{way}" for way in ways} <= set(inside.heard)
+    # What is refused whoever is asked: other windows and frames, other addresses of this one, all but GET.
+    never = {"popup", "iframe", "object", "embed", "form", "post", "beacon", "ping", "refresh", "location", "image"}
+    assert not {f"/{way}" for way in never} & set(inside.heard)
+
+
+DATAGRAMS = """<p id="said">waiting</p><script>
+const frame = document.createElement("iframe");
+document.body.append(frame);
+const other = window.open("about:blank");
+const found = [self, frame.contentWindow, other || self].filter(one => one.RTCPeerConnection);
+for (const one of found) {
+  const peer = new one.RTCPeerConnection({iceServers: [
+    {urls: "stun:127.0.0.1:PORT"}, {urls: "turn:127.0.0.1:PORT", username: "a", credential: "b"},
+    {urls: "turn:127.0.0.1:PORT?transport=tcp", username: "a", credential: "b"}]});
+  peer.createDataChannel("x");
+  peer.createOffer().then(offer => peer.setLocalDescription(offer));
+  const direct = new one.RTCPeerConnection();
+  direct.createDataChannel("x");
+  direct.createOffer().then(async offer => {
+    await direct.setLocalDescription(offer);
+    const sdp = offer.sdp.replace(/a=setup:actpass/g, "a=setup:active");
+    await direct.setRemoteDescription({type: "answer", sdp});
+    for (const [kind, more] of [["udp", ""], ["tcp", " tcptype passive"]]) {
+      const candidate = `candidate:1 1 ${kind} 2130706431 127.0.0.1 PORT typ host${more}`;
+      await direct.addIceCandidate({candidate, sdpMid: "0", sdpMLineIndex: 0});
+    }
+  });
+}
+try { new WebTransport("https://127.0.0.1:PORT/transport").ready.catch(() => {}); } catch (error) {}
+setTimeout(() => { said.textContent = "tried " + found.length; }, 1500);
+</script>"""
+
+
+@pytest.fixture
+def send(render, inside, monkeypatch):
+    def run(*, flags=True, script=True):
+        from tasks.render import browser, page
+
+        if not flags:
+            monkeypatch.setattr(browser, "FLAGS", ("--disable-gpu", "--disable-dev-shm-usage"))
+        if not script:
+            monkeypatch.setattr(page, "_WITHOUT", "")
+        with Site({}) as site:
+            rendered = render(site, DATAGRAMS.replace("PORT", str(inside.port)), settle_ms=2500)
+        return rendered.shown.html.partition(b'<p id="said">')[2].partition(b"</p>")[0], inside.heard
+
+    return run
+
+
+def test_no_datagram_leaves_the_browser_because_the_page_has_nothing_to_send_it_with(send):
+    assert send(flags=False) == (b"tried 0", [])
+
+
+def test_no_datagram_leaves_the_browser_because_its_flags_forbid_it(send):
+    tried, heard = send(script=False)
+    assert tried != b"tried 0"
+    assert heard == []
+
+
+def test_without_both_datagrams_would_leave(send):
+    assert "udp" in send(flags=False, script=False)[1]
+
+
+def test_a_script_without_end_is_ended_with_its_browser(render):
+    from tasks.render.page import PageError
+
+    for script in ("for (;;) {}", "addEventListener('load', () => { for (;;) {} })", "for (;;) alert(1)"):
+        with Site({}) as site, pytest.raises(PageError) as caught:
+            render(site, f"<p>text</p><script>{script}</script>", timeout_s=2.0)
+        assert caught.value.reason == "render_timeout"
+        assert browsers() == []
+
+
+def test_a_page_that_never_rests_is_taken_as_it_is_when_its_time_is_over(render):
+    async def later(_):
+        await asyncio.sleep(30)
+        return web.Response()
+
+    with Site({"/later": later}) as site:
+        rendered = render(site, "<p>here already<script>fetch('/later')</script>", timeout_s=2.0)
+    assert b"here already" in rendered.shown.html
+    assert not rendered.shown.complete
+
+
+def test_a_page_that_eats_memory_is_ended(render):
+    from tasks.render.page import PageError
+
+    hungry = "const held = []; setInterval(() => held.push(new Uint8Array(64 << 20).fill(1)), 20)"
+    with Site({}) as site, pytest.raises(PageError) as caught:
+        render(site, f"<script>{hungry}</script>", max_memory_bytes=512 << 20, timeout_s=30.0, settle_ms=60_000)
+    assert caught.value.reason in ("render_memory", "render_crash")
+    assert browsers() == []
+
+
+def test_a_page_that_is_too_large_in_the_end_is_dropped(render):
+    from tasks.render.page import PageError
+
+    with Site({}) as site, pytest.raises(PageError) as caught:
+        render(site, "<script>document.write('x'.repeat(3e6))</script>", max_dom_bytes=1 << 20)
+    assert caught.value.reason == "render_too_large"
+
+
+def test_a_page_cannot_lie_about_what_it_shows(render):
+    lies = """<p>true</p><script>
+    for (const [kind, name] of [[Element.prototype, "outerHTML"], [Document.prototype, "documentElement"]])
+      Object.defineProperty(kind, name, {get() { return {outerHTML: "false"}; }});
+    String.prototype.toString = XMLSerializer.prototype.serializeToString = () => "false";</script>"""
+    with Site({}) as site:
+        assert b"<p>true</p>" in render(site, lies).shown.html
+
+
+def test_popups_dialogs_downloads_and_file_choosers_come_to_nothing(render, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    page = """<p id="said">text</p><input type="file" id="file"><a id="save" download="x.bin" href="/file">x</a>
+    <a id="blob" download="blob.bin">x</a><script>
+    alert("a"); confirm("b"); prompt("c"); window.onbeforeunload = () => "stay";
+    window.open("/popup"); (window.open("about:blank") || {}).location = "/popup2";
+    blob.href = URL.createObjectURL(new Blob(["secret of the page"]));
+    for (const one of [file, save, blob]) one.click();
+    file.showPicker && setTimeout(() => { try { file.showPicker(); } catch (error) {} }, 50);
+    window.print(); said.textContent = "went on";
+    </script><iframe src="/attachment"></iframe>"""
+    attachment = web.Response(body=b"x", headers={"Content-Disposition": "attachment; filename=x.bin"})
+    with Site({"/file": lambda _: attachment, "/attachment": lambda _: attachment}) as site:
+        rendered = render(site, page)
+        assert site.paths() == []
+    assert b'<p id="said">went on</p>' in rendered.shown.html
+    assert rendered.shown.leads == () or rendered.shown.leads == (site.url("/file"),)
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path for path in left if path.suffix == ".bin" or b"secret of the page" in path.read_bytes()] == []
+
+
+def test_there_are_no_service_workers(render):
+    page = """<p id="said"></p><script>
+    const frame = document.createElement("iframe");
+    document.body.append(frame);
+    said.textContent = "serviceWorker" in navigator || "serviceWorker" in frame.contentWindow.navigator;
+    navigator.serviceWorker.register("/worker.js")</script>"""
+    with Site({"/worker.js": "fetch('/from-the-worker')"}) as site:
+        assert b'<p id="said">false</p>' in render(site, page).shown.html
+        assert site.paths() == []
+
+
+def test_the_browser_itself_asks_for_nothing(render):
+    with Site({}) as site:
+        rendered = render(site, "<p>text</p>", settle_ms=4000)
+    assert rendered.refused == ()
+    assert rendered.received == 0
+
+
+def test_a_page_has_no_permissions_and_no_devices(render):
+    page = """<p id="said">waiting</p><script>
+    const names = ["geolocation", "notifications", "camera", "microphone", "clipboard-read", "midi"];
+    Promise.all(names.map(name => navigator.permissions.query({name}).then(one => one.state, () => "denied")))
+      .then(states => { said.textContent = states.includes("granted") ? "some" : "none"; });
+    </script>"""
+    with Site({}) as site:
+        assert b'<p id="said">none</p>' in render(site, page).shown.html
+
+
+def test_two_pages_of_a_site_know_nothing_of_each_other(render):
+    page = """<p id="said"></p><script>
+    said.textContent = document.cookie + localStorage.getItem("x") + "|";
+    document.cookie = "seen=1; max-age=9999"; localStorage.setItem("x", "seen");</script>"""
+    with Site({}) as site:
+        for _ in range(2):
+            assert b'<p id="said">null|</p>' in render(site, page).shown.html
+
+
+def test_requests_beyond_the_cap_are_not_made(render):
+    with Site({}) as site:
+        page = "<p>text</p><script>for (let i = 0; i < 50; i++) fetch('/n' + i)</script>"
+        rendered = render(site, page, max_requests=10)
+        assert len(site.requests) <= 10
+    assert not rendered.shown.complete
+
+
+def test_an_endless_stream_ends_at_the_cap_on_bytes(render):
+    async def endless(request):
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b"x" * 65536)
+
+    with Site({"/endless": endless}) as site:
+        begin = time.monotonic()
+        rendered = render(site, "<p>text</p><script>fetch('/endless').then(r => r.text())</script>", max_bytes=1 << 20)
+    assert rendered.spent == "bytes"
+    assert rendered.received <= (1 << 20) + (64 << 10)
+    assert b"<p>text</p>" in rendered.shown.html
+    assert time.monotonic() - begin < 10
+
+
+def test_robots_bind_what_the_page_asks_of_its_host(render):
+    with Site({}) as site:
+        page = "<script>fetch('/open'); fetch('/closed/x')</script>"
+        render(site, page, allowed=lambda url: "/closed/" not in url)
+        assert site.paths() == ["/open"]
+
+
+def test_the_crawler_says_who_it_is(render):
+    with Site({"/data": "x"}) as site:
+        page = "<p id=said></p><script>said.textContent = navigator.userAgent; fetch('/data')</script>"
+        rendered = render(site, page)
+        agents = {headers["User-Agent"] for _, headers in site.headers}
+    assert agents == {"sluice/0.1 (+mailto:a@b.example)"}
+    assert b"sluice/0.1 (+mailto:a@b.example)" in rendered.shown.html
+
+
+def test_the_browser_sees_nothing_of_our_environment(render, monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a key of the store")
+    seen = []
+
+    async def look(_):
+        for one in browsers():
+            seen.append(Path(f"/proc/{one.pid}/environ").read_bytes())
+        return web.Response()
+
+    with Site({"/look": look}) as site:
+        render(site, "<script>fetch('/look')</script>")
+    assert seen
+    assert not any(b"a key of the store" in environment for environment in seen)
