@@ -1,10 +1,11 @@
 """Reading web archives: where the WARC files of a crawl are, what captures they hold, and their bodies decoded.
 
-Reads the `warc` artifact and any WARC file, whole or truncated. Used by crawl (content decoding), extract and trace.
-FastWARC reads 857 MB/s.
+Reads the `warc` artifact and whole WARC files; damaged ones are for `warc_reader`. Used by crawl (content decoding),
+render, extract and trace.
 """
 
 import json
+import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ from datetime import datetime
 from typing import BinaryIO
 
 import brotli
-import fastwarc
 import pyarrow as pa
+from fastwarc import WarcRecordType
 
 from tasks.artifact import Artifact
+from tasks.warc_reader import Damage, Record, read_records
 
 MANIFEST = "manifest.parquet"
 INDEX = "index.cdxj"
@@ -27,7 +29,7 @@ MANIFEST_SCHEMA = pa.schema(
         pa.field("path", pa.string(), nullable=False),
         pa.field("sha256", pa.string(), nullable=False),
         pa.field("bytes", pa.int64(), nullable=False),
-        pa.field("records", pa.int64(), nullable=False),  # captures: response and revisit records
+        pa.field("records", pa.int64(), nullable=False),  # response, revisit and conversion records
     ]
 )
 
@@ -55,8 +57,8 @@ class Capture:
         status: HTTP status.
         content_type: the Content-Type header as sent, or "".
         headers: HTTP headers as sent.
-        payload: the entity body as received, content coding and all.
-        payload_digest: WARC-Payload-Digest ("sha1:BASE32"), or "".
+        payload: the entity body without transfer coding, in its content coding.
+        payload_digest: "sha1:BASE32" of the payload.
         truncated: the crawler had cut the body off.
         offset: where the record begins in the file, compressed.
     """
@@ -96,20 +98,28 @@ def captures(file: BinaryIO) -> Iterator[Capture]:
     """Yields the HTTP response records of a WARC file (gzip, zstd or plain), in file order.
 
     Raises:
-        OSError, ValueError: what FastWARC raises at a damaged record; captures before it have been yielded.
+        ValueError: the file is damaged; captures before the place, which is named, have been yielded.
     """
-    kinds = fastwarc.WarcRecordType.response
-    for record in fastwarc.ArchiveIterator(file, record_types=kinds, parse_http=True, auto_decode="transfer"):
-        if record.is_http and record.http_headers is not None:
-            yield _capture(record)
+    yield from _captures(file, 0)
 
 
 def capture_at(file: BinaryIO, offset: int) -> Capture:
     """Returns the one capture that begins at `offset` of a seekable WARC file; raises ValueError if there is none."""
-    file.seek(offset)
-    for capture in captures(file):
-        return capture
+    for capture in _captures(file, offset):
+        if capture.offset == offset:
+            return capture
+        break
     raise ValueError(f"no response record at byte {offset}")
+
+
+def _captures(file: BinaryIO, start: int) -> Iterator[Capture]:
+    for found in read_records(file, sys.maxsize, WarcRecordType.response, start=start):
+        if isinstance(found, Damage):
+            raise ValueError(f"unreadable at byte {found.offset} or behind it ({found.reason}: {found.detail})")
+        if found.short:
+            raise ValueError(f"the record at byte {found.offset} is cut off")
+        if found.http is not None:
+            yield _capture(found)
 
 
 def index_entry(line: str) -> dict[str, str]:
@@ -118,19 +128,19 @@ def index_entry(line: str) -> dict[str, str]:
     return entry
 
 
-def _capture(record: fastwarc.WarcRecord) -> Capture:
-    headers = record.headers
+def _capture(record: Record) -> Capture:
+    sent = record.http or ()
     return Capture(
-        record_id=(record.record_id or "").strip("<>"),
-        url=(headers.get("WARC-Target-URI") or "").strip("<>"),
-        fetched_at=record.record_date,
-        status=record.http_headers.status_code or 0,
-        content_type=record.http_headers.get("Content-Type") or "",
-        headers=tuple(record.http_headers.to_tuples()),
-        payload=record.reader.read(),
-        payload_digest=headers.get("WARC-Payload-Digest") or "",
-        truncated=headers.get("WARC-Truncated") is not None,
-        offset=record.stream_pos,
+        record_id=record.record_id,
+        url=record.url,
+        fetched_at=record.date,
+        status=record.status or 0,
+        content_type=next((value for name, value in sent if name.lower() == "content-type"), ""),
+        headers=sent,
+        payload=record.payload,
+        payload_digest=record.payload_digest,
+        truncated=record.headers.get("WARC-Truncated") is not None,
+        offset=record.offset,
     )
 
 

@@ -1,78 +1,75 @@
 """Captures of a WARC file as rows: what their headers refuse, and how the rest becomes text.
 
-Reads one WARC file, used by `stage` and `files`. Every response and revisit record is one row, and so is every damaged
-place; the other records (request, metadata, warcinfo) describe rows and are none.
+Reads one WARC file, used by `stage` and `files`. Every response, revisit and conversion record is one row, and so is
+every damaged place; the other records (request, metadata, warcinfo) describe rows and are none. A conversion record
+holds what somebody has made of a page: its text (the WET files of Common Crawl), or the page as a browser has drawn it.
 """
 
 import hashlib
+import logging
 import re
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
-import fastwarc
+from fastwarc import WarcRecordType
 
 from tasks import archive
 from tasks.extract.charset import decode
 from tasks.extract.config import ExtractConfig
 from tasks.extract.html import forbids_index, read_page
-from tasks.extract.records import Captured, Damage, read_records, sha1_label
+from tasks.extract.media import HTML_TYPES, refusal, sniffed
 from tasks.extract.row import Content, Rejected, Row
 from tasks.text import clean
+from tasks.warc_reader import Damage, Record, read_records, sha1_label
 
-DAMAGED = "warc_damaged"
+log = logging.getLogger("sluice.extract")
 
-_HTML_TYPES = frozenset(("text/html", "application/xhtml+xml"))
-# The start of a page whose server named no type (WHATWG MIME Sniffing Standard, section 7.1, the tags that are common).
-# Possessive and atomic, here and below: a header or page must not be able to make the search try again and again.
-_HTML_START = re.compile(
-    rb"\s*+(?>(?:<!--.*?-->\s*+)*)<(?:!doctype html|html|head|body|title|meta|div|h1|p|table)[\s>]", re.I | re.S
-)
+# Possessive: a header must not be able to make the search try again and again.
 _CHARSET = re.compile(r"charset\s*+=\s*+[\"']?\s*+([A-Za-z0-9_.:-]++)", re.I)
-# Types that get a reason of their own in the funnel; a server can invent any number of others.
-_NAMED_TYPES = frozenset(
-    (
-        *("application/pdf", "application/json", "application/javascript", "application/xml", "application/zip"),
-        *("application/rss+xml", "application/atom+xml", "application/octet-stream"),
-        *("text/css", "text/javascript", "text/xml"),
-        *("image/gif", "image/jpeg", "image/png", "image/svg+xml", "image/webp"),
-    )
-)
-_TOP_LEVEL = frozenset(("application", "audio", "font", "image", "message", "model", "multipart", "text", "video"))
-_BINARY = (b"%PDF-", b"\x89PNG", b"GIF8", b"\xff\xd8\xff", b"PK\x03\x04", b"\x7fELF", b"\x1f\x8b")
+_MAX_LANGUAGE = 35
 
 
 def read_warc(file: BinaryIO, name: str, source: str, config: ExtractConfig) -> Iterator[Row]:
     """Yields the captures of a WARC file in file order.
 
     Args:
-        file: the file, at its beginning.
+        file: the file, seekable.
         name: what documents call this file (`warc_file`).
         source: the source that its documents belong to.
         config: limits and choices of the extraction.
     """
     for found in read_records(file, config.max_payload_bytes + 1):
         if isinstance(found, Damage):
-            yield Row(name, source, warc_file=name, warc_offset=found.after, refused=DAMAGED)
+            log.warning("%s: %s at byte %d or behind it (%s)", name, found.reason, found.offset, found.detail)
+            place = f"{name}#{found.offset}"
+            yield Row(place, source, warc_file=name, warc_offset=found.offset, refused=found.reason, damaged=True)
         else:
+            if found.short:
+                log.warning("%s: the record at byte %d lacks bytes that it declares", name, found.offset)
             yield _row(found, name, source, config)
 
 
-def _row(captured: Captured, name: str, source: str, config: ExtractConfig) -> Row:
-    record, payload = captured.record, captured.payload
-    url = clean((record.headers.get("WARC-Target-URI") or "").strip("<> "))
-    http = _Headers(captured.http.to_tuples() if captured.http is not None else ())
+def _row(record: Record, name: str, source: str, config: ExtractConfig) -> Row:
+    url = clean(record.url)
+    converted = record.kind == WarcRecordType.conversion
+    sent = _Headers(record.http or ())
+    content_type = str(record.headers.get("Content-Type") or "") if converted else sent.last("content-type")
     return Row(
         url=url,
         source=source,
-        content=partial(_content, payload, http, config),
-        payload_digest=captured.payload_digest,
-        record_id=clean((record.record_id or "").strip("<>")),
-        fetched_at=record.record_date,
+        content=partial(_converted, record, content_type, config)
+        if converted
+        else partial(_captured, record.payload, sent, config),
+        payload_digest=record.payload_digest,
+        record_id=clean(record.record_id),
+        fetched_at=record.date,
         warc_file=name,
-        warc_offset=record.stream_pos,
-        refused=_refusal(captured, url, config),
+        warc_offset=record.offset,
+        refused=_refusal(record, url, config),
+        rendered=converted and _media_type(content_type) in HTML_TYPES,
+        damaged=record.short,
     )
 
 
@@ -81,19 +78,19 @@ def payload_digest(payload: bytes) -> str:
     return sha1_label(hashlib.sha1(payload, usedforsecurity=False).digest())
 
 
-def _refusal(captured: Captured, url: str, config: ExtractConfig) -> str:
-    if captured.record.record_type == fastwarc.WarcRecordType.revisit:
+def _refusal(record: Record, url: str, config: ExtractConfig) -> str:
+    if record.kind == WarcRecordType.revisit:
         return "revisit"
-    if captured.http is None:
-        return "not_http"
-    status = captured.http.status_code
-    if status is None or not 100 <= status <= 599:
-        return "http_status_invalid"
-    if status != 200:
-        return f"http_{status}"
-    if captured.short:
+    if record.kind == WarcRecordType.response:
+        if record.http is None:
+            return "not_http"
+        if record.status is None or not 100 <= record.status <= 599:
+            return "http_status_invalid"
+        if record.status != 200:
+            return f"http_{record.status}"
+    if record.short:
         return "warc_truncated"
-    if captured.size > config.max_payload_bytes:
+    if record.size > config.max_payload_bytes:
         return "too_large"
     return _url_refusal(url)
 
@@ -122,25 +119,37 @@ class _Headers:
         return (self.all(name) or [""])[-1]
 
 
-def _content(payload: bytes, http: _Headers, config: ExtractConfig) -> Content:
+def _media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
+
+
+def _captured(payload: bytes, http: _Headers, config: ExtractConfig) -> Content:
     if config.honour_noindex and any(map(forbids_index, http.all("x-robots-tag"))):
         raise Rejected("noindex")
     data = _body(payload, ",".join(http.all("content-encoding")), config.max_payload_bytes)
-    declared = http.last("content-type")
-    kind = declared.partition(";")[0].strip().lower() or _sniffed(data)
-    if kind not in _HTML_TYPES and kind != "text/plain":
-        raise Rejected(mime_reason(kind))
-    if data.startswith(_BINARY):
-        raise Rejected("mime_mismatch")
-    charset = _CHARSET.search(declared)
+    return _text(data, http.last("content-type"), http.last("content-language"), config)
+
+
+def _converted(record: Record, content_type: str, config: ExtractConfig) -> Content:
+    # Common Crawl names the languages it has found, the most frequent first: "eng,fra".
+    language = str(record.headers.get("WARC-Identified-Content-Language") or "").partition(",")[0].strip()
+    return _text(record.payload, content_type, language, config)
+
+
+def _text(data: bytes, content_type: str, language: str, config: ExtractConfig) -> Content:
+    kind = _media_type(content_type) or sniffed(data)
+    if reason := refusal(data, kind):
+        raise Rejected(reason)
+    charset = _CHARSET.search(content_type)
     text = decode(data, charset[1] if charset else None)
+    language = clean(language)[:_MAX_LANGUAGE]
     if kind == "text/plain":
-        return Content(text=clean(text))
+        return Content(text=clean(text), language_hint=language)
     main = config.extractor == "resiliparse"
     page = read_page(text, main=main, comments=config.comments, min_main_share=config.min_main_share)
     if page.noindex and config.honour_noindex:
         raise Rejected("noindex")
-    return Content(page.text, page.title, page.language or http.last("content-language")[:35])
+    return Content(page.text, page.title, page.language or language)
 
 
 def _body(payload: bytes, coding: str, limit: int) -> bytes:
@@ -152,19 +161,3 @@ def _body(payload: bytes, coding: str, limit: int) -> bytes:
     if not body.data:
         raise Rejected("content_coding")
     return body.data  # a cut-off stream gives what it holds, as in a browser
-
-
-def _sniffed(data: bytes) -> str:
-    return "text/html" if _HTML_START.match(data[:2048]) else "missing"
-
-
-def mime_reason(kind: str) -> str:
-    """Returns the reason for a media type that gives no document; the number of reasons is bounded.
-
-    >>> mime_reason("application/pdf"), mime_reason("image/x-odd"), mime_reason("junk")
-    ('mime_application_pdf', 'mime_image_other', 'mime_other')
-    """
-    if kind in _NAMED_TYPES or kind == "missing":
-        return "mime_" + re.sub(r"[^a-z0-9]+", "_", kind)
-    top = kind.partition("/")[0]
-    return f"mime_{top}_other" if top in _TOP_LEVEL else "mime_other"

@@ -21,10 +21,16 @@ class FileSource(Config):
     """What mixtures and reports call this source; also the host in its documents' URLs."""
 
     kind: Literal["text", "jsonl", "parquet", "metadata", "warc"]
-    """What a file holds: one text, one document per row, a package description, or captures."""
+    """What a file holds: one text, one document per row, a package description, or WARC records.
+
+    Of WARC files (`warc`) the captured pages are taken, and of WET files, which are WARC files too, the texts.
+    """
 
     path: str
-    """Absolute glob (`**` for any depth); {stdlib} and {site_packages} are those of the running Python."""
+    """Absolute glob (`**` for any depth), on this machine or as a URL on an object store (s3://bucket/folder/*.gz).
+
+    {stdlib} and {site_packages} are those of the running Python. Files may be compressed: .gz, .zst or .bz2.
+    """
 
     exclude: tuple[str, ...] = ()
     """Globs below the fixed folder of `path`; files that match are left out ("test/**", "*_pb2.py")."""
@@ -69,6 +75,9 @@ class ExtractConfig(Config):
 
     honour_noindex: bool = True
     """Reject pages that ask by meta robots or X-Robots-Tag not to be indexed."""
+
+    jsonl: bool = False
+    """Write the documents also as JSON lines, `jsonl/<part>.jsonl.gz`, for readers without Parquet."""
 
     files: tuple[FileSource, ...] = ()
     """Sources beside the crawl."""

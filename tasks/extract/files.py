@@ -1,18 +1,15 @@
-"""File sources: which local files they take, and their files as rows.
+"""The files of sources as rows.
 
-Reads files outside the store, used by `stage`. The same files give the same rows on every machine: a document's URL
-names the source and the path below the fixed folder of the pattern, not where that folder stands.
+Reads files outside the store, compressed or not, used by `stage`. The same files give the same rows on every machine: a
+document's URL names the source and the path below the fixed folder of the pattern, not where that folder stands.
 """
 
+import bz2
 import email.parser
 import email.policy
-import fnmatch
-import glob
 import json
 import os
-import sysconfig
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -25,107 +22,65 @@ from tasks.extract.captures import payload_digest, read_warc
 from tasks.extract.charset import decode
 from tasks.extract.config import ExtractConfig, FileSource
 from tasks.extract.row import Content, Rejected, Row
-from tasks.text import clean, hash64
-
-_CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
-ONE_ROW_KINDS = ("text", "metadata")
-"""Kinds of sources whose files are one row each."""
-
-_MAGIC = "*?["
-_PLACEHOLDERS = {"{stdlib}": "stdlib", "{site_packages}": "purelib"}
+from tasks.extract.sources import SourceFile
+from tasks.text import clean
 
 
-@dataclass(frozen=True)
-class LocalFile:
-    """One file of a source: where it stands, what it is called in the corpus, and its size in bytes."""
-
-    path: str
-    name: str
-    bytes: int
-
-
-def find_files(source: FileSource) -> list[LocalFile]:
-    """Returns the files of a source in name order.
-
-    Raises:
-        InputError: the pattern is not absolute or matches no file.
-    """
-    pattern = source.path
-    for placeholder, name in _PLACEHOLDERS.items():
-        pattern = pattern.replace(placeholder, sysconfig.get_path(name))
-    folder = _fixed_folder(pattern)
-    where = f'the pattern "{source.path}" of the file source "{source.name}"'
-    if not os.path.isabs(pattern):
-        raise InputError(f"{where} is not absolute", "begin it with /, {stdlib} or {site_packages}")
-    found = [_local(path, folder) for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
-    kept = [file for file in found if not any(fnmatch.fnmatch(file.name, glob_) for glob_ in source.exclude)]
-    if not kept:
-        raise InputError(f"{where} matches no file below {folder}", "correct it, or remove the source from the recipe")
-    return sorted(_sample(kept, source), key=lambda file: file.name)
-
-
-def _fixed_folder(pattern: str) -> str:
-    steps = pattern.split("/")
-    fixed = next((i for i, step in enumerate(steps) if any(char in step for char in _MAGIC)), len(steps) - 1)
-    return "/".join(steps[:fixed]) or "/"
-
-
-def _local(path: str, folder: str) -> LocalFile:
-    return LocalFile(path, os.path.relpath(path, folder).replace(os.sep, "/"), os.path.getsize(path))
-
-
-def _sample(files: list[LocalFile], source: FileSource) -> list[LocalFile]:
-    if source.max_files is None and source.max_bytes is None:
-        return files
-    # By hash of the name: a sample of the whole tree, not its first folders, and the same one on every machine.
-    ordered = sorted(files, key=lambda file: (hash64(file.name), file.name))[: source.max_files]
-    taken, total = [], 0
-    for file in ordered:
-        total += file.bytes
-        if source.max_bytes is not None and total > source.max_bytes:
-            break
-        taken.append(file)
-    return taken or ordered[:1]
-
-
-def read_file(file: LocalFile, source: FileSource, config: ExtractConfig) -> Iterator[Row]:
+def read_file(file: SourceFile, source: FileSource, config: ExtractConfig) -> Iterator[Row]:
     """Yields the rows of one file, in file order; raises InputError when the file itself cannot be read."""
     try:
         yield from _READERS[source.kind](file, source, config)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, EOFError, pa.ArrowException) as error:
         raise InputError(
             f'{file.path} of the file source "{source.name}" cannot be read ({error})', "mend it, or exclude it"
         ) from error
 
 
-def _url(source: FileSource, file: LocalFile) -> str:
+def _url(source: FileSource, file: SourceFile) -> str:
     # By bytes: a file name need not be text.
     return f"file://{source.name}/{quote(os.fsencode(file.name))}"
 
 
 def _whole_file(
-    to_content: Callable[[bytes, LocalFile], Content], file: LocalFile, source: FileSource, config: ExtractConfig
+    to_content: Callable[[bytes, SourceFile], Content], file: SourceFile, source: FileSource, config: ExtractConfig
 ) -> Iterator[Row]:
+    url = _url(source, file)
     if file.bytes > source.max_file_bytes:
-        yield Row(_url(source, file), source.name, refused="too_large")
+        yield Row(url, source.name, refused="too_large")
         return
-    with open(file.path, "rb") as handle:
-        data = handle.read()
-    yield Row(
-        url=_url(source, file),
-        source=source.name,
-        content=partial(to_content, data, file),
-        payload_digest=payload_digest(data),
-    )
+    try:
+        data = _unpacked(file, source.max_file_bytes + 1)
+    except _Damaged:
+        yield Row(url, source.name, refused="content_coding")
+        return
+    if len(data) > source.max_file_bytes:
+        yield Row(url, source.name, refused="too_large")
+        return
+    yield Row(url=url, source=source.name, content=partial(to_content, data, file), payload_digest=payload_digest(data))
 
 
-def _plain(data: bytes, file: LocalFile) -> Content:
+class _Damaged(Exception):
+    """The compression of a file is broken."""
+
+
+def _unpacked(file: SourceFile, limit: int) -> bytes:
+    with pa.OSFile(file.local()) as raw:
+        if file.codec is None:
+            return bytes(raw.read(limit))
+        try:
+            with pa.CompressedInputStream(raw, file.codec) as stream:
+                return bytes(stream.read(limit))
+        except OSError as error:
+            raise _Damaged from error
+
+
+def _plain(data: bytes, file: SourceFile) -> Content:
     if b"\0" in data:
         raise Rejected("binary")
     return Content(text=clean(decode(data)), title=clean(file.name))
 
 
-def _metadata(data: bytes, file: LocalFile) -> Content:
+def _metadata(data: bytes, file: SourceFile) -> Content:
     """Reads a `METADATA` file (core metadata, PEP 566): the summary, then the description as it is written."""
     message = email.parser.Parser(policy=email.policy.compat32).parsestr(decode(data, "utf-8"))
     body = message.get_payload()
@@ -142,8 +97,8 @@ def _unfolded(description: str) -> str:
     return "\n".join(line.removeprefix("       |").removeprefix("        ") for line in description.split("\n"))
 
 
-def _json_lines(file: LocalFile, source: FileSource, config: ExtractConfig) -> Iterator[Row]:
-    with pa.OSFile(file.path) as raw, _opened(raw, file.path) as stream:
+def _json_lines(file: SourceFile, source: FileSource, config: ExtractConfig) -> Iterator[Row]:
+    with pa.OSFile(file.local()) as raw, _opened(raw, file.codec) as stream:
         for number, line in enumerate(_lines(stream, config.max_payload_bytes)):
             if line is None:
                 yield Row(f"{_url(source, file)}#{number}", source.name, refused="too_large")
@@ -158,8 +113,7 @@ def _parsed(line: bytes) -> Any:
         return None
 
 
-def _opened(raw: pa.NativeFile, path: str) -> pa.NativeFile:
-    codec = _CODECS.get(os.path.splitext(path)[1])
+def _opened(raw: pa.NativeFile, codec: str | None) -> pa.NativeFile:
     return pa.CompressedInputStream(raw, codec) if codec else raw
 
 
@@ -178,8 +132,8 @@ def _lines(stream: pa.NativeFile, limit: int) -> Iterator[bytes | None]:
         yield b"".join(parts) if size <= limit else None
 
 
-def _parquet_rows(file: LocalFile, source: FileSource, config: ExtractConfig) -> Iterator[Row]:
-    with pq.ParquetFile(file.path) as parquet:
+def _parquet_rows(file: SourceFile, source: FileSource, config: ExtractConfig) -> Iterator[Row]:
+    with pq.ParquetFile(file.local()) as parquet:
         names = set(parquet.schema_arrow.names)
         if source.text_field not in names:
             raise InputError(
@@ -194,7 +148,7 @@ def _parquet_rows(file: LocalFile, source: FileSource, config: ExtractConfig) ->
                 number += 1
 
 
-def _record(held: Any, number: int, file: LocalFile, source: FileSource) -> Row:
+def _record(held: Any, number: int, file: SourceFile, source: FileSource) -> Row:
     place = f"{_url(source, file)}#{number}"
     if not isinstance(held, Mapping):
         return Row(place, source.name, refused="json_malformed")
@@ -214,12 +168,14 @@ def _row_text(text: str) -> Content:
     return Content(text=clean(text))
 
 
-def _captures(file: LocalFile, source: FileSource, config: ExtractConfig) -> Iterator[Row]:
-    with open(file.path, "rb") as handle:
+def _captures(file: SourceFile, source: FileSource, config: ExtractConfig) -> Iterator[Row]:
+    # FastWARC knows gzip and zstd by itself; through bzip2 it cannot see, so offsets are those of what is inside.
+    opener: Callable[..., Any] = bz2.open if file.codec == "bz2" else open
+    with opener(file.local(), "rb") as handle:
         yield from read_warc(handle, f"{source.name}/{file.name}", source.name, config)
 
 
-_READERS: dict[str, Callable[[LocalFile, FileSource, ExtractConfig], Iterator[Row]]] = {
+_READERS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig], Iterator[Row]]] = {
     "text": partial(_whole_file, _plain),
     "metadata": partial(_whole_file, _metadata),
     "jsonl": _json_lines,

@@ -1,6 +1,6 @@
 """Which input belongs to which part: a function of the inputs and the settings, never of the workers.
 
-Used by `stage`. A unit is one WARC file or one local file; units stay whole and in order, and parts are runs of
+Used by `stage`. A unit is one WARC file or one file of a source; units stay whole and in order, and parts are runs of
 consecutive units of about equal weight.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tasks.extract.config import ExtractConfig, FileSource
-from tasks.extract.files import LocalFile
+from tasks.extract.sources import SourceFile
 
 # Compressed pages unpack to about four times their size, and their extraction costs more than reading a text.
 WARC_WEIGHT = 4
@@ -22,7 +22,7 @@ class Unit:
     A file of the crawl has no `source`; it lies in the store at `file.path` and holds `records` captures.
     """
 
-    file: LocalFile
+    file: SourceFile
     source: FileSource | None = None
     records: int = 0
 

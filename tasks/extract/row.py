@@ -35,7 +35,8 @@ class Row:
     """One capture or one file.
 
     `refused` holds the reason when the headers alone tell that there is no document. `content` extracts; it
-    raises `Rejected` for reasons that were foreseen, and anything else for a poison row.
+    raises `Rejected` for reasons that were foreseen, and anything else for a poison row. A `rendered` row is a page as
+    a browser has drawn it, which stands for the capture that it was made from. A `damaged` one is not whole.
     """
 
     url: str
@@ -47,3 +48,5 @@ class Row:
     warc_file: str = ""
     warc_offset: int | None = None
     refused: str = ""
+    rendered: bool = False
+    damaged: bool = False

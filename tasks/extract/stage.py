@@ -2,18 +2,20 @@
 
 Reads the `warc` artifact (the WARC files of a crawl) and the files of `[[extract.files]]`. Writes
 `documents/<part>.parquet` (tasks.documents.DOCUMENT, sorted by id) and `rejected/<part>.parquet` (record_id, url,
-reason). Used by annotate, dedup and consolidate.
+reason); on request also `jsonl/<part>.jsonl.gz`, the same documents for readers without Parquet. Used by annotate,
+dedup and consolidate.
 
-Rows in are response and revisit records, damaged places of foreign WARC files, files, and rows of dumps; each becomes
-one document or one rejection. The same URL with the same bytes is one document however often it was captured: a first
-pass reads identities only (4 % of the time, because nothing is extracted), so that the earliest capture in input order
-wins on any number of workers.
+Rows in are response, revisit and conversion records, damaged places of foreign WARC files, files, and rows of dumps;
+each becomes one document or one rejection. A first pass reads identities only (4 % of the time, because nothing is
+extracted), so that on any number of workers
+- the same URL with the same bytes is one document however often it was captured: the earliest in input order;
+- a page that a browser has drawn takes the place of the captures of its URL in the same source.
 """
 
 import logging
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -24,17 +26,20 @@ from tasks.archive import warc_files
 from tasks.documents import DOCUMENT, document_id
 from tasks.engine import Engine
 from tasks.errors import InputError
-from tasks.extract.captures import DAMAGED, read_warc
+from tasks.extract.captures import read_warc
 from tasks.extract.config import ExtractConfig
-from tasks.extract.files import ONE_ROW_KINDS, LocalFile, find_files, read_file
+from tasks.extract.files import read_file
+from tasks.extract.identity import Spare, identities, spares, unit_identities
+from tasks.extract.jsonl import write_jsonl
 from tasks.extract.layout import Unit, arrange
 from tasks.extract.row import Rejected, Row
+from tasks.extract.sources import SourceFile, find_files
 from tasks.stage import Inputs, Output, Part, PartSpec, Report, part_names
 from tasks.store import Store
 
 log = logging.getLogger("sluice.extract")
 
-VERSION = 1
+VERSION = 2
 
 REJECTED = pa.schema(
     [
@@ -47,17 +52,17 @@ REJECTED = pa.schema(
 
 @dataclass(frozen=True)
 class Slice:
-    """What one part reads: its units, and the numbers of the rows that are copies of rows elsewhere."""
+    """What one part reads: its units, and the rows that give no document because of rows elsewhere."""
 
     store: Store | None
     config: ExtractConfig
     units: tuple[Unit, ...]
-    copies: frozenset[int] = frozenset()
+    spare: Spare = field(default_factory=Spare)
 
 
 def external(config: ExtractConfig) -> dict[str, list[str]]:
-    """Returns the files outside the store that the stage reads, by role `files:<source>`."""
-    return {f"files:{source.name}": [file.path for file in find_files(source)] for source in config.files}
+    """Returns the files outside the store that the stage reads, as local paths, by role `files:<source>`."""
+    return {f"files:{source.name}": [file.local() for file in find_files(source)] for source in config.files}
 
 
 def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -68,7 +73,7 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     """
     warc = inputs.get("warc")
     store = warc.store if warc else None
-    units = [Unit(LocalFile(f.path, f.path, f.bytes), records=f.records) for f in warc_files(warc)] if warc else []
+    units = [Unit(SourceFile(f.path, f.path, f.bytes), records=f.records) for f in warc_files(warc)] if warc else []
     units += [Unit(file, source) for source in config.files for file in find_files(source)]
     if not units:
         raise InputError(
@@ -77,7 +82,9 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     slices = [Slice(store, config, tuple(group)) for group in arrange(units, config)]
     names = part_names(len(slices))
     if any(name not in output.committed for name in names):
-        slices = _without_copies(slices, engine)
+        found = dict(engine.map(slice_identities, slices))
+        spare = spares([found[index] for index in range(len(slices))])
+        slices = [replace(slice_, spare=rows) for slice_, rows in zip(slices, spare, strict=True)]
     specs = [PartSpec(name, slice_) for name, slice_ in zip(names, slices, strict=True)]
     records = output.map_parts(engine, extract_part, specs)
     reasons = sum((Counter(record.rejected) for record in records), Counter[str]())
@@ -94,8 +101,7 @@ def extract_part(part: Part, slice_: Slice) -> None:
     for number, row in enumerate(_rows(slice_)):
         part.count_in()
         try:
-            if number in slice_.copies:
-                raise Rejected("duplicate_capture")
+            slice_.spare.check(number)
             documents.append(_document(row, slice_.config))
         except Rejected as refusal:
             part.reject(refusal.reason)
@@ -106,6 +112,9 @@ def extract_part(part: Part, slice_: Slice) -> None:
     documents.sort(key=lambda document: str(document["id"]))
     rejected.sort(key=lambda row: (row["url"], row["record_id"], row["reason"]))
     part.table("documents", pa.Table.from_pylist(documents, DOCUMENT))
+    if slice_.config.jsonl:
+        with part.file(f"jsonl/{part.name}.jsonl.gz", rows=len(documents)) as file:
+            write_jsonl(documents, file)
     part.table("rejected", pa.Table.from_pylist(rejected, REJECTED), out=False)
     part.metric("text_bytes", sum(len(str(document["text"]).encode()) for document in documents))
 
@@ -155,7 +164,7 @@ def _crawled(store: Store, unit: Unit, config: ExtractConfig) -> Iterator[Row]:
     read = 0
     with store.open(unit.file.path) as file:
         for row in read_warc(file, unit.file.path, "web", config):
-            read += row.refused != DAMAGED
+            read += not row.damaged
             yield row
     # A foreign file is taken as it is; our own was whole when it was published.
     if read != unit.records:
@@ -165,33 +174,6 @@ def _crawled(store: Store, unit: Unit, config: ExtractConfig) -> Iterator[Row]:
         )
 
 
-def _without_copies(slices: list[Slice], engine: Engine) -> list[Slice]:
-    """Returns the slices with the numbers of the rows whose identity an earlier row of the input has."""
-    found = dict(engine.map(identities, slices))
-    keys = np.concatenate([found[index] for index in range(len(slices))])
-    first = np.zeros(len(keys), dtype=bool)
-    first[np.unique(keys, return_index=True)[1]] = True
-    first |= keys == _NO_IDENTITY
-    starts = np.cumsum([0, *(len(found[index]) for index in range(len(slices)))])
-    return [
-        Slice(old.store, old.config, old.units, frozenset(np.flatnonzero(~first[start:end]).tolist()))
-        for old, start, end in zip(slices, starts[:-1], starts[1:], strict=True)
-    ]
-
-
-_NO_IDENTITY = np.bytes_(b"")
-
-
-def identities(slice_: Slice) -> NDArray[np.bytes_]:
-    """Returns the document id of every row of a slice, in row order; empty where there can be no other row like it."""
-    ids: list[bytes] = []
-    for unit in slice_.units:
-        if unit.source is not None and unit.source.kind in ONE_ROW_KINDS:
-            ids.append(b"")  # its URL is its place, and no two files stand in one place
-        else:
-            ids += [_identity(row) for row in _unit_rows(slice_, unit)]
-    return np.array(ids, dtype="S32")
-
-
-def _identity(row: Row) -> bytes:
-    return b"" if row.refused else document_id(row.url, row.payload_digest).encode()
+def slice_identities(slice_: Slice) -> NDArray[np.void]:
+    """Returns `identity.IDENTITY` of every row of a slice, in row order."""
+    return identities(unit_identities(unit, _unit_rows(slice_, unit)) for unit in slice_.units)

@@ -1,4 +1,4 @@
-"""Contract of tasks.extract.captures and records: captures are rows, refusals have reasons, damage is passed."""
+"""Contract of tasks.extract.captures and media: captures are rows, refusals have reasons, damage is passed."""
 
 import gzip
 import io
@@ -12,8 +12,9 @@ from pathlib import Path
 import brotli
 import pytest
 
-from tasks.extract.captures import mime_reason, payload_digest, read_warc
+from tasks.extract.captures import payload_digest, read_warc
 from tasks.extract.config import ExtractConfig
+from tasks.extract.media import mime_reason
 from tasks.extract.row import Rejected, Row
 
 CONFIG = ExtractConfig()
@@ -89,6 +90,9 @@ def test_every_capture_has_an_outcome(warc: Make, options: dict[str, object], ex
     "options",
     [
         {"http": "", "body": b"<!-- -->" * 300 + b"no page"},
+        {"http": "", "body": b"<?" * 500_000},
+        {"http": "", "body": b"<!-- -->" * 500 + b"<!DOCTYPE" * 50_000},
+        {"http": "Content-Type: text/plain\r\n", "body": b"http://\n" * 100_000 + b"a b"},
         {"http": f"Content-Type: text/html; charset={' ' * 200_000}!\r\n"},
         {"http": f"Content-Type: text/html;{'charset' * 30_000}\r\n"},
     ],
@@ -169,37 +173,132 @@ def test_a_file_cut_off_inside_a_record_says_so(warc: Make) -> None:
     assert found[1:] in (["warc_truncated"], ["warc_damaged"])
 
 
-# File, captures that reading must still find, damaged places it reports. Counts of intact captures are the manifest's.
+# File, captures that reading must still find, what is said of the rest. Counts of intact captures are the manifest's.
 REAL = [
-    ("dolma__sample-0000.warc.gz", 22, 0),
-    ("derived-a.warc.zst", 22, 0),
-    ("derived-a-dict.warc.zst", 22, 0),
-    ("derived-a-plain.warc", 22, 0),
-    ("derived-a-v1.1.warc.gz", 22, 0),
-    ("derived-a-mal-single-member.warc.gz", 22, 0),
-    ("derived-a-mal-wrong-digest.warc.gz", 22, 0),
-    ("derived-a-mal-garbage-between.warc.gz", 22, 1),
-    ("derived-a-mal-bitflip.warc.gz", 21, 1),
-    ("derived-a-mal-short-content-length.warc.gz", 21, 1),
-    ("derived-a-mal-no-content-length.warc.gz", 21, 1),
-    ("derived-a-mal-truncated.warc.gz", 15, 0),
-    ("derived-a-mal-empty.warc.gz", 0, 0),
-    ("warcio__example.warc.gz", 1, 0),
-    ("warcio__example-bad-non-chunked.warc.gz", 1, 0),
-    ("warcio__example-trunc.warc", 1, 1),
-    ("warcio__bad.arc", 0, 1),
-    ("aut__badexample.arc.gz", 0, 1),
+    ("dolma__sample-0000.warc.gz", 22, {}),
+    ("derived-a.warc.zst", 22, {}),
+    ("derived-a-dict.warc.zst", 22, {}),
+    ("derived-a-plain.warc", 22, {}),
+    ("derived-a-v1.1.warc.gz", 22, {}),
+    ("derived-a-mal-single-member.warc.gz", 22, {}),
+    ("derived-a-mal-wrong-digest.warc.gz", 22, {}),
+    ("derived-a-mal-garbage-between.warc.gz", 22, {"warc_damaged": 1}),
+    ("derived-a-mal-bitflip.warc.gz", 21, {"warc_damaged": 1}),
+    ("derived-a-mal-short-content-length.warc.gz", 21, {"warc_truncated": 1}),
+    ("derived-a-mal-no-content-length.warc.gz", 21, {"warc_damaged": 1}),
+    ("derived-a-mal-truncated.warc.gz", 15, {"warc_truncated": 1}),
+    ("derived-a-mal-empty.warc.gz", 0, {}),
+    ("warcio__example.warc.gz", 1, {}),
+    ("warcio__example-bad-non-chunked.warc.gz", 1, {}),
+    ("warcio__example-trunc.warc", 0, {"warc_truncated": 1}),
+    ("warcio__bad.arc", 0, {"arc_unsupported": 1}),
+    ("warcio__example.arc", 0, {"arc_unsupported": 1}),
+    ("aut__badexample.arc.gz", 0, {"arc_unsupported": 1}),
 ]
 
 
-@pytest.mark.parametrize(("name", "captures", "damaged"), REAL)
+@pytest.mark.parametrize(("name", "captures", "broken"), REAL)
 def test_real_files_good_and_broken_give_documents_or_reasons(
-    shared_data: Path, name: str, captures: int, damaged: int
+    shared_data: Path, name: str, captures: int, broken: dict[str, int]
 ) -> None:
     with (shared_data / "warc" / name).open("rb") as file:
         found = Counter(outcome(row) for row in read_warc(file, name, "web", CONFIG))
-    assert found.pop("warc_damaged", 0) == damaged
+    reasons = ("warc_damaged", "warc_truncated", "arc_unsupported")
+    assert {reason: found[reason] for reason in reasons if found[reason]} == broken
     assert sum(found[reason] for reason in ("document", "empty", "noindex")) == captures
+
+
+def test_damage_is_told_with_its_file_and_place(warc: Make, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", "sluice.extract"):
+        _, damage = rows(warc() + b"no record")
+    assert "x.warc.gz: warc_damaged at byte 0 or behind it" in caplog.text
+    assert (damage.url, damage.damaged) == ("x.warc.gz#0", True)
+
+
+def converted(body: bytes, mime: str, extra: str = "", url: str = "http://a.example/") -> bytes:
+    head = (
+        f"WARC/1.1\r\nWARC-Type: conversion\r\nWARC-Target-URI: {url}\r\nWARC-Date: 2026-11-20T10:00:00Z\r\n"
+        f"WARC-Record-ID: <urn:uuid:c>\r\nWARC-Refers-To: <urn:uuid:r>\r\nContent-Type: {mime}\r\n{extra}"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return gzip.compress(head.encode() + body + b"\r\n\r\n", mtime=0)
+
+
+def test_a_page_that_a_browser_has_drawn_is_extracted_like_a_captured_one(warc: Make, html: Make) -> None:
+    data = warc() + converted(html(), "text/html; charset=utf-8")
+    captured, drawn = rows(data)
+    assert drawn.content() == captured.content()
+    assert (drawn.url, drawn.record_id, drawn.warc_offset) == ("http://a.example/", "urn:uuid:c", len(warc()))
+    assert drawn.payload_digest == payload_digest(html())
+    assert (captured.rendered, drawn.rendered) == (False, True)
+
+
+def test_a_text_of_common_crawl_keeps_url_date_and_language() -> None:
+    info = b"WARC/1.0\r\nWARC-Type: warcinfo\r\nContent-Length: 3\r\n\r\na:b\r\n\r\n"
+    text = "Ein Satz, noch ein Satz.\nUnd Gr\u00fc\u00dfe.\n"
+    language = "WARC-Identified-Content-Language: deu,eng\r\n"
+    (row,) = rows(gzip.compress(info, mtime=0) + converted(text.encode(), "text/plain", language))
+    assert row.content().text == text.strip()
+    assert row.content().language_hint == "deu"
+    assert (row.url, row.record_id, row.rendered) == ("http://a.example/", "urn:uuid:c", False)
+    assert row.fetched_at is not None
+
+
+@pytest.mark.parametrize(
+    ("mime", "body", "expected"),
+    [
+        ("application/json", b"{}", "mime_application_json"),
+        ("", b"<html><p>x", "document"),
+        ("text/html", b'<meta name="robots" content="noindex"><p>x', "noindex"),
+        ("text/html", b"", "empty"),
+    ],
+)
+def test_every_conversion_has_an_outcome(mime: str, body: bytes, expected: str) -> None:
+    assert [outcome(row) for row in rows(converted(body, mime))] == [expected]
+
+
+SITEMAP = (
+    b'<?xml version="1.0"?>\n<!-- made by x -->\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"><url>'
+)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("mime", "body", "expected"),
+    [
+        ("application/xml", SITEMAP, "sitemap"),
+        ("text/xml", b"<sitemapindex>", "sitemap"),
+        ("text/html", b"\xef\xbb\xbf" + SITEMAP, "sitemap"),
+        ("application/x-gzip", SITEMAP, "sitemap"),
+        ("application/octet-stream", SITEMAP, "sitemap"),
+        ("application/rss+xml", b"<?xml version='1.0'?><?xml-stylesheet href='a'?><rss version='2.0'>", "feed"),
+        ("application/atom+xml; charset=utf-8", b'<feed xmlns="http://www.w3.org/2005/Atom">', "feed"),
+        ("text/xml", b'<rdf:RDF xmlns="http://purl.org/rss/1.0/">', "feed"),
+    ],
+)
+def test_sitemaps_and_feeds_are_rejected_as_what_they_are(
+    warc: Make, mime: str, body: bytes, expected: str, packed: bool
+) -> None:
+    data = warc(body=gzip.compress(body) if packed else body, http=f"Content-Type: {mime}\r\n")
+    assert [outcome(row) for row in rows(data)] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("mime", "body", "expected"),
+    [
+        ("text/plain", b"https://a.example/1\r\nhttps://a.example/2\n\n", "sitemap"),
+        ("text/plain", b"https://a.example/1\nis a page about ships", "document"),
+        ("application/xml", b"<other>", "mime_application_xml"),
+        ("application/gzip", gzip.compress(b"a book"), "mime_application_gzip"),
+        ("application/x-gzip", b"\x1f\x8b broken", "mime_application_gzip"),
+        ("application/xhtml+xml", b'<?xml version="1.0"?><!DOCTYPE html><html><p>Words', "document"),
+        ("application/rss+xml", b"no feed at all", "mime_application_rss_xml"),
+    ],
+)
+def test_what_only_looks_like_a_sitemap_or_feed_is_judged_by_its_type(
+    warc: Make, mime: str, body: bytes, expected: str
+) -> None:
+    assert [outcome(row) for row in rows(warc(body=body, http=f"Content-Type: {mime}\r\n"))] == [expected]
 
 
 def test_rows_agree_with_an_independent_reader(shared_data: Path) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from tasks.errors import InputError
 from tasks.extract.config import ExtractConfig, FileSource
-from tasks.extract.files import find_files, read_file
+from tasks.extract.files import read_file
 from tasks.extract.row import Rejected, Row
+from tasks.extract.sources import find_files
 
 CONFIG = ExtractConfig()
 

@@ -4,14 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.extract.config import ExtractConfig, FileSource
-from tasks.extract.files import LocalFile
 from tasks.extract.layout import Unit, arrange
+from tasks.extract.sources import SourceFile
 
 SOURCE = FileSource(name="src", kind="text", path="/x/*")
 
 
 def units(*sizes: int) -> list[Unit]:
-    return [Unit(LocalFile(f"/x/{i}", str(i), size), SOURCE) for i, size in enumerate(sizes)]
+    return [Unit(SourceFile(f"/x/{i}", str(i), size), SOURCE) for i, size in enumerate(sizes)]
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=60), st.integers(0, 20))
@@ -35,5 +35,5 @@ def test_automatic_parts_follow_the_input_bytes() -> None:
 
 
 def test_compressed_captures_weigh_more_than_text() -> None:
-    assert Unit(LocalFile("a", "a", 10)).weight == 40
-    assert Unit(LocalFile("a", "a", 10), SOURCE).weight == 10
+    assert Unit(SourceFile("a", "a", 10)).weight == 40
+    assert Unit(SourceFile("a", "a", 10), SOURCE).weight == 10

@@ -1,0 +1,82 @@
+"""Which rows give no document because of other rows: copies, and captures of pages that a browser has drawn.
+
+Used by `stage`, which reads the rows of all parts once without extracting any. What is decided here depends on the
+input alone, not on how it is cut into parts.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.documents import document_id
+from tasks.extract.layout import Unit
+from tasks.extract.row import Rejected, Row
+from tasks.text import hash64
+
+ONE_ROW_KINDS = ("text", "metadata")
+"""Kinds of sources whose files are one row each."""
+
+IDENTITY = np.dtype([("id", "S32"), ("page", np.uint64), ("rendered", np.bool_)])
+"""Of one row: the id of its document ("" where there is no other like it), its source and URL, and whether it is a page
+as a browser has drawn it."""
+
+Identity = tuple[bytes, int, bool]
+_NONE: Identity = (b"", 0, False)
+
+
+@dataclass(frozen=True)
+class Spare:
+    """The numbers of the rows of one part that give no document, by reason."""
+
+    copies: frozenset[int] = frozenset()
+    rendered: frozenset[int] = frozenset()
+
+    def check(self, number: int) -> None:
+        """Raises Rejected with the reason if the row of that number gives no document."""
+        if number in self.rendered:
+            raise Rejected("rendered")
+        if number in self.copies:
+            raise Rejected("duplicate_capture")
+
+
+def unit_identities(unit: Unit, rows: Iterable[Row]) -> Iterator[Identity]:
+    """Yields the identity of every row of a unit; `rows` are read only if it can have several."""
+    if unit.source is not None and unit.source.kind in ONE_ROW_KINDS:
+        yield _NONE  # its URL is its place, and no two files stand in one place
+        return
+    for row in rows:
+        yield _NONE if row.refused else _identity(row)
+
+
+def _identity(row: Row) -> Identity:
+    page = hash64(f"{row.source}\n{row.url}") if row.record_id or row.warc_file else 0
+    return document_id(row.url, row.payload_digest).encode(), page, row.rendered
+
+
+def identities(units: Iterable[Iterable[Identity]]) -> NDArray[np.void]:
+    """Returns the identities of one part as an array of IDENTITY."""
+    return np.array([identity for unit in units for identity in unit], dtype=IDENTITY)
+
+
+def spares(parts: Sequence[NDArray[np.void]]) -> list[Spare]:
+    """Returns for each part the rows that give no document; `parts` hold the identities in input order."""
+    rows = np.concatenate(parts)
+    drawn = np.unique(rows["page"][rows["rendered"]])
+    replaced = np.isin(rows["page"], drawn) & ~rows["rendered"] & (rows["page"] != 0)
+    # A capture that is replaced anyway must not make the drawn page its copy.
+    counts = np.flatnonzero(~replaced & (rows["id"] != b""))
+    first = counts[np.unique(rows["id"][counts], return_index=True)[1]]
+    copies = np.zeros(len(rows), dtype=bool)
+    copies[counts] = True
+    copies[first] = False
+    ends = np.cumsum([len(part) for part in parts])
+    return [
+        Spare(_numbers(copies[end - len(part) : end]), _numbers(replaced[end - len(part) : end]))
+        for part, end in zip(parts, ends, strict=True)
+    ]
+
+
+def _numbers(marks: NDArray[np.bool_]) -> frozenset[int]:
+    return frozenset(np.flatnonzero(marks).tolist())

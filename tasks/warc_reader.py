@@ -1,0 +1,258 @@
+"""The records of a WARC file, and of a damaged one those before and behind the damage.
+
+Reads one file: gzip or zstd (a member per record, with or without dictionary, or one for all), or plain. Used by
+`archive` and `extract`. FastWARC reads 857 MB/s and ends at the first damaged record; here reading goes on at the next
+byte at which a record begins, so one bad sector costs one record and not the rest of a gigabyte.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, BinaryIO, Literal
+
+import fastwarc
+from fastwarc import WarcRecordType
+
+from tasks.warc_resync import Opening, ends_whole, is_arc, next_start
+
+CAPTURES = WarcRecordType.response | WarcRecordType.revisit | WarcRecordType.conversion
+"""The records that are rows of a crawl; the others describe them."""
+
+_WITH_HTTP = WarcRecordType.response | WarcRecordType.revisit
+_HEADER_ERROR = "Invalid WARC header"
+_CUT_ERRORS = ("incomplete frame", "unexpected end")
+# FastWARC stops at 32 KiB, which is less than clients take: a page must not become unreadable by its headers.
+_MAX_HTTP_HEAD = 1 << 20
+_BLOCK = 1 << 20
+# Transfer coding in small chunks makes a body several times as long.
+_CHUNKING = 4
+_CHUNK_SIZE = re.compile(rb"[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\Z")
+_MAX_CHUNK_LINE = 4096
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record.
+
+    Attributes:
+        kind: WARC-Type.
+        record_id: WARC-Record-ID without angle brackets ("urn:uuid:...").
+        url: WARC-Target-URI, without the angle brackets that some writers add.
+        date: WARC-Date; None where it is missing or no date.
+        refers_to: WARC-Refers-To without angle brackets, or "".
+        headers: the headers of the record (FastWARC's map; `get` takes names in any case).
+        status: HTTP status of a response or revisit; None where there is none that can be read.
+        http: the HTTP headers as sent; None for a record that holds no HTTP response.
+        payload: the body without transfer coding; of a larger one than asked for, the beginning.
+        payload_digest: "sha1:" and Base32 over the whole body, as WARC writers spell it. Computed, not read from the
+            record: a header can be forged or stale, and identity hangs on it.
+        size: bytes of the whole body.
+        short: bytes are missing: the file ends inside the record, or the record declares too small a length.
+        offset: where the record begins in the file, compressed.
+    """
+
+    kind: WarcRecordType
+    record_id: str
+    url: str
+    date: datetime | None
+    refers_to: str
+    headers: Any
+    status: int | None
+    http: tuple[tuple[str, str], ...] | None
+    payload: bytes
+    payload_digest: str
+    size: int
+    short: bool
+    offset: int
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Bytes that give no record.
+
+    Attributes:
+        reason: machine word.
+        offset: the last place known for sure: the record that begins here, or what stands behind it, is unreadable.
+        detail: for people.
+    """
+
+    reason: Literal["warc_damaged", "warc_truncated", "arc_unsupported"]
+    offset: int
+    detail: str
+
+
+def read_records(
+    file: BinaryIO, limit: int, kinds: WarcRecordType = CAPTURES, *, start: int = 0
+) -> Iterator[Record | Damage]:
+    """Yields the records of the given kinds and the damaged places of a file, in file order.
+
+    Args:
+        file: a seekable file.
+        limit: most bytes of a body to keep.
+        kinds: which records are wanted; damage in the others is reported all the same.
+        start: where to begin; a place at which a record begins.
+
+    Raises:
+        OSError: the file cannot be read; damage inside it raises nothing.
+    """
+    if start == 0 and is_arc(file):
+        yield Damage("arc_unsupported", 0, "an ARC file; convert it to WARC, for example with `warcio recompress`")
+        return
+    opening = Opening(file)
+    at: int | None = start
+    # A stretch ends at damage, at the end of the file, or never.
+    told = False
+    while at is not None:
+        stretch = _Stretch(opening, at, limit, kinds)
+        yield from stretch
+        told = stretch.told or (told and not stretch.records)
+        if stretch.damage is None:
+            return
+        if not told:
+            yield stretch.damage
+        told = True
+        at = next_start(file, max(at, stretch.reached) + 1)
+
+
+class _Stretch:
+    """The records from one place to the next damage; afterwards, what the damage is."""
+
+    def __init__(self, opening: Opening, start: int, limit: int, kinds: WarcRecordType) -> None:
+        self._opening = opening
+        self._start = start
+        self._limit = limit
+        self._kinds = kinds
+        self.records = 0
+        self.reached = start
+        self.damage: Damage | None = None
+        self.told = False  # a record that is marked as short tells of the damage
+
+    def __iter__(self) -> Iterator[Record]:
+        held: Record | None = None
+        short = False
+        try:
+            for offset, record in self._opening.records(self._start):
+                if held is not None:
+                    yield held
+                held, self.reached = None, offset
+                _check_length(record)
+                self.records += 1
+                if record.record_type & self._kinds:
+                    held = _record(record, offset, self._limit)
+                    short = held.short
+                else:
+                    declared = record.content_length
+                    short = record.reader.consume() < declared
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # from the file system or the network; FastWARC's own errors carry no number
+            # What follows is no record: the length of the one before may have been a lie.
+            lied = held is not None and _HEADER_ERROR in str(error) and not self._opening.holds(held.offset)
+            if held is not None:
+                yield replace(held, short=lied)
+            self.told = lied
+            reason = "warc_truncated" if any(cut in str(error) for cut in _CUT_ERRORS) else "warc_damaged"
+            self.damage = Damage(reason, self.reached, str(error))  # type: ignore[arg-type]
+            return
+        if held is not None:
+            yield held
+        if (short and held is None) or (not short and not ends_whole(self._opening.file, self.reached)):
+            self.damage = Damage("warc_truncated", self.reached, "the file ends inside a record")
+
+
+def _check_length(record: fastwarc.WarcRecord) -> None:
+    declared = record.headers.get("Content-Length") or ""
+    if not declared.strip().isdecimal() or int(declared) != record.content_length:
+        raise ValueError(f"a record with the Content-Length {declared!r}")
+
+
+def _record(record: fastwarc.WarcRecord, offset: int, limit: int) -> Record:
+    with_http = bool(record.record_type & _WITH_HTTP) and record.is_http
+    http = _http(record) if with_http else None
+    chunked = http is not None and "chunked" in (http.get("Transfer-Encoding") or "").lower()
+    declared = record.content_length
+    body = _body(record.reader, limit, chunked=chunked)
+    return Record(
+        kind=record.record_type,
+        record_id=(record.record_id or "").strip("<> "),
+        url=(record.headers.get("WARC-Target-URI") or "").strip("<> "),
+        date=record.record_date,
+        refers_to=(record.headers.get("WARC-Refers-To") or "").strip("<> "),
+        headers=record.headers,
+        status=http.status_code if http is not None else None,
+        http=http.to_tuples() if http is not None else None,
+        payload=body.data,
+        payload_digest=body.digest,
+        size=body.size,
+        # Headers too long to be read are consumed in part: nobody can say how much of the record is left.
+        short=body.taken < declared and (http is not None or not with_http),
+        offset=offset,
+    )
+
+
+def _http(record: fastwarc.WarcRecord) -> Any:
+    try:
+        record.parse_http(max_header_len=_MAX_HTTP_HEAD)
+    except OSError as error:
+        if "header length" not in str(error):
+            raise  # the file is damaged here
+        return None  # a record like another, whose block begins with no HTTP header that anybody would read
+    return record.http_headers
+
+
+@dataclass(frozen=True)
+class _Body:
+    data: bytes
+    digest: str
+    size: int
+    taken: int
+
+
+def _body(reader: Any, limit: int, *, chunked: bool) -> _Body:
+    """Reads a body to its end; keeps `limit` bytes of it."""
+    keep = _CHUNKING * limit if chunked else limit
+    digest = hashlib.sha1(usedforsecurity=False)
+    kept: list[bytes] = []
+    taken = 0
+    while block := reader.read(_BLOCK):
+        digest.update(block)
+        if taken < keep:
+            kept.append(block[: keep - taken])
+        taken += len(block)
+    data = b"".join(kept)
+    if not chunked:
+        return _Body(data, sha1_label(digest.digest()), taken, taken)
+    body = dechunk(data)
+    size = len(body) if taken <= keep else max(taken, limit + 1)
+    label = sha1_label(hashlib.sha1(body, usedforsecurity=False).digest())
+    return _Body(body[:limit], label, size, taken)
+
+
+def dechunk(body: bytes) -> bytes:
+    """Undoes chunked transfer coding (RFC 9112, section 7.1), as far as it goes.
+
+    A body that does not begin with a chunk is returned as it is: archives are full of bodies that were stored without
+    their transfer coding under headers that still name it.
+    """
+    parts: list[bytes] = []
+    at = 0
+    while at < len(body):
+        end = body.find(b"\n", at, at + _MAX_CHUNK_LINE)
+        size = _CHUNK_SIZE.match(body, at, end) if end >= 0 else None
+        if size is None:
+            return b"".join(parts) if parts else body
+        length = int(size[1], 16)
+        if not length:
+            break
+        at = end + 1 + length
+        parts.append(body[end + 1 : at])
+        at += 2 if body.startswith(b"\r\n", at) else body.startswith(b"\n", at)
+    return b"".join(parts)
+
+
+def sha1_label(digest: bytes) -> str:
+    """Returns a SHA-1 digest as WARC headers spell it."""
+    return "sha1:" + base64.b32encode(digest).decode()

@@ -1,0 +1,231 @@
+"""Contract of tasks.warc_reader: every intact record of a file good or bad is read, and no damage passes in silence."""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import fastwarc
+import pytest
+from fastwarc import WarcRecordType, ZstdWriter
+
+from tasks.archive import capture_at, decode
+from tasks.warc_reader import Damage, Record, dechunk, read_records
+from tests.tasks.extract.conftest import record
+
+LIMIT = 1 << 24
+ALL = WarcRecordType.any_type
+Pack = Callable[[bytes], bytes]
+
+
+def zstd(data: bytes) -> bytes:
+    file = io.BytesIO()
+    writer = ZstdWriter(file)
+    writer.write(data)
+    writer.finish()
+    writer.flush()
+    return file.getvalue()
+
+
+def gzipped(data: bytes) -> bytes:
+    return gzip.compress(data, mtime=0)
+
+
+PACKS: list[Pack] = [bytes, gzipped, zstd]
+
+
+def read(data: bytes, kinds: WarcRecordType = ALL) -> list[Record | Damage]:
+    return list(read_records(io.BytesIO(data), LIMIT, kinds))
+
+
+def told(found: list[Record | Damage]) -> tuple[int, list[str]]:
+    """How many records are intact, and what is said of the rest."""
+    intact = sum(isinstance(one, Record) and not one.short for one in found)
+    rest = [one.reason if isinstance(one, Damage) else "short" for one in found]
+    return intact, [reason for reason, one in zip(rest, found, strict=True) if isinstance(one, Damage) or one.short]
+
+
+def named(kind: WarcRecordType) -> str:
+    return str(kind).rpartition(".")[2]
+
+
+# What the manifest promises of the files that it describes as broken ("how"), and what the reader says of the rest.
+BROKEN: dict[str, tuple[int, list[str]]] = {
+    "derived-a-mal-bitflip.warc.gz": (32 + 15, ["warc_damaged"]),
+    "derived-a-mal-garbage-between.warc.gz": (48, ["warc_damaged"]),
+    "derived-a-mal-no-content-length.warc.gz": (47, ["warc_damaged"]),
+    "derived-a-mal-short-content-length.warc.gz": (47, ["short"]),
+    "derived-a-mal-truncated.warc.gz": (32, ["short"]),
+    "derived-a-mal-empty.warc.gz": (0, []),
+    # Declares a block two bytes shorter than it is: its own digest says so.
+    "warcio__example-trunc.warc": (3, ["short"]),
+    "warcio__bad.arc": (0, ["arc_unsupported"]),
+    "warcio__example.arc": (0, ["arc_unsupported"]),
+    "aut__badexample.arc.gz": (0, ["arc_unsupported"]),
+}
+
+
+def test_every_file_of_the_manifest_gives_all_of_its_intact_records(shared_data: Path) -> None:
+    manifest = json.loads((shared_data / "warc" / "manifest.json").read_text())
+    assert len(manifest) > 20
+    assert manifest.keys() >= BROKEN.keys()
+    promised = {
+        name: BROKEN.get(name, (entry["readers"]["fastwarc"]["records"], [])) for name, entry in manifest.items()
+    }
+    found = {name: told(read((shared_data / "warc" / name).read_bytes())) for name in manifest}
+    assert found == promised
+
+
+def test_the_kinds_of_records_are_those_of_the_manifest(shared_data: Path) -> None:
+    manifest = json.loads((shared_data / "warc" / "manifest.json").read_text())
+    for name in manifest.keys() - BROKEN.keys():
+        found = read((shared_data / "warc" / name).read_bytes())
+        kinds = Counter(named(one.kind) for one in found if isinstance(one, Record))
+        assert kinds == manifest[name]["readers"]["fastwarc"]["types"], name
+
+
+@pytest.mark.parametrize("name", ["dolma__sample-0000.warc.gz", "aut__issue-493.warc", "warcio__example.warc"])
+def test_bodies_are_those_that_an_independent_reader_finds(shared_data: Path, name: str) -> None:
+    lines = (shared_data / "warc" / "records" / f"{name}.records.jsonl").read_text().splitlines()
+    expected = [held for held in map(json.loads, lines) if held["type"] in ("response", "revisit", "resource")]
+    kinds = WarcRecordType.response | WarcRecordType.revisit | WarcRecordType.resource
+    found = [one for one in read((shared_data / "warc" / name).read_bytes(), kinds) if isinstance(one, Record)]
+    assert [one.url for one in found] == [held["uri"].strip("<>") for held in expected]
+    for one, held in zip(found, expected, strict=True):
+        coding = ",".join(value for key, value in one.http or () if key.lower() == "content-encoding")
+        body = decode(one.payload, coding, LIMIT).data
+        assert (len(body), hashlib.sha256(body).hexdigest()) == (held["payload_len"], held["payload_sha256"])
+
+
+@pytest.mark.parametrize("last", ["response", "request"])
+@pytest.mark.parametrize("pack", PACKS)
+def test_a_file_cut_off_anywhere_says_so(pack: Pack, last: str) -> None:
+    made = [record(f"http://a.example/{i}", b"abc" * 99, kind=last, compressed=False) for i in range(3)]
+    packed = [pack(one) for one in made]
+    data, begin = b"".join(packed), len(packed[0]) + len(packed[1])
+    ending = 4 if pack is bytes else 0  # the two line breaks behind a record are no part of it
+    for cut in range(begin + 1, len(data) - ending):
+        intact, said = told(read(data[:cut]))
+        assert (intact >= 2, len(said)) == (True, 1), cut
+        assert said[0] in ("short", "warc_truncated", "warc_damaged")
+    assert told(read(data[:begin])) == (2, [])
+    assert told(read(data)) == (3, [])
+
+
+@pytest.mark.parametrize("pack", PACKS)
+@pytest.mark.parametrize(
+    "bad", [b"no record\r\n\r\n", b"\x1f\x8b\x08 not gzip\r\n", b"\x28\xb5\x2f\xfd not zstd", b"\0" * 99]
+)
+def test_one_damaged_place_is_one_damage_and_the_record_before_it_is_kept(pack: Pack, bad: bytes) -> None:
+    good = [pack(record(f"http://a.example/{i}", compressed=False)) for i in range(4)]
+    found = read(b"".join([*good[:2], bad, *good[2:]]))
+    assert [one.url for one in found if isinstance(one, Record)] == [f"http://a.example/{i}" for i in range(4)]
+    (damage,) = [one for one in found if isinstance(one, Damage)]
+    assert (damage.reason, damage.offset) == ("warc_damaged", len(good[0]))
+    assert damage.detail
+
+
+def test_reading_goes_on_behind_damage_in_a_file_with_a_dictionary(shared_data: Path) -> None:
+    data = (shared_data / "warc" / "derived-a-dict.warc.zst").read_bytes()
+    whole = [one for one in read(data) if isinstance(one, Record)]
+    at = whole[20].offset + 12
+    found = read(data[:at] + bytes(byte ^ 0xFF for byte in data[at : at + 24]) + data[at + 24 :])
+    assert told(found) == (47, ["warc_damaged"])
+    assert [one.offset for one in found if isinstance(one, Record)][20:] == [one.offset for one in whole[21:]]
+
+
+@pytest.mark.parametrize(
+    "name", ["derived-a-dict.warc.zst", "derived-a.warc.zst", "derived-a-plain.warc", "derived-a-v1.1.warc.gz"]
+)
+def test_a_capture_is_read_at_its_offset(shared_data: Path, name: str) -> None:
+    data = (shared_data / "warc" / name).read_bytes()
+    found = [one for one in read(data, WarcRecordType.response) if isinstance(one, Record)]
+    assert len(found) == 22
+    for one in found[::5]:
+        capture = capture_at(io.BytesIO(data), one.offset)
+        assert (capture.record_id, capture.payload) == (one.record_id, one.payload)
+
+
+def test_damage_in_records_that_nobody_asked_for_is_reported_too() -> None:
+    made = [gzipped(record(kind=kind, compressed=False)) for kind in ("response", "request", "request")]
+    data = b"".join([*made[:2], made[2][:-20]])
+    assert told(read(data, WarcRecordType.response)) == (1, ["warc_truncated"])
+
+
+@pytest.mark.parametrize(
+    "declared", ["", "Content-Length: x\r\n", "Content-Length: -4\r\n", f"Content-Length: {10**30}\r\n"]
+)
+def test_a_record_without_a_length_is_damage(declared: str) -> None:
+    bad = f"WARC/1.1\r\nWARC-Type: response\r\nWARC-Target-URI: http://b/\r\n{declared}\r\nbody\r\n\r\n".encode()
+    found = read(record() + gzipped(bad) + record())
+    assert told(found) == (2, ["warc_damaged"])
+
+
+def test_a_record_longer_than_it_declares_is_short_where_its_digest_says_so() -> None:
+    file = io.BytesIO()
+    made = fastwarc.WarcRecord()
+    made.init_headers(WarcRecordType.resource, b"x")
+    made.set_bytes_content(b"0123456789")
+    made.write(file, checksum_data=True)
+    lying = file.getvalue().replace(b"Content-Length: 10", b"Content-Length: 04")
+    assert told(read(record() + gzipped(lying) + record())) == (2, ["short"])
+
+
+def test_an_error_of_the_file_system_is_not_taken_for_damage() -> None:
+    class Failing(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell() >= 1000:
+                raise OSError(5, "Input/output error")
+            return super().read(min(size or 1000, 1000))
+
+    with pytest.raises(OSError, match="Input/output"):
+        list(read_records(Failing(record(body=os.urandom(5000))), LIMIT))
+
+
+def test_a_response_with_a_megabyte_of_headers_is_read() -> None:
+    head = "".join(f"X-{i}: {'a' * 1000}\r\n" for i in range(900))
+    (found,) = read(record(body=b"body", http=head))
+    assert isinstance(found, Record)
+    assert (len(found.http or ()), found.payload) == (900, b"body")
+
+
+def test_a_response_whose_headers_never_end_is_a_record_without_http() -> None:
+    found = read(record(body=b"x" * 3_000_000, http="X: ") + record())
+    assert [isinstance(one, Record) and one.http is None for one in found] == [True, False]
+    assert told(found) == (2, [])
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"5\r\n<p>ab\r\n3\r\ncde\r\n0\r\n\r\n", b"<p>abcde"),
+        (b"5;ext=1\r\n<p>ab\r\n0\r\nTrailer: x\r\n\r\n", b"<p>ab"),
+        (b"5 \n<p>ab\n0\n\n", b"<p>ab"),
+        (b"5\r\n<p>ab\r\n3\r\ncd", b"<p>abcd"),
+        (b"5\r\n<p>ab\r\nzz\r\ncd", b"<p>ab"),
+        (b"<p>stored without its transfer coding", b"<p>stored without its transfer coding"),
+        (b"f" * 40 + b"\r\nx", b"f" * 40 + b"\r\nx"),
+        (b"", b""),
+        (b"0\r\n\r\n", b""),
+    ],
+)
+def test_chunks_are_joined_as_far_as_they_go(body: bytes, expected: bytes) -> None:
+    assert dechunk(body) == expected
+    (found,) = read(record(body=body, http="Transfer-Encoding: chunked\r\n"))
+    assert isinstance(found, Record)
+    assert (found.payload, found.size, found.short) == (expected, len(expected), False)
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_no_more_of_a_body_is_kept_than_asked_for(chunked: bool) -> None:
+    body = b"a" * 100_000
+    sent = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body
+    data = record(body=sent, http="Transfer-Encoding: chunked\r\n" if chunked else "")
+    (found,) = read_records(io.BytesIO(data), 1000)
+    assert isinstance(found, Record)
+    assert len(found.payload) == 1000
+    assert found.size > 1000
