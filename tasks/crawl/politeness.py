@@ -60,7 +60,7 @@ class Host:
     """One host as this fetch task knows it; times are in seconds, `next_at` on the monotonic clock.
 
     `given_up` is the reason why the rest of the host waits for the next cycle, or ""; `kept_s` the longest delay that a
-    later attempt of the task knows of.
+    later attempt of the task knows of; `asked` whether this attempt has asked it.
     """
 
     authority: str
@@ -71,6 +71,7 @@ class Host:
     failures: int = 0
     given_up: str = ""
     kept_s: float = 0.0
+    asked: bool = False
     requests: int = 0
     bytes: int = 0
     errors: int = 0
@@ -153,8 +154,12 @@ class Politeness:
         while True:
             if self._clocks is not None:
                 await self._clocks.saved(host.authority)
+            if not host.asked and self._clocks is not None and self._clocks.resumed:
+                # The attempt before may have asked just now, with a delay that is known from an earlier cycle.
+                host.next_at = max(host.next_at, self._begin + host.delay(self._config.latency_factor))
             wait = host.next_at - time.monotonic()
             if wait <= 0:
+                host.asked = True
                 return
             # Timers may fire a little early, and the pause may grow meanwhile.
             await asyncio.sleep(wait)
