@@ -25,6 +25,7 @@ log = logging.getLogger("sluice.crawl")
 DRAIN_S = 600.0
 """How long the end of a task waits for a store that does not answer."""
 
+_NAME = "warc-"
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
 _REMIND_S = 600.0
@@ -85,7 +86,7 @@ class Spool:
         """Returns a name for the next part's files that no other attempt uses."""
         with self._state:
             number = _next_number(self._output.committed) + len(self._queue)
-        return f"warc-{number:05d}-{self._output.attempt}"
+        return f"{_NAME}{number:05d}-{self._output.attempt}"
 
     def put(self, closed: Closed) -> None:
         """Takes a closed part; returns at once.
@@ -192,7 +193,7 @@ class Spool:
             if entry.path not in self._sent:
                 self._send(closed, entry)
                 self._sent.add(entry.path)
-        name = f"warc-{_next_number(output.committed):05d}"
+        name = f"{_NAME}{_next_number(output.committed):05d}"
         mine = closed.record.model_copy(update={"name": name})
         held = commit_part(output.store, output.address.path, output.fingerprint, mine)
         if held.files != mine.files:
@@ -263,4 +264,5 @@ class Spool:
 
 def _next_number(committed: dict[str, PartRecord]) -> int:
     # Not their count: a part that was found broken has left a gap.
-    return 1 + max((int(name.rpartition("-")[2]) for name in committed), default=-1)
+    numbers = (int(name.removeprefix(_NAME)) for name in committed if name.startswith(_NAME))
+    return 1 + max(numbers, default=-1)
