@@ -102,7 +102,7 @@ def test_canonical_form_is_a_fixed_point(shared_data):
 
 
 def test_keys_and_partitions_never_change():
-    assert key("https://example.com/") == "3259687d649f8e86106dd28ba70f1016"
+    assert key("https://example.com/").hex() == "3259687d649f8e86106dd28ba70f1016"
     assert partition("https://example.com/", 1024) == partition("http://www.example.com/x?y", 1024) == 614
 
 
