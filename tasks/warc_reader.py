@@ -218,7 +218,8 @@ def _body(reader: Any, limit: int, *, chunked: bool) -> _Body:
     kept: list[bytes] = []
     taken = 0
     while block := reader.read(_BLOCK):
-        digest.update(block)
+        if not chunked:
+            digest.update(block)
         if taken < keep:
             kept.append(block[: keep - taken])
         taken += len(block)

@@ -42,6 +42,18 @@ def record(
     return gzip.compress(whole, mtime=0) if compressed else whole
 
 
+def conversion(
+    body: bytes, mime: str = "text/html", extra: str = "", url: str = "http://a.example/", ident: str = "c"
+) -> bytes:
+    """The bytes of a WARC record that holds what was made of a capture."""
+    head = (
+        f"WARC/1.1\r\nWARC-Type: conversion\r\nWARC-Target-URI: {url}\r\nWARC-Date: 2026-11-20T10:00:00Z\r\n"
+        f"WARC-Record-ID: <urn:uuid:{ident}>\r\nWARC-Refers-To: <urn:uuid:r>\r\nContent-Type: {mime}\r\n{extra}"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return gzip.compress(head.encode() + body + b"\r\n\r\n", mtime=0)
+
+
 @pytest.fixture
 def warc() -> Callable[..., bytes]:
     """`record`: the bytes of one WARC record."""

@@ -16,6 +16,7 @@ from tasks.extract.captures import payload_digest, read_warc
 from tasks.extract.config import ExtractConfig
 from tasks.extract.media import mime_reason
 from tasks.extract.row import Rejected, Row
+from tests.tasks.extract.conftest import conversion
 
 CONFIG = ExtractConfig()
 Make = Callable[..., bytes]
@@ -215,17 +216,8 @@ def test_damage_is_told_with_its_file_and_place(warc: Make, caplog: pytest.LogCa
     assert (damage.url, damage.damaged) == ("x.warc.gz#0", True)
 
 
-def converted(body: bytes, mime: str, extra: str = "", url: str = "http://a.example/") -> bytes:
-    head = (
-        f"WARC/1.1\r\nWARC-Type: conversion\r\nWARC-Target-URI: {url}\r\nWARC-Date: 2026-11-20T10:00:00Z\r\n"
-        f"WARC-Record-ID: <urn:uuid:c>\r\nWARC-Refers-To: <urn:uuid:r>\r\nContent-Type: {mime}\r\n{extra}"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    )
-    return gzip.compress(head.encode() + body + b"\r\n\r\n", mtime=0)
-
-
 def test_a_page_that_a_browser_has_drawn_is_extracted_like_a_captured_one(warc: Make, html: Make) -> None:
-    data = warc() + converted(html(), "text/html; charset=utf-8")
+    data = warc() + conversion(html(), "text/html; charset=utf-8")
     captured, drawn = rows(data)
     assert drawn.content() == captured.content()
     assert (drawn.url, drawn.record_id, drawn.warc_offset) == ("http://a.example/", "urn:uuid:c", len(warc()))
@@ -237,7 +229,7 @@ def test_a_text_of_common_crawl_keeps_url_date_and_language() -> None:
     info = b"WARC/1.0\r\nWARC-Type: warcinfo\r\nContent-Length: 3\r\n\r\na:b\r\n\r\n"
     text = "Ein Satz, noch ein Satz.\nUnd Gr\u00fc\u00dfe.\n"
     language = "WARC-Identified-Content-Language: deu,eng\r\n"
-    (row,) = rows(gzip.compress(info, mtime=0) + converted(text.encode(), "text/plain", language))
+    (row,) = rows(gzip.compress(info, mtime=0) + conversion(text.encode(), "text/plain", language))
     assert row.content().text == text.strip()
     assert row.content().language_hint == "deu"
     assert (row.url, row.record_id, row.rendered) == ("http://a.example/", "urn:uuid:c", False)
@@ -254,7 +246,7 @@ def test_a_text_of_common_crawl_keeps_url_date_and_language() -> None:
     ],
 )
 def test_every_conversion_has_an_outcome(mime: str, body: bytes, expected: str) -> None:
-    assert [outcome(row) for row in rows(converted(body, mime))] == [expected]
+    assert [outcome(row) for row in rows(conversion(body, mime))] == [expected]
 
 
 SITEMAP = (

@@ -1,5 +1,6 @@
 """Contract of tasks.extract.files: which files a source takes, and their rows."""
 
+import bz2
 import gzip
 import json
 import os
@@ -9,11 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.errors import InputError
+from tasks.errors import InputError, StoreError
 from tasks.extract.config import ExtractConfig, FileSource
 from tasks.extract.files import read_file
 from tasks.extract.row import Rejected, Row
 from tasks.extract.sources import find_files
+from tasks.store import Store
+from tests.s3_server import S3Server
 
 CONFIG = ExtractConfig()
 
@@ -107,16 +110,35 @@ def test_a_package_without_description_has_a_reason(tmp_path: Path) -> None:
         rows(source(tmp_path, "METADATA", "metadata"))[0].content()
 
 
-@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+def compressed(data: bytes, ending: str) -> bytes:
+    if ending == ".zst":
+        return bytes(pa.compress(data, "zstd", asbytes=True))
+    return {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}[ending](data)
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst", ".bz2"])
+def test_compressed_texts_and_descriptions_are_unpacked(tmp_path: Path, ending: str) -> None:
+    (tmp_path / f"a.txt{ending}").write_bytes(compressed(b"plain words", ending))
+    (tmp_path / f"METADATA{ending}").write_bytes(compressed(b"Name: toy\n\nBuilds boats", ending))
+    assert rows(source(tmp_path, "a*"))[0].content().text == "plain words"
+    assert rows(source(tmp_path, "METADATA*", "metadata"))[0].content().text == "Builds boats"
+
+
+def test_a_text_that_is_too_large_unpacked_or_badly_packed_has_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"a" * 5000))
+    (tmp_path / "b.gz").write_bytes(gzip.compress(b"some text")[:-9])
+    (tmp_path / "c.bz2").write_bytes(b"no such compression")
+    (tmp_path / "d.zst").write_bytes(compressed(b"some text", ".zst")[:-2])
+    found = rows(source(tmp_path, max_file_bytes=4000))
+    assert [row.refused for row in found] == ["too_large", "content_coding", "content_coding", "content_coding"]
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst", ".bz2"])
 def test_json_lines_are_rows_with_reasons_for_the_broken(tmp_path: Path, ending: str) -> None:
     lines = [{"text": "one", "url": "http://a.example/"}, {"text": "two"}, {"no": 1}, {"text": 5}, [1]]
     data = "\n".join([*map(json.dumps, lines), "{broken", "", json.dumps({"text": "last \ud83d\ude00"})]).encode()
     path = tmp_path / f"d.jsonl{ending}"
-    if ending == ".zst":
-        with pa.CompressedOutputStream(str(path), "zstd") as out:
-            out.write(data)
-    else:
-        path.write_bytes(gzip.compress(data) if ending else data)
+    path.write_bytes(compressed(data, ending))
     found = rows(source(tmp_path, "d.jsonl*", "jsonl"))
     assert [row.refused for row in found] == ["", "", "no_text", "no_text", "json_malformed", "json_malformed", ""]
     assert [row.url for row in found][:2] == ["http://a.example/", f"file://src/d.jsonl{ending}#1"]
@@ -141,6 +163,51 @@ def test_foreign_warc_files_keep_the_place_of_each_record(tmp_path: Path, warc) 
     assert {row.source for row in found} == {"src"}
     assert found[1].warc_file == "src/cc.warc.gz"
     assert found[1].warc_offset
+
+
+def test_foreign_warc_files_may_be_in_bzip2_or_not_compressed(tmp_path: Path, warc) -> None:  # type: ignore[no-untyped-def]
+    data = warc("http://a.example/1", compressed=False) + warc("http://a.example/2", compressed=False)
+    (tmp_path / "a.warc").write_bytes(data)
+    (tmp_path / "b.warc.bz2").write_bytes(bz2.compress(data))
+    (tmp_path / "c.warc.bz2").write_bytes(bz2.compress(data)[:-30])
+    for name in ("a.warc", "b.warc.bz2"):
+        assert [row.url for row in rows(source(tmp_path, name, "warc"))] == ["http://a.example/1", "http://a.example/2"]
+    with pytest.raises(InputError, match=r"c\.warc\.bz2 of the file source"):
+        rows(source(tmp_path, "c*", "warc"))
+
+
+def test_files_on_an_object_store_are_taken_by_the_same_patterns(s3: S3Server, warc) -> None:  # type: ignore[no-untyped-def]
+    url = "s3://sluice/test_files/dumps"
+    store = Store(url)
+    texts = {"a.jsonl.gz": gzip.compress(b'{"text": "one"}\n{"text": "two"}'), "deep/er/b.jsonl": b'{"text": "three"}'}
+    for name, data in {**texts, "c.txt": b"plain words", "cc/x.warc.gz": warc("http://a.example/1")}.items():
+        with store.write(name) as file:
+            file.write(data)
+    lines = FileSource(name="src", kind="jsonl", path=f"{url}/**/*.jsonl*")
+    assert [file.name for file in find_files(lines)] == ["a.jsonl.gz", "deep/er/b.jsonl"]
+    assert [row.content().text for row in rows(lines)] == ["one", "two", "three"]
+    assert rows(lines)[0].url == "file://src/a.jsonl.gz#0"
+    flat = FileSource(name="src", kind="text", path=f"{url}/[a-d].?xt")
+    assert [(file.name, file.bytes) for file in find_files(flat)] == [("c.txt", 11)]
+    assert rows(flat)[0].content().text == "plain words"
+    crawl = FileSource(name="src", kind="warc", path=f"{url}/cc/x.warc.gz")
+    assert [(row.url, row.warc_file) for row in rows(crawl)] == [("http://a.example/1", "src/x.warc.gz")]
+    with pytest.raises(InputError, match="matches no file below"):
+        find_files(FileSource(name="src", kind="text", path=f"{url}/*.md"))
+
+
+def test_an_object_that_is_read_is_a_local_path_to_whoever_pins_it(s3: S3Server) -> None:
+    url = "s3://sluice/test_files/one"
+    with Store(url).write("a.txt") as file:
+        file.write(b"plain words")
+    (found,) = find_files(FileSource(name="src", kind="text", path=f"{url}/a.txt"))
+    assert Path(found.local()).read_bytes() == b"plain words"
+    assert found.local() == found.local()
+
+
+def test_a_url_of_no_store_is_an_error_that_says_so() -> None:
+    with pytest.raises(StoreError, match="https://"):
+        find_files(FileSource(name="src", kind="text", path="https://a.example/*.txt"))
 
 
 def test_folders_and_dangling_links_are_no_files(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Contract of the extract stage: rows in are documents or reasons, and the bytes do not depend on the workers."""
 
+import gzip
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from tasks.documents import DOCUMENT, document_id
 from tasks.errors import InputError
 from tasks.extract import stage
 from tasks.extract.config import ExtractConfig, FileSource
+from tests.tasks.extract.conftest import conversion
 
 MODULE = "tasks.extract.stage"
 Make = Callable[..., bytes]
@@ -126,6 +129,116 @@ def test_a_published_file_that_lost_captures_is_an_error_with_its_path(
     captured = warc_artifact([warc(), b"\0" * 100], published=2)
     with pytest.raises(InputError, match=r"00000\.warc\.gz: 2 captures were published, 1 can be read"):
         run_stage(MODULE, ExtractConfig(), {"warc": captured})
+
+
+def test_a_published_file_that_was_cut_short_is_an_error_even_if_its_last_capture_begins(
+    run_stage: Run, warc_artifact: Callable[..., Artifact], warc: Make
+) -> None:
+    captured = warc_artifact([warc(), warc("http://a.example/2", bytes(range(256)) * 60)[:-60]])
+    with pytest.raises(InputError, match=r"2 captures were published, 1 can be read"):
+        run_stage(MODULE, ExtractConfig(), {"warc": captured})
+
+
+def drawn(text: str, url: str, ident: str = "c") -> bytes:
+    return conversion(f"<html><p>{text}</p>".encode() * 20, url=url, ident=ident)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_a_page_that_a_browser_has_drawn_stands_for_its_captures_wherever_they_lie(
+    run_stage: Run, warc_artifact: Callable[..., Artifact], warc: Make, html: Make, parts: int
+) -> None:
+    captured = warc_artifact(
+        [warc("http://a.example/1", ident="thin"), warc("http://b.example/", ident="other")],
+        [drawn("Drawn by a browser. ", "http://a.example/1", "full")],
+        [warc("http://a.example/1", html("Another time it was thin too. "), ident="thin2")],
+        [warc("http://a.example/1", status="404 Not Found", ident="gone")],
+    )
+    made = run_stage(MODULE, ExtractConfig(parts=parts), {"warc": captured}, version=f"p{parts}")
+    assert sorted(str(row["record_id"]) for row in documents(made)) == ["urn:uuid:full", "urn:uuid:other"]
+    assert made.record.rejected == {"rendered": 2, "http_404": 1}
+    page = next(row for row in documents(made) if row["record_id"] == "urn:uuid:full")
+    assert (page["url"], page["host"], page["source"]) == ("http://a.example/1", "a.example", "web")
+    assert (page["warc_file"], page["warc_offset"]) == ("test/warc/dev/00001.warc.gz", 0)
+    assert str(page["text"]).startswith("Drawn by a browser.")
+
+
+def test_a_page_that_was_drawn_to_the_very_bytes_of_its_capture_is_not_lost(
+    run_stage: Run, warc_artifact: Callable[..., Artifact], warc: Make, html: Make
+) -> None:
+    captured = warc_artifact([warc("http://a.example/", html()), conversion(html(), url="http://a.example/")])
+    made = run_stage(MODULE, ExtractConfig(), {"warc": captured})
+    assert [row["record_id"] for row in documents(made)] == ["urn:uuid:c"]
+    assert made.record.rejected == {"rendered": 1}
+
+
+def test_a_drawn_page_that_cannot_be_read_replaces_nothing(
+    run_stage: Run, warc_artifact: Callable[..., Artifact], warc: Make
+) -> None:
+    big = conversion(b"<p>" + b"a" * 5000, url="http://a.example/")
+    captured = warc_artifact([warc("http://a.example/", ident="kept"), big])
+    made = run_stage(MODULE, ExtractConfig(max_payload_bytes=4000), {"warc": captured})
+    assert [row["record_id"] for row in documents(made)] == ["urn:uuid:kept"]
+    assert made.record.rejected == {"too_large": 1}
+
+
+def test_texts_of_common_crawl_are_a_source_with_their_lineage(run_stage: Run, tmp_path: Path) -> None:
+    language = "WARC-Identified-Content-Language: deu\r\n"
+    first, second = (
+        conversion(f"Satz {i}. ".encode() * 50, "text/plain", language, f"https://{i}.example/x", ident=f"w{i}")
+        for i in range(2)
+    )
+    (tmp_path / "CC-MAIN-1.warc.wet.gz").write_bytes(first + second)
+    source = FileSource(name="cc", kind="warc", path=f"{tmp_path}/*.warc.wet.gz")
+    made = run_stage(MODULE, ExtractConfig(files=(source,)))
+    found = sorted(documents(made), key=lambda row: str(row["url"]))
+    assert [row["url"] for row in found] == ["https://0.example/x", "https://1.example/x"]
+    assert [row["record_id"] for row in found] == ["urn:uuid:w0", "urn:uuid:w1"]
+    assert [row["warc_offset"] for row in found] == [0, len(first)]
+    assert {(row["source"], row["warc_file"], row["language_hint"]) for row in found} == {
+        ("cc", "cc/CC-MAIN-1.warc.wet.gz", "deu")
+    }
+    assert all(str(row["payload_digest"]).startswith("sha1:") for row in found)
+
+
+def test_a_text_and_a_capture_of_one_url_are_two_documents(run_stage: Run, tmp_path: Path, warc: Make) -> None:
+    url = "http://a.example/"
+    (tmp_path / "a.warc.gz").write_bytes(warc(url) + conversion(b"The text of the page. " * 20, "text/plain", url=url))
+    made = run_stage(MODULE, ExtractConfig(files=(FileSource(name="cc", kind="warc", path=f"{tmp_path}/*.gz"),)))
+    assert len(documents(made)) == 2
+
+
+def lines(artifact: Artifact, path: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in gzip.decompress(artifact.read(path)).splitlines()]
+
+
+def test_documents_are_written_as_json_lines_on_request(
+    run_stage: Run, warc_artifact: Callable[..., Artifact], warc: Make, html: Make, sources: tuple[FileSource, ...]
+) -> None:
+    captured = warc_artifact(
+        [warc("http://a.example/\u00e9", html("Gr\u00fc\u00dfe \U0001f600 an alle. " * 20), ident="1")]
+    )
+    config = ExtractConfig(files=sources, parts=2, jsonl=True)
+    made = run_stage(MODULE, config, {"warc": captured})
+    paths = made.files("jsonl/")
+    assert paths == ["jsonl/part-00000-of-00002.jsonl.gz", "jsonl/part-00001-of-00002.jsonl.gz"]
+    names = ("id", "url", "title", "language_hint", "text", "source", "record_id", "warc_file", "warc_offset")
+    for path, parquet in zip(paths, made.files("documents/"), strict=True):
+        expected = made.table(parquet).to_pylist()
+        found = lines(made, path)
+        assert [{name: row[name] for name in names} for row in found] == [
+            {name: row[name] for name in names} for row in expected
+        ]
+        for row, document in zip(found, expected, strict=True):
+            fetched = document["fetched_at"]
+            assert row["fetched_at"] == (fetched and fetched.isoformat(timespec="milliseconds")[:-6] + "Z")
+            assert set(row) == {*names, "fetched_at"}
+    again = run_stage(MODULE, config, {"warc": captured}, version="again", workers=2)
+    assert [again.read(path) for path in paths] == [made.read(path) for path in paths]
+    assert made.read(paths[0])[4:8] == bytes(4)  # no time of day in the header
+
+
+def test_json_lines_are_not_written_unasked(run_stage: Run, sources: tuple[FileSource, ...]) -> None:
+    assert run_stage(MODULE, ExtractConfig(files=sources)).files("jsonl/") == []
 
 
 def test_nothing_to_read_and_nothing_found_are_errors(
