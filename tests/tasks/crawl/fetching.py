@@ -1,0 +1,67 @@
+"""Fetch tasks as processes of their own, for tests that kill them, and what they have captured. Not a test module."""
+
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from tasks import archive
+from tasks.artifact import Address, Artifact
+from tasks.crawl.config import CrawlConfig
+from tasks.store import Store
+from tests.conftest import run_stage_in
+
+ROOT = Path(__file__).parents[3]
+
+
+def prepare(folder, config):
+    """Runs the stages before fetch into the store `folder`; returns the members that fetch has."""
+    return run_stage_in(folder, "tasks.crawl.generate", config).record.members
+
+
+def fetch(folder, config, member="p0"):
+    """Runs one fetch in this process; returns its segment."""
+    fetchlist = Artifact.open_at(Store(str(folder)), Address("test/tasks-crawl-generate", "dev"))
+    return run_stage_in(folder, "tasks.crawl.fetch", config, {"fetchlist": fetchlist}, member=member)
+
+
+def start(folder, config, member="p0", **environment):
+    """Starts one fetch as a process."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.tasks.crawl.fetching", str(folder), config.model_dump_json(), member],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        stderr=subprocess.PIPE,
+    )
+
+
+def segment_in(folder, member="p0"):
+    """Returns the segment of a fetch, or None while it is not committed."""
+    return Artifact.find(Store(str(folder)), Address(f"test/tasks-crawl-fetch/{member}", "dev"))
+
+
+def pages_of(segment):
+    """Returns the payload digests of a segment's captures by URL; none may be there twice."""
+    found = {}
+    for path in segment.files("warc/"):
+        with segment.open(path) as file:
+            for capture in archive.captures(file):
+                assert capture.url not in found, "captured twice"
+                found[capture.url] = capture.payload_digest
+    return found
+
+
+def logged(segment):
+    """Returns status, depth and links by URL; none may be logged twice."""
+    rows = [row for path in segment.files("log/") for row in segment.table(path).to_pylist()]
+    assert len({row["url"] for row in rows}) == len(rows), "logged twice"
+    links = defaultdict(list)
+    for path in segment.files("links/"):
+        for row in segment.table(path).to_pylist():
+            links[row["source"]].append((row["url"], row["depth"], row["redirect"]))
+    return {row["url"]: (row["status"], row["depth"], sorted(links[row["key"]])) for row in rows}
+
+
+if __name__ == "__main__":
+    fetch(sys.argv[1], CrawlConfig.model_validate_json(sys.argv[2]), sys.argv[3])
