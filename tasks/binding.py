@@ -64,7 +64,7 @@ def bind(recipe: Recipe, store: Store, name: str, version: str, source_version: 
     config: Config = getattr(recipe, stage.section)
     kind = f"{stage.writes}/{member}" if member else stage.writes
     address = Address(f"{recipe.name}/{kind}", version)
-    found = {**_read(recipe, store, stage, version, source_version), **_earlier(recipe, store, stage, address)}
+    found = {**_read(recipe, store, stage, version, source_version, member), **_earlier(recipe, store, stage, address)}
     external = list(_external(module, config))
     refs = (*(_ref(role, one) for role in sorted(found) for one in _several(found[role])), *external)
     print_ = fingerprint(name, module.VERSION, member, config, refs)
@@ -72,7 +72,7 @@ def bind(recipe: Recipe, store: Store, name: str, version: str, source_version: 
 
 
 def _read(
-    recipe: Recipe, store: Store, stage: Stage, version: str, source_version: str | None
+    recipe: Recipe, store: Store, stage: Stage, version: str, source_version: str | None, member: str
 ) -> dict[str, Artifact | list[Artifact]]:
     def one(kind: str) -> Artifact:
         name = f"{recipe.name}/{kind}"
@@ -85,29 +85,60 @@ def _read(
             f"run the stage {maker} first, or name the version to read (source_version)",
         )
 
-    found: dict[str, Artifact | list[Artifact]] = {role: one(kind) for role, kind in stage.reads.items()}
+    found: dict[str, Artifact | list[Artifact]] = {
+        role: one(kind.replace("*", member)) for role, kind in stage.reads.items()
+    }
     for role, (kind, names) in stage.gathers.items():
         found[role] = [one(f"{kind}/{member}") for member in one(names).record.members]
     return found
 
 
-def _earlier(recipe: Recipe, store: Store, stage: Stage, own: Address) -> dict[str, Artifact]:
+def _earlier(recipe: Recipe, store: Store, stage: Stage, own: Address) -> dict[str, Artifact | list[Artifact]]:
     """Finds the inputs of the cycle before. Once bound they stay: a run repeated later reads what it read first."""
     if not stage.earlier or not recipe.crawl.recrawl:
         return {}
+    member = own.name.removeprefix(f"{recipe.name}/").partition("/")[2]
     bound = Artifact.find(store, own)
-    if bound is None and "fetchlist" in stage.reads:  # both ends of a cycle start from the same crawl DB
-        bound = Artifact.find(store, Address(f"{recipe.name}/fetchlist", own.version))
-    found = {}
-    for role, kind in stage.earlier.items():
+    if bound is None and member and "fetchlist" in stage.reads:  # all of a cycle starts from the same crawl DB
+        bound = Artifact.find(store, Address(f"{recipe.name}/fetchlist/{member}", own.version))
+    found: dict[str, Artifact | list[Artifact]] = {}
+    for role, (wanted, closing) in stage.earlier.items():
         if bound:
-            addresses = [ref.address for ref in bound.record.inputs if ref.role == role]
-            earlier = Artifact.open_at(store, Address.parse(addresses[0])) if addresses else None
+            refs = [Address.parse(ref.address) for ref in bound.record.inputs if ref.role == role]
+            addresses = refs
         else:
-            earlier = newest(store, f"{recipe.name}/{kind}", but=own.version)
-        if earlier:
-            found[role] = earlier
+            addresses = _addresses_before(recipe, store, wanted, closing, member, own.version)
+        several = [Artifact.open_at(store, address) for address in addresses]
+        if several:
+            found[role] = several if wanted.endswith("/*") and not member else several[0]
     return found
+
+
+def _addresses_before(
+    recipe: Recipe, store: Store, kind: str, closing: str, member: str, version: str
+) -> list[Address]:
+    """Returns where `kind` lies in the newest cycle that has come to its end; nothing where there is none."""
+    closed = newest(store, f"{recipe.name}/{closing}", but=version)
+    if closed is None:
+        return []
+    name = f"{recipe.name}/{kind.replace('*', member)}" if member else f"{recipe.name}/{kind}"
+    if not kind.endswith("/*"):
+        return [Address(name, closed.address.version)]
+    held = sorted(
+        Address.parse(ref.address)
+        for ref in closed.record.inputs
+        if ref.address.startswith(f"{recipe.name}/{kind.removesuffix('*')}")
+    )
+    if not member:
+        return held
+    mine = [address for address in held if address.name == name]
+    if not mine or len(held) != recipe.crawl.partitions:
+        raise InputError(
+            f"the crawl DB of {closed.address} has {len(held)} partitions, the recipe asks for "
+            f"{recipe.crawl.partitions}",
+            f"set [crawl] partitions = {len(held)}, or begin a new crawl under another recipe name",
+        )
+    return mine
 
 
 def _external(module: Any, config: Config) -> Iterator[InputRef]:

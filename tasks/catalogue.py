@@ -3,8 +3,10 @@
 Used by the runner, the shell and the operators. Modules are named by strings and imported when a stage runs, so that
 listing stages costs nothing. A stage is added by writing its module and one entry here.
 
-`reads` maps a role to an artifact kind. `gathers` maps a role to (kind, kind of the artifact that names its members):
-all members of a mapped stage. `earlier` names inputs that come from an earlier version (the last crawl cycle).
+`reads` maps a role to an artifact kind; "segment/*" is the artifact of the stage's own member. `gathers` maps a role to
+(kind, kind of the artifact that names its members): all members of a mapped stage. `earlier` maps a role to (kind, kind
+of the artifact that completes a cycle): it is read at the newest version of the second, so that a cycle that never came
+to its end is nobody's past.
 """
 
 from dataclasses import dataclass, field
@@ -20,23 +22,60 @@ class Stage:
     writes: str
     reads: dict[str, str] = field(default_factory=dict)
     gathers: dict[str, tuple[str, str]] = field(default_factory=dict)
-    earlier: dict[str, str] = field(default_factory=dict)
+    earlier: dict[str, tuple[str, str]] = field(default_factory=dict)
     mapped: bool = False
 
 
 _ALL = (
-    Stage("generate", "tasks.crawl.generate", "crawl", "fetchlist", earlier={"previous": "crawldb"}),
-    Stage("fetch", "tasks.crawl.fetch", "crawl", "segment", {"fetchlist": "fetchlist"}, mapped=True),
+    Stage("inject", "tasks.crawl.inject", "crawl", "seeds"),
+    Stage(
+        "rank",
+        "tasks.crawl.rank",
+        "crawl",
+        "ranks",
+        earlier={"crawldb": ("crawldb/*", "warc"), "previous": ("ranks", "warc")},
+    ),
+    Stage(
+        "generate",
+        "tasks.crawl.generate",
+        "crawl",
+        "fetchlist",
+        {"seeds": "seeds", "ranks": "ranks"},
+        earlier={"previous": ("crawldb/*", "warc")},
+        mapped=True,
+    ),
+    Stage(
+        "fetch",
+        "tasks.crawl.fetch",
+        "crawl",
+        "segment",
+        {"seeds": "seeds", "fetchlist": "fetchlist/*"},
+        {"fetchlists": ("fetchlist", "seeds")},
+        earlier={"previous": ("crawldb/*", "warc")},
+        mapped=True,
+    ),
+    Stage("render", "tasks.render.stage", "crawl", "rendered", {"segment": "segment/*"}, mapped=True),
     Stage(
         "update",
         "tasks.crawl.update",
         "crawl",
         "crawldb",
-        {"fetchlist": "fetchlist"},
-        {"segments": ("segment", "fetchlist")},
-        earlier={"previous": "crawldb"},
+        {"seeds": "seeds", "ranks": "ranks", "fetchlist": "fetchlist/*"},
+        {"segments": ("segment", "seeds"), "rendered": ("rendered", "seeds")},
+        earlier={"previous": ("crawldb/*", "warc")},
+        mapped=True,
     ),
-    Stage("publish", "tasks.crawl.publish", "crawl", "warc", gathers={"segments": ("segment", "fetchlist")}),
+    Stage(
+        "publish",
+        "tasks.crawl.publish",
+        "crawl",
+        "warc",
+        gathers={
+            "segments": ("segment", "seeds"),
+            "rendered": ("rendered", "seeds"),
+            "crawldb": ("crawldb", "seeds"),
+        },
+    ),
     Stage("extract", "tasks.extract.stage", "extract", "extracted", {"warc": "warc"}),
     Stage("annotate", "tasks.annotate.stage", "annotate", "attributes", {"extracted": "extracted"}),
     Stage("dedup", "tasks.dedup.stage", "dedup", "duplicates", {"extracted": "extracted", "attributes": "attributes"}),
@@ -50,7 +89,9 @@ _ALL = (
     Stage("tokenizer", "tasks.tokens.bpe", "tokenizer", "tokenizer", {"documents": "documents"}),
     Stage("encode", "tasks.tokens.encode", "encode", "shards", {"documents": "documents", "tokenizer": "tokenizer"}),
     Stage("pack", "tasks.tokens.pack", "pack", "plan", {"shards": "shards"}),
-    Stage("arms", "tasks.canary.arms", "canary", "arms", {"plan": "plan"}, earlier={"previous": "mixture"}),
+    Stage(
+        "arms", "tasks.canary.arms", "canary", "arms", {"plan": "plan"}, earlier={"previous": ("mixture", "mixture")}
+    ),
     Stage(
         "canary",
         "tasks.canary.run",

@@ -63,6 +63,9 @@ class Inputs(Mapping[str, Artifact]):
             raise TypeError(f'the input "{role}" gathers several artifacts: read it with many()')
         return found
 
+    def __contains__(self, role: object) -> bool:
+        return role in self._artifacts
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._artifacts)
 
@@ -118,7 +121,7 @@ class Output:
         return self.store.scratch(scratch_of(self.address, self.fingerprint))
 
     def listen(self, listener: "Listener") -> None:
-        """Sends live metrics and figures to `listener` from now on."""
+        """Sends live metrics and files to `listener` from now on."""
         self._listener = listener
 
     def map_parts(
@@ -165,10 +168,10 @@ class Output:
         if self._listener:
             self._listener.metrics(step, {k: v for k, v in values.items() if math.isfinite(v)})
 
-    def log_figure(self, name: str, png: bytes) -> None:
-        """Sends a picture to the tracker, if there is one, as the file `name` (loss.png); never fails the stage."""
+    def log_file(self, name: str, data: bytes) -> None:
+        """Sends a picture or page to the tracker, if there is one, as the file `name`; never fails the stage."""
         if self._listener:
-            self._listener.figure(name, png)
+            self._listener.file(name, data)
 
     def register_model(self, folder: str, name: str) -> None:
         """Asks the tracker to put `folder` of the artifact into the model registry as `name` ("": the recipe's)."""
@@ -210,5 +213,5 @@ class Listener:
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Takes numbers of one step."""
 
-    def figure(self, name: str, png: bytes) -> None:
-        """Takes a picture."""
+    def file(self, name: str, data: bytes) -> None:
+        """Takes a picture or page."""

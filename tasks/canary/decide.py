@@ -39,7 +39,7 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
                 file.write(json.dumps(decision, indent=2, sort_keys=True).encode() + b"\n")
             with part.file(REPORT) as file:
                 file.write(markdown(decision).encode())
-    output.log_figure("response.png", figure(decision))
+    output.log_file("response.png", figure(decision))
     low, high = decision["interval"]
     scores = {row["arm"]: row["target_bpb"] for row in decision["arms"]}
     metrics = {

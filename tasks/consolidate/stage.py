@@ -66,7 +66,7 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
         with output.part("funnel", conserved=False) as part, part.file("funnel.parquet", rows=funnel.num_rows) as file:
             pq.write_table(funnel, file, compression="zstd", compression_level=3)
     _refuse_empty(funnel, output)
-    output.log_figure("funnel.png", draw(funnel, str(output.address)))
+    output.log_file("funnel.png", draw(funnel, str(output.address)))
     return Report(metrics=_metrics(funnel))
 
 

@@ -1,12 +1,22 @@
-"""The crawl DB: every URL the crawl knows, one immutable Parquet file per partition and cycle.
+"""The crawl DB: every URL and host the crawl knows, one immutable generation per partition and cycle.
 
-Written by update, read by the generate of the next cycle. Status words are Nutch's.
+Written by update, read by rank, generate, fetch and update of the next cycle, and by publish. A generation counts from
+the moment when the cycle's `warc` artifact, which names it, is published: that record is the pointer that is swapped.
+Status words are Nutch's. Files of one partition (artifact `crawldb/p<n>`):
+
+- `urls.parquet` (URLS): URLs in the order in which cycles found them, by key within a cycle
+- `hosts.parquet` (HOSTS), `robots.parquet` (ROBOTS): what is known of hosts, by name
+- `edges.parquet` (EDGES): which host links to which
+- `known.bloom`: the keys once more, as a filter (`tasks.crawl.known`)
 """
 
 import pyarrow as pa
 
-from tasks.artifact import Artifact
-from tasks.errors import InputError
+URLS_FILE = "urls.parquet"
+HOSTS_FILE = "hosts.parquet"
+ROBOTS_FILE = "robots.parquet"
+EDGES_FILE = "edges.parquet"
+KNOWN_FILE = "known.bloom"
 
 UNFETCHED = "db_unfetched"
 FETCHED = "db_fetched"
@@ -24,49 +34,64 @@ UNCHANGED_FACTOR = 1.5
 CHANGED_FACTOR = 0.5
 # Tries in a row without an answer after which a page is gone.
 MAX_FAILS = 5
+# Reasons that take back the permission to keep what was captured before.
+WITHDRAWN = ("robots_denied", "noindex", "ai_optout", "http_451")
+# How long the rules of a robots.txt may be used (RFC 9309, 2.4).
+ROBOTS_S = DAY_S
 
 _TIME = pa.timestamp("ms", tz="UTC")
 
-CRAWLDB = pa.schema(
+URLS = pa.schema(
     [
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("url", pa.string(), nullable=False),
-        pa.field("host", pa.string(), nullable=False),
-        pa.field("status", pa.string(), nullable=False),
-        pa.field("reason", pa.string(), nullable=False),  # of the last try without a capture
-        pa.field("depth", pa.int32(), nullable=False),
+        pa.field("key", pa.uuid()),  # tasks.crawl.url.key; as a UUID because DuckDB joins those as integers
+        pa.field("url", pa.string()),
+        pa.field("host", pa.string()),
+        pa.field("status", pa.string()),
+        pa.field("reason", pa.string()),  # of the last try without a capture
+        pa.field("kind", pa.string()),  # page, sitemap or feed
+        pa.field("depth", pa.int32()),
         pa.field("first_seen", _TIME),
         pa.field("last_fetch", _TIME),
         pa.field("next_due", _TIME),
-        pa.field("interval_s", pa.int64(), nullable=False),
-        pa.field("fails", pa.int32(), nullable=False),
-        pa.field("etag", pa.string(), nullable=False),
-        pa.field("last_modified", pa.string(), nullable=False),
+        pa.field("interval_s", pa.int64()),
+        pa.field("fails", pa.int32()),
+        pa.field("etag", pa.string()),
+        pa.field("last_modified", pa.string()),
         # The last full capture; "" and null before the first.
-        pa.field("payload_digest", pa.string(), nullable=False),
-        pa.field("record_id", pa.string(), nullable=False),
-        pa.field("warc_path", pa.string(), nullable=False),  # relative to the store
+        pa.field("payload_digest", pa.string()),
+        pa.field("record_id", pa.uuid()),
+        pa.field("warc_path", pa.string()),  # relative to the store
         pa.field("warc_offset", pa.int64()),
         pa.field("captured_at", _TIME),
+        pa.field("canonical", pa.string()),  # what the page names as its own address, or ""
+        pa.field("takedown", pa.string()),  # why the capture may no longer be kept, or ""
     ]
 )
 
+HOSTS = pa.schema(
+    [
+        pa.field("host", pa.string()),
+        pa.field("domain", pa.string()),  # as registered
+        pa.field("crawl_delay_s", pa.float64()),
+        pa.field("latency_s", pa.float64()),
+        pa.field("failures", pa.int32()),  # in a row, at the end of the last cycle that asked it
+        pa.field("backoff_until", _TIME),
+        pa.field("requests", pa.int64()),  # of all cycles, as are pages, errors and traps
+        pa.field("pages", pa.int64()),
+        pa.field("errors", pa.int64()),
+        pa.field("traps", pa.int64()),  # links that were refused as traps
+    ]
+)
 
-def file_of(number: int) -> str:
-    """Returns the file of a partition within the artifact."""
-    return f"db/p{number}.parquet"
+ROBOTS = pa.schema(
+    [
+        pa.field("origin", pa.string()),  # scheme and authority
+        pa.field("host", pa.string()),
+        pa.field("status", pa.string()),  # ok or missing
+        pa.field("body", pa.binary()),
+        pa.field("crawl_delay_s", pa.float64()),
+        pa.field("fetched_at", _TIME),
+    ]
+)
 
-
-def read(crawldb: Artifact, partitions: int, number: int) -> pa.Table:
-    """Returns one partition of a crawl DB.
-
-    Raises:
-        InputError: the DB was made with another number of partitions.
-    """
-    held = len(crawldb.files("db/"))
-    if held != partitions:
-        raise InputError(
-            f"{crawldb.address} has {held} partitions, the recipe asks for {partitions}",
-            f"set [crawl] partitions = {held}, or begin a new crawl under another recipe name",
-        )
-    return crawldb.table(file_of(number))
+EDGES = pa.schema([pa.field("source", pa.string()), pa.field("target", pa.string())])

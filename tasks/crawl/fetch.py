@@ -1,8 +1,9 @@
 """Stage `fetch`: fetches one partition of the crawl into WARC files.
 
-Reads `fetchlist/p<n>.parquet` of its member p<n>. Writes parts of one WARC file, its CDXJ index and its log
-(`fetchlog.FETCH_LOG`) each. Read by update and publish. One process, one event loop: 700 to 780 pages per CPU-second
-(23 KB pages with 70 links, gzip on the wire, 64 hosts on loopback; robots, WARC, index, log and links included).
+Reads the seeds (for what the crawl covers), the partition's fetch list, the sizes of all fetch lists (for its share of
+the requests) and the filter of known URLs in the crawl DB of the cycle before. Writes parts of one WARC file, its CDXJ
+index, its log and its links (`tasks.crawl.fetchlog`) each, and at the end one part of what was learned of the hosts
+(`tasks.crawl.hostlog`). Read by render, update and publish. One process, one event loop.
 """
 
 import asyncio
@@ -12,29 +13,33 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 
 import uvloop
 
+from tasks.artifact import Artifact
+from tasks.crawl import crawldb, fetchlist, hostlog
 from tasks.crawl.client import VERSION as CLIENT_VERSION
 from tasks.crawl.client import Client
 from tasks.crawl.clocks import Clocks
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.fetchlist import budget, candidates, file_of, scope_of
 from tasks.crawl.fetchlog import CAPTURED, Outcome
 from tasks.crawl.frontier import Frontier, Visit
-from tasks.crawl.host_rules import HostRules
+from tasks.crawl.host_rules import HostRobots, HostRules
+from tasks.crawl.inject import number_of, scope_of
+from tasks.crawl.known import Known
 from tasks.crawl.parser import Parser
-from tasks.crawl.politeness import Host, Politeness
+from tasks.crawl.politeness import Host, HostClock, Politeness
+from tasks.crawl.reading import Reader
 from tasks.crawl.segment import ORDER, Segment, held
 from tasks.crawl.spool import Spool
 from tasks.crawl.visit import Visitor
-from tasks.crawl.waves import Candidate, Waves
+from tasks.crawl.waves import Candidate, HostPlan, Waves
 from tasks.engine import Engine
 from tasks.errors import InputError, TransientError
 from tasks.stage import Inputs, Output, Report
 
-VERSION = 1
+VERSION = 2
 
 log = logging.getLogger("sluice.crawl")
 
@@ -61,8 +66,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
         InputError: not one page could be fetched although the partition has seeds.
         TransientError: the task was told to stop; what is committed is kept, and a retry goes on from there.
     """
-    number = int(output.member.removeprefix("p"))
-    crawl = Crawl(config, inputs, output, number)
+    crawl = Crawl(config, inputs, output)
     begin = time.monotonic()
     with contextlib.closing(asyncio.Runner(loop_factory=uvloop.new_event_loop)) as runner:
         runner.run(crawl.work())
@@ -78,19 +82,29 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
 class Crawl:
     """One fetch task: replays what is committed, then fetches the rest."""
 
-    def __init__(self, config: CrawlConfig, inputs: Inputs, output: Output, number: int) -> None:
+    def __init__(self, config: CrawlConfig, inputs: Inputs, output: Output) -> None:
         self._config = config
         self._output = output
-        fetchlist = inputs["fetchlist"]
-        self._start = candidates(fetchlist.table(file_of(number)))
-        self._scope = scope_of(config)
-        self._waves = Waves(config, number, budget(fetchlist, number), self._scope, self._start)
+        self._listed = inputs["fetchlist"]
+        self._start = fetchlist.candidates(self._listed.table(fetchlist.URLS_FILE))
+        self._scope = scope_of(config, inputs["seeds"])
+        self._hosts = self._listed.table(fetchlist.HOSTS_FILE).to_pylist()
+        self._waves = Waves(
+            config,
+            number_of(output.member),
+            _budget(config, inputs.many("fetchlists"), output.member),
+            self._scope,
+            self._start,
+            {row["host"]: HostPlan(row["score"], row["cap"]) for row in self._hosts},
+            _known(inputs.get("previous")),
+        )
         self._spool = Spool(output, config.buffer_bytes, ORDER)
         self._held = {outcome.url: outcome for outcome in held(output, self._spool)}
         self._segment = Segment(
             self._spool, config, f"sluice/{CLIENT_VERSION}", f"{config.user_agent}/{CLIENT_VERSION}"
         )
         self._frontier: Frontier | None = None
+        self._learned: tuple[list[HostClock], list[HostRobots]] = ([], [])
         self._captured = 0
         self._begin = time.monotonic()
         self._stopped = False
@@ -113,13 +127,18 @@ class Crawl:
         return self._segment.metrics()
 
     async def _crawl(self) -> None:
+        config = self._config
         clocks = Clocks(self._output)
-        politeness = Politeness(self._config, clocks)
-        parser = Parser(self._config.user_agent)
-        async with Client(self._config) as client:
-            rules = HostRules(client, politeness, self._config.user_agent, self._config.max_backoff_s)
-            visitor = Visitor(self._config, client, politeness, rules, parser, self._scope, self._segment, self._done)
-            deadline = self._begin + self._config.time_box_s
+        politeness = Politeness(config, clocks)
+        politeness.seed(map(hostlog.clock_of, self._hosts))
+        parser = Parser(config.user_agent)
+        async with Client(config) as client:
+            ai_optout = "robots" in config.ai_optouts
+            rules = HostRules(client, politeness, config.user_agent, config.max_backoff_s, ai_optout=ai_optout)
+            rules.seed(hostlog.rules_of(self._listed.table(fetchlist.ROBOTS_FILE)))
+            reader = Reader(config, parser, self._scope, rules.sitemaps, self._waves.traps.note)
+            visitor = Visitor(config, client, politeness, rules, reader, self._segment, self._done)
+            deadline = self._begin + config.time_box_s
 
             async def visit(host: Host, candidate: Candidate) -> Visit:
                 """Waits for room in the local buffer first; when there is none in time, the next cycle visits."""
@@ -132,16 +151,17 @@ class Crawl:
                     return Visit.AGAIN
                 return await visitor.visit(host, candidate)
 
-            self._frontier = Frontier(politeness, visit, self._config.concurrency, deadline)
+            self._frontier = Frontier(politeness, visit, config.concurrency, deadline)
             try:
                 whole = True
                 while whole and not self._stopped and (chosen := self._waves.next_round()):
                     whole = await self._round(chosen)
                 if not whole and not self._stopped:
-                    log.info("the time box of %g s is over; the rest waits for the next cycle", self._config.time_box_s)
+                    log.info("the time box of %g s is over; the rest waits for the next cycle", config.time_box_s)
             finally:
                 clocks.end()
                 await parser.close()
+                self._learned = (politeness.rows(), rules.rows())
 
     async def _round(self, chosen: list[Candidate]) -> bool:
         """Tries the chosen URLs; returns whether all of them were."""
@@ -189,6 +209,9 @@ class Crawl:
         if self._segment.holds_rows or not self._segment.holds_parts:
             self._segment.commit()
         await self._segment.close()
+        if hostlog.PART not in self._output.committed:
+            with self._output.part(hostlog.PART) as part:
+                hostlog.write(part, *self._learned, self._waves.traps.scores())
         total = self._waves.spent
         self._output.progress(total, total, f"{self._captured} pages, {self.errors.total()} errors")
 
@@ -223,3 +246,12 @@ class Crawl:
         self._stopped = True
         if self._frontier is not None:
             self._frontier.stop()
+
+
+def _budget(config: CrawlConfig, lists: Sequence[Artifact], member: str) -> int:
+    """Returns the requests that the partition may make: its share of the cycle's."""
+    return fetchlist.shares(config.max_pages, {one.record.member: one.record.rows_out for one in lists})[member]
+
+
+def _known(previous: Artifact | None) -> Container[bytes]:
+    return Known.from_bytes(previous.read(crawldb.KNOWN_FILE)) if previous else frozenset()

@@ -1,45 +1,51 @@
-"""The fetch list: what each partition has to try in one cycle. Written by generate, read by fetch and update."""
+"""The fetch list: what one partition has to try in one cycle. Written by generate, read by fetch and update.
 
-import json
-from collections.abc import Iterable
+Files of one partition (artifact `fetchlist/p<n>`): `urls.parquet` (FETCHLIST, in the order of the front queues),
+`hosts.parquet` (LISTED_HOSTS) and `robots.parquet` (crawldb.ROBOTS, rules that still hold), both of the hosts listed.
+"""
+
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 
-from tasks.artifact import Artifact
-from tasks.crawl.config import CrawlConfig
-from tasks.crawl.url import Scope, canonical
 from tasks.crawl.warc import Earlier
 from tasks.crawl.waves import Candidate
 
-BUDGETS = "budgets.json"
+URLS_FILE = "urls.parquet"
+HOSTS_FILE = "hosts.parquet"
+ROBOTS_FILE = "robots.parquet"
+
+_TIME = pa.timestamp("ms", tz="UTC")
 
 FETCHLIST = pa.schema(
     [
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("url", pa.string(), nullable=False),
-        pa.field("host", pa.string(), nullable=False),
-        pa.field("depth", pa.int32(), nullable=False),
-        pa.field("seed", pa.bool_(), nullable=False),
+        pa.field("key", pa.uuid()),
+        pa.field("url", pa.string()),
+        pa.field("host", pa.string()),
+        pa.field("depth", pa.int32()),
+        pa.field("score", pa.float64()),
+        pa.field("seed", pa.bool_()),
         # The last full capture, for conditional requests; "" and null where there is none.
-        pa.field("etag", pa.string(), nullable=False),
-        pa.field("last_modified", pa.string(), nullable=False),
-        pa.field("payload_digest", pa.string(), nullable=False),
-        pa.field("record_id", pa.string(), nullable=False),
-        pa.field("captured_at", pa.timestamp("ms", tz="UTC")),
+        pa.field("etag", pa.string()),
+        pa.field("last_modified", pa.string()),
+        pa.field("payload_digest", pa.string()),
+        pa.field("record_id", pa.uuid()),
+        pa.field("captured_at", _TIME),
     ]
 )
 
-
-def member(number: int) -> str:
-    """Returns the name of a partition: "p0", "p1", ..."""
-    return f"p{number}"
-
-
-def file_of(number: int) -> str:
-    """Returns the partition's file within the artifact."""
-    return f"fetchlist/{member(number)}.parquet"
+LISTED_HOSTS = pa.schema(
+    [
+        pa.field("host", pa.string()),
+        pa.field("score", pa.float64()),
+        pa.field("cap", pa.int64()),  # requests it may get in this cycle
+        pa.field("crawl_delay_s", pa.float64()),
+        pa.field("latency_s", pa.float64()),
+        pa.field("failures", pa.int32()),
+        pa.field("backoff_until", _TIME),
+    ]
+)
 
 
 def candidates(table: pa.Table) -> list[Candidate]:
@@ -47,32 +53,26 @@ def candidates(table: pa.Table) -> list[Candidate]:
     return [_candidate(row) for row in table.to_pylist()]
 
 
-def budget(fetchlist: Artifact, number: int) -> int:
-    """Returns how many requests a partition may make in this cycle."""
-    return int(json.loads(fetchlist.read(BUDGETS))[member(number)])
+def shares(total: int, listed: dict[str, int]) -> dict[str, int]:
+    """Splits the cycle's requests evenly over the partitions that have URLs listed; the first get the rest.
 
-
-def shares(total: int, partitions: int, busy: Iterable[int]) -> dict[str, int]:
-    """Splits the cycle's requests evenly over the partitions that have anything to fetch; the first get the rest."""
-    working = sorted(set(busy))
+    A partition without work gives its share away; one with few URLs does not, because pages that it finds on the way
+    may use it up.
+    """
+    working = sorted(name for name, count in listed.items() if count)
     each, rest = divmod(total, len(working) or 1)
-    split = {number: each + (rank < rest) for rank, number in enumerate(working)}
-    return {member(number): split.get(number, 0) for number in range(partitions)}
-
-
-def scope_of(config: CrawlConfig) -> Scope:
-    """Returns which hosts the crawl covers."""
-    return Scope.of(config.include_hosts, [url for seed in config.seeds if (url := canonical(seed))])
+    return {**dict.fromkeys(listed, 0), **{name: each + (rank < rest) for rank, name in enumerate(working)}}
 
 
 def _candidate(row: dict[str, Any]) -> Candidate:
     captured_at: datetime | None = row["captured_at"]
     earlier = None
     if row["record_id"] and captured_at is not None:
-        earlier = Earlier(row["url"], captured_at, row["record_id"], row["payload_digest"])
+        earlier = Earlier(row["url"], captured_at, f"urn:uuid:{row['record_id']}", row["payload_digest"])
     return Candidate(
         url=row["url"],
         depth=row["depth"],
+        score=row["score"],
         etag=row["etag"],
         last_modified=row["last_modified"],
         earlier=earlier,

@@ -29,7 +29,7 @@ CAPTURED = frozenset({SUCCESS, NOT_MODIFIED})
 
 FETCH_LOG = pa.schema(
     [
-        pa.field("key", pa.string(), nullable=False),  # blake2b-128 of the canonical URL, hex
+        pa.field("key", pa.uuid(), nullable=False),  # tasks.crawl.url.key
         pa.field("url", pa.string(), nullable=False),
         pa.field("host", pa.string(), nullable=False),  # with port where it is not the scheme's own
         pa.field("depth", pa.int32(), nullable=False),
@@ -59,7 +59,7 @@ FETCH_LOG = pa.schema(
 class Outcome:
     """What came of one URL; the columns of the log (`FETCH_LOG` says what each holds)."""
 
-    key: str
+    key: bytes
     url: str
     host: str
     depth: int
@@ -87,12 +87,12 @@ class Outcome:
 LINKS = pa.schema(
     [
         pa.field("partition", pa.int32(), nullable=False),  # that owns the target
-        pa.field("key", pa.string(), nullable=False),  # of the target, as are url, host and depth
+        pa.field("key", pa.uuid(), nullable=False),  # of the target, as are url, host and depth
         pa.field("url", pa.string(), nullable=False),
         pa.field("host", pa.string(), nullable=False),
         pa.field("depth", pa.int32(), nullable=False),
         pa.field("redirect", pa.bool_(), nullable=False),
-        pa.field("source", pa.string(), nullable=False),  # key of the page
+        pa.field("source", pa.uuid(), nullable=False),  # key of the page
         pa.field("source_host", pa.string(), nullable=False),
         pa.field("seen", pa.timestamp("ms", tz="UTC")),
     ]
@@ -128,9 +128,10 @@ def to_links(outcomes: Iterable[Outcome], partitions: int) -> pa.Table:
 
 def from_tables(log: pa.Table, links: pa.Table) -> list[Outcome]:
     """Returns the outcomes that a log and its links tell of."""
-    outlinks: dict[str, list[Link]] = defaultdict(list)
+    outlinks: dict[bytes, list[Link]] = defaultdict(list)
     for row in links.select(["source", "url", "redirect"]).to_pylist():
         if not row["redirect"]:
-            outlinks[row["source"]].append(link(row["url"]))
+            outlinks[row["source"].bytes].append(link(row["url"]))
     names = [field.name for field in fields(Outcome) if field.name != "outlinks"]
-    return [Outcome(**row, outlinks=tuple(outlinks[row["key"]])) for row in log.select(names).to_pylist()]
+    rows = [{**row, "key": row["key"].bytes} for row in log.select(names).to_pylist()]
+    return [Outcome(**row, outlinks=tuple(outlinks[row["key"]])) for row in rows]

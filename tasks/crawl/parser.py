@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tasks.crawl.links import Directives, Page, read_page
+from tasks.crawl.links import Page, read_page
+from tasks.crawl.robots_tag import Directives
 
 INLINE_BYTES = 256 << 10
 _MEMORY = 2 << 30

@@ -1,7 +1,9 @@
-"""Stage `publish`: one artifact that names every WARC file of a crawl cycle, with one index over all of them.
+"""Stage `publish`: closes a crawl cycle with one artifact that names every WARC file and the new crawl DB.
 
-Reads the segments. Writes `manifest.parquet` (archive.MANIFEST_SCHEMA) and `index.cdxj`. Read by extract and trace. The
-WARC files stay where fetch has put them: publishing costs no copy.
+Reads the segments, the rendered pages and the new crawl DB. Writes `manifest.parquet` (archive.MANIFEST_SCHEMA),
+`index.cdxj`, and how it went (`tasks.crawl.health`). Read by extract and trace. The WARC files stay where fetch has put
+them: publishing costs no copy. The next cycle starts from the crawl DB that the newest of these artifacts was made
+from: its record is the pointer that is swapped.
 """
 
 import contextlib
@@ -17,13 +19,14 @@ import pyarrow.parquet as pq
 from tasks.archive import INDEX as INDEX_FILE
 from tasks.archive import MANIFEST, MANIFEST_SCHEMA
 from tasks.artifact import Artifact
+from tasks.crawl import duck, health
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.segment import INDEX, WARC
 from tasks.engine import Engine
 from tasks.errors import InputError
 from tasks.stage import Inputs, Output, Report
 
-VERSION = 1
+VERSION = 2
 
 
 def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -32,7 +35,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     Raises:
         InputError: no segment holds a capture.
     """
-    segments = inputs.many("segments")
+    segments = [*inputs.many("segments"), *inputs.many("rendered")]
     rows = [row for segment in segments for row in _files(segment)]
     captures = sum(row["records"] for row in rows)
     if not captures:
@@ -50,8 +53,18 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
             with part.file(INDEX_FILE, rows=captures) as file:
                 for line in _index(segments):
                     file.write(line.encode())
+    with duck.connect(output.scratch) as connection:
+        health.attach(connection, inputs.many("segments"), inputs.many("crawldb"))
+        numbers = health.figures(connection)
+        if "health" not in output.committed:
+            with output.part("health") as part:
+                duck.write(connection, part, health.DOMAINS_FILE, health.DOMAINS, output.scratch)
+                takedown = duck.write(connection, part, health.TAKEDOWN_FILE, health.TAKEDOWN, output.scratch)
+                part.metric("takedown", takedown)
+        output.log_file("domains.html", health.page(connection.sql(health.DOMAINS).to_arrow_table()))
     size = sum(row["bytes"] for row in rows)
-    return Report({"pages": float(captures), "warc_bytes": float(size)}, note=f"{captures} pages in {len(rows)} files")
+    numbers |= {"pages": float(captures), "warc_bytes": float(size)}
+    return Report(numbers, note=f"{captures} pages in {len(rows)} files")
 
 
 def _files(segment: Artifact) -> Iterator[dict[str, Any]]:

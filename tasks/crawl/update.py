@@ -1,163 +1,118 @@
-"""Stage `update`: merges what was fetched into the crawl DB, exactly, and sets when each page is looked at again.
+"""Stage `update`: merges what was fetched into one partition of the crawl DB, exactly, and sets when each page is due.
 
-Reads the fetch list, the logs of all segments and the crawl DB of the cycle before. Writes `db/p<n>.parquet`
-(crawldb.CRAWLDB), a new generation. Read by the next cycle's generate. The join is DuckDB's: 7 CPU-seconds for 10
-million known URLs and 4 million links.
+Reads the partition's fetch list and segment, the links that all segments and rendered pages have for it, and its crawl
+DB of the cycle before. Writes the artifact `crawldb/p<n>` (`tasks.crawl.crawldb`), a new generation. Read by publish
+and by the next cycle. The rules are in `tasks.crawl.merge`; 10 million known URLs, 500,000 fetched and 4 million found
+take some 16 CPU-seconds and 1 GB (`benchmarks/crawldb.py`).
 """
 
-from typing import Any
+from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import duckdb
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tasks.artifact import Artifact
-from tasks.crawl import crawldb
+from tasks.crawl import crawldb, duck, fetchlist, hostlog, merge
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.crawldb import CRAWLDB
-from tasks.crawl.fetchlist import file_of, member
-from tasks.crawl.fetchlog import FETCH_LOG
+from tasks.crawl.fetchlog import FETCH_LOG, LINKS
+from tasks.crawl.inject import number_of
+from tasks.crawl.known import Known
 from tasks.crawl.segment import LINK, LOG
+from tasks.crawl.url import domain_of
 from tasks.engine import Engine
-from tasks.stage import Inputs, Output, Part, PartSpec, Report
+from tasks.stage import Inputs, Output, Part, Report
 
-VERSION = 1
-
-_FOUND = pa.schema(
-    [
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("url", pa.string(), nullable=False),
-        pa.field("host", pa.string(), nullable=False),
-        pa.field("depth", pa.int32(), nullable=False),
-        pa.field("seen", pa.timestamp("ms", tz="UTC")),
-    ]
-)
-
-# One row per URL that is known, tried or found. `p` is the DB before, `l` the log, `f` what links and the fetch list
-# name. A page without an answer keeps what was known of it.
-_MERGE = f"""
-WITH joined AS (
-  SELECT coalesce(p.key, l.key, f.key) AS key, coalesce(p.url, l.url, f.url) AS url,
-    coalesce(p.host, l.host, f.host) AS host,
-    least(coalesce(p.depth, l.depth, f.depth), coalesce(l.depth, p.depth, f.depth),
-          coalesce(f.depth, p.depth, l.depth)) AS depth,
-    coalesce(p.first_seen, l.fetched_at, f.seen) AS first_seen,
-    p.last_fetch AS p_last_fetch, p.next_due AS p_next_due, p.status AS p_status, p.reason AS p_reason,
-    coalesce(p.interval_s, {crawldb.FIRST_INTERVAL_S}) AS p_interval, coalesce(p.fails, 0) AS p_fails,
-    coalesce(p.etag, '') AS p_etag, coalesce(p.last_modified, '') AS p_last_modified,
-    coalesce(p.payload_digest, '') AS p_digest, coalesce(p.record_id, '') AS p_record_id,
-    coalesce(p.warc_path, '') AS p_warc_path, p.warc_offset AS p_warc_offset, p.captured_at AS p_captured_at,
-    l.status AS l_status, l.reason AS l_reason, l.fetched_at, l.etag AS l_etag, l.last_modified AS l_last_modified,
-    l.payload_digest AS l_digest, l.record_id AS l_record_id, l.warc_path AS l_warc_path, l.warc_offset AS l_warc_offset
-  FROM previous p FULL JOIN log l ON p.key = l.key FULL JOIN found f ON coalesce(p.key, l.key) = f.key
-), judged AS (
-  SELECT *,
-    l_status = 'fetch_success' AS captured,
-    l_status = 'fetch_notmodified' OR (l_status = 'fetch_success' AND l_digest = p_digest) AS unchanged,
-    CASE WHEN l_status = 'fetch_retry' THEN p_fails + 1 WHEN l_status IS NULL THEN p_fails ELSE 0 END AS fails
-  FROM joined
-), paced AS (
-  SELECT *,
-    CASE
-      WHEN unchanged THEN least(CAST(p_interval * {crawldb.UNCHANGED_FACTOR} AS BIGINT), {crawldb.LONGEST_INTERVAL_S})
-      WHEN captured AND p_digest <> ''
-        THEN greatest(CAST(p_interval * {crawldb.CHANGED_FACTOR} AS BIGINT), {crawldb.SHORTEST_INTERVAL_S})
-      WHEN l_status = 'fetch_gone' THEN {crawldb.LONGEST_INTERVAL_S}
-      ELSE p_interval
-    END AS interval_s
-  FROM judged
-)
-SELECT key, url, host,
-  CASE
-    WHEN l_status IS NULL THEN coalesce(p_status, '{crawldb.UNFETCHED}')
-    WHEN unchanged THEN '{crawldb.NOT_MODIFIED}'
-    WHEN captured THEN '{crawldb.FETCHED}'
-    WHEN l_status = 'fetch_redir_perm' THEN '{crawldb.REDIRECT_PERMANENT}'
-    WHEN l_status = 'fetch_redir_temp' THEN '{crawldb.REDIRECT_TEMPORARY}'
-    WHEN l_status = 'fetch_retry' AND fails < {crawldb.MAX_FAILS} THEN coalesce(p_status, '{crawldb.UNFETCHED}')
-    ELSE '{crawldb.GONE}'
-  END AS status,
-  CASE WHEN l_status IS NULL THEN coalesce(p_reason, '') ELSE l_reason END AS reason,
-  CAST(depth AS INTEGER) AS depth, first_seen, coalesce(fetched_at, p_last_fetch) AS last_fetch,
-  CASE
-    WHEN l_status IS NULL THEN coalesce(p_next_due, first_seen)
-    WHEN l_status = 'fetch_retry' AND fails < {crawldb.MAX_FAILS}
-      THEN fetched_at + to_seconds({crawldb.SHORTEST_INTERVAL_S} * CAST(power(2, fails - 1) AS BIGINT))
-    ELSE fetched_at + to_seconds(interval_s)
-  END AS next_due,
-  interval_s, CAST(fails AS INTEGER) AS fails,
-  CASE WHEN captured OR unchanged THEN l_etag ELSE p_etag END AS etag,
-  CASE WHEN captured OR unchanged THEN l_last_modified ELSE p_last_modified END AS last_modified,
-  CASE WHEN captured THEN l_digest ELSE p_digest END AS payload_digest,
-  CASE WHEN captured THEN l_record_id ELSE p_record_id END AS record_id,
-  CASE WHEN captured THEN l_warc_path ELSE p_warc_path END AS warc_path,
-  CASE WHEN captured THEN l_warc_offset ELSE p_warc_offset END AS warc_offset,
-  CASE WHEN captured THEN fetched_at ELSE p_captured_at END AS captured_at
-FROM paced ORDER BY key
-"""
+VERSION = 2
 
 
 def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Writes the new generation, one part per partition.
-
-    Raises:
-        InputError: the DB before has another number of partitions.
-    """
-    payload = (config, inputs["fetchlist"], inputs.many("segments"), inputs.get("previous"))
-    specs = [PartSpec(member(number), (number, *payload)) for number in range(config.partitions)]
-    records = output.map_parts(engine, update_partition, specs)
-    known = sum(record.rows_out for record in records)
-    unfetched = sum(record.metrics.get("unfetched", 0.0) for record in records)
-    return Report(note=f"{known} URLs known, {unfetched:.0f} of them not fetched yet")
-
-
-def update_partition(part: Part, payload: tuple[int, CrawlConfig, Artifact, list[Artifact], Artifact | None]) -> None:
-    """Merges one partition; `payload` is (number, config, fetch list, segments, previous DB or None)."""
-    number, config, fetchlist, segments, previous = payload
-    before = crawldb.read(previous, config.partitions, number) if previous else CRAWLDB.empty_table()
-    mine = [segment for segment in segments if segment.record.member == member(number)]
-    found = _found(config, number, fetchlist.table(file_of(number)), segments)
-    merged = _merged(before, _log(mine), found)
-    part.count_in(merged.num_rows)
-    part.count_out(merged.num_rows)
-    unfetched = pc.sum(pc.equal(merged.column("status"), crawldb.UNFETCHED)).as_py()
-    part.metric("unfetched", unfetched or 0)
-    with part.file(crawldb.file_of(number), rows=merged.num_rows) as file:
-        pq.write_table(merged, file, compression="zstd", compression_level=3)
+    """Writes the new generation of the partition named by `output.member`."""
+    if "urls" not in output.committed:
+        with duck.connect(output.scratch) as connection, output.part("urls") as part:
+            previous = inputs.get("previous")
+            segment = _own(inputs.many("segments"), output.member)
+            _attach_urls(connection, config, inputs, output.member)
+            _attach_hosts(connection, inputs, segment)
+            _write_urls(connection, part, segment, output.scratch)
+            _write_hosts(connection, part, output.scratch)
+            _write_known(connection, part, previous, output.scratch)
+    record = output.committed["urls"]
+    unfetched = record.metrics.get("unfetched", 0.0)
+    takedown = record.metrics.get("takedown", 0.0)
+    note = f"{record.rows_out} URLs known, {unfetched:.0f} of them not fetched yet"
+    return Report(note=f"{note}, {takedown:.0f} to be taken down" if takedown else note)
 
 
-def _merged(before: pa.Table, log: pa.Table, found: pa.Table) -> pa.Table:
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'; SET threads = 1")
-        for name, table in (("previous", before), ("log", log), ("found", found)):
-            connection.register(name, table)
-        return connection.sql(_MERGE).to_arrow_table().cast(CRAWLDB)
+def _own(segments: Sequence[Artifact], member: str) -> Artifact:
+    return next(one for one in segments if one.record.member == member)
 
 
-def _log(segments: list[Artifact]) -> pa.Table:
-    """Returns the log of one partition, with the WARC files' paths relative to the store."""
-    tables = [_placed(segment.table(path), segment) for segment in segments for path in segment.files(LOG)]
-    empty = FETCH_LOG.empty_table().append_column("warc_path", pa.array([], pa.string()))
-    return pa.concat_tables([empty, *tables])
+def _attach_urls(connection: duckdb.DuckDBPyConnection, config: CrawlConfig, inputs: Inputs, member: str) -> None:
+    previous, segments = inputs.get("previous"), inputs.many("segments")
+    rendered = inputs.many("rendered")
+    own = _own(segments, member)
+    duck.view(connection, "previous", [(previous, crawldb.URLS_FILE)] if previous else [], crawldb.URLS)
+    duck.view(connection, "log", [(own, path) for path in own.files(LOG)], FETCH_LOG)
+    duck.view(connection, "listed", [(inputs["fetchlist"], fetchlist.URLS_FILE)])
+    everywhere = [(one, path) for one in (*segments, *rendered) for path in one.files(LINK)]
+    duck.view(connection, "all_links", everywhere, LINKS)
+    # Sorted by partition: the row groups of others are skipped unread.
+    connection.execute(
+        f"CREATE VIEW links AS SELECT * FROM all_links "
+        f"WHERE partition = {number_of(member)} AND depth <= {config.max_depth}"
+    )
+    mine = [
+        (one, path) for one in (own, *(r for r in rendered if r.record.member == member)) for path in one.files(LINK)
+    ]
+    duck.view(connection, "own_links", mine, LINKS)
+    connection.execute(merge.FOUND)
+    connection.execute(merge.NEW)
 
 
-def _placed(log: pa.Table, segment: Artifact) -> pa.Table:
-    paths = [f"{segment.address.path}/{path}" if path else "" for path in log.column("warc_file").to_pylist()]
-    return log.append_column("warc_path", pa.array(paths, pa.string()))
+def _attach_hosts(connection: duckdb.DuckDBPyConnection, inputs: Inputs, segment: Artifact) -> None:
+    previous = inputs.get("previous")
+    for name, file, schema in (
+        ("previous_hosts", crawldb.HOSTS_FILE, crawldb.HOSTS),
+        ("previous_robots", crawldb.ROBOTS_FILE, crawldb.ROBOTS),
+        ("previous_edges", crawldb.EDGES_FILE, crawldb.EDGES),
+    ):
+        duck.view(connection, name, [(previous, file)] if previous else [], schema)
+    seen = [(segment, path) for path in segment.files(hostlog.HOSTS)]
+    duck.view(connection, "seen_hosts", seen, hostlog.SEEN_HOSTS)
+    duck.view(connection, "seen_robots", [(segment, path) for path in segment.files(hostlog.RULES)], crawldb.ROBOTS)
 
 
-def _found(config: CrawlConfig, number: int, fetchlist: pa.Table, segments: list[Artifact]) -> pa.Table:
-    """Returns the URLs of this partition that links or the fetch list name, each once with its least depth."""
-    rows: dict[str, dict[str, Any]] = {}
-    for segment in segments:
-        for path in segment.files(LINK):
-            for row in segment.table(path, columns=["partition", *_FOUND.names]).to_pylist():
-                if row.pop("partition") != number or row["depth"] > config.max_depth:
-                    continue
-                held = rows.setdefault(row["key"], row)
-                held["depth"] = min(held["depth"], row["depth"])
-                held["seen"] = min(held["seen"], row["seen"])
-    for row in fetchlist.select(["key", "url", "host", "depth"]).to_pylist():
-        rows.setdefault(row["key"], {**row, "seen": None})
-    return pa.Table.from_pylist(list(rows.values()), schema=_FOUND)
+def _write_urls(connection: duckdb.DuckDBPyConnection, part: Part, segment: Artifact, scratch: str) -> None:
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    values = {"$now": duck.quoted(now), "$segment": duck.quoted(f"{segment.address.path}/")}
+    query = merge.MERGED
+    for name, value in values.items():  # COPY takes no parameters
+        query = query.replace(name, value)
+    counted = {"unfetched": f"status = '{crawldb.UNFETCHED}'", "takedown": "takedown <> ''"}
+    rows = duck.write(connection, part, crawldb.URLS_FILE, query, scratch, counted)
+    part.count_in(rows)
+    part.count_out(rows)
+
+
+def _write_hosts(connection: duckdb.DuckDBPyConnection, part: Part, scratch: str) -> None:
+    names = "SELECT host FROM log UNION SELECT host FROM seen_hosts UNION SELECT host FROM previous_hosts"
+    hosts = [host for (host,) in connection.execute(f"SELECT * FROM ({names}) ORDER BY 1").fetchall()]
+    connection.register("domains", duck.strings(host=hosts, domain=map(domain_of, hosts)))
+    part.metric("hosts", duck.write(connection, part, crawldb.HOSTS_FILE, merge.HOSTS, scratch))
+    duck.write(connection, part, crawldb.ROBOTS_FILE, merge.ROBOTS, scratch)
+    duck.write(connection, part, crawldb.EDGES_FILE, merge.EDGES, scratch)
+
+
+def _write_known(connection: duckdb.DuckDBPyConnection, part: Part, previous: Artifact | None, scratch: str) -> None:
+    """Adds the new keys to the filter before; makes a larger one when it is full."""
+    (before,) = connection.execute("SELECT count(*) FROM previous").fetchall()[0]
+    (new,) = connection.execute("SELECT count(*) FROM new").fetchall()[0]
+    known = Known.from_bytes(previous.read(crawldb.KNOWN_FILE)) if previous else Known(2 * new)
+    query = "SELECT key FROM new"
+    if before + new > known.capacity:
+        known = Known(2 * (before + new))
+        query = "SELECT key FROM previous UNION ALL SELECT key FROM new"
+    for several in duck.keys(connection, query, scratch):
+        known.add(several)
+    with part.file(crawldb.KNOWN_FILE) as file:
+        file.write(known.to_bytes())

@@ -101,9 +101,9 @@ def is_trap(url: str) -> bool:
     )
 
 
-def key(url: str) -> str:
-    """Returns the key of a canonical URL: 32 hex digits of blake2b-128."""
-    return hashlib.blake2b(url.encode(), digest_size=16).hexdigest()
+def key(url: str) -> bytes:
+    """Returns the key of a canonical URL: the 16 bytes of its blake2b-128."""
+    return hashlib.blake2b(url.encode(), digest_size=16).digest()
 
 
 def authority(url: str) -> str:
@@ -149,7 +149,7 @@ class Link(NamedTuple):
     """
 
     url: str
-    key: str
+    key: bytes
     host: str
     owner: int
 
@@ -157,18 +157,23 @@ class Link(NamedTuple):
 def link(url: str) -> Link:
     """Returns a canonical URL as a link."""
     host = authority(url)
-    return Link(url, key(url), host, _owner(host))
+    return Link(url, key(url), host, owner_of(host))
+
+
+def domain_of(host: str) -> str:
+    """Returns the registered domain of a host as `authority` gives it, port or not."""
+    return registered_domain(host_and_port(f"http://{host}/")[0])
 
 
 @lru_cache(maxsize=1 << 16)
-def _owner(host: str) -> int:
-    domain = registered_domain(host_and_port(f"http://{host}/")[0])
-    return int.from_bytes(hashlib.blake2b(domain.encode(), digest_size=8).digest())
+def owner_of(host: str) -> int:
+    """Returns the 64-bit hash of a host's registered domain; modulo the partitions it says who owns the host."""
+    return int.from_bytes(hashlib.blake2b(domain_of(host).encode(), digest_size=8).digest())
 
 
 def partition(url: str, partitions: int) -> int:
     """Returns the partition (0 .. partitions-1) that owns a canonical URL: a hash of its registered domain."""
-    return _owner(authority(url)) % partitions
+    return owner_of(authority(url)) % partitions
 
 
 class Scope:
@@ -225,12 +230,18 @@ class Scope:
         host = host or authority(url)
         covered = self._known.get(host)
         if covered is None:
-            covered = self._covers_host(host)
+            covered = self.covers_host(host)
             if len(self._known) < _KNOWN_HOSTS:
                 self._known[host] = covered
         return covered and (self._plain or self._admits(url, host))
 
-    def _covers_host(self, host: str) -> bool:
+    @property
+    def looks_at_urls(self) -> bool:
+        """Whether more than the host decides."""
+        return not self._plain
+
+    def covers_host(self, host: str) -> bool:
+        """Tells whether any URL of a host (its `authority`) can lie within."""
         bare = _bare(host)
         return bare in self._hosts or bare in self._prefixes or f".{host}".endswith(self._domains)
 

@@ -4,14 +4,12 @@ Used by fetch. Every URL ends as exactly one `Outcome`.
 """
 
 import logging
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from tasks.archive import decode
 from tasks.crawl.address import refusal
-from tasks.crawl.client import Answer, Client, FetchError, Headers
+from tasks.crawl.client import Answer, Client, FetchError
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.fetchlog import (
     GONE,
@@ -24,20 +22,16 @@ from tasks.crawl.fetchlog import (
 )
 from tasks.crawl.frontier import Visit
 from tasks.crawl.host_rules import UNAVAILABLE, HostRules
-from tasks.crawl.links import Page, directives
-from tasks.crawl.parser import Parser
-from tasks.crawl.politeness import Host, Politeness, retry_after
+from tasks.crawl.politeness import GIVEN_UP, HOST_FAILURES, Host, Politeness, retry_after
+from tasks.crawl.reading import Reader, mime_of
 from tasks.crawl.segment import Segment
-from tasks.crawl.url import Scope, authority, canonical, is_trap, key, link
+from tasks.crawl.url import Link, authority, canonical, key, link
 from tasks.crawl.waves import Candidate
 
 log = logging.getLogger("sluice.crawl")
 
 TRIES = 3
-HOST_FAILURES = 6
-HOST_GIVEN_UP = "host_backoff"
 _TRANSIENT = frozenset({"timeout", "connect", "protocol", "dns"})
-_HTML = ("text/html", "application/xhtml+xml", "")
 
 
 class Visitor:
@@ -48,7 +42,7 @@ class Visitor:
         client: sends requests.
         politeness: the hosts' clocks.
         rules: robots.txt by origin.
-        scope: outlinks outside it are not kept.
+        reader: reads what came.
         segment: takes captures.
         done: called once per URL with its outcome.
     """
@@ -59,8 +53,7 @@ class Visitor:
         client: Client,
         politeness: Politeness,
         rules: HostRules,
-        parser: Parser,
-        scope: Scope,
+        reader: Reader,
         segment: Segment,
         done: Callable[[Candidate, Outcome], None],
     ) -> None:
@@ -68,11 +61,11 @@ class Visitor:
         self._client = client
         self._politeness = politeness
         self._rules = rules
-        self._parser = parser
-        self._scope = scope
+        self._reader = reader
         self._segment = segment
         self._done = done
         self._tries: dict[str, int] = {}
+        self._told: set[str] = set()
 
     async def visit(self, host: Host, candidate: Candidate) -> Visit:
         """Tries one URL; the outcome goes to `done` unless the visit has to be made again."""
@@ -92,7 +85,7 @@ class Visitor:
                 answer = await self._client.get(
                     candidate.url,
                     limit=self._config.max_body_bytes,
-                    wanted=self._wanted,
+                    wanted=self._reader.wants,
                     headers=_conditions(candidate),
                 )
         except FetchError as error:
@@ -109,9 +102,6 @@ class Visitor:
             outcome = _outcome(candidate, GONE, "poison", True, error=f"{type(error).__name__}: {error}")
         self._done(candidate, outcome)
         return Visit.DONE
-
-    def _wanted(self, status: int, headers: Headers) -> bool:
-        return status == 200 and _mime(headers) in ("", *self._config.mime_types)
 
     def _end(self, candidate: Candidate, status: str, reason: str) -> Visit:
         self._done(candidate, _outcome(candidate, status, reason, False))
@@ -132,7 +122,7 @@ class Visitor:
             tries = self._tries[candidate.url] = self._tries.get(candidate.url, 0) + 1
             patient = pause <= self._config.max_backoff_s
             if not patient or host.failures >= HOST_FAILURES:
-                host.given_up = HOST_GIVEN_UP
+                host.given_up = GIVEN_UP
                 log.warning("%s is left for the next cycle: %s %s", host.authority, reason, detail)
             elif tries < TRIES:
                 return Visit.AGAIN
@@ -146,7 +136,7 @@ class Visitor:
         outcome = replace(
             _outcome(candidate, GONE, f"http_{answer.status}", True),
             http_status=answer.status,
-            mime=_mime(answer.headers),
+            mime=mime_of(answer.headers),
             bytes=len(answer.body),
             fetched_at=fetched_at,
             etag=(answer.header("etag") or "")[:1000],
@@ -160,28 +150,22 @@ class Visitor:
             return replace(outcome, status=RETRY)
         if answer.status != 200:
             return outcome
-        if not self._wanted(answer.status, answer.headers):
+        if not self._reader.wants(answer.status, answer.headers):
             return replace(outcome, reason="mime")
-        return await self._kept(candidate, answer, outcome)
+        read = await self._reader.read(candidate.url, answer, outcome.mime)
+        links = read.outlinks + self._sitemaps(candidate.url)
+        outcome = replace(outcome, reason=read.reason, outlinks=links, kind=read.kind, canonical=read.canonical)
+        if read.reason:
+            return outcome
+        return self._segment.capture(candidate, answer, replace(outcome, status=SUCCESS, render=read.render))
 
-    async def _kept(self, candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
-        page = await self._read(candidate, answer, outcome.mime)
-        if page is None:
-            return replace(outcome, reason="unparsable")
-        links = tuple(link(to) for to in page.links if self._scope.covers(to) and not is_trap(to))
-        if page.noindex:
-            return replace(outcome, reason="noindex", outlinks=links)
-        kept = replace(outcome, status=SUCCESS, reason="", outlinks=links)
-        return self._segment.capture(candidate, answer, kept)
-
-    async def _read(self, candidate: Candidate, answer: Answer, mime: str) -> Page | None:
-        said = directives(answer.all("x-robots-tag"), self._config.user_agent)
-        if mime not in _HTML:
-            return Page((), said.noindex)
-        body = decode(answer.body, ",".join(answer.all("content-encoding")), self._config.max_body_bytes)
-        if not body.data:
-            return Page((), said.noindex)
-        return await self._parser.read(body.data, candidate.url, said, _charset(answer))
+    def _sitemaps(self, url: str) -> tuple[Link, ...]:
+        """Returns the sitemaps of a site as links of the first of its pages that comes."""
+        origin = "/".join(url.split("/", 3)[:3])
+        if not self._config.sitemaps or origin in self._told:
+            return ()
+        self._told.add(origin)
+        return tuple(map(link, self._rules.sitemaps(url)))
 
     def _revisited(self, candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
         # A 304 may leave the validators out; those we sent still hold.
@@ -224,13 +208,3 @@ def _conditions(candidate: Candidate) -> dict[str, str]:
         return {}
     validators = {"If-None-Match": candidate.etag, "If-Modified-Since": candidate.last_modified}
     return {name: value for name, value in validators.items() if value}
-
-
-def _charset(answer: Answer) -> str:
-    found = re.search(r"charset\s*=\s*[\"']?([\w.:-]+)", answer.header("content-type") or "", re.I)
-    return found[1] if found else ""
-
-
-def _mime(headers: Headers) -> str:
-    value = next((value for name, value in headers if name.lower() == "content-type"), "")
-    return value.partition(";")[0].strip().lower()

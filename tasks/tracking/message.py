@@ -33,7 +33,7 @@ class Message:
     run_id: str = ""
     registered: tuple[str, str] | None = None
     metrics: list[tuple[str, float, int, int]] = field(default_factory=list)
-    figures: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
     error: str = ""
 
     def to_json(self) -> bytes:

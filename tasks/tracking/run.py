@@ -41,9 +41,9 @@ class StageRun(Listener):
             self._flushed = time.monotonic()
             self._attempt(lambda: send_metrics(self.message))
 
-    def figure(self, name: str, png: bytes) -> None:
-        """See `Listener.figure`."""
-        self.message.figures[name] = base64.b64encode(png).decode()
+    def file(self, name: str, data: bytes) -> None:
+        """See `Listener.file`."""
+        self.message.files[name] = base64.b64encode(data).decode()
 
     def close(self, status: str, artifact: Artifact | None, error: str = "") -> bool:
         """Sends what is left and ends the run; returns whether everything was told."""

@@ -19,9 +19,9 @@ def deliver(message: Message, artifact: Artifact | None) -> None:
     client = open_run(message)
     run_id = message.run_id.partition("/")[2]
     send_metrics(message)
-    for name in list(message.figures):
-        _send_file(client, run_id, name, base64.b64decode(message.figures[name]))
-        del message.figures[name]
+    for name in list(message.files):
+        _send_file(client, run_id, name, base64.b64decode(message.files[name]))
+        del message.files[name]
     if artifact:
         _send_record(client, run_id, artifact)
         if message.registered:

@@ -70,7 +70,7 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     metrics = read_metrics(scratch / FILE)
     if "model" not in output.committed:
         _describe(output, spec, metrics)
-    output.log_figure("loss.png", loss_curve(metrics))
+    output.log_file("loss.png", loss_curve(metrics))
     return _report(metrics, config)
 
 

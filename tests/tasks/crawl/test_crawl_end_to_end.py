@@ -12,23 +12,6 @@ from tasks.crawl.config import CrawlConfig
 from tasks.errors import InputError
 
 
-@pytest.fixture
-def crawl(run_stage):
-    def run(config, version="dev", previous=None):
-        earlier = {"previous": previous} if previous else {}
-        fetchlist = run_stage("tasks.crawl.generate", config, earlier, version=version)
-        segments = [
-            run_stage("tasks.crawl.fetch", config, {"fetchlist": fetchlist}, member=member, version=version)
-            for member in fetchlist.record.members
-        ]
-        inputs = {"fetchlist": fetchlist, "segments": segments, **earlier}
-        crawldb = run_stage("tasks.crawl.update", config, inputs, version=version)
-        warc = run_stage("tasks.crawl.publish", config, {"segments": segments}, version=version)
-        return segments, crawldb, warc
-
-    return run
-
-
 def config_for(*sites, **settings):
     seeds = tuple(site.url() for site in sites)
     return CrawlConfig(**{"seeds": seeds, "allow_loopback": True, "delay_s": 0.0, "latency_factor": 0.0, **settings})
@@ -46,38 +29,34 @@ def captured(warc):
 
 def test_a_site_is_crawled_from_its_seed_into_a_warc_that_warcio_accepts(crawl):
     with Site(linked(20)) as site:
-        _, crawldb, warc = crawl(config_for(site))
-        assert set(captured(warc)) == {site.url(path) for path in site.pages}
-    assert warc.record.rows_out == 20
-    for file in archive.warc_files(warc):
-        data = warc.store.read(file.path)
+        cycle = crawl(config_for(site))
+        warc = cycle.warc
+        assert set(captured(cycle.warc)) == {site.url(path) for path in site.pages}
+    assert {part.name: part.rows_out for part in warc.parts}["manifest"] == 20
+    for file in archive.warc_files(cycle.warc):
+        data = cycle.warc.store.read(file.path)
         records = ArchiveIterator(io.BytesIO(data), check_digests="raise")
         kinds = [record.rec_type for record in records if record.content_stream().read() is not None]
         assert kinds[0] == "warcinfo"
         assert kinds.count("response") == kinds.count("request") == kinds.count("metadata") == file.records
-    statuses = {row["url"]: row["status"] for name in crawldb.files() for row in crawldb.table(name).to_pylist()}
+    statuses = {url: row["status"] for url, row in cycle.urls().items()}
     assert set(statuses.values()) == {"db_fetched"}
     assert len(statuses) == 20
 
 
-def log_of(segments):
-    rows = [row for one in segments for path in one.files("log/") for row in one.table(path).to_pylist()]
-    return {row["url"]: row for row in rows}
-
-
 def test_every_capture_is_found_again_through_the_index(crawl):
     with Site(linked(12)) as site:
-        _, _, warc = crawl(config_for(site, warc_pages_per_file=5))
-    lines = warc.read(archive.INDEX).decode().splitlines()
+        cycle = crawl(config_for(site, warc_pages_per_file=5))
+    lines = cycle.warc.read(archive.INDEX).decode().splitlines()
     assert lines == sorted(lines)
-    assert len(archive.warc_files(warc)) == 3
-    wanted = captured(warc)
+    assert len(archive.warc_files(cycle.warc)) == 3
+    wanted = captured(cycle.warc)
     for line in lines:
         entry = archive.index_entry(line)
-        with warc.store.open(entry["filename"]) as file:
+        with cycle.warc.store.open(entry["filename"]) as file:
             capture = archive.capture_at(file, int(entry["offset"]))
         assert capture.url == entry["url"]
-        assert wanted.pop(capture.url) == capture.payload_digest == entry["digest"]
+        assert wanted.pop(capture.url) == capture.payload_digest == f"sha1:{entry['digest']}"
     assert wanted == {}
 
 
@@ -112,9 +91,9 @@ def test_retry_after_is_kept_and_the_page_is_had_in_the_end(crawl):
     whole = pages["/1"]
     pages["/1"] = lambda _: answers.pop() if answers else web.Response(text=whole, content_type="text/html")
     with Site(pages) as site:
-        _, _, warc = crawl(config_for(site))
+        cycle = crawl(config_for(site))
         times = [begin for begin, _, _, path in site.requests if path == "/1"]
-        assert site.url("/1") in captured(warc)
+        assert site.url("/1") in captured(cycle.warc)
     assert len(times) == 2
     assert times[1] - times[0] >= 1.0
 
@@ -139,11 +118,11 @@ def test_rows_leave_with_a_reason_each(crawl):
     }
     with Site(pages, "User-agent: *\nDisallow: /private/") as site:
         wide = {"include_hosts": (f"127.0.0.1:{site.port}", "10.0.0.1"), "contact": "mailto:a@b.example"}
-        segments, crawldb, warc = crawl(config_for(site, **wide))
-        assert set(captured(warc)) == {site.url(path) for path in ("/", "/beyond", "/target")}
+        cycle = crawl(config_for(site, **wide))
+        assert set(captured(cycle.warc)) == {site.url(path) for path in ("/", "/beyond", "/target")}
         assert "/private/x" not in site.paths()
-        reasons = {url.removeprefix(site.url("")): row["reason"] for url, row in log_of(segments).items()}
-        rows = [row for path in crawldb.files() for row in crawldb.table(path).to_pylist()]
+        reasons = {url.removeprefix(site.url("")): row["reason"] for url, row in cycle.log().items()}
+        rows = list(cycle.urls().values())
         status = {row["url"]: row["status"] for row in rows}
         assert [row["url"] for row in rows if row["next_due"] is None] == []
     partition_of_private = reasons.pop("http://10.0.0.1/", "private_address")  # may belong to the other partition
@@ -164,7 +143,7 @@ def test_rows_leave_with_a_reason_each(crawl):
     assert status[site.url("/gone")] == "db_gone"
     assert status[site.url("/moved")] == "db_redir_perm"
     assert status[site.url("/broken")] == "db_unfetched"
-    for segment in segments:
+    for segment in cycle.segments:
         assert segment.record.rows_in == segment.record.rows_out + sum(segment.record.rejected.values())
 
 
@@ -176,8 +155,8 @@ def test_a_redirect_to_an_inside_address_is_not_followed(crawl):
             "/b": lambda _: web.Response(status=302, headers={"Location": inside.url("/secret")}),
         }
         with Site(pages) as site:
-            _, _, warc = crawl(config_for(site))
-            assert set(captured(warc)) == {site.url("/")}
+            cycle = crawl(config_for(site))
+            assert set(captured(cycle.warc)) == {site.url("/")}
         assert inside.requests == []
 
 
@@ -199,9 +178,9 @@ def test_caps_hold_and_choose_the_same_pages_at_any_concurrency(crawl, run_stage
             one.requests.clear()
             two.requests.clear()
             config = config_for(one, two, max_pages=30, max_pages_per_host=25, partitions=1, concurrency=concurrency)
-            _, _, warc = crawl(config, version=f"c{concurrency}")
+            cycle = crawl(config, version=f"c{concurrency}")
             assert len(one.requests) + len(two.requests) == 30 + 2
-            chosen[concurrency] = captured(warc)
+            chosen[concurrency] = captured(cycle.warc)
     assert chosen[1] == chosen[16]
     per_site = defaultdict(int)
     for url in chosen[1]:
@@ -211,18 +190,18 @@ def test_caps_hold_and_choose_the_same_pages_at_any_concurrency(crawl, run_stage
 
 def test_depth_is_kept(crawl):
     with Site(linked(40, fanout=3)) as site:
-        _, crawldb, warc = crawl(config_for(site, max_depth=2))
-    assert len(captured(warc)) == 1 + 3 + 9
-    known = sum(crawldb.table(path).num_rows for path in crawldb.files())
+        cycle = crawl(config_for(site, max_depth=2))
+    assert len(captured(cycle.warc)) == 1 + 3 + 9
+    known = len(cycle.urls())
     assert known == 1 + 3 + 9
 
 
 def test_an_unavailable_robots_file_skips_its_host_and_no_other(crawl):
     with Site(linked(3), lambda _: web.Response(status=503)) as closed, Site(linked(3)) as fine:
-        segments, _, warc = crawl(config_for(closed, fine, partitions=1))
-        assert set(captured(warc)) == {fine.url(path) for path in fine.pages}
+        cycle = crawl(config_for(closed, fine, partitions=1))
+        assert set(captured(cycle.warc)) == {fine.url(path) for path in fine.pages}
         assert set(closed.paths()) == {"/robots.txt"}
-        assert log_of(segments)[closed.url()]["reason"] == "robots_unavailable"
+        assert cycle.log()[closed.url()]["reason"] == "robots_unavailable"
 
 
 def test_a_crawl_without_one_page_is_an_error_that_names_host_cause_and_remedy(crawl):
@@ -244,21 +223,21 @@ def test_a_host_that_is_down_is_named(crawl):
 def test_the_time_box_leaves_the_rest_for_the_next_cycle(crawl):
     with Site(linked(20)) as site:
         settings = {"delay_s": 0.2, "time_box_s": 1.3}
-        _, crawldb, warc = crawl(config_for(site, **settings))
-        first = set(captured(warc))
+        cycle = crawl(config_for(site, **settings))
+        first = set(captured(cycle.warc))
         assert 1 < len(first) < 10
-        rows = {row["url"]: row for path in crawldb.files() for row in crawldb.table(path).to_pylist()}
+        rows = cycle.urls()
         assert {url for url, row in rows.items() if row["status"] == "db_fetched"} == first
         # pages whose links were read count as known, found or not yet
         assert "db_unfetched" in {row["status"] for row in rows.values()}
-        _, _, second = crawl(config_for(site, **settings), version="next", previous=crawldb)
-    assert set(captured(second)) & first == set()
+        second = crawl(config_for(site, **settings), version="next", previous=cycle)
+    assert set(captured(second.warc)) & first == set()
 
 
 def test_a_captured_page_carries_its_request_and_the_way_to_it(crawl):
     with Site(linked(2)) as site:
-        _, _, warc = crawl(config_for(site))
-        data = warc.store.read(archive.warc_files(warc)[0].path)
+        cycle = crawl(config_for(site))
+        data = cycle.warc.store.read(archive.warc_files(cycle.warc)[0].path)
         found = defaultdict(dict)
         for record in ArchiveIterator(io.BytesIO(data)):
             text = record.content_stream().read().decode()
@@ -276,17 +255,17 @@ def test_a_captured_page_carries_its_request_and_the_way_to_it(crawl):
 def test_a_seed_that_no_cycle_came_to_is_fetched_by_the_next(crawl):
     with Site(linked(2)) as one, Site(linked(2)) as two:
         settings = {"partitions": 1, "max_pages": 1}
-        _, crawldb, warc = crawl(config_for(one, two, **settings))
-        first = set(captured(warc))
+        cycle = crawl(config_for(one, two, **settings))
+        first = set(captured(cycle.warc))
         assert len(first) == 1
-        _, _, warc = crawl(config_for(one, two, **settings), version="next", previous=crawldb)
-        assert set(captured(warc)) | first == {one.url(), two.url()}
+        cycle = crawl(config_for(one, two, **settings), version="next", previous=cycle)
+        assert set(captured(cycle.warc)) | first == {one.url(), two.url()}
 
 
 def test_a_body_that_is_too_long_is_kept_cut_and_marked(crawl):
     with Site({"/": "<a href=/b>b</a>" + "x" * 5000, "/b": "b"}) as site:
-        _, _, warc = crawl(config_for(site, max_body_bytes=1024))
-        with warc.store.open(archive.warc_files(warc)[0].path) as file:
+        cycle = crawl(config_for(site, max_body_bytes=1024))
+        with cycle.warc.store.open(archive.warc_files(cycle.warc)[0].path) as file:
             kept = {capture.url: capture for capture in archive.captures(file)}
     assert (kept[site.url()].truncated, len(kept[site.url()].payload)) == (True, 1024)
     assert not kept[site.url("/b")].truncated
@@ -299,5 +278,5 @@ def test_an_endless_site_ends_at_its_traps(crawl):
 
     with Site({}) as site:
         site.pages = Endless()
-        _, _, warc = crawl(config_for(site, max_depth=100))
-    assert len(captured(warc)) == 3
+        cycle = crawl(config_for(site, max_depth=100))
+    assert len(captured(cycle.warc)) == 3

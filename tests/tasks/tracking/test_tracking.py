@@ -77,7 +77,7 @@ def tracked(uri: str, experiment: str, artifact: Artifact, parent: str = "") -> 
     run.open()
     run.metrics(1, {"loss": 2.0})
     run.metrics(2, {"loss": 1.0})
-    run.figure("loss.png", b"\x89PNG")
+    run.file("loss.png", b"\x89PNG")
     return run
 
 
