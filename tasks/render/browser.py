@@ -79,7 +79,7 @@ def find_chromium(named: str = "") -> str:
         if found:
             return found
     what = f"[crawl.render] chromium = {named!r} is no program" if named else f"no {', '.join(NAMES)} on PATH"
-    raise InputError(f"rendering needs Chromium, and there is none: {what}", "apt install chromium")
+    raise InputError(f"rendering needs Chromium, and there is none: {what}", "install it: apt install chromium")
 
 
 class Browser:

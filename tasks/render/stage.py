@@ -1,6 +1,7 @@
 """Stage `render`: shows pages that are made by scripts in a browser, and stores what it shows.
 
-Reads the render queue of its partition's segment: rows of log/ that are captured and marked `render`. Writes parts like
+Reads the render queue of its partition's segment (rows of log/ that are captured and marked `render`, their captures,
+what is known of their hosts) and the hosts of the seeds. Writes parts like
 those of a segment: warc/ with one conversion record per page (the finished document, referring to the response record
 it was made from), index/, log/ and links/. Read by update and publish. Without `[crawl.render] enabled` the artifact is
 empty and no browser is needed. A page takes 1.5 to 2 s and about 1 CPU-second.
@@ -20,6 +21,8 @@ from tasks.crawl.client import Client
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.dns import CachingResolver
 from tasks.crawl.host_rules import HostRules
+from tasks.crawl.hostlog import HOSTS, RULES, clock_of, rules_of
+from tasks.crawl.inject import scope_of
 from tasks.crawl.politeness import Politeness
 from tasks.engine import Engine
 from tasks.errors import InputError, StoppedError
@@ -45,9 +48,9 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
             with output.part("none"):
                 pass
         off = "" if config.render.enabled else "; rendering is off ([crawl.render] enabled)"
-        return Report({"waiting": float(len(waiting))}, note=f"{len(waiting)} pages need a browser{off}")
+        return Report({"waiting": float(len(waiting))}, note=f"pages that need a browser: {len(waiting)}{off}")
     begin = time.monotonic()
-    asyncio.run(_work(config, inputs["segment"], output, waiting))
+    asyncio.run(_work(config, inputs, output, waiting))
     pages = sum(record.rows_out for record in output.committed.values())
     return Report(
         {"waiting": float(len(waiting)), "seconds": time.monotonic() - begin},
@@ -55,23 +58,34 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     )
 
 
-async def _work(config: CrawlConfig, segment: Artifact, output: Output, waiting: Sequence[Waiting]) -> None:
+async def _work(config: CrawlConfig, inputs: Inputs, output: Output, waiting: Sequence[Waiting]) -> None:
     try:
         # Only here: without rendering, nobody needs Playwright.
         from tasks.render.browser import Browser
         from tasks.render.work import Work
     except ImportError as error:
         raise InputError(f"rendering needs the package playwright ({error})", "pip install 'sluice[render]'") from None
-    agent = agent_of(config)
+    agent, segment = agent_of(config), inputs["segment"]
     politeness = Politeness(config)
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client(config))
+        rules = HostRules(
+            client, politeness, config.user_agent, config.max_backoff_s, ai_optout="robots" in config.ai_optouts
+        )
+        _remember(segment, politeness, rules)
         guard = Guard(allow_loopback=config.allow_loopback, resolver=CachingResolver(config.name_servers))
         stack.push_async_callback(guard.close)
-        rules = HostRules(client, politeness, config.user_agent, config.max_backoff_s)
         browser = await stack.enter_async_context(Browser(config.render, agent, guard))
+        scope = scope_of(config, inputs["seeds"])
         with _on_signal(output):
-            await Work(config, segment, output, browser, politeness, rules, agent).run(waiting)
+            await Work(config, segment, output, browser, politeness, rules, scope, agent).run(waiting)
+
+
+def _remember(segment: Artifact, politeness: Politeness, rules: HostRules) -> None:
+    """Takes over what fetch has learned of the hosts: their pauses, and their robots.txt."""
+    politeness.seed(clock_of(row) for path in segment.files(HOSTS) for row in segment.table(path).to_pylist())
+    for path in segment.files(RULES):
+        rules.seed(rules_of(segment.table(path)))
 
 
 def agent_of(config: CrawlConfig) -> str:

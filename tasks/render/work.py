@@ -17,14 +17,13 @@ from datetime import UTC, datetime
 
 from tasks.artifact import Artifact
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.fetchlist import scope_of
 from tasks.crawl.fetchlog import GONE, RETRY, SUCCESS, Outcome
-from tasks.crawl.host_rules import DENIED, HostRules
+from tasks.crawl.host_rules import AI_OPTOUT, DENIED, UNAVAILABLE, HostRules
 from tasks.crawl.optout import opted_out
 from tasks.crawl.parser import Parser
 from tasks.crawl.politeness import Politeness
 from tasks.crawl.robots_tag import directives
-from tasks.crawl.url import authority, canonical, is_trap, key, link
+from tasks.crawl.url import Scope, authority, canonical, key, link
 from tasks.part import POISON
 from tasks.render.browser import Browser, Rendered
 from tasks.render.page import PageError
@@ -50,6 +49,7 @@ class Work:
         browser: shows pages.
         politeness: the hosts' clocks.
         rules: robots.txt by origin.
+        scope: links outside it are dropped.
         agent: the User-Agent.
     """
 
@@ -61,6 +61,7 @@ class Work:
         browser: Browser,
         politeness: Politeness,
         rules: HostRules,
+        scope: Scope,
         agent: str,
     ) -> None:
         self._config = config
@@ -70,7 +71,7 @@ class Work:
         self._politeness = politeness
         self._rules = rules
         self._agent = agent
-        self._scope = scope_of(config)
+        self._scope = scope
         self._parser = Parser(config.user_agent)
         self._deadline = time.monotonic() + config.time_box_s
         self._done = self._total = 0
@@ -80,6 +81,9 @@ class Work:
         self._total = len(pages)
         most, size = self._config.render.max_pages, self._config.render.pages_per_part
         chosen, rest = pages[:most], pages[most:]
+        for name in {page.host for page in chosen}:
+            # Whoever was at work before, fetch or an attempt of this task, may have asked it a moment ago.
+            self._politeness.rest(self._politeness.host(name))
         try:
             for number, begin in enumerate(range(0, len(chosen), size)):
                 await self._part(f"rendered-{number:05d}", chosen[begin : begin + size])
@@ -133,7 +137,7 @@ class Work:
                 await self._rules.look_up(page.url)
             reason = self._rules.verdict(page.url)
             if reason:
-                return _outcome(page, GONE if reason == DENIED else RETRY, reason), b"", {}
+                return _outcome(page, RETRY if reason == UNAVAILABLE else GONE, reason), b"", {}
             return await self._rendered(page)
         except PageError as error:
             log.info("%s is not rendered: %s (%s)", page.url, error.reason, error)
@@ -161,7 +165,7 @@ class Work:
         """Tells whether robots.txt lets the page ask for `url`, as far as it is of the page's own origin."""
         if url.split("/", 3)[:3] != page.url.split("/", 3)[:3]:
             return True
-        return self._rules.verdict(url) is None
+        return self._rules.verdict(url) != DENIED
 
     async def _judged(self, outcome: Outcome, captured: Source, rendered: Rendered) -> Outcome:
         """Returns the outcome with the links of the finished page, or with the reason why it is not kept."""
@@ -174,12 +178,13 @@ class Work:
         read = await self._parser.read(shown.html, base, said, "utf-8")
         if read is None:
             return replace(outcome, status=GONE, reason="unparsable")
-        found = dict.fromkeys((*shown.leads, *read.links))
-        links = tuple(link(url) for url in found if self._scope.covers(url) and not is_trap(url))
-        outcome = replace(outcome, outlinks=links, canonical=read.canonical)
-        refused = opted_out(self._config.ai_optouts, captured.headers, said, read)
-        if read.noindex or refused:
-            return replace(outcome, status=GONE, reason="noindex" if read.noindex else f"ai_optout_{refused}")
+        found = dict.fromkeys((*map(link, shown.leads), *read.links))
+        links = tuple(one for one in found if self._scope.covers(one.url, one.host))
+        outcome = replace(outcome, outlinks=links, canonical=read.canonical if read.canonical != outcome.url else "")
+        if read.noindex:
+            return replace(outcome, status=GONE, reason="noindex")
+        if opted_out(self._config.ai_optouts, captured.headers, said, read):
+            return replace(outcome, status=GONE, reason=AI_OPTOUT)
         return outcome
 
 
