@@ -16,7 +16,8 @@ from tasks.archive import decode
 from tasks.crawl.address import PORT, PRIVATE
 from tasks.crawl.client import Answer, Client, FetchError
 from tasks.crawl.politeness import Politeness, crawl_delay, retry_after
-from tasks.crawl.robots import MAX_BYTES, Robots
+from tasks.crawl.robots import Robots
+from tasks.crawl.robots_text import MAX_BYTES, beginning
 from tasks.crawl.url import authority, canonical
 
 log = logging.getLogger("sluice.crawl")
@@ -33,6 +34,8 @@ OK, MISSING, AWAY = "ok", "missing", "unavailable"
 
 # Another try would end the same way; of the host's own file these say as much of its pages.
 _PERMANENT = (PRIVATE, PORT, "url", "tls")
+# One byte more than counts tells that a file goes on.
+_READ = MAX_BYTES + 1
 # Bytes of files kept (compressed) and of files whose rules lie ready; rules take some twenty times their text.
 _MAX_KEPT, _MAX_READY = 128 << 20, 8 << 20
 
@@ -241,7 +244,7 @@ class HostRules:
         try:
             # A redirect may lead to a host that is being crawled: it waits for that host's turn.
             async with self._politeness.turn(self._politeness.host(authority(url))):
-                return await self._client.get(url, limit=MAX_BYTES)
+                return await self._client.get(url, limit=_READ)
         except FetchError as error:
             if error.reason not in _PERMANENT:
                 raise _Unavailable(str(error)) from error
@@ -249,16 +252,16 @@ class HostRules:
 
 
 def _entry(status: str, fetched_at: datetime, body: bytes, crawl_delay_s: float) -> _Entry:
-    packed = zlib.compress(body[:MAX_BYTES], 1) if body else b""
+    packed = zlib.compress(beginning(body), 1) if body else b""
     return _Entry(status, fetched_at, packed, crawl_delay_s=crawl_delay_s)
 
 
 def _file(answer: Answer) -> tuple[str, bytes]:
     if 200 <= answer.status < 300:
-        body = decode(answer.body, ",".join(answer.all("content-encoding")), MAX_BYTES)
-        if answer.body and not body.data:
+        body = decode(answer.body, ",".join(answer.all("content-encoding")), _READ).data
+        if answer.body and not body:
             raise _Unavailable("its content coding cannot be undone")
-        return OK, body.data
+        return OK, beginning(body)
     if 400 <= answer.status < 500 and answer.status != 429:
         return MISSING, b""
     raise _Unavailable(f"status {answer.status}", retry_after_s=retry_after(answer.header("retry-after")))

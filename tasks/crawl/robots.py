@@ -12,9 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from tasks.crawl.robots_text import MAX_BYTES, RULES, Group, parsed
-
-__all__ = ["AI_AGENTS", "MAX_BYTES", "Robots"]
+from tasks.crawl.robots_text import RULES, Group, parsed
 
 AI_AGENTS = frozenset(
     {
@@ -94,7 +92,7 @@ class Robots:
     """What one robots.txt says to one crawler.
 
     Args:
-        body: the file's bytes; what is above 512 KiB is cut off (RFC 9309, 2.5).
+        body: the file's bytes; lines above 512 KiB are not read (RFC 9309, 2.5).
         agent: the crawler's product token. Only rules for it and for AI crawlers are kept: that keeps the memory of
             many hosts small, and a file of 18,000 names over 18,000 rules harmless.
     """

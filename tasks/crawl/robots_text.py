@@ -54,11 +54,19 @@ class Group:
         return any(self.names.get(name, above) < above for name in names)
 
 
+def beginning(body: bytes) -> bytes:
+    """Returns the first 512 KiB of a file in whole lines: half a rule may be a rule for everything ("Disallow: /")."""
+    if len(body) <= MAX_BYTES:
+        return body
+    end = max(body.rfind(b"\n", 0, MAX_BYTES), body.rfind(b"\r", 0, MAX_BYTES))
+    return body[: end if end > 0 else MAX_BYTES]
+
+
 def parsed(body: bytes) -> tuple[list[Group], tuple[str, ...]]:
     """Returns the groups of a robots.txt and the addresses of its sitemaps as written."""
     groups: list[Group] = [Group()]
     sitemaps: list[str] = []
-    for kind, value in _lines(_utf8(body[:MAX_BYTES])):
+    for kind, value in _lines(_utf8(beginning(body))):
         group = groups[-1]
         if kind == _SITEMAP:
             sitemaps.append(value.decode("utf-8", "replace"))

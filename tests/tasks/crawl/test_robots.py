@@ -5,7 +5,8 @@ import time
 import pyarrow as pa
 import pytest
 
-from tasks.crawl.robots import AI_AGENTS, MAX_BYTES, Robots
+from tasks.crawl.robots import AI_AGENTS, Robots
+from tasks.crawl.robots_text import MAX_BYTES
 
 
 def cases(folder):
@@ -38,6 +39,14 @@ def test_rules_behind_512_kib_are_not_read():
     filler = b"#" * 99 + b"\n"
     body = b"User-agent: *\n" + filler * (MAX_BYTES // len(filler) + 1) + b"\nDisallow: /\n"
     assert allows(body)
+
+
+def test_a_rule_that_the_limit_cuts_in_two_is_no_rule():
+    rule = b"Disallow: /private/of/some/length\n"
+    for shift in range(len(rule)):
+        body = b"User-agent: *\n" + b"#" * shift + b"\n" + rule * (MAX_BYTES // len(rule) + 1)
+        assert allows(body)
+    assert not allows(b"User-agent: *\rDisallow: /p\r" + b"#" * MAX_BYTES)
 
 
 @pytest.mark.parametrize(

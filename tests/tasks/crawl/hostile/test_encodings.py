@@ -1,0 +1,73 @@
+"""Group 4: content codings that blow up, lie or break. Bodies are kept as received and read within bounds."""
+
+import gzip
+import zlib
+
+import brotli
+import pyarrow as pa
+from hostile_web import page
+
+TEXT = b"<html><body><a href=/found>found</a>" + b"<p>text</p>" * 50
+BLANK = b" " * (100 << 20)
+
+
+def deflated(data, wbits):
+    stream = zlib.compressobj(9, wbits=wbits)
+    return stream.compress(data) + stream.flush()
+
+
+def nested(data, times):
+    for _ in range(times):
+        data = gzip.compress(data)
+    return data
+
+
+# (body, Content-Encoding): what can be read of it holds the link.
+READABLE = {
+    "bomb in gzip": (gzip.compress(TEXT + BLANK), "gzip"),
+    "bomb in deflate": (deflated(TEXT + BLANK, 15), "deflate"),
+    "bomb in bare deflate": (deflated(TEXT + BLANK, -15), "deflate"),
+    "bomb in br": (brotli.compress(TEXT + BLANK, quality=1), "br"),
+    "bomb in two layers": (nested(TEXT + BLANK, 2), "gzip, gzip"),
+    "a header that lies": (TEXT, "gzip"),
+    "truncated gzip": (gzip.compress(TEXT + bytes(range(256)) * 100)[:-200], "gzip"),
+    "garbage behind gzip": (gzip.compress(TEXT) + b"garbage" * 1000, "gzip"),
+    "several members": (gzip.compress(TEXT[:50]) + gzip.compress(TEXT[50:]), "gzip"),
+    "members without end": (gzip.compress(TEXT) + gzip.compress(b" ") * 20_000, "gzip"),
+    "blanks and capitals": (gzip.compress(TEXT), " GZip ,, identity"),
+}
+UNREADABLE = {
+    "bomb in zstd": (pa.compress(TEXT + BLANK, "zstd", asbytes=True), "zstd"),
+    "three layers": (nested(TEXT, 3), "gzip, gzip, gzip"),
+    "a hundred layers": (nested(TEXT, 3), ", ".join(["gzip"] * 100)),
+    "br that is none": (TEXT, "br"),
+    "deflate that is none": (TEXT, "deflate"),
+    "no coding that exists": (TEXT, "x-secret"),
+    "broken gzip": (b"\x1f\x8b" + b"\xff" * 100, "gzip"),
+    "empty gzip": (b"", "gzip"),
+}
+
+
+def test_a_body_is_read_as_far_as_is_safe_and_kept_as_it_came(web, crawl):
+    def hosts(bodies):
+        return {name: web.host(page(body, f"Content-Encoding: {coding}")) for name, (body, coding) in bodies.items()}
+
+    readable, unreadable = hosts(READABLE), hosts(UNREADABLE)
+    found = crawl(*readable.values(), *unreadable.values(), max_depth=1)
+    for name, host in {**readable, **unreadable}.items():
+        body, _ = {**READABLE, **UNREADABLE}[name]
+        kept = found.captures.get(host.url())
+        assert kept is not None, name
+        assert (kept["bytes"], kept["truncated"]) == (len(body), False), name
+    assert found.reasons({**readable, **unreadable}) == dict.fromkeys({**readable, **unreadable}, "")
+    assert {name for name, host in readable.items() if "/found" in host.paths()} == set(readable)
+    assert {name for name, host in unreadable.items() if "/found" in host.paths()} == set()
+
+
+def test_a_bomb_that_is_large_on_the_wire_is_cut(web, crawl):
+    # 4 MiB of gzip that would be 4 GiB.
+    block = gzip.compress(b"\0" * (64 << 20))
+    body = block * (1 + (4 << 20) // len(block))
+    host = web.host(page(body, "Content-Encoding: gzip"))
+    kept = crawl(host).captures[host.url()]
+    assert (kept["bytes"], kept["truncated"]) == (1 << 20, True)

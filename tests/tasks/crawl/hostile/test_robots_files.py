@@ -1,0 +1,104 @@
+"""Group 6: robots.txt and Retry-After that are huge, broken, hostile or mad."""
+
+import gzip
+
+from hostile_web import HEAD, NOT_FOUND, endless, page, redirect
+
+OPEN = b"User-agent: *\nDisallow: /private\n"
+SHUT = b"User-agent: *\nDisallow: /\n"
+HUNDRED_MB = b"# nothing\n" * (10 << 20)
+
+
+def text(body, *headers, status="200 OK"):
+    return page(body, *headers, status=status, kind="text/plain")
+
+
+def status(line, *headers):
+    return page(b"", *headers, status=line)
+
+
+ALLOWED = {
+    "none": NOT_FOUND,
+    "forbidden": status("403 Forbidden"),
+    "gone": status("410 Gone"),
+    "empty": text(b""),
+    "100 MB": text(OPEN + HUNDRED_MB + SHUT),
+    "a page": page(b"<!DOCTYPE html>\n<html><head><title>Not found</title></head>\n<body>User-agent: x</body></html>"),
+    "star bomb": text(b"User-agent: *\nDisallow: /" + b"*a" * 8000 + b"b"),
+    "100k groups": text(b"".join(b"User-agent: bot%d\nDisallow: /\n\n" % number for number in range(100_000))),
+    "25k rules": text(b"User-agent: *\n" + b"Disallow: /*a*b*c*d*e$\n" * 25_000),
+    "bomb": text(gzip.compress(OPEN + HUNDRED_MB), "Content-Encoding: gzip"),
+    "Crawl-delay nan": text(OPEN + b"Crawl-delay: nan"),
+    "Crawl-delay inf": text(OPEN + b"Crawl-delay: inf"),
+    "Crawl-delay -1": text(OPEN + b"Crawl-delay: -1"),
+    "Crawl-delay of 5000 digits": text(OPEN + b"Crawl-delay: " + b"9" * 5000),
+}
+DENIED = {
+    "100 MB that forbid at once": text(SHUT + HUNDRED_MB),
+    "UTF-8 with a mark": text(b"\xef\xbb\xbf" + SHUT),
+    "UTF-16": text(SHUT.decode().encode("utf-16")),
+    "UTF-16 of the other end": text(b"\xfe\xff" + SHUT.decode().encode("utf-16-be")),
+    "NULs": text(b"\0\0" + SHUT.replace(b"\n", b"\0\n\0")),
+    "CR only": text(SHUT.replace(b"\n", b"\r")),
+    "in the midst of a page": page(b"<html><body>\n" + SHUT + b"</body></html>"),
+    "stars": text(b"User-agent: *\nDisallow: " + b"*" * 10_000),
+    "endless": endless(HEAD + b"\r\n" + SHUT, b"# more\n" * 10_000),
+}
+UNAVAILABLE = {
+    "500": status("500 Oops"),
+    "503": status("503 Busy"),
+    "429": status("429 Too Many Requests"),
+    "timeout": endless(b"", b"", 0.5),
+    "drip": endless(HEAD + b"\r\n", b"U", 0.2),
+    "redirect loop": redirect("/robots.txt"),
+    "no HTTP": b"SSH-2.0-x\r\n",
+    "broken coding": text(b"broken", "Content-Encoding: br"),
+    "Retry-After of a day": status("503 Busy", "Retry-After: 86400"),
+    "Retry-After 9999": status("429 Slow", "Retry-After: Fri, 31 Dec 9999 23:59:59 GMT"),
+    "Retry-After -1": status("503 Busy", "Retry-After: -1"),
+}
+
+
+def test_robots_files_of_every_kind_mean_go_stay_or_not_this_time(web, crawl):
+    def hosts(robots):
+        return {name: web.host(page(b"x"), robots=answer) for name, answer in robots.items()}
+
+    allowed, denied, unavailable = hosts(ALLOWED), hosts(DENIED), hosts(UNAVAILABLE)
+    found = crawl(*allowed.values(), *denied.values(), *unavailable.values())
+    assert found.reasons(allowed) == dict.fromkeys(allowed, "")
+    assert found.reasons(denied) == dict.fromkeys(denied, "robots_denied")
+    assert found.reasons(unavailable) == dict.fromkeys(unavailable, "robots_unavailable")
+    for name, host in {**denied, **unavailable}.items():
+        assert set(host.paths()) == {"/robots.txt"}, name
+        assert len(host.paths()) <= 3, name
+    assert all(host.sent < 8 << 20 for host in {**allowed, **denied}.values())
+
+
+def test_a_crawl_delay_of_30_years_leaves_the_host_to_the_next_cycle(web, crawl):
+    host = web.host(page(b"x"), robots=text(b"User-agent: *\nCrawl-delay: 1e9"))
+    found = crawl(host, time_box_s=5.0)
+    assert host.paths() == ["/robots.txt"]
+    assert found.reason(host) in (None, "host_backoff")
+
+
+MAD_PAUSES = {
+    "negative": "-5",
+    "in the past": "Wed, 21 Oct 2015 07:28:00 GMT",
+    "year 9999": "Fri, 31 Dec 9999 23:59:59 GMT",
+    "1e18": "1e18",
+    "18 digits": "9" * 18,
+    "5000 digits": "9" * 5000,
+    "no date": "Wed, 99 Foo 2026 25:61:61 GMT",
+    "nothing": "",
+    "a zone": "Wed, 21 Oct 2026 07:28:00 +9999",
+}
+
+
+def test_whatever_retry_after_says_the_page_waits_for_another_cycle(web, crawl):
+    hosts = {
+        name: web.host(page(b"", f"Retry-After: {value}", status="503 Busy")) for name, value in MAD_PAUSES.items()
+    }
+    found = crawl(*hosts.values())
+    assert found.reasons(hosts) == dict.fromkeys(hosts, "http_503")
+    assert {found.rows[host.url()]["status"] for host in hosts.values()} == {"fetch_retry"}
+    assert all(len(host.paths()) <= 1 + 3 for host in hosts.values())

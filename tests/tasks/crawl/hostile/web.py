@@ -1,0 +1,158 @@
+"""Hostile web hosts on loopback: each has a port of its own and answers with bytes as they are. Not a test module."""
+
+import asyncio
+import contextlib
+import re
+import ssl
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+Answer = bytes | Callable[[str], bytes | AsyncIterator[bytes]]
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"
+
+
+def page(body: bytes, *headers: str, status: str = "200 OK", kind: str = "text/html") -> bytes:
+    """A whole answer."""
+    lines = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
+
+
+def redirect(to: str, status: str = "302 Found") -> bytes:
+    return page(b"", f"Location: {to}", status=status)
+
+
+NOT_FOUND = page(b"", status="404 Not Found")
+
+
+@dataclass
+class Host:
+    """One host: answers `answer` to every path but /robots.txt.
+
+    Attributes:
+        requests: (monotonic time of the request, time of the end of the answer, path).
+        sent: bytes of answers.
+    """
+
+    answer: Answer
+    robots: Answer
+    address: str = "127.0.0.1"
+    port: int = 0
+    requests: list[tuple[float, float, str]] = field(default_factory=list)
+    connections: int = 0
+    sent: int = 0
+    scheme: str = "http"
+    name: str = ""
+    greeting: bytes = b""
+
+    def url(self, path: str = "/") -> str:
+        return f"{self.scheme}://{self.name or self.address}:{self.port}{path}"
+
+    def paths(self) -> list[str]:
+        return [path for *_, path in self.requests]
+
+
+class Web:
+    """Serves hosts from one thread; a host that sends without end harms none of the others."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._servers: list[asyncio.Server] = []
+
+    def __enter__(self) -> "Web":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(20)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+    def host(
+        self,
+        answer: Answer,
+        robots: Answer = NOT_FOUND,
+        *,
+        tls: ssl.SSLContext | None = None,
+        name: str = "",
+        address: str = "127.0.0.1",
+        port: int = 0,
+        greeting: bytes = b"",
+    ) -> Host:
+        """Opens a host that answers, or one that sends `greeting` unasked; see `Host.url` for its address."""
+        scheme = "https" if tls else "http"
+        host = Host(answer, robots, address, port, scheme=scheme, name=name, greeting=greeting)
+        asyncio.run_coroutine_threadsafe(self._open(host, tls), self._loop).result(10)
+        return host
+
+    async def _open(self, host: Host, tls: ssl.SSLContext | None) -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            host.connections += 1
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                writer.write(host.greeting)
+                await _converse(host, reader, writer)
+            writer.close()
+
+        server = await asyncio.start_server(serve, host.address, host.port, ssl=tls)
+        host.port = server.sockets[0].getsockname()[1]
+        self._servers.append(server)
+
+    async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
+        mine = asyncio.current_task()
+        others = [task for task in asyncio.all_tasks() if task is not mine]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+
+async def _converse(host: Host, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while True:
+        head = await reader.readuntil(b"\r\n\r\n")
+        path = head.split(b" ", 2)[1].decode("latin-1")
+        begin = time.monotonic()
+        try:
+            answer = host.robots if path == "/robots.txt" else host.answer
+            if callable(answer):
+                answer = answer(path)
+            if isinstance(answer, bytes):
+                await _send(host, writer, answer)
+                if not _whole(answer):
+                    return
+            else:
+                async for piece in answer:
+                    await _send(host, writer, piece)
+                return
+        finally:
+            host.requests.append((begin, time.monotonic(), path))
+
+
+def _whole(answer: bytes) -> bool:
+    """Tells whether an answer is as long as it says: only then may the connection live on."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    lengths = re.findall(rb"(?im)^content-length: (\d{1,12})\r?$", head)
+    return lengths == [str(len(body)).encode()] and b"transfer-encoding" not in head.lower()
+
+
+async def _send(host: Host, writer: asyncio.StreamWriter, data: bytes) -> None:
+    for start in range(0, len(data), 1 << 16):
+        piece = data[start : start + (1 << 16)]
+        writer.write(piece)
+        await writer.drain()
+        host.sent += len(piece)
+
+
+def endless(head: bytes, piece: bytes, pause_s: float = 0.0) -> Callable[[str], AsyncIterator[bytes]]:
+    """An answer that begins with `head` and repeats `piece` until the other side has had enough."""
+
+    async def answer(_: str) -> AsyncIterator[bytes]:
+        yield head
+        while True:
+            yield piece
+            await asyncio.sleep(pause_s)
+
+    return answer
