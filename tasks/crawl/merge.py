@@ -10,7 +10,10 @@ then gone. A capture whose permission is withdrawn (robots.txt, noindex, an AI o
 new capture takes the mark back.
 """
 
+from datetime import datetime
+
 from tasks.crawl import crawldb, fetchlog
+from tasks.crawl.duck import quoted
 
 FOUND = """
 CREATE TABLE found AS
@@ -36,7 +39,7 @@ def _list(words: tuple[str, ...]) -> str:
     return ", ".join(f"'{word}'" for word in words)
 
 
-MERGED = f"""
+_MERGED = f"""
 WITH joined AS (
   SELECT a.* EXCLUDE (record_id), a.record_id AS a_record_id, l.key IS NOT NULL AS tried, l.status AS l_status,
     l.reason AS l_reason, l.kind AS l_kind, l.fetched_at, l.etag AS l_etag, l.last_modified AS l_last_modified,
@@ -97,6 +100,18 @@ SELECT key, url, host,
   END AS takedown
 FROM paced
 """
+
+
+def merged(now: datetime, segment: str) -> str:
+    """Returns the query of the new generation's rows; run FOUND and NEW first.
+
+    Args:
+        now: when a URL counts as first seen that nothing has dated.
+        segment: folder of the partition's segment in the store, with a slash behind.
+    """
+    # COPY takes no parameters.
+    return _MERGED.replace("$now", quoted(now.isoformat(timespec="milliseconds"))).replace("$segment", quoted(segment))
+
 
 HOSTS = """
 WITH asked AS (

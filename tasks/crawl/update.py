@@ -83,11 +83,7 @@ def _attach_hosts(connection: duckdb.DuckDBPyConnection, inputs: Inputs, segment
 
 
 def _write_urls(connection: duckdb.DuckDBPyConnection, part: Part, segment: Artifact, scratch: str) -> None:
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    values = {"$now": duck.quoted(now), "$segment": duck.quoted(f"{segment.address.path}/")}
-    query = merge.MERGED
-    for name, value in values.items():  # COPY takes no parameters
-        query = query.replace(name, value)
+    query = merge.merged(datetime.now(UTC), f"{segment.address.path}/")
     counted = {"unfetched": f"status = '{crawldb.UNFETCHED}'", "takedown": "takedown <> ''"}
     rows = duck.write(connection, part, crawldb.URLS_FILE, query, scratch, counted)
     part.count_in(rows)

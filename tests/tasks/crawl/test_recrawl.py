@@ -1,33 +1,37 @@
 """The second cycle: what is due, what has changed, and how often a page is looked at."""
 
 import io
-import json
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
 from crawl_site import Site
 from warcio.archiveiterator import ArchiveIterator
 
-from tasks.crawl import crawldb
+from tasks.crawl import crawldb, duck, merge
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.crawldb import CRAWLDB, DAY_S
-from tasks.crawl.fetchlog import FETCH_LOG, Outcome, to_table
-from tasks.crawl.update import _FOUND, _merged
-from tasks.errors import InputError
+from tasks.crawl.crawldb import DAY_S, URLS
+from tasks.crawl.fetchlist import FETCHLIST
+from tasks.crawl.fetchlog import FETCH_LOG, LINKS, Outcome, to_table
+from tasks.crawl.url import key
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 T1 = T0 + timedelta(days=8)
+URL = "http://h/"
+FIRST, SECOND = UUID(int=1), UUID(int=2)
 
 
 def known(**changes):
     row = {
-        "key": "k",
-        "url": "http://h/",
+        "key": key(URL),
+        "url": URL,
         "host": "h",
         "status": crawldb.FETCHED,
         "reason": "",
+        "kind": "page",
         "depth": 1,
         "first_seen": T0,
         "last_fetch": T0,
@@ -37,29 +41,45 @@ def known(**changes):
         "etag": '"1"',
         "last_modified": "",
         "payload_digest": "sha1:A",
-        "record_id": "urn:uuid:1",
+        "record_id": FIRST.bytes,
         "warc_path": "s/warc/1",
         "warc_offset": 10,
         "captured_at": T0,
+        "canonical": "",
+        "takedown": "",
     }
-    return pa.Table.from_pylist([{**row, **changes}], schema=CRAWLDB)
+    return pa.Table.from_pylist([{**row, **changes}], schema=URLS)
 
 
 def tried(status, **changes):
-    outcome = Outcome("k", "http://h/", "h", 1, status, fetched_at=T1, requested=True, **changes)
-    return to_table([outcome]).append_column("warc_path", pa.array(["s/warc/2"], pa.string()))
+    return to_table([Outcome(key(URL), URL, "h", 1, status, fetched_at=T1, requested=True, **changes)])
 
 
-NOTHING = to_table([]).append_column("warc_path", pa.array([], pa.string()))
+def found(url, depth):
+    row = {"partition": 0, "key": key(url), "url": url, "host": "h", "depth": depth, "redirect": False, "seen": T1}
+    return {**row, "source": key(URL), "source_host": "h"}
 
 
-def merge(before=None, log=NOTHING, found=()):
-    before = CRAWLDB.empty_table() if before is None else before
-    return _merged(before, log, pa.Table.from_pylist(list(found), schema=_FOUND)).to_pylist()
+def merged(before=None, log=None, links=()):
+    """Returns the rows of the generation after `before`."""
+    tables = {
+        "previous": before or URLS.empty_table(),
+        "log": log or FETCH_LOG.empty_table(),
+        "links": pa.Table.from_pylist(list(links), schema=LINKS),
+        "listed": FETCHLIST.empty_table(),
+    }
+    with duck.connect(".") as connection:
+        for name, table in tables.items():
+            connection.register(name, table)
+        connection.execute(merge.FOUND)
+        connection.execute(merge.NEW)
+        result = connection.execute(merge.merged(T1, "s/"))
+        names = [column[0] for column in result.description]
+        return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
 
-def one(before=None, log=NOTHING):
-    (row,) = merge(before, log)
+def one(before=None, log=None):
+    (row,) = merged(before, log)
     return row
 
 
@@ -73,7 +93,12 @@ def test_an_unchanged_page_is_looked_at_later_and_keeps_its_capture():
 
 
 def test_a_changed_page_is_looked_at_sooner():
-    row = one(known(), tried("fetch_success", payload_digest="sha1:B", record_id="urn:uuid:2", warc_offset=20))
+    row = one(
+        known(),
+        tried(
+            "fetch_success", payload_digest="sha1:B", record_id=f"urn:uuid:{SECOND}", warc_file="warc/2", warc_offset=20
+        ),
+    )
     assert (row["status"], row["interval_s"]) == (crawldb.FETCHED, int(3.5 * DAY_S))
     assert (row["warc_path"], row["warc_offset"], row["captured_at"]) == ("s/warc/2", 20, T1)
     assert row["first_seen"] == T0
@@ -105,48 +130,54 @@ def test_a_page_that_is_now_forbidden_is_gone_for_a_while_and_says_why():
     assert row["warc_path"] == "s/warc/1"
 
 
+def test_a_page_that_is_now_forbidden_is_marked_for_takedown_until_it_is_captured_again():
+    for reason in ("robots_denied", "noindex", "ai_optout", "http_451"):
+        row = one(known(), tried("fetch_gone", reason=reason))
+        assert row["takedown"] == reason
+    assert one(known(), tried("fetch_gone", reason="http_404"))["takedown"] == ""
+    assert one(known(warc_path="", payload_digest=""), tried("fetch_gone", reason="robots_denied"))["takedown"] == ""
+    assert one(known(takedown="noindex"), tried("fetch_retry", reason="timeout"))["takedown"] == "noindex"
+    assert one(known(takedown="noindex"))["takedown"] == "noindex"
+    assert one(known(takedown="noindex"), tried("fetch_success", payload_digest="sha1:B"))["takedown"] == ""
+
+
+def test_a_page_that_names_another_address_as_its_own_is_looked_at_once_a_month():
+    row = one(known(), tried("fetch_success", payload_digest="sha1:B", canonical="http://h/main"))
+    assert (row["interval_s"], row["canonical"]) == (30 * DAY_S, "http://h/main")
+    row = one(known(), tried("fetch_success", payload_digest="sha1:B", canonical=URL))
+    assert row["interval_s"] == int(3.5 * DAY_S)
+
+
 def test_the_merge_is_exact():
-    found = [
-        {"key": key, "url": f"http://h/{key}", "host": "h", "depth": depth, "seen": T1}
-        for key, depth in (("k", 0), ("new", 2), ("a", 3))
+    links = [found(URL, 0), found("http://h/new", 2), found("http://h/new", 5), found("http://h/a", 3)]
+    rows = merged(known(), tried("fetch_notmodified"), links)
+    news = sorted((key(url), url, depth) for url, depth in (("http://h/new", 2), ("http://h/a", 3)))
+    assert [(row["url"], row["status"], row["depth"]) for row in rows] == [
+        (URL, crawldb.NOT_MODIFIED, 0),
+        *((url, crawldb.UNFETCHED, depth) for _, url, depth in news),
     ]
-    rows = merge(known(), tried("fetch_notmodified"), found)
-    assert [(row["key"], row["status"], row["depth"]) for row in rows] == [
-        ("a", crawldb.UNFETCHED, 3),
-        ("k", crawldb.NOT_MODIFIED, 0),
-        ("new", crawldb.UNFETCHED, 2),
-    ]
-    assert rows[0]["next_due"] == rows[0]["first_seen"] == T1
+    assert rows[1]["next_due"] == rows[1]["first_seen"] == T1
 
 
-def test_the_log_and_the_merge_know_the_same_columns():
+def test_the_tables_hold_what_their_schemas_say():
     assert {*FETCH_LOG.names, "outlinks"} == set(Outcome.__dataclass_fields__)
+    assert list(one(known())) == URLS.names
 
 
-def revised(artifact, run_stage, folder):
-    """Sets every page of a crawl DB due now, as the days would."""
-    for path in artifact.files("db/"):
-        table = artifact.table(path)
-        due = pa.array([T0] * table.num_rows, CRAWLDB.field("next_due").type)
-        table = table.set_column(table.schema.get_field_index("next_due"), "next_due", due)
-        with artifact.store.write(f"{artifact.address.path}/{path}") as file:
-            pa.parquet.write_table(table, file)
-    return artifact
+def put(artifact, name, values):
+    """Overwrites one column of a crawl DB."""
+    table = artifact.table(crawldb.URLS_FILE)
+    column = pa.array(values, URLS.field(name).type)
+    table = table.set_column(table.schema.get_field_index(name), name, column)
+    with artifact.store.write(f"{artifact.address.path}/{crawldb.URLS_FILE}") as file:
+        pq.write_table(table, file)
 
 
-@pytest.fixture
-def cycle(run_stage, tmp_path):
-    def run(config, version, previous=None):
-        earlier = {"previous": previous} if previous else {}
-        fetchlist = run_stage("tasks.crawl.generate", config, earlier, version=version)
-        segments = [
-            run_stage("tasks.crawl.fetch", config, {"fetchlist": fetchlist}, member=member, version=version)
-            for member in fetchlist.record.members
-        ]
-        inputs = {"fetchlist": fetchlist, "segments": segments, **earlier}
-        return segments, revised(run_stage("tasks.crawl.update", config, inputs, version=version), run_stage, tmp_path)
-
-    return run
+def revised(cycle, next_due=T0):
+    """Makes every page of a crawl DB due at one time; by default now, as the days would have it."""
+    for artifact in cycle.crawldb:
+        put(artifact, "next_due", [next_due] * artifact.table(crawldb.URLS_FILE).num_rows)
+    return cycle
 
 
 def config_for(site, **settings):
@@ -154,29 +185,29 @@ def config_for(site, **settings):
     return CrawlConfig(**{**base, **settings})
 
 
-def rows_of(artifact):
-    return {row["url"]: row for path in artifact.files("db/") for row in artifact.table(path).to_pylist()}
+def html(text, **headers):
+    return web.Response(text=text, content_type="text/html", headers=headers)
 
 
-def test_a_page_that_has_not_changed_is_asked_for_conditionally_and_becomes_a_revisit(cycle):
+def test_a_page_that_has_not_changed_is_asked_for_conditionally_and_becomes_a_revisit(crawl):
     def page(request):
         if request.headers.get("If-None-Match") == '"v1"':
             return web.Response(status=304, headers={"ETag": '"v1"'})
-        return web.Response(text="<a href=/b>b</a>", content_type="text/html", headers={"ETag": '"v1"'})
+        return html("<a href=/b>b</a>", ETag='"v1"')
 
     answers = ["first", "second"]
-    pages = {"/": page, "/b": lambda _: web.Response(text=answers.pop(0), content_type="text/html")}
-    with Site(pages) as site:
-        _, first = cycle(config_for(site), "c1")
-        assert {row["status"] for row in rows_of(first).values()} == {crawldb.FETCHED}
-        segments, second = cycle(config_for(site), "c2", first)
-        rows, before = rows_of(second), rows_of(first)
+    with Site({"/": page, "/b": lambda _: html(answers.pop(0))}) as site:
+        first = revised(crawl(config_for(site), "c1"))
+        before = first.urls()
+        assert {row["status"] for row in before.values()} == {crawldb.FETCHED}
+        second = crawl(config_for(site), "c2", first)
+        rows = second.urls()
     assert rows[site.url("/")]["status"] == crawldb.NOT_MODIFIED
     assert rows[site.url("/")]["record_id"] == before[site.url("/")]["record_id"]
     assert rows[site.url("/b")]["status"] == crawldb.FETCHED
     assert rows[site.url("/b")]["payload_digest"] != before[site.url("/b")]["payload_digest"]
     records = {}
-    for segment in segments:
+    for segment in second.segments:
         for path in segment.files("warc/"):
             for record in ArchiveIterator(io.BytesIO(segment.read(path))):
                 if record.rec_type in ("response", "revisit"):
@@ -184,12 +215,60 @@ def test_a_page_that_has_not_changed_is_asked_for_conditionally_and_becomes_a_re
     revisit = records[site.url("/")]
     assert revisit.rec_type == "revisit"
     assert revisit.rec_headers.get_header("WARC-Profile").endswith("server-not-modified")
-    assert revisit.rec_headers.get_header("WARC-Refers-To") == f"<{before[site.url('/')]['record_id']}>"
+    assert revisit.rec_headers.get_header("WARC-Refers-To") == f"<urn:uuid:{before[site.url('/')]['record_id']}>"
     assert revisit.http_headers.get_statuscode() == "304"
     assert records[site.url("/b")].rec_type == "response"
 
 
-def test_links_to_the_other_partition_are_fetched_in_the_next_cycle(cycle):
+def test_the_second_cycle_of_a_site_that_stands_still_transfers_no_bodies_and_finds_what_changed(crawl):
+    texts = {f"/{number}": f"page {number}" for number in range(20)}
+
+    def serve(request):
+        text = texts[request.path]
+        tag = f'"{hash(text)}"'
+        if request.headers.get("If-None-Match") == tag:
+            return web.Response(status=304, headers={"ETag": tag})
+        sent.append(request.path)
+        return html(text, ETag=tag)
+
+    pages = {"/": lambda request: serve(request), **dict.fromkeys(texts, serve)}
+    texts["/"] = "".join(f'<a href="{path}">x</a>' for path in texts)
+    sent = []
+    with Site(pages) as site:
+        first = revised(crawl(config_for(site), "c1"))
+        assert sorted(sent) == sorted(texts)
+        sent.clear()
+        second = revised(crawl(config_for(site), "c2", first))
+        assert sent == []
+        texts["/7"] += " with news"
+        third = crawl(config_for(site), "c3", second)
+        assert sent == ["/7"]
+        rows = third.urls()
+    grown = {row["interval_s"] for url, row in rows.items() if url != site.url("/7")}
+    assert grown == {int(7 * 1.5 * 1.5 * DAY_S)}
+    assert rows[site.url("/7")]["interval_s"] == int(7 * 1.5 * 0.5 * DAY_S)
+    assert rows[site.url("/7")]["status"] == crawldb.FETCHED
+
+
+def test_what_is_not_due_is_neither_listed_nor_fetched_when_a_page_links_to_it(crawl):
+    with Site({"/": "<a href=/b>b</a>", "/b": "<a href=/>home</a>"}) as site:
+        first = crawl(config_for(site), "c1")
+        rows = first.urls()
+        only_home = revised(first, next_due=datetime.now(UTC) + timedelta(days=3))
+        (number,) = [i for i, one in enumerate(first.crawldb) if one.table(crawldb.URLS_FILE).num_rows]
+        due = [T0 if url == site.url("/") else row["next_due"] for url, row in rows.items()]
+        table = table.set_column(
+            table.schema.get_field_index("next_due"), "next_due", pa.array(due, URLS.field("next_due").type)
+        )
+        with first.crawldb[number].store.write(f"{first.crawldb[number].address.path}/{crawldb.URLS_FILE}") as file:
+            pq.write_table(table, file)
+        site.requests.clear()
+        second = crawl(config_for(site), "c2", only_home)
+    assert site.paths() == ["/"]  # robots.txt holds for a day
+    assert set(second.log()) == {site.url("/")}
+
+
+def test_links_to_the_other_partition_are_fetched_in_the_next_cycle(crawl):
     hosts = [f"h{number}.localhost" for number in range(4)]
     with Site({}) as site:
         port = site.port
@@ -202,22 +281,39 @@ def test_links_to_the_other_partition_are_fetched_in_the_next_cycle(cycle):
             delay_s=0.0,
             latency_factor=0.0,
         )
-        _, first = cycle(config, "c1")
-        waiting = {url for url, row in rows_of(first).items() if row["status"] == crawldb.UNFETCHED}
+        first = crawl(config, "c1")
+        waiting = {url for url, row in first.urls().items() if row["status"] == crawldb.UNFETCHED}
         assert waiting, "the hosts of this test must not all fall into one partition"
-        _, second = cycle(config, "c2", first)
-    assert all(rows_of(second)[url]["status"] == crawldb.FETCHED for url in waiting)
+        second = crawl(config, "c2", first)
+    assert all(second.urls()[url]["status"] == crawldb.FETCHED for url in waiting)
 
 
-def test_another_number_of_partitions_is_refused(cycle):
-    with Site({"/": "x"}) as site:
-        _, first = cycle(config_for(site), "c1")
-        with pytest.raises(InputError, match="2 partitions"):
-            cycle(config_for(site, partitions=3), "c2", first)
+def test_a_page_that_robots_txt_forbids_later_is_listed_for_takedown(crawl):
+    with Site({"/": "<a href=/b>b</a>", "/b": "b"}) as site:
+        first = revised(crawl(config_for(site), "c1"))
+        for artifact in first.crawldb:  # a day later
+            with artifact.store.write(f"{artifact.address.path}/{crawldb.ROBOTS_FILE}") as file:
+                pq.write_table(crawldb.ROBOTS.empty_table(), file)
+        site.robots = "User-agent: *\nDisallow: /b"
+        site.requests.clear()
+        second = crawl(config_for(site), "c2", first)
+        captured = first.urls()[site.url("/b")]
+    assert "/b" not in site.paths()
+    (row,) = second.warc.table("takedown.parquet").to_pylist()
+    assert (row["url"], row["reason"]) == (site.url("/b"), "robots_denied")
+    assert (row["warc_path"], row["warc_offset"]) == (captured["warc_path"], captured["warc_offset"])
+    assert second.warc.record.metrics["takedown"] == 1
 
 
-def test_the_requests_of_a_cycle_are_shared_by_the_partitions_that_have_work(run_stage):
-    config = CrawlConfig(seeds=("http://a.localhost/",), allow_loopback=True, partitions=4, max_pages=10)
-    fetchlist = run_stage("tasks.crawl.generate", config)
-    assert sorted(json.loads(fetchlist.read("budgets.json")).values()) == [0, 0, 0, 10]
-    assert fetchlist.record.members == ("p0", "p1", "p2", "p3")
+def test_retry_after_holds_in_the_next_cycle_too(crawl):
+    pages = {"/": "<a href=/b>b</a>", "/b": lambda _: web.Response(status=503, headers={"Retry-After": "3600"})}
+    with Site(pages) as site, Site({"/": "x"}) as other:
+        config = config_for(site, partitions=1, time_box_s=60, seeds=(site.url(), other.url()))
+        first = revised(crawl(config, "c1"))
+        hosts = {row["host"]: row for row in first.crawldb[0].table(crawldb.HOSTS_FILE).to_pylist()}
+        asked = f"127.0.0.1:{site.port}"
+        assert hosts[asked]["backoff_until"] > datetime.now(UTC) + timedelta(minutes=50)
+        site.requests.clear()
+        second = crawl(config, "c2", first)
+        assert site.requests == []
+        assert set(second.log()) == {other.url()}
