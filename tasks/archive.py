@@ -60,7 +60,7 @@ class Capture:
         payload: the entity body without transfer coding, in its content coding.
         payload_digest: "sha1:BASE32" of the payload.
         truncated: the crawler had cut the body off.
-        offset: where the record begins in the file, compressed.
+        offset: where the record begins in the file, compressed; None in a file that can only be read as a whole.
     """
 
     record_id: str
@@ -72,7 +72,7 @@ class Capture:
     payload: bytes
     payload_digest: str
     truncated: bool
-    offset: int
+    offset: int | None
 
     def body(self, limit: int = 32 << 20) -> "Decoded":
         """Returns the payload without its content coding, at most `limit` bytes of it."""

@@ -30,7 +30,9 @@ def _document(document: Found, run: Found | None) -> list[str]:
     lines = [f"document {document['id']} of source {document['source']}"]
     if document.get("warc_file"):
         fetched = f", fetched {document['fetched_at']:%Y-%m-%d %H:%M:%S} UTC" if document.get("fetched_at") else ""
-        lines.append(f"  capture    {document['warc_file']} at byte {document['warc_offset']:,}{fetched}")
+        offset = document["warc_offset"]
+        place = "in a file without places to begin at" if offset is None else f"at byte {offset:,}"
+        lines.append(f"  capture    {document['warc_file']} {place}{fetched}")
     if document["fate"] == "rejected":
         copy = f", a copy of {document['duplicate_of']}" if document.get("duplicate_of") else ""
         return [*lines, f"  rejected   {', '.join(document['reasons'])}{copy}"]

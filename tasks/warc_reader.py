@@ -51,7 +51,8 @@ class Record:
             record: a header can be forged or stale, and identity hangs on it.
         size: bytes of the whole body.
         short: bytes are missing: the file ends inside the record, or the record declares too small a length.
-        offset: where the record begins in the file, compressed.
+        offset: where the record begins in the file, compressed; None in a file that is one gzip member, which can
+            only be read from its beginning.
     """
 
     kind: WarcRecordType
@@ -66,7 +67,7 @@ class Record:
     payload_digest: str
     size: int
     short: bool
-    offset: int
+    offset: int | None
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,8 @@ class Damage:
 
     Attributes:
         reason: machine word.
-        offset: the last place known for sure: the record that begins here, or what stands behind it, is unreadable.
+        offset: the last place known for sure: the record that begins here, or what stands behind it, is unreadable. 0
+            in a file that is one gzip member.
         detail: for people.
     """
 
@@ -134,10 +136,11 @@ class _Stretch:
         held: Record | None = None
         short = False
         try:
-            for offset, record in self._opening.records(self._start):
+            for place, record in self._opening.records(self._start):
                 if held is not None:
                     yield held
-                held, self.reached = None, offset
+                offset = place if self._opening.sought else None
+                held, self.reached = None, offset or 0
                 _check_length(record)
                 self.records += 1
                 if record.record_type & self._kinds:
@@ -150,10 +153,10 @@ class _Stretch:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # from the file system or the network; FastWARC's own errors carry no number
             # What follows is no record: the length of the one before may have been a lie.
-            lied = held is not None and _HEADER_ERROR in str(error) and not self._opening.holds(held.offset)
             if held is not None:
-                yield replace(held, short=lied)
-            self.told = lied
+                followed_by_junk = _HEADER_ERROR in str(error) and held.offset is not None
+                self.told = followed_by_junk and not self._opening.holds(held.offset or 0)
+                yield replace(held, short=self.told)
             reason = "warc_truncated" if any(cut in str(error) for cut in _CUT_ERRORS) else "warc_damaged"
             self.damage = Damage(reason, self.reached, str(error))  # type: ignore[arg-type]
             return
@@ -169,7 +172,7 @@ def _check_length(record: fastwarc.WarcRecord) -> None:
         raise ValueError(f"a record with the Content-Length {declared!r}")
 
 
-def _record(record: fastwarc.WarcRecord, offset: int, limit: int) -> Record:
+def _record(record: fastwarc.WarcRecord, offset: int | None, limit: int) -> Record:
     with_http = bool(record.record_type & _WITH_HTTP) and record.is_http
     http = _http(record) if with_http else None
     chunked = http is not None and "chunked" in (http.get("Transfer-Encoding") or "").lower()
@@ -228,8 +231,7 @@ def _body(reader: Any, limit: int, *, chunked: bool) -> _Body:
         return _Body(data, sha1_label(digest.digest()), taken, taken)
     body = dechunk(data)
     size = len(body) if taken <= keep else max(taken, limit + 1)
-    label = sha1_label(hashlib.sha1(body, usedforsecurity=False).digest())
-    return _Body(body[:limit], label, size, taken)
+    return _Body(body[:limit], payload_digest(body), size, taken)
 
 
 def dechunk(body: bytes) -> bytes:
@@ -252,6 +254,11 @@ def dechunk(body: bytes) -> bytes:
         parts.append(body[end + 1 : at])
         at += 2 if body.startswith(b"\r\n", at) else body.startswith(b"\n", at)
     return b"".join(parts)
+
+
+def payload_digest(payload: bytes) -> str:
+    """Returns the digest of a payload as WARC and CDX write it: "sha1:" and Base32."""
+    return sha1_label(hashlib.sha1(payload, usedforsecurity=False).digest())
 
 
 def sha1_label(digest: bytes) -> str:

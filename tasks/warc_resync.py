@@ -19,6 +19,8 @@ _MAGIC = re.compile(re.escape(_GZIP) + b"|" + re.escape(_ZSTD) + rb"|WARC/\d\.\d
 _DICTIONARY = b"\x5d\x2a\x4d\x18"
 _MAX_DICTIONARY = 16 << 20
 _ARC = b"filedesc:"
+_LENGTH = re.compile(rb"^Content-Length:[ \t]*(\d{1,18})[ \t]*\r?$", re.I | re.M)
+_HEAD = 1 << 16
 _BLOCK = 1 << 20
 
 
@@ -29,8 +31,14 @@ class Opening:
         self.file = file
         self._dictionary = _dictionary(file)
 
+        self.sought = not _runs_on(file)
+        """Whether reading can begin at any record: not in a file that is one gzip member."""
+
     def records(self, start: int) -> Iterator[tuple[int, fastwarc.WarcRecord]]:
-        """Yields the records from a place on, each with the place where it begins; raises what FastWARC raises."""
+        """Yields the records from a place on, each with the place where it begins; raises what FastWARC raises.
+
+        Where reading cannot begin at a record, its place is meaningless.
+        """
         self.file.seek(start)
         source, base = self.file, 0
         if start and self._dictionary:
@@ -70,6 +78,27 @@ def _dictionary(file: BinaryIO) -> bytes:
     head = file.read(8)
     size = int.from_bytes(head[4:8], "little")
     return head + file.read(size) if head.startswith(_DICTIONARY) and size <= _MAX_DICTIONARY else b""
+
+
+def _runs_on(file: BinaryIO) -> bool:
+    """Tells whether the first gzip member of a file goes on behind the first record."""
+    file.seek(0)
+    stream = zlib.decompressobj(31)
+    try:
+        data = stream.decompress(file.read(_HEAD), _HEAD)
+        head, _, rest = data.partition(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        if length is None:
+            return False
+        left = int(length[1]) + len(b"\r\n\r\n") - len(rest)
+        while left >= 0 and not stream.eof:
+            block = stream.unconsumed_tail or file.read(_BLOCK)
+            if not block:
+                return False
+            left -= len(stream.decompress(block, min(_BLOCK, left + 1)))
+    except zlib.error:
+        return False
+    return left < 0
 
 
 def is_arc(file: BinaryIO) -> bool:

@@ -4,7 +4,6 @@ Used by fetch and render. FastWARC makes one member of the whole file unless `fi
 access and warcio need one member each.
 """
 
-import base64
 import hashlib
 import json
 import re
@@ -17,6 +16,7 @@ from fastwarc import GzipWriter, WarcRecord, WarcRecordType, ZstdWriter
 
 from tasks.crawl.client import Answer
 from tasks.crawl.url import host_and_port
+from tasks.warc_reader import sha1_label
 
 Compression = Literal["gzip", "zstd"]
 _SUFFIX = {"gzip": ".warc.gz", "zstd": ".warc.zst"}
@@ -55,7 +55,7 @@ class Written:
 
 def payload_digest(body: bytes) -> str:
     """Returns the digest of a payload as WARC and CDX write it: "sha1:" and base32."""
-    return "sha1:" + base64.b32encode(hashlib.sha1(body).digest()).decode()
+    return sha1_label(hashlib.sha1(body, usedforsecurity=False).digest())
 
 
 def suffix(compression: Compression) -> str:
@@ -223,6 +223,8 @@ class WarcWriter:
 
 def surt(url: str) -> str:
     """Returns the sort-friendly form of a canonical URL that CDX files are keyed by.
+
+    Exact: one key, one URL. (pywb's own keys fold letter case, "www." and the order of the query; it indexes anew.)
 
     >>> surt("https://www.example.com:8080/a?b=1")
     'com,example,www:8080)/a?b=1'

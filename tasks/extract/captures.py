@@ -5,7 +5,6 @@ every damaged place; the other records (request, metadata, warcinfo) describe ro
 holds what somebody has made of a page: its text (the WET files of Common Crawl), or the page as a browser has drawn it.
 """
 
-import hashlib
 import logging
 import re
 from collections.abc import Iterable, Iterator
@@ -22,7 +21,7 @@ from tasks.extract.html import forbids_index, read_page
 from tasks.extract.media import HTML_TYPES, refusal, sniffed
 from tasks.extract.row import Content, Rejected, Row
 from tasks.text import clean
-from tasks.warc_reader import Damage, Record, read_records, sha1_label
+from tasks.warc_reader import Damage, Record, read_records
 
 log = logging.getLogger("sluice.extract")
 
@@ -71,11 +70,6 @@ def _row(record: Record, name: str, source: str, config: ExtractConfig) -> Row:
         rendered=converted and _media_type(content_type) in HTML_TYPES,
         damaged=record.short,
     )
-
-
-def payload_digest(payload: bytes) -> str:
-    """Returns "sha1:" and the Base32 SHA-1 of a payload."""
-    return sha1_label(hashlib.sha1(payload, usedforsecurity=False).digest())
 
 
 def _refusal(record: Record, url: str, config: ExtractConfig) -> str:

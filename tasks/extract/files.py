@@ -18,12 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.errors import InputError
-from tasks.extract.captures import payload_digest, read_warc
+from tasks.extract.captures import read_warc
 from tasks.extract.charset import decode
 from tasks.extract.config import ExtractConfig, FileSource
 from tasks.extract.row import Content, Rejected, Row
 from tasks.extract.sources import SourceFile
 from tasks.text import clean
+from tasks.warc_reader import payload_digest
 
 
 def read_file(file: SourceFile, source: FileSource, config: ExtractConfig) -> Iterator[Row]:

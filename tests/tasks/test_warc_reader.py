@@ -4,7 +4,7 @@ import gzip
 import hashlib
 import io
 import json
-import os
+import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -150,6 +150,30 @@ def test_a_capture_is_read_at_its_offset(shared_data: Path, name: str) -> None:
         assert (capture.record_id, capture.payload) == (one.record_id, one.payload)
 
 
+@pytest.mark.parametrize(
+    ("name", "sought"),
+    [
+        ("derived-a-mal-single-member.warc.gz", False),
+        ("warcio__example-bad-non-chunked.warc.gz", False),
+        ("dolma__sample-0000.warc.gz", True),
+        ("warcio__example.warc", True),
+    ],
+)
+def test_records_have_a_place_where_reading_can_begin_at_them(shared_data: Path, name: str, sought: bool) -> None:
+    found = read((shared_data / "warc" / name).read_bytes())
+    assert {isinstance(one, Record) and one.offset is not None for one in found} == {sought}
+
+
+def test_a_file_that_is_one_gzip_member_is_read_up_to_the_damage() -> None:
+    noise = random.Random(0)
+    data = gzipped(b"".join(record(body=noise.randbytes(100_000), compressed=False) for _ in range(5)))
+    assert told(read(data)) == (5, [])
+    for broken in (data[:260_000] + b"no deflate" * 20 + data[260_200:], data[:480_000]):
+        intact, said = told(read(broken))
+        assert 0 < intact < 5
+        assert len(said) == 1
+
+
 def test_damage_in_records_that_nobody_asked_for_is_reported_too() -> None:
     made = [gzipped(record(kind=kind, compressed=False)) for kind in ("response", "request", "request")]
     data = b"".join([*made[:2], made[2][:-20]])
@@ -183,7 +207,7 @@ def test_an_error_of_the_file_system_is_not_taken_for_damage() -> None:
             return super().read(min(size or 1000, 1000))
 
     with pytest.raises(OSError, match="Input/output"):
-        list(read_records(Failing(record(body=os.urandom(5000))), LIMIT))
+        list(read_records(Failing(record(body=random.Random(0).randbytes(5000))), LIMIT))
 
 
 def test_a_response_with_a_megabyte_of_headers_is_read() -> None:

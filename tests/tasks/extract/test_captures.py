@@ -12,10 +12,11 @@ from pathlib import Path
 import brotli
 import pytest
 
-from tasks.extract.captures import payload_digest, read_warc
+from tasks.extract.captures import read_warc
 from tasks.extract.config import ExtractConfig
 from tasks.extract.media import mime_reason
 from tasks.extract.row import Rejected, Row
+from tasks.warc_reader import payload_digest
 from tests.tasks.extract.conftest import conversion
 
 CONFIG = ExtractConfig()
