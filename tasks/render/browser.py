@@ -161,6 +161,9 @@ class Browser:
         mark = f"{_MARK}={port}"
         chromium = await self._start(self._playwright, mark)
         process = _process(mark)
+        if process is None:
+            await chromium.close()
+            raise Error("the browser has ended at once")
         watch = asyncio.ensure_future(memory.watch(process))
         try:
             yield chromium
@@ -211,14 +214,14 @@ class _Memory:
             _kill(process)
 
 
-def _process(mark: str) -> psutil.Process:
+def _process(mark: str) -> psutil.Process | None:
     """Returns the process of the browser that was started with `mark`."""
     for one in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             line = one.cmdline()
             if mark in line and not any(word.startswith("--type=") for word in line):
                 return one
-    raise PageError("render_crash", "the browser has ended at once")
+    return None
 
 
 async def _end(chromium: Chromium, process: psutil.Process) -> None:

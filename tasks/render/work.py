@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from tasks.artifact import Artifact
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.fetchlog import GONE, RETRY, SUCCESS, Outcome
-from tasks.crawl.host_rules import AI_OPTOUT, DENIED, UNAVAILABLE, HostRules
+from tasks.crawl.host_rules import AI_OPTOUT, DENIED, HostRules
 from tasks.crawl.optout import opted_out
 from tasks.crawl.parser import Parser
 from tasks.crawl.politeness import Politeness
@@ -125,19 +125,19 @@ class Work:
                 if left[name]:
                     heapq.heappush(ready, (self._politeness.host(name).next_at, name))
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(self._config.render.concurrency, len(left))):
-                group.create_task(work())
+        workers = [asyncio.ensure_future(work()) for _ in range(min(self._config.render.concurrency, len(left)))]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
 
     async def _one(self, page: Waiting) -> _Result:
-        if time.monotonic() > self._deadline:
-            return _outcome(page, RETRY, OVER_TIME), b"", {}
         try:
-            if not self._rules.known(page.url):
-                await self._rules.look_up(page.url)
-            reason = self._rules.verdict(page.url)
+            reason = await self._obstacle(page)
             if reason:
-                return _outcome(page, RETRY if reason == UNAVAILABLE else GONE, reason), b"", {}
+                return _outcome(page, GONE if reason in (DENIED, AI_OPTOUT) else RETRY, reason), b"", {}
             return await self._rendered(page)
         except PageError as error:
             log.info("%s is not rendered: %s (%s)", page.url, error.reason, error)
@@ -145,6 +145,18 @@ class Work:
         except (ValueError, LookupError, ArithmeticError, RecursionError, TypeError) as error:
             log.exception("%s cannot be rendered", page.url)
             return _outcome(page, GONE, POISON, f"{type(error).__name__}: {error}"), b"", {}
+
+    async def _obstacle(self, page: Waiting) -> str | None:
+        """Returns why a page is not to be shown now, or None."""
+        host = self._politeness.host(page.host)
+        if max(time.monotonic(), host.next_at) > self._deadline:
+            return OVER_TIME
+        if not self._rules.known(page.url):
+            await self._rules.look_up(page.url)
+        if reason := host.given_up or self._rules.verdict(page.url):
+            return reason
+        # A Crawl-delay may just have become known.
+        return OVER_TIME if host.next_at > self._deadline else None
 
     async def _rendered(self, page: Waiting) -> _Result:
         captured = await asyncio.to_thread(source, self._segment, page, self._config.max_body_bytes)

@@ -243,6 +243,12 @@ def test_pages_of_a_host_are_shown_one_after_the_other_with_its_pause_between(ch
     assert min(pauses) >= 1.0
 
 
+def test_a_host_that_asks_for_a_longer_pause_than_there_is_time_waits_for_the_next_cycle(chromium, segment, rendered):
+    with Site({}, "User-agent: *\nCrawl-delay: 86400") as site:
+        result = rendered(config_for(site), segment((site.url("/a"), APP)))
+        assert log_of(result)[site.url("/a")]["reason"] == "render_time_box"
+
+
 def test_a_page_that_goes_elsewhere_by_script_leads_there(chromium, segment, rendered):
     with Site({}) as site:
         html = "<p>Wait</p><script>location.href = '/target'</script>"
