@@ -1,0 +1,65 @@
+"""Sites without end: each is left after a few pages, and what is sane on them is kept."""
+
+from datetime import UTC, datetime
+from itertools import product
+
+from hostile_web import page
+
+PAGES = 30
+
+
+def html(title, *links, text=""):
+    anchors = " ".join(f'<a href="{link}">{link}</a>' for link in links)
+    return page(f"<title>{title}</title><p>{title} {text} {anchors}".encode())
+
+
+def growing(path):
+    """Answers every path with a relative link below itself."""
+    return html(path, "again/", "/fine.html")
+
+
+def calendar(path):
+    """Has a page for every month, and a link to the next."""
+    if path == "/":
+        return html("events", f"/events/{datetime.now(UTC).year}/01/")
+    _, _, year, month, _ = path.split("/")
+    year, month = int(year) + int(month) // 12, int(month) % 12 + 1
+    return html(path, f"/events/{year}/{month:02}/")
+
+
+def filters(path):
+    """Combines five filters of three values each, and has five articles."""
+    if path.startswith("/article"):
+        return html(path)
+    values = [[f"f{number}={value}" for value in "abc"] for number in range(5)]
+    return html(
+        path, *(f"/article/{number}" for number in range(5)), *("/shop?" + "&".join(one) for one in product(*values))
+    )
+
+
+def one_page(path):
+    """Gives the same page for every address, with absolute links to addresses that no page has."""
+    return html("Welcome", *(f"/{number}" for number in range(30)))
+
+
+def says_not_found(path):
+    """Claims success for pages that it does not have."""
+    if path == "/":
+        return html("home", "/real", *(f"/missing/{number}" for number in range(5)))
+    return html("Real") if path == "/real" else html("Seite nicht gefunden", text=path)
+
+
+def test_sites_without_end_are_left_after_a_few_pages(web, crawl):
+    hosts = [web.host(answer) for answer in (growing, calendar, filters, one_page, says_not_found)]
+    found = crawl(*hosts, max_pages_per_host=PAGES, max_queries_per_path=5, max_depth=PAGES)
+    grows, months, shop, same, missing = hosts
+
+    assert sorted(grows.paths()) == ["/", "/again/", "/again/again/", "/fine.html", "/robots.txt"]
+    pages = [path for path in months.paths() if path.startswith("/events")]
+    assert (len(pages), max(pages)) == (24, f"/events/{datetime.now(UTC).year + 1}/12/")
+    assert {f"/article/{number}" for number in range(5)} <= set(shop.paths())
+    assert 5 < len([path for path in shop.paths() if path.startswith("/shop")]) <= 5 + 15
+    captured = [url for url in found.captures if url.startswith(same.url())]
+    assert len(captured) == 3
+    assert found.reason(missing, "/real") == ""
+    assert {found.reason(missing, f"/missing/{number}") for number in range(5)} == {"soft_404"}
