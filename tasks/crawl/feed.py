@@ -5,6 +5,7 @@ Used by visit for the feeds that pages name. Pure functions over untrusted bytes
 
 import json
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from tasks.crawl.url import canonical
@@ -66,11 +67,5 @@ def _read_json(body: bytes, url: str) -> tuple[str, ...] | None:
 
 
 def _canonical(found: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    links: dict[str, None] = {}
-    for href, base in found:
-        link = canonical(href, base) if href else None
-        if link is not None:
-            links[link] = None
-        if len(links) >= MAX_ENTRIES:
-            break
-    return tuple(links)
+    links = [canonical(href, base) for href, base in islice(found, MAX_ENTRIES) if href]
+    return tuple(dict.fromkeys(link for link in links if link is not None))

@@ -93,7 +93,7 @@ def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: s
     found = _Found(_parsed(head if deep else html, charset))
     if deep:
         found.hrefs = [_attribute(raw) for raw in _HREF.findall(html)]
-    said = directives(found.robots(agent), agent)
+    said = directives(found.robots(agent), agent, names=False)
     both = said | headers
     base = found.base(url)
     return Page(

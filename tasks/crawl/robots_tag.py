@@ -50,19 +50,25 @@ class Directives:
 _NOTHING = Directives()
 
 
-def directives(values: Iterable[str], agent: str, now: datetime | None = None) -> Directives:
+def directives(values: Iterable[str], agent: str, now: datetime | None = None, *, names: bool = True) -> Directives:
     """Reads X-Robots-Tag headers or robots meta contents.
 
-    Within one value a crawler's name ("otherbot: noindex, nofollow") holds for all that follows, up to the next name.
+    Within one header a crawler's name ("otherbot: noindex, nofollow") holds for all that follows, up to the next name.
     The strictest word wins. An `unavailable_after` that lies before `now` is a noindex; one that cannot be read says
     nothing.
+
+    Args:
+        values: of the headers, or of the content attributes.
+        agent: our product token.
+        now: the time of the request; by default this moment.
+        names: whether crawlers may be named within a value: in headers, not in meta elements.
 
     >>> directives(["noarchive", "googlebot: noindex", "nofollow"], "sluice")
     Directives(noindex=False, nofollow=True, noarchive=True, noai=False, noimageai=False)
     """
     words: set[str] = set()
     expired = False
-    for word, value in _ours(values, agent.lower()):
+    for word, value in _ours(values, agent.lower(), names):
         words.add(word)
         if word == "unavailable_after":
             date = _date(value)
@@ -79,13 +85,13 @@ def directives(values: Iterable[str], agent: str, now: datetime | None = None) -
     )
 
 
-def _ours(values: Iterable[str], agent: str) -> Iterator[tuple[str, str]]:
+def _ours(values: Iterable[str], agent: str, names: bool) -> Iterator[tuple[str, str]]:
     """Yields (word, value) of the directives that are for all crawlers or for ours."""
     for text in values:
         ours = True
         for item in _WEEKDAY.sub(r"\1", text.lower()).split(","):
             word, colon, value = (part.strip() for part in item.partition(":"))
-            if colon and word not in _VALUED:
+            if names and colon and word not in _VALUED:
                 ours = word == agent
                 word, _, value = (part.strip() for part in value.partition(":"))
             if ours:

@@ -6,10 +6,11 @@ Used by visit for what robots.txt names as sitemap. Pure functions over untruste
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from io import BytesIO
 from typing import Literal
 
 from tasks.archive import decode
-from tasks.crawl.url import canonical
+from tasks.crawl.url import MAX_URL, canonical
 from tasks.crawl.xml_stream import XmlStream, local_name, text_of
 
 # The protocol's own limits: 50,000 URLs and 50 MB without compression.
@@ -56,7 +57,7 @@ def read_sitemap(body: bytes, url: str, limit: int = MAX_ENTRIES) -> Sitemap | N
     Args:
         body: the file without content coding; gzip is recognised, and unpacked up to 50 MB.
         url: where it was found; base of addresses that are relative against the rules.
-        limit: entries read at most.
+        limit: entries (of text: lines) read at most.
 
     Returns:
         None if it is no sitemap.
@@ -70,13 +71,12 @@ def read_sitemap(body: bytes, url: str, limit: int = MAX_ENTRIES) -> Sitemap | N
         return _read_text(plain.data, url, limit, whole)
     stream = XmlStream(plain.data, roots=("urlset", "sitemapindex"), items=("url", "sitemap"))
     entries: dict[str, Entry] = {}
-    for element in stream:
-        if local_name(element) != ("url" if stream.root == "urlset" else "sitemap"):
-            continue
-        if len(entries) >= limit:
+    for number, element in enumerate(stream):
+        if number >= limit:
             whole = False
             break
-        _add(entries, text_of(element, "loc"), url, _lastmod(text_of(element, "lastmod")))
+        if local_name(element) == ("url" if stream.root == "urlset" else "sitemap"):
+            _add(entries, text_of(element, "loc"), url, _lastmod(text_of(element, "lastmod")))
     if not stream.root:
         return None
     kind: Literal["urlset", "index"] = "urlset" if stream.root == "urlset" else "index"
@@ -85,12 +85,13 @@ def read_sitemap(body: bytes, url: str, limit: int = MAX_ENTRIES) -> Sitemap | N
 
 def _read_text(data: bytes, url: str, limit: int, whole: bool) -> Sitemap:
     entries: dict[str, Entry] = {}
-    for line in data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace").splitlines():
-        if len(entries) >= limit:
+    for number, line in enumerate(BytesIO(data.removeprefix(b"\xef\xbb\xbf"))):
+        if number >= limit:
             whole = False
             break
-        if line.lstrip()[:4].lower() == "http":
-            _add(entries, line.strip(), url, None)
+        text = line[:MAX_URL].decode("utf-8", "replace").strip()
+        if text[:4].lower() == "http":
+            _add(entries, text, url, None)
     return Sitemap("urlset", tuple(entries.values()), whole)
 
 

@@ -56,6 +56,8 @@ def test_nofollow_is_respected_on_links_pages_and_headers():
         (b'<meta name="sluice" content="none">', True),
         (b'<meta name="googlebot" content="noindex">', False),
         (b'<meta name="robots" content="index, follow">', False),
+        (b'<meta name="robots" content="revisit-after: 7 days, noindex">', True),
+        (b'<p><meta name="robots" content="unavailable_after: 2010-01-01">', True),
         (b"<p>noindex</p>", False),
     ],
 )
