@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 
 from tasks import archive
@@ -11,19 +12,20 @@ from tasks.artifact import Address, Artifact
 from tasks.crawl.config import CrawlConfig
 from tasks.store import Store
 from tests.conftest import run_stage_in
+from tests.tasks.crawl.cycle import Cycle
 
 ROOT = Path(__file__).parents[3]
 
 
-def prepare(folder, config):
-    """Runs the stages before fetch into the store `folder`; returns the members that fetch has."""
-    return run_stage_in(folder, "tasks.crawl.generate", config).record.members
+def cycle(folder, config):
+    """Runs the stages before fetch into the store `folder`, unless they are done."""
+    return Cycle(partial(run_stage_in, folder), config)
 
 
 def fetch(folder, config, member="p0"):
     """Runs one fetch in this process; returns its segment."""
-    fetchlist = Artifact.open_at(Store(str(folder)), Address("test/tasks-crawl-generate", "dev"))
-    return run_stage_in(folder, "tasks.crawl.fetch", config, {"fetchlist": fetchlist}, member=member)
+    at = cycle(folder, config)
+    return at.stage("fetch", at.fetch_inputs(at.members.index(member)), member)
 
 
 def start(folder, config, member="p0", **environment):

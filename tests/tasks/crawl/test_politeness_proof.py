@@ -128,7 +128,7 @@ def town(tmp_path_factory):
             latency_factor=LATENCY_FACTOR,
             warc_pages_per_file=5,
         )
-        fetching.prepare(folder, config)
+        fetching.cycle(folder, config)
         members = [f"p{number}" for number in range(PARTITIONS)]
         running = {member: fetching.start(folder, config, member) for member in members}
         owner = {name: f"p{partition(town.url('/', name), PARTITIONS)}" for name in names}
