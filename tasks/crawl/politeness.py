@@ -40,9 +40,6 @@ class HostClock:
         latency_s: moving average of its answer times, or None when it was not asked.
         failures: in a row, up to now.
         backoff_until: it must not be asked before, whatever the reason; None when it may be.
-        requests: made in this cycle, as counted by `Politeness.count`.
-        bytes: of bodies received.
-        errors: URLs without a page.
     """
 
     authority: str
@@ -50,9 +47,6 @@ class HostClock:
     latency_s: float | None = None
     failures: int = 0
     backoff_until: datetime | None = None
-    requests: int = 0
-    bytes: int = 0
-    errors: int = 0
 
 
 @dataclass
@@ -72,9 +66,6 @@ class Host:
     given_up: str = ""
     kept_s: float = 0.0
     asked: bool = False
-    requests: int = 0
-    bytes: int = 0
-    errors: int = 0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def delay(self, latency_factor: float) -> float:
@@ -108,15 +99,10 @@ class Politeness:
         self._seeds = {row.authority: row for row in rows}
 
     def rows(self) -> list[HostClock]:
-        """Returns what is known of every host that was tried, sorted by host."""
-        return [_clock(self._hosts[authority]) for authority in sorted(self._hosts)]
-
-    def count(self, authority: str, requests: int, received: int, errors: int) -> None:
-        """Adds to a host's figures, also those of URLs that an earlier attempt of the task has tried."""
-        host = self.host(authority)
-        host.requests += requests
-        host.bytes += received
-        host.errors += errors
+        """Returns what is known of every host of the task, those of its earlier attempts included; sorted by host."""
+        for authority in self._clocks.owed if self._clocks is not None else ():
+            self.host(authority)
+        return [self._clock(self._hosts[authority]) for authority in sorted(self._hosts)]
 
     def host(self, authority: str) -> Host:
         """Returns the host, new on first sight."""
@@ -212,12 +198,13 @@ class Politeness:
         if left > patience or host.failures >= HOST_FAILURES:
             host.given_up = GIVEN_UP
 
-
-def _clock(host: Host) -> HostClock:
-    wait = host.next_at - time.monotonic()
-    until = datetime.fromtimestamp(time.time() + wait, UTC) if wait > 0 else None
-    crawl_delay, latency = host.crawl_delay_s, host.latency_s
-    return HostClock(host.authority, crawl_delay, latency, host.failures, until, host.requests, host.bytes, host.errors)
+    def _clock(self, host: Host) -> HostClock:
+        wait = host.next_at - time.monotonic()
+        until = datetime.fromtimestamp(time.time() + wait, UTC) if wait > 0 else None
+        seed = self._seeds.get(host.authority)
+        # Whom nobody asked in this cycle has taken nothing back.
+        crawl_delay = seed.crawl_delay_s if seed and not host.asked else host.crawl_delay_s
+        return HostClock(host.authority, crawl_delay, host.latency_s, host.failures, until)
 
 
 def retry_after(value: str | None, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> float | None:
