@@ -3,13 +3,14 @@
 | | |
 |---|---|
 | reads | `[crawl]` of the recipe, the crawl database of the cycle before |
-| makes | `fetchlist`, one `segment` per partition, `crawldb`, and the asset `warc` |
+| makes | per partition a `fetchlist`, a `segment`, `rendered` pages and a `crawldb`; the asset `warc` |
 | costs | network and time: at most `crawl.max_pages` pages, never faster than each host allows |
 | next | `corpus` starts by itself |
 
-`generate` picks what is due, `fetch` runs once per partition (its members p0, p1, ... own their hosts, so politeness
-needs no coordination), `update` joins what was learned, `publish` lists the WARC files. A killed fetch goes on where
-its log ends.
+`inject` checks the seeds, `rank` scores hosts, `generate` picks what is due; `fetch`, `render` and `update` follow. Each
+runs once per partition (its members p0, p1, ... own their hosts, so politeness needs no coordination). `publish` lists
+the WARC files, reports on every domain, and makes the new crawl database count. A killed fetch goes on where its log
+ends.
 """
 
 from airflow.sdk import DAG
@@ -19,18 +20,27 @@ from operators.forms import dag_settings
 from operators.recipes import recipes_for
 from operators.stage import StageOperator
 
-STAGES = ["generate", "fetch", "update", "publish"]
+STAGES = ["inject", "rank", "generate", "fetch", "render", "update", "publish"]
 FORM = {"crawl.max_pages": "Most pages that this cycle fetches."}
+
+
+def mapped(recipe, stage: str, **settings):
+    """Returns the stage as one task per partition."""
+    members = [f"p{partition}" for partition in range(recipe.crawl.partitions)]
+    operator = StageOperator.partial(
+        task_id=stage, recipe=recipe.name, stage=stage, map_index_template="{{ task.member }}", **settings
+    )
+    return operator.expand(member=members)
+
 
 for recipe in recipes_for("crawl"):
     settings = dag_settings(recipe, "crawl", __doc__, stages=STAGES, schedule=recipe.schedule, form=FORM)
     with DAG(**settings):
-        generate = StageOperator(task_id="generate", recipe=recipe.name, stage="generate")
-        fetch = StageOperator.partial(
-            task_id="fetch", recipe=recipe.name, stage="fetch", pool="crawl", map_index_template="{{ task.member }}"
-        ).expand(member=[f"p{partition}" for partition in range(recipe.crawl.partitions)])
-        update = StageOperator(task_id="update", recipe=recipe.name, stage="update")
+        inject = StageOperator(task_id="inject", recipe=recipe.name, stage="inject")
+        rank = StageOperator(task_id="rank", recipe=recipe.name, stage="rank")
+        fetch = mapped(recipe, "fetch", pool="crawl")
+        render = mapped(recipe, "render", pool="crawl")
         publish = StageOperator(
             task_id="publish", recipe=recipe.name, stage="publish", outlets=[asset(recipe.name, "warc")]
         )
-        generate >> fetch >> [update, publish]
+        [inject, rank] >> mapped(recipe, "generate") >> fetch >> render >> mapped(recipe, "update") >> publish

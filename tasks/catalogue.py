@@ -54,7 +54,14 @@ _ALL = (
         earlier={"previous": ("crawldb/*", "warc")},
         mapped=True,
     ),
-    Stage("render", "tasks.render.stage", "crawl", "rendered", {"segment": "segment/*"}, mapped=True),
+    Stage(
+        "render",
+        "tasks.render.stage",
+        "crawl",
+        "rendered",
+        {"seeds": "seeds", "segment": "segment/*"},
+        mapped=True,
+    ),
     Stage(
         "update",
         "tasks.crawl.update",

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from tasks.config import Config
+from tasks.crawl.render_config import RenderConfig
 
 _TOKEN = re.compile(r"[A-Za-z_-]+")
 _SCOPE = re.compile(r"(\*\.)?[a-z0-9._:\[\]-]+")
@@ -134,6 +135,9 @@ class CrawlConfig(Config):
     recrawl: bool = False
     """Start from the crawl DB of the cycle before: what is due is fetched again, what is not is left out. Off, every
     version is a crawl of its own."""
+
+    render: RenderConfig = RenderConfig()
+    """Pages that show their text only in a browser."""
 
     allow_loopback: bool = False
     """Lets the crawl reach this machine (127.0.0.0/8, ::1, *.localhost) on any port. For demos and tests."""

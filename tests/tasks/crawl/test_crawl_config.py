@@ -62,9 +62,9 @@ def test_the_settings_load_without_a_heavy_library():
         ({"seeds": ["http://2130706433/"], "contact": "mailto:a@b.example"}, "private_address"),
         ({"seeds": ["https://example.com:8443/"], "contact": "mailto:a@b.example"}, "port"),
         ({"seeds": ["https://me@example.com/"], "contact": "mailto:a@b.example"}, "without user name"),
-        ({**PUBLIC, "include_hosts": ["example.org"]}, "not in include_hosts"),
+        ({**PUBLIC, "include_hosts": ["example.org"]}, "is not covered by the crawl"),
     ],
 )
-def test_generate_refuses_seeds_that_cannot_be_crawled(run_stage, settings, words):
+def test_inject_refuses_seeds_that_cannot_be_crawled(run_stage, settings, words):
     with pytest.raises(InputError, match=words):
-        run_stage("tasks.crawl.generate", parse(CrawlConfig, settings, "x"))
+        run_stage("tasks.crawl.inject", parse(CrawlConfig, settings, "x"))

@@ -257,11 +257,7 @@ def test_what_is_not_due_is_neither_listed_nor_fetched_when_a_page_links_to_it(c
         only_home = revised(first, next_due=datetime.now(UTC) + timedelta(days=3))
         (number,) = [i for i, one in enumerate(first.crawldb) if one.table(crawldb.URLS_FILE).num_rows]
         due = [T0 if url == site.url("/") else row["next_due"] for url, row in rows.items()]
-        table = table.set_column(
-            table.schema.get_field_index("next_due"), "next_due", pa.array(due, URLS.field("next_due").type)
-        )
-        with first.crawldb[number].store.write(f"{first.crawldb[number].address.path}/{crawldb.URLS_FILE}") as file:
-            pq.write_table(table, file)
+        put(first.crawldb[number], "next_due", due)
         site.requests.clear()
         second = crawl(config_for(site), "c2", only_home)
     assert site.paths() == ["/"]  # robots.txt holds for a day
