@@ -21,7 +21,7 @@ _TRACKING = re.compile(
     r"(?:utm_[a-z_]*|gclid|gclsrc|gbraid|wbraid|dclid|srsltid|fbclid|msclkid|yclid|ysclid|twclid|ttclid|li_fat_id|_ga|_gl"
     r"|igshid|igsh|mc_cid|mc_eid|mkt_tok|_hsenc|_hsmi|__hs(?:sc|tc|fp)|hsctatracking|vero_id|_openstat|oly_(?:anon|enc)_id"
     r"|phpsessid|jsessionid|aspsessionid[a-z]{8}|cfid|cftoken|oscsid|zenid)(?:=|$)"
-    r"|(?:sid|s|sess(?:ion)?_?id)=[0-9a-z]{24,}$",
+    r"|(?:sid|s|sess(?:ion)?_?id)=(?=(?:[a-z]*\d){4})[0-9a-z]{24,}$",
     re.I,
 )
 # A Java server's session id stands in the path. (An ASP.NET one, "/(S(..))/", stays: without it the server redirects.)

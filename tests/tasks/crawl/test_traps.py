@@ -4,6 +4,8 @@ from itertools import combinations, product
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.soft404 import is_soft_404
@@ -230,6 +232,36 @@ def test_what_is_remembered_of_a_host_is_bounded():
     (host,) = one._hosts.values()
     held = sum(len(part) for part in (host.paths, host.dates, host.ids, host.taken, host.copies, host.first))
     assert held + sum(len(path.values) for path in host.paths.values()) <= 20_000
+
+
+PIECES = [
+    "/",
+    "?",
+    "&",
+    "=",
+    ";",
+    "2026",
+    "-01",
+    "/01",
+    "1700000000",
+    "a",
+    "(S(",
+    ")",
+    "list",
+    ".html",
+    "id",
+    "0" * 20,
+    "%2F",
+]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), max_size=12))
+def test_every_url_is_judged(paths):
+    one = traps(max_queries_per_path=1, max_hosts_per_domain=1)
+    for url in dict.fromkeys(canonical(f"http://h.example/{path}") for path in paths):
+        assert one.refuses(link(url)) in ("", "trap_path", "trap_calendar", "trap_queries", "trap_session")
+        assert one.note(url, url[-3:]) in ("", "soft_404")
 
 
 def test_the_answers_depend_on_the_order_alone():

@@ -69,6 +69,7 @@ def test_canonical_form_drops_tracking_and_refuses_what_no_crawler_fetches(url, 
         ("http://h/forum?s=0123456789abcdef0123456789abcdef&t=5", "http://h/forum?t=5"),
         ("http://h/talks?session_id=12", "http://h/talks?session_id=12"),
         ("http://h/search?s=crawler&sid=3", "http://h/search?s=crawler&sid=3"),
+        ("http://h/?s=donaudampfschifffahrtsgesellschaft", "http://h/?s=donaudampfschifffahrtsgesellschaft"),
         ("http://h/(S(lit3py55t21z5v55vlm25s55))/a.aspx", "http://h/(S(lit3py55t21z5v55vlm25s55))/a.aspx"),
     ],
 )
