@@ -11,7 +11,7 @@ from typing import Any
 from tasks.crawl.url import canonical
 from tasks.crawl.xml_stream import XmlStream, local_name, text_of
 
-MAX_BYTES = 8 << 20
+MAX_BYTES = 4 << 20
 MAX_ENTRIES = 5000
 _JSON_FEED = "https://jsonfeed.org/version/"
 
@@ -19,7 +19,7 @@ _JSON_FEED = "https://jsonfeed.org/version/"
 def read_feed(body: bytes, url: str) -> tuple[str, ...] | None:
     """Returns the canonical addresses of a feed's entries in its order, or None if it is no feed.
 
-    Reads RSS 0.9x, 1.0 and 2.0, Atom, and JSON Feed; at most 8 MiB and 5,000 entries of it.
+    Reads RSS 0.9x, 1.0 and 2.0, Atom, and JSON Feed; at most 4 MiB and 5,000 entries of it.
 
     Args:
         body: the file without content coding.

@@ -14,6 +14,7 @@ from lxml import etree
 
 _CHUNK = 64 << 10
 _MAX_CHILDREN = 1000
+_MAX_AMPERSANDS = 500_000
 _BARE_AMPERSAND = re.compile(rb"&(?!#?\w{1,32};)")
 
 
@@ -31,7 +32,9 @@ class XmlStream:
     """
 
     def __init__(self, body: bytes, roots: Collection[str], items: Collection[str]) -> None:
-        self._body = _escaped(body) if b"&" in body and b"\0" not in body[:4] else body  # UTF-16 is left as it is
+        # UTF-16 is left as it is, and so is what is made of ampersands.
+        bare = 0 < body.count(b"&") <= _MAX_AMPERSANDS and b"\0" not in body[:4]
+        self._body = _escaped(body) if bare else body
         self._roots = roots
         self._items = items
         self._top: Any = None

@@ -125,11 +125,12 @@ def laughs(attribute=""):
         b"<urlset><url>" + b"<x/>" * 1_000_000 + b"</url></urlset>",
         b"<urlset><url><loc>" + b"a" * 20_000_000 + b"</loc></url></urlset>",
         b"<urlset>" + b"<url/>" * 3_000_000,
+        b"<urlset><url><loc>" + b"&" * 30_000_000 + b"</loc></url></urlset>",
         b"http://\n" + b"x\n" * 10_000_000,
         b"<urlset " + b" ".join(b'a%d="x"' % number for number in range(100_000)) + b"></urlset>",
         gzip.compress(b"<urlset>" + b" " * (60 << 20), 1),
     ],
-    ids=range(15),
+    ids=range(16),
 )
 def test_hostile_xml_names_no_page_and_costs_little(body):
     begin = time.process_time()
