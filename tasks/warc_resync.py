@@ -13,8 +13,9 @@ import fastwarc
 _GZIP = b"\x1f\x8b\x08"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _PLAIN = b"WARC/"
-_VERSION_LINE = 16
-_MAGIC = re.compile(re.escape(_GZIP) + b"|" + re.escape(_ZSTD) + rb"|WARC/\d\.\d+\r?\n")
+# Of a plain record the version line and the beginning of the next: text about WARC is full of the first word.
+_MAGIC = re.compile(re.escape(_GZIP) + b"|" + re.escape(_ZSTD) + rb"|WARC/\d\.\d{1,2}\r?\n(?=[A-Za-z-]{1,40}:)")
+_LONGEST_MAGIC = 64
 # A skippable frame at the very beginning that holds the dictionary of all others (the warc-zstd proposal of the IIPC).
 _DICTIONARY = b"\x5d\x2a\x4d\x18"
 _MAX_DICTIONARY = 16 << 20
@@ -163,7 +164,7 @@ def next_start(file: BinaryIO, start: int) -> int | None:
                 return at
         file.seek(offset + len(block))
         offset += len(block)
-        tail = window[-_VERSION_LINE:]
+        tail = window[-_LONGEST_MAGIC:]
     return None
 
 
