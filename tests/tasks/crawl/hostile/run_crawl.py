@@ -18,9 +18,12 @@ from tests.conftest import run_stage_in
 def main() -> None:
     store = Path(sys.argv[1])
     config = CrawlConfig(**json.load(sys.stdin))
-    fetchlist = run_stage_in(store, "tasks.crawl.generate", config)
+    seeds = run_stage_in(store, "tasks.crawl.inject", config)
+    ranks = run_stage_in(store, "tasks.crawl.rank", config)
+    fetchlist = run_stage_in(store, "tasks.crawl.generate", config, {"seeds": seeds, "ranks": ranks}, member="p0")
     before = _memory("VmRSS")
-    segment = run_stage_in(store, "tasks.crawl.fetch", config, {"fetchlist": fetchlist}, member="p0")
+    inputs = {"seeds": seeds, "fetchlist": fetchlist, "fetchlists": [fetchlist]}
+    segment = run_stage_in(store, "tasks.crawl.fetch", config, inputs, member="p0")
     used = {"fetch": _memory("VmHWM") - before, "child": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024}
     result = {"rows": _rows(segment), "captures": _captures(segment), "memory": used, "path": segment.address.path}
     (store / "result.json").write_text(json.dumps(result))
