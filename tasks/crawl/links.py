@@ -30,7 +30,7 @@ _MAX_DEPTH = 512
 _FEW_TAGS = 2048
 _MAX_HTML = 4 << 20
 _MAX_HEAD = 64 << 10
-_MAX_CACHED = 512
+_MAX_CACHED = 256
 
 # Elements that never nest in themselves without another element between, or have no content.
 _FLAT = frozenset(
@@ -268,8 +268,8 @@ def _links(hrefs: Iterable[str], base: str) -> tuple[Link, ...]:
     return tuple(links.values())
 
 
-# Bounded in bytes too: at worst 40 MB.
-@lru_cache(maxsize=1 << 15)
+# Some 30 MB when full, and at worst 70 MB.
+@lru_cache(maxsize=1 << 16)
 def _resolved(base: str, href: str) -> Link | None:
     url = canonical(href, base)
     return link(url) if url is not None else None

@@ -117,6 +117,8 @@ class Traps:
     def note(self, url: str, payload_digest: str, title: str = "", text_chars: int = MAX_TEXT) -> str:
         """Takes in a page that came with status 200; returns "soft_404" if it is none, or else "".
 
+        Not to be told of pages that only a browser can show: their empty shell is the same at every address.
+
         Args:
             url: canonical; each to be told once.
             payload_digest: of its body; "" if unknown.
