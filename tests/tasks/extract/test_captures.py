@@ -7,11 +7,14 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import brotli
 import pytest
 
+from tasks.crawl.client import Answer
+from tasks.crawl.warc import Compression, WarcWriter, suffix
 from tasks.extract.captures import read_warc
 from tasks.extract.config import ExtractConfig
 from tasks.extract.media import mime_reason
@@ -224,6 +227,25 @@ def test_a_page_that_a_browser_has_drawn_is_extracted_like_a_captured_one(warc: 
     assert (drawn.url, drawn.record_id, drawn.warc_offset) == ("http://a.example/", "urn:uuid:c", len(warc()))
     assert drawn.payload_digest == payload_digest(html())
     assert (captured.rendered, drawn.rendered) == (False, True)
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_what_the_crawl_writes_is_what_extraction_reads(html: Make, compression: Compression) -> None:
+    file, when = io.BytesIO(), datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)
+    writer = WarcWriter(file, "a" + suffix(compression), "sluice/0.1", "sluice/0.1", compression)
+    sent = (("Content-Type", "text/html"), ("Content-Encoding", "gzip"))
+    body = gzip.compress(html())
+    answer = Answer(200, "OK", sent, body, False, "192.0.2.1", b"GET / HTTP/1.1\r\n\r\n", 0.1)
+    places = [writer.capture("http://a.example/", when, answer, {}) for _ in range(2)]
+    places.append(writer.conversion("http://a.example/", when, html(), "text/html", places[0].record_id, {}))
+    writer.finish()
+    found = rows(file.getvalue())
+    assert [(row.record_id, row.warc_offset, row.payload_digest) for row in found] == [
+        (place.record_id, place.offset, place.payload_digest) for place in places
+    ]
+    assert [row.fetched_at for row in found] == [when] * 3
+    assert [row.rendered for row in found] == [False, False, True]
+    assert {row.content().text for row in found} == {found[0].content().text}
 
 
 def test_a_text_of_common_crawl_keeps_url_date_and_language() -> None:
