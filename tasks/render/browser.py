@@ -16,7 +16,7 @@ from types import TracebackType
 
 import psutil
 from playwright.async_api import Browser as Chromium
-from playwright.async_api import Error, Playwright, async_playwright
+from playwright.async_api import Error, Playwright, ViewportSize, async_playwright
 
 from tasks.crawl.render_config import RenderConfig
 from tasks.errors import InputError, TransientError
@@ -33,6 +33,8 @@ _END_S = 5.0
 _WATCH_S = 0.25
 _HEAP_MB = 512
 _FAILURES = 3
+# Tall, so that what a page loads when it is scrolled to is loaded.
+_VIEW: ViewportSize = {"width": 1280, "height": 6000}
 _ENVIRONMENT = ("PATH", "LANG", "TMPDIR")
 FLAGS = (
     "--disable-gpu",
@@ -100,6 +102,8 @@ class Browser:
         self._playwright: Playwright | None = None
         self._home = ""
         self._failures = 0
+        # The page has limits of its own; this one is for a browser that hangs.
+        self._longest_s = config.timeout_s + _START_S
         self.version = ""
 
     async def __aenter__(self) -> "Browser":
@@ -111,10 +115,7 @@ class Browser:
         except BaseException as error:
             await self._stack.aclose()
             if isinstance(error, Error):
-                raise InputError(
-                    f"{self._program} does not start ({_first_line(error)})",
-                    f"try {self._program} --headless --dump-dom about:blank",
-                ) from None
+                raise self._unable(error) from None
             raise
         return self
 
@@ -136,7 +137,7 @@ class Browser:
         memory = _Memory(self._config.max_memory_bytes)
         async with Proxy(self._guard, self._config.max_bytes, self._config.max_requests) as proxy:
             try:
-                async with self._launched(proxy.port, memory) as chromium:
+                async with self._launched(proxy.port, memory) as chromium, asyncio.timeout(self._longest_s):
                     context = await chromium.new_context(
                         proxy={"server": f"http://127.0.0.1:{proxy.port}", "bypass": "<-loopback>"},
                         user_agent=self._agent,
@@ -144,14 +145,15 @@ class Browser:
                         accept_downloads=False,
                         permissions=[],
                         locale="en-US",
+                        viewport=_VIEW,
                     )
                     shown = await PageView(self._config, source, allowed).show(context)
-            except (Error, PageError) as error:
+            except (Error, PageError, TimeoutError) as error:
                 if memory.exceeded:
                     raise PageError("render_memory", f"more than {memory.limit} bytes") from None
                 if isinstance(error, PageError):
                     raise
-                raise PageError("render_crash", _first_line(error)) from None
+                raise PageError("render_crash", str(error).partition("\n")[0] or "the browser hangs") from None
             return Rendered(shown, proxy.received, tuple(proxy.refused), proxy.spent)
 
     @contextlib.asynccontextmanager
@@ -195,6 +197,18 @@ class Browser:
         self._failures = 0
         return chromium
 
+    def _unable(self, error: Error) -> InputError:
+        if "No usable sandbox" in error.message:
+            return InputError(
+                f"{self._program} does not start: it may not make a sandbox here",
+                "allow user namespaces to this process (seccomp), or run it as root in a container of its own, "
+                "which then is the sandbox",
+            )
+        return InputError(
+            f"{self._program} does not start ({_first_line(error)})",
+            f"try {self._program} --headless --dump-dom about:blank",
+        )
+
 
 class _Memory:
     """Kills a browser one of whose processes takes too much."""
@@ -207,7 +221,7 @@ class _Memory:
         with contextlib.suppress(psutil.Error):
             while not self.exceeded:
                 await asyncio.sleep(_WATCH_S)
-                for one in process.children(recursive=True):
+                for one in [process, *process.children(recursive=True)]:
                     with contextlib.suppress(psutil.Error):
                         if one.memory_info().rss > self.limit:
                             self.exceeded = True

@@ -20,6 +20,8 @@ from tasks.render.queue import Source
 _GRACE_S = 3.0
 _LOOK_S = 0.05
 _MAX_LEADS = 20
+# Streams of events end with the page; nothing is waited for there.
+_ENDLESS = frozenset(("eventsource", "websocket", "ping"))
 # Headers of the capture that bear on how a page works; cookies, redirects and downloads do not come with it.
 _KEPT = frozenset(
     (
@@ -109,7 +111,7 @@ class PageView:
         try:
             async with asyncio.timeout(self._config.timeout_s):
                 await page.goto(self._source.url, wait_until="commit", timeout=0)
-                await self._rest()
+                await self._rest(page)
         except TimeoutError:
             self._complete = False
         except Error as error:
@@ -172,14 +174,15 @@ class PageView:
         return url is None or self._allowed(url)
 
     def _begun(self, request: Request) -> None:
-        self._under_way.add(request)
+        if request.resource_type not in _ENDLESS:
+            self._under_way.add(request)
         self._changed = time.monotonic()
 
     def _over(self, request: Request) -> None:
         self._under_way.discard(request)
         self._changed = time.monotonic()
 
-    async def _rest(self) -> None:
+    async def _rest(self, page: Page) -> None:
         """Waits until the page has loaded and nothing has been under way for the time to settle."""
         self._changed = time.monotonic()
         # A page that wanted to go elsewhere while it was being read is not read any further: it never loads.
@@ -188,6 +191,8 @@ class PageView:
             or self._under_way
             or time.monotonic() - self._changed < self._config.settle_ms / 1000
         ):
+            if self._crashed or page.is_closed():
+                raise PageError("render_crash", "the page or its browser has ended")
             await asyncio.sleep(_LOOK_S)
 
     async def _shown(self, context: BrowserContext, page: Page) -> Shown:

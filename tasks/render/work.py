@@ -177,7 +177,7 @@ class Work:
         """Tells whether robots.txt lets the page ask for `url`, as far as it is of the page's own origin."""
         if url.split("/", 3)[:3] != page.url.split("/", 3)[:3]:
             return True
-        return self._rules.verdict(url) != DENIED
+        return self._rules.known(url) and self._rules.verdict(url) != DENIED
 
     async def _judged(self, outcome: Outcome, captured: Source, rendered: Rendered) -> Outcome:
         """Returns the outcome with the links of the finished page, or with the reason why it is not kept."""

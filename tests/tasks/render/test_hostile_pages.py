@@ -5,7 +5,9 @@ The test site is the one loopback server that the guard allows; `inside` plays t
 
 import asyncio
 import socket
+import ssl
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psutil
@@ -13,6 +15,10 @@ import pytest
 from aiohttp import web
 from aiohttp.abc import AbstractResolver
 from crawl_site import Site
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from render_inside import Inside
 
 from tasks.crawl.render_config import RenderConfig
 from tasks.render.guard import Guard
@@ -58,11 +64,12 @@ def render(chromium):
     from tasks.render.browser import Browser
     from tasks.render.queue import Source
 
-    def run(site, html, *, guard=OneSite, headers=(), allowed=lambda url: True, **settings):
+    def run(site, html, *, url="", guard=OneSite, headers=(), allowed=lambda url: True, **settings):
         async def work():
             config = RenderConfig(**{"enabled": True, "chromium": chromium, **QUICK, **settings})
             async with Browser(config, "sluice/0.1 (+mailto:a@b.example)", guard(site.port)) as browser:
-                return await browser.render(Source(site.url(), headers, html.encode()), allowed)
+                body = html if isinstance(html, bytes) else html.encode()
+                return await browser.render(Source(url or site.url(), headers, body), allowed)
 
         return asyncio.run(work())
 
@@ -194,6 +201,59 @@ def test_no_datagram_leaves_the_browser_because_its_flags_forbid_it(send):
 
 def test_without_both_datagrams_would_leave(send):
     assert "udp" in send(flags=False, script=False)[1]
+
+
+class Shop(Guard):
+    """Knows the way to one https site, which is on this machine."""
+
+    def __init__(self, port):
+        super().__init__(allow_loopback=False)
+        self.port = port
+
+    async def addresses(self, scheme, authority):
+        assert (scheme, authority) == ("https", "shop.example:443")
+        return [("127.0.0.1", self.port)]
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_an_https_site_is_reached_only_with_a_certificate_that_holds(render, tmp_path, monkeypatch, trusted):
+    from tasks.render import browser
+
+    if trusted:
+        monkeypatch.setattr(browser, "FLAGS", (*browser.FLAGS, "--ignore-certificate-errors"))
+    page = """<p id="said"></p><script>
+    fetch("/data").then(one => one.text()).then(text => { said.textContent = text; })</script>"""
+    server = Inside(self_signed(tmp_path, "shop.example"))
+    try:
+        rendered = render(server, page, url="https://shop.example/", guard=Shop)
+    finally:
+        server.close()
+    assert set(server.heard) == {"/data" if trusted else "tcp"}
+    assert (b'<p id="said">hi</p>' in rendered.shown.html) is trusted
+
+
+def self_signed(folder, name):
+    key = ec.generate_private_key(ec.SECP256R1())
+    who = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder().subject_name(who).issuer_name(who).public_key(key.public_key())
+    builder = builder.serial_number(1).not_valid_before(now - timedelta(1)).not_valid_after(now + timedelta(1))
+    names = x509.SubjectAlternativeName([x509.DNSName(name)])
+    certificate = builder.add_extension(names, critical=False).sign(key, hashes.SHA256())
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    file = folder / "server.pem"
+    file.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain) + certificate.public_bytes(pem))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file)
+    return context
+
+
+def test_a_page_in_another_charset_is_stored_as_utf_8(render):
+    page = "<meta charset=windows-1251><p>Привет<script>document.body.append(', мир')</script>".encode("windows-1251")
+    with Site({}) as site:
+        shown = render(site, page).shown.html.decode()
+    assert "<p>Привет" in shown
+    assert ", мир</p>" in shown or "</p>, мир" in shown
 
 
 def test_a_script_without_end_is_ended_with_its_browser(render):
