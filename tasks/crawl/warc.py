@@ -5,6 +5,7 @@ access and warcio need one member each.
 """
 
 import hashlib
+import io
 import json
 import re
 import uuid
@@ -15,15 +16,15 @@ from typing import BinaryIO, Literal
 from fastwarc import GzipWriter, WarcRecord, WarcRecordType, ZstdWriter
 
 from tasks.crawl.client import Answer
+from tasks.crawl.gzip_member import member
 from tasks.crawl.url import host_and_port
 from tasks.warc_reader import sha1_label
 
 Compression = Literal["gzip", "zstd"]
 _SUFFIX = {"gzip": ".warc.gz", "zstd": ".warc.zst"}
 _GZIP_LEVEL = 6
-# What the server has compressed already is not worth more.
-_GZIP_LEVEL_COMPRESSED = 1
 _ZSTD_LEVEL = 3
+_END = b"\r\n\r\n"
 _COMPRESSED = frozenset(("gzip", "x-gzip", "deflate", "br", "zstd"))
 _FORBIDDEN = re.compile(r"[\r\n\0]+")
 _NO_TOKEN = re.compile(r"[^!#$%&'*+.^_`|~0-9A-Za-z-]")
@@ -77,12 +78,12 @@ class WarcWriter:
     def __init__(self, file: BinaryIO, path: str, software: str, agent: str, compression: Compression = "gzip") -> None:
         self._file = file
         self._path = path
-        if compression == "gzip":
-            # Two writers share the file: members follow one another, and each may be made at a level of its own.
-            self._packer: GzipWriter | ZstdWriter = GzipWriter(file, compression_level=_GZIP_LEVEL)
-            self._quick: GzipWriter | ZstdWriter = GzipWriter(file, compression_level=_GZIP_LEVEL_COMPRESSED)
-        else:
-            self._packer = self._quick = ZstdWriter(file, compression_level=_ZSTD_LEVEL)
+        self._packer = (
+            GzipWriter(file, compression_level=_GZIP_LEVEL)
+            if compression == "gzip"
+            else ZstdWriter(file, compression_level=_ZSTD_LEVEL)
+        )
+        self._stores = compression == "gzip"
         self._index: list[str] = []
         self.bytes = 0
         fields = {
@@ -171,7 +172,7 @@ class WarcWriter:
             _head(answer) + body,
             {"Content-Type": "application/http; msgtype=response", **about, **with_ip, **headers},
             fetched_at,
-            quick=_is_compressed(answer),
+            stored=len(body) if self._stores and _is_compressed(answer) else 0,
         )
         beside = {**about, "WARC-Concurrent-To": record_id}
         request_type = "application/http; msgtype=request"
@@ -203,8 +204,9 @@ class WarcWriter:
         return written
 
     def _write(
-        self, kind: WarcRecordType, block: bytes, headers: dict[str, str], date: datetime, *, quick: bool = False
+        self, kind: WarcRecordType, block: bytes, headers: dict[str, str], date: datetime, *, stored: int = 0
     ) -> tuple[str, int]:
+        """Writes one record; its last `stored` bytes are not worth compressing."""
         record = WarcRecord()
         record_id = uuid.uuid4()
         record.init_headers(kind, str(record_id).encode())
@@ -213,10 +215,14 @@ class WarcWriter:
         for name, value in headers.items():
             record.headers.set(name, _FORBIDDEN.sub(" ", value))
         record.set_bytes_content(block)
-        packer = self._quick if quick else self._packer
-        record.write(packer, checksum_data=True)
-        packer.finish()
-        packer.flush()  # the zstd writer keeps a finished frame to itself until then
+        if stored:
+            plain = io.BytesIO()
+            record.write(plain, checksum_data=True)
+            self._file.write(member(plain.getvalue(), stored + len(_END)))
+        else:
+            record.write(self._packer, checksum_data=True)
+            self._packer.finish()
+            self._packer.flush()  # the zstd writer keeps a finished frame to itself until then
         begin, self.bytes = self.bytes, self._file.tell()
         return f"<urn:uuid:{record_id}>", self.bytes - begin
 
