@@ -252,6 +252,8 @@ class Spool:
         where = f"captures not stored yet: {self._level()}"
         if isinstance(error, StoreError):
             failure: SluiceError = StoreError(f"{error.cause}; {where}", error.remedy)
+        elif isinstance(error, TransientError):
+            failure = TransientError(error.cause, error.remedy)
         elif isinstance(error, SluiceError):
             failure = error
         else:

@@ -21,6 +21,7 @@ from tasks.crawl.config import CrawlConfig
 from tasks.crawl.fetchlog import GONE, SUCCESS, Outcome
 from tasks.crawl.segment import ORDER, Segment, held
 from tasks.crawl.spool import Spool
+from tasks.crawl.url import key
 from tasks.crawl.waves import Candidate
 from tasks.errors import StoreError, TransientError
 from tasks.stage import Output
@@ -80,7 +81,7 @@ class Attempt:
         for number in numbers:
             url = f"http://127.0.0.1/{number}"
             answer = Answer(200, "OK", (("Content-Type", "text/html"),), os.urandom(size), False, "", b"GET /", 0.01)
-            outcome = Outcome(str(number), url, "127.0.0.1", 0, SUCCESS, requested=True, fetched_at=datetime.now(UTC))
+            outcome = Outcome(key(url), url, "127.0.0.1", 0, SUCCESS, requested=True, fetched_at=datetime.now(UTC))
             self.segment.note(self.segment.capture(Candidate(url, 0), answer, outcome))
 
     def close(self, limit_s=20.0):
@@ -368,7 +369,9 @@ def test_an_attempt_that_outlives_the_artifact_stores_nothing_into_it(store):
 
 def test_rows_without_a_capture_are_stored_without_a_file(store):
     attempt = Attempt(store)
-    attempt.segment.note(Outcome("1", "http://127.0.0.1/1", "127.0.0.1", 0, GONE, "http_404", requested=True))
+    attempt.segment.note(
+        Outcome(key("http://127.0.0.1/1"), "http://127.0.0.1/1", "127.0.0.1", 0, GONE, "http_404", requested=True)
+    )
     assert attempt.segment.holds_rows
     assert not attempt.segment.holds_captures
     attempt.segment.commit()
@@ -382,7 +385,7 @@ def test_a_rendered_page_is_a_conversion_record_with_its_place(store):
     attempt = Attempt(store)
     url, when = "http://127.0.0.1/app", datetime.now(UTC)
     placed = attempt.segment.converted(url, when, b"<p>Hello", "urn:uuid:1", {"browser": "x"})
-    row = Outcome("1", url, "127.0.0.1", 0, SUCCESS, warc_file=placed.warc_file, warc_offset=placed.warc_offset)
+    row = Outcome(key(url), url, "127.0.0.1", 0, SUCCESS, warc_file=placed.warc_file, warc_offset=placed.warc_offset)
     attempt.segment.note(row)
     attempt.segment.commit()
     attempt.close()
