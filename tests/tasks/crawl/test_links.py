@@ -169,6 +169,12 @@ def test_a_link_that_is_looked_up_is_the_one_that_would_be_parsed(base, href):
     assert links(f'<a href="{href}#part">x</a>'.encode(), base) == ((want,) if want else ())
 
 
+def test_a_page_with_few_tags_is_read_whole_however_deep_they_are():
+    html = b"<div>" * 2000 + b"<p>" + b"x" * 2000 + b"<meta name=robots content=noindex><a href=z>z</a>"
+    page = read_page(html, "http://h/dir/page", "sluice", NONE)
+    assert (page.links, page.noindex, page.text_chars) == ((link("http://h/dir/z"),), True, 1024)
+
+
 def test_flat_pages_with_many_tags_are_not_taken_for_deep_ones():
     assert not deeper_than(b"<p>text<br>" * 5000, 512)
     assert not deeper_than(b"<div><p>x</p></div>" * 5000, 512)
