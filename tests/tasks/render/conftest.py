@@ -1,12 +1,20 @@
 """The crawl tests' small site, a private network to be kept out of, and Chromium where there is one."""
 
+import asyncio
 import importlib.util
+import socket
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
+from aiohttp.abc import AbstractResolver
 
+from tasks.crawl.render_config import RenderConfig
 from tasks.errors import InputError
+from tasks.render.guard import Guard
+
+QUICK = {"settle_ms": 300, "timeout_s": 10.0}
 
 _CRAWL = Path(__file__).parents[1] / "crawl"
 
@@ -42,3 +50,49 @@ def inside():
     server = Inside()
     yield server
     server.close()
+
+
+class Trick(AbstractResolver):
+    """A name server to which every name is this machine's."""
+
+    async def resolve(self, host, port=0, family=socket.AF_INET):
+        return [{"hostname": host, "host": "127.0.0.1", "port": port, "family": family, "proto": 0, "flags": 0}]
+
+    async def close(self):
+        pass
+
+
+class OneSite(Guard):
+    """The crawl's guard with one hole, through which the test site is reached."""
+
+    def __init__(self, port):
+        super().__init__(allow_loopback=False, resolver=Trick())
+        self.port = port
+
+    async def addresses(self, scheme, authority):
+        if authority == f"127.0.0.1:{self.port}":
+            return [("127.0.0.1", self.port)]
+        return await super().addresses(scheme, authority)
+
+
+@pytest.fixture
+def render(chromium):
+    from tasks.render.browser import Browser
+    from tasks.render.queue import Source
+
+    def run(site, html, *, url="", guard=OneSite, headers=(), allowed=lambda url: True, **settings):
+        async def work():
+            config = RenderConfig(**{"enabled": True, "chromium": chromium, **QUICK, **settings})
+            async with Browser(config, "sluice/0.1 (+mailto:a@b.example)", guard(site.port)) as browser:
+                body = html if isinstance(html, bytes) else html.encode()
+                return await browser.render(Source(url or site.url(), headers, body), allowed)
+
+        return asyncio.run(work())
+
+    return run
+
+
+@pytest.fixture
+def browsers():
+    """Returns the browser processes that this process has started and that still live."""
+    return lambda: [one for one in psutil.Process().children(recursive=True) if "chrom" in one.name()]

@@ -52,8 +52,10 @@ class Inside:
     def _receive(self) -> None:
         while True:
             try:
-                self._udp.recvfrom(65536)
+                data, _ = self._udp.recvfrom(65536)
             except OSError:
+                return
+            if not data:  # closed
                 return
             self.heard.append("udp")
 
