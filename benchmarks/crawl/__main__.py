@@ -3,8 +3,7 @@
     python -m benchmarks.crawl [--rounds 3] [--hosts 100] [--pages 50]
 
 Makes a web of virtual hosts on loopback (`corpus`, `server`: nginx, gzip on the wire) and crawls it from the hosts'
-front pages: with the stages generate and fetch as the shell runs them (robots.txt, links, URL check, WARC with index
-and log), with Scrapy (robots.txt, links, duplicate filter; nothing stored), and, for what Python can do at best, with
+front pages: with the stage fetch as the shell runs it (robots.txt, links, traps, opt-outs, WARC with index and logs), with Scrapy (robots.txt, links, duplicate filter; nothing stored), and, for what Python can do at best, with
 aiohttp alone, which is told the URLs. nginx' log must show that the first two asked for the same pages, each page once.
 
 The figure is pages over CPU seconds, user and system, of the whole process and its children. Starting up (imports,

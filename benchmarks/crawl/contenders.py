@@ -29,7 +29,7 @@ class Cost:
 
 
 class Sluice:
-    """The stages generate and fetch as the shell runs them; the cost is that of fetch."""
+    """The stages of a crawl up to fetch, as the shell runs them; the cost is that of fetch."""
 
     def __init__(self, folder: Path) -> None:
         self._store = folder / "store"
@@ -60,7 +60,9 @@ class Sluice:
         }
         shell = [sys.executable, "-m", "tasks"]
         common = ["--recipe", json.dumps(recipe)]
-        timed([*shell, "generate", *common])
+        timed([*shell, "inject", *common])
+        timed([*shell, "rank", *common])
+        timed([*shell, "generate", *common, "--member", "p0"])
         try:
             return timed([*shell, "fetch", *common, "--member", "p0"])
         finally:
