@@ -28,6 +28,16 @@ def fetch(folder, config, member="p0"):
     return at.stage("fetch", at.fetch_inputs(at.members.index(member)), member)
 
 
+def crawl_db(folder, config):
+    """Updates the crawl DB from fetches that are done; returns its rows by URL without times, places and random ids."""
+    at = cycle(folder, config)
+    at.fetch_all()
+    at.rendered = []
+    at.crawldb = [at.update(index) for index in range(len(at.members))]
+    varying = {"first_seen", "last_fetch", "next_due", "captured_at", "record_id", "warc_path", "warc_offset"}
+    return {url: {name: row[name] for name in row if name not in varying} for url, row in at.urls().items()}
+
+
 def start(folder, config, member="p0", **environment):
     """Starts one fetch as a process."""
     return subprocess.Popen(

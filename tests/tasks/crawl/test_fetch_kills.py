@@ -64,10 +64,10 @@ def config(site):
 
 @pytest.fixture(scope="module")
 def whole(site, config, tmp_path_factory):
-    """The segment of a fetch that was left alone."""
+    """The segment of a fetch that was left alone, and the crawl DB made from it."""
     folder = tmp_path_factory.mktemp("whole")
-    fetching.cycle(folder, config)
-    return fetching.fetch(folder, config)
+    segment = fetching.fetch(folder, config)
+    return segment, fetching.crawl_db(folder, config)
 
 
 def kill(folder, config, site, uploads, what, how_many, later):
@@ -104,9 +104,11 @@ def test_a_fetch_killed_at_any_moment_ends_as_one_that_was_left_alone(
     if on_s3:
         s3.faults.calm()
     segment = fetching.fetch(folder, config)
-    assert fetching.pages_of(segment) == fetching.pages_of(whole)
-    assert fetching.logged(segment) == fetching.logged(whole)
+    left_alone, crawl_db = whole
+    assert fetching.pages_of(segment) == fetching.pages_of(left_alone)
+    assert fetching.logged(segment) == fetching.logged(left_alone)
     assert_sound(segment)
+    assert fetching.crawl_db(folder, config) == crawl_db
 
 
 def assert_sound(segment):
