@@ -23,7 +23,7 @@ class RenderConfig(Config):
     """Pages rendered at most in one cycle by one partition."""
 
     concurrency: int = Field(default=2, ge=1, le=64)
-    """Pages rendered at one time (one per host); each has a browser of its own: 0.3 to 0.5 GB, 1 CPU-second."""
+    """Pages rendered at one time (one per host); each has a browser of its own: about 0.5 GB of memory."""
 
     pages_per_part: int = Field(default=20, ge=1)
     """Pages per committed part: a kill loses at most the open one."""

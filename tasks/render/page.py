@@ -205,8 +205,8 @@ class PageView:
             "returnByValue": True,
         }
         found = (await session.send("Runtime.evaluate", asked))["result"].get("value")
-        if not self._served or not isinstance(found, dict):
-            raise PageError("render_failed", "the page has no document")
+        if not isinstance(found, dict) or not str(found["url"]).startswith(("http://", "https://")):
+            raise PageError("render_failed", "the page has no document, or another one")
         if not found["html"]:
             raise PageError("render_too_large", f"{found['size']} characters")
         html = str(found["html"]).encode("utf-8", "replace")

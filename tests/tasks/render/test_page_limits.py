@@ -39,6 +39,23 @@ def test_a_page_that_eats_memory_is_ended(render, browsers):
     assert browsers() == []
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "addEventListener('load', () => { location.href = 'about:blank'; })",
+        "const other = new Blob(['x'], {type: 'text/html'});"
+        "addEventListener('load', () => { location.href = URL.createObjectURL(other); })",
+        "document.documentElement.remove()",
+    ],
+)
+def test_a_page_that_puts_something_else_in_its_place_is_dropped(render, script):
+    from tasks.render.page import PageError
+
+    with Site({}) as site, pytest.raises(PageError) as caught:
+        render(site, f"<p>text</p><script>{script}</script>")
+    assert caught.value.reason == "render_failed"
+
+
 def test_a_page_that_is_too_large_in_the_end_is_dropped(render):
     from tasks.render.page import PageError
 

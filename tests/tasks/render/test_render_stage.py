@@ -186,6 +186,17 @@ def test_a_missing_browser_is_named_with_its_remedy(segment, rendered, monkeypat
         rendered(config_for(site, chromium="no-such-browser"), segment((site.url("/"), APP)))
 
 
+def test_a_missing_package_is_named_with_its_remedy(segment, rendered, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith(("playwright", "tasks.render."))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "playwright", None)
+    with Site({}) as site:
+        config, captured = config_for(site), segment((site.url("/"), APP))
+        with pytest.raises(InputError, match=r"sluice\[render\]"):
+            rendered(config, captured)
+        assert rendered(config_for(site, enabled=False), captured, version="off").files() == []
+
+
 def test_pages_that_are_not_kept_leave_with_their_reason(chromium, segment, rendered):
     pages = {
         "/kept": "<p>fine</p><script></script>",
@@ -234,13 +245,13 @@ def test_the_cap_takes_the_first_pages_of_every_host_and_logs_the_rest(chromium,
 
 def test_pages_of_a_host_are_shown_one_after_the_other_with_its_pause_between(chromium, segment, rendered):
     page = "<script>fetch('/begin'); setTimeout(() => fetch('/end'), 200)</script>"
-    with Site({}, "User-agent: *\nCrawl-delay: 1") as site:
+    with Site({}, "User-agent: *\nCrawl-delay: 4") as site:
         config = config_for(site, concurrency=4)
-        rendered(config, segment(*((site.url(f"/{n}"), page) for n in range(3))))
+        rendered(config, segment(*((site.url(f"/{n}"), page) for n in range(2))))
         asked = [(begin, end, path) for begin, end, _, path in sorted(site.requests) if path != "/robots.txt"]
-    assert [path for *_, path in asked] == ["/begin", "/end"] * 3
+    assert [path for *_, path in asked] == ["/begin", "/end"] * 2
     pauses = [later[0] - earlier[1] for earlier, later in itertools.pairwise(asked) if later[2] == "/begin"]
-    assert min(pauses) >= 1.0
+    assert min(pauses) >= 4.0
 
 
 def test_a_host_that_asks_for_a_longer_pause_than_there_is_time_waits_for_the_next_cycle(chromium, segment, rendered):
