@@ -71,6 +71,17 @@ class Answer:
         """Returns the first header called `name` (lower case), or None."""
         return next((value for key, value in self.headers if key.lower() == name), None)
 
+    @property
+    def location(self) -> str | None:
+        """Where a redirect leads; letters outside ASCII are UTF-8, as browsers read them, or else latin-1."""
+        value = self.header("location")
+        if value is None or value.isascii():
+            return value
+        try:
+            return value.encode("latin-1").decode()
+        except UnicodeDecodeError:
+            return value
+
     def all(self, name: str) -> list[str]:
         """Returns every header called `name` (lower case)."""
         return [value for key, value in self.headers if key.lower() == name]

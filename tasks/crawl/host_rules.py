@@ -234,8 +234,8 @@ class HostRules:
             answer = await self._get(url, own=hop == 0)
             if not 300 <= answer.status < 400:
                 return _file(answer)
-            target = canonical(answer.header("location") or "", url)
-            if answer.header("location") is None or target is None:
+            target = canonical(answer.location, url) if answer.location is not None else None
+            if target is None:
                 raise _Unavailable(f"status {answer.status} without a usable Location", reason=UNAVAILABLE)
             url = target
         raise _Unavailable(f"more than {MAX_REDIRECTS} redirects", reason=UNAVAILABLE)

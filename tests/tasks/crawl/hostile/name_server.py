@@ -34,17 +34,19 @@ class NameServer:
         asked: (name, "A" or "AAAA") of every question, in order.
     """
 
-    def __init__(self, zone: dict[str, Said | Callable[[str, int], Said]], port: int = 0) -> None:
+    def __init__(
+        self, zone: dict[str, Said | Callable[[str, int], Said]], port: int = 0, host: str = "127.0.0.1"
+    ) -> None:
         self.zone = zone
         self.asked: list[tuple[str, str]] = []
-        self.port = port
+        self.host, self.port = host, port
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def times(self, name: str, kind: str = "A") -> int:
         return self.asked.count((name, kind))
@@ -67,10 +69,10 @@ class NameServer:
         self._loop.run_until_complete(asyncio.sleep(0.01))
 
     async def _begin(self) -> None:
-        self._tcp = await asyncio.start_server(self._conversation, "127.0.0.1", self.port)
+        self._tcp = await asyncio.start_server(self._conversation, self.host, self.port)
         self.port = self._tcp.sockets[0].getsockname()[1]
         self._udp, _ = await self._loop.create_datagram_endpoint(
-            lambda: _Datagrams(self), local_addr=("127.0.0.1", self.port)
+            lambda: _Datagrams(self), local_addr=(self.host, self.port)
         )
         self._ready.set()
 

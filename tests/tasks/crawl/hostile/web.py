@@ -21,7 +21,8 @@ def page(body: bytes, *headers: str, status: str = "200 OK", kind: str = "text/h
 
 
 def redirect(to: str, status: str = "302 Found") -> bytes:
-    return page(b"", f"Location: {to}", status=status)
+    # Servers send letters outside ASCII as UTF-8, and browsers read them so.
+    return page(b"", "Location: " + to.encode().decode("latin-1"), status=status)
 
 
 NOT_FOUND = page(b"", status="404 Not Found")
