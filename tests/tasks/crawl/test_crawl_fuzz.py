@@ -5,9 +5,12 @@ from hypothesis import strategies as st
 
 from tasks.archive import decode
 from tasks.crawl.address import refusal
-from tasks.crawl.links import Directives, directives, read_page
+from tasks.crawl.feed import read_feed
+from tasks.crawl.links import read_page
 from tasks.crawl.politeness import retry_after
 from tasks.crawl.robots import Robots
+from tasks.crawl.robots_tag import Directives, directives
+from tasks.crawl.sitemap import read_sitemap
 from tasks.crawl.url import authority, canonical, host_and_port, is_trap, key, partition
 
 few = settings(max_examples=150, deadline=None, database=None)
@@ -65,7 +68,25 @@ LINES = [
     "%zz",
     "\r",
 ]
-LINES += ["\n", "#", " ", "\0", "\ufeff", "sluice", "é", "nan", "1e999", ":", "/", "\u2028", "\x85", "\x1c"]
+LINES += [
+    "User-agent: GPTBot\n",
+    "Content-Signal: ",
+    "ai-train=no",
+    "\n",
+    "#",
+    " ",
+    "\0",
+    "\ufeff",
+    "sluice",
+    "é",
+    "nan",
+    "1e999",
+    ":",
+    "/",
+    "\u2028",
+    "\x85",
+    "\x1c",
+]
 files = st.lists(st.sampled_from(LINES), max_size=30).map(lambda parts: "".join(parts).encode()) | st.binary(
     max_size=200
 )
@@ -84,7 +105,7 @@ def test_every_text_is_a_url_in_canonical_form_or_none(text, base):
     assert not host.endswith(".")
     assert refusal(url, allow_loopback=False) in (None, "private_address", "port")
     assert 0 <= partition(url, 7) < 7
-    assert len(key(url)) == 32
+    assert len(key(url)) == 16
     assert is_trap(url) in (True, False)
 
 
@@ -93,6 +114,7 @@ def test_every_text_is_a_url_in_canonical_form_or_none(text, base):
 def test_every_robots_file_gives_an_answer(body, path):
     robots = Robots(body, "sluice")
     assert robots.allows(canonical(path, "http://h/") or "http://h/") in (True, False)
+    assert robots.ai_optout(path) in (True, False)
     assert (robots.crawl_delay() or 0.0) >= 0.0
 
 
@@ -138,7 +160,44 @@ TAGS += [
 )
 def test_every_page_is_read(html, charset):
     page = read_page(html.encode("latin-1", "replace"), "http://h/", "sluice", Directives(), charset)
-    assert all(canonical(link) == link for link in page.links)
+    assert all(canonical(link.url) == link.url for link in page.links)
+    assert all(canonical(one) == one for one in (*page.feeds, *filter(None, [page.canonical])))
+
+
+XML = ["<?xml version='1.0'?>", "<urlset>", "<sitemapindex>", "<sitemap>", "<url>", "<loc>", "http://h/a", "</loc>"]
+XML += [
+    "<rss>",
+    "<channel>",
+    "<item>",
+    "<link>",
+    "<feed>",
+    "<entry>",
+    "<link href='http://h/b'/>",
+    "</url>",
+    "&lt;",
+    "&x;",
+]
+XML += [
+    "<!DOCTYPE x [<!ENTITY x 'y'>]>",
+    "<![CDATA[",
+    "]]>",
+    "<lastmod>2026-01-01",
+    "\0",
+    "é",
+    "\xff",
+    "{",
+    '"url":',
+    "[",
+]
+
+
+@few
+@given(st.lists(st.sampled_from(XML), max_size=30).map("".join))
+def test_every_sitemap_and_feed_is_read(text):
+    body = text.encode("latin-1", "replace")
+    sitemap = read_sitemap(body, "http://h/sitemap.xml")
+    assert sitemap is None or all(canonical(one.url) == one.url for one in sitemap.entries)
+    assert all(canonical(one) == one for one in read_feed(body, "http://h/feed") or ())
 
 
 @few
