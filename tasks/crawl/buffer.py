@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from tasks.artifact import PartRecord
+from tasks.errors import StoreError
 from tasks.store import Store
 
 log = logging.getLogger("sluice.crawl")
@@ -33,12 +34,19 @@ class Staging(Store):
 
     @contextlib.contextmanager
     def write(self, path: str) -> Iterator[BinaryIO]:
-        """Yields a binary file at `path`; what is half written stays."""
-        with self._explained(path, asking=False):
-            full = self._full(path)
-            os.makedirs(os.path.dirname(full), exist_ok=True)
-            with open(full, "wb") as file:
-                yield cast(BinaryIO, file)
+        """Yields a binary file at `path`; what is half written stays.
+
+        Raises:
+            StoreError: the disk is full or may not be written.
+        """
+        try:
+            with self._explained(path, asking=False):
+                full = self._full(path)
+                os.makedirs(os.path.dirname(full), exist_ok=True)
+                with open(full, "wb") as file:
+                    yield cast(BinaryIO, file)
+        except StoreError as error:
+            raise StoreError(f"captures cannot be kept on this machine: {error.cause}", error.remedy) from error
 
 
 @dataclass(frozen=True)

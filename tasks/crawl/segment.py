@@ -1,6 +1,6 @@
 """What one task has captured: WARC files with their logs, stored one file at a time.
 
-Used by fetch and render. A part of the segment is one WARC file, its index, its log and its links. The open files lie
+Used by fetch. A part of the segment is one WARC file, its index, its log and its links. The open files lie
 on the local disk; when the WARC is full or old they are closed and handed to the spool, which stores them in the
 background: a kill loses at most the open file, and the next attempt finds every closed one.
 """
@@ -10,7 +10,7 @@ import io
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pyarrow.parquet as pq
@@ -39,16 +39,6 @@ LINK = "links/"
 ORDER = (WARC, INDEX, LINK, "quarantine/", LOG)
 
 
-@dataclass(frozen=True)
-class Placed:
-    """A record of the segment: its identity, and where it is."""
-
-    record_id: str
-    payload_digest: str
-    warc_file: str
-    warc_offset: int
-
-
 class Segment:
     """The open WARC file of a task, and the log rows that belong to it.
 
@@ -71,7 +61,7 @@ class Segment:
         """Writes a capture to the open file; returns the outcome with its place."""
         fetched_at = outcome.fetched_at or datetime.now(UTC)
         notes = _notes(candidate, answer)
-        return _with(outcome, self._placed(self._warc().capture(outcome.url, fetched_at, answer, notes)))
+        return self._placed(outcome, self._warc().capture(outcome.url, fetched_at, answer, notes))
 
     def revisit(self, candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
         """Writes a revisit record to the open file; returns the outcome with its place."""
@@ -79,19 +69,7 @@ class Segment:
             raise ValueError(f"{candidate.url} was never captured before")
         fetched_at, notes = outcome.fetched_at or datetime.now(UTC), _notes(candidate, answer)
         written = self._warc().revisit(outcome.url, fetched_at, answer, candidate.earlier, notes)
-        return _with(outcome, self._placed(written))
-
-    def converted(self, url: str, when: datetime, dom: bytes, refers_to: str, notes: dict[str, str]) -> Placed:
-        """Writes a page as a browser shows it (a conversion record) to the open file.
-
-        Args:
-            url: canonical URL of the page.
-            when: it was rendered.
-            dom: the document as HTML in UTF-8.
-            refers_to: record id of the capture it was made from.
-            notes: fields of the metadata record.
-        """
-        return self._placed(self._warc().conversion(url, when, dom, "text/html; charset=utf-8", refers_to, notes))
+        return self._placed(outcome, written)
 
     def note(self, outcome: Outcome) -> None:
         """Takes a row of the log; closes the file when it is full or old.
@@ -171,10 +149,16 @@ class Segment:
         part = self._part()
         return part.warc or part.open_warc(self._config.warc_compression, self._software, self._agent)
 
-    def _placed(self, written: Written) -> Placed:
+    def _placed(self, outcome: Outcome, written: Written) -> Outcome:
         part = self._part()
         part.captures += 1
-        return Placed(written.record_id, written.payload_digest, part.path, written.offset)
+        return replace(
+            outcome,
+            payload_digest=written.payload_digest,
+            record_id=written.record_id,
+            warc_file=part.path,
+            warc_offset=written.offset,
+        )
 
 
 class _OpenPart:
@@ -258,16 +242,6 @@ def _outcomes(files: dict[str, bytes]) -> list[Outcome]:
         if path.startswith(folder)
     }
     return from_tables(tables[LOG], tables[LINK]) if LOG in tables else []
-
-
-def _with(outcome: Outcome, placed: Placed) -> Outcome:
-    return replace(
-        outcome,
-        payload_digest=placed.payload_digest,
-        record_id=placed.record_id,
-        warc_file=placed.warc_file,
-        warc_offset=placed.warc_offset,
-    )
 
 
 def _notes(candidate: Candidate, answer: Answer) -> dict[str, str]:

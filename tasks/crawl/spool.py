@@ -29,6 +29,8 @@ _NAME = "warc-"
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
 _REMIND_S = 600.0
+# The client of an object store tries for minutes before it says that there is no answer.
+_SLOW_S = 120.0
 _JOIN_S = 5.0
 _CHUNK = 1 << 20
 # Answers that are under way when the disk is found to be full still find room.
@@ -68,6 +70,7 @@ class Spool:
         self._wakeup = Wakeup()
         self._thread: threading.Thread | None = None
         self._stopping = False
+        self._busy_since: float | None = None
         self._down_since: float | None = None
         self._said = 0.0
         self._failure: SluiceError | None = None
@@ -131,6 +134,9 @@ class Spool:
             SluiceError: see `check`.
         """
         self.check()
+        since, now = self._busy_since, time.monotonic()
+        if since is not None and self._down_since is None and now - since > _SLOW_S:
+            self._alert(f"no answer for {now - since:.0f} s")
         if self.is_full(open_bytes()):
             if not self._wakeup:
                 log.warning("[%s] fetching pauses, the buffer is full: %s", self._output.address, self._level())
@@ -167,14 +173,15 @@ class Spool:
     def _work(self) -> None:
         pause = _FIRST_PAUSE_S
         while (closed := self._next()) is not None:
+            self._busy_since = self._busy_since or time.monotonic()
             try:
                 self._commit(closed)
-                pause = _FIRST_PAUSE_S
+                pause, self._busy_since = _FIRST_PAUSE_S, None
             except Exception as error:
                 if isinstance(error, _OvertakenError) or not isinstance(error, TransientError | OSError):
                     self._fail(error)
                     return
-                self._alert(error)
+                self._alert(str(error))
                 with self._state:
                     self._state.wait_for(lambda: self._stopping, pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
@@ -234,15 +241,17 @@ class Spool:
         self._free = self.buffer.free()
         self._wakeup.call()
 
-    def _alert(self, error: Exception) -> None:
+    def _alert(self, why: str) -> None:
         now = time.monotonic()
-        if self._down_since is None:
-            self._down_since, self._said = now, now - _REMIND_S
-            self.outages += 1
-        if now - self._said >= _REMIND_S:
+        with self._state:  # the thread or the event loop, whoever sees it first
+            if self._down_since is None:
+                self._down_since, self._said = now, now - _REMIND_S
+                self.outages += 1
+            if now - self._said < _REMIND_S:
+                return
             self._said = now
-            text = "[%s] the store %s does not take captures (%s); fetching goes on, they wait here: %s"
-            log.warning(text, self._output.address, self._output.store.root, error, self._level())
+        text = "[%s] the store %s does not take captures (%s); fetching goes on, they wait here: %s"
+        log.warning(text, self._output.address, self._output.store.root, why, self._level())
 
     def _level(self) -> str:
         room = max(0, min(self._limit - self._bytes, self._free))

@@ -104,11 +104,10 @@ def test_a_second_attempt_at_the_same_time_loses_nothing(tmp_path):
 
 
 @pytest.fixture
-def impatient(monkeypatch):
-    """Cuts the pauses short that the S3 client and the spool make between two tries."""
+def alert(monkeypatch):
+    """Has an outage told of sooner, and ended sooner."""
+    monkeypatch.setattr("tasks.crawl.spool._SLOW_S", 0.3)
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.01)
-    monkeypatch.setattr("tasks.crawl.spool._FIRST_PAUSE_S", 0.02)
-    monkeypatch.setattr("tasks.crawl.spool._LONGEST_PAUSE_S", 0.1)
 
 
 def away(s3):
@@ -116,7 +115,7 @@ def away(s3):
     s3.faults.rules = [Rule("503", method="PUT", times=1_000_000)]
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("alert")
 def test_a_fetch_goes_on_while_its_store_is_away(s3, tmp_path, caplog):
     caplog.set_level("INFO", logger="sluice")
     folder = f"s3://sluice/{tmp_path.name}"
@@ -146,7 +145,7 @@ def test_a_fetch_goes_on_while_its_store_is_away(s3, tmp_path, caplog):
     assert segment.record.metrics["buffered_bytes"] > 0
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("alert")
 def test_fetching_pauses_while_the_buffer_is_full_and_goes_on_when_the_store_is_back(s3, tmp_path, caplog):
     folder = f"s3://sluice/{tmp_path.name}"
     pages = linked(40)
@@ -200,3 +199,25 @@ def test_a_kill_while_captures_wait_for_the_store_costs_no_request(s3, tmp_path)
     assert pages_of(resumed) == pages_of(whole)
     assert logged(resumed) == logged(whole)
     assert again <= 31 - before + 4 + 2
+
+
+def test_a_fetch_told_to_stop_while_its_store_is_away_leaves_its_captures_to_the_next_attempt(s3, tmp_path):
+    folder = f"s3://sluice/{tmp_path.name}"
+    with Site(linked(30)) as site:
+        config = config_for(site)
+        whole = undisturbed(tmp_path / "whole", config)
+        fetching.cycle(folder, config)
+        site.requests.clear()
+        process = fetching.start(folder, config)
+        wait_until(lambda: site.requests, process)
+        away(s3)
+        wait_until(lambda: len(site.requests) >= 16, process)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=40)
+        assert process.returncode != 0
+        assert b"has not taken the last captures" in said
+        before = len(site.requests)
+        s3.faults.calm()
+        resumed = fetching.fetch(folder, config)
+        assert len(site.requests) - before == 31 - before + 1  # robots.txt again, no page
+    assert pages_of(resumed) == pages_of(whole)

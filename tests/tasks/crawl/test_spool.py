@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-import io
+import errno
 import os
 import subprocess
 import sys
@@ -11,7 +11,6 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-import fastwarc
 import pytest
 
 from tasks.artifact import Address
@@ -163,6 +162,23 @@ def test_a_fault_of_the_connection_is_waited_for_like_an_outage(store):
     wait_for(lambda: attempt.spool.outages)
     store.error = None
     attempt.close()
+    assert attempt.stored() == [1, 2]
+
+
+def test_a_store_that_says_nothing_for_long_is_told_of_before_its_client_gives_up(store, monkeypatch, caplog):
+    monkeypatch.setattr("tasks.crawl.spool._SLOW_S", 0.05)
+    answer = threading.Event()
+    monkeypatch.setattr(store, "_fail", lambda: answer.wait(20))
+    attempt = Attempt(store)
+    attempt.capture(1, 2)
+    time.sleep(0.1)
+    for _ in range(3):
+        asyncio.run(attempt.segment.room())
+    assert caplog.text.count("does not take captures (no answer for 0 s)") == 1
+    answer.set()
+    attempt.close()
+    assert "has taken all that waited" in caplog.text
+    assert attempt.spool.outages == 1
     assert attempt.stored() == [1, 2]
 
 
@@ -381,18 +397,17 @@ def test_rows_without_a_capture_are_stored_without_a_file(store):
     assert not [entry for entry in record.files if entry.path.startswith("warc/")]
 
 
-def test_a_rendered_page_is_a_conversion_record_with_its_place(store):
+def test_a_local_disk_that_is_full_is_told_as_such(store, monkeypatch):
     attempt = Attempt(store)
-    url, when = "http://127.0.0.1/app", datetime.now(UTC)
-    placed = attempt.segment.converted(url, when, b"<p>Hello", "urn:uuid:1", {"browser": "x"})
-    row = Outcome(key(url), url, "127.0.0.1", 0, SUCCESS, warc_file=placed.warc_file, warc_offset=placed.warc_offset)
-    attempt.segment.note(row)
-    attempt.segment.commit()
-    attempt.close()
-    data = store.read(f"{ADDRESS.path}/{placed.warc_file}")
-    records = fastwarc.ArchiveIterator(io.BytesIO(data[placed.warc_offset :]), parse_http=False)
-    kinds = [record.record_type for record in records]
-    assert kinds[0] == fastwarc.WarcRecordType.conversion
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tasks.crawl.buffer.os.makedirs", full)
+    with pytest.raises(StoreError, match=r"captures cannot be kept on this machine: .*full.*Free space"):
+        attempt.capture(1)
+    monkeypatch.undo()
+    attempt.die()
 
 
 def test_the_thread_ends_with_the_attempt(store):
