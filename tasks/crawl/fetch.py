@@ -12,7 +12,6 @@ import logging
 import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 
 import uvloop
@@ -23,7 +22,7 @@ from tasks.crawl.client import VERSION as CLIENT_VERSION
 from tasks.crawl.client import Client
 from tasks.crawl.clocks import Clocks
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.fetchlog import CAPTURED, Outcome
+from tasks.crawl.fetchlog import GONE, PAGE, SUCCESS, Outcome
 from tasks.crawl.frontier import Frontier, Visit
 from tasks.crawl.host_rules import HostRobots, HostRules
 from tasks.crawl.inject import number_of, scope_of
@@ -33,7 +32,8 @@ from tasks.crawl.politeness import Host, HostClock, Politeness
 from tasks.crawl.reading import Reader
 from tasks.crawl.segment import ORDER, Segment, held
 from tasks.crawl.spool import Spool
-from tasks.crawl.visit import Visitor
+from tasks.crawl.visit import Visitor, unasked
+from tasks.crawl.watch import Watch
 from tasks.crawl.waves import Candidate, HostPlan, Waves
 from tasks.engine import Engine
 from tasks.errors import InputError, TransientError
@@ -67,16 +67,9 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
         TransientError: the task was told to stop; what is committed is kept, and a retry goes on from there.
     """
     crawl = Crawl(config, inputs, output)
-    begin = time.monotonic()
     with contextlib.closing(asyncio.Runner(loop_factory=uvloop.new_event_loop)) as runner:
         runner.run(crawl.work())
-    pages = sum(record.rows_out for record in output.committed.values())
-    seconds = time.monotonic() - begin
-    rate = crawl.fetched / seconds if seconds else 0.0
-    return Report(
-        {"pages_per_s": rate, "hosts": float(len(crawl.hosts)), **crawl.metrics()},
-        note=f"{pages} pages of {len(crawl.hosts)} hosts, {crawl.errors.total()} URLs without a page",
-    )
+    return crawl.report()
 
 
 class Crawl:
@@ -105,12 +98,9 @@ class Crawl:
         )
         self._frontier: Frontier | None = None
         self._learned: tuple[list[HostClock], list[HostRobots]] = ([], [])
-        self._captured = 0
         self._begin = time.monotonic()
         self._stopped = False
-        self.fetched = 0
-        self.hosts: set[str] = set()
-        self.errors: Counter[str] = Counter()
+        self._watch = Watch(output)
 
     async def work(self) -> None:
         """Runs the crawl to its end, its deadline or a signal, and commits what there is."""
@@ -122,14 +112,19 @@ class Crawl:
             self._segment.abandon(error)
             raise
 
-    def metrics(self) -> dict[str, float]:
-        """Returns figures of the segment for the report."""
-        return self._segment.metrics()
+    def report(self) -> Report:
+        """Returns what the stage says at its end."""
+        watch = self._watch
+        pages = sum(record.rows_out for record in self._output.committed.values())
+        return Report(
+            {"urls_per_s": watch.rate, "hosts": float(len(watch.hosts)), **self._segment.metrics()},
+            note=f"{pages} pages of {len(watch.hosts)} hosts, {watch.errors.total()} URLs without a page",
+        )
 
     async def _crawl(self) -> None:
         config = self._config
         clocks = Clocks(self._output)
-        politeness = Politeness(config, clocks)
+        politeness = self._politeness = Politeness(config, clocks)
         politeness.seed(map(hostlog.clock_of, self._hosts))
         parser = Parser(config.user_agent)
         async with Client(config) as client:
@@ -154,7 +149,7 @@ class Crawl:
             self._frontier = Frontier(politeness, visit, config.concurrency, deadline)
             try:
                 whole = True
-                while whole and not self._stopped and (chosen := self._waves.next_round()):
+                while whole and not self._stopped and (chosen := self._next_round()):
                     whole = await self._round(chosen)
                 if not whole and not self._stopped:
                     log.info("the time box of %g s is over; the rest waits for the next cycle", config.time_box_s)
@@ -163,6 +158,16 @@ class Crawl:
                 await parser.close()
                 self._learned = (politeness.rows(), rules.rows())
 
+    def _next_round(self) -> list[Candidate]:
+        """Returns the URLs to try next, after logging the links that are traps."""
+        chosen = self._waves.next_round()
+        for candidate, reason in self._waves.refused:
+            if candidate.url not in self._held:
+                self._segment.note(unasked(candidate, GONE, reason))
+            self._watch.errors[reason] += 1
+        self._waves.refused.clear()
+        return chosen
+
     async def _round(self, chosen: list[Candidate]) -> bool:
         """Tries the chosen URLs; returns whether all of them were."""
         fresh = []
@@ -170,30 +175,26 @@ class Crawl:
             held = self._held.get(candidate.url)
             if held is None:
                 fresh.append(candidate)
-            else:
-                self._tell(candidate, held)
+                continue
+            if held.status == SUCCESS and held.kind == PAGE and not held.render:
+                self._waves.traps.note(held.url, held.payload_digest)
+            self._tell(candidate, held)
         return await self._frontier.drain(fresh) if self._frontier and fresh else True
 
     def _done(self, candidate: Candidate, outcome: Outcome) -> None:
         self._segment.note(outcome)
-        self.fetched += 1
+        self._watch.fetched += 1
         self._tell(candidate, outcome)
-        seconds = time.monotonic() - self._begin
-        waiting = self._frontier.hosts if self._frontier else 0
-        self._output.progress(
-            self._waves.spent,
-            self._waves.budget,
-            f"{self._captured} pages, {self.fetched / max(seconds, 0.001):.1f} URLs/s, {waiting} hosts waiting, "
-            f"{self.errors.total()} errors{self._segment.buffered}",
-        )
+        waves = self._waves
+        self._watch.tell(waves.spent, waves.budget, self._waiting, self._politeness, self._segment.buffered)
+
+    def _waiting(self) -> tuple[int, int]:
+        in_round = self._frontier.waiting if self._frontier else 0
+        return self._waves.waiting + in_round, self._frontier.hosts if self._frontier else 0
 
     def _tell(self, candidate: Candidate, outcome: Outcome) -> None:
         self._waves.note(candidate, outcome)
-        self.hosts.add(outcome.host)
-        if outcome.status in CAPTURED:
-            self._captured += 1
-        elif outcome.reason != "redirect":
-            self.errors[outcome.reason] += 1
+        self._watch.count(outcome)
 
     async def _end(self) -> None:
         if self._stopped:
@@ -201,10 +202,10 @@ class Crawl:
                 self._segment.commit()
             await self._segment.close(_STOP_DRAIN_S)
             raise TransientError(
-                f"the crawl of {self._output.address} was told to stop; {self._captured} pages are committed",
+                f"the crawl of {self._output.address} was told to stop; {self._watch.captured} pages are committed",
                 "run it again to go on from there",
             )
-        if not self._captured and any(candidate.seed for candidate in self._start):
+        if not self._watch.captured and any(candidate.seed for candidate in self._start):
             raise self._nothing_fetched()
         if self._segment.holds_rows or not self._segment.holds_parts:
             self._segment.commit()
@@ -212,14 +213,13 @@ class Crawl:
         if hostlog.PART not in self._output.committed:
             with self._output.part(hostlog.PART) as part:
                 hostlog.write(part, *self._learned, self._waves.traps.scores())
-        total = self._waves.spent
-        self._output.progress(total, total, f"{self._captured} pages, {self.errors.total()} errors")
+        self._watch.finish(self._waves.spent)
 
     def _nothing_fetched(self) -> InputError:
-        reason, _ = self.errors.most_common(1)[0] if self.errors else ("no answer in time", 0)
+        reason, _ = self._watch.errors.most_common(1)[0] if self._watch.errors else ("no answer in time", 0)
         seeds = sorted({candidate.url.split("/", 3)[2] for candidate in self._start if candidate.seed})
         shown = ", ".join(seeds[:5]) + (f" and {len(seeds) - 5} more" if len(seeds) > 5 else "")
-        why = ", ".join(f"{name} x {count}" for name, count in self.errors.most_common(4))
+        why = ", ".join(f"{name} x {count}" for name, count in self._watch.errors.most_common(4))
         return InputError(
             f"not one page could be fetched from {shown} ({why or reason})",
             _REMEDIES.get(reason, "open the seeds in a browser, and correct [crawl] seeds"),

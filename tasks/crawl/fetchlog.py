@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.crawl.url import Link, link
 
@@ -87,14 +88,14 @@ class Outcome:
 LINKS = pa.schema(
     [
         pa.field("partition", pa.int32(), nullable=False),  # that owns the target
-        pa.field("key", pa.uuid(), nullable=False),  # of the target, as are url, host and depth
+        pa.field("key", pa.uuid(), nullable=False),  # of the target, as are url and host
         pa.field("url", pa.string(), nullable=False),
         pa.field("host", pa.string(), nullable=False),
-        pa.field("depth", pa.int32(), nullable=False),
         pa.field("redirect", pa.bool_(), nullable=False),
-        pa.field("source", pa.uuid(), nullable=False),  # key of the page
-        pa.field("source_host", pa.string(), nullable=False),
-        pa.field("seen", pa.timestamp("ms", tz="UTC")),
+        pa.field("depth", pa.int32(), nullable=False),  # the least that its sources give it
+        pa.field("seen", pa.timestamp("ms", tz="UTC")),  # first
+        pa.field("sources", pa.list_(pa.int32()), nullable=False),  # rows of the log beside it that lead there
+        pa.field("source_hosts", pa.list_(pa.string()), nullable=False),  # hosts of these, other than its own
     ]
 )
 
@@ -107,31 +108,61 @@ def to_table(outcomes: Iterable[Outcome]) -> pa.Table:
 
 
 def to_links(outcomes: Iterable[Outcome], partitions: int) -> pa.Table:
-    """Returns links and redirects of the outcomes as a table (LINKS), sorted by partition and key.
+    """Returns links and redirects of the outcomes as a table (LINKS), sorted by partition and key, each target once.
 
-    Sorted, so that the update of one partition reads only the row groups that hold its links.
+    Once, because pages of a site share most of their links; sorted, so that the update of one partition reads only the
+    row groups that hold its links.
     """
-    rows: list[tuple[object, ...]] = []
-    for one in outcomes:
-        about = (one.key, one.host, one.fetched_at)
+    found: dict[tuple[Link, bool], _Target] = {}
+    for number, one in enumerate(sorted(outcomes, key=lambda one: one.url)):
         # What a sitemap lists is no further from the seeds than the sitemap.
         depth = one.depth + (one.kind != SITEMAP)
+        for to in one.outlinks:
+            found.setdefault((to, False), _Target()).add(number, one, depth)
         if one.redirect:
-            target = link(one.redirect)
-            rows.append((target.owner % partitions, target.key, target.url, target.host, one.depth, True, *about))
-        rows += [(to.owner % partitions, to.key, to.url, to.host, depth, False, *about) for to in one.outlinks]
-    rows.sort(key=lambda row: (row[0], row[1], row[6]))
-    columns = zip(*rows, strict=True) if rows else [()] * len(LINKS)
+            found.setdefault((link(one.redirect), True), _Target()).add(number, one, one.depth)
+    rows = sorted(found.items(), key=lambda item: (item[0][0].owner % partitions, item[0][0].key, item[0][1]))
+    columns = [
+        [to.owner % partitions for (to, _), _ in rows],
+        [to.key for (to, _), _ in rows],
+        [to.url for (to, _), _ in rows],
+        [to.host for (to, _), _ in rows],
+        [redirect for (_, redirect), _ in rows],
+        [target.depth for _, target in rows],
+        [target.seen for _, target in rows],
+        [target.sources for _, target in rows],
+        [sorted(target.hosts - {to.host}) for (to, _), target in rows],
+    ]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, LINKS, strict=True)]
     return pa.Table.from_arrays(arrays, schema=LINKS)
 
 
+class _Target:
+    """What leads to one URL."""
+
+    __slots__ = ("depth", "hosts", "seen", "sources")
+
+    def __init__(self) -> None:
+        self.sources: list[int] = []
+        self.hosts: set[str] = set()
+        self.depth = 1 << 30
+        self.seen: datetime | None = None
+
+    def add(self, number: int, source: Outcome, depth: int) -> None:
+        self.sources.append(number)
+        self.hosts.add(source.host)
+        self.depth = min(self.depth, depth)
+        if source.fetched_at is not None and (self.seen is None or source.fetched_at < self.seen):
+            self.seen = source.fetched_at
+
+
 def from_tables(log: pa.Table, links: pa.Table) -> list[Outcome]:
     """Returns the outcomes that a log and its links tell of."""
-    outlinks: dict[bytes, list[Link]] = defaultdict(list)
-    for row in links.select(["source", "url", "redirect"]).to_pylist():
-        if not row["redirect"]:
-            outlinks[row["source"].bytes].append(link(row["url"]))
+    outlinks: dict[int, list[Link]] = defaultdict(list)
+    for row in links.filter(pc.invert(links.column("redirect"))).select(["url", "sources"]).to_pylist():
+        target = link(row["url"])
+        for number in row["sources"]:
+            outlinks[number].append(target)
     names = [field.name for field in fields(Outcome) if field.name != "outlinks"]
     rows = [{**row, "key": row["key"].bytes} for row in log.select(names).to_pylist()]
-    return [Outcome(**row, outlinks=tuple(outlinks[row["key"]])) for row in rows]
+    return [Outcome(**row, outlinks=tuple(outlinks[number])) for number, row in enumerate(rows)]

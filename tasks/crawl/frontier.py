@@ -63,6 +63,11 @@ class Frontier:
         """Hosts that still have URLs waiting."""
         return len(self._queues)
 
+    @property
+    def waiting(self) -> int:
+        """URLs of this round that wait."""
+        return sum(map(len, self._queues.values()))
+
     async def drain(self, candidates: Iterable[Candidate]) -> bool:
         """Visits all candidates; returns False when the deadline or `stop` left some of them unvisited."""
         for candidate in candidates:

@@ -141,6 +141,6 @@ SELECT origin, host, status, body, crawl_delay_s, fetched_at FROM (
 EDGES = """
 SELECT source, target FROM (
   SELECT source, target FROM previous_edges
-  UNION SELECT source_host, host FROM own_links WHERE source_host <> host AND NOT redirect
+  UNION SELECT unnest(source_hosts), host FROM own_links WHERE NOT redirect
 ) ORDER BY source, target
 """

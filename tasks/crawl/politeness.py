@@ -6,6 +6,7 @@ asked again before its pause is stored, and the next attempt of a killed task wa
 """
 
 import asyncio
+import heapq
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -103,6 +104,11 @@ class Politeness:
         for authority in self._clocks.owed if self._clocks is not None else ():
             self.host(authority)
         return [self._clock(self._hosts[authority]) for authority in sorted(self._hosts)]
+
+    def slowest(self, most: int) -> list[tuple[str, float]]:
+        """Returns the hosts with the longest answer times (seconds), slowest first."""
+        known = ((host.authority, host.latency_s) for host in self._hosts.values() if host.latency_s is not None)
+        return heapq.nlargest(most, known, key=lambda one: one[1])
 
     def host(self, authority: str) -> Host:
         """Returns the host, new on first sight."""

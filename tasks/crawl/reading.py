@@ -3,6 +3,7 @@
 Used by visit. HTML pages, sitemaps and feeds are read; of everything else only the headers count.
 """
 
+import asyncio
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from tasks.crawl.optout import opted_out
 from tasks.crawl.parser import Parser
 from tasks.crawl.robots_tag import Directives, directives
 from tasks.crawl.sitemap import MAX_BYTES, read_sitemap
+from tasks.crawl.soft404 import SOFT_404
 from tasks.crawl.spa import needs_browser
 from tasks.crawl.url import Link, Scope, link
 from tasks.crawl.warc import payload_digest
@@ -92,7 +94,8 @@ class Reader:
             return await self._page(url, answer, said)
         if mime in self._config.mime_types and not (mime == "text/plain" and url in self._sitemaps(url)):
             return Reading(self._refused(answer, said, Page(noindex=said.noindex)))
-        return self._list(url, answer)
+        # Large ones take a second: not on the event loop.
+        return await asyncio.to_thread(self._list, url, answer)
 
     async def _page(self, url: str, answer: Answer, said: Directives) -> Reading:
         html = self._decoded(answer, self._config.max_body_bytes)
@@ -102,15 +105,18 @@ class Reader:
             page = await self._parser.read(html, url, said, charset[1] if charset else "")
         if page is None:
             return Reading("unparsable")
-        refused = self._refused(answer, said, page) or self._note(
-            url, payload_digest(answer.body), page.title, page.text_chars
-        )
+        render = needs_browser(html, page.text_chars)
+        refused = self._refused(answer, said, page)
+        # All pages of a single-page application come as the same shell: that makes them no copies.
+        if not refused and not render:
+            refused = self._note(url, payload_digest(answer.body), page.title, page.text_chars)
+        if refused == SOFT_404:
+            return Reading(refused)
         links = [one for one in page.links if self._scope.covers(one.url, one.host)]
         links += self._covered(page.feeds if self._config.feeds else ())
         named = page.canonical if page.canonical != url else ""
         links += self._covered([named] if named else ())
-        render = not refused and needs_browser(html, page.text_chars)
-        return Reading(refused, PAGE, tuple(dict.fromkeys(links)), named, render)
+        return Reading(refused, PAGE, tuple(dict.fromkeys(links)), named, render and not refused)
 
     def _list(self, url: str, answer: Answer) -> Reading:
         """Reads what may be a sitemap or a feed."""

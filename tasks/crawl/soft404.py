@@ -6,6 +6,7 @@ page about a Peugeot 404 has another title. Price: a short page whose title begi
 
 import re
 
+SOFT_404 = "soft_404"
 # A page with more text than this has something to say, whatever its title.
 MAX_TEXT = 1024
 _PHRASES = (

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.soft404 import MAX_TEXT, is_soft_404
+from tasks.crawl.soft404 import MAX_TEXT, SOFT_404, is_soft_404
 from tasks.crawl.url import Link, authority, is_trap
 
 FIRST_YEAR = 1990
@@ -132,8 +132,8 @@ class Traps:
                 host.copies[payload_digest] = copies
             self._vote(host, url, payload_digest)
             if copies > MAX_COPIES:
-                return "soft_404"
-        return "soft_404" if is_soft_404(title, text_chars) else ""
+                return SOFT_404
+        return SOFT_404 if is_soft_404(title, text_chars) else ""
 
     def scores(self) -> dict[str, int]:
         """Returns for each host how many links were refused, where any were."""

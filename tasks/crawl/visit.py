@@ -104,7 +104,7 @@ class Visitor:
         return Visit.DONE
 
     def _end(self, candidate: Candidate, status: str, reason: str) -> Visit:
-        self._done(candidate, _outcome(candidate, status, reason, False))
+        self._done(candidate, unasked(candidate, status, reason))
         return Visit.UNASKED
 
     def _failed(
@@ -187,6 +187,11 @@ def _redirected(candidate: Candidate, answer: Answer, outcome: Outcome) -> Outco
     permanent = answer.status in (301, 308)
     status = REDIRECT_PERMANENT if permanent else REDIRECT_TEMPORARY
     return replace(outcome, status=status, reason="redirect", redirect=target)
+
+
+def unasked(candidate: Candidate, status: str, reason: str) -> Outcome:
+    """Returns the outcome of a URL for which nobody was asked."""
+    return _outcome(candidate, status, reason, False)
 
 
 def _outcome(candidate: Candidate, status: str, reason: str, requested: bool, error: str = "") -> Outcome:

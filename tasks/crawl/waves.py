@@ -98,11 +98,9 @@ class Waves:
         self._spent_on_domain: Counter[int] = Counter()
         self._queues: dict[str, list[tuple[_Rank, Candidate]]] = {}
         self._seen: set[bytes] = set()
-        self._found: dict[Link, Candidate] = {}
-        for candidate in start:
-            target = link(candidate.url)
-            self._seen.add(target.key)
-            self._push(target.host, candidate)
+        self._found = {link(candidate.url): candidate for candidate in start}
+        self._seen.update(target.key for target in self._found)
+        self.refused: list[tuple[Candidate, str]] = []
 
     @property
     def waiting(self) -> int:
@@ -112,11 +110,16 @@ class Waves:
     def next_round(self) -> list[Candidate]:
         """Returns the URLs to try next, all of them before the round after; empty when the crawl is over.
 
-        Requests that were not needed (robots.txt said no) go back into the budget.
+        Requests that were not needed (robots.txt said no) go back into the budget. Links that are traps are put to
+        `refused`, for the caller to log: they must not come back from the crawl DB as news.
         """
         # In one order, whatever order the answers came in: what a trap is depends on what was seen before.
         for target, candidate in sorted(self._found.items(), key=lambda held: _order(held[1])):
-            if not self.traps.refuses(target):
+            reason = self.traps.refuses(target)
+            # What the recipe names and what was a page before is tried all the same.
+            if reason and not candidate.seed and candidate.earlier is None:
+                self.refused.append((candidate, reason))
+            else:
                 self._push(target.host, candidate)
         self._found = {}
         ranked: list[tuple[int, int, str, Candidate]] = []

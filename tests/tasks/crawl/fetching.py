@@ -66,13 +66,17 @@ def pages_of(segment):
 
 def logged(segment):
     """Returns status, depth and links by URL; none may be logged twice."""
-    rows = [row for path in segment.files("log/") for row in segment.table(path).to_pylist()]
-    assert len({row["url"] for row in rows}) == len(rows), "logged twice"
-    links = defaultdict(list)
-    for path in segment.files("links/"):
-        for row in segment.table(path).to_pylist():
-            links[row["source"]].append((row["url"], row["depth"], row["redirect"]))
-    return {row["url"]: (row["status"], row["depth"], sorted(links[row["key"]])) for row in rows}
+    told = {}
+    for path in segment.files("log/"):
+        rows = segment.table(path).to_pylist()
+        links = defaultdict(list)
+        for row in segment.table(path.replace("log/", "links/")).to_pylist():
+            for number in row["sources"]:
+                links[number].append((row["url"], row["redirect"]))
+        for number, row in enumerate(rows):
+            assert row["url"] not in told, "logged twice"
+            told[row["url"]] = (row["status"], row["depth"], sorted(links[number]))
+    return told
 
 
 if __name__ == "__main__":

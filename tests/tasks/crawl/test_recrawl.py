@@ -57,7 +57,7 @@ def tried(status, **changes):
 
 def found(url, depth):
     row = {"partition": 0, "key": key(url), "url": url, "host": "h", "depth": depth, "redirect": False, "seen": T1}
-    return {**row, "source": key(URL), "source_host": "h"}
+    return {**row, "sources": [0], "source_hosts": []}
 
 
 def merged(before=None, log=None, links=()):
