@@ -8,8 +8,8 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import shutil
-import tempfile
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -33,6 +33,7 @@ _END_S = 5.0
 _WATCH_S = 0.25
 _HEAP_MB = 512
 _FAILURES = 3
+_FATAL = re.compile(r"\bFATAL:[^\]\n]*\] ?([^\n]+)")
 # Tall, so that what a page loads when it is scrolled to is loaded.
 _VIEW: ViewportSize = {"width": 1280, "height": 6000}
 _ENVIRONMENT = ("PATH", "LANG", "TMPDIR")
@@ -91,23 +92,23 @@ class Browser:
         config: limits of a page.
         agent: the crawl's own User-Agent.
         guard: which servers pages may reach.
+        home: the browsers' home folder; they leave caches there, nothing of pages.
     """
 
-    def __init__(self, config: RenderConfig, agent: str, guard: Guard) -> None:
+    def __init__(self, config: RenderConfig, agent: str, guard: Guard, home: str) -> None:
         self._config = config
         self._agent = agent
         self._guard = guard
         self._program = find_chromium(config.chromium)
         self._stack = contextlib.AsyncExitStack()
         self._playwright: Playwright | None = None
-        self._home = ""
+        self._home = home
         self._failures = 0
         # The page has limits of its own; this one is for a browser that hangs.
         self._longest_s = config.timeout_s + _START_S
         self.version = ""
 
     async def __aenter__(self) -> "Browser":
-        self._home = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-browser-"))
         self._playwright = await self._stack.enter_async_context(async_playwright())
         try:
             async with self._launched(0, _Memory(self._config.max_memory_bytes)) as chromium:
@@ -190,7 +191,7 @@ class Browser:
             self._failures += 1
             if self.version and self._failures >= _FAILURES:
                 raise TransientError(
-                    f"{self._program} has started before and no longer does ({_first_line(error)})",
+                    f"{self._program} has started before and no longer does ({_cause(error)})",
                     "look at the memory and the processes of this machine, then run it again",
                 ) from None
             raise
@@ -205,7 +206,7 @@ class Browser:
                 "which then is the sandbox",
             )
         return InputError(
-            f"{self._program} does not start ({_first_line(error)})",
+            f"{self._program} does not start ({_cause(error)})",
             f"try {self._program} --headless --dump-dom about:blank",
         )
 
@@ -256,5 +257,7 @@ def _kill(process: psutil.Process) -> None:
                 one.kill()
 
 
-def _first_line(error: Error) -> str:
-    return error.message.strip().partition("\n")[0]
+def _cause(error: Error) -> str:
+    """Returns what the browser said at its end, or else the first line of the error."""
+    said = _FATAL.search(error.message)
+    return said[1] if said else error.message.strip().partition("\n")[0]

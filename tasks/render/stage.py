@@ -75,7 +75,7 @@ async def _work(config: CrawlConfig, inputs: Inputs, output: Output, waiting: Se
         _remember(segment, politeness, rules)
         guard = Guard(allow_loopback=config.allow_loopback, resolver=CachingResolver(config.name_servers))
         stack.push_async_callback(guard.close)
-        browser = await stack.enter_async_context(Browser(config.render, agent, guard))
+        browser = await stack.enter_async_context(Browser(config.render, agent, guard, output.scratch))
         scope = scope_of(config, inputs["seeds"])
         with _on_signal(output):
             await Work(config, segment, output, browser, politeness, rules, scope, agent).run(waiting)

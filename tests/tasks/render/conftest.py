@@ -76,14 +76,15 @@ class OneSite(Guard):
 
 
 @pytest.fixture
-def render(chromium):
+def render(chromium, tmp_path):
     from tasks.render.browser import Browser
     from tasks.render.queue import Source
 
     def run(site, html, *, url="", guard=OneSite, headers=(), allowed=lambda url: True, **settings):
         async def work():
             config = RenderConfig(**{"enabled": True, "chromium": chromium, **QUICK, **settings})
-            async with Browser(config, "sluice/0.1 (+mailto:a@b.example)", guard(site.port)) as browser:
+            agent = "sluice/0.1 (+mailto:a@b.example)"
+            async with Browser(config, agent, guard(site.port), str(tmp_path)) as browser:
                 body = html if isinstance(html, bytes) else html.encode()
                 return await browser.render(Source(url or site.url(), headers, body), allowed)
 

@@ -3,7 +3,9 @@
 The test site is the one loopback server that the guard allows; `inside` plays the private network beside it.
 """
 
+import shutil
 import ssl
+import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -196,8 +198,10 @@ def self_signed(folder, name):
     return context
 
 
-def test_popups_dialogs_downloads_and_file_choosers_come_to_nothing(render, tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+def test_popups_dialogs_downloads_and_file_choosers_come_to_nothing(render, monkeypatch):
+    # Not pytest's folder: the name of Chromium's socket would be too long there.
+    folder = tempfile.mkdtemp()
+    monkeypatch.setenv("TMPDIR", folder)
     page = """<p id="said">text</p><input type="file" id="file"><a id="save" download="x.bin" href="/file">x</a>
     <a id="blob" download="blob.bin">x</a><script>
     alert("a"); confirm("b"); prompt("c"); window.onbeforeunload = () => "stay";
@@ -213,8 +217,10 @@ def test_popups_dialogs_downloads_and_file_choosers_come_to_nothing(render, tmp_
         # A link with the attribute download is asked for before the browser refuses to save it.
         assert set(site.paths()) <= {"/file"}
     assert b'<p id="said">went on</p>' in rendered.shown.html
-    left = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert [path for path in left if path.suffix == ".bin" or b"secret of the page" in path.read_bytes()] == []
+    left = [path for path in Path(folder).rglob("*") if path.is_file()]
+    saved = [path for path in left if path.suffix == ".bin" or b"secret of the page" in path.read_bytes()]
+    shutil.rmtree(folder)
+    assert saved == []
 
 
 def test_there_are_no_service_workers(render):
