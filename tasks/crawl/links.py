@@ -19,7 +19,7 @@ import numpy as np
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from tasks.crawl.robots_tag import Directives, directives
-from tasks.crawl.url import Link, canonical, link
+from tasks.crawl.url import MAX_URL, Link, canonical, link
 
 MAX_LINKS = 5000
 MAX_FEEDS = 10
@@ -45,6 +45,10 @@ _BODY = re.compile(rb"<body[\s>]", re.I)
 _RUN = re.compile(rb">([^<>]{1,1024})")
 _REFRESH = re.compile(r"\s{0,9}[\d.]{0,9}\s{0,9}[;,]\s{0,9}url\s{0,9}=\s{0,9}[\"']?([^\"'>]{1,4096})", re.I)
 _REL_NOFOLLOW = re.compile(r"(?:^|\s)(?:nofollow|ugc|sponsored)(?:\s|$)", re.I)
+_NO_PAGES = ("mailto:", "javascript:", "tel:", "data:")
+# Paths that no URL parser changes: joining strings gives the canonical form.
+_PLAIN = re.compile(r"(?:/|(?=[a-z0-9]))(?:[\w~-][\w.~-]*/)*(?:[\w~-][\w.~-]*)?", re.I | re.A)
+_UTF8 = ("utf-8", "utf8", "us-ascii")
 _FEED_TYPES = frozenset({"application/rss+xml", "application/atom+xml", "application/feed+json"})
 _READ = "a[href], area[href], frame[src], iframe[src], meta[content], base[href], link[href], title, p"
 _UNSEEN = "script, style, noscript, template"
@@ -240,6 +244,8 @@ def _head(html: bytes) -> bytes:
 
 
 def _parsed(html: bytes, charset: str) -> LexborHTMLParser:
+    if charset.lower() in _UTF8:
+        return LexborHTMLParser(html)  # which replaces what is no UTF-8
     try:
         if charset:
             return LexborHTMLParser(html.decode(charset, "replace"))
@@ -257,9 +263,16 @@ def _links(hrefs: Iterable[str], base: str) -> tuple[Link, ...]:
     for href in dict.fromkeys([href.partition("#")[0].strip() for href in hrefs]):
         if not href:
             continue
-        start = href[0]
         # As little of the base as the result depends on, so that one entry serves many pages.
-        known = origin if start == "/" else folder if start.isalnum() or start == "." else base
+        start = href[0]
+        if start == "/":
+            known = origin
+        elif ":" in href:
+            if href.lower().startswith(_NO_PAGES):
+                continue
+            known = "" if href.startswith(("https://", "http://")) else base
+        else:
+            known = folder if start.isalnum() or start == "." else base
         found = _resolved(known, href) if len(href) <= _MAX_CACHED else _resolved.__wrapped__(known, href)
         if found is not None and found.key not in links:
             links[found.key] = found
@@ -271,7 +284,8 @@ def _links(hrefs: Iterable[str], base: str) -> tuple[Link, ...]:
 # Some 30 MB when full, and at worst 70 MB.
 @lru_cache(maxsize=1 << 16)
 def _resolved(base: str, href: str) -> Link | None:
-    url = canonical(href, base)
+    plain = base and len(base) + len(href) <= MAX_URL and _PLAIN.fullmatch(href)
+    url = base + href if plain else canonical(href, base)
     return link(url) if url is not None else None
 
 

@@ -21,6 +21,7 @@ from tasks.crawl.robots_tag import Directives
 INLINE_BYTES = 128 << 10
 # A tag as long as this holds thousands of attributes, and every one is compared with all before it.
 _LONG_TAG = re.compile(rb"<[a-zA-Z][^<>]{16384}")
+_WINDOW = 8192
 _CHILDREN = 2
 _MEMORY = 2 << 30
 _START_S = 60.0
@@ -43,7 +44,7 @@ class Parser:
 
     async def read(self, html: bytes, url: str, headers: Directives, charset: str = "") -> Page | None:
         """Returns what the page says, or None when it cannot be read within the time and memory allowed."""
-        if len(html) <= INLINE_BYTES and not _LONG_TAG.search(html):
+        if len(html) <= INLINE_BYTES and not _has_long_tag(html):
             return read_page(html, url, self._agent, headers, charset)
         async with self._turns:
             child = None
@@ -65,6 +66,13 @@ class Parser:
         """Ends the child processes."""
         while self._idle:
             await _end(self._idle.pop())
+
+
+def _has_long_tag(html: bytes) -> bool:
+    # Such a tag fills a whole window, wherever it begins. Nearly every page is cleared by looking for that, in a tenth
+    # of the time of the expression.
+    windows = range(0, len(html) - _WINDOW + 1, _WINDOW)
+    return any(html.find(b"<", at, at + _WINDOW) < 0 for at in windows) and _LONG_TAG.search(html) is not None
 
 
 async def _started() -> asyncio.subprocess.Process:

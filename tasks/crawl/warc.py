@@ -1,7 +1,6 @@
 """Writing WARC 1.1: one gzip member or zstd frame per record, digests, and an index line per capture.
 
-Used by fetch and render. FastWARC makes one member of the whole file unless `finish()` follows every record, and random
-access and warcio need one member each.
+Used by fetch and render. Records are put together here: FastWARC's writer takes twice the time for small ones.
 """
 
 import hashlib
@@ -11,9 +10,10 @@ import re
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import BinaryIO, Literal
 
-from fastwarc import GzipWriter, WarcRecord, WarcRecordType, ZstdWriter
+from fastwarc import ZstdWriter
 
 from tasks.crawl.client import Answer
 from tasks.crawl.gzip_member import member
@@ -22,7 +22,6 @@ from tasks.warc_reader import sha1_label
 
 Compression = Literal["gzip", "zstd"]
 _SUFFIX = {"gzip": ".warc.gz", "zstd": ".warc.zst"}
-_GZIP_LEVEL = 6
 _ZSTD_LEVEL = 3
 _END = b"\r\n\r\n"
 _COMPRESSED = frozenset(("gzip", "x-gzip", "deflate", "br", "zstd"))
@@ -78,12 +77,8 @@ class WarcWriter:
     def __init__(self, file: BinaryIO, path: str, software: str, agent: str, compression: Compression = "gzip") -> None:
         self._file = file
         self._path = path
-        self._packer = (
-            GzipWriter(file, compression_level=_GZIP_LEVEL)
-            if compression == "gzip"
-            else ZstdWriter(file, compression_level=_ZSTD_LEVEL)
-        )
-        self._stores = compression == "gzip"
+        self._frames = io.BytesIO()
+        self._zstd = ZstdWriter(self._frames, compression_level=_ZSTD_LEVEL) if compression == "zstd" else None
         self._index: list[str] = []
         self.bytes = 0
         fields = {
@@ -94,7 +89,7 @@ class WarcWriter:
             "http-header-user-agent": agent,
         }
         info = {"Content-Type": "application/warc-fields", "WARC-Filename": path.rpartition("/")[2]}
-        self._info = self._write(WarcRecordType.warcinfo, _fields(fields), info, datetime.now(UTC))[0]
+        self._info = self._write("warcinfo", _fields(fields), b"", info, _date(datetime.now(UTC)))[0]
 
     def capture(self, url: str, fetched_at: datetime, answer: Answer, notes: dict[str, str]) -> Written:
         """Writes response, request and metadata records of one answer.
@@ -109,7 +104,7 @@ class WarcWriter:
         headers = {"WARC-Payload-Digest": digest}
         if answer.truncated:
             headers["WARC-Truncated"] = "length"
-        return self._exchange(WarcRecordType.response, url, fetched_at, answer, headers, notes)
+        return self._exchange("response", url, fetched_at, answer, headers, notes)
 
     def revisit(
         self, url: str, fetched_at: datetime, answer: Answer, earlier: Earlier, notes: dict[str, str]
@@ -125,7 +120,7 @@ class WarcWriter:
             "WARC-Refers-To-Date": _date(earlier.fetched_at),
             "WARC-Payload-Digest": earlier.payload_digest,
         }
-        return self._exchange(WarcRecordType.revisit, url, fetched_at, answer, headers, notes)
+        return self._exchange("revisit", url, fetched_at, answer, headers, notes)
 
     def conversion(
         self, url: str, when: datetime, body: bytes, mime: str, refers_to: str, notes: dict[str, str]
@@ -142,10 +137,10 @@ class WarcWriter:
         """
         about = {"WARC-Target-URI": url, "WARC-Warcinfo-ID": self._info}
         digest = payload_digest(body)
-        offset = self.bytes
+        offset, date = self.bytes, _date(when)
         headers = {"Content-Type": mime, **about, "WARC-Refers-To": f"<{refers_to}>", "WARC-Payload-Digest": digest}
-        record_id, length = self._write(WarcRecordType.conversion, body, headers, when)
-        self._write_notes(notes, {**about, "WARC-Refers-To": record_id}, when)
+        record_id, length = self._write("conversion", b"", body, headers, date)
+        self._write_notes(notes, {**about, "WARC-Refers-To": record_id}, date)
         return self._indexed(url, when, mime, "-", Written(record_id.strip("<>"), digest, offset, length))
 
     def finish(self) -> list[str]:
@@ -155,7 +150,7 @@ class WarcWriter:
 
     def _exchange(
         self,
-        kind: WarcRecordType,
+        kind: str,
         url: str,
         fetched_at: datetime,
         answer: Answer,
@@ -164,29 +159,26 @@ class WarcWriter:
     ) -> Written:
         about = {"WARC-Target-URI": url, "WARC-Warcinfo-ID": self._info}
         with_ip = {"WARC-IP-Address": answer.address} if answer.address else {}
-        revisited = kind == WarcRecordType.revisit
-        body = b"" if revisited else answer.body
-        offset = self.bytes
+        revisited = kind == "revisit"
+        offset, date = self.bytes, _date(fetched_at)
         record_id, length = self._write(
             kind,
-            _head(answer) + body,
+            _head(answer),
+            b"" if revisited else answer.body,
             {"Content-Type": "application/http; msgtype=response", **about, **with_ip, **headers},
-            fetched_at,
-            stored=len(body) if self._stores and _is_compressed(answer) else 0,
+            date,
+            stored=_is_compressed(answer),
         )
         beside = {**about, "WARC-Concurrent-To": record_id}
         request_type = "application/http; msgtype=request"
-        self._write(
-            WarcRecordType.request, answer.request, {"Content-Type": request_type, **beside, **with_ip}, fetched_at
-        )
-        self._write_notes(notes, beside, fetched_at)
+        self._write("request", answer.request, b"", {"Content-Type": request_type, **beside, **with_ip}, date)
+        self._write_notes(notes, beside, date)
         written = Written(record_id.strip("<>"), headers["WARC-Payload-Digest"], offset, length)
         mime = "warc/revisit" if revisited else answer.header("content-type") or "unk"
         return self._indexed(url, fetched_at, mime, "-" if revisited else str(answer.status), written)
 
-    def _write_notes(self, notes: dict[str, str], headers: dict[str, str], date: datetime) -> None:
-        fields_type = "application/warc-fields"
-        self._write(WarcRecordType.metadata, _fields(notes), {"Content-Type": fields_type, **headers}, date)
+    def _write_notes(self, notes: dict[str, str], headers: dict[str, str], date: str) -> None:
+        self._write("metadata", _fields(notes), b"", {"Content-Type": "application/warc-fields", **headers}, date)
 
     def _indexed(self, url: str, when: datetime, mime: str, status: str, written: Written) -> Written:
         """Notes the index line of a record, with the fields and values that pywb writes."""
@@ -204,27 +196,33 @@ class WarcWriter:
         return written
 
     def _write(
-        self, kind: WarcRecordType, block: bytes, headers: dict[str, str], date: datetime, *, stored: int = 0
+        self, kind: str, head: bytes, body: bytes, headers: dict[str, str], date: str, *, stored: bool = False
     ) -> tuple[str, int]:
-        """Writes one record; its last `stored` bytes are not worth compressing."""
-        record = WarcRecord()
-        record_id = uuid.uuid4()
-        record.init_headers(kind, str(record_id).encode())
-        record.headers.set("WARC-Date", _date(date))
-        record.headers.set("WARC-Record-ID", f"<urn:uuid:{record_id}>")
-        for name, value in headers.items():
-            record.headers.set(name, _FORBIDDEN.sub(" ", value))
-        record.set_bytes_content(block)
-        if stored:
-            plain = io.BytesIO()
-            record.write(plain, checksum_data=True)
-            self._file.write(member(plain.getvalue(), stored + len(_END)))
-        else:
-            record.write(self._packer, checksum_data=True)
-            self._packer.finish()
-            self._packer.flush()  # the zstd writer keeps a finished frame to itself until then
-        begin, self.bytes = self.bytes, self._file.tell()
-        return f"<urn:uuid:{record_id}>", self.bytes - begin
+        """Writes one record with the block `head` and `body`; `stored`: the body is not worth compressing."""
+        record_id = f"<urn:uuid:{uuid.uuid4()}>"
+        digest = hashlib.sha1(head, usedforsecurity=False)
+        digest.update(body)
+        lines = [
+            f"WARC/1.1\r\nWARC-Type: {kind}\r\nWARC-Date: {date}\r\nWARC-Record-ID: {record_id}",
+            *(f"{name}: {_FORBIDDEN.sub(' ', value)}" for name, value in headers.items()),
+            f"WARC-Block-Digest: {sha1_label(digest.digest())}\r\nContent-Length: {len(head) + len(body)}",
+        ]
+        begin = "\r\n".join(lines).encode("utf-8", "replace") + _END + head
+        packed = self._packed(begin, body + _END, stored)
+        self._file.write(packed)
+        self.bytes += len(packed)
+        return record_id, len(packed)
+
+    def _packed(self, begin: bytes, end: bytes, stored: bool) -> bytes:
+        if self._zstd is None:
+            return member(begin, end) if stored else member(begin + end, b"")
+        self._zstd.write(begin + end)
+        self._zstd.finish()
+        self._zstd.flush()  # the writer keeps a finished frame to itself until then
+        frame = self._frames.getvalue()
+        self._frames.seek(0)
+        self._frames.truncate()
+        return frame
 
 
 def surt(url: str) -> str:
@@ -250,11 +248,16 @@ def _head(answer: Answer) -> bytes:
     reason = _FORBIDDEN.sub(" ", answer.reason)
     lines = [f"HTTP/1.1 {answer.status} {reason}".rstrip()]
     for name, value in answer.headers:
-        name = _STALE.get(name.lower(), name)
-        lines.append(f"{_NO_TOKEN.sub('_', name) or '_'}: {_FORBIDDEN.sub(' ', value)}")
+        lines.append(f"{_token(name)}: {_FORBIDDEN.sub(' ', value)}")
     if answer.status != 304:
         lines.append(f"Content-Length: {len(answer.body)}")
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
+
+
+@lru_cache(maxsize=1024)
+def _token(name: str) -> str:
+    """Returns the name under which a header of the server is kept."""
+    return _NO_TOKEN.sub("_", _STALE.get(name.lower(), name)) or "_"
 
 
 def _fields(fields: dict[str, str]) -> bytes:
@@ -263,4 +266,4 @@ def _fields(fields: dict[str, str]) -> bytes:
 
 
 def _date(when: datetime) -> str:
-    return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return when.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"

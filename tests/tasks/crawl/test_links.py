@@ -161,6 +161,21 @@ def test_a_title_is_one_line_of_at_most_200_characters():
         ";z",
         "%2e%2e/x",
         "é",
+        "http:",
+        "http:?q",
+        "x/./y",
+        "x/../../y",
+        "x/..",
+        "/x/../y/.",
+        "x//y",
+        "/_x/-y/~z.html",
+        "_x",
+        "x:y",
+        "1x:y",
+        "https://o/x/../y",
+        "HTTPS://o/x",
+        "mailto:a@b.example",
+        "x" * 300,
     ],
 )
 def test_a_link_that_is_looked_up_is_the_one_that_would_be_parsed(base, href):
@@ -198,3 +213,22 @@ def test_a_page_that_stalls_the_parser_is_given_up_and_the_next_one_is_read():
     first, second = asyncio.run(run())
     assert first is None
     assert second.links == (link("http://h/y"),)
+
+
+def test_a_tag_with_thousands_of_attributes_is_read_in_the_child_wherever_it_begins(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("read in the crawl's own process")
+
+    monkeypatch.setattr("tasks.crawl.parser.read_page", refuse)
+
+    async def run():
+        parser = Parser("sluice")
+        try:
+            return [
+                await parser.read(b"x" * begin + b"<a href=/y " + b"a=1 " * 4100 + b">y</a>", "http://h/", NONE)
+                for begin in (0, 1, 8191, 8192, 9000, 40_000)
+            ]
+        finally:
+            await parser.close()
+
+    assert [page.links for page in asyncio.run(run())] == [(link("http://h/y"),)] * 6
