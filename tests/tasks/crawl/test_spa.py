@@ -1,7 +1,10 @@
+import gzip
 import time
 
 import pytest
 
+from tasks.crawl.links import read_page
+from tasks.crawl.robots_tag import Directives
 from tasks.crawl.spa import ENOUGH_TEXT, needs_browser
 
 APP = '<script src="/static/main.4f3c.js"></script>'
@@ -52,3 +55,12 @@ def test_a_hostile_page_does_not_hold_up_the_crawl(piece):
     begin = time.process_time()
     needs_browser(b"<script>" + piece * (1 << 18), 0)
     assert time.process_time() - begin < 5.0
+
+
+def test_real_articles_need_no_browser(shared_data):
+    files = sorted((shared_data / "extraction_html" / "html").glob("*.html.gz"))
+    assert len(files) > 50
+    for file in files:
+        html = gzip.decompress(file.read_bytes())
+        page = read_page(html, "https://site.example/", "sluice", Directives())
+        assert not needs_browser(html, page.text_chars), file.name
