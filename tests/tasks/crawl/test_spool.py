@@ -367,7 +367,8 @@ def test_of_two_attempts_that_store_the_same_part_one_ends_as_overtaken(store):
     first, second = Attempt(store), Attempt(store)
     first.capture(1, 2)
     wait_for(lambda: not first.spool.buffered_bytes)
-    second.capture(1, 2)
+    with contextlib.suppress(TransientError):  # told at once if the thread is quick
+        second.capture(1, 2)
     with pytest.raises(TransientError, match="another attempt"):
         second.close()
     first.close()
@@ -377,7 +378,8 @@ def test_of_two_attempts_that_store_the_same_part_one_ends_as_overtaken(store):
 def test_an_attempt_that_outlives_the_artifact_stores_nothing_into_it(store):
     late = Attempt(store)
     store.publish(f"{ADDRESS.path}/.artifact.json", b"{}")
-    late.capture(1, 2)
+    with contextlib.suppress(TransientError):
+        late.capture(1, 2)
     with pytest.raises(TransientError, match="another attempt has finished"):
         late.close()
     assert store.list(ADDRESS.path) == [f"{ADDRESS.path}/.artifact.json"]
