@@ -3,13 +3,15 @@
     python -m benchmarks.crawl [--rounds 3] [--hosts 100] [--pages 50]
 
 Makes a web of virtual hosts on loopback (`corpus`, `server`: nginx, gzip on the wire) and crawls it from the hosts'
-front pages: with the stage fetch as the shell runs it (robots.txt, links, traps, opt-outs, WARC with index and logs), with Scrapy (robots.txt, links, duplicate filter; nothing stored), and, for what Python can do at best, with
-aiohttp alone, which is told the URLs. nginx' log must show that the first two asked for the same pages, each page once.
+front pages: with the stage fetch as the shell runs it (robots.txt, links, traps, opt-outs, WARC with index and logs);
+with Scrapy (robots.txt, links, duplicate filter; nothing stored); and, for what Python can do at best, with aiohttp
+alone, which is told the URLs. nginx' log must show that each of them asked for every page once, and for no other.
 
 The figure is pages over CPU seconds, user and system, of the whole process and its children. Starting up (imports,
-settings) is measured for every crawler in every round by the same command on one page, and taken off; the figures with
-it are in the result as well. Ratios are taken within a round, the result is their median. Needs nginx
-(`apt-get install nginx-light`) and, once, PyPI; writes `benchmarks/results/crawl.json`. Four minutes on two cores.
+settings, helper processes) is measured for every crawler in every round by the same command on one page, the largest,
+and taken off; the figures with it are in the result as well. Ratios are taken within a round, the result is their
+median. Needs nginx (`apt-get install nginx-light`) and, once, PyPI; writes `benchmarks/results/crawl.json`. Four
+minutes on two cores.
 """
 
 import argparse
@@ -21,7 +23,6 @@ import time
 from collections import Counter
 from datetime import UTC, datetime
 from importlib.metadata import version
-from itertools import groupby, zip_longest
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -44,33 +45,22 @@ def fetched(server: Server, made: corpus.Corpus) -> None:
     wanted = Counter(made.pages)
     if asked != wanted:
         missing, more = list(wanted - asked)[:3], list(asked - wanted)[:3]
-        raise RuntimeError(f"{asked.total()} pages instead of {wanted.total()}; missing {missing}, too many {more}")
+        raise RuntimeError(f"{asked.total()} requests instead of {wanted.total()}; missing {missing}, too many {more}")
 
 
 def one_round(crawlers: dict[str, Any], server: Server, made: corpus.Corpus) -> dict[str, Any]:
     """Runs every crawler once on one page and once on all; returns its figures by name."""
     begin = [f"http://{host}:{server.port}/" for host in made.hosts]
-    pages = [f"http://{page.replace('/', f':{server.port}/', 1)}" for page in _in_turn(made.pages)]
+    largest, *pages = (f"http://{page.replace('/', f':{server.port}/', 1)}" for page in [made.largest, *made.pages])
     figures = {}
     for name, crawler in crawlers.items():
-        if name == "aiohttp":
-            start, whole = crawler.cost(begin[:1]), None
-            server.asked()
-            whole = crawler.cost(pages)
-        else:
-            start = crawler.cost(begin[:1], 1)
-            server.asked()
-            whole = crawler.cost(begin, 10 * len(pages))
+        start = crawler.cost([largest], [largest])
+        server.asked()
+        whole = crawler.cost(begin, pages)
         fetched(server, made)
         figures[name] = _figures(len(pages), start, whole)
         print(f"{name:8} {json.dumps(figures[name])}", file=sys.stderr, flush=True)
     return figures
-
-
-def _in_turn(pages: list[str]) -> list[str]:
-    """Returns the pages in turn over the hosts, as polite crawlers ask: connections are used again."""
-    by_host = groupby(pages, key=lambda page: page.partition("/")[0])
-    return [page for rank in zip_longest(*(list(held) for _, held in by_host)) for page in rank if page]
 
 
 def _figures(pages: int, start: Cost, whole: Cost) -> dict[str, float]:
@@ -123,7 +113,7 @@ def main() -> None:
         "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "python": platform.python_version()},
         "versions": {name: version(name) for name in _OURS},
         "peers": PEERS,
-        "corpus": {name: value for name, value in vars(made).items() if name not in ("hosts", "pages")}
+        "corpus": {name: value for name, value in vars(made).items() if name not in ("hosts", "pages", "largest")}
         | {"hosts": len(made.hosts), "pages": len(made.pages)},
         "concurrency": CONCURRENCY,
         **summary(rounds),

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby, zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -35,18 +36,18 @@ class Sluice:
         self._store = folder / "store"
         self._runs = 0
 
-    def cost(self, seeds: list[str], pages: int) -> Cost:
-        """Crawls into a store of its own, which is removed afterwards."""
+    def cost(self, seeds: list[str], pages: list[str]) -> Cost:
+        """Crawls `pages` from `seeds` into a store of its own, which is removed afterwards."""
         shutil.rmtree(self._store, ignore_errors=True)
         crawl = {
             "seeds": seeds,
             "include_hosts": ["*." + seeds[0].split("/")[2].partition(".")[2]],
             "allow_loopback": True,
             "partitions": 1,
-            "max_pages": pages,
-            "max_pages_per_host": pages,
-            "max_pages_per_domain": pages,
-            "max_hosts_per_domain": pages,
+            "max_pages": _limit(pages),
+            "max_pages_per_host": len(pages),
+            "max_pages_per_domain": len(pages),
+            "max_hosts_per_domain": len(pages),
             "max_depth": 50,
             "delay_s": 0.0,
             "latency_factor": 0.0,
@@ -75,9 +76,10 @@ class Scrapy:
     def __init__(self, folder: Path) -> None:
         self._python = _peers(folder / "peers")
 
-    def cost(self, seeds: list[str], pages: int) -> Cost:
-        """Crawls; nothing is stored."""
-        return timed([self._python, str(HERE / "peer_scrapy.py"), json.dumps(seeds), str(pages), str(CONCURRENCY)])
+    def cost(self, seeds: list[str], pages: list[str]) -> Cost:
+        """Crawls `pages` from `seeds`; nothing is stored."""
+        program = [self._python, str(HERE / "peer_scrapy.py")]
+        return timed([*program, json.dumps(seeds), str(_limit(pages)), str(CONCURRENCY)])
 
 
 class Aiohttp:
@@ -86,10 +88,17 @@ class Aiohttp:
     def __init__(self, folder: Path) -> None:
         self._list = folder / "urls.txt"
 
-    def cost(self, urls: list[str]) -> Cost:
-        """Requests all of `urls`."""
-        self._list.write_text("\n".join(urls))
+    def cost(self, seeds: list[str], pages: list[str]) -> Cost:
+        """Requests `pages`, in turn over the hosts as polite crawlers do: connections are used again."""
+        by_host = groupby(sorted(pages), key=lambda url: url.split("/")[2])
+        ranks = zip_longest(*(list(held) for _, held in by_host))
+        self._list.write_text("\n".join(url for rank in ranks for url in rank if url))
         return timed([sys.executable, str(HERE / "peer_aiohttp.py"), str(self._list), str(CONCURRENCY)])
+
+
+def _limit(pages: list[str]) -> int:
+    """Returns how many pages a crawl may ask for: one, or many more than there are, so that its own end is seen."""
+    return 1 if len(pages) == 1 else 10 * len(pages)
 
 
 def timed(command: Sequence[str]) -> Cost:

@@ -22,7 +22,7 @@ from pydoc_data.topics import topics
 from statistics import mean, quantiles
 
 DOMAIN = "localhost"
-VERSION = 1
+VERSION = 2
 _MEDIAN_BYTES, _SIGMA = 14_700, 1.0
 _SECTIONS = ("guide", "reference", "howto", "blog/2025", "blog/2026", "api/v2")
 _ROBOTS = "User-agent: *\nDisallow: /private/\nDisallow: /search\nAllow: /\n\nUser-agent: greedybot\nDisallow: /\n"
@@ -44,6 +44,7 @@ class Corpus:
 
     hosts: list[str]
     pages: list[str]
+    largest: str
     mean: int
     median: int
     p90: int
@@ -74,7 +75,14 @@ def _written(folder: Path, shape: Shape) -> Corpus:
             links.append(html.count(b"<a "))
     deciles = quantiles(sizes, n=10)
     return Corpus(
-        hosts, sorted(pages), round(mean(sizes)), round(deciles[4]), round(deciles[8]), round(mean(packed)), mean(links)
+        hosts=hosts,
+        pages=sorted(pages),
+        largest=pages[sizes.index(max(sizes))],
+        mean=round(mean(sizes)),
+        median=round(deciles[4]),
+        p90=round(deciles[8]),
+        gzip_mean=round(mean(packed)),
+        links_mean=round(mean(links), 1),
     )
 
 
