@@ -182,7 +182,7 @@ class CachingResolver(AbstractResolver):
             asking = self._asking.get(key)
             if asking is None:
                 asking = self._asking[key] = asyncio.ensure_future(self._ask(host, family))
-                asking.add_done_callback(lambda _: self._asking.pop(key, None))
+                asking.add_done_callback(lambda task: self._asked(key, task))
             # Who gives up waiting does not end it for the others.
             addresses = await asyncio.shield(asking)
         if not addresses:
@@ -209,6 +209,11 @@ class CachingResolver(AbstractResolver):
         ttl = min(max(ttl, MIN_TTL_S) for found, ttl in heard if found or not addresses)
         self._keep((host, int(family)), _Known(addresses, time.monotonic() + min(ttl, MAX_TTL_S)))
         return addresses
+
+    def _asked(self, key: tuple[str, int], task: "asyncio.Task[_Addresses]") -> None:
+        self._asking.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # all who waited may have given up: an error that nobody takes is no error
 
     def _keep(self, key: tuple[str, int], known: _Known) -> None:
         self._known.pop(key, None)

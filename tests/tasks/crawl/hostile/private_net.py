@@ -2,7 +2,8 @@
 
 Run as root of a network namespace without other network (`unshare --user --map-root-user --net`): it gives the loopback
 interface public and private addresses, puts a server behind each, and crawls with the rules for the public web.
-`python private_net.py STORE` prints which of the private servers was connected to, and what the fetch log says.
+`python -m tests.tasks.crawl.hostile.private_net STORE` prints which of the private servers was connected to, and what
+the fetch log says.
 """
 
 import itertools
@@ -13,8 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from name_server import CNAME, A, NameServer, Said, addresses
-from web import Web, page, redirect
+from tests.tasks.crawl.hostile.name_server import CNAME, A, NameServer, Said, addresses
+from tests.tasks.crawl.hostile.web import Web, page, redirect
 
 PUBLIC, SECOND, THIRD, NAMES = "93.184.216.34", "93.184.216.35", "93.184.216.36", "93.184.216.53"
 PRIVATE = (

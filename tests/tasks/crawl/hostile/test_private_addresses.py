@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("private_net.py")
 APART = ["unshare", "--user", "--map-root-user", "--net"]
 
 
@@ -25,7 +24,7 @@ def in_a_network_of_its_own(store):
     if ready.returncode:
         pytest.skip(f"this machine gives no network namespace: {ready.stderr.strip()}")
     done = subprocess.run(
-        [*APART, sys.executable, str(PROGRAM), str(store)],
+        [*APART, sys.executable, "-m", "tests.tasks.crawl.hostile.private_net", str(store)],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])},
         capture_output=True,
         text=True,
