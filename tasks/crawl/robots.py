@@ -243,7 +243,7 @@ def _upper(text: str) -> str:
 def _equal(text: str) -> str:
     """Returns the form in which escapes are equal to what they stand for."""
     plain = _EQUAL.sub(lambda found: chr(int(found[0][1:], 16)), text)
-    return quote(_ESCAPE.sub(lambda found: found[0].upper(), plain).encode("utf-8", "surrogateescape"), safe=_KEEP)
+    return quote(_ESCAPE.sub(lambda found: found[0].upper(), plain).encode("utf-8", "surrogatepass"), safe=_KEEP)
 
 
 def _decided(rules: list[_Rule], path: str) -> bool:

@@ -114,6 +114,7 @@ def test_every_text_is_a_url_in_canonical_form_or_none(text, base):
 def test_every_robots_file_gives_an_answer(body, path):
     robots = Robots(body, "sluice")
     assert robots.allows(canonical(path, "http://h/") or "http://h/") in (True, False)
+    assert robots.allows(path) in (True, False)
     assert robots.ai_optout(path) in (True, False)
     assert (robots.crawl_delay() or 0.0) >= 0.0
 
