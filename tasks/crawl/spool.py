@@ -162,6 +162,8 @@ class Spool:
     def end(self) -> None:
         """Ends the thread after the part it is at; what waits stays on the disk for the next attempt."""
         with self._state:
+            if self._stopping:
+                return
             self._stopping = True
             self._state.notify_all()
         if self._thread is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks import archive
 from tasks.artifact import Address
 from tasks.crawl.buffer import MANIFEST
 from tasks.crawl.client import Answer
@@ -383,6 +384,16 @@ def test_an_attempt_that_outlives_the_artifact_stores_nothing_into_it(store):
     with pytest.raises(TransientError, match="another attempt has finished"):
         late.close()
     assert store.list(ADDRESS.path) == [f"{ADDRESS.path}/.artifact.json"]
+
+
+def test_files_are_compressed_and_named_as_the_recipe_says(store):
+    attempt = Attempt(store, CONFIG.model_copy(update={"warc_compression": "zstd"}))
+    attempt.capture(1, 2)
+    attempt.close()
+    (path,) = [path for path in store.given if "/warc/" in path]
+    assert path.endswith(f"{attempt.output.attempt}.warc.zst")
+    with store.open(path) as file:
+        assert [capture.url[-1] for capture in archive.captures(file)] == ["1", "2"]
 
 
 def test_rows_without_a_capture_are_stored_without_a_file(store):
