@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.tasks.crawl.hostile.name_server import CNAME, A, NameServer, Said, addresses
+from tests.tasks.crawl.hostile.name_server import CNAME, SERVFAIL, A, NameServer, Said, addresses
 from tests.tasks.crawl.hostile.web import Web, page, redirect
 
 PUBLIC, SECOND, THIRD, NAMES = "93.184.216.34", "93.184.216.35", "93.184.216.36", "93.184.216.53"
@@ -64,6 +64,8 @@ ZONE = {
     "metadata.example": addresses("metadata.example", "169.254.169.254"),
     "alias.example": Said([("alias.example", CNAME, 60, "in.example"), ("in.example", A, 60, "10.0.0.1")]),
     "circle.example": Said([("circle.example", CNAME, 60, "circle.example")]),
+    "silent.example": Said(silent=True),
+    "broken.example": Said(code=SERVFAIL),
     "rebind.example": rebinding("rebind.example"),
     **{f"r{number}.example": addresses(f"r{number}.example", SECOND) for number in range(64)},
     **{f"q{number}.example": addresses(f"q{number}.example", THIRD) for number in range(64)},
@@ -101,7 +103,7 @@ def _targets() -> list[str]:
 def _open_public(web: Web) -> None:
     """Opens the public servers: one links to all targets, one redirects to them, one sends its robots.txt there."""
     targets = _targets()
-    extra = [f"http://{name}.example/" for name in ("rebind", "many", "circle")]
+    extra = [f"http://{name}.example/" for name in ("rebind", "many", "circle", "silent", "broken", "none")]
     extra += [f"http://r{number}.example/{number}" for number in range(len(targets))]
     extra += [f"http://q{number}.example/" for number in range(len(targets))]
     links = "".join(f"<a href='{target}'>x</a>" for target in [*targets, *extra])

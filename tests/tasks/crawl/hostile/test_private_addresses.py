@@ -53,6 +53,7 @@ def test_no_request_reaches_an_inside_address(tmp_path):
     assert all(url.startswith("http://r") for url in redirects)
     robots = {url for url, reason in reasons.items() if reason == "robots_unavailable"}
     assert len([url for url in robots if url.startswith("http://q")]) >= 45
+    assert {f"http://{name}.example/" for name in ("circle", "silent", "broken", "none")} <= robots
     inside = {url for url, reason in reasons.items() if reason == "private_address"}
     assert {f"http://{name}.example/" for name in ("private", "loop", "mixed", "mixed6", "metadata", "alias")} <= inside
     assert {"http://127.0.0.1/secret", "http://10.0.0.1/secret", "http://169.254.169.254/secret"} <= inside
