@@ -32,9 +32,10 @@ def moments():
         what, most = ("uploads", 5 * PAGES // PER_FILE) if on_s3 else ("answers", PAGES)
         kills = [(what, chance.randint(1, most // 4 if chained else most))]
         if chained:
-            kills.append(("answers", chance.randint(1, 8)))
+            # Of what is sure to be left: on S3 the answers may be far ahead of the uploads.
+            kills.append((what, chance.randint(1, 8)))
         if number % 10 == 5:
-            kills.append(("seconds", chance.uniform(0.3, 1.5)))
+            kills.append(("seconds", chance.uniform(0.3, 1.2)))
         if number == 10:
             kills.append(("answers", 3))
         rounds.append((on_s3, kills, chance.uniform(0.0, 0.03)))
