@@ -7,9 +7,7 @@ order of the query, so that equal inputs give equal bytes.
 
 import contextlib
 import os
-import shutil
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import duckdb
 import pyarrow as pa
@@ -19,6 +17,12 @@ from tasks.artifact import Artifact
 from tasks.stage import Part
 
 _MEMORY = "1200MB"
+_ROWS = 1 << 17
+# Columns that hold the same few values over and over.
+_WORDS = frozenset(
+    {"host", "domain", "source", "target", "status", "reason", "kind", "warc_path", "canonical", "takedown"}
+    | {"last_modified"}
+)
 
 
 @contextlib.contextmanager
@@ -26,6 +30,8 @@ def connect(scratch: str) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yields a connection that spills to `scratch` (a local folder) what does not fit into 1.2 GB."""
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'; SET threads = 1; SET preserve_insertion_order = true")
+        # UUIDs reach Arrow as 16 bytes, not as text.
+        connection.execute("SET arrow_lossless_conversion = true; SET enable_progress_bar = false")
         connection.execute(
             f"SET memory_limit = '{_MEMORY}'; SET temp_directory = {quoted(os.path.join(scratch, 'spill'))}"
         )
@@ -65,33 +71,31 @@ def write(
     part: Part,
     path: str,
     query: str,
-    scratch: str,
-    counted: Mapping[str, str] | None = None,
+    seen: Callable[[pa.RecordBatch], None] | None = None,
 ) -> int:
-    """Writes the rows of `query` as the Parquet file `path` of the part; returns their number.
+    """Writes the rows of `query` as the Parquet file `path` of the part, shows them to `seen`; returns their number.
 
-    `counted` names metrics of the part, each the number of rows that an SQL condition holds for.
+    Arrow writes: of 10 million URLs in 12 CPU-seconds where DuckDB's own COPY takes 17, most of them in looking for
+    dictionaries of columns that have none.
     """
-    aside = os.path.join(scratch, f"{part.name}-{part.attempt}-{os.path.basename(path)}")
-    copied = connection.execute(f"COPY ({query}) TO {quoted(aside)} (FORMAT parquet, COMPRESSION zstd)").fetchone()
-    rows = int(copied[0]) if copied else 0
-    try:
-        for name, condition in (counted or {}).items():
-            held = connection.execute(
-                f"SELECT count(*) FROM read_parquet({quoted(aside)}) WHERE {condition}"
-            ).fetchall()
-            part.metric(name, held[0][0])
-        with open(aside, "rb") as made, part.file(path, rows=rows) as file:
-            shutil.copyfileobj(made, file, 1 << 20)
-    finally:
-        os.remove(aside)
+    rows = 0
+    reader = connection.sql(query).to_arrow_reader(_ROWS)
+    words = [name for name in reader.schema.names if name in _WORDS]
+    with (
+        part.file(path) as file,
+        pq.ParquetWriter(
+            file, reader.schema, compression="zstd", compression_level=1, use_dictionary=words, write_statistics=False
+        ) as writer,
+    ):
+        for batch in reader:
+            writer.write_batch(batch, row_group_size=_ROWS)
+            rows += batch.num_rows
+            if seen:
+                seen(batch)
     return rows
 
 
-def keys(connection: duckdb.DuckDBPyConnection, query: str, scratch: str) -> Iterator[list[bytes]]:
-    """Yields the one UUID column of `query` as bytes, in lists."""
-    # By way of a file: handed over directly, DuckDB makes text of UUIDs.
-    with tempfile.NamedTemporaryFile(dir=scratch, suffix=".parquet") as aside:
-        connection.execute(f"COPY ({query}) TO {quoted(aside.name)} (FORMAT parquet)")
-        for batch in pq.ParquetFile(aside.name).iter_batches(batch_size=1 << 16):
-            yield batch.column(0).storage.to_pylist()
+def keys(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator[bytes]:
+    """Yields the one UUID column of `query`, 16 bytes each, one behind the other."""
+    for batch in connection.sql(query).to_arrow_reader(_ROWS):
+        yield b"".join(batch.column(0).storage.to_pylist())

@@ -26,10 +26,10 @@ VERSION = 2
 # A page that is overdue by so many days counts twice.
 _WAITING_DAYS = 30
 
-_DUE = """
+_DUE = f"""
 CREATE TABLE due AS
 SELECT key, url, host, depth, overdue_days, seed FROM (
-  SELECT p.key, p.url, p.host, p.depth, s.key IS NOT NULL AS seed,
+  SELECT p.key, p.url, {crawldb.HOST_OF_URL.replace("url", "p.url")} AS host, p.depth, s.key IS NOT NULL AS seed,
     greatest(0, date_diff('second', p.next_due, $now) / 86400.0) AS overdue_days
   FROM previous p LEFT JOIN seeds s ON p.key = s.key
   WHERE p.next_due <= $now
@@ -95,13 +95,13 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
             now = datetime.now(UTC)
             _attach(connection, inputs, number_of(output.member))
             due = _choose(connection, config, scope_of(config, inputs["seeds"]), now)
-            rows = duck.write(connection, part, URLS_FILE, _LIST, scratch)
+            rows = duck.write(connection, part, URLS_FILE, _LIST)
             part.count_in(rows)
             part.count_out(rows)
             part.metric("due", due)
-            part.metric("hosts", duck.write(connection, part, HOSTS_FILE, _LISTED_HOSTS, scratch))
+            part.metric("hosts", duck.write(connection, part, HOSTS_FILE, _LISTED_HOSTS))
             since = datetime.fromtimestamp(now.timestamp() - crawldb.ROBOTS_S, UTC).isoformat()
-            duck.write(connection, part, ROBOTS_FILE, _RULES.format(since=since), scratch)
+            duck.write(connection, part, ROBOTS_FILE, _RULES.format(since=since))
     record = output.committed["fetchlist"]
     due = int(record.metrics["due"])
     return Report(note=f"{record.rows_out} of {due} URLs that are due, on {record.metrics['hosts']:.0f} hosts")

@@ -2,17 +2,16 @@
 
 Written by update beside the crawl DB, read by fetch. A pre-filter only: one link in 10,000 is wrongly taken for known
 and is not fetched in the cycle that finds it; the exact join of update enters it all the same, and the next cycle
-fetches it. A filter holds 19 bits per key and takes some 900,000 keys per CPU-second.
+fetches it. A filter holds 19 bits per key and takes some 3 million keys per CPU-second.
 """
 
 import operator
-from collections.abc import Iterable
 
+import numpy as np
 from rbloom import Bloom
 
 _ERROR = 1e-4
 _SMALLEST = 100_000
-_HALF = 1 << 127
 _LENGTH = 8
 
 
@@ -29,11 +28,12 @@ class Known:
         self._bloom = Bloom(self.capacity, _ERROR, operator.index)
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, bytes) and int.from_bytes(key) - _HALF in self._bloom
+        return isinstance(key, bytes) and int.from_bytes(key[:8], signed=True) in self._bloom
 
-    def add(self, keys: Iterable[bytes]) -> None:
-        """Adds keys (16 bytes each)."""
-        self._bloom.update(int.from_bytes(key) - _HALF for key in keys)
+    def add(self, keys: bytes) -> None:
+        """Adds keys, 16 bytes each, one behind the other."""
+        # Half of a key tells keys apart well enough for one mistake in 10,000.
+        self._bloom.update(np.frombuffer(keys, ">i8")[::2].tolist())
 
     def to_bytes(self) -> bytes:
         """Returns what `from_bytes` reads."""

@@ -7,7 +7,7 @@ the whole, and equal inputs give equal bytes.
 Rules. Unchanged (304, or the digest of before): the interval grows by half. Changed: it halves. Both stay within 24 h
 and 30 d. Gone, or a page that names another address as its own: 30 d. No answer: tomorrow, then after 2, 4, 8 days,
 then gone. A capture whose permission is withdrawn (robots.txt, noindex, an AI opt-out, 451) is marked for takedown; a
-new capture takes the mark back.
+new capture takes the mark back. The depth of a URL is that of the shortest way in the cycle that found it.
 """
 
 from datetime import datetime
@@ -15,23 +15,18 @@ from datetime import datetime
 from tasks.crawl import crawldb, fetchlog
 from tasks.crawl.duck import quoted
 
-FOUND = """
-CREATE TABLE found AS
-SELECT key, any_value(url) AS url, any_value(host) AS host, min(depth) AS depth, min(seen) AS seen
+NEW = """
+CREATE TABLE new AS
+SELECT key, any_value(url) AS url, min(depth) AS depth, min(seen) AS seen
 FROM (
-  SELECT key, url, host, depth, seen FROM links
-  UNION ALL SELECT key, url, host, depth, NULL AS seen FROM listed
-  UNION ALL SELECT key, url, host, depth, fetched_at AS seen FROM log
-) GROUP BY key
+  SELECT key, url, depth, seen FROM links
+  UNION ALL SELECT key, url, depth, NULL AS seen FROM listed
+  UNION ALL SELECT key, url, depth, fetched_at AS seen FROM log
+) ANTI JOIN previous USING (key) GROUP BY key ORDER BY key
 """
 
-NEW = "CREATE TABLE new AS SELECT f.* FROM found f ANTI JOIN previous p USING (key) ORDER BY key"
-
 _KNOWN_AND_NEW = """
-  SELECT p.*, least(p.depth, coalesce(f.depth, p.depth)) AS least_depth
-  FROM previous p LEFT JOIN found f ON p.key = f.key
-  UNION ALL BY NAME
-  SELECT key, url, host, depth AS least_depth, seen AS first_seen FROM new
+  SELECT * FROM previous UNION ALL BY NAME SELECT key, url, depth, seen AS first_seen FROM new
 """
 
 
@@ -65,7 +60,7 @@ WITH joined AS (
     END AS now_interval
   FROM joined
 )
-SELECT key, url, host,
+SELECT key, url,
   CASE
     WHEN NOT tried OR patient THEN coalesce(status, '{crawldb.UNFETCHED}')
     WHEN unchanged THEN '{crawldb.NOT_MODIFIED}'
@@ -76,7 +71,7 @@ SELECT key, url, host,
   END AS status,
   CASE WHEN tried THEN l_reason ELSE coalesce(reason, '') END AS reason,
   CASE WHEN captured THEN l_kind ELSE coalesce(kind, '{fetchlog.PAGE}') END AS kind,
-  CAST(least_depth AS INTEGER) AS depth,
+  CAST(depth AS INTEGER) AS depth,
   coalesce(first_seen, fetched_at, CAST($now AS TIMESTAMPTZ)) AS first_seen,
   CASE WHEN tried THEN fetched_at ELSE last_fetch END AS last_fetch,
   CASE
@@ -103,7 +98,7 @@ FROM paced
 
 
 def merged(now: datetime, segment: str) -> str:
-    """Returns the query of the new generation's rows; run FOUND and NEW first.
+    """Returns the query of the new generation's rows; run NEW first.
 
     Args:
         now: when a URL counts as first seen that nothing has dated.

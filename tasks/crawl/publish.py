@@ -58,8 +58,8 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
         numbers = health.figures(connection)
         if "health" not in output.committed:
             with output.part("health") as part:
-                duck.write(connection, part, health.DOMAINS_FILE, health.DOMAINS, output.scratch)
-                takedown = duck.write(connection, part, health.TAKEDOWN_FILE, health.TAKEDOWN, output.scratch)
+                duck.write(connection, part, health.DOMAINS_FILE, health.DOMAINS)
+                takedown = duck.write(connection, part, health.TAKEDOWN_FILE, health.TAKEDOWN)
                 part.metric("takedown", takedown)
         output.log_file("domains.html", health.page(connection.sql(health.DOMAINS).to_arrow_table()))
     size = sum(row["bytes"] for row in rows)

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.artifact import Artifact
 from tasks.crawl import crawldb, duck, fetchlist, hostlog, merge
@@ -33,9 +35,9 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
             segment = _own(inputs.many("segments"), output.member)
             _attach_urls(connection, config, inputs, output.member)
             _attach_hosts(connection, inputs, segment)
-            _write_urls(connection, part, segment, output.scratch)
-            _write_hosts(connection, part, output.scratch)
-            _write_known(connection, part, previous, output.scratch)
+            _write_urls(connection, part, segment)
+            _write_hosts(connection, part)
+            _write_known(connection, part, previous)
     record = output.committed["urls"]
     unfetched = record.metrics.get("unfetched", 0.0)
     takedown = record.metrics.get("takedown", 0.0)
@@ -65,7 +67,6 @@ def _attach_urls(connection: duckdb.DuckDBPyConnection, config: CrawlConfig, inp
         (one, path) for one in (own, *(r for r in rendered if r.record.member == member)) for path in one.files(LINK)
     ]
     duck.view(connection, "own_links", mine, LINKS)
-    connection.execute(merge.FOUND)
     connection.execute(merge.NEW)
 
 
@@ -82,24 +83,28 @@ def _attach_hosts(connection: duckdb.DuckDBPyConnection, inputs: Inputs, segment
     duck.view(connection, "seen_robots", [(segment, path) for path in segment.files(hostlog.RULES)], crawldb.ROBOTS)
 
 
-def _write_urls(connection: duckdb.DuckDBPyConnection, part: Part, segment: Artifact, scratch: str) -> None:
+def _write_urls(connection: duckdb.DuckDBPyConnection, part: Part, segment: Artifact) -> None:
     query = merge.merged(datetime.now(UTC), f"{segment.address.path}/")
-    counted = {"unfetched": f"status = '{crawldb.UNFETCHED}'", "takedown": "takedown <> ''"}
-    rows = duck.write(connection, part, crawldb.URLS_FILE, query, scratch, counted)
+
+    def count(batch: pa.RecordBatch) -> None:
+        part.metric("unfetched", pc.sum(pc.equal(batch.column("status"), crawldb.UNFETCHED)).as_py())
+        part.metric("takedown", pc.sum(pc.not_equal(batch.column("takedown"), "")).as_py())
+
+    rows = duck.write(connection, part, crawldb.URLS_FILE, query, count)
     part.count_in(rows)
     part.count_out(rows)
 
 
-def _write_hosts(connection: duckdb.DuckDBPyConnection, part: Part, scratch: str) -> None:
+def _write_hosts(connection: duckdb.DuckDBPyConnection, part: Part) -> None:
     names = "SELECT host FROM log UNION SELECT host FROM seen_hosts UNION SELECT host FROM previous_hosts"
     hosts = [host for (host,) in connection.execute(f"SELECT * FROM ({names}) ORDER BY 1").fetchall()]
     connection.register("domains", duck.strings(host=hosts, domain=map(domain_of, hosts)))
-    part.metric("hosts", duck.write(connection, part, crawldb.HOSTS_FILE, merge.HOSTS, scratch))
-    duck.write(connection, part, crawldb.ROBOTS_FILE, merge.ROBOTS, scratch)
-    duck.write(connection, part, crawldb.EDGES_FILE, merge.EDGES, scratch)
+    part.metric("hosts", duck.write(connection, part, crawldb.HOSTS_FILE, merge.HOSTS))
+    duck.write(connection, part, crawldb.ROBOTS_FILE, merge.ROBOTS)
+    duck.write(connection, part, crawldb.EDGES_FILE, merge.EDGES)
 
 
-def _write_known(connection: duckdb.DuckDBPyConnection, part: Part, previous: Artifact | None, scratch: str) -> None:
+def _write_known(connection: duckdb.DuckDBPyConnection, part: Part, previous: Artifact | None) -> None:
     """Adds the new keys to the filter before; makes a larger one when it is full."""
     (before,) = connection.execute("SELECT count(*) FROM previous").fetchall()[0]
     (new,) = connection.execute("SELECT count(*) FROM new").fetchall()[0]
@@ -108,7 +113,7 @@ def _write_known(connection: duckdb.DuckDBPyConnection, part: Part, previous: Ar
     if before + new > known.capacity:
         known = Known(2 * (before + new))
         query = "SELECT key FROM previous UNION ALL SELECT key FROM new"
-    for several in duck.keys(connection, query, scratch):
+    for several in duck.keys(connection, query):
         known.add(several)
     with part.file(crawldb.KNOWN_FILE) as file:
         file.write(known.to_bytes())

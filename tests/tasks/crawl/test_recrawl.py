@@ -28,7 +28,6 @@ def known(**changes):
     row = {
         "key": key(URL),
         "url": URL,
-        "host": "h",
         "status": crawldb.FETCHED,
         "reason": "",
         "kind": "page",
@@ -71,7 +70,6 @@ def merged(before=None, log=None, links=()):
     with duck.connect(".") as connection:
         for name, table in tables.items():
             connection.register(name, table)
-        connection.execute(merge.FOUND)
         connection.execute(merge.NEW)
         result = connection.execute(merge.merged(T1, "s/"))
         names = [column[0] for column in result.description]
@@ -153,7 +151,7 @@ def test_the_merge_is_exact():
     rows = merged(known(), tried("fetch_notmodified"), links)
     news = sorted((key(url), url, depth) for url, depth in (("http://h/new", 2), ("http://h/a", 3)))
     assert [(row["url"], row["status"], row["depth"]) for row in rows] == [
-        (URL, crawldb.NOT_MODIFIED, 0),
+        (URL, crawldb.NOT_MODIFIED, 1),
         *((url, crawldb.UNFETCHED, depth) for _, url, depth in news),
     ]
     assert rows[1]["next_due"] == rows[1]["first_seen"] == T1

@@ -1,0 +1,223 @@
+"""What generate and update cost for one partition of the crawl DB, at three sizes.
+
+    python -m benchmarks.crawldb --folder /some/empty/folder
+
+Makes crawl DBs of 2.5, 5 and 10 million URLs on one host per hundred URLs, a cycle that fetched one in twenty of them
+and found 70 links on every page (half of all links lead to pages known, the other half to as many new ones as the
+pages fetched have neighbours), and runs the two stages in fresh processes. Reports CPU-seconds and peak memory of each.
+Bars: below 20 CPU-seconds and 2 GB at 10 million, cost linear in the size.
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import duckdb
+import pyarrow.parquet as pq
+
+from tasks.artifact import Address, Artifact
+from tasks.commit import commit
+from tasks.config import Config
+from tasks.crawl import crawldb
+from tasks.crawl.config import CrawlConfig
+from tasks.crawl.fetchlog import FETCH_LOG, LINKS
+from tasks.crawl.hostlog import SEEN_HOSTS
+from tasks.crawl.known import Known
+from tasks.crawl.rank import RANKS
+from tasks.engine import open_engine
+from tasks.stage import Inputs, Output, Report
+from tasks.store import Store
+
+RESULT = Path(__file__).with_name("results") / "crawldb.json"
+SIZES = (2_500_000, 5_000_000, 10_000_000)
+LINKS_PER_PAGE = 70
+CONFIG = CrawlConfig(
+    seeds=("http://host1.example.org/",),
+    contact="mailto:a@b.example",
+    include_hosts=("*.example.org",),
+    partitions=1,
+    recrawl=True,
+    max_pages=500_000,
+    max_pages_per_host=20,
+    max_pages_per_domain=10_000_000,
+    max_hosts_per_domain=10_000_000,
+)
+
+# A URL by its number; numbers are hashed into keys, so that neighbours in the list are no neighbours in the DB.
+URL = "'https://host' || ({n} // 100) || '.example.org/section-' || ({n} % 7) || '/some-words-' || {n} || '.html'"
+HOST = "'host' || ({n} // 100) || '.example.org'"
+KEY = "CAST(md5(CAST({n} AS VARCHAR)) AS UUID)"
+
+
+def sql(text: str, n: str) -> str:
+    return text.format(n=n)
+
+
+def urls(size: int) -> str:
+    """Rows of the DB: a third never fetched, due dates spread over two months around now."""
+    n = "i"
+    return f"""
+    SELECT {sql(KEY, n)} AS key, {sql(URL, n)} AS url,
+      CASE WHEN i % 3 = 0 THEN 'db_unfetched' ELSE 'db_fetched' END AS status, '' AS reason, 'page' AS kind,
+      CAST(i % 8 AS INTEGER) AS depth, TIMESTAMPTZ '2026-01-01 00:00:00Z' AS first_seen,
+      CASE WHEN i % 3 <> 0 THEN TIMESTAMPTZ '2026-02-01 00:00:00Z' END AS last_fetch,
+      now() + to_hours(CAST((i * 7919) % 1440 - 720 AS INTEGER)) AS next_due, CAST(604800 AS BIGINT) AS interval_s,
+      CAST(0 AS INTEGER) AS fails, CASE WHEN i % 3 = 0 THEN '' ELSE '"' || substr(md5('e' || i), 1, 12) || '"' END AS etag,
+      '' AS last_modified, CASE WHEN i % 3 = 0 THEN '' ELSE 'sha1:' || md5('d' || i) END AS payload_digest,
+      CASE WHEN i % 3 <> 0 THEN CAST(md5('r' || i) AS UUID) END AS record_id,
+      CASE WHEN i % 3 = 0 THEN '' ELSE 'big/segment/p0/v' || (i % 20) || '/warc/warc-' || (i % 300) || '.warc.gz' END
+        AS warc_path,
+      CASE WHEN i % 3 <> 0 THEN CAST((i * 977) % 1000000000 AS BIGINT) END AS warc_offset,
+      CASE WHEN i % 3 <> 0 THEN TIMESTAMPTZ '2026-02-01 00:00:00Z' END AS captured_at, '' AS canonical, '' AS takedown
+    FROM range({size}) r(i)"""
+
+
+def log(fetched: int) -> str:
+    n = "(i * 20)"
+    return f"""
+    SELECT {sql(KEY, n)} AS key, {sql(URL, n)} AS url, {sql(HOST, n)} AS host, CAST(1 AS INTEGER) AS depth,
+      'fetch_success' AS status, '' AS reason, true AS requested, CAST(200 AS INTEGER) AS http_status,
+      'text/html' AS mime, CAST(25000 AS BIGINT) AS bytes, 'sha1:' || md5('d' || (i % 2) || {n}) AS payload_digest,
+      'urn:uuid:' || CAST(md5('s' || i) AS UUID) AS record_id, 'warc/warc-' || (i // 1000) || '.warc.gz' AS warc_file,
+      CAST(i AS BIGINT) AS warc_offset, '' AS redirect, 'page' AS kind, '' AS canonical, false AS render,
+      now() AS fetched_at, '"' || substr(md5('f' || i), 1, 12) || '"' AS etag, '' AS last_modified, '' AS error
+    FROM range({fetched}) r(i)"""
+
+
+def links(first: int, last: int, size: int) -> str:
+    """Links of some pages, each target once: 35 to their site's pages, 35 to five new ones, as menus and news do."""
+    source = "(i * 20)"
+    target = f"CASE WHEN j < 35 THEN ({source} // 100) * 100 + (j * 3) ELSE {size} + i * 5 + j % 5 END"
+    return f"""
+    SELECT CAST(0 AS INTEGER) AS partition, {sql(KEY, "t")} AS key, {sql(URL, "t")} AS url, {sql(HOST, "t")} AS host,
+      false AS redirect, CAST(3 AS INTEGER) AS depth, now() AS seen, sources, CAST([] AS VARCHAR[]) AS source_hosts
+    FROM (
+      SELECT t, list(CAST(i - {first} AS INTEGER)) AS sources
+      FROM (SELECT i, {target} AS t FROM range({first}, {last}) a(i), range({LINKS_PER_PAGE}) b(j)) GROUP BY t
+    ) ORDER BY key"""
+
+
+def made(store: Store, name: str, member: str, files: dict[str, object]) -> Artifact:
+    """Commits an artifact whose files are given as queries, tables or bytes."""
+    output = Output(store, Address(f"big/{name}" + (f"/{member}" if member else ""), "1"), name, member=member)
+    with duckdb.connect() as connection, output.part("all", conserved=False) as part:
+        connection.execute("SET TimeZone = 'UTC'; SET threads = 1; SET memory_limit = '4GB'")
+        for path, content in files.items():
+            with part.file(path) as file:
+                if isinstance(content, bytes):
+                    file.write(content)
+                elif isinstance(content, str):
+                    with tempfile.NamedTemporaryFile(suffix=".parquet") as aside:
+                        connection.execute(f"COPY ({content}) TO '{aside.name}' (COMPRESSION zstd)")
+                        file.write(Path(aside.name).read_bytes())
+                else:
+                    pq.write_table(content, file)
+    return commit(output, name, 1, Config(), (), Report())
+
+
+def build(store: Store, size: int) -> None:
+    """Makes the inputs of a cycle."""
+    fetched = size // 20
+    known = Known(2 * size)
+    with duckdb.connect() as connection:
+        for start in range(0, size, 1 << 20):
+            query = f"SELECT md5(CAST(i AS VARCHAR)) FROM range({start}, {min(start + (1 << 20), size)}) r(i)"
+            known.add(b"".join(bytes.fromhex(row[0]) for row in connection.execute(query).fetchall()))
+    empty = {
+        name: schema.empty_table()
+        for name, schema in (("robots.parquet", crawldb.ROBOTS), ("edges.parquet", crawldb.EDGES))
+    }
+    hosts = f"""SELECT 'host' || i || '.example.org' AS host, 'example.org' AS domain, 0.0 AS crawl_delay_s, 0.2 AS latency_s,
+      CAST(0 AS INTEGER) AS failures, CAST(NULL AS TIMESTAMPTZ) AS backoff_until, CAST(10 AS BIGINT) AS requests,
+      CAST(9 AS BIGINT) AS pages, CAST(1 AS BIGINT) AS errors, CAST(0 AS BIGINT) AS traps FROM range({size // 100}) r(i)"""
+    made(
+        store,
+        "crawldb",
+        "p0",
+        {"urls.parquet": urls(size), "hosts.parquet": hosts, "known.bloom": known.to_bytes(), **empty},
+    )
+    seeds = f"SELECT {sql(KEY, '1')} AS key, {sql(URL, '1')} AS url, {sql(HOST, '1')} AS host"
+    made(store, "seeds", "", {"seeds/p0.parquet": seeds, "hosts.json": b"[]"})
+    ranks = (
+        f"SELECT 'host' || i || '.example.org' AS host, 0.1 + (i % 97) / 10.0 AS score FROM range({size // 200}) r(i)"
+    )
+    made(store, "ranks", "", {"ranks.parquet": ranks})
+    step = 1_000  # pages of one WARC file
+    parts = {
+        f"links/{first:08d}.parquet": links(first, min(first + step, fetched), size)
+        for first in range(0, fetched, step)
+    }
+    seen = f"SELECT 'host' || i || '.example.org' AS host, 0.0 AS crawl_delay_s, 0.3 AS latency_s, CAST(0 AS INTEGER) AS failures, CAST(NULL AS TIMESTAMPTZ) AS backoff_until, CAST(0 AS BIGINT) AS traps FROM range({size // 100}) r(i)"
+    made(store, "segment", "p0", {"log/all.parquet": log(fetched), "hosts/all.parquet": seen, **parts})
+    assert set(SEEN_HOSTS.names) and set(FETCH_LOG.names) and set(LINKS.names) and set(RANKS.names)
+
+
+def measure(root: str, stage: str) -> None:
+    """Runs one stage and prints what it cost; in a process of its own."""
+    import importlib
+
+    store = Store(root)
+    held = {name: Artifact.open_at(store, Address(f"big/{name}", "1")) for name in ("seeds", "ranks")}
+    previous = Artifact.open_at(store, Address("big/crawldb/p0", "1"))
+    inputs: dict[str, object] = {**held, "previous": previous}
+    if stage == "update":
+        segment = Artifact.open_at(store, Address("big/segment/p0", "1"))
+        fetchlist = Artifact.open_at(store, Address("big/fetchlist/p0", "2"))
+        inputs |= {"segments": [segment], "rendered": [], "fetchlist": fetchlist}
+    kind = {"generate": "fetchlist", "update": "crawldb"}[stage]
+    module = importlib.import_module(f"tasks.crawl.{stage}")
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    output = Output(store, Address(f"big/{kind}/p0", "2"), stage, member="p0")
+    with open_engine(workers=0) as engine:
+        report = module.run(CONFIG, Inputs(inputs), output, engine)  # type: ignore[arg-type]
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    made_ = commit(output, stage, 1, Config(), (), report)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    rows = made_.record.rows_out
+    print(
+        json.dumps(
+            {"cpu_s": round(cpu, 2), "peak_gb": round(after.ru_maxrss / 1e6, 2), "rows": rows, "note": report.note}
+        )
+    )
+
+
+def main() -> None:
+    """Builds what is not there, runs the stages, writes the result."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--folder", required=True, help="some 10 GB are needed")
+    options.add_argument("--measure", choices=("generate", "update"), help=argparse.SUPPRESS)
+    chosen = options.parse_args()
+    if chosen.measure:
+        measure(chosen.folder, chosen.measure)
+        return
+    results = []
+    for size in SIZES:
+        root = f"{chosen.folder}/{size}"
+        store = Store(root)
+        if not store.exists("big/segment/p0/1/.artifact.json"):
+            build(store, size)
+        line: dict[str, object] = {"urls": size, "fetched": size // 20, "links": size // 20 * LINKS_PER_PAGE}
+        for stage, kind in (("generate", "fetchlist"), ("update", "crawldb")):
+            store.remove(f"big/{kind}/p0/2")
+            command = [sys.executable, "-m", "benchmarks.crawldb", "--folder", root, "--measure", stage]
+            line[stage] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        print(json.dumps(line), flush=True)
+        results.append(line)
+    said = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, duckdb {duckdb.__version__}",
+        "bars": "each stage below 20 CPU-seconds and 2 GB at 10 million URLs; linear in the size",
+        "sizes": results,
+    }
+    RESULT.write_text(json.dumps(said, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
