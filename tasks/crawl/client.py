@@ -172,10 +172,15 @@ class Client:
 
 
 class _Handler(ResponseHandler):
-    """Reads answers, and ends the connection when one is longer than any answer has reason to be."""
+    """Reads answers, and ends the connection when one is longer than any answer has reason to be.
+
+    Attributes:
+        peer: the address at the other end once it was checked, or "".
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
+        self.peer = ""
         self.expect(0)
 
     def expect(self, limit: int) -> None:
@@ -231,15 +236,22 @@ class _Connector(aiohttp.TCPConnector):
     async def connect(self, *args: Any, **kwargs: Any) -> Connection:
         """Returns a connection to a host, new or kept; raises RefusedAddressError."""
         connection = await super().connect(*args, **kwargs)
+        handler = connection.protocol
+        known = handler.peer if isinstance(handler, _Handler) else ""
+        _peer.set(known or self._checked(connection))
+        if isinstance(handler, _Handler):
+            handler.peer = _peer.get()
+            handler.expect(_limit.get())
+        return connection
+
+    def _checked(self, connection: Connection) -> str:
+        """Returns the address that a new connection leads to."""
         peer = connection.transport and connection.transport.get_extra_info("peername")
         address = str(peer[0]) if peer else ""
         if address and not reachable(address, allow_loopback=self._allow_loopback):
             connection.close()
             raise RefusedAddressError(f"connected to {address}, which is not public")
-        _peer.set(address)
-        if isinstance(connection.protocol, _Handler):
-            connection.protocol.expect(_limit.get())
-        return connection
+        return address
 
 
 async def _answer(

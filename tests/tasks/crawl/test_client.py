@@ -152,6 +152,24 @@ def test_a_host_that_is_not_there_gives_a_reason():
     assert caught.value.reason == "connect"
 
 
+def test_every_answer_over_a_kept_connection_names_the_address_that_gave_it():
+    peers = []
+
+    def note(request):
+        peers.append(request.transport.get_extra_info("peername"))
+        return web.Response(text="x")
+
+    async def run(url):
+        config = CrawlConfig(allow_loopback=True)
+        async with Client(config) as client:
+            return [await client.get(url, limit=100) for _ in range(3)]
+
+    with Site({"/": note}) as site:
+        answers = asyncio.run(run(site.url()))
+    assert len(set(peers)) == 1
+    assert [answer.address for answer in answers] == ["127.0.0.1"] * 3
+
+
 def test_an_inside_address_is_refused_by_the_client_itself():
     with pytest.raises(FetchError) as caught:
         get("http://169.254.169.254/latest/meta-data/")
