@@ -77,6 +77,7 @@ class Reader:
         self._scope = scope
         self._sitemaps = sitemaps
         self._note = note
+        self._one_list = asyncio.Semaphore(1)
         self._wanted = {"", *config.mime_types}
         if config.feeds:
             self._wanted.update(_FEEDS, _XML)
@@ -94,8 +95,9 @@ class Reader:
             return await self._page(url, answer, said)
         if mime in self._config.mime_types and not (mime == "text/plain" and url in self._sitemaps(url)):
             return Reading(self._refused(answer, said, Page(noindex=said.noindex)))
-        # Large ones take a second: not on the event loop.
-        return await asyncio.to_thread(self._list, url, answer)
+        # Large ones take a second and 100 MB: not on the event loop, and one at a time.
+        async with self._one_list:
+            return await asyncio.to_thread(self._list, url, answer)
 
     async def _page(self, url: str, answer: Answer, said: Directives) -> Reading:
         html = self._decoded(answer, self._config.max_body_bytes)

@@ -77,7 +77,8 @@ class Visitor:
             return Visit.AGAIN
         reason = self._rules.verdict(candidate.url)
         if reason:
-            return self._end(candidate, RETRY if reason == UNAVAILABLE else GONE, reason)
+            status = RETRY if reason == UNAVAILABLE else GONE
+            return self._end(candidate, status, reason, self._rules.why(candidate.url))
         fetched_at = datetime.now(UTC)
         try:
             async with self._politeness.turn(host):
@@ -103,8 +104,8 @@ class Visitor:
         self._done(candidate, outcome)
         return Visit.DONE
 
-    def _end(self, candidate: Candidate, status: str, reason: str) -> Visit:
-        self._done(candidate, unasked(candidate, status, reason))
+    def _end(self, candidate: Candidate, status: str, reason: str, why: str = "") -> Visit:
+        self._done(candidate, unasked(candidate, status, reason, why))
         return Visit.UNASKED
 
     def _failed(
@@ -180,7 +181,7 @@ class Visitor:
 
 
 def _redirected(candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
-    location = answer.header("location")
+    location = answer.location
     target = canonical(location, candidate.url) if location else None
     if target is None:
         return replace(outcome, reason="redirect_broken")
@@ -189,9 +190,9 @@ def _redirected(candidate: Candidate, answer: Answer, outcome: Outcome) -> Outco
     return replace(outcome, status=status, reason="redirect", redirect=target)
 
 
-def unasked(candidate: Candidate, status: str, reason: str) -> Outcome:
-    """Returns the outcome of a URL for which nobody was asked."""
-    return _outcome(candidate, status, reason, False)
+def unasked(candidate: Candidate, status: str, reason: str, why: str = "") -> Outcome:
+    """Returns the outcome of a URL for which nobody was asked; `why` is for people."""
+    return _outcome(candidate, status, reason, False, why[:500])
 
 
 def _outcome(candidate: Candidate, status: str, reason: str, requested: bool, error: str = "") -> Outcome:
