@@ -2,13 +2,14 @@
 
     python -m benchmarks.crawldb --folder /some/empty/folder
 
-Makes crawl DBs of 2.5, 5 and 10 million URLs on one host per hundred URLs, a cycle that fetched one in twenty of them
-and found 70 links on every page (half of all links lead to pages known, the other half to as many new ones as the
-pages fetched have neighbours), and runs the two stages in fresh processes. Reports CPU-seconds and peak memory of each.
+Makes crawl DBs of 2.5, 5 and 10 million URLs, a hundred on each host, and a cycle that fetched one in twenty of them and
+found 70 links on every page: half to the pages of its site, half to five new ones. Runs the two stages on them in fresh
+processes. Reports CPU-seconds and peak memory of each.
 Bars: below 20 CPU-seconds and 2 GB at 10 million, cost linear in the size.
 """
 
 import argparse
+import importlib
 import json
 import os
 import platform
@@ -20,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.artifact import Address, Artifact
@@ -27,10 +29,7 @@ from tasks.commit import commit
 from tasks.config import Config
 from tasks.crawl import crawldb
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.fetchlog import FETCH_LOG, LINKS
-from tasks.crawl.hostlog import SEEN_HOSTS
 from tasks.crawl.known import Known
-from tasks.crawl.rank import RANKS
 from tasks.engine import open_engine
 from tasks.stage import Inputs, Output, Report
 from tasks.store import Store
@@ -38,6 +37,7 @@ from tasks.store import Store
 RESULT = Path(__file__).with_name("results") / "crawldb.json"
 SIZES = (2_500_000, 5_000_000, 10_000_000)
 LINKS_PER_PAGE = 70
+PAGES_PER_FILE = 1000
 CONFIG = CrawlConfig(
     seeds=("http://host1.example.org/",),
     contact="mailto:a@b.example",
@@ -69,7 +69,8 @@ def urls(size: int) -> str:
       CAST(i % 8 AS INTEGER) AS depth, TIMESTAMPTZ '2026-01-01 00:00:00Z' AS first_seen,
       CASE WHEN i % 3 <> 0 THEN TIMESTAMPTZ '2026-02-01 00:00:00Z' END AS last_fetch,
       now() + to_hours(CAST((i * 7919) % 1440 - 720 AS INTEGER)) AS next_due, CAST(604800 AS BIGINT) AS interval_s,
-      CAST(0 AS INTEGER) AS fails, CASE WHEN i % 3 = 0 THEN '' ELSE '"' || substr(md5('e' || i), 1, 12) || '"' END AS etag,
+      CAST(0 AS INTEGER) AS fails,
+      CASE WHEN i % 3 = 0 THEN '' ELSE '"' || substr(md5('e' || i), 1, 12) || '"' END AS etag,
       '' AS last_modified, CASE WHEN i % 3 = 0 THEN '' ELSE 'sha1:' || md5('d' || i) END AS payload_digest,
       CASE WHEN i % 3 <> 0 THEN CAST(md5('r' || i) AS UUID) END AS record_id,
       CASE WHEN i % 3 = 0 THEN '' ELSE 'big/segment/p0/v' || (i % 20) || '/warc/warc-' || (i % 300) || '.warc.gz' END
@@ -104,11 +105,12 @@ def links(first: int, last: int, size: int) -> str:
     ) ORDER BY key"""
 
 
-def made(store: Store, name: str, member: str, files: dict[str, object]) -> Artifact:
-    """Commits an artifact whose files are given as queries, tables or bytes."""
+def made(store: Store, name: str, member: str, files: dict[str, str | bytes | pa.Table]) -> None:
+    """Commits an artifact whose files are given as queries, bytes or tables."""
     output = Output(store, Address(f"big/{name}" + (f"/{member}" if member else ""), "1"), name, member=member)
     with duckdb.connect() as connection, output.part("all", conserved=False) as part:
         connection.execute("SET TimeZone = 'UTC'; SET threads = 1; SET memory_limit = '4GB'")
+        connection.execute("SET enable_progress_bar = false")
         for path, content in files.items():
             with part.file(path) as file:
                 if isinstance(content, bytes):
@@ -119,73 +121,72 @@ def made(store: Store, name: str, member: str, files: dict[str, object]) -> Arti
                         file.write(Path(aside.name).read_bytes())
                 else:
                     pq.write_table(content, file)
-    return commit(output, name, 1, Config(), (), Report())
+    commit(output, name, 1, Config(), (), Report())
+
+
+HOSTS = """
+SELECT 'host' || i || '.example.org' AS host, 'example.org' AS domain, 0.0 AS crawl_delay_s, 0.2 AS latency_s,
+  CAST(0 AS INTEGER) AS failures, CAST(NULL AS TIMESTAMPTZ) AS backoff_until, CAST(10 AS BIGINT) AS requests,
+  CAST(9 AS BIGINT) AS pages, CAST(1 AS BIGINT) AS errors, CAST(0 AS BIGINT) AS traps
+FROM range({hosts}) r(i)"""
+SEEN = "SELECT host, crawl_delay_s, latency_s, failures, backoff_until, traps FROM ({hosts})"
+RANKS = "SELECT 'host' || i || '.example.org' AS host, 0.1 + (i % 97) / 10.0 AS score FROM range({hosts}) r(i)"
 
 
 def build(store: Store, size: int) -> None:
     """Makes the inputs of a cycle."""
-    fetched = size // 20
+    fetched, hosts = size // 20, HOSTS.format(hosts=size // 100)
+    crawl_db = {
+        crawldb.URLS_FILE: urls(size),
+        crawldb.HOSTS_FILE: hosts,
+        crawldb.KNOWN_FILE: filter_of(size),
+        crawldb.ROBOTS_FILE: crawldb.ROBOTS.empty_table(),
+        crawldb.EDGES_FILE: crawldb.EDGES.empty_table(),
+    }
+    made(store, "crawldb", "p0", crawl_db)
+    seed = f"SELECT {sql(KEY, '1')} AS key, {sql(URL, '1')} AS url, {sql(HOST, '1')} AS host"
+    made(store, "seeds", "", {"seeds/p0.parquet": seed, "hosts.json": b"[]"})
+    made(store, "ranks", "", {"ranks.parquet": RANKS.format(hosts=size // 200)})
+    parts = {
+        f"links/{first:08d}.parquet": links(first, min(first + PAGES_PER_FILE, fetched), size)
+        for first in range(0, fetched, PAGES_PER_FILE)
+    }
+    segment = {"log/all.parquet": log(fetched), "hosts/all.parquet": SEEN.format(hosts=hosts), **parts}
+    made(store, "segment", "p0", segment)
+
+
+def filter_of(size: int) -> bytes:
+    """The filter of all keys of the DB, half full."""
     known = Known(2 * size)
     with duckdb.connect() as connection:
         for start in range(0, size, 1 << 20):
             query = f"SELECT md5(CAST(i AS VARCHAR)) FROM range({start}, {min(start + (1 << 20), size)}) r(i)"
             known.add(b"".join(bytes.fromhex(row[0]) for row in connection.execute(query).fetchall()))
-    empty = {
-        name: schema.empty_table()
-        for name, schema in (("robots.parquet", crawldb.ROBOTS), ("edges.parquet", crawldb.EDGES))
-    }
-    hosts = f"""SELECT 'host' || i || '.example.org' AS host, 'example.org' AS domain, 0.0 AS crawl_delay_s, 0.2 AS latency_s,
-      CAST(0 AS INTEGER) AS failures, CAST(NULL AS TIMESTAMPTZ) AS backoff_until, CAST(10 AS BIGINT) AS requests,
-      CAST(9 AS BIGINT) AS pages, CAST(1 AS BIGINT) AS errors, CAST(0 AS BIGINT) AS traps FROM range({size // 100}) r(i)"""
-    made(
-        store,
-        "crawldb",
-        "p0",
-        {"urls.parquet": urls(size), "hosts.parquet": hosts, "known.bloom": known.to_bytes(), **empty},
-    )
-    seeds = f"SELECT {sql(KEY, '1')} AS key, {sql(URL, '1')} AS url, {sql(HOST, '1')} AS host"
-    made(store, "seeds", "", {"seeds/p0.parquet": seeds, "hosts.json": b"[]"})
-    ranks = (
-        f"SELECT 'host' || i || '.example.org' AS host, 0.1 + (i % 97) / 10.0 AS score FROM range({size // 200}) r(i)"
-    )
-    made(store, "ranks", "", {"ranks.parquet": ranks})
-    step = 1_000  # pages of one WARC file
-    parts = {
-        f"links/{first:08d}.parquet": links(first, min(first + step, fetched), size)
-        for first in range(0, fetched, step)
-    }
-    seen = f"SELECT 'host' || i || '.example.org' AS host, 0.0 AS crawl_delay_s, 0.3 AS latency_s, CAST(0 AS INTEGER) AS failures, CAST(NULL AS TIMESTAMPTZ) AS backoff_until, CAST(0 AS BIGINT) AS traps FROM range({size // 100}) r(i)"
-    made(store, "segment", "p0", {"log/all.parquet": log(fetched), "hosts/all.parquet": seen, **parts})
-    assert set(SEEN_HOSTS.names) and set(FETCH_LOG.names) and set(LINKS.names) and set(RANKS.names)
+    return known.to_bytes()
 
 
 def measure(root: str, stage: str) -> None:
     """Runs one stage and prints what it cost; in a process of its own."""
-    import importlib
-
     store = Store(root)
-    held = {name: Artifact.open_at(store, Address(f"big/{name}", "1")) for name in ("seeds", "ranks")}
-    previous = Artifact.open_at(store, Address("big/crawldb/p0", "1"))
-    inputs: dict[str, object] = {**held, "previous": previous}
+    held: dict[str, Artifact | list[Artifact]] = {
+        name: Artifact.open_at(store, Address(f"big/{name}", "1")) for name in ("seeds", "ranks")
+    }
+    held["previous"] = Artifact.open_at(store, Address("big/crawldb/p0", "1"))
     if stage == "update":
         segment = Artifact.open_at(store, Address("big/segment/p0", "1"))
         fetchlist = Artifact.open_at(store, Address("big/fetchlist/p0", "2"))
-        inputs |= {"segments": [segment], "rendered": [], "fetchlist": fetchlist}
+        held |= {"segments": [segment], "rendered": [], "fetchlist": fetchlist}
     kind = {"generate": "fetchlist", "update": "crawldb"}[stage]
     module = importlib.import_module(f"tasks.crawl.{stage}")
     before = resource.getrusage(resource.RUSAGE_SELF)
     output = Output(store, Address(f"big/{kind}/p0", "2"), stage, member="p0")
     with open_engine(workers=0) as engine:
-        report = module.run(CONFIG, Inputs(inputs), output, engine)  # type: ignore[arg-type]
+        report = module.run(CONFIG, Inputs(held), output, engine)
     after = resource.getrusage(resource.RUSAGE_SELF)
-    made_ = commit(output, stage, 1, Config(), (), report)
+    rows = commit(output, stage, 1, Config(), (), report).record.rows_out
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    rows = made_.record.rows_out
-    print(
-        json.dumps(
-            {"cpu_s": round(cpu, 2), "peak_gb": round(after.ru_maxrss / 1e6, 2), "rows": rows, "note": report.note}
-        )
-    )
+    peak = round(after.ru_maxrss / 1e6, 2)
+    print(json.dumps({"cpu_s": round(cpu, 2), "peak_gb": peak, "rows": rows, "note": report.note}))
 
 
 def main() -> None:
@@ -212,7 +213,8 @@ def main() -> None:
         results.append(line)
     said = {
         "date": datetime.now(UTC).date().isoformat(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, duckdb {duckdb.__version__}",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "duckdb": duckdb.__version__,
         "bars": "each stage below 20 CPU-seconds and 2 GB at 10 million URLs; linear in the size",
         "sizes": results,
     }
