@@ -41,8 +41,8 @@ def fetched(server: Server, made: corpus.Corpus) -> None:
     Raises:
         RuntimeError: it did not; the figures of such a crawl are not comparable.
     """
-    asked = Counter(line.rpartition(" ")[0] for line in server.asked() if "/robots.txt " not in line)
-    wanted = Counter(made.pages)
+    asked = Counter(line for line in server.asked() if "/robots.txt " not in line)
+    wanted = Counter(f"{page} 200" for page in made.pages)
     if asked != wanted:
         missing, more = list(wanted - asked)[:3], list(asked - wanted)[:3]
         raise RuntimeError(f"{asked.total()} requests instead of {wanted.total()}; missing {missing}, too many {more}")

@@ -22,7 +22,7 @@ from pydoc_data.topics import topics
 from statistics import mean, quantiles
 
 DOMAIN = "localhost"
-VERSION = 2
+VERSION = 3
 _MEDIAN_BYTES, _SIGMA = 14_700, 1.0
 _SECTIONS = ("guide", "reference", "howto", "blog/2025", "blog/2026", "api/v2")
 _ROBOTS = "User-agent: *\nDisallow: /private/\nDisallow: /search\nAllow: /\n\nUser-agent: greedybot\nDisallow: /\n"
@@ -40,7 +40,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Corpus:
-    """What was made; sizes are in bytes of HTML."""
+    """What was made: hosts, pages as "host/path" (sorted), the largest of them; sizes are in bytes of HTML."""
 
     hosts: list[str]
     pages: list[str]
@@ -53,7 +53,7 @@ class Corpus:
 
 
 def make(folder: Path, shape: Shape) -> Corpus:
-    """Makes the corpus in `folder` unless it is there already; `pages` are "host/path", sorted."""
+    """Makes the corpus in `folder` unless it is there already."""
     done = folder / "corpus.json"
     if not done.exists():
         made = _written(folder, shape)
@@ -69,7 +69,7 @@ def _written(folder: Path, shape: Shape) -> Corpus:
         for path, html in _site(number, shape.pages_per_host):
             data = gzip.compress(html, 6, mtime=0)
             _put(folder / host / f"{path}.gz", data)
-            pages.append(f"{host}/{path.removesuffix('index.html')}")
+            pages.append(f"{host}/{_address(path)}")
             sizes.append(len(html))
             packed.append(len(data))
             links.append(html.count(b"<a "))
@@ -102,6 +102,12 @@ def _site(number: int, pages: int) -> Iterator[tuple[str, bytes]]:
         yield path, _Page(chance, paths, path, rooted=number % 2 == 0).html().encode()
 
 
+def _address(path: str) -> str:
+    """Returns the path as links write it: a folder stands for its index."""
+    folder, slash, name = path.rpartition("/")
+    return folder + slash if name == "index.html" else path
+
+
 class _Page:
     """One page under construction."""
 
@@ -125,7 +131,7 @@ class _Page:
 
     def _to(self, path: str) -> str:
         """Returns how this page names another one of its site."""
-        short = path.removesuffix("index.html")
+        short = _address(path)
         if self._rooted:
             return f"/{short}"
         return os.path.relpath(f"/{short}", f"/{self._folder}") + ("/" if short.endswith("/") or not short else "")
@@ -156,7 +162,8 @@ class _Page:
     def _neighbours(self) -> str:
         """Returns the way up, back and on; an index lists all of its folder."""
         at = self._siblings.index(self._path)
-        listed = self._siblings if self._path.endswith("index.html") else self._siblings[max(0, at - 5) : at + 6]
+        whole = self._path.rpartition("/")[2] == "index.html"
+        listed = self._siblings if whole else self._siblings[max(0, at - 5) : at + 6]
         entries = "".join(f"<li>{self._link(self._to(path), path)}</li>\n" for path in listed)
         return f'<div class="sidebar"><h3>In this section</h3><ul>\n{entries}</ul></div>\n'
 
