@@ -2,9 +2,9 @@
 
     python -m benchmarks.crawldb --folder /some/empty/folder
 
-Makes crawl DBs of 2.5, 5 and 10 million URLs, a hundred on each host, and a cycle that fetched one in twenty of them and
-found 70 links on every page: half to the pages of its site, half to five new ones. Runs the two stages on them in fresh
-processes. Reports CPU-seconds and peak memory of each.
+Makes crawl DBs of 2.5, 5 and 10 million URLs, a hundred on each host, and a cycle that fetched one in twenty of them
+and found 70 links on every page: half to the pages of its site, half to five new ones. Runs the two stages on them in
+fresh processes. Reports CPU-seconds and peak memory of each.
 Bars: below 20 CPU-seconds and 2 GB at 10 million, cost linear in the size.
 """
 

@@ -95,6 +95,11 @@ class FetchError(Exception):
         self.reason = reason
 
 
+def agent_of(config: CrawlConfig) -> str:
+    """Returns the User-Agent of the crawl: product token, version, and how to reach its owner."""
+    return f"{config.user_agent}/{VERSION}" + (f" (+{config.contact})" if config.contact else "")
+
+
 class Client:
     """Sends requests; use as an async context manager.
 
@@ -107,8 +112,7 @@ class Client:
     def __init__(self, config: CrawlConfig, resolver: AbstractResolver | None = None) -> None:
         self._config = config
         self._resolver = resolver
-        agent = f"{config.user_agent}/{VERSION}" + (f" (+{config.contact})" if config.contact else "")
-        self._headers = {"User-Agent": agent, "Accept-Encoding": ACCEPTED_CODINGS}
+        self._headers = {"User-Agent": agent_of(config), "Accept-Encoding": ACCEPTED_CODINGS}
         self._session: aiohttp.ClientSession | None = None
         self._guard: GuardedResolver | None = None
 

@@ -16,8 +16,8 @@ import time
 from collections.abc import Iterator, Sequence
 
 from tasks.artifact import Artifact
-from tasks.crawl.client import VERSION as CLIENT_VERSION
-from tasks.crawl.client import Client
+from tasks.crawl.client import Client, agent_of
+from tasks.crawl.clocks import Clocks
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.dns import CachingResolver
 from tasks.crawl.host_rules import HostRules
@@ -66,8 +66,10 @@ async def _work(config: CrawlConfig, inputs: Inputs, output: Output, waiting: Se
     except ImportError as error:
         raise InputError(f"rendering needs the package playwright ({error})", "pip install 'sluice[render]'") from None
     agent, segment = agent_of(config), inputs["segment"]
-    politeness = Politeness(config)
+    clocks = Clocks(output)
+    politeness = Politeness(config, clocks)
     async with contextlib.AsyncExitStack() as stack:
+        stack.callback(clocks.end)
         client = await stack.enter_async_context(Client(config))
         rules = HostRules(
             client, politeness, config.user_agent, config.max_backoff_s, ai_optout="robots" in config.ai_optouts
@@ -86,11 +88,6 @@ def _remember(segment: Artifact, politeness: Politeness, rules: HostRules) -> No
     politeness.seed(clock_of(row) for path in segment.files(HOSTS) for row in segment.table(path).to_pylist())
     for path in segment.files(RULES):
         rules.seed(rules_of(segment.table(path)))
-
-
-def agent_of(config: CrawlConfig) -> str:
-    """Returns the User-Agent of the crawl, which is the browser's too."""
-    return f"{config.user_agent}/{CLIENT_VERSION}" + (f" (+{config.contact})" if config.contact else "")
 
 
 @contextlib.contextmanager
