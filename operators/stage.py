@@ -51,6 +51,7 @@ class StageOperator(BaseOperator):  # type: ignore[misc]
     def run(self, context: Any) -> dict[str, Any]:
         """Runs the stage and tells the outlets; raises SluiceError."""
         # Imported here, because the runner brings pyarrow and the DAG file must not.
+        from operators.stats import tell
         from tasks.runner import run_stage
 
         recipe = find_recipe(self.recipe)
@@ -68,6 +69,7 @@ class StageOperator(BaseOperator):  # type: ignore[misc]
         )
         result = result_of(made, run.version)
         announce(context, self.outlets, result, run)
+        tell(result)
         return result
 
     def on_kill(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from kubernetes_asyncio.config import ConfigException
 
+from operators import stats
 from operators.pods.api import Api, Refused, Unreachable
 from operators.pods.failure import PodFailure
 from operators.pods.owner import Claim
@@ -72,6 +73,7 @@ def finished(operator: Any, context: Any) -> Object:
     run = run_of(recipe, context)
     operator.result = committed(run.recipe(recipe), operator.stage, run.version, operator.member)
     announce(context, operator.outlets, operator.result, run)
+    stats.tell(operator.result)
     # By hand: `do_xcom_push` of the provider would mean its sidecar container.
     context["ti"].xcom_push(key="return_value", value=operator.result)
     result: Object = operator.result

@@ -1,0 +1,22 @@
+"""What a stage came to, as gauges of Airflow's own metrics (StatsD or OpenTelemetry, as airflow.cfg says).
+
+Used by the operators of stages, here and in pods. Two names: `sluice.rows`, labelled with the outcome
+(in, out, or the reason of a rejection), and `sluice.metric`, labelled with the metric's name (crawl: pages, errors by
+reason, known and unfetched URLs; elsewhere what the stage reports). Labels besides: recipe, artifact, member.
+"""
+
+from typing import Any
+
+from airflow.sdk.observability import stats
+
+
+def tell(result: dict[str, Any]) -> None:
+    """Sends the gauges of an XCom that `operators.results` made; an artifact that was there already sends none."""
+    if result["skipped"]:
+        return
+    recipe, kind, member = [*result["address"].partition("@")[0].split("/", 2), ""][:3]
+    tags = {"recipe": recipe, "artifact": kind, "member": member or "all"}
+    for outcome, rows in result["rows"].items():
+        stats.gauge("sluice.rows", rows, tags={**tags, "outcome": outcome})
+    for name, value in result["metrics"].items():
+        stats.gauge("sluice.metric", value, tags={**tags, "metric": name})
