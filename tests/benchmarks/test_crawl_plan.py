@@ -1,0 +1,79 @@
+"""The plan of a large crawl: its hosts behave as the crawler treats hosts, and its sums are those of its inputs."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.crawl_model import Hosts, Plan, cycle, silence
+from benchmarks.crawl_plan import arithmetic, table
+
+PLAN = Plan(latency_s=0.5, delay_s=1, latency_factor=2, time_box_s=3600, per_host=500, concurrency=64)
+
+
+def hosts(plan, sizes, slow=()):
+    asked = np.array([slow[number] if number < len(slow) else 0.0 for number in range(len(sizes))])
+    return Hosts.of(plan, np.array(sizes, float), np.full(len(sizes), plan.latency_s), asked)
+
+
+def test_a_host_alone_gives_what_its_pause_lets_through():
+    alone = cycle(replace(PLAN, per_host=1e9), hosts(PLAN, [10_000]), math.inf)
+    # 32 pages of 1.5 s a wave, and once its robots.txt
+    assert alone.pages == pytest.approx(500)
+    free = replace(PLAN, per_host=1e9)
+    assert cycle(free, hosts(free, [10_000]), math.inf).pages == pytest.approx(3600 / 1.5, rel=0.01)
+
+
+def test_a_slow_host_makes_the_others_wait_at_every_wave():
+    free = replace(PLAN, per_host=1e9)
+    quick = cycle(free, hosts(free, [10_000] * 10), math.inf)
+    held = cycle(free, hosts(free, [10_000] * 10, slow=[15]), math.inf)
+    without_waves = cycle(free, hosts(free, [10_000] * 10, slow=[15]), math.inf, wave=1e9)
+    assert held.bound == "slowest host"
+    assert held.pages < 0.2 * quick.pages
+    assert without_waves.pages > 0.9 * quick.pages * 9 / 10
+
+
+def test_the_budget_goes_round_all_hosts_before_any_gets_a_second_page():
+    web = hosts(PLAN, [100, 100, 1, 100])
+    said = cycle(PLAN, web, 6)
+    assert said.pages == 6
+    assert sorted(100 - web.left[[0, 1, 3]]) == [1, 2, 2]
+    assert web.left[2] == 0
+
+
+def test_silent_hosts_hold_places_and_are_given_up_after_five_tries():
+    web = hosts(PLAN, [10] * 640)
+    web.silent[:] = True
+    for day in range(40):
+        said = cycle(PLAN, web, math.inf, day)
+        if day == 0:
+            assert said.seconds == pytest.approx(10 * silence(PLAN))
+            assert said.bound == "places"
+    assert set(web.fails) == {5}
+    assert said.waves == 0
+
+
+def test_the_same_seed_draws_the_same_hosts_and_they_hold_the_partitions_urls():
+    small = replace(PLAN, pages=1e6, known=1, urls_per_partition=1e5)
+    one, two = Hosts.drawn(small), Hosts.drawn(small)
+    assert np.array_equal(one.left, two.left)
+    assert one.left.sum() >= small.urls
+    assert one.left.min() >= small.smallest
+
+
+def test_the_sums_follow_from_the_inputs():
+    rows = {what: much for what, much, _ in arithmetic(replace(PLAN, pages=864e6, days=10, known=2, warc_bytes=1e4))}
+    assert rows["pages per second, on the average"] == "1,000"
+    assert rows["partitions"] == "173"
+    assert rows["Airflow task instances per cycle"] == "695"
+    assert rows["WARC"].startswith("9 TB")
+
+
+def test_no_plan_has_more_partitions_than_a_recipe_may_have():
+    assert replace(PLAN, pages=1e12).partitions == 1024
+
+
+def test_a_table_is_markdown():
+    assert table(("a", "b"), [("1", "2")]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
