@@ -185,13 +185,11 @@ def cycle(plan: Plan, hosts: Hosts, budget: float, day: float = 0, wave: float =
         want = np.where(hosts.silent, 0, chosen)
         if not chosen.any():
             break
-        bounds = _bounds(plan, hosts, want, done, mute)
+        first = (done == 0) & (chosen > 0) & ~hosts.silent  # robots.txt comes before any page
+        bounds = _bounds(plan, hosts, want + first, mute)
         bound, left = max(bounds, key=lambda name: bounds[name]), plan.time_box_s - said.seconds
         if bounds[bound] > left:
-            turns = np.floor(left / (hosts.latency + hosts.pause)) - (done == 0)
-            want = np.minimum(want, np.clip(turns, 0, None))
-            fewer = _bounds(plan, hosts, want, done, mute)
-            want = np.floor(want * min(1.0, left / max(fewer["CPU"], fewer["places"], 1e-9)))
+            want = _begun(plan, hosts, want, first, mute, left)
         spent = min(bounds[bound], left)
         times[bound] = times.get(bound, 0.0) + spent
         said.hosts = max(said.hosts, int((want > 0).sum()))
@@ -206,9 +204,8 @@ def cycle(plan: Plan, hosts: Hosts, budget: float, day: float = 0, wave: float =
     return said
 
 
-def _bounds(plan: Plan, hosts: Hosts, want: Floats, done: Floats, mute: NDArray[np.bool_]) -> dict[str, float]:
+def _bounds(plan: Plan, hosts: Hosts, asks: Floats, mute: NDArray[np.bool_]) -> dict[str, float]:
     """Returns the seconds that a wave takes at least, by what holds it up."""
-    asks = want + ((done == 0) & (want > 0))  # robots.txt comes first
     return {
         "slowest host": max((asks * (hosts.latency + hosts.pause)).max(), silence(plan) if mute.any() else 0.0),
         "CPU": asks.sum() / plan.rate,
@@ -216,11 +213,30 @@ def _bounds(plan: Plan, hosts: Hosts, want: Floats, done: Floats, mute: NDArray[
     }
 
 
+def _begun(
+    plan: Plan, hosts: Hosts, want: Floats, first: NDArray[np.bool_], mute: NDArray[np.bool_], left: float
+) -> Floats:
+    """Returns what a wave brings that has only `left` seconds.
+
+    A host that was not asked yet goes before all that were: no page comes before the last robots.txt.
+    """
+    turns = np.floor(left / (hosts.latency + hosts.pause)) - first
+    want = np.minimum(want, np.clip(turns, 0, None))
+    rules = _bounds(plan, hosts, first * 1.0, mute)
+    pages = _bounds(plan, hosts, want, np.zeros_like(mute))
+    begin, need = (max(one["CPU"], one["places"]) for one in (rules, pages))
+    return _within(want, np.floor(want.sum() * min(1.0, max(left - begin, 0.0) / max(need, 1e-9))))
+
+
 def _within(want: Floats, room: float) -> Floats:
     """Cuts a wave to the budget as `waves` does: the first page of every host, then the second, and so on."""
     if want.sum() <= room:
         return want
-    level = max(n for n in range(int(want.max()) + 1) if np.minimum(want, n).sum() <= room)
+    low, high = 0, int(want.max())
+    while high - low > 1:  # the pages that every host gets: as many as there is room for
+        middle = (low + high) // 2
+        low, high = (middle, high) if np.minimum(want, middle).sum() <= room else (low, middle)
+    level = low
     taken = np.minimum(want, level)
     more = np.flatnonzero(want > level)[: int(room - taken.sum())]
     taken[more] += 1

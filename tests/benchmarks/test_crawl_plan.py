@@ -55,6 +55,14 @@ def test_silent_hosts_hold_places_and_are_given_up_after_five_tries():
     assert said.waves == 0
 
 
+def test_no_page_comes_before_every_host_was_asked_for_its_robots_txt():
+    web = hosts(PLAN, [10] * 2000)
+    web.silent[:1500] = True
+    said = cycle(PLAN, web, math.inf)
+    assert 1500 * silence(PLAN) / PLAN.concurrency > PLAN.time_box_s
+    assert (said.pages, said.seconds) == (0, PLAN.time_box_s)
+
+
 def test_the_same_seed_draws_the_same_hosts_and_they_hold_the_partitions_urls():
     small = replace(PLAN, pages=1e6, known=1, urls_per_partition=1e5)
     one, two = Hosts.drawn(small), Hosts.drawn(small)
