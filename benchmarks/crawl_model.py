@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.crawldb import MAX_FAILS
+from tasks.crawl.crawldb import DAY_S, FIRST_INTERVAL_S, MAX_FAILS
 from tasks.crawl.host_rules import TRIES
 from tasks.crawl.waves import WAVE
 
@@ -199,7 +199,8 @@ def cycle(plan: Plan, hosts: Hosts, budget: float, day: float = 0, wave: float =
         done += want
         hosts.left -= want
         hosts.fails[mute] += 1
-        hosts.due[mute] = np.where(hosts.fails[mute] < MAX_FAILS, day + 2 ** (hosts.fails[mute] - 1), np.inf)
+        again = np.where(hosts.fails < MAX_FAILS, 2 ** (hosts.fails - 1), FIRST_INTERVAL_S / DAY_S)
+        hosts.due[mute] = day + again[mute]
     said.bound = max(times, key=lambda name: times[name], default="no page left")
     return said
 
