@@ -6,7 +6,6 @@ render, extract and trace.
 
 import json
 import sys
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,6 +14,7 @@ from typing import BinaryIO
 import brotli
 import pyarrow as pa
 from fastwarc import WarcRecordType
+from isal import isal_zlib
 
 from tasks.artifact import Artifact
 from tasks.warc_reader import Damage, Record, read_records
@@ -184,11 +184,11 @@ def _deflate(body: bytes, limit: int) -> Decoded:
 
 
 def _inflate(body: bytes, limit: int, window: int) -> tuple[Decoded, bytes]:
-    stream = zlib.decompressobj(window)
+    stream = isal_zlib.decompressobj(window)
     try:
         # One byte more than allowed tells a body that just fits from one that does not; 0 would mean "no limit".
         data = stream.decompress(body, limit + 1)
-    except zlib.error:
+    except isal_zlib.error:  # type: ignore[misc]  # its stub calls the class an instance
         return Decoded(b"", complete=False), b""
     return Decoded(data[:limit], complete=stream.eof and len(data) <= limit), stream.unused_data
 

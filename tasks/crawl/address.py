@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from tasks.crawl.config import is_loopback
-from tasks.crawl.url import host_and_port
+from tasks.crawl.url import authority, host_and_port
 
 PRIVATE = "private_address"
 PORT = "port"
@@ -61,7 +61,12 @@ def refusal(url: str, *, allow_loopback: bool) -> str | None:
     Run it after `canonical`: the parser turns every spelling of an address (0x7f.1, 2130706433, full-width digits)
     into the same literal.
     """
-    host, port = host_and_port(url)
+    return _refusal(authority(url), allow_loopback)
+
+
+@lru_cache(maxsize=1 << 14)
+def _refusal(place: str, allow_loopback: bool) -> str | None:
+    host, port = host_and_port(f"http://{place}/")
     if is_loopback(host):
         return None if allow_loopback else PRIVATE
     if port not in _WEB_PORTS:

@@ -8,6 +8,7 @@ index, its log and its links (`tasks.crawl.fetchlog`) each, and at the end one p
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import threading
@@ -67,9 +68,22 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
         TransientError: the task was told to stop; what is committed is kept, and a retry goes on from there.
     """
     crawl = Crawl(config, inputs, output)
-    with contextlib.closing(asyncio.Runner(loop_factory=uvloop.new_event_loop)) as runner:
+    with _rare_collections(), contextlib.closing(asyncio.Runner(loop_factory=uvloop.new_event_loop)) as runner:
         runner.run(crawl.work())
     return crawl.report()
+
+
+@contextlib.contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Lets Python look for cycles of garbage more rarely: among this many live objects it takes a tenth of all time."""
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 class Crawl:

@@ -5,8 +5,8 @@ Written by fetch and render beside each WARC file, read again by a fetch that re
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +25,8 @@ REDIRECT_TEMPORARY = "fetch_redir_temp"
 REDIRECT_PERMANENT = "fetch_redir_perm"
 GONE = "fetch_gone"
 RETRY = "fetch_retry"
+
+_NEVER = datetime.max.replace(tzinfo=UTC)
 
 CAPTURED = frozenset({SUCCESS, NOT_MODIFIED})
 
@@ -56,8 +58,7 @@ FETCH_LOG = pa.schema(
 )
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What came of one URL; the columns of the log (`FETCH_LOG` says what each holds)."""
 
     key: bytes
@@ -113,47 +114,33 @@ def to_links(outcomes: Iterable[Outcome], partitions: int) -> pa.Table:
     Once, because pages of a site share most of their links; sorted, so that the update of one partition reads only the
     row groups that hold its links.
     """
-    found: dict[tuple[Link, bool], _Target] = {}
-    for number, one in enumerate(sorted(outcomes, key=lambda one: one.url)):
-        # What a sitemap lists is no further from the seeds than the sitemap.
-        depth = one.depth + (one.kind != SITEMAP)
+    pages = sorted(outcomes, key=lambda one: one.url)
+    # What a sitemap lists is no further from the seeds than the sitemap.
+    depths = ([one.depth + (one.kind != SITEMAP) for one in pages], [one.depth for one in pages])
+    hosts = [one.host for one in pages]
+    seen = [one.fetched_at or _NEVER for one in pages]
+    found: tuple[dict[Link, list[int]], dict[Link, list[int]]] = (defaultdict(list), defaultdict(list))
+    for number, one in enumerate(pages):
         for to in one.outlinks:
-            found.setdefault((to, False), _Target()).add(number, one, depth)
+            found[False][to].append(number)
         if one.redirect:
-            found.setdefault((link(one.redirect), True), _Target()).add(number, one, one.depth)
-    rows = sorted(found.items(), key=lambda item: (item[0][0].owner % partitions, item[0][0].key, item[0][1]))
+            found[True][link(one.redirect)].append(number)
+    rows = [(to, redirect, sources) for redirect in (False, True) for to, sources in found[redirect].items()]
+    rows.sort(key=lambda row: (row[0].owner % partitions, row[0].key, row[1]))
+    first = [min([seen[number] for number in sources]) for _, _, sources in rows]
     columns = [
-        [to.owner % partitions for (to, _), _ in rows],
-        [to.key for (to, _), _ in rows],
-        [to.url for (to, _), _ in rows],
-        [to.host for (to, _), _ in rows],
-        [redirect for (_, redirect), _ in rows],
-        [target.depth for _, target in rows],
-        [target.seen for _, target in rows],
-        [target.sources for _, target in rows],
-        [sorted(target.hosts - {to.host}) for (to, _), target in rows],
+        [to.owner % partitions for to, _, _ in rows],
+        [to.key for to, _, _ in rows],
+        [to.url for to, _, _ in rows],
+        [to.host for to, _, _ in rows],
+        [redirect for _, redirect, _ in rows],
+        [min([depths[redirect][number] for number in sources]) for _, redirect, sources in rows],
+        [None if when is _NEVER else when for when in first],
+        [sources for _, _, sources in rows],
+        [sorted({hosts[number] for number in sources} - {to.host}) for to, _, sources in rows],
     ]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, LINKS, strict=True)]
     return pa.Table.from_arrays(arrays, schema=LINKS)
-
-
-class _Target:
-    """What leads to one URL."""
-
-    __slots__ = ("depth", "hosts", "seen", "sources")
-
-    def __init__(self) -> None:
-        self.sources: list[int] = []
-        self.hosts: set[str] = set()
-        self.depth = 1 << 30
-        self.seen: datetime | None = None
-
-    def add(self, number: int, source: Outcome, depth: int) -> None:
-        self.sources.append(number)
-        self.hosts.add(source.host)
-        self.depth = min(self.depth, depth)
-        if source.fetched_at is not None and (self.seen is None or source.fetched_at < self.seen):
-            self.seen = source.fetched_at
 
 
 def from_tables(log: pa.Table, links: pa.Table) -> list[Outcome]:
@@ -163,6 +150,6 @@ def from_tables(log: pa.Table, links: pa.Table) -> list[Outcome]:
         target = link(row["url"])
         for number in row["sources"]:
             outlinks[number].append(target)
-    names = [field.name for field in fields(Outcome) if field.name != "outlinks"]
+    names = [name for name in Outcome._fields if name != "outlinks"]
     rows = [{**row, "key": row["key"].bytes} for row in log.select(names).to_pylist()]
     return [Outcome(**row, outlinks=tuple(outlinks[number])) for number, row in enumerate(rows)]

@@ -10,7 +10,6 @@ import io
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pyarrow.parquet as pq
@@ -152,8 +151,7 @@ class Segment:
     def _placed(self, outcome: Outcome, written: Written) -> Outcome:
         part = self._part()
         part.captures += 1
-        return replace(
-            outcome,
+        return outcome._replace(
             payload_digest=written.payload_digest,
             record_id=written.record_id,
             warc_file=part.path,

@@ -5,7 +5,6 @@ Used by fetch. Every URL ends as exactly one `Outcome`.
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 
 from tasks.crawl.address import refusal
@@ -129,13 +128,12 @@ class Visitor:
                 return Visit.AGAIN
         status = RETRY if transient else GONE
         outcome = _outcome(candidate, status, reason, True, error=detail[:500])
-        self._done(candidate, replace(outcome, http_status=http_status))
+        self._done(candidate, outcome._replace(http_status=http_status))
         return Visit.DONE
 
     async def _judged(self, candidate: Candidate, answer: Answer, fetched_at: datetime) -> Outcome:
         """Returns what an answer means; writes it to the segment if it is kept."""
-        outcome = replace(
-            _outcome(candidate, GONE, f"http_{answer.status}", True),
+        outcome = _outcome(candidate, GONE, f"http_{answer.status}", True)._replace(
             http_status=answer.status,
             mime=mime_of(answer.headers),
             bytes=len(answer.body),
@@ -148,17 +146,17 @@ class Visitor:
         if 300 <= answer.status < 400:
             return _redirected(candidate, answer, outcome)
         if answer.status >= 500 or answer.status == 408:
-            return replace(outcome, status=RETRY)
+            return outcome._replace(status=RETRY)
         if answer.status != 200:
             return outcome
         if not self._reader.wants(answer.status, answer.headers):
-            return replace(outcome, reason="mime")
+            return outcome._replace(reason="mime")
         read = await self._reader.read(candidate.url, answer, outcome.mime)
         links = read.outlinks + self._sitemaps(candidate.url)
-        outcome = replace(outcome, reason=read.reason, outlinks=links, kind=read.kind, canonical=read.canonical)
+        outcome = outcome._replace(reason=read.reason, outlinks=links, kind=read.kind, canonical=read.canonical)
         if read.reason:
             return outcome
-        return self._segment.capture(candidate, answer, replace(outcome, status=SUCCESS, render=read.render))
+        return self._segment.capture(candidate, answer, outcome._replace(status=SUCCESS, render=read.render))
 
     def _sitemaps(self, url: str) -> tuple[Link, ...]:
         """Returns the sitemaps of a site as links of the first of its pages that comes."""
@@ -170,8 +168,7 @@ class Visitor:
 
     def _revisited(self, candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
         # A 304 may leave the validators out; those we sent still hold.
-        known = replace(
-            outcome,
+        known = outcome._replace(
             status=NOT_MODIFIED,
             reason="",
             etag=outcome.etag or candidate.etag,
@@ -184,10 +181,10 @@ def _redirected(candidate: Candidate, answer: Answer, outcome: Outcome) -> Outco
     location = answer.location
     target = canonical(location, candidate.url) if location else None
     if target is None:
-        return replace(outcome, reason="redirect_broken")
+        return outcome._replace(reason="redirect_broken")
     permanent = answer.status in (301, 308)
     status = REDIRECT_PERMANENT if permanent else REDIRECT_TEMPORARY
-    return replace(outcome, status=status, reason="redirect", redirect=target)
+    return outcome._replace(status=status, reason="redirect", redirect=target)
 
 
 def unasked(candidate: Candidate, status: str, reason: str, why: str = "") -> Outcome:

@@ -5,7 +5,6 @@ and publish read both alike. The WARC file is left out where no page of the part
 """
 
 import contextlib
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pyarrow.parquet as pq
@@ -59,8 +58,7 @@ class RenderedPart:
             notes = {"software": self._browser, "hopsFromSeed": str(page.depth), **notes}
             when = outcome.fetched_at or datetime.now(UTC)
             written = writer.conversion(page.url, when, html, MIME, page.record_id, notes)
-            outcome = replace(
-                outcome,
+            outcome = outcome._replace(
                 payload_digest=written.payload_digest,
                 record_id=written.record_id,
                 warc_file=self._warc,

@@ -12,7 +12,6 @@ import logging
 import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 
 from tasks.artifact import Artifact
@@ -164,7 +163,7 @@ class Work:
             begin, when = time.monotonic(), datetime.now(UTC)
             rendered = await self._browser.render(captured, lambda url: self._allowed(page, url))
             seconds = time.monotonic() - begin
-        outcome = replace(_outcome(page, SUCCESS, ""), fetched_at=when, bytes=len(rendered.shown.html))
+        outcome = _outcome(page, SUCCESS, "")._replace(fetched_at=when, bytes=len(rendered.shown.html))
         notes = {
             "renderTimeMs": str(round(seconds * 1000)),
             "requests": str(rendered.shown.requests),
@@ -189,14 +188,14 @@ class Work:
         said = directives(tags, self._config.user_agent)
         read = await self._parser.read(shown.html, base, said, "utf-8")
         if read is None:
-            return replace(outcome, status=GONE, reason="unparsable")
+            return outcome._replace(status=GONE, reason="unparsable")
         found = dict.fromkeys((*map(link, shown.leads), *read.links))
         links = tuple(one for one in found if self._scope.covers(one.url, one.host))
-        outcome = replace(outcome, outlinks=links, canonical=read.canonical if read.canonical != outcome.url else "")
+        outcome = outcome._replace(outlinks=links, canonical=read.canonical if read.canonical != outcome.url else "")
         if read.noindex:
-            return replace(outcome, status=GONE, reason="noindex")
+            return outcome._replace(status=GONE, reason="noindex")
         if opted_out(self._config.ai_optouts, captured.headers, said, read):
-            return replace(outcome, status=GONE, reason=AI_OPTOUT)
+            return outcome._replace(status=GONE, reason=AI_OPTOUT)
         return outcome
 
 

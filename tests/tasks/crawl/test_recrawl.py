@@ -158,7 +158,7 @@ def test_the_merge_is_exact():
 
 
 def test_the_tables_hold_what_their_schemas_say():
-    assert {*FETCH_LOG.names, "outlinks"} == set(Outcome.__dataclass_fields__)
+    assert {*FETCH_LOG.names, "outlinks"} == set(Outcome._fields)
     assert list(one(known())) == URLS.names
 
 
