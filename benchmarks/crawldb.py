@@ -3,7 +3,7 @@
     python -m benchmarks.crawldb --folder /some/empty/folder
 
 Makes crawl DBs of 2.5, 5 and 10 million URLs, a hundred on each host, and a cycle that fetched one in twenty of them
-and found 70 links on every page: half to the pages of its site, half to five new ones. Runs the two stages on them in
+and found 70 links on every page: half to the pages of its site, half to three new ones. Runs the two stages on them in
 fresh processes. Reports CPU-seconds and peak memory of each.
 Bars: below 20 CPU-seconds and 2 GB at 10 million, cost linear in the size.
 """
@@ -93,9 +93,9 @@ def log(fetched: int) -> str:
 
 
 def links(first: int, last: int, size: int) -> str:
-    """Links of some pages, each target once: 35 to their site's pages, 35 to five new ones, as menus and news do."""
+    """Links of some pages, each target once: 35 to their site's pages, 35 to three new ones, as menus and news do."""
     source = "(i * 20)"
-    target = f"CASE WHEN j < 35 THEN ({source} // 100) * 100 + (j * 3) ELSE {size} + i * 5 + j % 5 END"
+    target = f"CASE WHEN j < 35 THEN ({source} // 100) * 100 + (j * 3) ELSE {size} + i * 3 + j % 3 END"
     return f"""
     SELECT CAST(0 AS INTEGER) AS partition, {sql(KEY, "t")} AS key, {sql(URL, "t")} AS url, {sql(HOST, "t")} AS host,
       false AS redirect, CAST(3 AS INTEGER) AS depth, now() AS seen, sources, CAST([] AS VARCHAR[]) AS source_hosts

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import psutil
 from airflow.sdk import BaseOperator, BaseOperatorLink
+from airflow.sdk.exceptions import AirflowSkipException
 
 from operators.aws import use_connection
 from operators.links import ArtifactLink, MlflowLink
@@ -49,7 +50,11 @@ class StageOperator(BaseOperator):  # type: ignore[misc]
         return self.result
 
     def run(self, context: Any) -> dict[str, Any]:
-        """Runs the stage and tells the outlets; raises SluiceError."""
+        """Runs the stage and tells the outlets; raises SluiceError.
+
+        Raises:
+            AirflowSkipException: the artifact holds no row, such as that of a crawl cycle with nothing due.
+        """
         # Imported here, because the runner brings pyarrow and the DAG file must not.
         from operators.stats import tell
         from tasks.runner import run_stage
@@ -68,8 +73,10 @@ class StageOperator(BaseOperator):  # type: ignore[misc]
             tracking=tracking_of(recipe, context),
         )
         result = result_of(made, run.version)
-        announce(context, self.outlets, result, run)
         tell(result)
+        if self.outlets and not result["rows"]["out"]:
+            raise AirflowSkipException(f"{result['address']} holds nothing new: what follows is not started")
+        announce(context, self.outlets, result, run)
         return result
 
     def on_kill(self) -> None:

@@ -194,6 +194,7 @@ class CrawlConfig(Config):
             raise ValueError(f"delay_s = {self.delay_s} is below 1 second, which only loopback hosts may get")
         named = [_host_of(seed) or "" for seed in self.seeds]
         named += [_host_of(f"http://{entry.removeprefix('*.')}/") or "" for entry in self.include_hosts]
+        named += [_host_of(prefix) or "" for prefix in self.include_prefixes]
         public = sorted({host for host in named if not is_loopback(host)})
         if public and not self.contact:
             raise ValueError(

@@ -13,7 +13,8 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any
 
 import uvloop
 
@@ -35,7 +36,7 @@ from tasks.crawl.segment import ORDER, Segment, held
 from tasks.crawl.spool import Spool
 from tasks.crawl.visit import Visitor, unasked
 from tasks.crawl.watch import Watch
-from tasks.crawl.waves import Candidate, HostPlan, Waves
+from tasks.crawl.waves import WAVE, Candidate, HostPlan, Waves
 from tasks.engine import Engine
 from tasks.errors import InputError, TransientError
 from tasks.stage import Inputs, Output, Report
@@ -92,6 +93,7 @@ class Crawl:
     def __init__(self, config: CrawlConfig, inputs: Inputs, output: Output) -> None:
         self._config = config
         self._output = output
+        self._first_cycle = inputs.get("previous") is None
         self._listed = inputs["fetchlist"]
         self._start = fetchlist.candidates(self._listed.table(fetchlist.URLS_FILE))
         self._scope = scope_of(config, inputs["seeds"])
@@ -102,7 +104,7 @@ class Crawl:
             _budget(config, inputs.many("fetchlists"), output.member),
             self._scope,
             self._start,
-            {row["host"]: HostPlan(row["score"], row["cap"]) for row in self._hosts},
+            {row["host"]: _plan(config, row) for row in self._hosts},
             _known(inputs.get("previous")),
         )
         self._spool = Spool(output, config.buffer_bytes, ORDER)
@@ -219,7 +221,9 @@ class Crawl:
                 f"the crawl of {self._output.address} was told to stop; {self._watch.captured} pages are committed",
                 "run it again to go on from there",
             )
-        if not self._watch.captured and any(candidate.seed for candidate in self._start):
+        # Later on, a bad day of a site is no wrong recipe.
+        first = self._first_cycle and any(candidate.seed for candidate in self._start)
+        if first and not self._watch.captured:
             raise self._nothing_fetched()
         if self._segment.holds_rows or not self._segment.holds_parts:
             self._segment.commit()
@@ -260,6 +264,12 @@ class Crawl:
         self._stopped = True
         if self._frontier is not None:
             self._frontier.stop()
+
+
+def _plan(config: CrawlConfig, row: Mapping[str, Any]) -> HostPlan:
+    """Returns what a row of fetchlist.LISTED_HOSTS means for the waves."""
+    slower = max(1.0, row["crawl_delay_s"] / config.delay_s) if config.delay_s > 0 else 1.0
+    return HostPlan(row["score"], row["cap"], max(1, int(WAVE / slower)))
 
 
 def _budget(config: CrawlConfig, lists: Sequence[Artifact], member: str) -> int:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from tasks.archive import decode
 from tasks.crawl.address import PORT, PRIVATE
 from tasks.crawl.client import Answer, Client, FetchError
-from tasks.crawl.politeness import Politeness, crawl_delay, retry_after
+from tasks.crawl.politeness import Host, Politeness, crawl_delay, retry_after
 from tasks.crawl.robots import Robots
 from tasks.crawl.robots_text import MAX_BYTES, beginning
 from tasks.crawl.url import authority, canonical
@@ -114,6 +114,7 @@ class HostRules:
         self._ai_optout = ai_optout
         self._now = now
         self._known: OrderedDict[str, _Entry] = OrderedDict()
+        self._tries: dict[str, int] = {}
         self._ready: OrderedDict[str, int] = OrderedDict()
         self._kept_bytes = self._ready_bytes = 0
 
@@ -167,20 +168,40 @@ class HostRules:
         return tuple(dict.fromkeys(one for one in named if one))
 
     async def look_up(self, url: str) -> None:
-        """Fetches the robots.txt that governs `url` and sets the host's Crawl-delay."""
+        """Tries once to fetch the robots.txt that governs `url`, and sets the host's Crawl-delay.
+
+        When the file could not be had, and may be had later, the rules stay unknown: call again when the host's pause
+        is over. After three tries the host counts as unavailable.
+        """
         origin = _origin(url)
+        host = self._politeness.host(authority(url))
         try:
-            status, body = await self._fetched(origin)
+            status, body = await self._tried(f"{origin}/robots.txt")
         except (_Unavailable, ValueError) as why:
+            if not self._is_over(origin, host, why):
+                return
             log.warning("%s is left out of this cycle: no robots.txt (%s)", origin, why)
             reason = why.reason if isinstance(why, _Unavailable) and why.reason else UNAVAILABLE
             self._keep(origin, _Entry(AWAY, self._now(), reason=reason, why=str(why)[:500]))
             return
+        self._tries.pop(origin, None)
+        self._politeness.succeeded(host)
         entry = _entry(status, self._now(), body, 0.0)
         self._keep(origin, entry)
         entry.crawl_delay_s = crawl_delay(self._robots(origin, entry).crawl_delay())
         self._pause(url, entry)
-        self._politeness.rest(self._politeness.host(authority(url)))
+        self._politeness.rest(host)
+
+    def _is_over(self, origin: str, host: Host, why: Exception) -> bool:
+        """Notes a try that failed; tells whether it was the last."""
+        if not isinstance(why, _Unavailable):
+            return True
+        pause = self._politeness.failed(host, why.retry_after_s)
+        tries = self._tries[origin] = self._tries.get(origin, 0) + 1
+        if why.reason or tries >= TRIES or pause > self._max_backoff_s:
+            del self._tries[origin]
+            return True
+        return False
 
     def _pause(self, url: str, entry: _Entry) -> None:
         # A host that asks for a pause on http means its https side too.
@@ -214,20 +235,6 @@ class HostRules:
         elif origin in self._ready:
             self._ready.move_to_end(origin)
         return entry.robots
-
-    async def _fetched(self, origin: str) -> tuple[str, bytes]:
-        host = self._politeness.host(authority(f"{origin}/"))
-        for attempt in range(TRIES):
-            try:
-                found = await self._tried(f"{origin}/robots.txt")
-            except _Unavailable as why:
-                pause = self._politeness.failed(host, why.retry_after_s)
-                if why.reason or attempt == TRIES - 1 or pause > self._max_backoff_s:
-                    raise
-            else:
-                self._politeness.succeeded(host)
-                return found
-        raise _Unavailable("no try was made")
 
     async def _tried(self, url: str) -> tuple[str, bytes]:
         for hop in range(MAX_REDIRECTS + 1):

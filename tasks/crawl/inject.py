@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from tasks.artifact import Artifact
 from tasks.crawl.address import refusal
-from tasks.crawl.config import CrawlConfig
-from tasks.crawl.url import Link, Scope, canonical, link
+from tasks.crawl.config import CrawlConfig, is_loopback
+from tasks.crawl.url import Link, Scope, canonical, host_and_port, link
 from tasks.engine import Engine
 from tasks.errors import InputError
 from tasks.stage import Inputs, Output, Part, Report
@@ -125,6 +125,12 @@ def _checked(config: CrawlConfig, seed: str, where: str) -> Link:
         raise InputError(
             f"the seed {seed!r} ({where}) cannot be fetched",
             "write an http or https URL without user name and password",
+        )
+    host = host_and_port(url)[0]
+    if not config.contact and not is_loopback(host):
+        raise InputError(
+            f"contact is missing, and {host} ({where}) is on the public web",
+            "set [crawl] contact to a page or to mailto:name@host, by which webmasters can reach you",
         )
     reason = refusal(url, allow_loopback=config.allow_loopback)
     if reason:

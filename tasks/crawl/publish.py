@@ -33,12 +33,13 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     """Writes manifest and index.
 
     Raises:
-        InputError: no segment holds a capture.
+        InputError: no segment holds a capture, and no cycle before had any.
     """
     segments = [*inputs.many("segments"), *inputs.many("rendered")]
     rows = [row for segment in segments for row in _files(segment)]
     captures = sum(row["records"] for row in rows)
-    if not captures:
+    known = sum(one.record.metrics.get("captured", 0.0) for one in inputs.many("crawldb"))
+    if not captures and not known:
         names = ", ".join(str(segment.address) for segment in segments)
         raise InputError(
             f"the crawl captured nothing: {names} hold no page",

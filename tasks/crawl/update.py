@@ -88,6 +88,7 @@ def _write_urls(connection: duckdb.DuckDBPyConnection, part: Part, segment: Arti
 
     def count(batch: pa.RecordBatch) -> None:
         part.metric("unfetched", pc.sum(pc.equal(batch.column("status"), crawldb.UNFETCHED)).as_py())
+        part.metric("captured", pc.sum(pc.not_equal(batch.column("warc_path"), "")).as_py())
         part.metric("takedown", pc.sum(pc.not_equal(batch.column("takedown"), "")).as_py())
 
     rows = duck.write(connection, part, crawldb.URLS_FILE, query, count)

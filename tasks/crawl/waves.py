@@ -3,7 +3,8 @@
 Used by fetch. These are the front queues of the frontier. The crawl goes in waves: each takes the best few URLs of
 every host, and all of them are finished before links found in them are chosen from. Nothing here depends on time, so
 that an interrupted and resumed crawl, or one with more requests at a time, captures the same pages of a site that
-stands still. The price: a slow host holds up the next wave of the others, for WAVE requests at most.
+stands still. The price: a slow host holds up the next wave of the others. It does so for as long as WAVE requests take
+an ordinary host, or for one request, once an earlier cycle has learned its Crawl-delay; until then for WAVE of its own.
 """
 
 import heapq
@@ -51,10 +52,17 @@ class Candidate:
 
 @dataclass(frozen=True)
 class HostPlan:
-    """What generate decided for a host: its rank (1 is the mean), and the requests it may get in this cycle."""
+    """What is known of a host beforehand.
+
+    Attributes:
+        score: its rank; 1 is the mean.
+        cap: requests it may get in this cycle.
+        wave: requests it may get in one wave. A host with a long Crawl-delay gets fewer: the others wait for it.
+    """
 
     score: float
     cap: int
+    wave: int = WAVE
 
 
 # Ascending order is the order of trial: front queue, depth, redirects, URL.
@@ -150,8 +158,9 @@ class Waves:
     def _best_of(self, host: str, on_domain: Counter[int]) -> list[tuple[_Rank, Candidate]]:
         """Takes the best URLs of a host out of its queue, as many as a wave and the caps allow."""
         queue, owner = self._queues[host], owner_of(host)
-        cap = self._plans.get(host, self._plan).cap - self._spent_on[host]
-        room = min(WAVE, cap, self._config.max_pages_per_domain - on_domain[owner])
+        plan = self._plans.get(host, self._plan)
+        cap = plan.cap - self._spent_on[host]
+        room = min(plan.wave, cap, self._config.max_pages_per_domain - on_domain[owner])
         taken = [heapq.heappop(queue) for _ in range(min(room, len(queue)))]
         on_domain[owner] += len(taken)
         # A host at its cap will never be asked again: the next cycle finds its links in the log.

@@ -150,7 +150,7 @@ class Work:
         host = self._politeness.host(page.host)
         if max(time.monotonic(), host.next_at) > self._deadline:
             return OVER_TIME
-        if not self._rules.known(page.url):
+        while not self._rules.known(page.url):
             await self._rules.look_up(page.url)
         if reason := host.given_up or self._rules.verdict(page.url):
             return reason

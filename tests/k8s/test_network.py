@@ -55,16 +55,17 @@ def test_the_crawler_reaches_no_private_address(network):
     assert reached(network, CRAWLER, PRIVATE) == []
 
 
-def test_the_crawler_of_the_policies_is_the_task_that_fetches(recipes, dag_bag, rendered):
+def test_the_crawlers_of_the_policies_are_the_tasks_that_open_strangers_pages(recipes, dag_bag, rendered):
     recipes("tiny")
-    fetching = {
+    opening = {
         task.task_id
         for dag in dag_bag().dags.values()
         for task in dag.tasks
-        if "fetch" in (getattr(task, "stage", ""), getattr(task, "partial_kwargs", {}).get("stage"))
+        if {"fetch", "render"} & {getattr(task, "stage", ""), getattr(task, "partial_kwargs", {}).get("stage")}
     }
     [policy] = [one["spec"] for one in rendered("base") if one["metadata"]["name"] == "crawler"]
-    assert fetching == set(policy["podSelector"]["matchExpressions"][0]["values"]) == {dict(CRAWLER.labels)["task_id"]}
+    assert opening == set(policy["podSelector"]["matchExpressions"][0]["values"]) == {"fetch", "render"}
+    assert dict(CRAWLER.labels)["task_id"] in opening
 
 
 def test_on_eks_the_crawler_reaches_the_endpoint_of_the_store_and_nothing_beside_it(rendered):

@@ -168,3 +168,10 @@ def test_ranks_follow_the_links_between_hosts():
 
 def test_without_links_there_are_no_ranks():
     assert scores(crawldb.EDGES.empty_table()).num_rows == 0
+
+
+def test_a_public_seed_from_a_file_needs_a_contact_too(run_stage, tmp_path):
+    path = tmp_path / "seeds.txt"
+    path.write_text("https://example.com/\n")
+    with pytest.raises(InputError, match=r"contact is missing.*example\.com"):
+        run_stage("tasks.crawl.inject", CrawlConfig(seed_files=(str(path),)))

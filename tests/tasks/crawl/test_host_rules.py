@@ -26,12 +26,20 @@ def config_of(**settings):
     return CrawlConfig(**{"allow_loopback": True, "delay_s": 0.0, "latency_factor": 0.0, "timeout_s": 1.0, **settings})
 
 
+async def looked_up(rules, url):
+    """Looks the rules up as often as it takes; the host's pauses are waited for by `look_up` itself."""
+    while True:
+        await rules.look_up(url)
+        if rules.known(url):
+            return
+
+
 def verdict(url, path="/page", ai_optout=False, **settings):
     """What the rules say of `path` on the host of `url`, and the hosts' clocks after the look-up."""
 
     async def run():
         async with rules_of(config_of(**settings), ai_optout=ai_optout) as (rules, politeness):
-            await rules.look_up(url + path)
+            await looked_up(rules, url + path)
             return rules.verdict(url + path), politeness
 
     return asyncio.run(run())
@@ -174,7 +182,7 @@ def test_sitemaps_are_listed_by_their_canonical_addresses():
     async def run(site):
         async with rules_of(config_of()) as (rules, _):
             assert rules.sitemaps(site.url("/page")) == ()
-            await rules.look_up(site.url("/page"))
+            await looked_up(rules, site.url("/page"))
             return rules.sitemaps(site.url("/page"))
 
     lines = ["/map.xml", "HTTP://Example.org/a#b", "http://example.org/a", "ftp://example.org/", "javascript:x", ""]
@@ -192,7 +200,7 @@ def test_what_one_cycle_fetched_the_next_one_knows_for_a_day():
     async def first(site, gone, away):
         async with rules_of(config_of(max_backoff_s=0.1), now=lambda: NOW) as (rules, _):
             for one in (site, gone, away):
-                await rules.look_up(one.url("/page"))
+                await looked_up(rules, one.url("/page"))
             return rules.rows()
 
     async def later(rows, site, gone, away, hours):
@@ -221,12 +229,12 @@ def test_rules_run_out_within_a_long_cycle():
 
     async def run(site):
         async with rules_of(config_of(), now=lambda: clock[0]) as (rules, _):
-            await rules.look_up(site.url("/page"))
+            await looked_up(rules, site.url("/page"))
             assert rules.known(site.url("/page"))
             clock[0] += timedelta(hours=25)
             assert not rules.known(site.url("/page"))
             site.robots = "User-agent: *\nDisallow: /"
-            await rules.look_up(site.url("/page"))
+            await looked_up(rules, site.url("/page"))
             return rules.verdict(site.url("/page"))
 
     with Site({}, "") as site:

@@ -311,3 +311,21 @@ def test_retry_after_holds_in_the_next_cycle_too(crawl):
         second = crawl(config, "c2", first)
         assert site.requests == []
         assert set(second.log()) == {other.url()}
+
+
+def test_a_cycle_with_nothing_due_is_published_empty_and_keeps_the_crawl_db(crawl):
+    with Site({"/": "x"}) as site:
+        first = crawl(config_for(site), "c1")
+        site.requests.clear()
+        second = crawl(config_for(site), "c2", first)
+        assert site.requests == []
+    assert second.warc.record.rows_out == 0
+    assert second.urls() == first.urls()
+
+
+def test_a_bad_day_of_a_site_is_no_error_once_it_was_crawled(crawl):
+    with Site({"/": "x"}) as site:
+        first = revised(crawl(config_for(site), "c1"))
+        site.pages["/"] = lambda _: web.Response(status=500)
+        second = crawl(config_for(site), "c2", first)
+    assert second.urls()[site.url("/")]["fails"] == 1

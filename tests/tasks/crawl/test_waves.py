@@ -1,4 +1,5 @@
 import random
+from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -6,7 +7,7 @@ from hypothesis import strategies as st
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.fetchlog import SUCCESS, Outcome
 from tasks.crawl.url import Scope, authority, key, link
-from tasks.crawl.waves import Candidate, Waves
+from tasks.crawl.waves import Candidate, HostPlan, Waves
 
 HOSTS = ["a.localhost", "b.localhost", "c.localhost"]
 
@@ -72,3 +73,26 @@ def test_a_request_that_robots_forbids_costs_no_budget():
     order = crawl(pages, "http://a.localhost/", lambda chosen: None, denied, max_pages=4)
     tried = [url for one in order for url in one if url not in denied]
     assert tried == ["http://a.localhost/", *(f"http://a.localhost/{n}" for n in (5, 6, 7))]
+
+
+def test_a_host_with_a_long_crawl_delay_gets_less_of_a_wave():
+    urls = [f"http://{host}.localhost/{n}" for host in "ab" for n in range(100)]
+    config = CrawlConfig(allow_loopback=True, delay_s=0.0, partitions=1)
+    plans = {"a.localhost": HostPlan(1.0, 500, wave=3)}
+    waves = Waves(config, 0, config.max_pages, Scope(HOSTS), [Candidate(url, 0) for url in urls], plans)
+    chosen = Counter(authority(candidate.url) for candidate in waves.next_round())
+    assert chosen == {"a.localhost": 3, "b.localhost": 32}
+
+
+def test_links_to_known_urls_and_traps_are_not_tried_and_traps_are_told():
+    known = {key("http://a.localhost/known")}
+    config = CrawlConfig(allow_loopback=True, delay_s=0.0, partitions=1)
+    start = Candidate("http://a.localhost/", 0, seed=True)
+    waves = Waves(config, 0, config.max_pages, Scope(HOSTS), [start], known=known)
+    assert waves.next_round() == [start]
+    links = tuple(map(link, ("http://a.localhost/known", "http://a.localhost/x/x/x/x/", "http://a.localhost/new")))
+    waves.note(start, Outcome(key(start.url), start.url, "a.localhost", 0, SUCCESS, requested=True, outlinks=links))
+    assert [candidate.url for candidate in waves.next_round()] == ["http://a.localhost/new"]
+    assert [(candidate.url, reason) for candidate, reason in waves.refused] == [
+        ("http://a.localhost/x/x/x/x/", "trap_path")
+    ]
