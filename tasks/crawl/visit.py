@@ -25,6 +25,7 @@ from tasks.crawl.politeness import GIVEN_UP, HOST_FAILURES, Host, Politeness, re
 from tasks.crawl.reading import Reader, mime_of
 from tasks.crawl.segment import Segment
 from tasks.crawl.url import Link, authority, canonical, key, link
+from tasks.crawl.warc import payload_digest
 from tasks.crawl.waves import Candidate
 
 log = logging.getLogger("sluice.crawl")
@@ -156,6 +157,8 @@ class Visitor:
         outcome = outcome._replace(reason=read.reason, outlinks=links, kind=read.kind, canonical=read.canonical)
         if read.reason:
             return outcome
+        if candidate.earlier and candidate.earlier.payload_digest == payload_digest(answer.body):
+            return self._segment.revisit(candidate, answer, outcome._replace(status=NOT_MODIFIED))
         return self._segment.capture(candidate, answer, outcome._replace(status=SUCCESS, render=read.render))
 
     def _sitemaps(self, url: str) -> tuple[Link, ...]:

@@ -248,6 +248,33 @@ def test_the_second_cycle_of_a_site_that_stands_still_transfers_no_bodies_and_fi
     assert rows[site.url("/7")]["status"] == crawldb.FETCHED
 
 
+def test_a_site_that_knows_no_conditions_is_read_again_and_stored_only_where_it_changed(crawl):
+    pages = {"/": "<a href=/b>b</a>", "/b": "b"}
+    with Site(pages) as site:
+        first = revised(crawl(config_for(site), "c1"))
+        site.pages["/b"] = "b and <a href=/c>c</a>"
+        site.pages["/c"] = "c"
+        second = crawl(config_for(site), "c2", first)
+        rows = second.urls()
+    kinds = {}
+    for segment in second.segments:
+        for path in segment.files("warc/"):
+            for record in ArchiveIterator(io.BytesIO(segment.read(path)), check_digests="raise"):
+                if record.rec_type in ("response", "revisit"):
+                    kinds[record.rec_headers.get_header("WARC-Target-URI")] = record
+                    record.content_stream().read()
+    assert {url: record.rec_type for url, record in kinds.items()} == {
+        site.url("/"): "revisit",
+        site.url("/b"): "response",
+        site.url("/c"): "response",
+    }
+    assert kinds[site.url("/")].rec_headers.get_header("WARC-Profile").endswith("identical-payload-digest")
+    assert rows[site.url("/")]["status"] == crawldb.NOT_MODIFIED
+    assert rows[site.url("/")]["interval_s"] == int(7 * 1.5 * DAY_S)
+    assert rows[site.url("/")]["warc_path"] == first.urls()[site.url("/")]["warc_path"]
+    assert rows[site.url("/b")]["interval_s"] == int(7 * 0.5 * DAY_S)
+
+
 def test_what_is_not_due_is_neither_listed_nor_fetched_when_a_page_links_to_it(crawl):
     with Site({"/": "<a href=/b>b</a>", "/b": "<a href=/>home</a>"}) as site:
         first = crawl(config_for(site), "c1")
