@@ -40,7 +40,12 @@ for recipe in recipes_for("crawl"):
         rank = StageOperator(task_id="rank", recipe=recipe.name, stage="rank")
         fetch = mapped(recipe, "fetch", pool="crawl")
         render = mapped(recipe, "render", pool="crawl")
+        # A cycle with nothing due is no failure, and nothing follows it.
         publish = StageOperator(
-            task_id="publish", recipe=recipe.name, stage="publish", outlets=[asset(recipe.name, "warc")]
+            task_id="publish",
+            recipe=recipe.name,
+            stage="publish",
+            outlets=[asset(recipe.name, "warc")],
+            skip_when_empty=True,
         )
         [inject, rank] >> mapped(recipe, "generate") >> fetch >> render >> mapped(recipe, "update") >> publish

@@ -29,6 +29,7 @@ class StageOperator(BaseOperator):  # type: ignore[misc]
         recipe: name of the recipe.
         stage: name of the stage in `tasks.catalogue`.
         member: which member of a mapped stage; map it with `expand(member=[...])`.
+        skip_when_empty: end as skipped, without telling the outlets, when the artifact holds no row.
     """
 
     template_fields: ClassVar[Sequence[str]] = ("recipe", "stage", "member")
@@ -36,11 +37,14 @@ class StageOperator(BaseOperator):  # type: ignore[misc]
     ui_color = "#e8f0ea"
     on_dask = False
 
-    def __init__(self, *, recipe: str, stage: str, member: str = "", **kwargs: Any) -> None:
+    def __init__(
+        self, *, recipe: str, stage: str, member: str = "", skip_when_empty: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.recipe = recipe
         self.stage = stage
         self.member = member
+        self.skip_when_empty = skip_when_empty
         self.result: dict[str, Any] = {}
 
     def execute(self, context: Any) -> Any:
@@ -74,7 +78,7 @@ class StageOperator(BaseOperator):  # type: ignore[misc]
         )
         result = result_of(made, run.version)
         tell(result)
-        if self.outlets and not result["rows"]["out"]:
+        if self.skip_when_empty and not result["rows"]["out"]:
             raise AirflowSkipException(f"{result['address']} holds nothing new: what follows is not started")
         announce(context, self.outlets, result, run)
         return result
