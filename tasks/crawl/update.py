@@ -3,7 +3,7 @@
 Reads the partition's fetch list and segment, the links that all segments and rendered pages have for it, and its crawl
 DB of the cycle before. Writes the artifact `crawldb/p<n>` (`tasks.crawl.crawldb`), a new generation. Read by publish
 and by the next cycle. The rules are in `tasks.crawl.merge`; 10 million known URLs, 500,000 fetched and 4 million found
-take some 16 CPU-seconds and 1 GB (`benchmarks/crawldb.py`).
+take some 20 CPU-seconds and 1.3 GB (`benchmarks/crawldb.py`).
 """
 
 from collections.abc import Sequence
