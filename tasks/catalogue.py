@@ -26,6 +26,8 @@ class Stage:
     mapped: bool = False
 
 
+_CYCLE_BEFORE = {"previous": ("crawldb/*", "warc")}
+
 _ALL = (
     Stage("inject", "tasks.crawl.inject", "crawl", "seeds"),
     Stage(
@@ -41,7 +43,7 @@ _ALL = (
         "crawl",
         "fetchlist",
         {"seeds": "seeds", "ranks": "ranks"},
-        earlier={"previous": ("crawldb/*", "warc")},
+        earlier=_CYCLE_BEFORE,
         mapped=True,
     ),
     Stage(
@@ -51,7 +53,7 @@ _ALL = (
         "segment",
         {"seeds": "seeds", "fetchlist": "fetchlist/*"},
         {"fetchlists": ("fetchlist", "seeds")},
-        earlier={"previous": ("crawldb/*", "warc")},
+        earlier=_CYCLE_BEFORE,
         mapped=True,
     ),
     Stage(
@@ -69,7 +71,7 @@ _ALL = (
         "crawldb",
         {"seeds": "seeds", "ranks": "ranks", "fetchlist": "fetchlist/*"},
         {"segments": ("segment", "seeds"), "rendered": ("rendered", "seeds")},
-        earlier={"previous": ("crawldb/*", "warc")},
+        earlier=_CYCLE_BEFORE,
         mapped=True,
     ),
     Stage(

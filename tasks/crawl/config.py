@@ -77,7 +77,8 @@ class CrawlConfig(Config):
     """Hosts of one registered domain that are crawled at most in one cycle: names made up without end are a trap."""
 
     max_queries_per_path: int = Field(default=100, ge=1)
-    """Query strings tried at most for one path of a host: more are permutations of filters, not pages."""
+    """Query strings that only recombine values seen before, tried at most for one path of a host: more are permutations
+    of filters, not pages. Of those that bring a new value ten times as many are tried."""
 
     max_depth: int = Field(default=10, ge=0)
     """Links followed at most from a seed."""

@@ -39,7 +39,7 @@ WITHDRAWN = ("robots_denied", "noindex", "ai_optout", "http_451")
 # How long the rules of a robots.txt may be used (RFC 9309, 2.4).
 ROBOTS_S = DAY_S
 
-_TIME = pa.timestamp("ms", tz="UTC")
+_TIME = pa.timestamp("us", tz="UTC")
 
 # The host of a canonical URL in SQL; a column of its own would cost a tenth of every update.
 HOST_OF_URL = "split_part(url, '/', 3)"

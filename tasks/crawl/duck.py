@@ -1,8 +1,7 @@
 """DuckDB for the crawl DB: one thread, bounded memory, Parquet in and Parquet out.
 
-Used by rank, generate, update and publish. Work happens on local files: what is read from a remote store is fetched
-into this machine's cache first, what is written goes through the stage's scratch folder. One thread keeps rows in the
-order of the query, so that equal inputs give equal bytes.
+Used by generate, update and publish. Files of a remote store are fetched into this machine's cache first. One thread
+keeps rows in the order of the query, so that equal inputs give equal bytes.
 """
 
 import contextlib
@@ -19,9 +18,9 @@ from tasks.stage import Part
 _MEMORY = "1200MB"
 _ROWS = 1 << 17
 # Columns that hold the same few values over and over.
-_WORDS = frozenset(
-    {"host", "domain", "source", "target", "status", "reason", "kind", "warc_path", "canonical", "takedown"}
-    | {"last_modified"}
+_WORDS = (
+    *("host", "domain", "source", "target", "status", "reason", "kind"),
+    *("warc_path", "canonical", "takedown", "last_modified"),
 )
 
 

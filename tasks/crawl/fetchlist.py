@@ -16,7 +16,7 @@ URLS_FILE = "urls.parquet"
 HOSTS_FILE = "hosts.parquet"
 ROBOTS_FILE = "robots.parquet"
 
-_TIME = pa.timestamp("ms", tz="UTC")
+_TIME = pa.timestamp("us", tz="UTC")
 
 FETCHLIST = pa.schema(
     [
@@ -25,7 +25,7 @@ FETCHLIST = pa.schema(
         pa.field("host", pa.string()),
         pa.field("depth", pa.int32()),
         pa.field("score", pa.float64()),
-        pa.field("seed", pa.bool_()),
+        pa.field("seed", pa.bool8()),  # as DuckDB hands truth values over
         # The last full capture, for conditional requests; "" and null where there is none.
         pa.field("etag", pa.string()),
         pa.field("last_modified", pa.string()),

@@ -1,7 +1,7 @@
 """How a crawl cycle went: by registered domain, by reason, and what has to be taken down.
 
-Reads the logs and links of the segments and the new crawl DB. Used by publish, which writes `domains.parquet`
-(DOMAINS) and `takedown.parquet` (TAKEDOWN) and sends `domains.html` to MLflow.
+Reads the logs of the segments, what they learned of hosts, and the new crawl DB. Used by publish, which writes
+`domains.parquet` (DOMAINS) and `takedown.parquet` (TAKEDOWN) and sends `domains.html` to MLflow.
 """
 
 from collections.abc import Sequence
@@ -19,18 +19,21 @@ DOMAINS_FILE = "domains.parquet"
 TAKEDOWN_FILE = "takedown.parquet"
 _SHOWN = 500
 
-DOMAINS = f"""
+_DOMAINS = f"""
+CREATE TABLE domains AS
 SELECT d.domain, count(DISTINCT l.host) AS hosts, count(*) FILTER (l.requested) AS requests,
   count(*) FILTER (l.status = '{SUCCESS}') AS pages, count(*) FILTER (l.status = '{NOT_MODIFIED}') AS unchanged,
   count(*) FILTER (l.reason = 'robots_denied') AS robots_denied,
   count(*) FILTER (l.reason IN ('noindex', 'ai_optout')) AS opted_out,
   count(*) FILTER (l.reason NOT IN ('', 'redirect', 'robots_denied', 'noindex', 'ai_optout')) AS errors,
-  coalesce(max_by(l.reason, l.reason) FILTER (l.reason NOT IN ('', 'redirect')), '') AS a_reason,
+  coalesce(mode(l.reason) FILTER (l.reason NOT IN ('', 'redirect')), '') AS main_reason,
   CAST(sum(l.bytes) AS BIGINT) AS bytes, max(s.latency_s) AS slowest_s,
   CAST(coalesce(max(s.traps), 0) AS BIGINT) AS traps
 FROM log l LEFT JOIN hosts d USING (host) LEFT JOIN seen s USING (host)
-GROUP BY d.domain ORDER BY pages DESC, d.domain
+GROUP BY d.domain
 """
+
+DOMAINS = "SELECT * FROM domains ORDER BY pages DESC, domain"
 
 TAKEDOWN = """
 SELECT url, takedown AS reason, warc_path, warc_offset, 'urn:uuid:' || record_id AS record_id, captured_at
@@ -42,12 +45,13 @@ _REASONS = "SELECT reason, count(*) FROM log WHERE reason NOT IN ('', 'redirect'
 
 
 def attach(connection: duckdb.DuckDBPyConnection, segments: Sequence[Artifact], databases: Sequence[Artifact]) -> None:
-    """Makes the views that the queries above read."""
+    """Makes what the queries above read: views, and the table of domains."""
     duck.view(connection, "log", [(one, path) for one in segments for path in one.files(LOG)], FETCH_LOG)
     seen = [(one, path) for one in segments for path in one.files(hostlog.HOSTS)]
     duck.view(connection, "seen", seen, hostlog.SEEN_HOSTS)
     duck.view(connection, "hosts", [(one, crawldb.HOSTS_FILE) for one in databases], crawldb.HOSTS)
     duck.view(connection, "urls", [(one, crawldb.URLS_FILE) for one in databases], crawldb.URLS)
+    connection.execute(_DOMAINS)
 
 
 def figures(connection: duckdb.DuckDBPyConnection) -> dict[str, float]:

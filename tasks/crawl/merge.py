@@ -6,14 +6,16 @@ the whole, and equal inputs give equal bytes.
 
 Rules. Unchanged (304, or the digest of before): the interval grows by half. Changed: it halves. Both stay within 24 h
 and 30 d. Gone, or a page that names another address as its own: 30 d. No answer: tomorrow, then after 2, 4, 8 days,
-then gone. A capture whose permission is withdrawn (robots.txt, noindex, an AI opt-out, 451) is marked for takedown; a
-new capture takes the mark back. The depth of a URL is that of the shortest way in the cycle that found it.
+then gone; a page that was put off with its host has not failed. A capture whose permission is withdrawn (robots.txt,
+noindex, an AI opt-out, 451) is marked for takedown; a new capture takes the mark back. The depth of a URL is that of
+the shortest way in the cycle that found it.
 """
 
 from datetime import datetime
 
 from tasks.crawl import crawldb, fetchlog
 from tasks.crawl.duck import quoted
+from tasks.crawl.politeness import GIVEN_UP
 
 NEW = """
 CREATE TABLE new AS
@@ -43,8 +45,8 @@ WITH joined AS (
     coalesce(l.status = '{fetchlog.SUCCESS}', false) AS captured,
     coalesce(l.status = '{fetchlog.NOT_MODIFIED}'
       OR (l.status = '{fetchlog.SUCCESS}' AND l.payload_digest = a.payload_digest), false) AS unchanged,
-    CASE WHEN l.status = '{fetchlog.RETRY}' THEN coalesce(a.fails, 0) + 1
-      WHEN l.status IS NULL THEN coalesce(a.fails, 0) ELSE 0 END AS now_fails
+    CASE WHEN l.status IS NULL OR l.reason = '{GIVEN_UP}' THEN coalesce(a.fails, 0)
+      WHEN l.status = '{fetchlog.RETRY}' THEN coalesce(a.fails, 0) + 1 ELSE 0 END AS now_fails
   FROM ({_KNOWN_AND_NEW}) a LEFT JOIN log l ON a.key = l.key
 ), paced AS (
   SELECT *,
@@ -76,7 +78,8 @@ SELECT key, url,
   CASE WHEN tried THEN fetched_at ELSE last_fetch END AS last_fetch,
   CASE
     WHEN NOT tried THEN coalesce(next_due, first_seen, CAST($now AS TIMESTAMPTZ))
-    WHEN patient THEN fetched_at + to_seconds({crawldb.SHORTEST_INTERVAL_S} * CAST(power(2, now_fails - 1) AS BIGINT))
+    WHEN patient THEN fetched_at
+      + to_seconds({crawldb.SHORTEST_INTERVAL_S} * CAST(power(2, greatest(now_fails, 1) - 1) AS BIGINT))
     ELSE fetched_at + to_seconds(now_interval)
   END AS next_due,
   CAST(now_interval AS BIGINT) AS interval_s, CAST(now_fails AS INTEGER) AS fails,
@@ -104,7 +107,7 @@ def merged(now: datetime, segment: str) -> str:
         now: when a URL counts as first seen that nothing has dated.
         segment: folder of the partition's segment in the store, with a slash behind.
     """
-    # COPY takes no parameters.
+    # By text: with parameters DuckDB would hold the whole result in memory.
     return _MERGED.replace("$now", quoted(now.isoformat(timespec="milliseconds"))).replace("$segment", quoted(segment))
 
 

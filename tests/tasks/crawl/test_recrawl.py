@@ -11,7 +11,7 @@ from aiohttp import web
 from crawl_site import Site
 from warcio.archiveiterator import ArchiveIterator
 
-from tasks.crawl import crawldb, duck, merge
+from tasks.crawl import crawldb, duck, fetchlist, merge
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.crawldb import DAY_S, URLS
 from tasks.crawl.fetchlist import FETCHLIST
@@ -119,6 +119,13 @@ def test_a_page_that_does_not_answer_keeps_its_status_until_it_failed_five_times
     assert row["next_due"] == T1 + timedelta(days=4)
     assert one(known(fails=4), tried("fetch_retry", reason="timeout"))["status"] == crawldb.GONE
     assert one(known(fails=4), tried("fetch_success", payload_digest="sha1:A"))["fails"] == 0
+
+
+def test_a_page_that_was_put_off_with_its_host_has_not_failed():
+    row = one(known(fails=4), tried("fetch_retry", reason="host_backoff"))
+    assert (row["status"], row["fails"]) == (crawldb.FETCHED, 4)
+    row = one(known(), tried("fetch_retry", reason="host_backoff"))
+    assert row["next_due"] == T1 + timedelta(days=1)
 
 
 def test_a_page_that_is_now_forbidden_is_gone_for_a_while_and_says_why():
@@ -273,6 +280,34 @@ def test_a_site_that_knows_no_conditions_is_read_again_and_stored_only_where_it_
     assert rows[site.url("/")]["interval_s"] == int(7 * 1.5 * DAY_S)
     assert rows[site.url("/")]["warc_path"] == first.urls()[site.url("/")]["warc_path"]
     assert rows[site.url("/b")]["interval_s"] == int(7 * 0.5 * DAY_S)
+
+
+def test_the_files_hold_the_columns_that_their_schemas_promise(crawl):
+    with Site({"/": "<a href=/b>b</a>", "/b": "b"}) as site:
+        cycle = crawl(config_for(site, partitions=1))
+    promised = {
+        (cycle.crawldb[0], crawldb.URLS_FILE): URLS,
+        (cycle.crawldb[0], crawldb.HOSTS_FILE): crawldb.HOSTS,
+        (cycle.crawldb[0], crawldb.ROBOTS_FILE): crawldb.ROBOTS,
+        (cycle.crawldb[0], crawldb.EDGES_FILE): crawldb.EDGES,
+        (cycle.fetchlists[0], fetchlist.URLS_FILE): FETCHLIST,
+        (cycle.fetchlists[0], fetchlist.HOSTS_FILE): fetchlist.LISTED_HOSTS,
+        (cycle.fetchlists[0], fetchlist.ROBOTS_FILE): crawldb.ROBOTS,
+    }
+    for (artifact, path), schema in promised.items():
+        written = artifact.table(path).schema
+        assert [(field.name, field.type) for field in written] == [(field.name, field.type) for field in schema], path
+
+
+def test_the_report_of_a_cycle_tells_each_domain_and_its_main_trouble(crawl):
+    pages = {"/": "".join(f"<a href=/{n}>x</a>" for n in range(4)) + "<a href=/image>i</a>"}
+    pages["/image"] = lambda _: web.Response(body=b"GIF89a", content_type="image/gif")
+    with Site(pages) as site:
+        cycle = crawl(config_for(site))
+    (row,) = cycle.warc.table("domains.parquet").to_pylist()
+    assert (row["domain"], row["hosts"], row["pages"], row["errors"]) == ("127.0.0.1", 1, 1, 5)
+    assert row["main_reason"] == "http_404"
+    assert cycle.warc.record.metrics["errors.http_404"] == 4
 
 
 def test_what_is_not_due_is_neither_listed_nor_fetched_when_a_page_links_to_it(crawl):
