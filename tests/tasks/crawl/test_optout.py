@@ -3,16 +3,16 @@ from datetime import UTC, datetime
 import pytest
 
 from tasks.crawl.links import Page, read_page
-from tasks.crawl.optout import opted_out, reserved
+from tasks.crawl.optout import opted_out
 from tasks.crawl.robots_tag import Directives, directives
 
 ALL = ("robots", "header", "meta", "tdm")
 
 
-def decided(policy=ALL, headers=(), html="", site=None):
+def decided(policy=ALL, headers=(), html=""):
     said = directives([value for name, value in headers if name == "X-Robots-Tag"], "sluice")
     page = read_page(html.encode(), "http://h/", "sluice", said) if html else Page()
-    return opted_out(policy, headers, said, page, site)
+    return opted_out(policy, headers, said, page)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_the_recipe_says_which_opt_outs_bind():
     assert decided(("meta", "tdm"), headers, html) == "meta"
     assert decided(("tdm",), headers, html) == "tdm"
     assert decided(("robots",), headers, html) == ""
-    assert decided((), headers, html, site=True) == ""
+    assert decided((), headers, html) == ""
 
 
 @pytest.mark.parametrize(
@@ -68,63 +68,13 @@ def test_a_page_that_refuses_training_is_heard(html, reason):
 
 
 @pytest.mark.parametrize(
-    ("meta", "header", "site", "reason"),
-    [
-        ("0", "1", True, ""),
-        ("1", "0", False, "tdm"),
-        (None, "0", True, ""),
-        (None, "1", False, "tdm"),
-        (None, None, True, "tdm"),
-        (None, None, None, ""),
-    ],
+    ("meta", "header", "reason"),
+    [("0", "1", ""), ("1", "0", "tdm"), (None, "0", ""), (None, "1", "tdm"), (None, None, "")],
 )
-def test_of_tdm_reservations_the_one_nearest_to_the_page_counts(meta, header, site, reason):
+def test_of_tdm_reservations_the_one_nearest_to_the_page_counts(meta, header, reason):
     headers = [] if header is None else [("tdm-reservation", header)]
     html = "<p>" if meta is None else f'<meta name="tdm-reservation" content="{meta}">'
-    assert decided(headers=headers, html=html, site=site) == reason
-
-
-RULES = b"""[
- {"location": "/a/open/", "tdm-reservation": 0},
- {"location": "/a/", "tdm-reservation": 1, "tdm-policy": "https://h/p.json"},
- {"location": "/img/*.jpg$", "tdm-reservation": "1"},
- {"location": "/exact$", "tdm-reservation": 1},
- {"location": "/price-%24", "tdm-reservation": 1},
- {"location": "/caf%C3%a9/%7Ex", "tdm-reservation": 1},
- {"location": 5}, "x", {"tdm-reservation": 1},
- {"location": "/*/b*c/*", "tdm-reservation": 1}
-]"""
-
-
-@pytest.mark.parametrize(
-    ("path", "want"),
-    [
-        ("/a/x", True),
-        ("/a/open/x", False),
-        ("/b", None),
-        ("/img/x/y.jpg", True),
-        ("/img/x.jpg?s", None),
-        ("/exact", True),
-        ("/exactly", None),
-        ("/price-$", True),
-        ("/price-1", None),
-        ("/caf%C3%A9/~x", True),
-        ("/z/bxxc/", True),
-        ("/z/bc/y", True),
-        ("/z/b/y", None),
-    ],
-)
-def test_the_first_rule_of_a_tdm_file_that_matches_counts(path, want):
-    assert reserved(RULES, path) is want
-
-
-@pytest.mark.parametrize("file", [b"", b"<html>", b"{}", b"[" * 100_000, b"[1]", b"\xff"])
-def test_a_tdm_file_that_is_none_reserves_nothing(file):
-    assert reserved(file, "/") is None
-
-
-def test_a_tdm_pattern_of_stars_costs_little():
-    assert reserved(b'[{"location": "/' + b"*a" * 1000 + b'b$", "tdm-reservation": 1}]', "/" + "a" * 4000) is None
+    assert decided(headers=headers, html=html) == reason
 
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
