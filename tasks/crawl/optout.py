@@ -1,6 +1,6 @@
 """Opt-outs from AI training that come with a page; the recipe's `ai_optouts`.
 
-Used by reading and render. Pure functions; robots.txt is read elsewhere. The conventions, and where each is written down:
+Used by reading and render. Pure functions; robots.txt is read elsewhere. The conventions, and where each is written:
 
 - `header`: X-Robots-Tag with noai (DeviantArt, November 2022) or noml (noml.info); the response headers Content-Signal
   ("search=yes, ai-train=no", Cloudflare, contentsignals.org, 2025) and Content-Usage ("train-ai=n", IETF working group

@@ -10,10 +10,7 @@ import psutil
 from operators.stage import StageOperator
 from tasks.artifact import Address, Artifact
 from tasks.store import Store
-
-
-def states(run):
-    return {ti.task_id: str(ti.state) for ti in run.get_task_instances()}
+from tests.operators.runs import events_of, states
 
 
 def returned(run, task):
@@ -22,16 +19,6 @@ def returned(run, task):
 
 def tries(run, task):
     return next(ti for ti in run.get_task_instances() if ti.task_id == task).try_number
-
-
-def events_of(name):
-    from airflow.models.asset import AssetEvent, AssetModel
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
-
-    with create_session() as session:
-        query = select(AssetEvent).join(AssetModel, AssetModel.id == AssetEvent.asset_id).where(AssetModel.name == name)
-        return [event.extra for event in session.scalars(query.order_by(AssetEvent.timestamp))]
 
 
 def test_a_dag_run_makes_artifacts_and_announces_the_last_one(recipes, dag_bag, documents, tmp_path):

@@ -1,0 +1,32 @@
+"""The crawl's DAG in real DAG runs: two cycles over a real site."""
+
+from tests.operators.runs import events_of, states
+from tests.tasks.crawl.site import Site
+
+RECIPE = """
+name = "{name}"
+[crawl]
+seeds = ["{seed}"]
+allow_loopback = true
+delay_s = 0.0
+latency_factor = 0.0
+partitions = 2
+recrawl = true
+[canary]
+seeds = [0, 1]
+"""
+
+
+def test_a_cycle_with_nothing_due_ends_as_skipped_and_starts_nothing(recipes, dag_bag):
+    with Site({"/": "<a href=/b>b</a>", "/b": "b"}) as site:
+        recipes("twice", text=RECIPE.format(name="twice", seed=site.url()))
+        dag = dag_bag().dags["twice.crawl"]
+        first = states(dag.test(run_conf={"version": "v1"}))
+        assert first["publish"] == "success"
+        assert [event["version"] for event in events_of("twice/warc")] == ["v1"]
+        site.requests.clear()
+        second = states(dag.test(run_conf={"version": "v2"}))
+        assert site.requests == []
+    assert second.pop("publish") == "skipped"
+    assert set(second.values()) == {"success"}
+    assert [event["version"] for event in events_of("twice/warc")] == ["v1"]
