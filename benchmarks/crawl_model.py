@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.crawldb import DAY_S, FIRST_INTERVAL_S, MAX_FAILS
-from tasks.crawl.host_rules import TRIES
-from tasks.crawl.waves import WAVE
+from tasks.crawl.db.crawldb import DAY_S, FIRST_INTERVAL_S, MAX_FAILS
+from tasks.crawl.frontier.waves import WAVE
+from tasks.crawl.hosts.rules import TRIES
 
 RESULTS = Path(__file__).with_name("results")
 MOST_PARTITIONS = 1024

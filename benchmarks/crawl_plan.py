@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 import numpy as np
 
 from benchmarks.crawl_model import MOST_PARTITIONS, Floats, Hosts, Plan, cycle
-from tasks.crawl.waves import WAVE
+from tasks.crawl.frontier.waves import WAVE
 
 # Memory of a fetch task per URL of its fetch list, when the first wave is chosen.
 LISTED_BYTES = 900

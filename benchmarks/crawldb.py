@@ -27,9 +27,9 @@ import pyarrow.parquet as pq
 from tasks.artifact import Address, Artifact
 from tasks.commit import commit
 from tasks.config import Config
-from tasks.crawl import crawldb
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.known import Known
+from tasks.crawl.db import crawldb
+from tasks.crawl.db.known import Known
 from tasks.engine import open_engine
 from tasks.stage import Inputs, Output, Report
 from tasks.store import Store

@@ -20,11 +20,11 @@ from tasks.annotate.view import View
 from tasks.artifact import Artifact
 from tasks.engine import Engine
 from tasks.errors import InputError
+from tasks.part import POISON
 from tasks.stage import Inputs, Output, Part, PartSpec, Report
 
 VERSION = 1
 
-POISON = "poison"
 
 PII_SPAN = pa.struct(
     [

@@ -6,8 +6,8 @@ Pure functions over co-partitioned columns, used by `resolve` (who may be a keep
 import pyarrow as pa
 
 from tasks.consolidate.config import ConsolidateConfig
+from tasks.part import POISON
 
-POISON = "poison"
 COLUMNS = ["id", "language", "language_score", "quality_reason"]
 
 

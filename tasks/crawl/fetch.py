@@ -2,8 +2,8 @@
 
 Reads the seeds (for what the crawl covers), the partition's fetch list, the sizes of all fetch lists (for its share of
 the requests) and the filter of known URLs in the crawl DB of the cycle before. Writes parts of one WARC file, its CDXJ
-index, its log and its links (`tasks.crawl.fetchlog`) each, and at the end one part of what was learned of the hosts
-(`tasks.crawl.hostlog`). Read by render, update and publish. One process, one event loop.
+index, its log and its links (`tasks.crawl.db.fetchlog`) each, and at the end one part of what was learned of the hosts
+(`tasks.crawl.db.hostlog`). Read by render, update and publish. One process, one event loop.
 """
 
 import asyncio
@@ -19,24 +19,25 @@ from typing import Any
 import uvloop
 
 from tasks.artifact import Artifact
-from tasks.crawl import crawldb, fetchlist, hostlog
-from tasks.crawl.client import VERSION as CLIENT_VERSION
-from tasks.crawl.client import Client
-from tasks.crawl.clocks import Clocks
+from tasks.crawl.candidate import Candidate
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.fetchlog import GONE, PAGE, SUCCESS, Outcome
-from tasks.crawl.frontier import Frontier, Visit
-from tasks.crawl.host_rules import HostRobots, HostRules
+from tasks.crawl.db import crawldb, fetchlist, hostlog
+from tasks.crawl.db.fetchlog import CAPTURED, GONE, PAGE, Outcome
+from tasks.crawl.db.known import Known
+from tasks.crawl.frontier.queues import Frontier, Visit
+from tasks.crawl.frontier.visit import Visitor, unasked
+from tasks.crawl.frontier.watch import Watch
+from tasks.crawl.frontier.waves import WAVE, HostPlan, Waves
+from tasks.crawl.hosts.clocks import Clocks
+from tasks.crawl.hosts.politeness import Host, HostClock, Politeness
+from tasks.crawl.hosts.rules import HostRobots, HostRules
+from tasks.crawl.http.client import VERSION as CLIENT_VERSION
+from tasks.crawl.http.client import Client
 from tasks.crawl.inject import number_of, scope_of
-from tasks.crawl.known import Known
-from tasks.crawl.parser import Parser
-from tasks.crawl.politeness import Host, HostClock, Politeness
-from tasks.crawl.reading import Reader
-from tasks.crawl.segment import ORDER, Segment, held
-from tasks.crawl.spool import Spool
-from tasks.crawl.visit import Visitor, unasked
-from tasks.crawl.watch import Watch
-from tasks.crawl.waves import WAVE, Candidate, HostPlan, Waves
+from tasks.crawl.page.parser import Parser
+from tasks.crawl.page.reading import Reader
+from tasks.crawl.storage.segment import ORDER, Segment, held
+from tasks.crawl.storage.spool import Spool
 from tasks.engine import Engine
 from tasks.errors import InputError, TransientError
 from tasks.stage import Inputs, Output, Report
@@ -192,7 +193,7 @@ class Crawl:
             if held is None:
                 fresh.append(candidate)
                 continue
-            if held.status == SUCCESS and held.kind == PAGE and not held.render:
+            if held.http_status == 200 and held.status in CAPTURED and held.kind == PAGE and not held.render:
                 self._waves.traps.note(held.url, held.payload_digest)
             self._tell(candidate, held)
         return await self._frontier.drain(fresh) if self._frontier and fresh else True

@@ -1,7 +1,7 @@
 """Stage `generate`: what one partition fetches in this cycle, in the order of its front queues.
 
 Reads the seeds, the host ranks and, from the second cycle on, the partition's crawl DB. Writes the artifact
-`fetchlist/p<n>` (`tasks.crawl.fetchlist`). Read by fetch and update.
+`fetchlist/p<n>` (`tasks.crawl.db.fetchlist`). Read by fetch and update.
 
 What is due is scored: the host's rank, divided by the depth, more the longer it has been waiting (so that nothing
 waits for ever). Per host no more goes in than the time box lets through at the host's pace. Front queues are powers
@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 
 import duckdb
 
-from tasks.crawl import crawldb, duck
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.fetchlist import HOSTS_FILE, ROBOTS_FILE, URLS_FILE
+from tasks.crawl.db import crawldb, duck
+from tasks.crawl.db.fetchlist import HOSTS_FILE, ROBOTS_FILE, URLS_FILE
 from tasks.crawl.inject import file_of, number_of, scope_of
 from tasks.crawl.rank import RANKS_FILE
 from tasks.crawl.url import Scope, domain_of

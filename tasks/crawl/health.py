@@ -11,9 +11,9 @@ import duckdb
 import pyarrow as pa
 
 from tasks.artifact import Artifact
-from tasks.crawl import crawldb, duck, hostlog
-from tasks.crawl.fetchlog import FETCH_LOG, NOT_MODIFIED, SUCCESS
-from tasks.crawl.segment import LOG
+from tasks.crawl.db import crawldb, duck, hostlog
+from tasks.crawl.db.fetchlog import FETCH_LOG, NOT_MODIFIED, SUCCESS
+from tasks.crawl.storage.segment import LOG
 
 DOMAINS_FILE = "domains.parquet"
 TAKEDOWN_FILE = "takedown.parquet"

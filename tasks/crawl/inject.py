@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.artifact import Artifact
-from tasks.crawl.address import refusal
 from tasks.crawl.config import CrawlConfig, is_loopback
+from tasks.crawl.http.address import refusal
 from tasks.crawl.url import Link, Scope, canonical, host_and_port, link
 from tasks.engine import Engine
 from tasks.errors import InputError

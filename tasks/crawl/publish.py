@@ -19,9 +19,10 @@ import pyarrow.parquet as pq
 from tasks.archive import INDEX as INDEX_FILE
 from tasks.archive import MANIFEST, MANIFEST_SCHEMA
 from tasks.artifact import Artifact
-from tasks.crawl import duck, health
+from tasks.crawl import health
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.segment import INDEX, WARC
+from tasks.crawl.db import duck
+from tasks.crawl.storage.segment import INDEX, WARC
 from tasks.engine import Engine
 from tasks.errors import InputError
 from tasks.stage import Inputs, Output, Report

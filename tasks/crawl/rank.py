@@ -19,7 +19,7 @@ from scipy import sparse
 
 from tasks.artifact import Artifact
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.crawldb import EDGES, EDGES_FILE
+from tasks.crawl.db.crawldb import EDGES, EDGES_FILE
 from tasks.engine import Engine
 from tasks.stage import Inputs, Output, Report
 

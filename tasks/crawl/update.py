@@ -1,9 +1,9 @@
 """Stage `update`: merges what was fetched into one partition of the crawl DB, exactly, and sets when each page is due.
 
 Reads the partition's fetch list and segment, the links that all segments and rendered pages have for it, and its crawl
-DB of the cycle before. Writes the artifact `crawldb/p<n>` (`tasks.crawl.crawldb`), a new generation. Read by publish
-and by the next cycle. The rules are in `tasks.crawl.merge`; 10 million known URLs, 500,000 fetched and 4 million found
-take some 20 CPU-seconds and 1.3 GB (`benchmarks/crawldb.py`).
+DB of the cycle before. Writes the artifact `crawldb/p<n>` (`tasks.crawl.db.crawldb`), a new generation. Read by publish
+and by the next cycle. The rules are in `tasks.crawl.db.merge`; 10 million known URLs, 500,000
+fetched and 35 million links take some 20 CPU-seconds and 1.3 GB (`benchmarks/crawldb.py`).
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.artifact import Artifact
-from tasks.crawl import crawldb, duck, fetchlist, hostlog, merge
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.fetchlog import FETCH_LOG, LINKS
+from tasks.crawl.db import crawldb, duck, fetchlist, hostlog, merge
+from tasks.crawl.db.fetchlog import FETCH_LOG, LINKS
+from tasks.crawl.db.known import Known
 from tasks.crawl.inject import number_of
-from tasks.crawl.known import Known
-from tasks.crawl.segment import LINK, LOG
+from tasks.crawl.storage.segment import LINK, LOG
 from tasks.crawl.url import domain_of
 from tasks.engine import Engine
 from tasks.stage import Inputs, Output, Part, Report

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from fastwarc import WarcRecordType
 
 from tasks import archive
-from tasks.extract.charset import decode
+from tasks.charset import decode
 from tasks.extract.config import ExtractConfig
 from tasks.extract.html import forbids_index, read_page
 from tasks.extract.media import HTML_TYPES, refusal, sniffed

@@ -17,9 +17,9 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.charset import decode
 from tasks.errors import InputError
 from tasks.extract.captures import read_warc
-from tasks.extract.charset import decode
 from tasks.extract.config import ExtractConfig, FileSource
 from tasks.extract.row import Content, Rejected, Row
 from tasks.extract.sources import SourceFile

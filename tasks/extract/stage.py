@@ -34,6 +34,7 @@ from tasks.extract.jsonl import write_jsonl
 from tasks.extract.layout import Unit, arrange
 from tasks.extract.row import Rejected, Row
 from tasks.extract.sources import SourceFile, find_files
+from tasks.part import POISON
 from tasks.stage import Inputs, Output, Part, PartSpec, Report, part_names
 from tasks.store import Store
 
@@ -108,7 +109,7 @@ def extract_part(part: Part, slice_: Slice) -> None:
             rejected.append({"record_id": row.record_id, "url": row.url, "reason": refusal.reason})
         except Exception as error:  # whatever one page does to a parser must not stop the others
             part.quarantine(row.record_id or row.url, error)
-            rejected.append({"record_id": row.record_id, "url": row.url, "reason": "poison"})
+            rejected.append({"record_id": row.record_id, "url": row.url, "reason": POISON})
     documents.sort(key=lambda document: str(document["id"]))
     rejected.sort(key=lambda row: (row["url"], row["record_id"], row["reason"]))
     part.table("documents", pa.Table.from_pylist(documents, DOCUMENT))

@@ -9,8 +9,8 @@ import socket
 
 from aiohttp.abc import AbstractResolver
 
-from tasks.crawl.address import GuardedResolver, RefusedAddressError, refusal
 from tasks.crawl.config import is_loopback
+from tasks.crawl.http.address import GuardedResolver, RefusedAddressError, refusal
 from tasks.crawl.url import canonical, host_and_port
 
 _LOOKUP_S = 10.0

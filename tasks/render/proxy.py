@@ -13,7 +13,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any
 
-from tasks.crawl.address import RefusedAddressError
+from tasks.crawl.http.address import RefusedAddressError
 from tasks.render.guard import Guard
 
 log = logging.getLogger("sluice.crawl")

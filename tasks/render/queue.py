@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from tasks import archive
 from tasks.artifact import Artifact
-from tasks.crawl.fetchlog import SUCCESS
+from tasks.crawl.db.fetchlog import SUCCESS
 
 _LOG = "log/"
 _COLUMNS = ["url", "host", "depth", "record_id", "warc_file", "warc_offset"]

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 
 import pyarrow.parquet as pq
 
-from tasks.crawl.client import VERSION
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.fetchlog import CAPTURED, Outcome, to_links, to_table
-from tasks.crawl.warc import WarcWriter, suffix
-from tasks.part import POISON
+from tasks.crawl.db.fetchlog import CAPTURED, Outcome, to_links, to_table
+from tasks.crawl.http.client import VERSION
+from tasks.crawl.storage.segment import account
+from tasks.crawl.storage.warc import WarcWriter, suffix
 from tasks.render.queue import Waiting
 from tasks.stage import Part
 
@@ -52,7 +52,6 @@ class RenderedPart:
 
     def add(self, page: Waiting, outcome: Outcome, html: bytes, notes: dict[str, str]) -> None:
         """Takes what came of a page; `html` is stored where the outcome is a success."""
-        self._part.count_in()
         if outcome.status in CAPTURED:
             writer = self._open()
             notes = {"software": self._browser, "hopsFromSeed": str(page.depth), **notes}
@@ -64,14 +63,7 @@ class RenderedPart:
                 warc_file=self._warc,
                 warc_offset=written.offset,
             )
-            self._part.count_out()
-            self._part.metric("pages", 1)
-            self._part.metric("bytes", outcome.bytes)
-        elif outcome.reason == POISON:
-            self._part.quarantine(outcome.url, RuntimeError(outcome.error))
-        else:
-            self._part.reject(outcome.reason)
-            self._part.metric(f"errors.{outcome.reason}", 1)
+        account(self._part, outcome)
         self._rows.append(outcome)
 
     def _open(self) -> WarcWriter:

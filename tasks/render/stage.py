@@ -16,14 +16,14 @@ import time
 from collections.abc import Iterator, Sequence
 
 from tasks.artifact import Artifact
-from tasks.crawl.client import Client, agent_of
-from tasks.crawl.clocks import Clocks
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.dns import CachingResolver
-from tasks.crawl.host_rules import HostRules
-from tasks.crawl.hostlog import HOSTS, RULES, clock_of, rules_of
+from tasks.crawl.db.hostlog import HOSTS, RULES, clock_of, rules_of
+from tasks.crawl.hosts.clocks import Clocks
+from tasks.crawl.hosts.politeness import Politeness
+from tasks.crawl.hosts.rules import HostRules
+from tasks.crawl.http.client import Client, agent_of
+from tasks.crawl.http.dns import CachingResolver
 from tasks.crawl.inject import scope_of
-from tasks.crawl.politeness import Politeness
 from tasks.engine import Engine
 from tasks.errors import InputError, StoppedError
 from tasks.render.guard import Guard

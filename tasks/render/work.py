@@ -16,12 +16,12 @@ from datetime import UTC, datetime
 
 from tasks.artifact import Artifact
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.fetchlog import GONE, RETRY, SUCCESS, Outcome
-from tasks.crawl.host_rules import AI_OPTOUT, DENIED, HostRules
-from tasks.crawl.optout import opted_out
-from tasks.crawl.parser import Parser
-from tasks.crawl.politeness import Politeness
-from tasks.crawl.robots_tag import directives
+from tasks.crawl.db.fetchlog import GONE, RETRY, SUCCESS, Outcome
+from tasks.crawl.hosts.politeness import Politeness
+from tasks.crawl.hosts.rules import AI_OPTOUT, DENIED, HostRules
+from tasks.crawl.page.optout import opted_out
+from tasks.crawl.page.parser import Parser
+from tasks.crawl.robots.tag import directives
 from tasks.crawl.url import Scope, authority, canonical, key, link
 from tasks.part import POISON
 from tasks.render.browser import Browser, Rendered

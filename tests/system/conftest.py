@@ -180,7 +180,8 @@ def write_recipes(folder: Path, ports: Ports) -> None:
 
 def free_ports() -> Ports:
     """Returns ports that nothing listens on now, with the neighbours that Dask and the site take."""
-    base = 20_000 + os.getpid() % 20_000
+    # Below the ports that systems hand to clients (32768 and up), one of which may take a port between look and use.
+    base = 20_000 + os.getpid() % 12_000
     ports = Ports(airflow=0, mlflow=0, dask=0, site=0)
     for name, width in (("airflow", 1), ("mlflow", 1), ("dask", 2), ("site", len(HOSTS))):
         while not all(_free(base + at) for at in range(width)):

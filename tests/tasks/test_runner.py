@@ -11,8 +11,8 @@ from tasks.archive import MANIFEST, MANIFEST_SCHEMA
 from tasks.artifact import Address, Artifact, InputRef
 from tasks.commit import commit
 from tasks.config import Config
-from tasks.crawl import crawldb
-from tasks.crawl.known import Known
+from tasks.crawl.db import crawldb
+from tasks.crawl.db.known import Known
 from tasks.crawl.rank import RANKS
 from tasks.errors import DriftError, InputError, RecipeError, StoppedError, TransientError
 from tasks.recipe import Recipe, find_recipe

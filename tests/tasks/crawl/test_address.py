@@ -4,9 +4,9 @@ import socket
 import pytest
 from aiohttp.abc import AbstractResolver
 
-from tasks.crawl.address import GuardedResolver, RefusedAddressError, is_public, refusal
-from tasks.crawl.client import Client, FetchError
 from tasks.crawl.config import CrawlConfig
+from tasks.crawl.http.address import GuardedResolver, RefusedAddressError, is_public, refusal
+from tasks.crawl.http.client import Client, FetchError
 from tasks.crawl.url import canonical
 
 LOOPBACK = [

@@ -12,8 +12,8 @@ from aiohttp import web
 from crawl_site import Site
 
 from tasks.archive import decode
-from tasks.crawl.client import Client, FetchError
 from tasks.crawl.config import CrawlConfig
+from tasks.crawl.http.client import Client, FetchError
 
 
 def get(url, limit=1 << 20, **settings):

@@ -4,13 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.archive import decode
-from tasks.crawl.address import refusal
-from tasks.crawl.feed import read_feed
-from tasks.crawl.links import read_page
-from tasks.crawl.politeness import retry_after
-from tasks.crawl.robots import Robots
-from tasks.crawl.robots_tag import Directives, directives
-from tasks.crawl.sitemap import read_sitemap
+from tasks.crawl.hosts.politeness import retry_after
+from tasks.crawl.http.address import refusal
+from tasks.crawl.page.feed import read_feed
+from tasks.crawl.page.links import read_page
+from tasks.crawl.page.sitemap import read_sitemap
+from tasks.crawl.robots.robotstxt import Robots
+from tasks.crawl.robots.tag import Directives, directives
 from tasks.crawl.url import authority, canonical, host_and_port, is_trap, key, partition
 
 few = settings(max_examples=150, deadline=None, database=None)

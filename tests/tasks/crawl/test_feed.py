@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.crawl.feed import read_feed
+from tasks.crawl.page.feed import read_feed
 from tasks.crawl.url import canonical
 
 URL = "https://h.example/blog/feed"

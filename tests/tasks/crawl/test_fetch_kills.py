@@ -14,7 +14,7 @@ from crawl_site import Site, linked
 from warcio.archiveiterator import ArchiveIterator
 
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.fetchlog import CAPTURED
+from tasks.crawl.db.fetchlog import CAPTURED
 from tests.s3_server import Rule
 from tests.tasks.crawl import fetching
 

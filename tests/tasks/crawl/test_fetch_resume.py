@@ -106,7 +106,7 @@ def test_a_second_attempt_at_the_same_time_loses_nothing(tmp_path):
 @pytest.fixture
 def alert(monkeypatch):
     """Has an outage told of sooner, and ended sooner."""
-    monkeypatch.setattr("tasks.crawl.spool._SLOW_S", 0.3)
+    monkeypatch.setattr("tasks.crawl.storage.spool._SLOW_S", 0.3)
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.01)
 
 

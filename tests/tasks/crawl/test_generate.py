@@ -7,11 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 from crawl_cycle import Cycle
 
-from tasks.crawl import crawldb, duck
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.fetchlist import shares
+from tasks.crawl.db import crawldb, duck
+from tasks.crawl.db.fetchlist import shares
+from tasks.crawl.db.known import Known
 from tasks.crawl.generate import _choose
-from tasks.crawl.known import Known
 from tasks.crawl.rank import RANKS, scores
 from tasks.crawl.url import Scope, key
 from tasks.errors import InputError

@@ -8,11 +8,11 @@ import pytest
 from aiohttp import web
 from crawl_site import Site
 
-from tasks.crawl import host_rules
-from tasks.crawl.client import Client
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.host_rules import HostRobots, HostRules
-from tasks.crawl.politeness import Politeness
+from tasks.crawl.hosts import rules as host_rules
+from tasks.crawl.hosts.politeness import Politeness
+from tasks.crawl.hosts.rules import HostRobots, HostRules
+from tasks.crawl.http.client import Client
 
 
 @contextlib.asynccontextmanager

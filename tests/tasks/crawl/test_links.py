@@ -3,9 +3,9 @@ import time
 
 import pytest
 
-from tasks.crawl.links import deeper_than, read_page
-from tasks.crawl.parser import INLINE_BYTES, Parser
-from tasks.crawl.robots_tag import Directives, directives
+from tasks.crawl.page.links import deeper_than, read_page
+from tasks.crawl.page.parser import INLINE_BYTES, Parser
+from tasks.crawl.robots.tag import Directives, directives
 from tasks.crawl.url import canonical, link
 
 NONE = Directives()
@@ -36,6 +36,12 @@ def test_links_are_read_in_the_charset_of_the_header_or_the_page():
     assert links(body.encode()) == want
     assert links(body.encode(), charset="no-such-charset") == want
     assert links(body.encode(), charset="base64") == want
+
+
+@pytest.mark.parametrize("said", [{"charset": "utf-7"}, {}], ids=["header", "page"])
+def test_encodings_that_browsers_do_not_know_hide_no_links(said):
+    page = b'<meta charset="utf-7"><a href=x>x</a>+ADw-a href=/hidden+AD4-y+ADw-/a+AD4-'
+    assert links(page, **said) == ("http://h/dir/x",)
 
 
 def test_base_counts_unless_it_is_no_web_address():
@@ -219,7 +225,7 @@ def test_a_tag_with_thousands_of_attributes_is_read_in_the_child_wherever_it_beg
     def refuse(*_):
         raise AssertionError("read in the crawl's own process")
 
-    monkeypatch.setattr("tasks.crawl.parser.read_page", refuse)
+    monkeypatch.setattr("tasks.crawl.page.parser.read_page", refuse)
 
     async def run():
         parser = Parser("sluice")

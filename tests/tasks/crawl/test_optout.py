@@ -2,9 +2,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tasks.crawl.links import Page, read_page
-from tasks.crawl.optout import opted_out
-from tasks.crawl.robots_tag import Directives, directives
+from tasks.crawl.page.links import Page, read_page
+from tasks.crawl.page.optout import opted_out
+from tasks.crawl.robots.tag import Directives, directives
 
 ALL = ("robots", "header", "meta", "tdm")
 

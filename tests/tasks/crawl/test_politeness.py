@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tasks.artifact import Address
-from tasks.crawl.clocks import Clocks, Owed
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.politeness import HOST_FAILURES, HostClock, Politeness, crawl_delay, retry_after
+from tasks.crawl.hosts.clocks import Clocks, Owed
+from tasks.crawl.hosts.politeness import HOST_FAILURES, HostClock, Politeness, crawl_delay, retry_after
 from tasks.errors import StoreError, TransientError
 from tasks.stage import Output, scratch_of
 from tasks.store import Store
@@ -121,7 +121,7 @@ class Moody(Store):
 @pytest.fixture
 def attempt(tmp_path, monkeypatch):
     """Begins an attempt of one task; the one before is as good as killed."""
-    monkeypatch.setattr("tasks.crawl.clocks._FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("tasks.crawl.hosts.clocks._FIRST_PAUSE_S", 0.01)
     store = Moody(str(tmp_path))
     begun = []
 

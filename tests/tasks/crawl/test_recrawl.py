@@ -11,11 +11,11 @@ from aiohttp import web
 from crawl_site import Site
 from warcio.archiveiterator import ArchiveIterator
 
-from tasks.crawl import crawldb, duck, fetchlist, merge
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.crawldb import DAY_S, URLS
-from tasks.crawl.fetchlist import FETCHLIST
-from tasks.crawl.fetchlog import FETCH_LOG, LINKS, Outcome, to_table
+from tasks.crawl.db import crawldb, duck, fetchlist, merge
+from tasks.crawl.db.crawldb import DAY_S, URLS
+from tasks.crawl.db.fetchlist import FETCHLIST
+from tasks.crawl.db.fetchlog import FETCH_LOG, LINKS, Outcome, to_table
 from tasks.crawl.url import key
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)

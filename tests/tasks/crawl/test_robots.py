@@ -5,8 +5,8 @@ import time
 import pyarrow as pa
 import pytest
 
-from tasks.crawl.robots import AI_AGENTS, Robots
-from tasks.crawl.robots_text import MAX_BYTES
+from tasks.crawl.robots.lines import MAX_BYTES
+from tasks.crawl.robots.robotstxt import AI_AGENTS, Robots
 
 
 def cases(folder):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.crawl.sitemap import Entry, read_sitemap
+from tasks.crawl.page.sitemap import Entry, read_sitemap
 from tasks.crawl.url import canonical
 
 URL = "https://h.example/sitemap.xml"

@@ -3,9 +3,9 @@ import time
 
 import pytest
 
-from tasks.crawl.links import read_page
-from tasks.crawl.robots_tag import Directives
-from tasks.crawl.spa import ENOUGH_TEXT, needs_browser
+from tasks.crawl.page.links import read_page
+from tasks.crawl.page.spa import ENOUGH_TEXT, needs_browser
+from tasks.crawl.robots.tag import Directives
 
 APP = '<script src="/static/main.4f3c.js"></script>'
 

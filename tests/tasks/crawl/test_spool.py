@@ -15,14 +15,14 @@ import pytest
 
 from tasks import archive
 from tasks.artifact import Address
-from tasks.crawl.buffer import MANIFEST
-from tasks.crawl.client import Answer
+from tasks.crawl.candidate import Candidate
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.fetchlog import GONE, SUCCESS, Outcome
-from tasks.crawl.segment import ORDER, Segment, held
-from tasks.crawl.spool import Spool
+from tasks.crawl.db.fetchlog import GONE, SUCCESS, Outcome
+from tasks.crawl.http.client import Answer
+from tasks.crawl.storage.buffer import MANIFEST
+from tasks.crawl.storage.segment import ORDER, Segment, held
+from tasks.crawl.storage.spool import Spool
 from tasks.crawl.url import key
-from tasks.crawl.waves import Candidate
 from tasks.errors import StoreError, TransientError
 from tasks.stage import Output
 from tasks.store import Store
@@ -63,8 +63,8 @@ class Moody(Store):
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    monkeypatch.setattr("tasks.crawl.spool._FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr("tasks.crawl.spool._LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr("tasks.crawl.storage.spool._FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("tasks.crawl.storage.spool._LONGEST_PAUSE_S", 0.05)
     return Moody(str(tmp_path))
 
 
@@ -167,7 +167,7 @@ def test_a_fault_of_the_connection_is_waited_for_like_an_outage(store):
 
 
 def test_a_store_that_says_nothing_for_long_is_told_of_before_its_client_gives_up(store, monkeypatch, caplog):
-    monkeypatch.setattr("tasks.crawl.spool._SLOW_S", 0.05)
+    monkeypatch.setattr("tasks.crawl.storage.spool._SLOW_S", 0.05)
     answer = threading.Event()
     monkeypatch.setattr(store, "_fail", lambda: answer.wait(20))
     attempt = Attempt(store)
@@ -286,7 +286,7 @@ def test_a_store_that_stays_away_ends_the_task_and_the_next_attempt_goes_on_from
 
 def test_a_part_that_was_stored_but_not_removed_before_the_kill_is_not_stored_twice(store, monkeypatch):
     first = Attempt(store)
-    monkeypatch.setattr("tasks.crawl.buffer.Closed.remove", lambda self: None)
+    monkeypatch.setattr("tasks.crawl.storage.buffer.Closed.remove", lambda self: None)
     first.capture(1, 2)
     wait_for(lambda: not first.spool.buffered_bytes)
     monkeypatch.undo()
@@ -349,7 +349,7 @@ def test_the_buffer_of_an_attempt_that_lives_is_left_alone(store, tmp_path):
     folder = Path(first.output.scratch) / "buffer"
     first.die()
     program = (
-        "import sys\nfrom pathlib import Path\nfrom tasks.crawl.buffer import Buffer\n"
+        "import sys\nfrom pathlib import Path\nfrom tasks.crawl.storage.buffer import Buffer\n"
         f"buffer = Buffer({str(folder.parent)!r}, 'other')\n"
         "(buffer.folder / 'open').touch()\nprint('ready', flush=True)\nsys.stdin.read()\n"
     )
@@ -416,7 +416,7 @@ def test_a_local_disk_that_is_full_is_told_as_such(store, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("tasks.crawl.buffer.os.makedirs", full)
+    monkeypatch.setattr("tasks.crawl.storage.buffer.os.makedirs", full)
     with pytest.raises(StoreError, match=r"captures cannot be kept on this machine: .*full.*Free space"):
         attempt.capture(1)
     monkeypatch.undo()

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.soft404 import is_soft_404
-from tasks.crawl.traps import MAX_COPIES, MAX_DATES, Traps
+from tasks.crawl.frontier.traps import MAX_COPIES, MAX_DATES, Traps
+from tasks.crawl.page.soft404 import is_soft_404
 from tasks.crawl.url import canonical, link
 
 

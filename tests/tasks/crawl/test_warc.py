@@ -1,4 +1,4 @@
-"""Contract of tasks.crawl.warc: files that independent readers take, digests that hold, an index that leads back."""
+"""Contract of tasks.crawl.storage.warc: files that other readers take, digests that hold, an index that leads back."""
 
 import bisect
 import gzip
@@ -13,8 +13,9 @@ import pytest
 from warcio.archiveiterator import ArchiveIterator
 
 from tasks.archive import capture_at, captures, index_entry
-from tasks.crawl.client import Answer
-from tasks.crawl.warc import Earlier, WarcWriter, payload_digest, suffix, surt
+from tasks.crawl.candidate import Earlier
+from tasks.crawl.http.client import Answer
+from tasks.crawl.storage.warc import WarcWriter, payload_digest, suffix, surt
 
 WHEN = datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)
 

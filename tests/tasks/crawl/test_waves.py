@@ -4,10 +4,11 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.crawl.candidate import Candidate
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.fetchlog import SUCCESS, Outcome
+from tasks.crawl.db.fetchlog import SUCCESS, Outcome
+from tasks.crawl.frontier.waves import HostPlan, Waves
 from tasks.crawl.url import Scope, authority, key, link
-from tasks.crawl.waves import Candidate, HostPlan, Waves
 
 HOSTS = ["a.localhost", "b.localhost", "c.localhost"]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import brotli
 import pytest
 
-from tasks.crawl.client import Answer
-from tasks.crawl.warc import Compression, WarcWriter, suffix
+from tasks.crawl.http.client import Answer
+from tasks.crawl.storage.warc import Compression, WarcWriter, suffix
 from tasks.extract.captures import read_warc
 from tasks.extract.config import ExtractConfig
 from tasks.extract.media import mime_reason

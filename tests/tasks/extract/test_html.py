@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.extract.charset import decode
+from tasks.charset import decode
 from tasks.extract.html import forbids_index, read_page
 from tasks.extract.row import Rejected
 

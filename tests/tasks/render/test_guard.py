@@ -4,7 +4,7 @@ import socket
 import pytest
 from aiohttp.abc import AbstractResolver
 
-from tasks.crawl.address import RefusedAddressError
+from tasks.crawl.http.address import RefusedAddressError
 from tasks.render.guard import Guard
 
 

@@ -3,7 +3,7 @@ import contextlib
 
 import pytest
 
-from tasks.crawl.address import RefusedAddressError
+from tasks.crawl.http.address import RefusedAddressError
 from tasks.render.guard import Guard
 from tasks.render.proxy import Proxy
 

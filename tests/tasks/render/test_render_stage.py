@@ -17,12 +17,12 @@ from fastwarc import ArchiveIterator, WarcRecordType
 
 from tasks.artifact import Address, Artifact
 from tasks.commit import commit
-from tasks.crawl.client import Answer
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.fetchlog import SUCCESS, Outcome, to_links, to_table
+from tasks.crawl.db.fetchlog import SUCCESS, Outcome, to_links, to_table
+from tasks.crawl.http.client import Answer
 from tasks.crawl.render_config import RenderConfig
+from tasks.crawl.storage.warc import WarcWriter
 from tasks.crawl.url import authority, key
-from tasks.crawl.warc import WarcWriter
 from tasks.errors import InputError
 from tasks.stage import Output, Report
 from tasks.store import Store

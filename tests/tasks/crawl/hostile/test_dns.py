@@ -10,11 +10,11 @@ import uvloop
 from crawl_site import Site
 from hostile_name_server import AAAA, CNAME, SERVFAIL, A, NameServer, Said, addresses
 
-from tasks.crawl import address, dns
-from tasks.crawl.address import GuardedResolver, RefusedAddressError
-from tasks.crawl.client import Client, FetchError
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.dns import CachingResolver, NoAddressError
+from tasks.crawl.http import address, dns
+from tasks.crawl.http.address import GuardedResolver, RefusedAddressError
+from tasks.crawl.http.client import Client, FetchError
+from tasks.crawl.http.dns import CachingResolver, NoAddressError
 
 
 def with_resolver(work, *servers):
@@ -346,8 +346,8 @@ def test_a_request_looks_up_once_and_goes_to_the_checked_address(monkeypatch):
             # The web's ports and the real ranges are tested in test_address; here loopback stands for the public net.
             return await client.get(f"http://m.example:{port}/", limit=1000)
 
-    monkeypatch.setattr("tasks.crawl.address.is_public", lambda _: True)
-    monkeypatch.setattr("tasks.crawl.client.refusal", lambda *_, **__: None)
+    monkeypatch.setattr("tasks.crawl.http.address.is_public", lambda _: True)
+    monkeypatch.setattr("tasks.crawl.http.client.refusal", lambda *_, **__: None)
     with NameServer({"m.example": moving}) as server, Site({"/": "here"}) as site:
         answer = uvloop.run(run(site.port))
         assert server.times("m.example") == 1

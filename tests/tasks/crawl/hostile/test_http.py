@@ -6,8 +6,8 @@ import socket
 import pytest
 from hostile_web import HEAD, endless, page
 
-from tasks.crawl.client import Client, FetchError
 from tasks.crawl.config import CrawlConfig
+from tasks.crawl.http.client import Client, FetchError
 
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 PLAIN = b"HTTP/1.1 200 OK\r\n"
@@ -131,7 +131,7 @@ def test_cookies_are_not_kept(web):
 def test_a_connection_to_an_inside_address_carries_no_request(web, monkeypatch):
     """The last of three checks, alone: as if the two before it had been passed by."""
     site = web.host(page(b"x"))
-    monkeypatch.setattr("tasks.crawl.client.refusal", lambda *_, **__: None)
+    monkeypatch.setattr("tasks.crawl.http.client.refusal", lambda *_, **__: None)
 
     async def run():
         async with Client(CrawlConfig(contact="mailto:a@b.example")) as client:

@@ -12,13 +12,10 @@ from pathlib import Path
 import pytest
 from crawl_site import Site, linked
 
-from tasks import archive
-from tasks.artifact import Address, Artifact
-from tasks.store import Store
+from tests.tasks.crawl.fetching import pages_of, segment_in
 
 PROGRAM = Path(__file__).with_name("run_crawl.py")
 ROOT = Path(__file__).parents[4]
-ADDRESS = Address("test/tasks-crawl-fetch/p0", "dev")
 
 
 def start(folder, site, largest_file=None, **settings):
@@ -42,20 +39,6 @@ def start(folder, site, largest_file=None, **settings):
 def _full_at(size):
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-
-
-def segment_in(folder):
-    return Artifact.find(Store(str(folder)), ADDRESS)
-
-
-def pages_of(segment):
-    found = {}
-    for path in segment.files("warc/"):
-        with segment.open(path) as file:
-            for capture in archive.captures(file):
-                assert capture.url not in found, "captured twice"
-                found[capture.url] = capture.payload_digest
-    return found
 
 
 def test_a_full_disk_is_an_error_and_costs_no_page(tmp_path):

@@ -1,0 +1,1 @@
+"""The tables of the crawl: what each row holds, and how one generation of the crawl DB becomes the next."""

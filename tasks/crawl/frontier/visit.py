@@ -1,0 +1,217 @@
+"""One visit to one URL: rules, turn, request, what the answer means, and what is kept.
+
+Used by fetch. Every URL ends as exactly one `Outcome`.
+"""
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from tasks.crawl.candidate import Candidate
+from tasks.crawl.config import CrawlConfig
+from tasks.crawl.db.fetchlog import (
+    GONE,
+    NOT_MODIFIED,
+    REDIRECT_PERMANENT,
+    REDIRECT_TEMPORARY,
+    RETRY,
+    SUCCESS,
+    Outcome,
+)
+from tasks.crawl.frontier.queues import Visit
+from tasks.crawl.hosts.politeness import GIVEN_UP, HOST_FAILURES, Host, Politeness, retry_after
+from tasks.crawl.hosts.rules import UNAVAILABLE, HostRules
+from tasks.crawl.http.address import refusal
+from tasks.crawl.http.client import Answer, Client, FetchError
+from tasks.crawl.page.reading import Reader, mime_of
+from tasks.crawl.storage.segment import Segment
+from tasks.crawl.storage.warc import payload_digest
+from tasks.crawl.url import Link, authority, canonical, key, link
+from tasks.part import POISON
+
+log = logging.getLogger("sluice.crawl")
+
+TRIES = 3
+_TRANSIENT = frozenset({"timeout", "connect", "protocol", "dns"})
+
+
+class Visitor:
+    """Visits URLs and hands every outcome on.
+
+    Args:
+        config: the crawl's settings.
+        client: sends requests.
+        politeness: the hosts' clocks.
+        rules: robots.txt by origin.
+        reader: reads what came.
+        segment: takes captures.
+        done: called once per URL with its outcome.
+    """
+
+    def __init__(
+        self,
+        config: CrawlConfig,
+        client: Client,
+        politeness: Politeness,
+        rules: HostRules,
+        reader: Reader,
+        segment: Segment,
+        done: Callable[[Candidate, Outcome], None],
+    ) -> None:
+        self._config = config
+        self._client = client
+        self._politeness = politeness
+        self._rules = rules
+        self._reader = reader
+        self._segment = segment
+        self._done = done
+        self._tries: dict[str, int] = {}
+        self._told: set[str] = set()
+
+    async def visit(self, host: Host, candidate: Candidate) -> Visit:
+        """Tries one URL; the outcome goes to `done` unless the visit has to be made again."""
+        reason = host.given_up or refusal(candidate.url, allow_loopback=self._config.allow_loopback)
+        if reason:
+            return self._end(candidate, RETRY if host.given_up else GONE, reason)
+        if not self._rules.known(candidate.url):
+            await self._rules.look_up(candidate.url)
+            return Visit.AGAIN
+        reason = self._rules.verdict(candidate.url)
+        if reason:
+            status = RETRY if reason == UNAVAILABLE else GONE
+            return self._end(candidate, status, reason, self._rules.why(candidate.url))
+        fetched_at = datetime.now(UTC)
+        try:
+            async with self._politeness.turn(host):
+                fetched_at = datetime.now(UTC)
+                answer = await self._client.get(
+                    candidate.url,
+                    limit=self._config.max_body_bytes,
+                    wanted=self._reader.wants,
+                    headers=_conditions(candidate),
+                )
+        except FetchError as error:
+            return self._failed(host, candidate, error.reason, str(error), None)
+        if answer.status in (429, 503):
+            pause = retry_after(answer.header("retry-after"))
+            return self._failed(host, candidate, f"http_{answer.status}", "", pause, answer.status)
+        self._politeness.succeeded(host)
+        self._tries.pop(candidate.url, None)
+        try:
+            outcome = await self._judged(candidate, answer, fetched_at)
+        except (ValueError, LookupError, ArithmeticError, RecursionError, TypeError) as error:
+            log.exception("the answer of %s cannot be processed", candidate.url)
+            outcome = _outcome(candidate, GONE, POISON, True, error=f"{type(error).__name__}: {error}")
+        self._done(candidate, outcome)
+        return Visit.DONE
+
+    def _end(self, candidate: Candidate, status: str, reason: str, why: str = "") -> Visit:
+        self._done(candidate, unasked(candidate, status, reason, why))
+        return Visit.UNASKED
+
+    def _failed(
+        self,
+        host: Host,
+        candidate: Candidate,
+        reason: str,
+        detail: str,
+        asked_pause: float | None,
+        http_status: int | None = None,
+    ) -> Visit:
+        transient = http_status is not None or reason in _TRANSIENT
+        if transient:
+            pause = self._politeness.failed(host, asked_pause)
+            tries = self._tries[candidate.url] = self._tries.get(candidate.url, 0) + 1
+            patient = pause <= self._config.max_backoff_s
+            if not patient or host.failures >= HOST_FAILURES:
+                host.given_up = GIVEN_UP
+                log.warning("%s is left for the next cycle: %s %s", host.authority, reason, detail)
+            elif tries < TRIES:
+                return Visit.AGAIN
+        status = RETRY if transient else GONE
+        outcome = _outcome(candidate, status, reason, True, error=detail[:500])
+        self._done(candidate, outcome._replace(http_status=http_status))
+        return Visit.DONE
+
+    async def _judged(self, candidate: Candidate, answer: Answer, fetched_at: datetime) -> Outcome:
+        """Returns what an answer means; writes it to the segment if it is kept."""
+        outcome = _outcome(candidate, GONE, f"http_{answer.status}", True)._replace(
+            http_status=answer.status,
+            mime=mime_of(answer.headers),
+            bytes=len(answer.body),
+            fetched_at=fetched_at,
+            etag=(answer.header("etag") or "")[:1000],
+            last_modified=(answer.header("last-modified") or "")[:100],
+        )
+        if answer.status == 304 and candidate.earlier is not None:
+            return self._revisited(candidate, answer, outcome)
+        if 300 <= answer.status < 400:
+            return _redirected(candidate, answer, outcome)
+        if answer.status >= 500 or answer.status == 408:
+            return outcome._replace(status=RETRY)
+        if answer.status != 200:
+            return outcome
+        if not self._reader.wants(answer.status, answer.headers):
+            return outcome._replace(reason="mime")
+        read = await self._reader.read(candidate.url, answer, outcome.mime)
+        links = read.outlinks + self._sitemaps(candidate.url)
+        outcome = outcome._replace(reason=read.reason, outlinks=links, kind=read.kind, canonical=read.canonical)
+        if read.reason:
+            return outcome
+        if candidate.earlier and candidate.earlier.payload_digest == payload_digest(answer.body):
+            return self._segment.revisit(candidate, answer, outcome._replace(status=NOT_MODIFIED))
+        return self._segment.capture(candidate, answer, outcome._replace(status=SUCCESS, render=read.render))
+
+    def _sitemaps(self, url: str) -> tuple[Link, ...]:
+        """Returns the sitemaps of a site as links of the first of its pages that comes."""
+        origin = "/".join(url.split("/", 3)[:3])
+        if not self._config.sitemaps or origin in self._told:
+            return ()
+        self._told.add(origin)
+        return tuple(map(link, self._rules.sitemaps(url)))
+
+    def _revisited(self, candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
+        # A 304 may leave the validators out; those we sent still hold.
+        known = outcome._replace(
+            status=NOT_MODIFIED,
+            reason="",
+            etag=outcome.etag or candidate.etag,
+            last_modified=outcome.last_modified or candidate.last_modified,
+        )
+        return self._segment.revisit(candidate, answer, known)
+
+
+def _redirected(candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
+    location = answer.location
+    target = canonical(location, candidate.url) if location else None
+    if target is None:
+        return outcome._replace(reason="redirect_broken")
+    permanent = answer.status in (301, 308)
+    status = REDIRECT_PERMANENT if permanent else REDIRECT_TEMPORARY
+    return outcome._replace(status=status, reason="redirect", redirect=target)
+
+
+def unasked(candidate: Candidate, status: str, reason: str, why: str = "") -> Outcome:
+    """Returns the outcome of a URL for which nobody was asked; `why` is for people."""
+    return _outcome(candidate, status, reason, False, why[:500])
+
+
+def _outcome(candidate: Candidate, status: str, reason: str, requested: bool, error: str = "") -> Outcome:
+    return Outcome(
+        key=key(candidate.url),
+        url=candidate.url,
+        host=authority(candidate.url),
+        depth=candidate.depth,
+        status=status,
+        reason=reason,
+        requested=requested,
+        fetched_at=datetime.now(UTC),
+        error=error,
+    )
+
+
+def _conditions(candidate: Candidate) -> dict[str, str]:
+    if candidate.earlier is None:
+        return {}
+    validators = {"If-None-Match": candidate.etag, "If-Modified-Since": candidate.last_modified}
+    return {name: value for name, value in validators.items() if value}

@@ -1,0 +1,1 @@
+"""What is known of each host: when it may be asked again, and what its robots.txt allows."""

@@ -1,0 +1,1 @@
+"""What a fetched page says: links, sitemaps, feeds, refusals, and whether it needs a browser."""

@@ -1,0 +1,147 @@
+"""What a page that came with status 200 says: what it is, whether it may be kept, and where it leads.
+
+Used by visit. HTML pages, sitemaps and feeds are read; of everything else only the headers count.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tasks.archive import decode
+from tasks.crawl.config import CrawlConfig
+from tasks.crawl.db.fetchlog import FEED, PAGE, SITEMAP
+from tasks.crawl.hosts.rules import AI_OPTOUT
+from tasks.crawl.http.client import Answer, Headers
+from tasks.crawl.page.feed import read_feed
+from tasks.crawl.page.links import Page
+from tasks.crawl.page.optout import opted_out
+from tasks.crawl.page.parser import Parser
+from tasks.crawl.page.sitemap import MAX_BYTES, read_sitemap
+from tasks.crawl.page.soft404 import SOFT_404
+from tasks.crawl.page.spa import needs_browser
+from tasks.crawl.robots.tag import Directives, directives
+from tasks.crawl.storage.warc import payload_digest
+from tasks.crawl.url import Link, Scope, link
+
+_HTML = ("text/html", "application/xhtml+xml", "")
+_FEEDS = ("application/rss+xml", "application/atom+xml", "application/rdf+xml", "application/feed+json")
+_XML = ("application/xml", "text/xml")
+_PACKED = ("application/gzip", "application/x-gzip")
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.I)
+
+NoteCopy = Callable[[str, str, str, int], str]
+"""Tells (URL, payload digest, title, characters of text) of a page; returns why it is none, or ""."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What became of a body.
+
+    Attributes:
+        reason: why it is not kept, or "".
+        kind: page, sitemap or feed.
+        outlinks: in scope, each once.
+        canonical: the address the page names as its own, or "".
+        render: whether it takes a browser to show its text.
+    """
+
+    reason: str = ""
+    kind: str = PAGE
+    outlinks: tuple[Link, ...] = ()
+    canonical: str = ""
+    render: bool = False
+
+
+class Reader:
+    """Reads bodies.
+
+    Args:
+        config: the crawl's settings.
+        parser: reads HTML under a time limit.
+        scope: links outside it are dropped.
+        sitemaps: returns the sitemaps that the robots.txt of a URL names.
+        note: sees every page, and tells which is a copy or an error in disguise.
+    """
+
+    def __init__(
+        self,
+        config: CrawlConfig,
+        parser: Parser,
+        scope: Scope,
+        sitemaps: Callable[[str], tuple[str, ...]],
+        note: NoteCopy,
+    ) -> None:
+        self._config = config
+        self._parser = parser
+        self._scope = scope
+        self._sitemaps = sitemaps
+        self._note = note
+        self._one_list = asyncio.Semaphore(1)
+        self._wanted = {"", *config.mime_types}
+        if config.feeds:
+            self._wanted.update(_FEEDS, _XML)
+        if config.sitemaps:
+            self._wanted.update(_XML, _PACKED)
+
+    def wants(self, status: int, headers: Headers) -> bool:
+        """Tells by status and headers whether a body is worth its bytes."""
+        return status == 200 and mime_of(headers) in self._wanted
+
+    async def read(self, url: str, answer: Answer, mime: str) -> Reading:
+        """Returns what a wanted body is."""
+        said = directives(answer.all("x-robots-tag"), self._config.user_agent)
+        if mime in _HTML:
+            return await self._page(url, answer, said)
+        if mime in self._config.mime_types and not (mime == "text/plain" and url in self._sitemaps(url)):
+            return Reading(self._refused(answer, said, Page(noindex=said.noindex)))
+        # Large ones take a second and 100 MB: not on the event loop, and one at a time.
+        async with self._one_list:
+            return await asyncio.to_thread(self._list, url, answer)
+
+    async def _page(self, url: str, answer: Answer, said: Directives) -> Reading:
+        html = self._decoded(answer, self._config.max_body_bytes)
+        page: Page | None = Page(noindex=said.noindex)
+        if html:
+            charset = _CHARSET.search(answer.header("content-type") or "")
+            page = await self._parser.read(html, url, said, charset[1] if charset else "")
+        if page is None:
+            return Reading("unparsable")
+        render = needs_browser(html, page.text_chars)
+        refused = self._refused(answer, said, page)
+        # All pages of a single-page application come as the same shell: that makes them no copies.
+        if not refused and not render:
+            refused = self._note(url, payload_digest(answer.body), page.title, page.text_chars)
+        if refused == SOFT_404:
+            return Reading(refused)
+        links = [one for one in page.links if self._scope.covers(one.url, one.host)]
+        links += self._covered(page.feeds if self._config.feeds else ())
+        named = page.canonical if page.canonical != url else ""
+        links += self._covered([named] if named else ())
+        return Reading(refused, PAGE, tuple(dict.fromkeys(links)), named, render and not refused)
+
+    def _list(self, url: str, answer: Answer) -> Reading:
+        """Reads what may be a sitemap or a feed."""
+        body = self._decoded(answer, MAX_BYTES)
+        if self._config.feeds and (entries := read_feed(body, url)) is not None:
+            return Reading(kind=FEED, outlinks=self._covered(entries))
+        if self._config.sitemaps and (found := read_sitemap(body, url)) is not None:
+            return Reading(kind=SITEMAP, outlinks=self._covered(entry.url for entry in found.entries))
+        return Reading("mime")
+
+    def _refused(self, answer: Answer, said: Directives, page: Page) -> str:
+        if page.noindex:
+            return "noindex"
+        return AI_OPTOUT if opted_out(self._config.ai_optouts, answer.headers, said, page) else ""
+
+    def _covered(self, urls: Iterable[str]) -> tuple[Link, ...]:
+        return tuple(link(url) for url in urls if self._scope.covers(url))
+
+    def _decoded(self, answer: Answer, limit: int) -> bytes:
+        return decode(answer.body, ",".join(answer.all("content-encoding")), limit).data
+
+
+def mime_of(headers: Headers) -> str:
+    """Returns the content type without its parameters, in lower case; "" where there is none."""
+    value = next((value for name, value in headers if name.lower() == "content-type"), "")
+    return value.partition(";")[0].strip().lower()

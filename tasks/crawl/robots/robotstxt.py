@@ -1,0 +1,265 @@
+"""robots.txt: may this crawler fetch that URL, how long must it wait, and was AI training refused (RFC 9309).
+
+Used by `tasks.crawl.hosts.rules`. Reads a file as Google's parser does, line by line: what is no rule is passed over,
+so that an HTML page sent with status 200 forbids nothing. Where RFC 9309 and Google differ the stricter reading counts:
+rules with percent signs or other letters than ASCII are matched once letter by letter (Google) and once with escapes
+equal to what they stand for (RFC 9309, 2.2.2), and a URL must pass both. `lines` holds the reading of lines.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from tasks.crawl.robots.lines import RULES, Group, parsed
+
+AI_AGENTS = frozenset(
+    {
+        *("gptbot", "ccbot", "google-extended", "applebot-extended", "claudebot", "anthropic-ai", "claude-web"),
+        *("bytespider", "meta-externalagent", "facebookbot", "amazonbot", "cohere-ai", "cohere-training-data-crawler"),
+        *("diffbot", "omgili", "omgilibot", "webzio-extended", "perplexitybot", "ai2bot", "ai2bot-dolma"),
+        *("imagesiftbot", "timpibot", "img2dataset", "laion-huggingface-processor", "pangubot", "friendlycrawler"),
+    }
+)
+"""Product tokens, in lower case, of crawlers and controls that gather text for AI: who names one of them in robots.txt
+speaks of AI. Sources: the pages of OpenAI, Common Crawl, Google, Apple, Anthropic, ByteDance, Meta, Amazon, Cohere,
+Diffbot, Webz.io, Perplexity and Ai2 about their crawlers; the list ai-robots-txt/ai.robots.txt on GitHub (2026-11)."""
+
+_ESCAPE = re.compile(r"%[0-9a-fA-F]{2}")
+# Escapes of these are equal to the letter; "$" and "*" have to be escaped in rules to mean themselves.
+_EQUAL = re.compile(r"%(?:4[1-9A-F]|5[0-9A]|6[1-9A-F]|7[0-9A]|3[0-9]|2[DEA4]|5F|7E)", re.I)
+# What a URL parser leaves as it is in path and query.
+_KEEP = "!$&'()*+,-./:;=?@[\\]_~%#"
+_PATH_START = re.compile(r"[/?;]")
+_TOKEN = re.compile(r"[a-zA-Z_-]+")
+_TRAINING = re.compile(r"(?:^|[\s,;])(?:ai-train|train-ai)\s*=\s*(no|n|yes|y)\b", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """One Allow or Disallow: `parts` are the texts between the stars; `end` means that the last one ends the path."""
+
+    allow: bool
+    priority: int
+    parts: tuple[str, ...]
+    end: bool
+
+    def matches(self, path: str) -> bool:
+        first, *rest = self.parts
+        if not path.startswith(first):
+            return False
+        if not rest:
+            return not self.end or len(path) == len(first)
+        last = rest.pop() if self.end else ""
+        at = len(first)
+        # The leftmost place of every part leaves the most room for those behind it: no search back, linear time.
+        for part in rest:
+            at = path.find(part, at)
+            if at < 0:
+                return False
+            at += len(part)
+        return not self.end or (len(path) - len(last) >= at and path.endswith(last))
+
+
+_Known = dict[tuple[str, bytes, bool], list[_Rule]]
+
+
+class _Rules:
+    """The rules of the groups that speak to one crawler, in both readings.
+
+    Args:
+        groups: those groups.
+        known: rules by line, shared by all crawlers of one file.
+    """
+
+    def __init__(self, groups: list[Group], known: _Known) -> None:
+        lines = dict.fromkeys(line for group in groups for line in group.rules)
+        escaped = any(b"%" in value or not value.isascii() for _, value in lines)
+        self._literal = _sorted(lines, known, equal=False)
+        self._equal = _sorted(lines, known, equal=True) if escaped else self._literal
+
+    def allow(self, url: str) -> bool:
+        path = _path(url)
+        if not _decided(self._literal, _upper(path)):
+            return False
+        if self._equal is self._literal and "%" not in path and path.isascii():
+            return True
+        return _decided(self._equal, _equal(path))
+
+
+class Robots:
+    """What one robots.txt says to one crawler.
+
+    Args:
+        body: the file's bytes; lines above 512 KiB are not read (RFC 9309, 2.5).
+        agent: the crawler's product token. Only rules for it and for AI crawlers are kept: that keeps the memory of
+            many hosts small, and a file of 18,000 names over 18,000 rules harmless.
+    """
+
+    def __init__(self, body: bytes, agent: str) -> None:
+        groups, self.sitemaps = parsed(body)
+        names = _names_of(agent, groups)
+        own = [group for group in groups if names & group.names.keys()]
+        spoken_to = own or [group for group in groups if b"*" in group.names]
+        known: _Known = {}
+        self._rules = _Rules(spoken_to, known)
+        self._delay = _delay(spoken_to, names or {b"*"})
+        self._against_ai = _against_ai(groups, known)
+        # Who is named but told nothing about training is told what all are told.
+        self._signals = _signals(own, names) or _signals(groups, {b"*"})
+
+    def allows(self, url: str) -> bool:
+        """Tells whether the crawler may fetch `url`."""
+        return self._rules.allow(url)
+
+    def crawl_delay(self) -> float | None:
+        """Returns the seconds between requests that the file asks of the crawler (the longest of several), or None."""
+        return self._delay
+
+    def ai_optout(self, url: str) -> bool:
+        """Tells whether the site keeps `url` from AI training.
+
+        Either a group names one of `AI_AGENTS` (never "*" alone) and disallows the URL to it, or the Content-Signal
+        (contentsignals.org) or Content-Usage (IETF aipref) that applies to this crawler says ai-train=no. Of several
+        signals that with the longest path counts, then the one that says no.
+        """
+        if any(not rules.allow(url) for rules in self._against_ai):
+            return True
+        path = _path(url)
+        return next((says_no for start, says_no in self._signals if path.startswith(start)), False)
+
+
+def _names_of(agent: str, groups: list[Group]) -> set[bytes]:
+    """Returns the names in the file that mean `agent`.
+
+    A product token is compared as Google does: equal up to the first character that a token cannot hold. Any other
+    agent (with a version, a remark, other letters) is meant by the longest name that occurs in it.
+    """
+    wanted = agent.strip().encode("utf-8", "replace").lower()
+    every = {name for group in groups for name in group.names if name != b"*"}
+    if _TOKEN.fullmatch(agent.strip()):
+        return {name for name in every if _token(name) == wanted}
+    if not wanted or (re.search(rb"\s", wanted) and b"/" not in wanted):
+        return set()  # a name with a blank and no version is no product token: only "*" speaks to it
+    inside = [name for name in every if name in wanted]
+    return {max(inside, key=len)} if inside else set()
+
+
+def _token(name: bytes) -> bytes:
+    found = _TOKEN.match(name.decode("latin-1"))
+    return found[0].encode() if found else b""
+
+
+def _against_ai(groups: list[Group], known: _Known) -> list[_Rules]:
+    """Returns the rules for every AI crawler that the file names; crawlers of the same groups share theirs."""
+    of_agent: dict[str, list[int]] = {}
+    for number, group in enumerate(groups):
+        for name in group.names:
+            agent = name.decode("latin-1")
+            if agent in AI_AGENTS:
+                of_agent.setdefault(agent, []).append(number)
+    shared = sorted(set(map(tuple, of_agent.values())))
+    return [_Rules([groups[number] for number in numbers], known) for numbers in shared]
+
+
+def _delay(groups: list[Group], names: set[bytes]) -> float | None:
+    delays = []
+    for group in groups:
+        for value in (value for above, value in group.delays if group.addresses(names, above)):
+            try:
+                delay = float(value.replace(b",", b".").split()[0])
+            except (ValueError, IndexError):
+                continue
+            if math.isfinite(delay) and delay >= 0:
+                delays.append(delay)
+    return max(delays, default=None)
+
+
+def _signals(groups: list[Group], names: set[bytes]) -> list[tuple[str, bool]]:
+    """Returns (beginning of paths, whether training is refused) of every signal, in the order in which they count."""
+    found = []
+    for group in groups:
+        for above, value in group.signals:
+            # A signal above all groups is meant for everyone.
+            if above and not group.addresses(names, above):
+                continue
+            text = value.decode("latin-1")
+            answers = [answer.lower() for answer in _TRAINING.findall(text)]
+            if answers:
+                start = text.split()[0] if text.startswith("/") else "/"
+                found.append((start, bool({"no", "n"} & set(answers))))
+    return sorted(found, key=lambda signal: (-len(signal[0]), not signal[1]))
+
+
+def _sorted(lines: Iterable[tuple[str, bytes]], known: _Known, *, equal: bool) -> list[_Rule]:
+    """Returns the rules in the order in which the first match decides: longest first, Allow before Disallow."""
+    rules: list[_Rule] = []
+    for verb, value in lines:
+        held = known.get((verb, value, equal))
+        if held is None:
+            held = known[verb, value, equal] = _rules(verb == RULES[0], value, equal)
+        rules += held
+    return sorted(rules, key=lambda rule: (-rule.priority, not rule.allow))
+
+
+def _rules(allow: bool, value: bytes, equal: bool) -> list[_Rule]:
+    if not value:
+        return []  # an empty rule forbids nothing and allows nothing
+    pattern = quote(value, safe=_KEEP)
+    if not allow and pattern[0] not in "/*":
+        pattern = f"/{pattern}"  # "Disallow: private" was meant as a path
+    rules = [_rule(allow, pattern, equal)]
+    if not allow and pattern.endswith("$"):
+        # A "$" may be meant as itself; both readings are kept of what is forbidden.
+        rules.append(_Rule(False, len(pattern), tuple(_part(pattern, equal).split("*")), False))
+    directory, slash, name = pattern.rpartition("/")
+    if allow and slash and name.startswith("index.htm"):
+        rules.append(_rule(True, f"{directory}/$", equal))  # as Google: who allows the index page allows its folder
+    return rules
+
+
+def _rule(allow: bool, pattern: str, equal: bool) -> _Rule:
+    end = pattern.endswith("$")
+    first, *rest = (pattern[:-1] if end else pattern).split("*")
+    # Stars in a row are one; an empty last part stays, as it lets the path go on.
+    kept = [part for part in rest[:-1] if part] + rest[-1:]
+    parts = tuple(_part(part, equal) for part in (first, *kept))
+    return _Rule(allow, len(pattern), parts, end)
+
+
+def _part(text: str, equal: bool) -> str:
+    return _equal(text) if equal else _upper(text)
+
+
+def _upper(text: str) -> str:
+    """Returns the letter-by-letter form: escapes in capitals, and what a URL parser would escape, escaped."""
+    if text.isascii() and "%" not in text:
+        return quote(text, safe=_KEEP)
+    pieces = re.split(r"([^\x00-\x7f]+)", _ESCAPE.sub(lambda found: found[0].upper(), text))
+    return "".join(piece if index % 2 else quote(piece, safe=_KEEP) for index, piece in enumerate(pieces))
+
+
+def _equal(text: str) -> str:
+    """Returns the form in which escapes are equal to what they stand for."""
+    plain = _EQUAL.sub(lambda found: chr(int(found[0][1:], 16)), text)
+    return quote(_ESCAPE.sub(lambda found: found[0].upper(), plain).encode("utf-8", "surrogatepass"), safe=_KEEP)
+
+
+def _decided(rules: list[_Rule], path: str) -> bool:
+    return next((rule.allow for rule in rules if rule.matches(path)), True)
+
+
+def _path(url: str) -> str:
+    """Returns path, parameters and query of a URL, also of one without scheme or host; "/" where it has none."""
+    start = 2 if url.startswith("//") else 0
+    early = _PATH_START.search(url, start)
+    scheme = url.find("://", start)
+    if scheme >= 0 and not (early and early.start() < scheme):
+        start = scheme + 3
+    begin = _PATH_START.search(url, start)
+    url = url.partition("#")[0]
+    if begin is None or begin.start() >= len(url):
+        return "/"
+    path = url[begin.start() :]
+    return path if path[0] == "/" else f"/{path}"

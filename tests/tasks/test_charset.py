@@ -1,0 +1,46 @@
+"""Contract of tasks.charset: the order of the HTML standard, and no failure."""
+
+import codecs
+
+import pytest
+
+from tasks.charset import decode
+
+GERMAN = "<html><p>Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich</p>"
+RUSSIAN = "<html><p>Съешь же ещё этих мягких французских булок, да выпей чаю, а потом ещё и ещё раз выпей чаю</p>"
+
+
+def test_byte_order_mark_beats_everything() -> None:
+    assert decode(codecs.BOM_UTF8 + GERMAN.encode(), "iso-8859-1") == GERMAN
+    assert decode(codecs.BOM_UTF16_LE + GERMAN.encode("utf-16-le"), "utf-8") == GERMAN
+
+
+def test_header_beats_meta_tag() -> None:
+    page = '<meta charset="utf-8">' + RUSSIAN
+    assert decode(page.encode("windows-1251"), "windows-1251") == page
+
+
+def test_meta_tag_is_read_and_latin1_means_windows_1252() -> None:
+    page = '<meta http-equiv=content-type content="text/html; charset=iso-8859-1"><p>“Größe” costs 5 €'
+    assert decode(page.encode("windows-1252")) == page
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "koi8-r", "windows-1251"])
+def test_undeclared_text_is_recognised(encoding: str) -> None:
+    assert decode((RUSSIAN * 3).encode(encoding)) == RUSSIAN * 3
+
+
+def test_a_wrong_declaration_is_ignored() -> None:
+    assert decode((RUSSIAN * 3).encode("utf-8"), "ascii") == RUSSIAN * 3
+    assert decode((RUSSIAN * 3).encode("koi8-r"), "utf-8") == RUSSIAN * 3
+
+
+def test_one_torn_character_does_not_change_the_encoding() -> None:
+    data = (RUSSIAN * 20).encode("utf-8")[:-5]
+    assert decode(data, "utf-8").startswith(RUSSIAN)
+
+
+@pytest.mark.parametrize("declared", [None, "utf-7", "no-such", "utf-16", "x-user-defined", "hex", "\0"])
+def test_no_bytes_and_no_label_make_it_fail(declared: str | None) -> None:
+    for data in (b"", b"\xff", bytes(range(256)) * 8, b"\x80" * 1000, b"\xfe\xff\xd8"):
+        decode(data, declared).encode("utf-8", "surrogatepass")
