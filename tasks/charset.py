@@ -31,11 +31,17 @@ def decode(data: bytes, declared: str | None = None) -> str:
         if data.startswith(mark):
             return data[len(mark) :].decode(encoding, "replace")
     known = map_encoding_to_html5(declared, fallback_utf8=False) if declared else None
-    for guess in dict.fromkeys((known, detect_encoding(data, from_html_meta=True), "utf-8")):
+    for guess in dict.fromkeys((known, _said_by(data), "utf-8")):
         if guess and (text := _try(data, guess)) is not None:
             return text
     # uchardet without the page's own claim; Windows-1252 decodes anything.
     return _try(data, detect_encoding(data) or "utf-8") or data.decode("windows-1252", "replace")
+
+
+def _said_by(data: bytes) -> str | None:
+    found: str | None = detect_encoding(data, from_html_meta=True)
+    # A tag that can be read in ASCII is not in UTF-16, whatever it says: the standard takes UTF-8 for it.
+    return "utf-8" if found and found.startswith("utf-16") and b"<meta" in data[:1024].lower() else found
 
 
 def _try(data: bytes, encoding: str) -> str | None:

@@ -25,6 +25,12 @@ def test_meta_tag_is_read_and_latin1_means_windows_1252() -> None:
     assert decode(page.encode("windows-1252")) == page
 
 
+def test_a_meta_tag_that_says_utf_16_means_utf_8() -> None:
+    page = '<meta charset="utf-16">' + GERMAN
+    assert decode(page.encode()) == page
+    assert decode(GERMAN.encode("utf-16-le"), "utf-16") == GERMAN
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "koi8-r", "windows-1251"])
 def test_undeclared_text_is_recognised(encoding: str) -> None:
     assert decode((RUSSIAN * 3).encode(encoding)) == RUSSIAN * 3
