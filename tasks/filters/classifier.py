@@ -1,0 +1,99 @@
+"""Scores of classifiers that this pipeline has trained: quality, educational value, toxicity, what the recipe names.
+
+The annotator reads models of an artifact of kind `classifiers` (stage `train_classifiers`) and writes one probability
+per model; the filter puts limits on them. One annotator serves all such models, so each text is cut and split once.
+
+Sources: fastText, Joulin et al., "Bag of Tricks for Efficient Text Classification", arXiv 1607.01759; reference text
+against crawl as a gate of quality, Brown et al., arXiv 2005.14165, appendix A, with fastText as in DCLM, Li et al.,
+arXiv 2406.11794, section 4.4.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pydantic import Field, PrivateAttr
+
+from tasks.artifact import Artifact
+from tasks.errors import InputError
+from tasks.filters.base import Annotator, Filter, Measured
+from tasks.filters.batch import Batch
+from tasks.filters.fasttext_model import FastText, load
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class ClassifierMeasures(Annotator):
+    """Asks each named model for the probability of its positive label: one float32 field per model, 0..1.
+
+    The positive label is written down with the model (`model.json`): "reference" of a gate of quality, "toxic" of a
+    model of toxicity. How much of a text is read is the model's too, since it was taught on as much. A text without a
+    word scores 0.
+    """
+
+    models: tuple[str, ...] = Field(default=("quality",), min_length=1)
+    """Names of models in the artifact."""
+
+    _loaded: dict[str, FastText] = PrivateAttr(default_factory=dict)
+
+    def type(self) -> pa.StructType:
+        """See `Annotator.type`."""
+        return pa.struct([pa.field(name, pa.float32(), nullable=False) for name in self.models])
+
+    def prepare(self, models: Mapping[str, Artifact]) -> None:
+        """See `Annotator.prepare`; raises InputError when a model is not there or has no positive label."""
+        for name in self.models:
+            model = load(models, name)
+            if not model.meaning.positive:
+                raise InputError(f'the model "{name}" names topics and has no positive label', "use `topic` for it")
+            self._loaded[name] = model
+
+    def measure(self, batch: Batch) -> Mapping[str, Any]:
+        """See `Annotator.measure`."""
+        return {name: self._loaded[name].scores(batch.texts) for name in self.models}
+
+
+class Bounds(Filter):
+    """Limits on several scores; the base of filters over models, whose names only the recipe knows."""
+
+    at_least: dict[str, Share] = {}
+    """Per model the score below which a document goes, as `quality = 0.02`."""
+    at_most: dict[str, Share] = {}
+    """Per model the score above which a document goes, as `toxicity = 0.9`."""
+
+    name: ClassVar[str]
+
+    def reasons(self, measured: Measured) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        """See `Filter.reasons`; raises InputError for a limit on a model that was not asked."""
+        for model, limit in sorted(self.at_least.items()):
+            yield f"{self.name}_{model}_low", _scores(self.name, measured, model) < np.float32(limit)
+        for model, limit in sorted(self.at_most.items()):
+            yield f"{self.name}_{model}_high", _scores(self.name, measured, model) > np.float32(limit)
+
+
+class Classifier(Bounds):
+    """Drops documents that a trained model scores too low or too high; without limits it drops nothing.
+
+    DCLM (arXiv 2406.11794, section 4.4) keeps the tenth of the crawl that scores highest; what score that is, the
+    model card and a what-if over the annotated corpus tell.
+
+    >>> import numpy as np
+    >>> limits = Classifier(at_least={"quality": 0.5}, at_most={"toxicity": 0.9})
+    >>> measured = {"quality": np.float32([0.9, 0.2]), "toxicity": np.float32([0.1, 0.1])}
+    >>> [(reason, goes.tolist()) for reason, goes in limits.reasons(measured)]
+    [('classifier_quality_low', [False, True]), ('classifier_toxicity_high', [False, False])]
+    """
+
+    measured_by: ClassVar[type[Annotator]] = ClassifierMeasures
+    name: ClassVar[str] = "classifier"
+
+
+def _scores(filter_name: str, measured: Measured, model: str) -> NDArray[Any]:
+    if model not in measured:
+        raise InputError(
+            f'{filter_name} has a limit for the model "{model}", which was not asked',
+            f"add it to [annotate.settings.{filter_name}] models; asked were: {', '.join(measured) or 'none'}",
+        )
+    return measured[model]

@@ -1,0 +1,140 @@
+"""How often words of a list stand in a document: slurs, obscenities, whatever the list's author collected.
+
+The annotator reads a file that the user supplies (Sluice ships none), one word or phrase per line, blank lines and
+lines that begin with "#" left out; the filter limits count and share. Words are those of `tasks.text.words`, on both
+sides: case does not count, "don't" is two words, and in scripts without spaces every letter is one, so that an entry
+there is a run of letters. A word inside another word is no hit.
+
+Sources: pages that hold any word of a list are dropped by C4, Raffel et al., arXiv 1910.10683, section 2.2; the count
+as a column, RedPajama-V2, Weber et al., arXiv 2411.12372. Dodge et al., arXiv 2104.08758, section 5, measured whom such
+lists silence: a count to weigh beside a classifier is safer than one hit that drops a page.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pydantic import Field, PrivateAttr
+
+from tasks.artifact import Artifact
+from tasks.errors import InputError
+from tasks.filters.base import Annotator, Filter, Measured
+from tasks.filters.batch import Batch
+from tasks.text import words
+
+
+class Entries:
+    """A list of words and phrases, ready to be looked up.
+
+    Args:
+        entries: words or phrases.
+
+    Every entry has at least one word.
+    """
+
+    def __init__(self, entries: Sequence[str]) -> None:
+        self._first: dict[str, tuple[tuple[str, ...], ...]] = {}
+        for phrase in sorted({tuple(words(entry)) for entry in entries}, key=lambda phrase: (-len(phrase), phrase)):
+            # The longest first: where one begins, it is the one that counts.
+            self._first[phrase[0]] = (*self._first.get(phrase[0], ()), phrase)
+
+    def count(self, text: str) -> tuple[int, int, int]:
+        """Returns how many entries were met, how many words they cover, and how many words there are.
+
+        >>> Entries(["bad", "bad apple", "rotten"]).count("A BAD apple, a bad-tempered badger.")
+        (2, 3, 7)
+        """
+        split = words(text)
+        if self._first.keys().isdisjoint(split):
+            return 0, 0, len(split)
+        hits, covered, place = 0, 0, 0
+        while place < len(split):
+            length = self._length_at(split, place)
+            hits, covered = hits + (length > 0), covered + length
+            place += max(1, length)
+        return hits, covered, len(split)
+
+    def _length_at(self, split: list[str], place: int) -> int:
+        for phrase in self._first.get(split[place], ()):
+            if tuple(split[place : place + len(phrase)]) == phrase:
+                return len(phrase)
+        return 0
+
+
+def read_entries(path: str) -> Entries:
+    """Reads a list; raises InputError when it is not there, holds nothing, or has a line without a word."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the word list {path} cannot be read ({error})", "name a file of UTF-8 text") from None
+    entries = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        if not words(line):
+            raise InputError(f"line {number} of the word list {path} holds no word", "remove it or mend it")
+        entries.append(line)
+    if not entries:
+        raise InputError(f"the word list {path} is empty", "write one word or phrase per line")
+    return Entries(entries)
+
+
+class LexiconMeasures(Annotator):
+    """Counts the entries of a list in a document (`hits`) and the share of its words that they cover (`share`)."""
+
+    path: str = ""
+    """The list: a file on the machine that annotates. Empty: nothing is looked up, and nothing is found."""
+
+    _entries: Entries | None = PrivateAttr(default=None)
+
+    def external(self) -> tuple[str, ...]:
+        """Files outside the store that decide what is measured."""
+        return (self.path,) if self.path else ()
+
+    def type(self) -> pa.StructType:
+        """See `Annotator.type`."""
+        hits = pa.field("hits", pa.int32(), nullable=False)
+        return pa.struct([hits, pa.field("share", pa.float32(), nullable=False)])
+
+    def prepare(self, models: Mapping[str, Artifact]) -> None:
+        """See `Annotator.prepare`; raises InputError when the list cannot be read."""
+        self._entries = read_entries(self.path) if self.path else None
+
+    def measure(self, batch: Batch) -> Mapping[str, Any]:
+        """See `Annotator.measure`."""
+        if self._entries is None:
+            return {"hits": np.zeros(len(batch), np.int32), "share": np.zeros(len(batch), np.float32)}
+        counts = [self._entries.count(text) for text in batch.texts]
+        return {
+            "hits": [hits for hits, _, _ in counts],
+            "share": [covered / total if total else 0.0 for _, covered, total in counts],
+        }
+
+
+class Lexicon(Filter):
+    """Drops documents in which a list's words are too thick on the ground.
+
+    Source: C4 drops a page at the first word of its list (`max_hits = 0` does the same), Raffel et al., arXiv
+    1910.10683, section 2.2.
+
+    >>> import numpy as np
+    >>> measured = {"hits": np.int32([0, 1, 9]), "share": np.float32([0, 0.001, 0.2])}
+    >>> [(reason, goes.tolist()) for reason, goes in Lexicon(max_hits=5).reasons(measured)]
+    [('lexicon_hits', [False, False, True]), ('lexicon_share', [False, False, True])]
+    """
+
+    measured_by = LexiconMeasures
+
+    max_hits: int | None = Field(default=None, ge=0)
+    """More entries met: `lexicon_hits`. None: any number may be."""
+    max_share: float = Field(default=0.02, ge=0, le=1)
+    """A larger share of the words: `lexicon_share`."""
+
+    def reasons(self, measured: Measured) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        """See `Filter.reasons`."""
+        if self.max_hits is not None:
+            yield "lexicon_hits", measured["hits"] > self.max_hits
+        yield "lexicon_share", measured["share"] > np.float32(self.max_share)

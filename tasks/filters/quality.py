@@ -1,0 +1,104 @@
+"""Would a person call this page good? A score learnt from people's judgements, over signals of the surface.
+
+The annotator writes one score per document, the filter puts a limit on it. The weights here were fitted to the 196
+majority votes over web pages that DCLM published (Li et al., arXiv 2406.11794, appendix on human judgements; data of
+mlfoundations/dclm, MIT): cross-validated AUC 0.92, where the length of a page alone has 0.80 and a fastText gate of
+reference text against crawl less than that (`python -m benchmarks.classifiers`, which fits them anew and compares).
+Other labels give other weights: the stage `train_classifiers`, method `signals`, makes a model that `model` names here.
+
+English only: the signals count English words. Pages of an author who says "I" score lower, because the raters liked
+them less; it is a judgement on pages as reading matter for a language model, not on people.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pydantic import Field, PrivateAttr
+
+from tasks.artifact import Artifact
+from tasks.errors import InputError
+from tasks.filters.base import Annotator, Filter, Measured
+from tasks.filters.batch import Batch
+from tasks.filters.fasttext_model import KIND, meaning_of
+from tasks.filters.signals import CHARS, Weights, matrix
+
+RIDGE = 20.0
+"""The penalty that the weights below were fitted with."""
+
+WEIGHTS = Weights(
+    bias=0.288655,
+    terms={
+        "log_words": (0.316002, 5.506138, 0.910719),
+        "stop_share": (0.356715, 0.250941, 0.05328),
+        "pronoun_share": (-0.219539, 0.022359, 0.023728),
+        "distinct_share": (-0.36442, 0.652604, 0.111099),
+        "title_share": (-0.314555, 0.201524, 0.118488),
+        "upper_share": (-0.303634, 0.045673, 0.023626),
+        "mark_share": (-0.439065, 0.032953, 0.016093),
+        "ellipsis_share": (-0.245881, 0.001966, 0.005323),
+        "log_prose": (0.244477, 5.732196, 2.886704),
+        "log_line": (0.163358, 4.890549, 1.124044),
+        "log_line_words": (0.174506, 3.35722, 0.807742),
+        "repeated_lines": (-0.164638, 0.009422, 0.035008),
+    },
+)
+"""What `tasks.filters.signals.fit` makes of those votes."""
+
+_READ = ("en", "und")
+
+
+class QualityMeasures(Annotator):
+    """Scores a document 0..1 by twelve signals of its first characters; not a number where it is not English."""
+
+    model: str = ""
+    """Name of a `signals` model in the artifact of trained classifiers; "" for the weights that come with Sluice."""
+
+    _weights: Weights = PrivateAttr(default=WEIGHTS)
+    _chars: int = PrivateAttr(default=CHARS)
+
+    def type(self) -> pa.StructType:
+        """See `Annotator.type`."""
+        return pa.struct([pa.field("score", pa.float32(), nullable=False)])
+
+    def prepare(self, models: Mapping[str, Artifact]) -> None:
+        """See `Annotator.prepare`; raises InputError when the model is not there or is of another method."""
+        if not self.model:
+            return
+        meaning = meaning_of(models, self.model)
+        if meaning.method != "signals":
+            raise InputError(f'the model "{self.model}" is one of {meaning.method}', "ask it through `classifier`")
+        self._weights = Weights.model_validate_json(models[KIND].read(f"{self.model}/{meaning.file}"))
+        self._chars = meaning.chars
+
+    def measure(self, batch: Batch) -> Mapping[str, Any]:
+        """See `Annotator.measure`."""
+        scores = self._weights.probabilities(matrix(batch.texts, self._chars))
+        english = np.fromiter((language in _READ for language in batch.languages), dtype=bool, count=len(batch))
+        return {"score": np.where(english, scores, np.float32(np.nan))}
+
+
+class Quality(Filter):
+    r"""Drops English pages that people would hardly call good: menus, teasers, lists of names, scraps of forums.
+
+    Source of the weights: the human judgements of DCLM, Li et al., arXiv 2406.11794. Pages in other languages have no
+    score and stay.
+
+    >>> Quality().verdict("HOME | SHOP | CART (0)\nSubscribe to: Post Comments (Atom)\nRead More...")
+    'quality_low'
+    >>> Quality().verdict(
+    ...     "The river rises in the hills to the north of the town and is fed by three streams. In spring it floods "
+    ...     "the meadows on both sides, which is why the oldest of the farms stand on the higher ground to the west."
+    ... )
+    """
+
+    measured_by = QualityMeasures
+
+    min_score: float = Field(default=0.2, ge=0, le=1)
+    """A lower score: `quality_low`."""
+
+    def reasons(self, measured: Measured) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        """See `Filter.reasons`."""
+        yield "quality_low", measured["score"] < np.float32(self.min_score)
