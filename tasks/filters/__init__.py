@@ -1,0 +1,1 @@
+"""What is measured on every document, and the rules that read the measurements: one file each."""

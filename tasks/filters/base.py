@@ -1,0 +1,106 @@
+"""What an annotator is, and what a filter is.
+
+Used by every file of this package. An annotator measures: the stage `annotate` writes what it returns as one column.
+A filter judges what was measured: the stage `consolidate` asks it which documents go. So a changed limit costs no new
+pass over the texts. Neither ever changes or drops a document.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from tasks.config import Config
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from tasks.artifact import Artifact
+    from tasks.filters.batch import Batch
+
+Measured: TypeAlias = "Mapping[str, NDArray[Any]]"
+"""What an annotator has found: for each of its fields one value per document."""
+
+Reasons: TypeAlias = "Iterator[tuple[str, NDArray[np.bool_]]]"
+"""Machine reasons, the first one first, each with a mask of the documents that should go for it."""
+
+
+class Annotator(Config):
+    """One measurement; its fields are the settings that change what is measured.
+
+    `measures` names what is measured of a document, with Arrow's name of its type ("int32", "float32", "bool",
+    "string"): the fields of the annotator's column. Recipes are read at DAG parse time and import these files, so what
+    is heavy (NumPy, Arrow, models) is imported inside functions.
+    """
+
+    measures: ClassVar[Mapping[str, str]] = {}
+
+    def type(self) -> "pa.StructType":
+        """Returns the type of the annotator's column; for fields that no name describes it is overridden."""
+        import pyarrow as pa
+
+        return pa.struct(
+            [pa.field(name, pa.type_for_alias(kind), nullable=False) for name, kind in self.measures.items()]
+        )
+
+    def prepare(self, models: "Mapping[str, Artifact]") -> None:
+        """Loads what the annotator needs, once per part.
+
+        Args:
+            models: artifacts with models that the pipeline has trained, by kind.
+
+        Raises:
+            InputError: it is not there.
+        """
+
+    def measure(self, batch: "Batch") -> Mapping[str, Any]:
+        """Returns for every field of the column one value per document: an array or a list of len(batch)."""
+        raise NotImplementedError
+
+    def annotate(self, batch: "Batch") -> "pa.StructArray":
+        """Returns `measure` as an Arrow column of `type`."""
+        import pyarrow as pa
+
+        kind, found = self.type(), self.measure(batch)
+        return pa.StructArray.from_arrays([pa.array(found[f.name], f.type) for f in kind], fields=list(kind))
+
+
+class Filter(Config):
+    """A rule that some documents should not pass; its fields are the limits.
+
+    `measured_by` is the annotator whose column the rule reads.
+    """
+
+    measured_by: ClassVar[type[Annotator]]
+
+    def reasons(self, measured: Measured) -> Reasons:
+        """Yields the reasons, each beginning with the filter's name, the first one first."""
+        raise NotImplementedError
+
+    def verdict(self, text: str, **known: str) -> str | None:
+        """Returns the first reason why a document of this text should go, or None: for tests and docs.
+
+        Args:
+            text: the document's text.
+            known: `source`, `url` or `language` of the document, where the rule depends on it.
+        """
+        from tasks.filters.batch import Batch
+
+        annotator = self.measured_by()
+        annotator.prepare({})
+        batch = Batch([text], **{f"{name}s": [value] for name, value in known.items()})
+        found = fields(annotator.annotate(batch))
+        return next((reason for reason, goes in self.reasons(found) if goes[0]), None)
+
+
+def share(part: "NDArray[Any]", whole: "NDArray[Any]") -> "NDArray[np.float64]":
+    """Returns part / whole, and 0 where the whole is 0."""
+    import numpy as np
+
+    found: NDArray[np.float64] = np.divide(part, whole, out=np.zeros(len(part)), where=whole != 0)
+    return found
+
+
+def fields(column: "pa.StructArray") -> dict[str, "NDArray[Any]"]:
+    """Returns the fields of an annotator's column as NumPy arrays: numbers, booleans, or objects (text, lists)."""
+    return {field.name: column.field(index).to_numpy(zero_copy_only=False) for index, field in enumerate(column.type)}

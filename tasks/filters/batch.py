@@ -1,0 +1,55 @@
+"""Some documents as annotators see them: split once, shared by all.
+
+Made by the stage `annotate`, a few megabytes of text at a time. Each split is made when it is first asked for.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import pyarrow as pa
+
+from tasks.filters.words import Words, split
+
+
+class Batch:
+    """Texts of documents and their splits.
+
+    Args:
+        texts: as `tasks.text.clean` leaves them.
+        sources: the source each belongs to; "web" where None.
+        urls: their URLs; "" where None.
+        languages: what is known of their languages (ISO 639-1 codes); "und" where None.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[str],
+        sources: Sequence[str] | None = None,
+        urls: Sequence[str] | None = None,
+        languages: Sequence[str] | None = None,
+    ) -> None:
+        self.texts = texts
+        self.column = pa.array(texts, pa.string())
+        self.sources = sources if sources is not None else ["web"] * len(texts)
+        self.urls = urls if urls is not None else [""] * len(texts)
+        self.languages = languages if languages is not None else ["und"] * len(texts)
+        self.found: dict[str, pa.StructArray] = {}
+        """Columns of the annotators that have run before this one, by name."""
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @cached_property
+    def words(self) -> Words:
+        """The words and punctuation marks of all documents (`tasks.filters.words`)."""
+        return split(self.column)
+
+    @cached_property
+    def lines(self) -> list[list[str]]:
+        """The lines of each document, blank ones too, as they stand."""
+        return [text.split("\n") for text in self.texts]
+
+    @cached_property
+    def lowered(self) -> list[str]:
+        """The texts in lower case."""
+        return [text.lower() for text in self.texts]

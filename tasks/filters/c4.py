@@ -1,0 +1,129 @@
+"""C4's rules: which lines are running text, and is enough of it left?
+
+Measured by `annotate`, judged by `consolidate`. Source: Raffel et al., "Exploring the Limits of Transfer Learning with
+a Unified Text-to-Text Transformer", arXiv 1910.10683, section 2.2, with the further rules of its published code (words
+of more than 1,000 characters, notices on cookies and terms of use). Sentences are counted as datatrove's
+C4QualityFilter counts them, so that both give the same verdicts.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from tasks.filters.base import Annotator, Filter, Measured, Reasons
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from tasks.filters.batch import Batch
+
+_CITATION = re.compile(r"\[\d*]|\[edit]|\[citation needed]")
+_ENDS = (".", "?", "!", '"', "'")
+_NOTICES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
+_KEPT, _LOREM, _CURLY, _DROPPED = range(4)
+
+
+class C4Measures(Annotator):
+    """What C4's rules count. `dropped_lines` are the numbers, from 0, of the lines that C4 takes out of a text."""
+
+    min_words: int = Field(default=3, ge=0)
+    """A line of fewer words, split at spaces, is dropped. C4: 3."""
+
+    max_word_chars: int = Field(default=1000, ge=1)
+    """A line with a longer word is dropped. C4's code: 1,000."""
+
+    def type(self) -> "pa.StructType":
+        """See `Annotator.type`."""
+        import pyarrow as pa
+
+        lines = pa.list_(pa.field("item", pa.int32(), nullable=False))
+        return pa.struct(
+            [
+                pa.field("sentences", pa.int32(), nullable=False),
+                pa.field("lorem_ipsum", pa.bool_(), nullable=False),
+                pa.field("curly_bracket", pa.bool_(), nullable=False),
+                pa.field("dropped_lines", lines, nullable=False),
+            ]
+        )
+
+    def measure(self, batch: "Batch") -> Mapping[str, Any]:
+        """Judges every line; `sentences` are those of the lines that stay."""
+        import numpy as np
+
+        from tasks.filters.words import sums
+
+        fates = [[self._fate(line) for line in lines] for lines in batch.lines]
+        flat = np.fromiter((fate for several in fates for fate in several), np.int8)
+        sentences = _sentences(batch, flat)
+        return {
+            "sentences": sums(np.where(flat == _KEPT, sentences, 0), batch.words.line_starts),
+            "lorem_ipsum": [_LOREM in several for several in fates],
+            "curly_bracket": [_CURLY in several for several in fates],
+            "dropped_lines": [[n for n, fate in enumerate(several) if fate == _DROPPED] for several in fates],
+        }
+
+    def _fate(self, raw: str) -> int:
+        line = raw.strip()
+        ending = _CITATION.sub("", line) if "[" in line else line
+        if not ending.endswith(_ENDS) or ending.endswith("..."):
+            return _DROPPED
+        words = line.split()
+        if len(words) < self.min_words:
+            return _DROPPED
+        if len(line) > self.max_word_chars and any(len(word) > self.max_word_chars for word in words):
+            return _DROPPED
+        lower = ending.lower()
+        if "lorem ipsum" in lower:
+            return _LOREM
+        if "javascript" in lower:
+            return _DROPPED
+        if "{" in ending:
+            return _CURLY
+        return _DROPPED if any(notice in lower for notice in _NOTICES) else _KEPT
+
+
+def _sentences(batch: "Batch", fates: "NDArray[np.int8]") -> "NDArray[np.int64]":
+    """Returns the sentences of each line of the batch; lines that stay are read without marks of citation ("[3]")."""
+    import numpy as np
+    import pyarrow as pa
+
+    from tasks.filters.words import split
+
+    lines = [line for lines in batch.lines for line in lines]
+    found = batch.words.sentences.copy()
+    cited = [n for n in np.flatnonzero(fates == _KEPT).tolist() if "[" in lines[n] and _CITATION.search(lines[n])]
+    if cited:
+        found[cited] = split(pa.array([_CITATION.sub("", lines[n]) for n in cited], pa.string())).sentences
+    return found
+
+
+class C4(Filter):
+    """Drops texts of which C4's rules on lines leave fewer than five sentences, and texts with filler or code.
+
+    >>> C4().verdict("Home | About | Contact. Terms of use apply.")
+    'c4_few_sentences'
+    >>> C4().verdict("It rained. We stayed at home. Nobody minded that. The cat slept. So did the dog.")
+    """
+
+    measured_by = C4Measures
+
+    min_sentences: int = Field(default=5, ge=0)
+    """Fewer sentences in the lines that stay: `c4_few_sentences`. C4: 5."""
+
+    lorem_ipsum: bool = True
+    """Drop texts with "lorem ipsum" in a line that would stay: `c4_lorem_ipsum`."""
+
+    curly_bracket: bool = True
+    """Drop texts with "{" in a line that would stay: `c4_curly_bracket`. Code has them, and prose has not."""
+
+    def reasons(self, measured: Measured) -> Reasons:
+        """See `Filter.reasons`."""
+        if self.lorem_ipsum:
+            yield "c4_lorem_ipsum", measured["lorem_ipsum"]
+        if self.curly_bracket:
+            yield "c4_curly_bracket", measured["curly_bracket"]
+        yield "c4_few_sentences", measured["sentences"] < self.min_sentences

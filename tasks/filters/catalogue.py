@@ -1,0 +1,54 @@
+"""Every annotator and filter by name. Adding one is a file beside this one and a line here.
+
+Used by the settings of `annotate` and `consolidate` and by both stages. A file holds an annotator, a filter or both;
+the classes are found by their kind. Files are named by strings and imported when wanted, and import what is heavy
+inside functions, because recipes are read at DAG parse time.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from tasks.config import nearest
+from tasks.filters.base import Annotator, Filter
+
+CATALOGUE = {
+    "language": "tasks.filters.language",
+    "gopher_quality": "tasks.filters.gopher_quality",
+    "gopher_repetition": "tasks.filters.gopher_repetition",
+    "c4": "tasks.filters.c4",
+    "fineweb": "tasks.filters.fineweb",
+    "prose_score": "tasks.filters.prose_score",
+    "pii": "tasks.filters.pii",
+}
+
+Kind = TypeVar("Kind", Annotator, Filter)
+
+
+def annotator(name: str, settings: Mapping[str, Any]) -> Annotator:
+    """Returns the annotator `name` with `settings`; raises ValueError naming what is unknown or out of range."""
+    return _load(Annotator, "annotator", name, settings)
+
+
+def filter_of(name: str, limits: Mapping[str, Any]) -> Filter:
+    """Returns the filter `name` with `limits`; raises ValueError naming what is unknown or out of range."""
+    return _load(Filter, "filter", name, limits)
+
+
+def _load(kind: type[Kind], word: str, name: str, settings: Mapping[str, Any]) -> Kind:
+    if name not in CATALOGUE:
+        raise ValueError(f'no {word} "{name}": {nearest(name, CATALOGUE)}')
+    module = import_module(CATALOGUE[name])
+    own = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
+    found = next((one for one in own if issubclass(one, kind)), None)
+    if found is None:
+        raise ValueError(f'"{name}" is no {word}')
+    if unknown := sorted(set(settings) - set(found.model_fields)):
+        raise ValueError(f"{name} has no setting {unknown[0]}: {nearest(unknown[0], found.model_fields)}")
+    try:
+        return found.model_validate(dict(settings))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ValueError(f"{name}.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None

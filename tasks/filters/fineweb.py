@@ -1,0 +1,81 @@
+"""FineWeb's rules: are a text's lines sentences?
+
+Measured by `annotate`, judged by `consolidate`. Source of every rule: Penedo et al., "The FineWeb Datasets: Decanting
+the Web for the Finest Text Data at Scale", arXiv 2406.17557, section 3.6; the limits are those of datatrove's
+FineWebQualityFilter, which made the data set and is stricter on repeated characters than the paper (0.01, there 0.1).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from tasks.filters.base import Annotator, Filter, Measured, Reasons, share
+
+if TYPE_CHECKING:
+    from tasks.filters.batch import Batch
+
+
+class FinewebMeasures(Annotator):
+    """What FineWeb's rules count."""
+
+    short: int = Field(default=30, ge=1)
+    """A line of no more characters is short. FineWeb: 30."""
+
+    measures: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("words", "lines", "sentence_lines", "short_lines", "chars", "repeat_chars", "line_ends"), "int32"
+    )
+
+    def measure(self, batch: "Batch") -> Mapping[str, Any]:
+        """Counts lines that are not blank, those that end as sentences do, short ones, and characters.
+
+        `repeat_chars` are the characters of lines that stood before, `chars` those of the text without line ends.
+        """
+        rows = [self._of(text, lines) for text, lines in zip(batch.texts, batch.lines, strict=True)]
+        names = ("lines", "sentence_lines", "short_lines", "chars", "repeat_chars", "line_ends")
+        return {"words": batch.words.counts, **dict(zip(names, zip(*rows, strict=True), strict=True))}
+
+    def _of(self, text: str, all_lines: Sequence[str]) -> tuple[int, ...]:
+        from tasks.filters.words import SENTENCE_ENDS
+
+        lines = [line for line in all_lines if line and not line.isspace()]
+        lengths = list(map(len, lines))
+        different = dict.fromkeys(lines)
+        repeated = sum(lengths) - sum(map(len, different)) if len(different) < len(lines) else 0
+        ended = sum(1 for line in lines if line.endswith(SENTENCE_ENDS))
+        short = sum(1 for length in lengths if length <= self.short)
+        ends = len(all_lines) - 1
+        return len(lines), ended, short, len(text) - ends, repeated, ends
+
+
+class Fineweb(Filter):
+    r"""Drops texts whose lines are not sentences: lists, menus, tag clouds.
+
+    >>> Fineweb().verdict("Home of all things old\nAbout us and our shop\nLog in")
+    'fineweb_few_sentences'
+    >>> Fineweb().verdict("One sentence that runs well past the thirtieth character.")
+    """
+
+    measured_by = FinewebMeasures
+
+    min_sentence_lines: float = Field(default=0.12, ge=0, le=1)
+    """Smaller share of lines that end as sentences do: `fineweb_few_sentences`. FineWeb: 0.12."""
+
+    max_short_lines: float = Field(default=0.67, ge=0, le=1)
+    """Larger share of short lines: `fineweb_short_lines`. FineWeb: 0.67."""
+
+    max_repeat_chars: float = Field(default=0.01, ge=0, le=1)
+    """Larger share of characters in lines that stood before: `fineweb_duplicate_chars`. datatrove: 0.01."""
+
+    max_line_ends: float = Field(default=0.3, ge=0)
+    """More line ends per word: `fineweb_list`. FineWeb: 0.3."""
+
+    def reasons(self, measured: Measured) -> Reasons:
+        """See `Filter.reasons`."""
+        lines = measured["lines"]
+        yield "fineweb_empty", lines == 0
+        yield "fineweb_few_sentences", share(measured["sentence_lines"], lines) < self.min_sentence_lines
+        yield "fineweb_short_lines", share(measured["short_lines"], lines) > self.max_short_lines
+        repeated = share(measured["repeat_chars"], measured["chars"])
+        yield "fineweb_duplicate_chars", repeated > self.max_repeat_chars
+        yield "fineweb_list", share(measured["line_ends"], measured["words"]) > self.max_line_ends

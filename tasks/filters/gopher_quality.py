@@ -1,0 +1,113 @@
+"""Gopher's quality rules: is a text prose?
+
+Measured by `annotate`, judged by `consolidate`. Source of every rule and limit: Rae et al., "Scaling Language Models:
+Methods, Analysis & Insights from Training Gopher", arXiv 2112.11446, appendix A.1.1 "Quality filtering". Where the
+paper leaves open what a word is, this follows datatrove's GopherQualityFilter, so that both give the same verdicts.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from tasks.filters.base import Annotator, Filter, Measured, Reasons, share
+
+if TYPE_CHECKING:
+    from tasks.filters.batch import Batch
+
+_BULLET = re.compile(r"^\s*[•\-]", re.M)
+_ELLIPSIS_END = re.compile(r"(?:\.\.\.|…)[^\S\n]*$", re.M)
+
+
+class GopherQualityMeasures(Annotator):
+    """What Gopher's quality rules count. Words are those of `tasks.filters.words`, punctuation marks among them."""
+
+    measures: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("words", "symbols", "letters", "hashes", "ellipses"), "int32"),
+        **dict.fromkeys(("lines", "bullets", "ellipsis_lines", "stop_words"), "int32"),
+        "mean_word": "float32",
+    }
+
+    def measure(self, batch: "Batch") -> Mapping[str, Any]:
+        """Counts words, words of symbols alone, words with a letter, "#", ellipses, and lines of several kinds.
+
+        `mean_word` is the mean length in code points of the words that are not symbols, 0 where there are none.
+        """
+        words = batch.words
+        symbol = words.known.symbol[words.ids]
+        symbols = words.per_document(symbol)
+        plain = words.counts - symbols
+        length = words.per_document(words.lengths * ~symbol)
+        return {
+            "words": words.counts,
+            "symbols": symbols,
+            "letters": words.per_document(words.known.letter[words.ids]),
+            "mean_word": share(length, plain),
+            "hashes": [text.count("#") for text in batch.texts],
+            "ellipses": [text.count("...") + text.count("…") for text in batch.texts],
+            "lines": [_lines(text) for text in batch.texts],
+            "bullets": [len(_BULLET.findall(text)) if "•" in text or "-" in text else 0 for text in batch.texts],
+            "ellipsis_lines": [
+                len(_ELLIPSIS_END.findall(text)) if "..." in text or "…" in text else 0 for text in batch.texts
+            ],
+            "stop_words": words.stop_words,
+        }
+
+
+def _lines(text: str) -> int:
+    return text.count("\n") + (1 if text and text[-1] != "\n" else 0)
+
+
+class GopherQuality(Filter):
+    """Drops texts that are not prose: too short or long, symbols, lists, cut-off lines, no everyday words.
+
+    >>> GopherQuality().verdict("Click here")
+    'gopher_quality_few_words'
+    >>> GopherQuality().verdict("The cat that sat with me is gone to the hills. " * 6)
+    """
+
+    measured_by = GopherQualityMeasures
+
+    min_words: int = Field(default=50, ge=0)
+    """Fewer words that are not symbols: `gopher_quality_few_words`. Paper: 50."""
+
+    max_words: int = Field(default=100_000, ge=1)
+    """More such words: `gopher_quality_many_words`. Paper: 100,000."""
+
+    min_mean_word: float = Field(default=3.0, ge=0)
+    """Shorter mean word, in characters: `gopher_quality_short_mean_word`. Paper: 3."""
+
+    max_mean_word: float = Field(default=10.0, ge=0)
+    """Longer mean word: `gopher_quality_long_mean_word`. Paper: 10."""
+
+    max_symbol_share: float = Field(default=0.1, ge=0)
+    """More hash signs per word: `gopher_quality_hashes`; more ellipses: `gopher_quality_ellipses`. Paper: 0.1."""
+
+    max_bullet_lines: float = Field(default=0.9, ge=0, le=1)
+    """Larger share of lines that begin with a bullet: `gopher_quality_bullets`. Paper: 0.9."""
+
+    max_ellipsis_lines: float = Field(default=0.3, ge=0, le=1)
+    """Larger share of lines that end with an ellipsis: `gopher_quality_ellipsis_lines`. Paper: 0.3."""
+
+    min_letters: float = Field(default=0.8, ge=0, le=1)
+    """Smaller share of words with a letter in them: `gopher_quality_few_letters`. Paper: 0.8."""
+
+    min_stop_words: int = Field(default=2, ge=0)
+    """Fewer different words of {the, be, to, of, and, that, have, with}: `gopher_quality_stop_words`. Paper: 2."""
+
+    def reasons(self, measured: Measured) -> Reasons:
+        """See `Filter.reasons`."""
+        words, plain, mean = measured["words"], measured["words"] - measured["symbols"], measured["mean_word"]
+        lines = measured["lines"]
+        yield "gopher_quality_few_words", plain < self.min_words
+        yield "gopher_quality_many_words", plain > self.max_words
+        yield "gopher_quality_short_mean_word", mean < self.min_mean_word
+        yield "gopher_quality_long_mean_word", mean > self.max_mean_word
+        yield "gopher_quality_hashes", share(measured["hashes"], words) > self.max_symbol_share
+        yield "gopher_quality_ellipses", share(measured["ellipses"], words) > self.max_symbol_share
+        yield "gopher_quality_bullets", share(measured["bullets"], lines) > self.max_bullet_lines
+        ending = share(measured["ellipsis_lines"], lines)
+        yield "gopher_quality_ellipsis_lines", ending > self.max_ellipsis_lines
+        yield "gopher_quality_few_letters", share(measured["letters"], words) < self.min_letters
+        yield "gopher_quality_stop_words", measured["stop_words"] < self.min_stop_words

@@ -1,0 +1,112 @@
+"""Gopher's repetition rules: does a text say the same again and again?
+
+Measured by `annotate`, judged by `consolidate`. Source of every rule and limit: Rae et al., arXiv 2112.11446, appendix
+A.1.1 "Repetition removal", table A1. Where the paper leaves open how characters are counted, this follows datatrove's
+GopherRepetitionFilter: shares are of the whole text, the top n-gram counts with its inner spaces, repeated n-grams
+without, and a repeated n-gram is stepped over as a whole.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from tasks.filters.base import Annotator, Filter, Measured, Reasons, share
+
+if TYPE_CHECKING:
+    from tasks.filters.batch import Batch
+
+TOP = (2, 3, 4)
+DUPLICATE = (5, 6, 7, 8, 9, 10)
+_PARAGRAPH_END = re.compile(r"\n{2,}")
+_LINE_END = re.compile(r"\n+")
+
+
+class GopherRepetitionMeasures(Annotator):
+    """What Gopher's repetition rules count, in code points where nothing else is said."""
+
+    measures: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        (
+            "chars",
+            *(f"{kind}{what}" for kind in ("line", "paragraph") for what in ("s", "_repeats", "_repeat_chars")),
+            *(f"top_{size}gram" for size in TOP),
+            *(f"duplicate_{size}gram" for size in DUPLICATE),
+        ),
+        "int32",
+    )
+
+    def measure(self, batch: "Batch") -> Mapping[str, Any]:
+        """Counts lines and paragraphs that stood before, and n-grams.
+
+        `top_<n>gram` are the characters of the most frequent n-gram, all its places together; `duplicate_<n>gram`
+        those of n-grams that stood before.
+        """
+        from tasks.filters.ngrams import repeated_characters
+
+        lines = [_repeats(_LINE_END.split(text)) for text in batch.texts]
+        paragraphs = [_repeats(_PARAGRAPH_END.split(text.strip())) for text in batch.texts]
+        found: dict[str, Any] = {"chars": [len(text) for text in batch.texts]}
+        for kind, several in (("line", lines), ("paragraph", paragraphs)):
+            found[f"{kind}s"], found[f"{kind}_repeats"], found[f"{kind}_repeat_chars"] = zip(*several, strict=True)
+        return {**found, **repeated_characters(batch.words, TOP, DUPLICATE)}
+
+
+def _repeats(blocks: Sequence[str]) -> tuple[int, int, int]:
+    """Returns the number of blocks, how many of them stood before, and the code points of those."""
+    different = dict.fromkeys(blocks)
+    if len(different) == len(blocks):
+        return len(blocks), 0, 0
+    return len(blocks), len(blocks) - len(different), sum(map(len, blocks)) - sum(map(len, different))
+
+
+class GopherRepetition(Filter):
+    r"""Drops texts that say the same again and again: menus, spam, generated lists.
+
+    >>> GopherRepetition().verdict("Buy now. Free shipping to all towns.\n" * 9)
+    'gopher_repetition_duplicate_lines'
+    >>> GopherRepetition().verdict(
+    ...     "The boats came in.\nNobody had seen them leave, and few asked where they had been, for the nets were full "
+    ...     "and the market opened at six. By noon all of it was sold."
+    ... )
+    """
+
+    measured_by = GopherRepetitionMeasures
+
+    max_duplicate_lines: float = Field(default=0.3, ge=0, le=1)
+    """Larger share of lines that stood before: `gopher_repetition_duplicate_lines`. Paper: 0.30."""
+
+    max_duplicate_paragraphs: float = Field(default=0.3, ge=0, le=1)
+    """Larger share of paragraphs that stood before: `..._duplicate_paragraphs`. Paper: 0.30."""
+
+    max_duplicate_line_chars: float = Field(default=0.2, ge=0, le=1)
+    """Larger share of characters in such lines: `..._duplicate_line_chars`. Paper: 0.20."""
+
+    max_duplicate_paragraph_chars: float = Field(default=0.2, ge=0, le=1)
+    """Larger share of characters in such paragraphs: `..._duplicate_paragraph_chars`. Paper: 0.20."""
+
+    max_top_ngram: dict[int, float] = {2: 0.20, 3: 0.18, 4: 0.16}
+    """Larger share of characters in the most frequent n-gram: `..._top_<n>gram`. Paper: these."""
+
+    max_duplicate_ngram: dict[int, float] = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
+    """Larger share of characters in n-grams that stood before: `..._duplicate_<n>gram`. Paper: these."""
+
+    def reasons(self, measured: Measured) -> Reasons:
+        """See `Filter.reasons`."""
+        chars = measured["chars"]
+        for kind, most, most_chars in (
+            ("paragraph", self.max_duplicate_paragraphs, self.max_duplicate_paragraph_chars),
+            ("line", self.max_duplicate_lines, self.max_duplicate_line_chars),
+        ):
+            repeats = share(measured[f"{kind}_repeats"], measured[f"{kind}s"])
+            yield f"gopher_repetition_duplicate_{kind}s", repeats > most
+            repeated = share(measured[f"{kind}_repeat_chars"], chars)
+            yield f"gopher_repetition_duplicate_{kind}_chars", repeated > most_chars
+        for size in TOP:
+            if size in self.max_top_ngram:
+                top = share(measured[f"top_{size}gram"], chars)
+                yield f"gopher_repetition_top_{size}gram", top > self.max_top_ngram[size]
+        for size in DUPLICATE:
+            if size in self.max_duplicate_ngram:
+                repeated = share(measured[f"duplicate_{size}gram"], chars)
+                yield f"gopher_repetition_duplicate_{size}gram", repeated > self.max_duplicate_ngram[size]
