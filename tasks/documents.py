@@ -18,6 +18,10 @@ DOCUMENT = pa.schema(
         pa.field("fetched_at", pa.timestamp("ms", tz="UTC")),
         pa.field("title", pa.string(), nullable=False),
         pa.field("language_hint", pa.string(), nullable=False),
+        # What the page says of itself; null where it says nothing.
+        pa.field("published", pa.timestamp("ms", tz="UTC")),
+        pa.field("canonical", pa.string()),  # the address that it calls its own
+        pa.field("licence", pa.string()),  # address or words of the licence that it names: a hint, not a right
         pa.field("text", pa.string(), nullable=False),
         pa.field("source", pa.string(), nullable=False),  # "web", or the name of a file source
         pa.field("payload_digest", pa.string(), nullable=False),  # "sha1:BASE32" of the payload as received

@@ -8,6 +8,7 @@ holds what somebody has made of a page: its text (the WET files of Common Crawl)
 import logging
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO
 from urllib.parse import urlsplit
@@ -16,8 +17,9 @@ from fastwarc import WarcRecordType
 
 from tasks import archive
 from tasks.charset import decode
+from tasks.extract.about import absolute, forbids_index
 from tasks.extract.config import ExtractConfig
-from tasks.extract.html import forbids_index, read_page
+from tasks.extract.html import read_page
 from tasks.extract.media import HTML_TYPES, refusal, sniffed
 from tasks.extract.row import Content, Rejected, Row
 from tasks.text import clean
@@ -28,6 +30,25 @@ log = logging.getLogger("sluice.extract")
 # Possessive: a header must not be able to make the search try again and again.
 _CHARSET = re.compile(r"charset\s*+=\s*+[\"']?\s*+([A-Za-z0-9_.:-]++)", re.I)
 _MAX_LANGUAGE = 35
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """What a server said of a body, as far as extraction needs it; small, because it goes to another process.
+
+    Attributes:
+        url: where the body comes from.
+        content_type: the Content-Type header.
+        coding: the content codings, comma-separated.
+        language: what Content-Language says, or for a conversion the language that its maker found.
+        robots: the X-Robots-Tag headers.
+    """
+
+    url: str
+    content_type: str
+    coding: str = ""
+    language: str = ""
+    robots: tuple[str, ...] = ()
 
 
 def read_warc(file: BinaryIO, name: str, source: str, config: ExtractConfig) -> Iterator[Row]:
@@ -53,23 +74,41 @@ def read_warc(file: BinaryIO, name: str, source: str, config: ExtractConfig) -> 
 def _row(record: Record, name: str, source: str, config: ExtractConfig) -> Row:
     url = clean(record.url)
     converted = record.kind == WarcRecordType.conversion
-    sent = _Headers(record.http or ())
-    content_type = str(record.headers.get("Content-Type") or "") if converted else sent.last("content-type")
+    sent = _of_conversion(record, url) if converted else _of_response(record.http or (), url)
     return Row(
         url=url,
         source=source,
-        content=partial(_converted, record, content_type, config)
-        if converted
-        else partial(_captured, record.payload, sent, config),
+        content=partial(_content, record.payload, sent, config),
+        size=len(record.payload),
         payload_digest=record.payload_digest,
         record_id=clean(record.record_id),
         fetched_at=record.date,
         warc_file=name,
         warc_offset=record.offset,
         refused=_refusal(record, url, config),
-        rendered=converted and _media_type(content_type) in HTML_TYPES,
+        rendered=converted and _media_type(sent.content_type) in HTML_TYPES,
         damaged=record.short,
     )
+
+
+def _of_response(http: Iterable[tuple[str, str]], url: str) -> _Sent:
+    # HTTP headers: names in any case, a name perhaps several times.
+    sent: dict[str, list[str]] = {}
+    for name, value in http:
+        sent.setdefault(name.lower(), []).append(value)
+    return _Sent(
+        url=url,
+        content_type=sent.get("content-type", [""])[-1],
+        coding=",".join(sent.get("content-encoding", ())),
+        language=sent.get("content-language", [""])[-1],
+        robots=tuple(sent.get("x-robots-tag", ())),
+    )
+
+
+def _of_conversion(record: Record, url: str) -> _Sent:
+    # Common Crawl names the languages it has found, the most frequent first: "eng,fra".
+    language = str(record.headers.get("WARC-Identified-Content-Language") or "").partition(",")[0].strip()
+    return _Sent(url=url, content_type=str(record.headers.get("Content-Type") or ""), language=language)
 
 
 def _refusal(record: Record, url: str, config: ExtractConfig) -> str:
@@ -100,50 +139,34 @@ def _url_refusal(url: str) -> str:
     return "robots_txt" if parts.path == "/robots.txt" else ""
 
 
-class _Headers:
-    """HTTP headers, names in any case, a name perhaps several times."""
-
-    def __init__(self, sent: Iterable[tuple[str, str]]) -> None:
-        self._sent = [(name.lower(), value) for name, value in sent]
-
-    def all(self, name: str) -> list[str]:
-        return [value for sent, value in self._sent if sent == name]
-
-    def last(self, name: str) -> str:
-        return (self.all(name) or [""])[-1]
-
-
 def _media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
-def _captured(payload: bytes, http: _Headers, config: ExtractConfig) -> Content:
-    if config.honour_noindex and any(map(forbids_index, http.all("x-robots-tag"))):
+def _content(payload: bytes, sent: _Sent, config: ExtractConfig) -> Content:
+    if config.honour_noindex and any(map(forbids_index, sent.robots)):
         raise Rejected("noindex")
-    data = _body(payload, ",".join(http.all("content-encoding")), config.max_payload_bytes)
-    return _text(data, http.last("content-type"), http.last("content-language"), config)
-
-
-def _converted(record: Record, content_type: str, config: ExtractConfig) -> Content:
-    # Common Crawl names the languages it has found, the most frequent first: "eng,fra".
-    language = str(record.headers.get("WARC-Identified-Content-Language") or "").partition(",")[0].strip()
-    return _text(record.payload, content_type, language, config)
-
-
-def _text(data: bytes, content_type: str, language: str, config: ExtractConfig) -> Content:
-    kind = _media_type(content_type) or sniffed(data)
+    data = _body(payload, sent.coding, config.max_payload_bytes)
+    kind = _media_type(sent.content_type) or sniffed(data)
     if reason := refusal(data, kind):
         raise Rejected(reason)
-    charset = _CHARSET.search(content_type)
+    charset = _CHARSET.search(sent.content_type)
     text = decode(data, charset[1] if charset else None)
-    language = clean(language)[:_MAX_LANGUAGE]
+    language = clean(sent.language)[:_MAX_LANGUAGE]
     if kind == "text/plain":
         return Content(text=clean(text), language_hint=language)
-    main = config.extractor == "resiliparse"
-    page = read_page(text, main=main, comments=config.comments, min_main_share=config.min_main_share)
-    if page.noindex and config.honour_noindex:
+    page = read_page(text, config)
+    about = page.about
+    if about.noindex and config.honour_noindex:
         raise Rejected("noindex")
-    return Content(page.text, page.title, page.language or language)
+    return Content(
+        text=page.text,
+        title=about.title,
+        language_hint=about.language or language,
+        published=about.published,
+        canonical=absolute(about.canonical, about.base, sent.url),
+        licence=about.licence,
+    )
 
 
 def _body(payload: bytes, coding: str, limit: int) -> bytes:

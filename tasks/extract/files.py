@@ -57,7 +57,13 @@ def _whole_file(
     if len(data) > source.max_file_bytes:
         yield Row(url, source.name, refused="too_large")
         return
-    yield Row(url=url, source=source.name, content=partial(to_content, data, file), payload_digest=payload_digest(data))
+    yield Row(
+        url=url,
+        source=source.name,
+        content=partial(to_content, data, file),
+        size=len(data),
+        payload_digest=payload_digest(data),
+    )
 
 
 class _Damaged(Exception):
@@ -161,6 +167,7 @@ def _record(held: Any, number: int, file: SourceFile, source: FileSource) -> Row
         url=clean(url) if isinstance(url, str) and url.strip() else place,
         source=source.name,
         content=partial(_row_text, text),
+        size=len(text),
         payload_digest=payload_digest(text.encode("utf-8", "surrogatepass")),
     )
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tasks.documents import document_id
 from tasks.extract.layout import Unit
-from tasks.extract.row import Rejected, Row
+from tasks.extract.row import Row
 from tasks.text import hash64
 
 ONE_ROW_KINDS = ("text", "metadata")
@@ -33,12 +33,11 @@ class Spare:
     copies: frozenset[int] = frozenset()
     rendered: frozenset[int] = frozenset()
 
-    def check(self, number: int) -> None:
-        """Raises Rejected with the reason if the row of that number gives no document."""
+    def reason(self, number: int) -> str:
+        """Returns why the row of that number gives no document, or ""."""
         if number in self.rendered:
-            raise Rejected("rendered")
-        if number in self.copies:
-            raise Rejected("duplicate_capture")
+            return "rendered"
+        return "duplicate_capture" if number in self.copies else ""
 
 
 def unit_identities(unit: Unit, rows: Iterable[Row]) -> Iterator[Identity]:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import BinaryIO, cast
 
 FIELDS = (
-    *("id", "url", "fetched_at", "title", "language_hint", "text"),
+    *("id", "url", "fetched_at", "title", "language_hint", "published", "canonical", "licence", "text"),
     *("source", "record_id", "warc_file", "warc_offset"),
 )
 _LEVEL = 6
@@ -18,7 +18,7 @@ def write_jsonl(documents: Sequence[Mapping[str, object]], file: BinaryIO) -> No
     """Writes one JSON object per document, gzip-compressed; the same documents give the same bytes.
 
     Args:
-        documents: rows of tasks.documents.DOCUMENT; `fetched_at` becomes text (ISO 8601, UTC, milliseconds) or null.
+        documents: rows of tasks.documents.DOCUMENT; times become text (ISO 8601, UTC, milliseconds) or null.
         file: where the bytes go; only written forward, left open.
     """
     # The name and the time that gzip would put into its header are none of the documents.

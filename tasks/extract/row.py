@@ -17,13 +17,42 @@ class Rejected(Exception):
         self.reason = reason
 
 
+class Poison(Exception):
+    """A row could not be processed.
+
+    Args:
+        reason: `timeout`, `memory`, `crash` (the process died) or `error`.
+        detail: what happened.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.detail}"
+
+
 @dataclass(frozen=True)
 class Content:
-    """What extraction found: plain text as stored, title and language hint ("" where there is none)."""
+    """What extraction found.
+
+    Attributes:
+        text: plain text as stored.
+        title: "" where there is none, like the other texts here.
+        language_hint: the language that the page or its server names.
+        published: when the page says that it was published, in UTC.
+        canonical: the address that the page calls its own, absolute.
+        licence: the address or the words of the licence that the page names.
+    """
 
     text: str
     title: str = ""
     language_hint: str = ""
+    published: datetime | None = None
+    canonical: str = ""
+    licence: str = ""
 
 
 def _no_content() -> Content:
@@ -34,14 +63,16 @@ def _no_content() -> Content:
 class Row:
     """One capture or one file.
 
-    `refused` holds the reason when the headers alone tell that there is no document. `content` extracts; it
-    raises `Rejected` for reasons that were foreseen, and anything else for a poison row. A `rendered` row is a page as
-    a browser has drawn it, which stands for the capture that it was made from. A `damaged` one is not whole.
+    `refused` holds the reason when the headers alone tell that there is no document. `content` extracts; it can be
+    pickled, is called in the process of `guard`, and raises `Rejected` for reasons that were foreseen, anything else
+    for a poison row. `size` is about the bytes that it holds. A `rendered` row is a page as a browser has drawn it,
+    which stands for the capture that it was made from. A `damaged` one is not whole.
     """
 
     url: str
     source: str
     content: Callable[[], Content] = _no_content
+    size: int = 0
     payload_digest: str = ""
     record_id: str = ""
     fetched_at: datetime | None = None

@@ -16,6 +16,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -27,12 +28,14 @@ from tasks.documents import DOCUMENT, document_id
 from tasks.engine import Engine
 from tasks.errors import InputError
 from tasks.extract.captures import read_warc
+from tasks.extract.careful import check_installed
 from tasks.extract.config import ExtractConfig
 from tasks.extract.files import read_file
+from tasks.extract.guard import Guard
 from tasks.extract.identity import Spare, identities, spares, unit_identities
 from tasks.extract.jsonl import write_jsonl
 from tasks.extract.layout import Unit, arrange
-from tasks.extract.row import Rejected, Row
+from tasks.extract.row import Content, Poison, Rejected, Row
 from tasks.extract.sources import SourceFile, find_files
 from tasks.part import POISON
 from tasks.stage import Inputs, Output, Part, PartSpec, Report, part_names
@@ -40,7 +43,7 @@ from tasks.store import Store
 
 log = logging.getLogger("sluice.extract")
 
-VERSION = 2
+VERSION = 3
 
 REJECTED = pa.schema(
     [
@@ -70,8 +73,9 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     """Extracts every capture and file.
 
     Raises:
-        InputError: there is nothing to read, or nothing that was read gave a document.
+        InputError: there is nothing to read, nothing that was read gave a document, or the extractor is not installed.
     """
+    check_installed(config)
     warc = inputs.get("warc")
     store = warc.store if warc else None
     units = [Unit(SourceFile(f.path, f.path, f.bytes), records=f.records) for f in warc_files(warc)] if warc else []
@@ -97,35 +101,41 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
 
 def extract_part(part: Part, slice_: Slice) -> None:
     """Makes one part; see the module's docstring for what it writes."""
+    config = slice_.config
+    check_installed(config)  # on this worker, too
+    guard = Guard(config.max_page_cpu_s, ("trafilatura",) if config.extractor == "trafilatura" else ())
     documents: list[dict[str, object]] = []
     rejected: list[dict[str, str]] = []
-    for number, row in enumerate(_rows(slice_)):
+    for row, outcome in guard.outcomes(_marked(slice_)):
         part.count_in()
-        try:
-            slice_.spare.check(number)
-            documents.append(_document(row, slice_.config))
-        except Rejected as refusal:
-            part.reject(refusal.reason)
-            rejected.append({"record_id": row.record_id, "url": row.url, "reason": refusal.reason})
-        except Exception as error:  # whatever one page does to a parser must not stop the others
-            part.quarantine(row.record_id or row.url, error)
-            rejected.append({"record_id": row.record_id, "url": row.url, "reason": POISON})
+        reason = ""
+        if isinstance(outcome, Poison):
+            reason = POISON
+            part.quarantine(row.record_id or row.url, outcome)
+        elif isinstance(outcome, Rejected) or len(outcome.text) < config.min_chars:
+            reason = outcome.reason if isinstance(outcome, Rejected) else "too_short" if outcome.text else "empty"
+            part.reject(reason)
+        else:
+            documents.append(_document(row, outcome))
+        if reason:
+            rejected.append({"record_id": row.record_id, "url": row.url, "reason": reason})
     documents.sort(key=lambda document: str(document["id"]))
     rejected.sort(key=lambda row: (row["url"], row["record_id"], row["reason"]))
     part.table("documents", pa.Table.from_pylist(documents, DOCUMENT))
-    if slice_.config.jsonl:
+    if config.jsonl:
         with part.file(f"jsonl/{part.name}.jsonl.gz", rows=len(documents)) as file:
             write_jsonl(documents, file)
     part.table("rejected", pa.Table.from_pylist(rejected, REJECTED), out=False)
     part.metric("text_bytes", sum(len(str(document["text"]).encode()) for document in documents))
 
 
-def _document(row: Row, config: ExtractConfig) -> dict[str, object]:
-    if row.refused:
-        raise Rejected(row.refused)
-    content = row.content()
-    if len(content.text) < config.min_chars:
-        raise Rejected("too_short" if content.text else "empty")
+def _marked(slice_: Slice) -> Iterator[Row]:
+    for number, row in enumerate(_rows(slice_)):
+        reason = slice_.spare.reason(number)
+        yield replace(row, refused=reason) if reason else row
+
+
+def _document(row: Row, content: Content) -> dict[str, object]:
     return {
         "id": document_id(row.url, row.payload_digest),
         "record_id": row.record_id,
@@ -134,12 +144,20 @@ def _document(row: Row, config: ExtractConfig) -> dict[str, object]:
         "fetched_at": row.fetched_at,
         "title": content.title,
         "language_hint": content.language_hint,
+        "published": content.published if _is_past(content.published, row.fetched_at) else None,
+        "canonical": content.canonical or None,
+        "licence": content.licence or None,
         "text": content.text,
         "source": row.source,
         "payload_digest": row.payload_digest,
         "warc_file": row.warc_file,
         "warc_offset": row.warc_offset,
     }
+
+
+def _is_past(published: datetime | None, fetched: datetime | None) -> bool:
+    # A day of grace for times that were written without their zone.
+    return published is None or fetched is None or published <= fetched + timedelta(days=1)
 
 
 def _host(url: str) -> str:

@@ -1,0 +1,271 @@
+"""Extraction in a process that can be killed: a page that hangs its parser or eats its memory costs itself only.
+
+Used by `stage`; run as `python -m tasks.extract.guard` it is the child. A parser is C code, which cannot be interrupted
+from inside. So rows go to a child in batches and answers come back one by one; when the child dies, the row that it was
+at is poison, and a new child takes the rest. A child serves one thread of the worker, from part to part.
+
+Limits count CPU seconds and not the time of day, so that a busy machine does not change what is kept. A row that wants
+too much memory, or crashes the child, is tried once more in a new one: what was read before must not matter.
+"""
+
+import atexit
+import contextlib
+import fcntl
+import importlib
+import os
+import pickle
+import resource
+import select
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from tasks.errors import InputError, SluiceError
+from tasks.extract.row import Content, Poison, Rejected, Row
+
+Call = Callable[[], Content]
+Outcome = Content | Rejected | Poison
+
+BATCH_ROWS = 64
+BATCH_BYTES = 4 << 20
+ROOM = 800 << 20
+"""Bytes of address space that a child may take beyond what it starts with."""
+
+_START_S = 120.0
+# A child that waits instead of computing is not caught by its CPU seconds; this many times as long it may be silent.
+_PATIENCE = 20
+_PIPE = 1 << 20
+_LENGTH = struct.Struct(">Q")
+_MODULES = ("tasks.extract.captures", "tasks.extract.files")
+
+
+class Guard:
+    """Runs the extraction of rows in a child process.
+
+    Args:
+        cpu_s: CPU seconds that one row may take.
+        modules: what the child imports before its first row, because it takes long.
+    """
+
+    def __init__(self, cpu_s: float, modules: Sequence[str] = ()) -> None:
+        self._cpu_s = cpu_s
+        self._modules = (*_MODULES, *modules)
+
+    def outcomes(self, rows: Iterable[Row]) -> Iterator[tuple[Row, Outcome]]:
+        """Yields every row with what came of it, in order; rows that are refused already do not leave this process.
+
+        Raises:
+            InputError: the child cannot be started.
+            SluiceError: extracting a row raised it, so it concerns more than the row.
+        """
+        batch: list[Row] = []
+        size = 0
+        for row in rows:
+            batch.append(row)
+            size += row.size
+            if len(batch) >= BATCH_ROWS or size >= BATCH_BYTES:
+                yield from self._batch(batch)
+                batch, size = [], 0
+        yield from self._batch(batch)
+
+    def _batch(self, rows: Sequence[Row]) -> Iterator[tuple[Row, Outcome]]:
+        answers = self.run([row.content for row in rows if not row.refused])
+        for row in rows:
+            yield row, Rejected(row.refused) if row.refused else next(answers)
+
+    def run(self, calls: Sequence[Call]) -> Iterator[Outcome]:
+        """Yields what comes of each call, in order; raises as `outcomes` does."""
+        done, again = 0, False
+        while done < len(calls):
+            child = _Child(self._modules) if again else _taken(self._modules)
+            try:
+                for outcome in child.answers(calls[done:], self._cpu_s):
+                    done, again = done + 1, False
+                    yield outcome
+            except _Died as death:
+                child.end()
+                # `again` still stands only for the first row of a new child.
+                again = death.poison.reason != "timeout" and not again
+                if not again:
+                    done += 1
+                    yield death.poison
+            except BaseException:
+                child.end()  # answers may be on their way, which the next rows must not get
+                raise
+            else:
+                _idle.append(child)
+
+
+class _Died(Exception):
+    """The child is of no use any more."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason)
+        self.poison = Poison(reason, detail)
+
+
+class _Child:
+    """The child process, seen from the worker."""
+
+    def __init__(self, modules: tuple[str, ...]) -> None:
+        root = str(Path(__file__).parents[2])
+        path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        self.modules = modules
+        self.parent = os.getpid()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tasks.extract.guard"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._questions, self._answers = self._process.stdin.fileno(), self._process.stdout.fileno()
+        self._held = bytearray()
+        for pipe in (self._questions, self._answers):
+            with contextlib.suppress(OSError, AttributeError):  # smaller pipes mean more switches, no more
+                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE)
+        try:
+            self._send(modules)
+            self._receive(_START_S)
+        except _Died as death:
+            self.end()
+            raise InputError(
+                f"the process that extracts pages cannot be started ({death.poison})",
+                f"see what `{sys.executable} -m tasks.extract.guard < /dev/null` says on this machine",
+            ) from None
+
+    def answers(self, calls: Sequence[Call], cpu_s: float) -> Iterator[Outcome]:
+        """Yields what the child makes of each call; raises _Died for the one that it did not survive."""
+        self._send((cpu_s, calls))
+        for _ in calls:
+            outcome = self._receive(cpu_s * _PATIENCE)
+            if isinstance(outcome, SluiceError):
+                raise outcome
+            if isinstance(outcome, Poison) and outcome.reason == "memory":
+                raise _Died("memory", outcome.detail)
+            yield outcome
+
+    def end(self) -> None:
+        """Ends the process and waits for it."""
+        if self.parent == os.getpid():
+            self._process.kill()
+            self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _send(self, question: Any) -> None:
+        data = pickle.dumps(question, pickle.HIGHEST_PROTOCOL)
+        try:
+            for block in (_LENGTH.pack(len(data)), memoryview(data)):
+                sent = 0
+                while sent < len(block):
+                    sent += os.write(self._questions, block[sent:])
+        except BrokenPipeError:
+            raise self._death() from None
+
+    def _receive(self, wait_s: float) -> Any:
+        until = time.monotonic() + wait_s
+        head = self._read(_LENGTH.size, until)
+        return pickle.loads(self._read(_LENGTH.unpack(head)[0], until))
+
+    def _read(self, size: int, until: float) -> bytes:
+        ready = select.poll()
+        ready.register(self._answers, select.POLLIN)
+        while len(self._held) < size:
+            if not ready.poll(max(0.0, until - time.monotonic()) * 1000):
+                self._process.kill()
+                raise _Died("timeout", "the process that extracts pages went silent")
+            block = os.read(self._answers, _PIPE)
+            if not block:
+                raise self._death()
+            self._held += block
+        found = bytes(self._held[:size])
+        del self._held[:size]
+        return found
+
+    def _death(self) -> _Died:
+        code = self._process.wait()
+        if code == -signal.SIGPROF:
+            return _Died("timeout", "it took more CPU seconds than a page may")
+        if code == -signal.SIGKILL:
+            return _Died("memory", "the process was killed, most often for want of memory")
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return _Died("crash", f"the process that extracts pages ended with {how}")
+
+
+_idle: list[_Child] = []
+
+
+def _taken(modules: tuple[str, ...]) -> _Child:
+    while _idle:
+        child = _idle.pop()
+        # After a fork the list names children of another process, which must not be talked to.
+        if child.parent == os.getpid() and child.modules == modules:
+            return child
+        child.end()
+    return _Child(modules)
+
+
+@atexit.register
+def _end_all() -> None:
+    while _idle:
+        _idle.pop().end()
+
+
+def _serve(questions: BinaryIO, answers: BinaryIO) -> None:
+    """The child: imports what it is told, then answers until its parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the parent too, which ends this process
+    for module in _asked(questions) or ():
+        importlib.import_module(module)
+    pages = int(Path("/proc/self/statm").read_text().split()[0]) if sys.platform == "linux" else 0
+    limit = pages * resource.getpagesize() + ROOM
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    _answer(answers, pickle.dumps(None))
+    while question := _asked(questions):
+        cpu_s, calls = question
+        for call in calls:
+            _answer(answers, _outcome(call, cpu_s))
+
+
+def _asked(questions: BinaryIO) -> Any:
+    head = questions.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    data = questions.read(_LENGTH.unpack(head)[0])
+    return pickle.loads(data) if data else None
+
+
+def _answer(answers: BinaryIO, data: bytes) -> None:
+    answers.write(_LENGTH.pack(len(data)) + data)
+    answers.flush()
+
+
+def _outcome(call: Call, cpu_s: float) -> bytes:
+    # Nobody handles SIGPROF: it ends the process even where the interpreter is never reached.
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)
+    failed: Exception
+    try:
+        return pickle.dumps(call(), pickle.HIGHEST_PROTOCOL)
+    except (Rejected, SluiceError) as known:
+        failed = known
+    except MemoryError:
+        failed = Poison("memory", f"it took more than {ROOM >> 20} MiB")
+    except Exception as error:  # whatever one page does to a parser must not stop the others
+        failed = Poison("error", f"{type(error).__name__}: {error}"[:400])
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    return pickle.dumps(failed, pickle.HIGHEST_PROTOCOL)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError), os.fdopen(os.dup(1), "wb") as out:
+        os.dup2(2, 1)  # what a library prints must not stand among the answers
+        _serve(sys.stdin.buffer, out)
