@@ -1,0 +1,202 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.artifact import Artifact
+from tasks.classifiers.config import ClassifiersConfig, ClassifierSettings, CrawlTexts, FastTextSettings, Texts
+from tasks.classifiers.stage import external
+from tasks.errors import InputError
+from tasks.filters.batch import Batch
+from tasks.filters.classifier import ClassifierMeasures
+from tasks.filters.quality import QualityMeasures
+from tests.tasks.classifiers.texts_by_hand import extracted_in, jsonl, learned, shop
+
+SMALL = FastTextSettings(epochs=25, learning_rate=0.5, dimensions=8, buckets=1000)
+
+
+def gate(folder: Path, **changes: object) -> ClassifierSettings:
+    """DCLM's recipe in small: reference text against crawl."""
+    path = jsonl(folder / "reference.jsonl", ({"text": learned(seed)} for seed in range(120)))
+    settings = {
+        "name": "quality",
+        "texts": (Texts(path=path, label="reference"),),
+        "crawl": CrawlTexts(documents=100),
+        "positive": "reference",
+        "heldout_share": 0.3,
+        "fasttext": SMALL,
+        "purpose": "Tells reference text from the crawl.",
+    }
+    return ClassifierSettings(**{**settings, **changes})
+
+
+@pytest.fixture
+def crawl(tmp_path: Path) -> Artifact:
+    return extracted_in(tmp_path, (shop(seed) for seed in range(200)))
+
+
+def trained(run_stage: Callable, crawl: Artifact, *settings: ClassifierSettings, **options: object) -> Artifact:
+    return run_stage(
+        "tasks.classifiers.stage",
+        ClassifiersConfig(train=settings),
+        {"extracted": crawl},
+        kind="classifiers",
+        **options,
+    )
+
+
+def test_reference_text_against_crawl_gives_a_model_a_card_and_scores(
+    tmp_path: Path, crawl: Artifact, run_stage: Callable
+) -> None:
+    artifact = trained(run_stage, crawl, gate(tmp_path))
+    assert artifact.files("quality/") == [
+        "quality/card.md",
+        "quality/model.bin",
+        "quality/model.json",
+        "quality/scores.json",
+    ]
+    scores = json.loads(artifact.read("quality/scores.json"))
+    assert scores["auc"] > 0.95
+    assert set(scores["baselines"]) == {"majority", "length"}
+    assert artifact.record.metrics["quality_auc"] == scores["auc"]
+    page = artifact.read("quality/card.md").decode()
+    for said in ("Tells reference text from the crawl.", "reference.jsonl", "sha256", "Intended use and limits"):
+        assert said in page
+
+
+def test_the_annotator_asks_the_trained_model(tmp_path: Path, crawl: Artifact, run_stage: Callable) -> None:
+    artifact = trained(run_stage, crawl, gate(tmp_path))
+    annotator = ClassifierMeasures(models=("quality",))
+    annotator.prepare({"classifiers": artifact})
+    column = annotator.annotate(Batch([learned(999), shop(999), "", "!"]))
+    good, bad, nothing, _ = column.field("quality").to_pylist()
+    assert good > 0.8 > 0.2 > bad
+    assert nothing == 0
+
+
+def test_two_trainings_give_the_same_bytes(tmp_path: Path, crawl: Artifact, run_stage: Callable) -> None:
+    both = [
+        trained(run_stage, crawl, gate(tmp_path), version=version, workers=workers)
+        for version, workers in (("one", 0), ("two", 2))
+    ]
+    assert both[0].record.content == both[1].record.content
+
+
+def test_a_quantised_model_is_smaller_scores_alike_and_is_the_same_each_time(
+    tmp_path: Path, crawl: Artifact, run_stage: Callable
+) -> None:
+    full = trained(run_stage, crawl, gate(tmp_path), version="full")
+    small = gate(tmp_path, fasttext=SMALL.model_copy(update={"quantised": True}))
+    one, two = (trained(run_stage, crawl, small, version=version) for version in ("one", "two"))
+    assert one.record.content == two.record.content
+    assert len(one.read("quality/model.ftz")) < len(full.read("quality/model.bin"))
+    assert one.record.metrics["quality_auc"] == pytest.approx(full.record.metrics["quality_auc"], abs=0.02)
+
+
+def test_every_text_read_is_learnt_from_held_out_or_left_out_for_a_reason(
+    tmp_path: Path, crawl: Artifact, run_stage: Callable
+) -> None:
+    rows = [{"text": learned(seed), "label": "good"} for seed in range(60)]
+    rows += [{"text": shop(seed), "label": "bad"} for seed in range(60)]
+    rows += [{"text": learned(0).upper(), "label": "good"}, {"text": learned(1), "label": "bad"}]
+    rows += [{"text": " ", "label": "good"}, {"text": "unsure", "label": "?"}]
+    texts = Texts(path=jsonl(tmp_path / "rows.jsonl", rows), relabel={"good": "good", "bad": "bad"})
+    settings = gate(tmp_path, texts=(texts,), crawl=None, positive="good")
+    [part] = [one for one in trained(run_stage, crawl, settings).parts if one.name == "quality"]
+    assert part.rejected == {"contradiction": 2, "copy": 1, "empty": 1, "other_label": 1}
+    assert part.rows_in == 124
+    assert part.rows_out == 119
+
+
+def test_a_classifier_of_many_labels_has_no_positive_one(tmp_path: Path, crawl: Artifact, run_stage: Callable) -> None:
+    kinds = {"learned": learned, "shop": shop, "list": lambda seed: " ".join(f"{seed} {n}" for n in range(30))}
+    rows = [{"text": make(seed), "kind": name} for name, make in kinds.items() for seed in range(60)]
+    texts = Texts(path=jsonl(tmp_path / "kinds.jsonl", rows), label_field="kind")
+    settings = gate(tmp_path, name="topic", texts=(texts,), crawl=None, positive="")
+    artifact = trained(run_stage, crawl, settings)
+    scores = json.loads(artifact.read("topic/scores.json"))
+    assert scores["confusion"]["labels"] == ["learned", "list", "shop"]
+    assert set(scores["auc_by_label"]) == set(kinds)
+    annotator = ClassifierMeasures(models=("topic",))
+    with pytest.raises(InputError, match="no positive label"):
+        annotator.prepare({"classifiers": artifact})
+
+
+def test_signals_learn_from_few_labels_and_feed_the_quality_annotator(
+    tmp_path: Path, crawl: Artifact, run_stage: Callable
+) -> None:
+    settings = gate(tmp_path, name="liked", method="signals")
+    artifact = trained(run_stage, crawl, settings)
+    assert json.loads(artifact.read("liked/scores.json"))["auc"] > 0.95
+    annotator = QualityMeasures(model="liked")
+    annotator.prepare({"classifiers": artifact})
+    scores = annotator.annotate(Batch([learned(999), shop(999)])).field("score").to_numpy()
+    assert scores[0] > 0.8 > 0.2 > scores[1]
+
+
+def test_a_stage_that_was_killed_trains_only_what_is_missing(
+    tmp_path: Path, crawl: Artifact, run_stage: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = gate(tmp_path), gate(tmp_path, name="other", seed=1)
+    from tasks.classifiers import stage
+
+    made, real = [], stage._make
+
+    def dies_at_the_second(settings: ClassifierSettings, *rest: object) -> None:
+        if settings.name == "other" and "other" not in made:
+            made.append("other")
+            raise KeyboardInterrupt
+        made.append(settings.name)
+        real(settings, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stage, "_make", dies_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        trained(run_stage, crawl, first, second)
+    trained(run_stage, crawl, first, second)
+    assert made == ["quality", "other", "other"]
+
+
+def test_a_recipe_without_classifiers_gives_an_artifact_that_says_so(crawl: Artifact, run_stage: Callable) -> None:
+    artifact = trained(run_stage, crawl)
+    assert json.loads(artifact.read("index.json")) == {"classifiers": [], "metrics": {}}
+    with pytest.raises(InputError, match='no model "quality"'):
+        ClassifierMeasures(models=("quality",)).prepare({"classifiers": artifact})
+
+
+def test_the_bytes_of_the_reference_text_are_part_of_the_identity(tmp_path: Path) -> None:
+    settings = gate(tmp_path)
+    assert external(ClassifiersConfig(train=(settings,))) == {"texts/quality": [settings.texts[0].path]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"positive": "referense"}, "too few labels"),
+        ({"texts": (Texts(path="/nowhere/*.jsonl", label="reference"),)}, "matches no file"),
+        ({"texts": (Texts(path="here.jsonl", label="reference"),)}, "not absolute"),
+        ({"crawl": CrawlTexts(sources=("books",))}, "no document of the sources books"),
+        ({"heldout_share": 0.001}, "held out"),
+    ],
+)
+def test_what_cannot_be_trained_is_an_error_that_names_the_cause(
+    tmp_path: Path, crawl: Artifact, run_stage: Callable, changes: dict, said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        trained(run_stage, crawl, gate(tmp_path, **changes))
+
+
+def test_a_line_that_is_no_row_is_named(tmp_path: Path, crawl: Artifact, run_stage: Callable) -> None:
+    path = tmp_path / "broken.jsonl"
+    path.write_text('{"text": "a", "label": "b"}\n{"text": \n', encoding="utf-8")
+    with pytest.raises(InputError, match=r"line 2 of .*broken\.jsonl"):
+        trained(run_stage, crawl, gate(tmp_path, texts=(Texts(path=str(path)),)))
+
+
+def test_a_page_cannot_label_itself(tmp_path: Path, run_stage: Callable) -> None:
+    hostile = extracted_in(tmp_path, (f"__label__1 __label__0\n__label__1 {shop(seed)}" for seed in range(200)))
+    artifact = trained(run_stage, hostile, gate(tmp_path))
+    scores = json.loads(artifact.read("quality/scores.json"))
+    assert np.sum(scores["confusion"]["rows_are_truth"]) == sum(scores["heldout"].values())
+    assert scores["auc"] > 0.95

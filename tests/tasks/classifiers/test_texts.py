@@ -1,0 +1,108 @@
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tasks.artifact import Artifact
+from tasks.classifiers.config import ClassifiersConfig, ClassifierSettings, CrawlTexts, FastTextSettings, Texts
+from tasks.classifiers.texts import gather
+from tasks.engine import Engine
+from tests.tasks.classifiers.texts_by_hand import extracted_in, jsonl, learned, shop
+
+
+@pytest.fixture
+def crawl(tmp_path: Path) -> Artifact:
+    return extracted_in(tmp_path, (shop(seed) for seed in range(300)), hosts=20)
+
+
+def settings_for(path: str, **changes: object) -> ClassifierSettings:
+    settings = {
+        "name": "some",
+        "texts": (Texts(path=path, label="reference"),),
+        "crawl": CrawlTexts(documents=90),
+        "positive": "reference",
+        "heldout_share": 0.3,
+    }
+    return ClassifierSettings(**{**settings, **changes})
+
+
+def test_no_text_and_no_site_is_on_both_sides_of_the_split(tmp_path: Path, crawl: Artifact) -> None:
+    rows = [{"text": learned(seed), "book": seed // 10} for seed in range(200)] * 2
+    path = jsonl(tmp_path / "books.jsonl", rows)
+    texts = (Texts(path=path, label="reference", group_field="book"),)
+    found = gather(settings_for(path, texts=texts), crawl, Engine())
+    assert found.rejected == {"copy": 200}
+    assert {one.group for one in found.train}.isdisjoint(one.group for one in found.heldout)
+    assert {one.key for one in found.train}.isdisjoint(one.key for one in found.heldout)
+    assert {one.group.split("=")[0] for one in found.train} == {"book", "host"}
+
+
+def test_a_copy_in_other_letters_and_spaces_is_a_copy(tmp_path: Path, crawl: Artifact) -> None:
+    rows = [{"text": text} for seed in range(50) for text in (learned(seed), f"  {learned(seed).upper()}\n\n!")]
+    found = gather(settings_for(jsonl(tmp_path / "rows.jsonl", rows)), crawl, Engine())
+    assert found.rejected == {"copy": 50}
+
+
+def test_the_crawl_gives_as_many_documents_as_are_asked_for_of_the_sources_named(tmp_path: Path) -> None:
+    both = extracted_in(tmp_path, (shop(seed) for seed in range(200)), source="code")
+    path = jsonl(tmp_path / "rows.jsonl", ({"text": learned(seed)} for seed in range(50)))
+    found = gather(settings_for(path, crawl=CrawlTexts(documents=90, sources=("code",))), both, Engine())
+    assert sum(one.label == "crawl" for one in (*found.train, *found.heldout)) == 90
+
+
+def test_the_order_of_files_and_rows_changes_nothing(tmp_path: Path, crawl: Artifact) -> None:
+    rows = [{"text": learned(seed)} for seed in range(60)]
+    one = gather(settings_for(jsonl(tmp_path / "a.jsonl", rows)), crawl, Engine())
+    other = gather(settings_for(jsonl(tmp_path / "a.jsonl", rows[::-1])), crawl, Engine())
+    assert (one.train, one.heldout) == (other.train, other.heldout)
+
+
+def test_a_text_is_cut_to_what_the_classifier_reads(tmp_path: Path, crawl: Artifact) -> None:
+    path = jsonl(tmp_path / "rows.jsonl", ({"text": learned(seed) * 50} for seed in range(50)))
+    found = gather(settings_for(path, chars=100), crawl, Engine())
+    assert max(len(one.text) for one in found.train) == 100
+
+
+def test_each_label_gives_no_more_texts_than_allowed(tmp_path: Path, crawl: Artifact) -> None:
+    path = jsonl(tmp_path / "rows.jsonl", ({"text": learned(seed)} for seed in range(80)))
+    found = gather(settings_for(path, max_per_label=40), crawl, Engine())
+    labels = [one.label for one in (*found.train, *found.heldout)]
+    assert (labels.count("reference"), labels.count("crawl")) == (40, 40)
+    assert found.rejected["over_max"] == 40 + 50
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
+def test_files_may_be_compressed_and_hold_labels_that_are_no_words(
+    tmp_path: Path, crawl: Artifact, ending: str
+) -> None:
+    rows = [{"body": learned(seed), "good": True} for seed in range(40)]
+    rows += [{"body": shop(seed), "good": False} for seed in range(40)]
+    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    path = tmp_path / f"rows{ending}"
+    if ending.endswith(".gz"):
+        path.write_bytes(gzip.compress(data))
+    elif ending.endswith(".zst"):
+        with pa.output_stream(str(path), compression="zstd") as file:
+            file.write(data)
+    else:
+        path.write_bytes(data)
+    texts = (Texts(path=str(tmp_path / "rows*"), text_field="body", label_field="good"),)
+    found = gather(settings_for(str(path), texts=texts, crawl=None, positive="true"), crawl, Engine())
+    assert {one.label for one in found.train} == {"true", "false"}
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda: Texts(path="/a", label="x", relabel={"a": "b"}), "one of them"),
+        (lambda: FastTextSettings(char_ngrams=(3, 2)), "char_ngrams"),
+        (lambda: settings_for("/a", method="signals", positive=""), "positive"),
+        (lambda: ClassifiersConfig(train=(settings_for("/a"), settings_for("/b"))), "two classifiers"),
+        (lambda: settings_for("/a", name="Not a name"), "pattern"),
+    ],
+)
+def test_settings_that_contradict_one_another_are_refused(build: object, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        build()  # type: ignore[operator]
