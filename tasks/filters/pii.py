@@ -1,0 +1,74 @@
+"""Personal data: where it stands in the text, and documents that are full of it.
+
+The annotator writes spans, which `consolidate` replaces by placeholders; recognisers and their sources are in
+`tasks.pii`. The filter drops lists of contacts, from which masking would leave little but placeholders.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pydantic import Field
+
+from tasks.filters.base import Annotator, Filter, Measured
+from tasks.filters.batch import Batch
+from tasks.pii.scan import find
+
+Kind = Literal["email", "phone", "ip", "ssn", "card", "iban", "address"]
+Country = Literal["US", "CA", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "BR"]
+
+
+class Pii(Annotator):
+    """Finds personal data: e-mail, telephone, IP address, US social security number, card, IBAN, postal address.
+
+    What overlaps is resolved here (`tasks.pii.span.resolve`), so that the spans of a document never do. The sources of
+    each rule stand in the file of its recogniser.
+    """
+
+    kinds: tuple[Kind, ...] = ("email", "phone", "ip", "ssn", "card", "iban", "address")
+    """What to look for; a span's kind is also its placeholder, `<email>`."""
+
+    countries: tuple[Country, ...] = ("US", "CA", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "BR")
+    """Whose national telephone numbers and addresses to look for. Numbers with a country code are found everywhere."""
+
+    def type(self) -> pa.StructType:
+        """See `Annotator.type`; `start` and `end` count code points, `per_1000_words` the words between spaces."""
+        span = [pa.field("kind", pa.string(), nullable=False)]
+        span += [pa.field(name, pa.int32(), nullable=False) for name in ("start", "end")]
+        return pa.struct(
+            [
+                pa.field("spans", pa.list_(pa.field("item", pa.struct(span), nullable=False)), nullable=False),
+                pa.field("per_1000_words", pa.float32(), nullable=False),
+            ]
+        )
+
+    def measure(self, batch: Batch) -> Mapping[str, Any]:
+        """See `Annotator.measure`."""
+        spans = [[span[:3] for span in find(text, self.kinds, self.countries)] for text in batch.texts]
+        # Words are counted in the few texts that hold anything.
+        dense = [len(found) * 1000 / len(text.split()) if found else 0.0 for found, text in zip(spans, batch.texts, strict=True)]
+        return {"spans": spans, "per_1000_words": np.array(dense, dtype=np.float32)}
+
+
+class PiiDense(Filter):
+    """Drops documents in which personal data is the content: directories, leaked lists, pages of contacts.
+
+    Our own rule; peers only mask (datatrove's PIIFormatter) or drop by a fixed count (dolma's `pii_regex` taggers mark
+    documents with more than five spans). The default lets nearly everything through: measured on ordinary pages, one
+    contact block gives 2 to 20 spans per 1,000 words.
+
+    >>> PiiDense().verdict("ann@example.org, ben@example.org, eve@example.org")
+    'pii_dense'
+    >>> PiiDense().verdict("Write to ann@example.org if one of the " + "many words on this page is wrong. " * 30)
+    """
+
+    measured_by = Pii
+
+    max_per_1000_words: float = Field(default=200.0, ge=0)
+    """Spans per 1,000 words above which a document goes."""
+
+    def reasons(self, measured: Measured) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        """See `Filter.reasons`."""
+        yield "pii_dense", measured["per_1000_words"] > self.max_per_1000_words

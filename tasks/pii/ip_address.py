@@ -1,0 +1,68 @@
+"""Addresses on the internet: those that can lead to a person's connection.
+
+Called by `scan`. Only addresses that the registries hand out count: private, loopback, link-local, documentation and
+multicast ranges belong to nobody (`ipaddress`, from the IANA special-purpose registries), and neither do networks
+("/24"). "1.2.3.4" is both an address and a version: what reads like a version is one, and four small numbers need a
+word that says address.
+"""
+
+import re
+from collections.abc import Iterator
+from ipaddress import AddressValueError, IPv4Address, IPv6Address, IPv6Network
+
+from tasks.pii.context import Labels
+from tasks.pii.span import Evidence, Span
+
+_V4 = re.compile(
+    r"(?<![0-9A-Za-z_.+~^<>@-])(?<![=~<>!^]=)(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2})(?![0-9A-Za-z_+-]|\.(?:[0-9]|in-addr)|/[0-9]{1,2}(?![0-9]))"
+)
+_V6 = re.compile(
+    r"[23][0-9A-Fa-f]{3}(?::[0-9A-Fa-f]{1,4}){0,7}(?:::(?:[0-9A-Fa-f]{1,4}(?::[0-9A-Fa-f]{1,4}){0,6})?)?"
+    r"(?![0-9A-Za-z_:]|/[0-9])"
+)
+_SMALL = 32
+_HANDED_OUT = IPv6Network("2000::/3")
+_LABELS = Labels(
+    r"ips?\b|ipv[46]|address|adresse|addr\b|host|server|client|peer|remote|gateway|proxy|dns|resolver|ping|router|login"
+    r"|logged|visitor|banned|blocked",
+    r"version|ver\b|v\b|rev|release|build|firmware|driver|sdk|section|chapter|sec\b|§|clause|table|figure|fig\b|annex|oid"
+    r"|update|upgrade|patch|kernel|appendix|rule|article|abschnitt|kapitel|exercise|example",
+)
+
+
+def find_v4(text: str, start: int, end: int) -> Iterator[Span]:
+    """Yields the IPv4 addresses in text[start:end].
+
+    >>> text = "Version 1.2.3.4 answered 8.8.8.8 from client 93.184.215.14, not 192.168.1.7"
+    >>> [text[a:b] for _, a, b, _ in find_v4(text, 0, len(text))]
+    ['93.184.215.14']
+    """
+    for found in _V4.finditer(text, start, end):
+        try:
+            address = IPv4Address(found.group())
+        except AddressValueError:
+            continue
+        if not address.is_global or address.is_multicast:
+            continue
+        label = _LABELS.of(text, found.start(), found.end())
+        if label or (label is None and max(address.packed) >= _SMALL):
+            yield Span("ip", found.start(), found.end(), Evidence.PATTERN if label is None else Evidence.CONTEXT)
+
+
+def find_v6(text: str, start: int) -> Iterator[Span]:
+    """Yields the IPv6 address that begins at `start`, if one does.
+
+    >>> [list(find_v6(text, 0)) != [] for text in ("2606:4700:4700::1111", "2001:db8::1", "2014:05:30")]
+    [True, False, False]
+    """
+    found = _V6.match(text, start)
+    if found is None or text[max(0, start - 1) : start].isalnum() or text[max(0, start - 1) : start] in ("_", ":", "."):
+        return
+    if found.group().endswith("::"):
+        return  # a network
+    try:
+        address = IPv6Address(found.group())
+    except AddressValueError:
+        return
+    if address.is_global and address in _HANDED_OUT:
+        yield Span("ip", start, found.end(), Evidence.CHECKSUM)
