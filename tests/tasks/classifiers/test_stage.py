@@ -1,13 +1,18 @@
+import hashlib
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tasks.artifact import Artifact
 from tasks.classifiers.config import ClassifiersConfig, ClassifierSettings, CrawlTexts, FastTextSettings, Texts
 from tasks.classifiers.stage import external
+from tasks.classifiers.texts import Example
+from tasks.classifiers.training import Trained, train
 from tasks.errors import InputError
 from tasks.filters.batch import Batch
 from tasks.filters.classifier import ClassifierMeasures
@@ -82,6 +87,32 @@ def test_two_trainings_give_the_same_bytes(tmp_path: Path, crawl: Artifact, run_
         for version, workers in (("one", 0), ("two", 2))
     ]
     assert both[0].record.content == both[1].record.content
+
+
+@pytest.mark.parametrize("environment", [{"PYTHONHASHSEED": "1"}, {"PYTHONHASHSEED": "2", "OMP_NUM_THREADS": "3"}])
+def test_training_gives_the_same_bytes_in_any_process(tmp_path: Path, environment: dict[str, str]) -> None:
+    code = (
+        "import hashlib, sys; from tests.tasks.classifiers.test_stage import trained_in;"
+        "print(*(hashlib.sha256(one.data).hexdigest() for one in trained_in(sys.argv[1])))"
+    )
+    there = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env={**os.environ, **environment, "PYTHONPATH": str(Path(__file__).parents[3])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    here = [hashlib.sha256(one.data).hexdigest() for one in trained_in(str(tmp_path))]
+    assert there.stdout.split() == here
+
+
+def trained_in(scratch: str) -> list[Trained]:
+    """Trains one model of each method on the same texts."""
+    made = ((learned(seed), "reference") if seed % 2 else (shop(seed), "crawl") for seed in range(200))
+    examples = [Example(text, label, text, "", "made") for text, label in made]
+    common = {"name": "some", "texts": (Texts(path="/made", label="reference"),), "positive": "reference"}
+    both = (ClassifierSettings(**common, fasttext=SMALL), ClassifierSettings(**common, method="signals"))
+    return [train(settings, examples[:150], examples[150:], scratch) for settings in both]
 
 
 def test_a_quantised_model_is_smaller_scores_alike_and_is_the_same_each_time(
@@ -195,8 +226,7 @@ def test_a_line_that_is_no_row_is_named(tmp_path: Path, crawl: Artifact, run_sta
 
 
 def test_a_page_cannot_label_itself(tmp_path: Path, run_stage: Callable) -> None:
-    hostile = extracted_in(tmp_path, (f"__label__1 __label__0\n__label__1 {shop(seed)}" for seed in range(200)))
+    plea = "__label__1 " * 5  # fastText's own name of the label "reference", which it looks for in the whole line
+    hostile = extracted_in(tmp_path, (plea + shop(seed) for seed in range(200)))
     artifact = trained(run_stage, hostile, gate(tmp_path))
-    scores = json.loads(artifact.read("quality/scores.json"))
-    assert np.sum(scores["confusion"]["rows_are_truth"]) == sum(scores["heldout"].values())
-    assert scores["auc"] > 0.95
+    assert json.loads(artifact.read("quality/scores.json"))["accuracy"] > 0.95
