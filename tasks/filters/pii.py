@@ -4,17 +4,17 @@ The annotator writes spans, which `consolidate` replaces by placeholders; recogn
 `tasks.pii`. The filter drops lists of contacts, from which masking would leave little but placeholders.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 from pydantic import Field
 
-from tasks.filters.base import Annotator, Filter, Measured
-from tasks.filters.batch import Batch
-from tasks.pii.scan import find
+from tasks.filters.base import Annotator, Filter, Measured, Reasons
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tasks.filters.batch import Batch
 
 Kind = Literal["email", "phone", "ip", "ssn", "card", "iban", "address"]
 Country = Literal["US", "CA", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "BR"]
@@ -33,8 +33,10 @@ class Pii(Annotator):
     countries: tuple[Country, ...] = ("US", "CA", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "BR")
     """Whose national telephone numbers and addresses to look for. Numbers with a country code are found everywhere."""
 
-    def type(self) -> pa.StructType:
+    def type(self) -> "pa.StructType":
         """See `Annotator.type`; `start` and `end` count code points, `per_1000_words` the words between spaces."""
+        import pyarrow as pa
+
         span = [pa.field("kind", pa.string(), nullable=False)]
         span += [pa.field(name, pa.int32(), nullable=False) for name in ("start", "end")]
         return pa.struct(
@@ -44,12 +46,19 @@ class Pii(Annotator):
             ]
         )
 
-    def measure(self, batch: Batch) -> Mapping[str, Any]:
+    def measure(self, batch: "Batch") -> Mapping[str, Any]:
         """See `Annotator.measure`."""
+        from tasks.pii.scan import find
+
         spans = [[span[:3] for span in find(text, self.kinds, self.countries)] for text in batch.texts]
-        # Words are counted in the few texts that hold anything.
-        dense = [len(found) * 1000 / len(text.split()) if found else 0.0 for found, text in zip(spans, batch.texts, strict=True)]
-        return {"spans": spans, "per_1000_words": np.array(dense, dtype=np.float32)}
+        return {
+            "spans": spans,
+            # Words are counted in the few texts that hold anything.
+            "per_1000_words": [
+                len(found) * 1000 / len(text.split()) if found else 0.0
+                for found, text in zip(spans, batch.texts, strict=True)
+            ],
+        }
 
 
 class PiiDense(Filter):
@@ -69,6 +78,6 @@ class PiiDense(Filter):
     max_per_1000_words: float = Field(default=200.0, ge=0)
     """Spans per 1,000 words above which a document goes."""
 
-    def reasons(self, measured: Measured) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    def reasons(self, measured: Measured) -> Reasons:
         """See `Filter.reasons`."""
         yield "pii_dense", measured["per_1000_words"] > self.max_per_1000_words

@@ -1,0 +1,137 @@
+"""Pages whose address stands on a blocklist, or holds a banned word.
+
+The lists are the user's own; the layout is that of the UT1 lists (Université Toulouse Capitole,
+https://dsi.ut-capitole.fr/blacklists/), which FineWeb (Penedo et al. 2024, section 3.3) and RedPajama-V2 used too.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from pydantic import PrivateAttr
+
+from tasks.filters.base import Annotator, Filter, Measured, Reasons
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tasks.artifact import Artifact
+    from tasks.blocklists.index import Index
+    from tasks.blocklists.sources import Source
+    from tasks.filters.batch import Batch
+
+_NO_WORD = re.compile(r"[^a-z0-9]+")
+
+
+class UrlListed(Annotator):
+    """Looks up the address of a document in lists of domains and URLs.
+
+    An entry "example.com" covers the domain and all below it; "example.com/a" covers that address and what is below it
+    in the path. "www.", the scheme and the port do not count. The closest entry gives the category; of equal entries,
+    the first list in the order below. Without lists nothing is found.
+    """
+
+    folders: tuple[str, ...] = ()
+    """Local folders or store URLs with lists: `<category>/domains` and `<category>/urls`, plain or `.gz`."""
+
+    categories: tuple[str, ...] | None = None
+    """Which categories of the folders to read; None for all."""
+
+    files: dict[str, str] = {}
+    """Single lists by category: one domain or URL per line, or lines of a hosts file; plain or `.gz`."""
+
+    allow: tuple[str, ...] = ()
+    """Domains and URLs that are never listed, whatever the lists say."""
+
+    banned_words: tuple[str, ...] = ()
+    """Words that ban an address: category `banned_word`. A word is what stands between characters other than letters
+    and digits, as in datatrove's URLFilter (FineWeb), whose `banned_words` these are."""
+
+    _index: "Index | None" = PrivateAttr(default=None)
+
+    def type(self) -> "pa.StructType":
+        """See `Annotator.type`: `category` and the `entry` that matched, both null where none did."""
+        import pyarrow as pa
+
+        return pa.struct([pa.field("category", pa.string()), pa.field("entry", pa.string())])
+
+    def external(self) -> list[str]:
+        """Returns the lists as local paths: their bytes bear on the fingerprint."""
+        from tasks.blocklists.sources import find
+
+        return [source.local for source in find(self.folders, self.files, self.categories)]
+
+    def prepare(self, models: "Mapping[str, Artifact]") -> None:
+        """Reads the lists; see `Annotator.prepare`."""
+        from tasks.blocklists.sources import find
+
+        read = []
+        for source in find(self.folders, self.files, self.categories):
+            held = os.stat(source.local)
+            read.append((source, held.st_size, held.st_mtime_ns))
+        self._index = _load(tuple(read))
+
+    def measure(self, batch: "Batch") -> Mapping[str, Any]:
+        """See `Annotator.measure`."""
+        from tasks.blocklists.address import entry_key, keys
+
+        allowed = {entry_key(entry) for entry in self.allow}
+        banned = frozenset(word.lower() for word in self.banned_words)
+        listed = [list(keys(url)) for url in batch.urls]
+        if self._index is None:
+            raise ValueError("prepare reads the lists first")
+        hits = iter(self._index.find([key for one in listed for key in one]))
+        found: list[tuple[str | None, str | None]] = []
+        for url, one in zip(batch.urls, listed, strict=True):
+            matches = [(category, key) for key, category in zip(one, hits, strict=False) if category is not None]
+            if allowed.intersection(one):
+                found.append((None, None))
+            elif matches:
+                found.append(matches[0])
+            else:
+                found.append(_banned(url, banned))
+        return {"category": [category for category, _ in found], "entry": [entry for _, entry in found]}
+
+
+def _banned(url: str, banned: frozenset[str]) -> tuple[str | None, str | None]:
+    word = next((word for word in _NO_WORD.split(url.lower()) if word in banned), None) if banned else None
+    return (None, None) if word is None else ("banned_word", word)
+
+
+@lru_cache(maxsize=4)
+def _load(read: "tuple[tuple[Source, int, int], ...]") -> "Index":
+    """Loads the lists once per process and state of the files: parts that follow one another ask for the same."""
+    from tasks.blocklists.index import load
+
+    return load([source for source, _, _ in read])
+
+
+class UrlBlocklist(Filter):
+    """Drops documents whose address is on a list: `url_blocklist_<category>`.
+
+    The rule of FineWeb (URL filtering first) and RefinedWeb (Penedo et al. 2023, section 3.1), here after the fact, so
+    that a category can be let in again without another pass.
+
+    >>> UrlBlocklist().verdict("A page about gardens.", url="https://example.com/gardens")
+    >>> listed = UrlListed(banned_words=("casino",))
+    >>> listed.prepare({})
+    >>> from tasks.filters.base import fields
+    >>> from tasks.filters.batch import Batch
+    >>> found = fields(listed.annotate(Batch(["Play now."], urls=["https://example.com/best-casino"])))
+    >>> [(reason, mask.tolist()) for reason, mask in UrlBlocklist().reasons(found)]
+    [('url_blocklist_banned_word', [True])]
+    """
+
+    measured_by = UrlListed
+
+    categories: tuple[str, ...] | None = None
+    """Categories to drop; None for every one that was found."""
+
+    def reasons(self, measured: Measured) -> Reasons:
+        """See `Filter.reasons`."""
+        found = measured["category"]
+        for category in sorted({one for one in found if one is not None}):
+            if self.categories is None or category in self.categories:
+                yield f"url_blocklist_{category}", found == category
