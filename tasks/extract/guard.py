@@ -74,31 +74,32 @@ class Guard:
         yield from self._batch(batch)
 
     def _batch(self, rows: Sequence[Row]) -> Iterator[tuple[Row, Outcome]]:
-        answers = self.run([row.content for row in rows if not row.refused])
+        answers = iter(self.run([row.content for row in rows if not row.refused]))
         for row in rows:
             yield row, Rejected(row.refused) if row.refused else next(answers)
 
-    def run(self, calls: Sequence[Call]) -> Iterator[Outcome]:
-        """Yields what comes of each call, in order; raises as `outcomes` does."""
-        done, again = 0, False
-        while done < len(calls):
+    def run(self, calls: Sequence[Call]) -> list[Outcome]:
+        """Returns what comes of each call, in order; raises as `outcomes` does."""
+        found: list[Outcome] = []
+        again = False
+        while len(found) < len(calls):
             child = _Child(self._modules) if again else _taken(self._modules)
             try:
-                for outcome in child.answers(calls[done:], self._cpu_s):
-                    done, again = done + 1, False
-                    yield outcome
+                for outcome in child.answers(calls[len(found) :], self._cpu_s):
+                    found.append(outcome)
+                    again = False
             except _Died as death:
                 child.end()
                 # `again` still stands only for the first row of a new child.
                 again = death.poison.reason != "timeout" and not again
                 if not again:
-                    done += 1
-                    yield death.poison
+                    found.append(death.poison)
             except BaseException:
                 child.end()  # answers may be on their way, which the next rows must not get
                 raise
             else:
                 _idle.append(child)
+        return found
 
 
 class _Died(Exception):
@@ -124,6 +125,7 @@ class _Child:
             bufsize=0,
             env={**os.environ, "PYTHONPATH": path},
         )
+        self.pid = self._process.pid
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._questions, self._answers = self._process.stdin.fileno(), self._process.stdout.fileno()
@@ -202,6 +204,11 @@ class _Child:
 
 
 _idle: list[_Child] = []
+
+
+def children() -> list[int]:
+    """Returns the process ids of the children of this process that wait for their next rows."""
+    return [child.pid for child in _idle if child.parent == os.getpid()]
 
 
 def _taken(modules: tuple[str, ...]) -> _Child:

@@ -33,10 +33,12 @@ def summary(calls: list, cpu_s: float = 5.0) -> list[str]:
 
 
 def test_answers_come_in_order_and_one_process_serves_all_batches() -> None:
-    assert summary([partial(Content, str(n)) for n in range(200)]) == [str(n) for n in range(200)]
-    (child,) = guard._idle
+    rows = [Row(f"http://a.example/{n}", "web", content=partial(Content, str(n))) for n in range(200)]
     assert summary([GOOD]) == ["read"]
-    assert guard._idle == [child]
+    served = guard.children()
+    assert [outcome.text for _, outcome in Guard(5.0).outcomes(rows)] == [str(n) for n in range(200)]
+    assert guard.children() == served
+    assert len(served) == 1
 
 
 def test_a_row_that_never_returns_is_ended_by_its_cpu_seconds_and_the_rest_is_read() -> None:
@@ -63,7 +65,7 @@ def test_a_row_that_crashes_the_process_costs_itself_only() -> None:
 
 def test_a_process_that_something_else_killed_costs_no_row() -> None:
     assert summary([GOOD]) == ["read"]
-    os.kill(guard._idle[-1]._process.pid, signal.SIGKILL)
+    os.kill(guard.children()[-1], signal.SIGKILL)
     assert summary([GOOD, GOOD]) == ["read", "read"]
 
 
@@ -98,7 +100,7 @@ def test_rows_that_are_refused_stay_where_they_are_in_order() -> None:
 def test_the_process_ends_with_its_parent() -> None:
     program = (
         "import os, re; from functools import partial; from tasks.extract import guard;"
-        "list(guard.Guard(5.0).run([partial(str, 1)])); print(guard._idle[0]._process.pid, flush=True); os._exit(9)"
+        "list(guard.Guard(5.0).run([partial(str, 1)])); print(guard.children()[0], flush=True); os._exit(9)"
     )
     child = int(subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=False).stdout)
     until = time.monotonic() + 20

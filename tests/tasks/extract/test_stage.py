@@ -3,12 +3,12 @@
 import gzip
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-import tasks.extract.captures
 from tasks.artifact import Artifact
 from tasks.documents import DOCUMENT, document_id
 from tasks.errors import InputError
@@ -102,25 +102,39 @@ def test_a_refused_capture_does_not_shadow_a_good_one(
     assert [row["record_id"] for row in documents(made)] == ["urn:uuid:good"]
 
 
-def test_a_poison_capture_is_set_aside_and_the_part_goes_on(
-    run_stage: Run, warc_artifact: Callable[..., Artifact], warc: Make, html: Make, monkeypatch: pytest.MonkeyPatch
+def test_a_page_that_takes_too_long_is_set_aside_and_the_part_goes_on(
+    run_stage: Run, warc_artifact: Callable[..., Artifact], warc: Make, html: Make
 ) -> None:
-    read_page = tasks.extract.captures.read_page
-
-    def fragile(text: str, **options: object) -> object:
-        if "poison" in text:
-            raise RecursionError("parser gave up")
-        return read_page(text, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(tasks.extract.captures, "read_page", fragile)
-    captured = warc_artifact([warc("http://a.example/p", html("poison")), warc("http://a.example/ok")])
+    # As deep as a page may be: some 0.3 s, where other pages take a millisecond or two.
+    slow = html("<div>" * 3_900 + "deep" * 100)
+    captured = warc_artifact([warc("http://a.example/slow", slow), warc("http://a.example/ok")])
+    config = ExtractConfig(max_page_cpu_s=0.1)
     with pytest.raises(InputError, match="1 of 2 rows could not be processed"):
-        run_stage(MODULE, ExtractConfig(), {"warc": captured})
-    made = run_stage(MODULE, ExtractConfig(), {"warc": captured}, max_bad_share=0.5)
+        run_stage(MODULE, config, {"warc": captured})
+    made = run_stage(MODULE, config, {"warc": captured}, max_bad_share=0.5)
     assert made.record.rejected == {"poison": 1}
     assert [row["url"] for row in documents(made)] == ["http://a.example/ok"]
-    assert rejected(made) == [("http://a.example/p", "poison")]
-    assert b"RecursionError: parser gave up" in made.read(made.files("quarantine/")[0])
+    assert rejected(made) == [("http://a.example/slow", "poison")]
+    assert b"Poison: timeout: it took more CPU seconds than a page may" in made.read(made.files("quarantine/")[0])
+
+
+def test_what_a_page_says_of_itself_stands_beside_its_text(
+    run_stage: Run, warc_artifact: Callable[..., Artifact], warc: Make, html: Make
+) -> None:
+    head = (
+        '<meta property="article:published_time" content="2019-11-20T09:22:35+01:00">'
+        '<link rel=canonical href="/story?id=1"><link rel=license href="https://creativecommons.org/licenses/by/4.0/">'
+    )
+    future = html(head='<meta name=date content="2041-01-01">')
+    captured = warc_artifact([warc("http://a.example/x", html(head=head)), warc("http://b.example/", future)])
+    told, silent = sorted(
+        documents(run_stage(MODULE, ExtractConfig(), {"warc": captured})), key=lambda row: row["host"]
+    )
+    assert told["published"] == datetime(2019, 11, 20, 8, 22, 35, tzinfo=UTC)
+    assert told["canonical"] == "http://a.example/story?id=1"
+    assert told["licence"] == "https://creativecommons.org/licenses/by/4.0/"
+    # A page cannot be published after it was fetched.
+    assert (silent["published"], silent["canonical"], silent["licence"]) == (None, None, None)
 
 
 def test_a_published_file_that_lost_captures_is_an_error_with_its_path(
@@ -221,7 +235,19 @@ def test_documents_are_written_as_json_lines_on_request(
     made = run_stage(MODULE, config, {"warc": captured})
     paths = made.files("jsonl/")
     assert paths == ["jsonl/part-00000-of-00002.jsonl.gz", "jsonl/part-00001-of-00002.jsonl.gz"]
-    names = ("id", "url", "title", "language_hint", "text", "source", "record_id", "warc_file", "warc_offset")
+    names = (
+        "id",
+        "url",
+        "title",
+        "language_hint",
+        "canonical",
+        "licence",
+        "text",
+        "source",
+        "record_id",
+        "warc_file",
+        "warc_offset",
+    )
     for path, parquet in zip(paths, made.files("documents/"), strict=True):
         expected = made.table(parquet).to_pylist()
         found = lines(made, path)
@@ -231,7 +257,7 @@ def test_documents_are_written_as_json_lines_on_request(
         for row, document in zip(found, expected, strict=True):
             fetched = document["fetched_at"]
             assert row["fetched_at"] == (fetched and fetched.isoformat(timespec="milliseconds")[:-6] + "Z")
-            assert set(row) == {*names, "fetched_at"}
+            assert set(row) == {*names, "fetched_at", "published"}
     again = run_stage(MODULE, config, {"warc": captured}, version="again", workers=2)
     assert [again.read(path) for path in paths] == [made.read(path) for path in paths]
     assert made.read(paths[0])[4:8] == bytes(4)  # no time of day in the header

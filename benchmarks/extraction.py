@@ -1,0 +1,261 @@
+"""Main text: the extractors of Sluice and the bare libraries on pages whose main text was made by hand, in one run.
+
+    python -m benchmarks.extraction --data FOLDER [--rounds 5]
+
+FOLDER holds `html/<id>.html.gz` and `ground-truth.json` (id -> articleBody, url), as in the public article extraction
+benchmark of Scrapinghub (now Zyte). Quality is scored by its metric: 4-word shingles as multisets, precision and recall
+of each page, the mean of both over the pages, F1 of the two means. Speed is pages per CPU-second of one process, best
+of the rounds, the contenders taken in turn so that a busy machine hits all alike; trafilatura gets fewer rounds.
+
+The stage runs on the same pages as a WARC file, from compressed records to committed Parquet, its child process
+included, and is compared with the bare library on decoded pages. Writes `benchmarks/results/extraction.json`.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import platform
+import re
+import resource
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tasks.artifact import Address
+from tasks.charset import decode
+from tasks.engine import open_engine
+from tasks.extract.config import ExtractConfig, FileSource
+from tasks.extract.html import read_page
+from tasks.stage import Inputs, Output
+from tasks.store import Store
+
+ROOT = Path(__file__).parents[1]
+_WORD = re.compile(r"\w+")
+_SLOW = "trafilatura"
+# The same pages several times under other addresses: one pass is too short to measure a stage by.
+_COPIES = 10
+
+
+@dataclass(frozen=True)
+class GoldPage:
+    """A page with the main text that a person has marked."""
+
+    name: str
+    url: str
+    raw: bytes
+    gold: str
+
+    @property
+    def html(self) -> str:
+        """The page as the extract stage decodes it."""
+        return decode(self.raw)
+
+
+@dataclass(frozen=True)
+class Score:
+    """Means over pages, by the benchmark's metric."""
+
+    precision: float
+    recall: float
+
+    @property
+    def f1(self) -> float:
+        """F1 of the mean precision and the mean recall."""
+        both = self.precision + self.recall
+        return 2 * self.precision * self.recall / both if both else 0.0
+
+
+def read_pages(folder: Path) -> list[GoldPage]:
+    """Reads the labelled pages of a folder, in the order of their names."""
+    held = json.loads((folder / "ground-truth.json").read_text("utf-8"))
+    pages = []
+    for name in sorted(held):
+        raw = gzip.decompress((folder / "html" / f"{name}.html.gz").read_bytes())
+        pages.append(GoldPage(name, held[name].get("url", ""), raw, held[name]["articleBody"]))
+    return pages
+
+
+def shingles(text: str) -> Counter[tuple[str, ...]]:
+    """Returns the 4-word shingles of a text; of a shorter text the one of all its words."""
+    words = _WORD.findall(text)
+    return Counter(tuple(words[i : i + 4]) for i in range(max(1, len(words) - 3)))
+
+
+def score(pages: Sequence[GoldPage], texts: Sequence[str]) -> Score:
+    """Scores what an extractor found on each page."""
+    precision = recall = 0.0
+    for page, text in zip(pages, texts, strict=True):
+        found, wanted = shingles(text), shingles(page.gold)
+        common = (found & wanted).total()
+        precision += common / found.total()
+        recall += common / wanted.total()
+    return Score(precision / len(pages), recall / len(pages))
+
+
+def contenders() -> dict[str, Callable[[str], str]]:
+    """Returns every extractor as a function from a decoded page to its text; trafilatura only where it is installed."""
+    from resiliparse.extract.html2text import extract_plain_text
+
+    def ours(extractor: str) -> Callable[[str], str]:
+        config = ExtractConfig.model_validate({"extractor": extractor})
+        return lambda html: read_page(html, config).text
+
+    found: dict[str, Callable[[str], str]] = {
+        "sluice resiliparse": ours("resiliparse"),
+        "sluice visible": ours("visible"),
+        "resiliparse main_content": partial(extract_plain_text, main_content=True, preserve_formatting=True),
+    }
+    try:
+        import trafilatura
+    except ImportError:
+        return found
+    found["sluice trafilatura"] = ours("trafilatura")
+    found["trafilatura default"] = lambda html: trafilatura.extract(html) or ""
+    found["trafilatura favor_precision"] = lambda html: trafilatura.extract(html, favor_precision=True) or ""
+    return found
+
+
+def measure(pages: Sequence[GoldPage], rounds: int) -> dict[str, dict[str, float]]:
+    """Scores every contender and takes its time."""
+    names = contenders()
+    decoded = [page.html for page in pages]
+    megabytes = sum(len(page.raw) for page in pages) / 1e6
+    texts: dict[str, list[str]] = {}
+    best = dict.fromkeys(names, float("inf"))
+    for number in range(rounds):
+        for name, extract in names.items():
+            if _SLOW in name and number > 1:
+                continue
+            begin = time.process_time()
+            texts[name] = [extract(html) for html in decoded]
+            best[name] = min(best[name], time.process_time() - begin)
+    return {
+        name: {
+            **_figures(score(pages, texts[name])),
+            "pages_per_cpu_second": round(len(pages) / best[name], 1),
+            "megabytes_per_cpu_second": round(megabytes / best[name], 1),
+        }
+        for name in names
+    }
+
+
+def _figures(scored: Score) -> dict[str, float]:
+    return {
+        "precision": round(scored.precision, 4),
+        "recall": round(scored.recall, 4),
+        "f1": round(scored.f1, 4),
+    }
+
+
+def measure_stage(pages: Sequence[GoldPage], extractor: str, rounds: int) -> dict[str, float]:
+    """Runs the whole extract stage over the pages as WARC records; CPU time is that of its child, too."""
+    with tempfile.TemporaryDirectory() as folder:
+        warc = Path(folder, "pages.warc.gz")
+        with warc.open("wb") as file:
+            for number in range(_COPIES):
+                for page in pages:
+                    file.write(_record(page, f"http://{number}.example/{page.name}"))
+        source = FileSource(name="gold", kind="warc", path=str(warc))
+        config = ExtractConfig.model_validate({"extractor": extractor, "files": (source,), "honour_noindex": False})
+        best = min(_stage_seconds(folder, config, number) for number in range(rounds + 1))
+    megabytes = _COPIES * sum(len(page.raw) for page in pages) / 1e6
+    return {
+        "pages_per_cpu_second": round(_COPIES * len(pages) / best, 1),
+        "megabytes_per_cpu_second": round(megabytes / best, 1),
+    }
+
+
+def _stage_seconds(folder: str, config: ExtractConfig, number: int) -> float:
+    from tasks.extract import stage
+
+    output = Output(Store(folder), Address("benchmark/extracted", str(number)), "fingerprint")
+    begin = _cpu_seconds()
+    with open_engine() as engine:
+        stage.run(config, Inputs({}), output, engine)
+    return _cpu_seconds() - begin
+
+
+def _cpu_seconds() -> float:
+    """CPU seconds of this process and of the living child that extracts for it."""
+    from tasks.extract import guard
+
+    ticks = os.sysconf("SC_CLK_TCK")
+    total = sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+    for child in guard.children():
+        fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+        total += (int(fields[11]) + int(fields[12])) / ticks
+    return total
+
+
+def _record(page: GoldPage, url: str) -> bytes:
+    block = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n" + page.raw
+    head = (
+        f"WARC/1.1\r\nWARC-Type: response\r\nWARC-Target-URI: {url}\r\nWARC-Date: 2019-11-20T00:00:00Z\r\n"
+        f"WARC-Record-ID: <urn:uuid:{page.name}>\r\nContent-Type: application/http; msgtype=response\r\n"
+        f"Content-Length: {len(block)}\r\n\r\n"
+    )
+    return gzip.compress(head.encode() + block + b"\r\n\r\n", 6, mtime=0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", required=True, type=Path, help="folder with html/ and ground-truth.json")
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    pages = read_pages(given.data)
+    extractors = measure(pages, given.rounds)
+    bare = extractors["resiliparse main_content"]["megabytes_per_cpu_second"]
+    stage = measure_stage(pages, "resiliparse", given.rounds)
+    result: dict[str, Any] = {
+        "benchmark": "extraction",
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "python": platform.python_version()},
+        "libraries": _versions("resiliparse", "trafilatura"),
+        "pages": len(pages),
+        "megabytes": round(sum(len(page.raw) for page in pages) / 1e6, 2),
+        "extractors": extractors,
+        "stage": {"resiliparse": {**stage, "of_bare_library": round(stage["megabytes_per_cpu_second"] / bare, 2)}},
+    }
+    target = ROOT / "benchmarks" / "results" / "extraction.json"
+    target.write_text(json.dumps(result, indent=1) + "\n")
+    _print(result)
+
+
+def _print(result: dict[str, Any]) -> None:
+    print(f"{'':30} precision  recall      F1  pages/CPU-s    MB/CPU-s")
+    for name, row in sorted(result["extractors"].items(), key=lambda item: -item[1]["f1"]):
+        figures = f"{row['precision']:9.4f} {row['recall']:7.4f} {row['f1']:7.4f}"
+        print(f"{name:30} {figures} {row['pages_per_cpu_second']:12.0f} {row['megabytes_per_cpu_second']:11.1f}")
+    for name, row in result["stage"].items():
+        print(
+            f"extract stage, {name}: {row['pages_per_cpu_second']:.0f} pages and {row['megabytes_per_cpu_second']:.1f} "
+            f"MB per CPU-second, {row['of_bare_library']:.0%} of the bare library"
+        )
+
+
+def _versions(*names: str) -> dict[str, str]:
+    found = {}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except ModuleNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _cpu() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+if __name__ == "__main__":
+    main()
