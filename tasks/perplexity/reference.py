@@ -1,0 +1,229 @@
+"""The reference text of a model: which texts there are, which are drawn, and their words as numbers.
+
+Reads files outside the store and the artifact `extracted`; used by the stage. Two passes over each file: hashes and
+sizes of all texts, then the words of those that were drawn. What is drawn depends on the texts alone, neither on the
+order of the files nor on the number of workers. A text that is there twice counts once.
+"""
+
+import glob
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tasks.artifact import Artifact
+from tasks.charset import decode
+from tasks.errors import InputError
+from tasks.perplexity.config import PerplexityConfig, Reference
+from tasks.perplexity.estimate import BEGIN_ID, END_ID, SPECIAL, UNKNOWN_ID
+from tasks.perplexity.files import opened
+from tasks.perplexity.words import split
+from tasks.text import clean, hash64
+
+DOCUMENTS = "documents/"
+# No more of one text is read, so that a single long book cannot be the whole of a model.
+_LONGEST = 1_000_000
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One file with texts of a reference: a local path, or a part of the artifact."""
+
+    reference: Reference
+    path: str
+    artifact: Artifact | None = None
+    hinted: bool = False
+    """Of documents only those whose page says that it is in the language of the reference."""
+
+    def texts(self) -> Iterator[str]:
+        """Yields its texts, clean; raises InputError when it cannot be read."""
+        try:
+            for text in self._raw():
+                yield text[:_LONGEST]
+        except (OSError, EOFError) as error:
+            raise InputError(f"{self.path} of the reference {self.reference.name} cannot be read ({error})") from None
+
+    def _raw(self) -> Iterator[str]:
+        if self.artifact:
+            chosen = pc.field("source") == self.reference.name
+            if self.hinted:
+                tag = f"(?i)^{self.reference.language}([-_]|$)"
+                chosen &= pc.match_substring_regex(pc.field("language_hint"), tag)
+            yield from self.artifact.table(self.path, columns=["text"], filters=chosen).column("text").to_pylist()
+        elif self.reference.kind == "text":
+            with opened(self.path) as file:
+                yield clean(decode(file.read()))
+        else:
+            with opened(self.path) as file:
+                for number, line in enumerate(file, start=1):
+                    if line.strip():
+                        yield clean(self._field(line, number))
+
+    def _field(self, line: bytes, number: int) -> str:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{self.path}, line {number}: not JSON ({error})", "mend it or leave it out") from None
+        text = row.get(self.reference.text_field) if isinstance(row, dict) else None
+        if not isinstance(text, str):
+            wanted = f'the field "{self.reference.text_field}" holds no text'
+            raise InputError(f"{self.path}, line {number}: {wanted}", "name the right one: text_field")
+        return text
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The texts of a unit, in order: hash of each (uint64), and its UTF-8 bytes."""
+
+    hashes: NDArray[np.uint64]
+    sizes: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Words of some texts.
+
+    Attributes:
+        words: the different words; SPECIAL are the first.
+        ids: int32, the text as indices into `words`, each sentence between BEGIN_ID and END_ID.
+    """
+
+    words: list[str]
+    ids: NDArray[np.int32]
+
+
+def local_files(reference: Reference) -> list[str]:
+    """Returns the local files of a reference in name order; raises InputError when there are none."""
+    found = sorted(path for path in glob.glob(reference.path, recursive=True) if os.path.isfile(path))
+    if reference.path and not found:
+        raise InputError(
+            f'the pattern "{reference.path}" of the reference "{reference.name}" matches no file', "correct it"
+        )
+    return found
+
+
+def units(references: Sequence[Reference], extracted: Artifact | None) -> list[Unit]:
+    """Returns all files of some references; raises InputError where one has none."""
+    found = []
+    for reference in references:
+        if reference.kind == "documents":
+            if extracted is None:
+                raise InputError(f'the reference "{reference.name}" is of the corpus, and there is none: extract first')
+            found += [Unit(reference, path, extracted) for path in extracted.files(DOCUMENTS)]
+        else:
+            found += [Unit(reference, path) for path in local_files(reference)]
+    return found
+
+
+def listing(unit: Unit) -> Listing:
+    """Hashes the texts of a unit."""
+    rows = [(hash64(text), len(text.encode())) for text in unit.texts()]
+    return Listing(np.array([row[0] for row in rows], np.uint64), np.array([row[1] for row in rows], np.int64))
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Which texts of each unit are drawn, by their place in it: to learn from, and to measure with."""
+
+    training: list[NDArray[np.int64]]
+    heldout: list[NDArray[np.int64]]
+
+
+def draw(listings: Sequence[Listing], config: PerplexityConfig) -> Draw:
+    """Draws the sample of a model; raises InputError when there are no two different texts."""
+    hashes = np.concatenate([one.hashes for one in listings])
+    sizes = np.concatenate([one.sizes for one in listings])
+    found = different(hashes, sizes)
+    if len(found) < 2:
+        raise InputError(
+            f"the references hold {len(found)} different texts", "name more: some are held out to measure the model"
+        )
+    side = _ranks(hashes[found], "heldout")
+    held = side <= np.uint64(max(int(config.heldout_share * 2**64), int(side.min())))
+    if held.all():
+        held = side <= side.min()
+    limits = {False: config.sample_bytes, True: config.sample_bytes * config.heldout_share}
+    chosen = {}
+    for which, limit in limits.items():
+        mine = found[held == which]
+        chosen[which] = mine[drawn(hashes[mine], sizes[mine], limit, config.seed)]
+    return Draw(training=by_unit(chosen[False], listings), heldout=by_unit(chosen[True], listings))
+
+
+def different(hashes: NDArray[np.uint64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the places of the different texts that are not empty: of equal ones the first."""
+    first = np.unique(hashes, return_index=True)[1]
+    return first[sizes[first] > 0]
+
+
+def by_unit(chosen: NDArray[np.int64], listings: Sequence[Listing]) -> list[NDArray[np.int64]]:
+    """Returns for each unit which of its texts are among the chosen of all, which are counted through."""
+    ends = np.cumsum([len(one.hashes) for one in listings])
+    ordered = np.sort(chosen)
+    groups = np.split(ordered, np.searchsorted(ordered, ends[:-1]))
+    return [group - (end - len(one.hashes)) for group, end, one in zip(groups, ends.tolist(), listings, strict=True)]
+
+
+def drawn(hashes: NDArray[np.uint64], sizes: NDArray[np.int64], limit: float, seed: int) -> NDArray[np.int64]:
+    """Returns the places of a sample of texts of `limit` bytes: those of the lowest hash with `seed`, at least one."""
+    order = np.argsort(_ranks(hashes, f"sample/{seed}"), kind="stable")
+    before = np.cumsum(sizes[order]) - sizes[order]
+    chosen: NDArray[np.int64] = order[before < limit]
+    return chosen
+
+
+def _ranks(hashes: NDArray[np.uint64], purpose: str) -> NDArray[np.uint64]:
+    return np.array([hash64(f"{purpose}/{value}") for value in hashes.tolist()], np.uint64)
+
+
+def taken(task: tuple[Unit, NDArray[np.int64], NDArray[np.int64]]) -> tuple[Sample, list[str]]:
+    """Reads the drawn texts of a unit; returns the words to learn from, and the texts held out."""
+    unit, training, heldout = task
+    learnt, held = frozenset(training.tolist()), frozenset(heldout.tolist())
+    if not learnt and not held:
+        return sample(()), []
+    texts, apart = [], []
+    for place, text in enumerate(unit.texts()):
+        if place in learnt:
+            texts.append(text)
+        elif place in held:
+            apart.append(text)
+    return sample(texts), apart
+
+
+def sample(texts: Sequence[str]) -> Sample:
+    """Returns texts as numbers of words."""
+    known: dict[int, str] = {}
+    stream = [np.empty(0, np.uint64)]
+    for block in split(texts):
+        hashes, first = np.unique(block.hashes, return_index=True)
+        for value, place in zip(hashes.tolist(), first.tolist(), strict=True):
+            if value not in known:
+                known[value] = block.spelling(place)
+        numbers = 2 * np.arange(len(block.owner))
+        # No word has a hash this small, so the marks of a sentence can stand in for themselves.
+        marked = np.full(len(block.hashes) + 2 * len(numbers), END_ID, np.uint64)
+        marked[block.sentences[:-1] + numbers] = BEGIN_ID
+        marked[np.arange(len(block.hashes)) + np.repeat(numbers, np.diff(block.sentences)) + 1] = block.hashes
+        stream.append(marked)
+    values = np.concatenate(stream)
+    order = np.array([0, BEGIN_ID, END_ID, *sorted(known)], np.uint64)
+    return Sample(
+        [*SPECIAL, *(known[value] for value in sorted(known))], np.searchsorted(order, values).astype(np.int32)
+    )
+
+
+def joined(samples: Sequence[Sample], most: int) -> Sample:
+    """Returns samples as one, with the `most` frequent words as the vocabulary and UNKNOWN_ID for all others."""
+    counts: dict[str, int] = {}
+    for one in samples:
+        for word, count in zip(one.words, np.bincount(one.ids, minlength=len(one.words)).tolist(), strict=True):
+            counts[word] = counts.get(word, 0) + count
+    plain = sorted(counts.keys() - set(SPECIAL), key=lambda word: (-counts[word], word))[:most]
+    place = {word: index for index, word in enumerate([*SPECIAL, *plain])}
+    streams = [np.array([place.get(word, UNKNOWN_ID) for word in one.words], np.int32)[one.ids] for one in samples]
+    return Sample(list(place), np.concatenate(streams))

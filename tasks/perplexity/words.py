@@ -1,0 +1,249 @@
+r"""What a word is to the n-gram model, and the split of many texts at once into hashes of words.
+
+Reads and writes nothing. Used in training (`reference`) and in scoring (`model`), so that both mean the same.
+
+As in CCNet (Wenzek et al. 2019, arXiv 1911.00359, section 4) text is lower-cased, every digit is 0, and typographic
+marks are written as their ASCII ones, so that the model does not spend itself on numbers and kinds of quotation marks.
+Unlike CCNet accents stay, since a text without them is not as well written, and words are not cut into SentencePiece
+tokens, which would need a model of their own. What is left:
+
+- A word is a run of letters, digits and their combining marks; in scripts without spaces (Thai, Han, kana ...) it is
+  one letter. Any other visible character is a word by itself: `don't` is three words.
+- A line is a sentence; blank lines are none. A line of more than 2^17 characters is cut, at a space where there is one.
+- Invisible format characters (soft hyphen, zero-width joiners, variation selectors) count as absent.
+
+A word is known by a 64-bit hash of its code points: a polynomial modulo 2^64 over random values of the characters,
+which prefix sums give for all words of a block at once. Two of a million words share a hash with a probability of 3e-8.
+"""
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+VERSION = 1
+"""Part of a model: raised when the same text would be split differently."""
+
+BLOCK = 1 << 17
+"""Code points that are split at one time: few enough for the processor's caches."""
+
+# Classes of characters. The order matters to `_begins`.
+_SPACE, _LINE_END, _MARK, _LETTER, _JOINED, _IN_WORD, _ABSENT = range(7)
+# Everything up to the last letter of the Tertiary Ideographic Plane; the few points beyond are invisible or private.
+_POINTS = 0x33480
+_LINE_ENDS = frozenset("\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029")
+_UNSPACED = (
+    *((0x0E01, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3041, 0x30FF)),
+    *((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3347F)),
+)
+_QUOTES = {**dict.fromkeys("‘’‚‛‹›ʼ′`´", "'"), **dict.fromkeys("“”„‟«»″「」『』〝〞", '"')}
+_STOPS = {"。": ".", "、": ",", "…": ".", "•": "*", "·": "*", "−": "-", "⁄": "/"}
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FACTOR = 0xD1342543DE82EF95  # odd, so that it has an inverse modulo 2^64
+_INVERSE = pow(_FACTOR, -1, 1 << 64)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Words of some texts, or of pieces of them.
+
+    Attributes:
+        hashes: uint64 of shape (n,): the words.
+        sentences: int64 of shape (n_sentences + 1,): where the words of each sentence begin.
+        owner: int64 of shape (n_sentences,): the text that each sentence is of.
+    """
+
+    hashes: NDArray[np.uint64]
+    sentences: NDArray[np.int64]
+    owner: NDArray[np.int64]
+    _codes: NDArray[np.uint32]
+    _starts: NDArray[np.int64]
+    _ends: NDArray[np.int64]
+
+    def spelling(self, index: int) -> str:
+        """Returns word `index` as the model writes it."""
+        codes = self._codes[self._starts[index] : self._ends[index]]
+        return _tables().folded[np.minimum(codes, _POINTS)].tobytes().decode("utf-32-le", "surrogatepass")
+
+
+def split(texts: Sequence[str]) -> Iterator[Block]:
+    """Splits texts into words, block by block; the sentences of a text come in order, in one block or in several.
+
+    How a text is split does not depend on the texts beside it.
+    """
+    held: list[str] = []
+    owners: list[int] = []
+    size = 0
+    for number, text in enumerate(texts):
+        for piece in _pieces(text):
+            if held and size + len(piece) > BLOCK:
+                yield _block(held, owners)
+                held, owners, size = [], [], 0
+            held.append(piece)
+            owners.append(number)
+            size += len(piece) + 1
+    if held:
+        yield _block(held, owners)
+
+
+def words(text: str) -> list[list[str]]:
+    r"""Returns the words of each sentence, as the model writes them.
+
+    >>> words("Don't panic:\n\n42 towels…")
+    [['don', "'", 't', 'panic', ':'], ['00', 'towels', '.']]
+    """
+    found = []
+    for block in split([text]):
+        spelled = [block.spelling(index) for index in range(len(block.hashes))]
+        found += [spelled[begin:end] for begin, end in pairwise(block.sentences.tolist())]
+    return found
+
+
+def hash_words(spelled: Sequence[str]) -> NDArray[np.uint64]:
+    """Hashes words as they are spelled; `split` gives the same hashes. Shape (len(spelled),)."""
+    found = [np.empty(0, np.uint64)]
+    for begin in range(0, len(spelled), 4096):
+        some = spelled[begin : begin + 4096]
+        codes = _code_points("".join(some))
+        ends = np.cumsum([len(word) for word in some])
+        values = _mixed(codes.astype(np.uint64))
+        found.append(_hashes(values, ends - [len(word) for word in some], ends))
+    return np.concatenate(found)
+
+
+def _pieces(text: str) -> Iterator[str]:
+    begin = 0
+    while len(text) - begin >= BLOCK:
+        cut = text.rfind("\n", begin, begin + BLOCK)
+        if cut <= begin:
+            cut = text.rfind(" ", begin, begin + BLOCK)
+        if cut <= begin:
+            cut = begin + BLOCK - 1
+        yield text[begin:cut]
+        begin = cut
+    yield text[begin:] if begin else text
+
+
+def _block(pieces: list[str], owners: list[int]) -> Block:
+    tables = _tables()
+    codes = _code_points("\n".join(pieces))
+    points = np.minimum(codes, _POINTS)
+    kinds = tables.kinds[points]
+    places = np.cumsum([0, *(len(piece) + 1 for piece in pieces)])[:-1]
+    if (absent := kinds == _ABSENT).any():
+        present = np.flatnonzero(~absent)
+        places = np.searchsorted(present, places)
+        codes, points, kinds = codes[present], points[present], kinds[present]
+    before = np.concatenate(([np.uint8(_LINE_END)], kinds))
+    after = np.concatenate((kinds, [np.uint8(_LINE_END)]))
+    what = tables.bounds[before << np.uint8(3) | after]  # 0 nothing, 1 a word ends, 2 one begins, 3 a line ends
+    bounds = np.flatnonzero(what)
+    begins = what[bounds] == 2
+    first = np.flatnonzero(begins)
+    starts = bounds[first]
+    # The line end that closes the block is a bound too, so every word has one after it.
+    ends = bounds[first + 1]
+    lines = np.cumsum(what[bounds] == 3)[first]
+    sentences = np.flatnonzero(np.diff(lines, prepend=-1))
+    owner = np.asarray(owners)[np.searchsorted(places, starts[sentences], side="right") - 1]
+    hashes = _hashes(tables.values[points], starts, ends)
+    return Block(hashes, np.append(sentences, len(starts)), owner, codes, starts, ends)
+
+
+def _code_points(text: str) -> NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+
+
+def _hashes(values: NDArray[np.uint64], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Returns for each word the sum of value[k] * FACTOR^(k - start) over its characters."""
+    sums = np.zeros(len(values) + 1, np.uint64)
+    np.cumsum(values * _powers(_FACTOR, len(values)), out=sums[1:])
+    hashes: NDArray[np.uint64] = (sums[ends] - sums[starts]) * _powers(_INVERSE, len(values) + 1)[starts]
+    return hashes
+
+
+_grown: dict[int, NDArray[np.uint64]] = {}
+
+
+def _powers(base: int, count: int) -> NDArray[np.uint64]:
+    """Returns base^0 .. base^(count - 1) modulo 2^64."""
+    held = _grown.get(base)
+    if held is None or len(held) < count:
+        held = np.full(max(count, BLOCK + 1), np.uint64(base))
+        held[0] = 1
+        _grown[base] = held = np.cumprod(held)
+    return held[:count]
+
+
+def _mixed(codes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Gives each code point a random-looking value (splitmix64; Steele, Lea, Flood 2014)."""
+    value = (codes + np.uint64(1)) * _GOLDEN
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """What is known of each code point; the last entry stands for all beyond."""
+
+    kinds: NDArray[np.uint8]
+    folded: NDArray[np.uint32]
+    values: NDArray[np.uint64]
+    bounds: NDArray[np.uint8]
+
+
+@cache
+def _tables() -> _Tables:
+    points = [chr(point) for point in range(_POINTS)]
+    categories = [unicodedata.category(char) for char in points]
+    kinds = np.array([*map(_kind, points, categories), _ABSENT], np.uint8)
+    folded = np.array([*(ord(_fold(*pair)) for pair in zip(points, categories, strict=True)), _POINTS], np.uint32)
+    for first, last in _UNSPACED:
+        kinds[(kinds == _IN_WORD) & (folded >= first) & (folded <= last)] = _LETTER
+    bounds = [_bound(pair >> 3, pair & 7) for pair in range(64)]
+    return _Tables(kinds, folded, _mixed(folded.astype(np.uint64)), np.array(bounds, np.uint8))
+
+
+def _kind(char: str, category: str) -> int:
+    if char in _LINE_ENDS:
+        return _LINE_END
+    if category in ("Zs", "Cc", "Cs", "Co", "Cn"):
+        return _SPACE
+    if category == "Cf" or "\ufe00" <= char <= "\ufe0f":
+        return _ABSENT
+    if category in ("Mn", "Mc", "Me"):
+        return _JOINED
+    return _IN_WORD if category[0] in "LN" else _MARK
+
+
+def _fold(char: str, category: str) -> str:
+    if category == "Nd":
+        return "0"
+    if category == "Pd":
+        return "-"
+    if char in _QUOTES:
+        return _QUOTES[char]
+    if char in _STOPS:
+        return _STOPS[char]
+    plain = unicodedata.normalize("NFKC", char)
+    # A form of several letters (a ligature, a fraction) stays one character: the fold keeps every length.
+    return (plain if len(plain) == 1 else char).lower()[0]
+
+
+def _bound(before: int, after: int) -> int:
+    if after == _LINE_END:
+        return 3
+    if after == _SPACE:
+        return 1
+    begins = (
+        after in (_MARK, _LETTER)
+        or (after in (_JOINED, _IN_WORD) and before <= _MARK)
+        or (after == _IN_WORD and before == _LETTER)
+    )
+    return 2 if begins else 0
