@@ -193,6 +193,8 @@ ADDRESSES = {
         "Max-Muster-Allee 101\n80001 München",
         "Probestr. 3, D-50001 Köln",
         "Lange Straße 44, 20001 Hamburg",
+        "Modellgasse 9\n61348 Bad Homburg",
+        "Probeweg 2, 60001 Frankfurt am Main",
     ),
     "FR": (
         "12 rue de l'Exemple, 75002 Paris",
@@ -200,6 +202,7 @@ ADDRESSES = {
         "45, boulevard Jean Exemple\n13001 Marseille",
         "8 place de la Maquette, 31000 Toulouse",
         "110 chemin des Échantillons, 06000 Nice",
+        "7 rue du Spécimen, 42000 Saint-Étienne",
     ),
 }
 

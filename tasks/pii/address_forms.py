@@ -10,14 +10,19 @@ _UP = "A-ZÀ-ÖØ-Þ"
 _WORD = rf"[{_UP}][\w'’-]{{0,24}}"
 _SMALL = "of|the|and|le|la|les|de|du|des|en|sur|sous|am|im|an der|bei"
 _NAME = rf"{_WORD}(?:\.? (?:(?:{_SMALL}) )?{_WORD}){{0,4}}?"
+# A town after its postcode: what follows it in the line is often another capitalised word.
+_PLACE = (
+    rf"(?:(?:Bad|Sankt|St\.|Markt|Groß|Klein|Neu|Alt|La|Le|Les|Saint|Sainte) )?{_WORD}"
+    rf"(?: (?:am|an der|an den|im|in der|bei|ob der|vor der|sur|sous|en|lès|de|du|le|la) {_WORD}){{0,2}}"
+)
 # Between two lines of an address: a comma, a bar or dot of a web page's footer, a new line, or a space.
 _GAP = r"(?:[ ]*[,|·][ ]?|[ ]?)\n?[ ]?(?<=[,|·\s])"
 _NUMBER = r"(?<![\w.,:/$€£+-])[0-9]{1,5}(?:-[0-9]{1,4})?[A-Za-z]?"
 
 _STREET_TYPE = (
-    r"(?:Street|St|Avenue|Ave|Boulevard|Blvd|Road|Rd|Lane|Ln|Drive|Dr|Court|Ct|Way|Place|Pl|Terrace|Ter|Circle|Cir"
-    r"|Highway|Hwy|Parkway|Pkwy|Square|Sq|Trail|Trl|Close|Gardens|Crescent|Grove|Mews|Hill|Row|Walk|Green|Rise|Broadway"
-    r"|Alley|Plaza)\b\.?"
+    r"(?:(?:St|Ave|Blvd|Rd|Ln|Dr|Ct|Pl|Ter|Cir|Hwy|Pkwy|Sq|Trl)\b\.?|(?:Street|Avenue|Boulevard|Road|Lane|Drive|Court|Way"
+    r"|Place|Terrace|Circle|Highway|Parkway|Square|Trail|Close|Gardens|Crescent|Grove|Mews|Hill|Row|Walk|Green|Rise"
+    r"|Broadway|Alley|Plaza)\b)"
 )
 _UNIT = rf"(?:{_GAP}(?:Apt|Apartment|Suite|Ste|Unit|Flat|Room|Rm|#|Floor|Fl)\.? ?#?[0-9A-Z-]{{1,6}}\b)"
 _STATE = (
@@ -47,11 +52,11 @@ FR = re.compile(
     rf"{_NUMBER}(?: ?(?:bis|ter|quater)\b)?,? "
     r"(?i:rue|avenue|av\.|boulevard|bd|blvd|place|pl\.|impasse|allée|allées|chemin|quai|cours|route|square|passage"
     r"|faubourg|esplanade|sentier|villa|cité|rond-point)\b (?:(?i:de|du|des|la|le|les|l|d|aux?|sur)[ '’]){0,3}"
-    rf"(?:[\w'’.-]{{1,24}} ?){{1,6}}?(?P<town>{_GAP}(?:F-)?[0-9]{{5}} {_NAME}(?: [0-9]{{1,2}}(?:e|er)?\b)?)?(?!\w)"
+    rf"(?:[\w'’.-]{{1,24}} ?){{1,6}}?(?P<town>{_GAP}(?:F-)?[0-9]{{5}} {_PLACE}(?: [0-9]{{1,2}}(?:e|er)?\b)?)?(?!\w)"
 )
 
 DE = re.compile(
-    rf"{_NUMBER}(?P<town>{_GAP}(?:D-|DE-|A-|AT-|CH-)?[0-9]{{4,5}} {_NAME}(?: \([{_UP}][\w. ]{{1,20}}\))?)?(?!\w)"
+    rf"{_NUMBER}(?P<town>{_GAP}(?:D-|DE-|A-|AT-|CH-)?[0-9]{{4,5}} {_PLACE}(?: \([{_UP}][\w. ]{{1,20}}\))?)?(?!\w)"
 )
 DE_STREET_BEFORE = re.compile(
     rf"(?<!\w)(?:(?:{_WORD}[ -]){{0,3}}"

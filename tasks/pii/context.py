@@ -58,6 +58,6 @@ OTHER_NUMBERS = (
     r"|rechnung|bestell|kunden|kd-?nr|auftrag|commande|facture|siret|siren|référence|pedido|factura|referencia|ordine"
     r"|fattura|codice|bestelling|factuur|fatura|cnpj|cpf|price|preis|prix|tracking|timestamp|unix|epoch|hash|sha\b|commit"
     r"|version|build|coordinates|lat\b|lon\b|latitude|longitude|vat\b|ust|iban|card|karte|carte|tarjeta|transaction"
-    r"|customer|pp?\b|pages?\b|seiten?\b|vol\b"
+    r"|customer|company n|registration|reg\b|pp?\b|pages?\b|seiten?\b|vol\b"
 )
 """Words before numbers that belong to nobody: goods, orders, files, places, times."""

@@ -61,6 +61,8 @@ def _domain_end(text: str, at: int) -> int | None:
     if found is None:
         return None
     labels = found.group().split(".")
+    if len(labels) > 2 and labels[-1].istitle() and labels[-2].islower() and _is_top_level(labels[-2]):
+        labels.pop()  # the next sentence, without a space before it
     # Take away from the right until the last label is a top-level domain: a sentence run on, a number, a file name.
     while len(labels) >= 2 and not _is_top_level(labels[-1]):
         cut = labels.pop().partition("-")[0]

@@ -26,7 +26,7 @@ _LABELS = Labels(
     r"ips?\b|ipv[46]|address|adresse|addr\b|host|server|client|peer|remote|gateway|proxy|dns|resolver|ping|router|login"
     r"|logged|visitor|banned|blocked",
     r"version|ver\b|v\b|rev|release|build|firmware|driver|sdk|section|chapter|sec\b|§|clause|table|figure|fig\b|annex|oid"
-    r"|update|upgrade|patch|kernel|appendix|rule|article|abschnitt|kapitel|exercise|example",
+    r"|update|upgrade|patch|kernel|appendix|rule|article|abschnitt|kapitel",
 )
 
 

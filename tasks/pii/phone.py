@@ -44,7 +44,7 @@ _DATE = re.compile(
 _GOODS = Labels(r"phone|tel\b|calls?\b|fax\b", GOODS)
 _LABELS = Labels(
     r"phone|tel\b|tel:|telephone|mobile|cell(?= ?(?:phone|no|num|#|[:.+(0-9]|$))|cellular|cellphone|fax\b|calls?\b"
-    r"|calling|whats ?app|telegram|sms|dial|hotline|helpline|ring us|ph\b|contact|reach (?:me|us|him|her|them)"
+    r"|calling|whats ?app|telegram|sms|dial|hotline|helpline|ring us|ph\b|contacts?\b|reach (?:me|us|him|her|them)"
     r"|text (?:me|us)"
     r"|telefon|telefax|handy|mobil|rufnummer|durchwahl|anruf|ruf(?:en)?\b|erreich"
     r"|téléphone|tél\b|portable|appel|joindre|fixe\b"

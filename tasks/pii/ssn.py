@@ -12,7 +12,7 @@ from tasks.pii.span import Evidence, Span
 
 _FORM = re.compile(
     r"(?<![0-9A-Za-z_.+#/-])(?!000|666|9)[0-9]{3}(?P<gap>[ -]?)(?!00)[0-9]{2}(?P=gap)(?!0000)[0-9]{4}"
-    r"(?![0-9A-Za-z_]|[./ -][0-9])"
+    r"(?![0-9A-Za-z_]|[./-][0-9])"
 )
 _VOID = frozenset(("078051120", "219099999"))
 _LABELS = Labels(r"ssn\b|ss ?#|social[ -]security|soc\.? sec|taxpayer|itin\b", OTHER_NUMBERS)

@@ -1,0 +1,178 @@
+"""Blocklists of domains and URLs: reading lists as others write them, and matching addresses."""
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+
+from tasks.blocklists import index
+from tasks.blocklists.address import entry_key, keys
+from tasks.errors import InputError
+from tasks.filters.base import fields
+from tasks.filters.batch import Batch
+from tasks.filters.url_blocklist import UrlBlocklist, UrlListed
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SLUICE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def lists(tmp_path: Path) -> Path:
+    """Three categories in the layout of the UT1 lists."""
+    folder = tmp_path / "lists"
+    for name in ("phishing", "adult", "games"):
+        (folder / name).mkdir(parents=True)
+    (folder / "phishing" / "domains").write_text("bad.example.com\nwww.evil.example\r\n198.51.100.7\n")
+    (folder / "phishing" / "urls").write_text("host.example/~user/steal\nHost.Example/Form?id=7\n")
+    (folder / "adult" / "domains.gz").write_bytes(gzip.compress(b"# a comment\nb\xc3\xbccher.example\nevil.example\n"))
+    (folder / "games" / "domains").write_text("play.example")
+    (folder / "games" / "usage").write_text("black\n")
+    return folder
+
+
+def look_up(listed: UrlListed, *urls: str) -> list[tuple[str | None, str | None]]:
+    listed.prepare({})
+    found = listed.measure(Batch([""] * len(urls), urls=urls))
+    return list(zip(found["category"], found["entry"], strict=True))
+
+
+def test_a_domain_covers_itself_and_everything_below_it(lists: Path) -> None:
+    listed = UrlListed(folders=(str(lists),))
+    assert (
+        look_up(
+            listed,
+            "https://bad.example.com/x",
+            "http://a.b.bad.example.com:8080/",
+            "https://example.com/",
+            "https://notbad.example.com/",
+            "https://bad.example.com.org/",
+        )
+        == [("phishing", "bad.example.com")] * 2 + [(None, None)] * 3
+    )
+
+
+def test_a_url_covers_what_is_below_it_in_the_path(lists: Path) -> None:
+    listed = UrlListed(folders=(str(lists),))
+    urls = (
+        "/~user/steal",
+        "/~user/steal/now?x=1",
+        "/~user/steals",
+        "/~user/",
+        "/Form?id=7",
+        "/Form?id=7&a=1",
+        "/Form?id=70",
+    )
+    found = look_up(listed, *(f"http://www.host.example{path}" for path in urls))
+    assert [category is not None for category, _ in found] == [True, True, False, False, True, True, False]
+    assert found[1] == ("phishing", "host.example/~user/steal")
+
+
+def test_an_address_in_numbers_has_nothing_above_it(lists: Path) -> None:
+    listed = UrlListed(folders=(str(lists),))
+    found = look_up(listed, "http://198.51.100.7/a", "http://1.198.51.100/", "http://[2001:db8::1]/")
+    assert found == [("phishing", "198.51.100.7"), (None, None), (None, None)]
+
+
+def test_other_scripts_comments_case_and_last_lines_without_an_end_are_read(lists: Path) -> None:
+    listed = UrlListed(folders=(str(lists),))
+    found = look_up(listed, "https://Bücher.example/", "https://PLAY.example./x", "https://black/")
+    assert found == [("adult", "xn--bcher-kva.example"), ("games", "play.example"), (None, None)]
+
+
+def test_of_lists_that_hold_the_same_entry_the_first_gives_the_category(lists: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.txt"
+    own.write_text("0.0.0.0 evil.example\nhttps://site.example/page/\n")
+    assert look_up(UrlListed(folders=(str(lists),)), "http://evil.example/")[0][0] == "adult"
+    first = UrlListed(folders=(str(lists),), files={"Our own!": str(own)})
+    assert look_up(first, "http://evil.example/", "http://site.example/page/2") == [
+        ("our_own", "evil.example"),
+        ("our_own", "site.example/page"),
+    ]
+
+
+def test_what_is_allowed_is_never_listed(lists: Path) -> None:
+    listed = UrlListed(folders=(str(lists),), allow=("good.evil.example", "play.example/chess"))
+    found = look_up(listed, "http://evil.example/", "http://x.good.evil.example/", "http://play.example/chess/1")
+    assert [category for category, _ in found] == ["adult", None, None]
+
+
+def test_only_the_categories_asked_for_are_read(lists: Path) -> None:
+    listed = UrlListed(folders=(str(lists),), categories=("games",))
+    assert look_up(listed, "http://evil.example/", "http://play.example/") == [(None, None), ("games", "play.example")]
+    with pytest.raises(InputError, match=r"no folder holds the category gams\. Known are: adult, games, phishing"):
+        UrlListed(folders=(str(lists),), categories=("gams",)).prepare({})
+
+
+def test_a_missing_list_or_empty_folder_is_an_error_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.txt is not there"):
+        UrlListed(files={"spam": str(tmp_path / "none.txt")}).prepare({})
+    with pytest.raises(InputError, match="holds no <category>/domains"):
+        UrlListed(folders=(str(tmp_path),)).prepare({})
+
+
+def test_banned_words_are_whole_words_of_the_address() -> None:
+    listed = UrlListed(banned_words=("Casino",))
+    found = look_up(listed, "https://x.example/best-casino_1", "https://casinos.example/", "https://CASINO.example/")
+    assert found == [("banned_word", "casino"), (None, None), ("banned_word", "casino")]
+
+
+def test_urls_that_are_none_are_not_listed(lists: Path) -> None:
+    listed = UrlListed(folders=(str(lists),))
+    assert (
+        look_up(listed, "", "file:///etc/passwd", "http://", "not a url", "mailto:x@evil.example") == [(None, None)] * 5
+    )
+
+
+def test_read_lists_are_kept_and_a_changed_list_is_read_anew(lists: Path, cache: Path) -> None:
+    listed = UrlListed(folders=(str(lists),))
+    assert look_up(listed, "http://new.example/") == [(None, None)]
+    kept = sorted(path.name for path in cache.iterdir())
+    assert look_up(UrlListed(folders=(str(lists),)), "http://play.example/")[0][0] == "games"
+    assert sorted(path.name for path in cache.iterdir()) == kept
+    domains = lists / "games" / "domains"
+    domains.write_text("new.example\n")
+    os.utime(domains, ns=(1, 1))
+    assert look_up(UrlListed(folders=(str(lists),)), "http://new.example/")[0][0] == "games"
+
+
+def test_the_lists_are_named_for_the_fingerprint(lists: Path) -> None:
+    names = [os.path.relpath(path, lists) for path in UrlListed(folders=(str(lists),)).external()]
+    assert names == ["adult/domains.gz", "games/domains", "phishing/domains", "phishing/urls"]
+    assert UrlListed().external() == []
+
+
+def test_lists_are_read_in_pieces_that_end_with_lines(lists: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "_CHUNK", 7)
+    listed = UrlListed(folders=(str(lists),))
+    assert look_up(listed, "http://bad.example.com/", "http://host.example/Form?id=7", "http://play.example/") == [
+        ("phishing", "bad.example.com"),
+        ("phishing", "host.example/Form?id=7"),
+        ("games", "play.example"),
+    ]
+
+
+def test_every_entry_of_a_list_is_found_under_its_own_address() -> None:
+    for line in ("example.com", "http://a.example/b/c", "example.com/a?b=1&c=2", "198.51.100.1/x", "ÄÖ.example/ä"):
+        key = entry_key(line)
+        assert key is not None
+        assert key in list(keys(f"https://www.{key}")) or key in list(keys(f"https://{key}"))
+
+
+def test_a_very_long_address_has_a_bounded_number_of_keys() -> None:
+    assert len(list(keys("http://" + "a." * 500 + "example.com/" + "b/" * 5000))) <= 50
+
+
+def test_the_filter_drops_the_categories_it_is_told_to(lists: Path) -> None:
+    listed = UrlListed(folders=(str(lists),))
+    listed.prepare({})
+    urls = ["http://play.example/", "http://evil.example/", "http://example.org/"]
+    found = fields(listed.annotate(Batch([""] * 3, urls=urls)))
+    assert [(reason, mask.tolist()) for reason, mask in UrlBlocklist().reasons(found)] == [
+        ("url_blocklist_adult", [False, True, False]),
+        ("url_blocklist_games", [True, False, False]),
+    ]
+    assert [reason for reason, _ in UrlBlocklist(categories=("games",)).reasons(found)] == ["url_blocklist_games"]

@@ -1,0 +1,191 @@
+"""Each kind of personal data: what is one, and what only looks like one."""
+
+import pytest
+
+from tasks.pii.scan import find
+from tasks.pii.span import Evidence, Span, resolve
+
+
+def found(
+    text: str, *, countries: tuple[str, ...] = ("US", "CA", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "BR")
+) -> list:
+    return [(span.kind, text[span.start : span.end]) for span in find(text, countries=countries)]
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("Write to (jo.doe+web@example.co.uk).", "jo.doe+web@example.co.uk"),
+        ("联系邮箱foo@example.com谢谢", "foo@example.com"),
+        ("jo@example.com.Next sentence", "jo@example.com"),
+        ("Mail:max@müller.de!", "max@müller.de"),
+        ("<a href='mailto:jo@xn--bcher-kva.example'>", "jo@xn--bcher-kva.example"),
+        ("...jo@example.com", "jo@example.com"),
+    ],
+)
+def test_an_email_address_is_found_without_what_stands_around_it(text: str, address: str) -> None:
+    assert found(text) == [("email", address)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "@app.route('/')",
+        "thanks @jane.doe and @max",
+        "npm i vue@3.2.1 lodash@latest @scope/pkg@1.0.0",
+        "icon@2x.png",
+        "git clone git@example.org:team/repo.git",
+        "https://user@example.org/ ftp://me:secret@example.org",
+        "h = x@w.T; y = a@b.to(device)",
+        "a@b",
+        "x.@example.com",
+        "a" * 65 + "@example.com",
+    ],
+)
+def test_what_only_has_an_at_sign_is_no_email_address(text: str) -> None:
+    assert found(text) == []
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        "(415) 555-0123",
+        "415-555-0123",
+        "+1 415 555 0123",
+        "020 7946 0958",
+        "+44 (0)20 7946 0958",
+        "030/23125123",
+        "+49 30 23125 123",
+        "01 99 00 12 34",
+        "02.61.91.12.34",
+        "(11) 98765-4321",
+        "06-12345678",
+        "022-23456789",
+        "0049 30 23125123",
+        "+61 491 570 156",
+    ],
+)
+def test_a_number_written_as_only_telephone_numbers_are_needs_no_label(number: str) -> None:
+    assert found(f"The shop, {number}, is open.") == [("phone", number)]
+
+
+@pytest.mark.parametrize(
+    ("label", "number"),
+    [("Call", "4155550123"), ("Teléfono:", "612 345 678"), ("मोबाइल:", "98765 43210"), ("Tel.", "0221 4710 123")],
+)
+def test_a_number_that_could_be_anything_is_a_telephone_number_beside_a_label(label: str, number: str) -> None:
+    assert found(f"{label} {number}") == [("phone", number)]
+    assert found(f"It has {number} in it") == []
+
+
+def test_the_nearest_label_decides() -> None:
+    assert found("Call us about order 4155550123") == []
+    assert found("For your order call 4155550123") == [("phone", "4155550123")]
+
+
+def test_a_label_of_another_line_does_not_count_unless_it_is_a_heading() -> None:
+    assert found("Call now\n4155550123") == [("phone", "4155550123")]
+    assert found("Call 911\n4155550123 units sold") == []
+    assert found("Call now\nSold: 4155550123") == []
+
+
+def test_only_the_countries_asked_for_are_looked_for() -> None:
+    text = "020 7946 0958 or 415-555-0123, +49 30 23125 123"
+    assert found(text, countries=("GB",)) == [("phone", "020 7946 0958"), ("phone", "+49 30 23125 123")]
+    assert found("Musterstraße 12, 12345 Musterstadt", countries=("US",)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SKU 415-555-0123",
+        "https://example.com/item/415-555-0123",
+        "1.415.555.0123.7 and 2415-555-0123",
+        "Call 2020-05-19 17:26:13",
+        "Tel: 1976-1979",
+        "Call for $4155550123",
+        "12 415 555 0123 98",
+    ],
+)
+def test_numbers_of_other_things_are_no_telephone_numbers(text: str) -> None:
+    assert found(text) == []
+
+
+def test_a_public_address_is_personal_and_a_private_or_documented_one_is_not() -> None:
+    assert found("client 198.41.0.4 and 2606:4700:4700::1111") == [("ip", "198.41.0.4"), ("ip", "2606:4700:4700::1111")]
+    assert found("192.168.1.7 10.0.0.1 127.0.0.1 169.254.1.1 192.0.2.9 198.51.100.2 224.0.0.251 ::1 fe80::1") == []
+    assert found("2001:db8::8a2e fd00::1 and the network 2606:4700::/32, 198.41.0.0/24") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Version 1.2.3.4", "Release 198.41.0.4", "see section 4.3.2.1", "1.2.3.4", "v10.12.14.16", "pkg==198.41.0.4"],
+)
+def test_a_version_is_no_address(text: str) -> None:
+    assert found(text) == []
+
+
+def test_four_small_numbers_are_an_address_beside_a_word_that_says_so() -> None:
+    assert found("DNS server 8.8.8.8") == [("ip", "8.8.8.8")]
+
+
+def test_a_social_security_number_is_one_that_can_have_been_issued() -> None:
+    assert found("SSN 123-45-6789") == [("ssn", "123-45-6789")]
+    assert found("SSN: 123456789") == [("ssn", "123456789")]
+    assert found("number 123456789") == []
+    for never in ("000-12-3456", "666-12-3456", "912-34-5678", "123-00-4567", "123-45-0000", "078-05-1120"):
+        assert found(f"SSN {never}") == []
+
+
+@pytest.mark.parametrize(
+    "number", ["4111111111111111", "4111 1111 1111 1111", "5555-5555-5555-4444", "3782 822463 10005", "36227206271667"]
+)
+def test_a_card_number_has_an_issuer_a_length_and_a_check_digit(number: str) -> None:
+    assert found(f"paid with {number}.") == [("card", number)]
+    wrong = number[:-1] + str((int(number[-1]) + 1) % 10)
+    assert found(f"paid with {wrong}.") == []
+
+
+def test_digits_inside_longer_things_are_no_card_number() -> None:
+    assert found("0.4111111111111111 x4111111111111111 4111111111111111e5 44111111111111111111") == []
+
+
+def test_an_iban_has_its_countrys_length_and_checks() -> None:
+    assert found("IBAN DE89 3704 0044 0532 0130 00, BIC X") == [("iban", "DE89 3704 0044 0532 0130 00")]
+    assert found("(NO9386011117947)") == [("iban", "NO9386011117947")]
+    assert found("DE88 3704 0044 0532 0130 00 DE893704004405320130001 XX89370400440532013000") == []
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "123 Elm Street, Apt 45, Springfield, IL 62704",
+        "9 Old Mill Road\nExampleville, TX 75001",
+        "P.O. Box 123, Sampleville, IL 62704",
+        "Flat 2, 17 Invented Gardens, Leeds LS1 4AP",
+        "Musterstraße 12, 12345 Musterstadt",
+        "Am Markt 5\n01234 Neustadt",
+        "Hauptstrasse 3, 8001 Zürich",
+        "3 bis, avenue du Modèle, 69003 Lyon",
+    ],
+)
+def test_a_street_with_postcode_and_town_is_an_address(address: str) -> None:
+    assert found(f"See: {address}.") == [("address", address)]
+
+
+def test_a_street_alone_is_a_place_and_beside_a_label_an_address() -> None:
+    assert found("They met at 10 Downing Street in May.") == []
+    assert found("She lives at 10 Downing Street.") == [("address", "10 Downing Street")]
+    assert found("On 5 January 1950 The Court sat, 7 Days Way out.") == []
+
+
+def test_of_two_readings_the_better_evidence_stands() -> None:
+    card, phone = Span("card", 4, 23, Evidence.CHECKSUM), Span("phone", 0, 30, Evidence.PATTERN)
+    weak, long = Span("ssn", 25, 36, Evidence.CONTEXT), Span("address", 40, 60, Evidence.PATTERN)
+    assert resolve([phone, weak, card, Span("phone", 45, 50, Evidence.PATTERN), long]) == [card, weak, long]
+
+
+def test_only_kinds_asked_for_are_found() -> None:
+    text = "jo@example.com, 198.41.0.4, SSN 123-45-6789"
+    assert [span.kind for span in find(text, kinds=("ip",))] == ["ip"]
+    assert [span.kind for span in find(text, kinds=("email", "ssn"))] == ["email", "ssn"]
