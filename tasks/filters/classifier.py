@@ -8,21 +8,21 @@ against crawl as a gate of quality, Brown et al., arXiv 2005.14165, appendix A, 
 arXiv 2406.11794, section 4.4.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
-from tasks.artifact import Artifact
 from tasks.errors import InputError
-from tasks.filters.base import Annotator, Filter, Measured
-from tasks.filters.batch import Batch
-from tasks.filters.fasttext_model import FastText, load
+from tasks.filters.base import Annotator, Filter, Measured, Reasons
 
-Share = Annotated[float, Field(ge=0, le=1)]
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from tasks.artifact import Artifact
+    from tasks.filters.batch import Batch
+    from tasks.filters.fasttext_model import FastText
 
 
 class ClassifierMeasures(Annotator):
@@ -36,21 +36,25 @@ class ClassifierMeasures(Annotator):
     models: tuple[str, ...] = Field(default=("quality",), min_length=1)
     """Names of models in the artifact."""
 
-    _loaded: dict[str, FastText] = PrivateAttr(default_factory=dict)
+    _loaded: "dict[str, FastText]" = PrivateAttr(default_factory=dict)
 
-    def type(self) -> pa.StructType:
+    def type(self) -> "pa.StructType":
         """See `Annotator.type`."""
+        import pyarrow as pa
+
         return pa.struct([pa.field(name, pa.float32(), nullable=False) for name in self.models])
 
-    def prepare(self, models: Mapping[str, Artifact]) -> None:
+    def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """See `Annotator.prepare`; raises InputError when a model is not there or has no positive label."""
+        from tasks.filters.fasttext_model import load
+
         for name in self.models:
             model = load(models, name)
             if not model.meaning.positive:
                 raise InputError(f'the model "{name}" names topics and has no positive label', "use `topic` for it")
             self._loaded[name] = model
 
-    def measure(self, batch: Batch) -> Mapping[str, Any]:
+    def measure(self, batch: "Batch") -> Mapping[str, Any]:
         """See `Annotator.measure`."""
         return {name: self._loaded[name].scores(batch.texts) for name in self.models}
 
@@ -58,19 +62,19 @@ class ClassifierMeasures(Annotator):
 class Bounds(Filter):
     """Limits on several scores; the base of filters over models, whose names only the recipe knows."""
 
-    at_least: dict[str, Share] = {}
+    at_least: dict[str, float] = {}
     """Per model the score below which a document goes, as `quality = 0.02`."""
-    at_most: dict[str, Share] = {}
+    at_most: dict[str, float] = {}
     """Per model the score above which a document goes, as `toxicity = 0.9`."""
 
     name: ClassVar[str]
 
-    def reasons(self, measured: Measured) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    def reasons(self, measured: Measured) -> Reasons:
         """See `Filter.reasons`; raises InputError for a limit on a model that was not asked."""
         for model, limit in sorted(self.at_least.items()):
-            yield f"{self.name}_{model}_low", _scores(self.name, measured, model) < np.float32(limit)
+            yield f"{self.name}_{model}_low", _scores(self.name, measured, model) < limit
         for model, limit in sorted(self.at_most.items()):
-            yield f"{self.name}_{model}_high", _scores(self.name, measured, model) > np.float32(limit)
+            yield f"{self.name}_{model}_high", _scores(self.name, measured, model) > limit
 
 
 class Classifier(Bounds):
@@ -90,7 +94,7 @@ class Classifier(Bounds):
     name: ClassVar[str] = "classifier"
 
 
-def _scores(filter_name: str, measured: Measured, model: str) -> NDArray[Any]:
+def _scores(filter_name: str, measured: Measured, model: str) -> "NDArray[Any]":
     if model not in measured:
         raise InputError(
             f'{filter_name} has a limit for the model "{model}", which was not asked',

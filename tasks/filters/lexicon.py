@@ -10,20 +10,18 @@ as a column, RedPajama-V2, Weber et al., arXiv 2411.12372. Dodge et al., arXiv 2
 lists silence: a count to weigh beside a classifier is safer than one hit that drops a page.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
-from tasks.artifact import Artifact
 from tasks.errors import InputError
-from tasks.filters.base import Annotator, Filter, Measured
-from tasks.filters.batch import Batch
-from tasks.text import words
+from tasks.filters.base import Annotator, Filter, Measured, Reasons
+
+if TYPE_CHECKING:
+    from tasks.artifact import Artifact
+    from tasks.filters.batch import Batch
 
 
 class Entries:
@@ -36,6 +34,9 @@ class Entries:
     """
 
     def __init__(self, entries: Sequence[str]) -> None:
+        from tasks.text import words
+
+        self._words = words
         self._first: dict[str, tuple[tuple[str, ...], ...]] = {}
         for phrase in sorted({tuple(words(entry)) for entry in entries}, key=lambda phrase: (-len(phrase), phrase)):
             # The longest first: where one begins, it is the one that counts.
@@ -47,7 +48,7 @@ class Entries:
         >>> Entries(["bad", "bad apple", "rotten"]).count("A BAD apple, a bad-tempered badger.")
         (2, 3, 7)
         """
-        split = words(text)
+        split = self._words(text)
         if self._first.keys().isdisjoint(split):
             return 0, 0, len(split)
         hits, covered, place = 0, 0, 0
@@ -66,6 +67,8 @@ class Entries:
 
 def read_entries(path: str) -> Entries:
     """Reads a list; raises InputError when it is not there, holds nothing, or has a line without a word."""
+    from tasks.text import words
+
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -85,29 +88,25 @@ def read_entries(path: str) -> Entries:
 class LexiconMeasures(Annotator):
     """Counts the entries of a list in a document (`hits`) and the share of its words that they cover (`share`)."""
 
+    measures: ClassVar[Mapping[str, str]] = {"hits": "int32", "share": "float32"}
+
     path: str = ""
     """The list: a file on the machine that annotates. Empty: nothing is looked up, and nothing is found."""
 
     _entries: Entries | None = PrivateAttr(default=None)
 
-    def external(self) -> tuple[str, ...]:
-        """Files outside the store that decide what is measured."""
-        return (self.path,) if self.path else ()
+    def external(self) -> list[str]:
+        """Returns the list as a local path: its bytes bear on the fingerprint."""
+        return [self.path] if self.path else []
 
-    def type(self) -> pa.StructType:
-        """See `Annotator.type`."""
-        hits = pa.field("hits", pa.int32(), nullable=False)
-        return pa.struct([hits, pa.field("share", pa.float32(), nullable=False)])
-
-    def prepare(self, models: Mapping[str, Artifact]) -> None:
+    def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """See `Annotator.prepare`; raises InputError when the list cannot be read."""
         self._entries = read_entries(self.path) if self.path else None
 
-    def measure(self, batch: Batch) -> Mapping[str, Any]:
+    def measure(self, batch: "Batch") -> Mapping[str, Any]:
         """See `Annotator.measure`."""
-        if self._entries is None:
-            return {"hits": np.zeros(len(batch), np.int32), "share": np.zeros(len(batch), np.float32)}
-        counts = [self._entries.count(text) for text in batch.texts]
+        entries = self._entries
+        counts = [entries.count(text) if entries else (0, 0, 0) for text in batch.texts]
         return {
             "hits": [hits for hits, _, _ in counts],
             "share": [covered / total if total else 0.0 for _, covered, total in counts],
@@ -133,8 +132,8 @@ class Lexicon(Filter):
     max_share: float = Field(default=0.02, ge=0, le=1)
     """A larger share of the words: `lexicon_share`."""
 
-    def reasons(self, measured: Measured) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    def reasons(self, measured: Measured) -> Reasons:
         """See `Filter.reasons`."""
         if self.max_hits is not None:
             yield "lexicon_hits", measured["hits"] > self.max_hits
-        yield "lexicon_share", measured["share"] > np.float32(self.max_share)
+        yield "lexicon_share", measured["share"] > self.max_share

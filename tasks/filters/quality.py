@@ -10,20 +10,18 @@ English only: the signals count English words. Pages of an author who says "I" s
 them less; it is a judgement on pages as reading matter for a language model, not on people.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
-from tasks.artifact import Artifact
 from tasks.errors import InputError
-from tasks.filters.base import Annotator, Filter, Measured
-from tasks.filters.batch import Batch
-from tasks.filters.fasttext_model import KIND, meaning_of
+from tasks.filters.base import Annotator, Filter, Measured, Reasons
 from tasks.filters.signals import CHARS, Weights, matrix
+
+if TYPE_CHECKING:
+    from tasks.artifact import Artifact
+    from tasks.filters.batch import Batch
 
 RIDGE = 20.0
 """The penalty that the weights below were fitted with."""
@@ -53,18 +51,18 @@ _READ = ("en", "und")
 class QualityMeasures(Annotator):
     """Scores a document 0..1 by twelve signals of its first characters; not a number where it is not English."""
 
+    measures: ClassVar[Mapping[str, str]] = {"score": "float32"}
+
     model: str = ""
     """Name of a `signals` model in the artifact of trained classifiers; "" for the weights that come with Sluice."""
 
     _weights: Weights = PrivateAttr(default=WEIGHTS)
     _chars: int = PrivateAttr(default=CHARS)
 
-    def type(self) -> pa.StructType:
-        """See `Annotator.type`."""
-        return pa.struct([pa.field("score", pa.float32(), nullable=False)])
-
-    def prepare(self, models: Mapping[str, Artifact]) -> None:
+    def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """See `Annotator.prepare`; raises InputError when the model is not there or is of another method."""
+        from tasks.filters.fasttext_model import KIND, meaning_of
+
         if not self.model:
             return
         meaning = meaning_of(models, self.model)
@@ -73,8 +71,10 @@ class QualityMeasures(Annotator):
         self._weights = Weights.model_validate_json(models[KIND].read(f"{self.model}/{meaning.file}"))
         self._chars = meaning.chars
 
-    def measure(self, batch: Batch) -> Mapping[str, Any]:
+    def measure(self, batch: "Batch") -> Mapping[str, Any]:
         """See `Annotator.measure`."""
+        import numpy as np
+
         scores = self._weights.probabilities(matrix(batch.texts, self._chars))
         english = np.fromiter((language in _READ for language in batch.languages), dtype=bool, count=len(batch))
         return {"score": np.where(english, scores, np.float32(np.nan))}
@@ -99,6 +99,6 @@ class Quality(Filter):
     min_score: float = Field(default=0.2, ge=0, le=1)
     """A lower score: `quality_low`."""
 
-    def reasons(self, measured: Measured) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    def reasons(self, measured: Measured) -> Reasons:
         """See `Filter.reasons`."""
-        yield "quality_low", measured["score"] < np.float32(self.min_score)
+        yield "quality_low", measured["score"] < self.min_score

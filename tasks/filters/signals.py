@@ -11,12 +11,14 @@ Raffel et al., arXiv 1910.10683, section 2.2; such numbers as columns, RedPajama
 import math
 import statistics
 from collections.abc import Iterable
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from tasks.config import Config
 from tasks.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 CHARS = 5_000
 """Characters from the beginning that are looked at: more add nothing to the judgement, fewer take from it."""
@@ -76,8 +78,10 @@ def signals(text: str, chars: int = CHARS) -> tuple[float, ...]:
     )
 
 
-def matrix(texts: Iterable[str], chars: int = CHARS) -> NDArray[np.float64]:
+def matrix(texts: Iterable[str], chars: int = CHARS) -> "NDArray[np.float64]":
     """Returns the signals of several texts, shape (n texts, len(NAMES))."""
+    import numpy as np
+
     rows = [signals(text, chars) for text in texts]
     return np.array(rows, dtype=np.float64).reshape(-1, len(NAMES))
 
@@ -89,8 +93,10 @@ class Weights(Config):
     terms: dict[str, tuple[float, float, float]]
     """Weight, mean and spread of each of `NAMES`."""
 
-    def probabilities(self, found: NDArray[np.float64]) -> NDArray[np.float32]:
+    def probabilities(self, found: "NDArray[np.float64]") -> "NDArray[np.float32]":
         """Returns the probability of the positive label for rows of `matrix`, rounded to six digits."""
+        import numpy as np
+
         # Term by term: a matrix product may add in another order on another machine.
         logit = np.full(len(found), self.bias)
         for column, name in enumerate(NAMES):
@@ -100,7 +106,7 @@ class Weights(Config):
         return chances
 
 
-def fit(found: NDArray[np.float64], positive: NDArray[np.bool_], ridge: float) -> Weights:
+def fit(found: "NDArray[np.float64]", positive: "NDArray[np.bool_]", ridge: float) -> Weights:
     """Fits a logistic regression with a ridge penalty by Newton's method, on standardised signals.
 
     Minimises the sum of log losses + ridge / 2 x the sum of squared weights; the bias goes free. Hastie, Tibshirani,
@@ -114,6 +120,8 @@ def fit(found: NDArray[np.float64], positive: NDArray[np.bool_], ridge: float) -
     Raises:
         InputError: all rows bear the same label.
     """
+    import numpy as np
+
     if positive.all() or not positive.any():
         raise InputError("a regression needs texts of both labels, and there is one only", "add texts of the other")
     mean, spread = found.mean(axis=0), found.std(axis=0)
@@ -138,7 +146,9 @@ _CLOSE = 1e-9
 _DIGITS = 6
 
 
-def _rounded(beta: NDArray[np.float64], mean: NDArray[np.float64], spread: NDArray[np.float64]) -> Weights:
+def _rounded(beta: "NDArray[np.float64]", mean: "NDArray[np.float64]", spread: "NDArray[np.float64]") -> Weights:
+    import numpy as np
+
     # Far above the noise of one machine's arithmetic against another's.
     rows = np.round(np.column_stack([beta[1:], mean, spread]), _DIGITS).tolist()
     terms = {name: (weight, at, width) for name, (weight, at, width) in zip(NAMES, rows, strict=True)}

@@ -8,18 +8,17 @@ Sources: fastText, Joulin et al., arXiv 1607.01759; topics to balance a corpus b
 Constructing Domains Enhances Pre-Training Data Curation", arXiv 2502.10341.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
-from tasks.artifact import Artifact
-from tasks.filters.base import Annotator, Filter, Measured
-from tasks.filters.batch import Batch
-from tasks.filters.fasttext_model import FastText, load
+from tasks.filters.base import Annotator, Filter, Measured, Reasons
+
+if TYPE_CHECKING:
+    from tasks.artifact import Artifact
+    from tasks.filters.batch import Batch
+    from tasks.filters.fasttext_model import FastText
 
 NONE = ""
 """The topic of a text without a word."""
@@ -28,25 +27,23 @@ NONE = ""
 class TopicMeasures(Annotator):
     """Labels a document with the likeliest of the model's labels, and says how likely it is (0..1)."""
 
+    measures: ClassVar[Mapping[str, str]] = {"label": "string", "score": "float32"}
+
     model: str = "topic"
     """Name of the model in the artifact."""
 
-    _loaded: FastText = PrivateAttr()
+    _loaded: "FastText" = PrivateAttr()
 
-    def type(self) -> pa.StructType:
-        """See `Annotator.type`."""
-        label = pa.field("label", pa.string(), nullable=False)
-        return pa.struct([label, pa.field("score", pa.float32(), nullable=False)])
-
-    def prepare(self, models: Mapping[str, Artifact]) -> None:
+    def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """See `Annotator.prepare`; raises InputError when the model is not there."""
+        from tasks.filters.fasttext_model import load
+
         self._loaded = load(models, self.model)
 
-    def measure(self, batch: Batch) -> Mapping[str, Any]:
+    def measure(self, batch: "Batch") -> Mapping[str, Any]:
         """See `Annotator.measure`."""
         probabilities = self._loaded.probabilities(batch.texts)
-        best = probabilities.argmax(axis=1)
-        scores = probabilities[np.arange(len(batch)), best]
+        best, scores = probabilities.argmax(axis=1), probabilities.max(axis=1)
         names = self._loaded.meaning.labels
         return {
             "label": [names[label] if score else NONE for label, score in zip(best, scores, strict=True)],
@@ -73,8 +70,8 @@ class Topic(Filter):
     min_score: float = Field(default=0.5, ge=0, le=1)
     """A topic that is less likely than this drops nothing."""
 
-    def reasons(self, measured: Measured) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    def reasons(self, measured: Measured) -> Reasons:
         """See `Filter.reasons`."""
-        sure = measured["score"] >= np.float32(self.min_score)
+        sure = measured["score"] >= self.min_score
         for label in self.drop:
             yield f"topic_{label}", sure & (measured["label"] == label)

@@ -1,0 +1,109 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.artifact import Artifact
+from tasks.classifiers.config import ClassifiersConfig, ClassifierSettings, FastTextSettings, Texts
+from tasks.errors import InputError
+from tasks.filters.base import fields
+from tasks.filters.batch import Batch
+from tasks.filters.classifier import Classifier, ClassifierMeasures
+from tasks.filters.fasttext_model import line_of, load
+from tasks.filters.quality import QualityMeasures
+from tasks.filters.topic import Topic, TopicMeasures
+from tests.tasks.classifiers.texts_by_hand import extracted_in, jsonl, learned, shop
+
+SMALL = FastTextSettings(epochs=25, learning_rate=0.5, dimensions=8, buckets=1000)
+
+
+@pytest.fixture
+def models(tmp_path: Path, run_stage: Callable) -> dict[str, Artifact]:
+    """A gate of quality, one of advertising that reads 200 characters, and a model of two topics."""
+    rows = [{"text": learned(seed), "label": "learned"} for seed in range(80)]
+    rows += [{"text": shop(seed), "label": "shop"} for seed in range(80)]
+    texts = (Texts(path=jsonl(tmp_path / "rows.jsonl", rows)),)
+    common = {"texts": texts, "heldout_share": 0.2, "fasttext": SMALL}
+    config = ClassifiersConfig(
+        train=(
+            ClassifierSettings(name="quality", positive="learned", **common),
+            ClassifierSettings(name="adverts", positive="shop", chars=200, **common),
+            ClassifierSettings(name="topic", **common),
+        )
+    )
+    crawl = extracted_in(tmp_path, [shop(0)])
+    return {"classifiers": run_stage("tasks.classifiers.stage", config, {"extracted": crawl}, kind="classifiers")}
+
+
+def test_each_model_gives_a_column_and_limits_turn_columns_into_reasons(models: dict[str, Artifact]) -> None:
+    annotator = ClassifierMeasures(models=("quality", "adverts"))
+    annotator.prepare(models)
+    measured = fields(annotator.annotate(Batch([learned(500), shop(500)])))
+    assert [field.name for field in annotator.type()] == ["quality", "adverts"]
+    assert measured["quality"].dtype == np.float32
+    found = dict(Classifier(at_least={"quality": 0.5}, at_most={"adverts": 0.5}).reasons(measured))
+    assert {reason: goes.tolist() for reason, goes in found.items()} == {
+        "classifier_quality_low": [False, True],
+        "classifier_adverts_high": [False, True],
+    }
+
+
+def test_a_model_reads_as_much_of_a_text_as_it_was_taught_on(models: dict[str, Artifact]) -> None:
+    annotator = ClassifierMeasures(models=("adverts",))
+    annotator.prepare(models)
+    page = shop(500)[:200]
+    alone, followed = annotator.annotate(Batch([page, page + learned(500)])).field("adverts").to_pylist()
+    assert alone == followed
+
+
+def test_scores_do_not_depend_on_what_else_is_in_the_batch(models: dict[str, Artifact]) -> None:
+    annotator = ClassifierMeasures(models=("quality",))
+    annotator.prepare(models)
+    texts = [learned(1), "", shop(2), "one\ntwo\x00three", "naïve 数据"]
+    together = annotator.annotate(Batch(texts)).field("quality").to_pylist()
+    assert together == [annotator.annotate(Batch([text])).field("quality")[0].as_py() for text in texts]
+
+
+def test_a_limit_on_a_model_that_was_not_asked_is_an_error() -> None:
+    measured = {"quality": np.float32([0.5])}
+    with pytest.raises(InputError, match='"toxicity", which was not asked'):
+        list(Classifier(at_most={"toxicity": 0.5}).reasons(measured))
+
+
+def test_the_topic_is_the_likeliest_label_and_none_for_a_text_without_a_word(models: dict[str, Artifact]) -> None:
+    annotator = TopicMeasures()
+    annotator.prepare(models)
+    measured = fields(annotator.annotate(Batch([learned(500), shop(500), "--- !"[:0]])))
+    assert measured["label"].tolist() == ["learned", "shop", ""]
+    assert measured["score"][0] > 0.5
+    assert measured["score"][2] == 0
+    reasons = dict(Topic(drop=("shop",)).reasons(measured))
+    assert reasons["topic_shop"].tolist() == [False, True, False]
+
+
+def test_models_that_are_not_there_are_named(models: dict[str, Artifact]) -> None:
+    with pytest.raises(InputError, match="train_classifiers"):
+        ClassifierMeasures().prepare({})
+    with pytest.raises(InputError, match=r'no model "toxicity" \(it holds: adverts, quality, topic\)'):
+        ClassifierMeasures(models=("toxicity",)).prepare(models)
+    with pytest.raises(InputError, match="one of fasttext"):
+        QualityMeasures(model="quality").prepare(models)
+
+
+def test_a_model_is_loaded_once_per_process(models: dict[str, Artifact]) -> None:
+    assert load(models, "quality") is load(models, "quality")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("One\nTwo\r\nthree\u2028four", "one two three four"),
+        ("__label__0 snake_case", "label 0 snake case"),
+        ("a\x00b\x1fc\x7f", "a b c"),
+        ("数据, данные", "数据 , данные"),
+        (" \n\t", ""),
+    ],
+)
+def test_a_text_becomes_one_line_without_control_characters_or_labels(text: str, line: str) -> None:
+    assert line_of(text, 100) == line

@@ -1,0 +1,93 @@
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks.classifiers.scores import auc
+from tasks.errors import InputError
+from tasks.filters.base import fields
+from tasks.filters.batch import Batch
+from tasks.filters.quality import RIDGE, WEIGHTS, Quality, QualityMeasures
+from tasks.filters.signals import NAMES, Weights, fit, matrix, signals
+
+
+def test_the_signals_of_a_text_are_what_their_names_say() -> None:
+    found = dict(zip(NAMES, signals("I WAS There...\n\nTHE end, the end! " + "a " * 60 + "b.\nx\nx"), strict=True))
+    words = 3 + 4 + 61 + 2
+    assert found["log_words"] == pytest.approx(math.log(words))
+    assert found["stop_share"] == pytest.approx((1 + 2 + 60) / words)
+    assert found["pronoun_share"] == pytest.approx(1 / words)
+    assert found["distinct_share"] == pytest.approx(
+        len({"i", "was", "there...", "the", "end,", "end!", "a", "b.", "x"}) / words
+    )
+    assert found["title_share"] == pytest.approx(2 / words)
+    assert found["ellipsis_share"] == pytest.approx(1 / words)
+    assert found["log_prose"] == 0.0
+    assert found["log_line_words"] == pytest.approx(math.log1p(words / 4))
+    assert found["repeated_lines"] == pytest.approx(1 / 4)
+    assert found["log_line"] == pytest.approx(math.log1p(14))
+
+
+@pytest.mark.parametrize("text", ["", " \n ", "\x00", "…", "数据" * 3000, "a" * 1_000_000, "\n" * 100_000, "\ud800"])
+def test_any_text_has_finite_signals_and_a_score_between_0_and_1(text: str) -> None:
+    assert all(map(math.isfinite, signals(text)))
+    assert 0 <= WEIGHTS.probabilities(matrix([text]))[0] <= 1
+
+
+def test_only_english_and_undetermined_text_is_scored_and_what_has_no_score_stays() -> None:
+    annotator = QualityMeasures()
+    annotator.prepare({})
+    measured = fields(annotator.annotate(Batch(["MENU | HOME | CART"] * 3, languages=["en", "de", "und"])))
+    assert np.isnan(measured["score"]).tolist() == [False, True, False]
+    [(reason, goes)] = Quality().reasons(measured)
+    assert (reason, goes.tolist()) == ("quality_low", [True, False, True])
+
+
+def test_the_fit_finds_weights_that_were_planted() -> None:
+    draw = np.random.default_rng(3)
+    found = draw.normal(size=(4000, len(NAMES)))
+    planted = np.linspace(-2, 2, len(NAMES))
+    positive = draw.random(4000) < 1 / (1 + np.exp(-(found @ planted)))
+    weights = fit(found, positive, ridge=1.0)
+    assert [weights.terms[name][0] for name in NAMES] == pytest.approx(planted, abs=0.25)
+
+
+def test_a_signal_that_never_varies_gets_no_weight() -> None:
+    found = np.column_stack([np.full(50, 7.0) if place else np.arange(50.0) for place in range(len(NAMES))])
+    weights = fit(found, np.arange(50) >= 25, ridge=1.0)
+    assert weights.terms[NAMES[1]] == (0.0, 7.0, 1.0)
+    assert weights.terms[NAMES[0]][0] > 0
+
+
+def test_one_label_alone_cannot_be_fitted() -> None:
+    with pytest.raises(InputError, match="both labels"):
+        fit(np.zeros((3, len(NAMES))), np.ones(3, dtype=bool), ridge=1.0)
+
+
+def test_weights_come_back_from_their_file_as_they_were() -> None:
+    assert Weights.model_validate_json(WEIGHTS.model_dump_json()) == WEIGHTS
+    assert tuple(WEIGHTS.terms) == NAMES
+
+
+def human_labels(shared_data: Path) -> tuple[list[str], np.ndarray]:
+    with pa.input_stream(shared_data / "quality" / "dclm_human_quality.jsonl.zst", compression="zstd") as file:
+        rows = [json.loads(line) for line in file.read().decode().splitlines()]
+    return [row["text"] for row in rows], np.array([row["label"] == 1 for row in rows])
+
+
+def test_the_weights_are_what_the_human_labels_give(shared_data: Path) -> None:
+    texts, good = human_labels(shared_data)
+    assert fit(matrix(texts), good, RIDGE) == WEIGHTS
+
+
+def test_on_pages_that_were_not_fitted_the_score_agrees_with_people_better_than_length_does(shared_data: Path) -> None:
+    texts, good = human_labels(shared_data)
+    found, fold = matrix(texts), np.arange(len(texts)) % 10
+    scores = np.zeros(len(texts))
+    for test in range(10):
+        scores[fold == test] = fit(found[fold != test], good[fold != test], RIDGE).probabilities(found[fold == test])
+    assert auc(good, scores) > 0.88
+    assert auc(good, [len(text) for text in texts]) < 0.82
