@@ -33,7 +33,7 @@ WORDS = [
     "the",
     "of",
 ]
-_KEPT = pa.schema([*DOCUMENT, pa.field("language", pa.string()), pa.field("quality_score", pa.float32())])
+_KEPT = pa.schema([*DOCUMENT, pa.field("language", pa.string()), pa.field("prose_score", pa.float32())])
 
 
 def kept_document(url: str, text: str, source: str = "web", language: str = "en", **more: object) -> dict:
@@ -43,7 +43,7 @@ def kept_document(url: str, text: str, source: str = "web", language: str = "en"
         "id": document_id(url, digest), "record_id": f"<urn:uuid:{url}>", "url": url, "host": url.split("/")[2],
         "fetched_at": None, "title": "", "language_hint": "", "text": text, "source": source,
         "payload_digest": digest, "warc_file": "a.warc.gz", "warc_offset": 7, "language": language,
-        "quality_score": 0.5,
+        "prose_score": 0.5,
     }  # fmt: skip
     return {**row, **more}
 

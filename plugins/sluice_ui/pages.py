@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from sluice_ui.html import Markup, bar, form, join, link, outside, page, table, text
 from tasks.artifact import Artifact
+from tasks.consolidate.funnel import totals
 from tasks.errors import InputError
 from tasks.ledger import Ledger
 from tasks.recipe import Recipe
@@ -100,14 +101,14 @@ def corpus(recipe: Recipe, version: str) -> str:
     """Shows the beginning of some documents, kept and rejected."""
     ledger = Ledger(open_store(recipe), f"{recipe.name}/documents")
     documents = ledger.find(f"{recipe.name}/documents@{version}")
-    kept = _rows(documents, "kept/", ["title", "url", "source", "quality_score", "text"])
+    kept = _rows(documents, "kept/", ["title", "url", "source", "tier", "prose_score", "text"])
     lost = _rows(documents, "rejected/", ["url", "source", "reason", "reasons"])
     return page(
         f"{recipe.name} {version}: documents",
         ROOT,
         Markup("<h2>Kept</h2>"),
-        table(["document", "source", "#quality", "text"],
-              [[_titled(row), row["source"], row["quality_score"], _excerpt(row["text"])] for row in kept]),
+        table(["document", "source", "tier", "#prose score", "text"],
+              [[_titled(row), row["source"], row["tier"], row["prose_score"], _excerpt(row["text"])] for row in kept]),
         Markup("<h2>Rejected</h2>"),
         table(["url", "source", "reason", "all reasons"],
               [[row["url"], row["source"], row["reason"], ", ".join(row["reasons"])] for row in lost]),
@@ -157,7 +158,7 @@ def _mlflow(artifact: Artifact) -> Markup:
 def _funnel(documents: Artifact | None) -> Markup:
     if documents is None or "funnel.parquet" not in documents.files():
         return Markup('<p class="quiet">no documents yet</p>')
-    rows = documents.table("funnel.parquet").to_pylist()
+    rows = totals(documents.table("funnel.parquet"), ["source", "step", "reason"])
     all_of: dict[str, int] = defaultdict(int)
     for row in rows:
         all_of[row["source"]] += row["documents"]

@@ -4,22 +4,23 @@ from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from tasks.annotate.catalogue import DEFAULT, load
 from tasks.config import Config
+from tasks.filters.catalogue import annotator
+
+DEFAULT = ("language", "gopher_quality", "gopher_repetition", "prose_score", "pii")
 
 
 class AnnotateConfig(Config):
-    """Which annotators judge the documents, and by which limits."""
+    """What is measured of every document. Limits on it are set in `[consolidate]` and cost no new pass."""
 
     use: tuple[str, ...] = DEFAULT
-    """Annotators in the order they run; the first filter that finds a reason gives the document's reason."""
+    """Annotators in the order they run (`tasks.filters.catalogue`); later ones may read what earlier ones found."""
 
     settings: dict[str, dict[str, Any]] = Field(default={}, validate_default=True)
-    """Settings by annotator, such as `[annotate.settings.gopher_quality] min_words = 30`; the rest are defaults."""
+    """Settings by annotator, such as `[annotate.settings.language] chars = 1000`; the rest are defaults."""
 
-    quality_sources: tuple[str, ...] | None = ("web",)
-    """Sources that filters apply to; None for all. Gopher's rules were drawn up for web prose: code has few stop words
-    and many symbols, so they would reject 338 of 551 files of Python's standard library, good code as it is."""
+    batch_bytes: int = Field(default=4_000_000, ge=1)
+    """Text that annotators see at once. More costs memory, about 40 bytes for each, and gains no speed."""
 
     @field_validator("settings")
     @classmethod
@@ -28,4 +29,4 @@ class AnnotateConfig(Config):
         use = info.data.get("use", ())
         if unused := sorted(set(given) - set(use)):
             raise ValueError(f"settings for {unused[0]}, which is not in use")
-        return {name: load(name, given.get(name, {})).model_dump(mode="json") for name in use}
+        return {name: annotator(name, given.get(name, {})).model_dump(mode="json") for name in use}

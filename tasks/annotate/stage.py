@@ -1,50 +1,36 @@
-"""Annotate: every document gets its attributes, in one pass.
+"""Annotate: every document is measured, in one pass.
 
-Reads `extracted`. Writes `attributes/<part>.parquet` (ATTRIBUTES), with the part names and the row order of the
-documents, so that dedup and consolidate join by position. Used by dedup and consolidate.
+Reads `extracted`, and the models that the pipeline has trained, where annotators want them. Writes
+`attributes/<part>.parquet`: `id`, `error` (null, or what made an annotator fail) and one struct column per annotator in
+use, with the part names and the row order of the documents, so that dedup and consolidate join by position.
 
-Documents are never changed or dropped here: a changed threshold costs this pass or the join, never an extraction. A
-document that makes an annotator fail is kept too, with the reason `poison` and the error in `quarantine/<part>.jsonl`.
+Documents are never changed or dropped here, and no limit is applied: a changed limit costs the join of consolidate. A
+document that makes an annotator fail keeps its place, with nulls and its error.
 """
 
-import json
-from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tasks.annotate.base import Annotator, Filter
-from tasks.annotate.catalogue import load
 from tasks.annotate.config import AnnotateConfig
-from tasks.annotate.view import View
 from tasks.artifact import Artifact
 from tasks.engine import Engine
 from tasks.errors import InputError
+from tasks.filters.base import Annotator
+from tasks.filters.batch import Batch
+from tasks.filters.catalogue import annotator
 from tasks.part import POISON
 from tasks.stage import Inputs, Output, Part, PartSpec, Report
 
-VERSION = 1
+VERSION = 2
 
+MODELS = ("classifiers", "perplexity")
+"""Roles of the inputs that hold trained models."""
 
-PII_SPAN = pa.struct(
-    [
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("start", pa.int32(), nullable=False),
-        pa.field("end", pa.int32(), nullable=False),
-    ]
-)
-
-ATTRIBUTES = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("language", pa.string(), nullable=False),
-        pa.field("language_score", pa.float32(), nullable=False),
-        pa.field("quality_reason", pa.string()),
-        pa.field("quality_score", pa.float32(), nullable=False),
-        pa.field("pii_spans", pa.list_(PII_SPAN), nullable=False),
-        pa.field("n_words", pa.int32(), nullable=False),
-    ]
-)
+_COLUMNS = ["id", "text", "source", "url"]
+_ERROR = pa.field("error", pa.string())
 
 
 def run(config: AnnotateConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -54,69 +40,73 @@ def run(config: AnnotateConfig, inputs: Inputs, output: Output, engine: Engine) 
         InputError: a model is not there, or too many documents made an annotator fail.
     """
     extracted = inputs["extracted"]
-    specs = [PartSpec(part.name, (extracted, config)) for part in extracted.parts]
+    models = {role: inputs[role] for role in MODELS if role in inputs}
+    specs = [PartSpec(part.name, (extracted, models, config)) for part in extracted.parts]
     records = output.map_parts(engine, annotate_part, specs)
     rows = sum(record.rows_in for record in records)
     poison = sum(record.metrics.get(POISON, 0.0) for record in records)
     if poison > output.max_bad_share * rows:
+        where = output.store.url(f"{output.address.path}/attributes/")
         raise InputError(
             f"{output.address}: annotators failed on {poison:.0f} of {rows} documents",
-            f"read the causes in {output.store.url(output.address.path)}/quarantine/",
+            f"read the causes in the column `error` of {where}",
         )
     return Report(note=f"{rows:,} documents annotated")
 
 
-def annotate_part(part: Part, payload: tuple[Artifact, AnnotateConfig]) -> None:
+def annotate_part(part: Part, payload: tuple[Artifact, Mapping[str, Artifact], AnnotateConfig]) -> None:
     """Annotates the documents of one part; see the module's docstring for what it writes."""
-    extracted, config = payload
-    annotators = [load(name, config.settings[name]) for name in config.use]
-    for annotator in annotators:
-        annotator.prepare()
-    documents = extracted.table(f"documents/{part.name}.parquet", columns=["id", "text", "source"])
+    extracted, models, config = payload
+    annotators = {name: annotator(name, config.settings[name]) for name in config.use}
+    for one in annotators.values():
+        one.prepare(models)
+    documents = extracted.table(f"documents/{part.name}.parquet", columns=_COLUMNS).combine_chunks()
     part.count_in(documents.num_rows)
-    rows, failures = [], []
-    for document in documents.to_pylist():
-        chosen = [one for one in annotators if not isinstance(one, Filter) or _applies(config, document["source"])]
-        try:
-            rows.append({"id": document["id"], **attributes(View(document["text"], document["source"]), chosen)})
-        except Exception as error:  # one document must not stop a part
-            rows.append({"id": document["id"], **_EMPTY, "quality_reason": POISON})
-            failures.append({"id": document["id"], "error": f"{type(error).__name__}: {error}"[:500]})
-    part.table("attributes", pa.Table.from_pylist(rows, ATTRIBUTES))
-    _report(part, rows, failures)
+    schema = pa.schema(
+        [documents.schema.field("id"), _ERROR, *(pa.field(name, one.type()) for name, one in annotators.items())]
+    )
+    made = [measured(rows, annotators, schema) for rows in batches(documents, config.batch_bytes)]
+    table = pa.concat_tables([schema.empty_table(), *made]).combine_chunks()
+    part.table("attributes", table)
+    part.metric(POISON, table.num_rows - table.column("error").null_count)
 
 
-_EMPTY: dict[str, Any] = {
-    "language": "und",
-    "language_score": 0.0,
-    "quality_reason": None,
-    "quality_score": 0.0,
-    "pii_spans": [],
-    "n_words": 0,
-}
+def batches(documents: pa.Table, limit: int) -> Iterator[pa.Table]:
+    """Cuts a table into pieces of about `limit` bytes of text; a longer document is a piece of its own."""
+    sizes = pc.binary_length(documents.column("text")).to_pylist()
+    start = held = 0
+    for row, size in enumerate(sizes):
+        if held and held + size > limit:
+            yield documents.slice(start, row - start)
+            start, held = row, 0
+        held += size
+    if held or start < len(sizes):
+        yield documents.slice(start)
 
 
-def attributes(view: View, annotators: list[Annotator]) -> dict[str, Any]:
-    """Returns the columns of ATTRIBUTES other than `id`: the first reason counts, spans of all finders are kept."""
-    view.found = {**_EMPTY, "pii_spans": [], "n_words": len(view.words)}
-    for annotator in annotators:
-        for column, value in annotator.annotate(view).items():
-            if column == "pii_spans":
-                view.found[column] = sorted(view.found[column] + value, key=lambda span: (span["start"], span["end"]))
-            elif column != "quality_reason" or view.found[column] is None:
-                view.found[column] = value
-    return view.found
+def measured(documents: pa.Table, annotators: Mapping[str, Annotator], schema: pa.Schema) -> pa.Table:
+    """Runs all annotators on some documents; those that make one fail are found by halving.
+
+    Returns:
+        a table of `schema`, with the rows of `documents`.
+    """
+    try:
+        columns = _columns(documents, annotators)
+    except Exception as error:  # one document must not stop a part
+        if documents.num_rows > 1:
+            half = documents.num_rows // 2
+            halves = (documents.slice(0, half), documents.slice(half))
+            return pa.concat_tables([measured(rows, annotators, schema) for rows in halves])
+        cause = f"{type(error).__name__}: {error}"[:500]
+        columns = [pa.array([cause], pa.string()), *(pa.array([None], one.type()) for one in annotators.values())]
+    return pa.table([documents.column("id").combine_chunks(), *columns], schema=schema)
 
 
-def _applies(config: AnnotateConfig, source: str) -> bool:
-    return config.quality_sources is None or source in config.quality_sources
-
-
-def _report(part: Part, rows: list[dict[str, Any]], failures: list[dict[str, str]]) -> None:
-    part.metric(POISON, len(failures))
-    part.metric("pii_spans", sum(len(row["pii_spans"]) for row in rows))
-    for reason, count in sorted(Counter(row["quality_reason"] for row in rows if row["quality_reason"]).items()):
-        part.metric(f"reason_{reason}", count)
-    if failures:
-        with part.file(f"quarantine/{part.name}.jsonl", rows=len(failures)) as file:
-            file.write("".join(json.dumps(row, sort_keys=True, ensure_ascii=False) + "\n" for row in failures).encode())
+def _columns(documents: pa.Table, annotators: Mapping[str, Annotator]) -> Sequence[Any]:
+    texts, sources, urls = (documents.column(name).to_pylist() for name in _COLUMNS[1:])
+    batch = Batch(texts, sources, urls)
+    for name, one in annotators.items():
+        batch.found[name] = one.annotate(batch)
+        if name == "language":
+            batch.languages = batch.found[name].field("label").to_pylist()
+    return [pa.nulls(len(batch), pa.string()), *(batch.found[name] for name in annotators)]

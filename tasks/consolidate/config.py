@@ -3,28 +3,73 @@
 Read by the recipe and by `tasks.consolidate`. Changing one costs a join, not a new pass over the texts.
 """
 
-from pydantic import Field
+from typing import Any
+
+from pydantic import Field, ValidationInfo, field_validator
 
 from tasks.config import Config
+from tasks.filters.catalogue import filter_of
 
 
 class ConsolidateConfig(Config):
-    """Which verdicts drop a document, and what is masked in those that stay."""
+    """Which verdicts drop a document, what is masked in those that stay, and which of them are gold."""
 
-    languages: tuple[str, ...] = ()
-    """Languages to keep, as annotate names them ("en", "de"); empty keeps all. The rest goes as `language_other`."""
+    filters: tuple[str, ...] = ("language", "gopher_quality", "gopher_repetition")
+    """Filters in the order in which their reasons count; what they read must be in `[annotate] use`."""
 
-    min_language_score: float = Field(default=0.0, ge=0, le=1)
-    """A document whose language is less certain goes as `language_unsure`; 0 keeps all."""
+    limits: dict[str, dict[str, Any]] = Field(default={}, validate_default=True)
+    """Limits by filter, such as `[consolidate.limits.gopher_quality] min_words = 30`; the rest are defaults."""
 
-    language_exempt: tuple[str, ...] = ()
-    """Sources that skip both language rules: program code reads as many languages."""
-
-    quality: bool = True
-    """Drop what annotate's filters gave a reason for. Documents that made them fail (`poison`) go in any case."""
+    sources: tuple[str, ...] | None = ("web",)
+    """Sources that filters judge; None for all. Gopher's rules were drawn up for web prose: code has few stop words and
+    many symbols, so they would reject 338 of 551 files of Python's standard library, good code as it is."""
 
     dedup: bool = True
     """Drop copies, as `duplicate_exact` and `duplicate_near`, of documents that pass the rules above."""
 
     mask_pii: bool = True
-    """Replace personal data by its kind in angle brackets, such as `<email>`."""
+    """Replace personal data that the annotator `pii` has found by its kind in angle brackets, such as `<email>`."""
+
+    drop_lines: bool = False
+    """Take out the lines that C4's rules drop: menus, notices on cookies, headings. The filter `c4` must be in use, so
+    that no text loses all its lines."""
+
+    gold: dict[str, float] = {}
+    """What a document needs to be gold: the least value of measured numbers, as annotator and field joined by a dot,
+    such as `"classifier.quality" = 0.6`. Without any, only trusted sources are gold. The rest of what is kept is
+    silver."""
+
+    trusted: tuple[str, ...] = ()
+    """Sources whose documents are gold as they are."""
+
+    samples: int = Field(default=5, ge=0, le=1000)
+    """Documents that the audit page shows of what is kept, and of each reason."""
+
+    @field_validator("limits")
+    @classmethod
+    def _complete(cls, given: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
+        # Defaults are written out, so that a changed default changes the fingerprint.
+        filters = info.data.get("filters", ())
+        if unused := sorted(set(given) - set(filters)):
+            raise ValueError(f"limits for {unused[0]}, which is not among the filters")
+        return {name: filter_of(name, given.get(name, {})).model_dump(mode="json") for name in filters}
+
+    @field_validator("gold")
+    @classmethod
+    def _named(cls, given: dict[str, float]) -> dict[str, float]:
+        for name in given:
+            if name.count(".") != 1:
+                raise ValueError(f'"{name}": name an annotator and its field, such as "classifier.quality"')
+        return given
+
+    @field_validator("drop_lines")
+    @classmethod
+    def _something_left(cls, given: bool, info: ValidationInfo) -> bool:
+        if given and "c4" not in info.data.get("filters", ()):
+            raise ValueError('drop_lines needs "c4" among the filters')
+        return given
+
+    def reads(self) -> tuple[str, ...]:
+        """Returns the annotators whose columns are read."""
+        named = [*self.filters, *(name.partition(".")[0] for name in self.gold), *(["pii"] if self.mask_pii else [])]
+        return tuple(dict.fromkeys(named))

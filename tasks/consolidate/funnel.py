@@ -1,25 +1,37 @@
-"""The funnel: for every source how many documents each step and reason took, from the capture to what is kept.
+"""The funnel: for every source and language how many documents each step and reason took, from capture to kept.
 
-`stage` makes one small table per part and adds them up; the plugin and MLflow show it. The documents of a source over
-all rows of the table are its captures: nothing is left out and nothing counted twice.
+`stage` makes small tables per part and adds them up; the plugin, MLflow and the audit page show them. The documents of
+a source over all rows are its captures: nothing is left out and nothing counted twice.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 EXTRACT, LANGUAGE, QUALITY, DEDUP, KEPT = STEPS = ("extract", "language", "quality", "dedup", "kept")
-
 FUNNEL = pa.schema(
     [
         pa.field("source", pa.string(), nullable=False),
+        pa.field("language", pa.string(), nullable=False),  # "" where there is no text
         pa.field("step", pa.string(), nullable=False),  # one of STEPS: where these documents ended
         pa.field("reason", pa.string(), nullable=False),  # why; "" for kept
         pa.field("documents", pa.int64(), nullable=False),
         pa.field("bytes", pa.int64()),  # UTF-8 bytes of extracted text; null where there is no text
     ]
 )
+HOSTS = pa.schema(
+    [
+        pa.field("host", pa.string(), nullable=False),
+        pa.field("documents", pa.int64(), nullable=False),
+        pa.field("kept", pa.int64(), nullable=False),
+        pa.field("kept_bytes", pa.int64(), nullable=False),
+    ]
+)
+ENDED = pa.schema([FUNNEL.field(name) for name in ("source", "language", "step", "reason", "bytes")])
+"""One row per capture: what became of it."""
 
 
 def source_of(record_id: str, url: str) -> str:
@@ -27,35 +39,44 @@ def source_of(record_id: str, url: str) -> str:
     return "web" if record_id else urlsplit(url).hostname or url
 
 
-def count(rows: Iterable[tuple[str, str, str, int, int | None]]) -> pa.Table:
-    """Adds up rows (source, step, reason, documents, bytes).
-
-    Returns:
-        table of schema FUNNEL, sorted by source, step (in the order of STEPS) and reason.
-    """
-    documents: dict[tuple[str, int, str], int] = {}
-    size: dict[tuple[str, int, str], int | None] = {}
-    for source, step, reason, number, weight in rows:
-        key = (source, STEPS.index(step), reason)
-        documents[key] = documents.get(key, 0) + number
-        before = size.get(key, 0)
-        size[key] = None if weight is None or before is None else before + weight
-    made = [
-        {
-            "source": source,
-            "step": STEPS[step],
-            "reason": reason,
-            "documents": number,
-            "bytes": size[source, step, reason],
-        }
-        for (source, step, reason), number in sorted(documents.items())
-    ]
-    return pa.Table.from_pylist(made, schema=FUNNEL)
+def count(ended: pa.Table) -> pa.Table:
+    """Adds up rows of ENDED; returns a table of FUNNEL, sorted by source, language, step and reason."""
+    return add([ended.append_column("documents", pa.array([1] * ended.num_rows, pa.int64()))])
 
 
 def add(tables: Iterable[pa.Table]) -> pa.Table:
     """Adds up several funnels."""
-    return count(tuple(row[name] for name in FUNNEL.names) for table in tables for row in table.to_pylist())
+    rows = pa.concat_tables([FUNNEL.empty_table(), *(table.select(FUNNEL.names).cast(FUNNEL) for table in tables)])
+    keys = FUNNEL.names[:4]
+    summed = rows.group_by(keys).aggregate([("documents", "sum"), ("bytes", "sum")])
+    summed = summed.rename_columns([*keys, "documents", "bytes"])
+    order = pc.index_in(summed.column("step"), pa.array(STEPS))
+    ordered = summed.append_column("order", order).sort_by(
+        [(name, "ascending") for name in ("source", "language", "order", "reason")]
+    )
+    return ordered.select(FUNNEL.names).cast(FUNNEL).combine_chunks()
+
+
+def count_hosts(hosts: pa.ChunkedArray, kept: pa.Array, sizes: pa.Array) -> pa.Table:
+    """Counts documents, those that are kept and the bytes of those, per host; returns a table of HOSTS."""
+    ones = pa.array([1] * len(hosts), pa.int64())
+    stays = kept.cast(pa.int64())
+    return add_hosts([pa.table([hosts, ones, stays, pc.multiply(stays, sizes.cast(pa.int64()))], HOSTS.names)])
+
+
+def add_hosts(tables: Iterable[pa.Table]) -> pa.Table:
+    """Adds up several tables of HOSTS; sorted by documents, the most first, then by host."""
+    rows = pa.concat_tables([HOSTS.empty_table(), *(table.cast(HOSTS) for table in tables)])
+    summed = rows.group_by("host").aggregate([(name, "sum") for name in HOSTS.names[1:]])
+    named = summed.rename_columns(HOSTS.names).cast(HOSTS)
+    return named.sort_by([("documents", "descending"), ("host", "ascending")]).combine_chunks()
+
+
+def totals(funnel: pa.Table, keys: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns documents and bytes summed over all columns but `keys`, sorted by `keys`; steps in the order of STEPS."""
+    summed = funnel.group_by(list(keys)).aggregate([("documents", "sum"), ("bytes", "sum")])
+    rows: list[dict[str, Any]] = summed.rename_columns([*keys, "documents", "bytes"]).to_pylist()
+    return sorted(rows, key=lambda row: [STEPS.index(row[key]) if key == "step" else row[key] for key in keys])
 
 
 def left_after(funnel: pa.Table) -> dict[str, list[int]]:

@@ -1,14 +1,26 @@
-"""Rules: the reasons why a document goes, apart from being a copy.
+"""Rules: the reasons why a document goes, apart from being a copy, and which of those that stay are gold.
 
-Pure functions over co-partitioned columns, used by `resolve` (who may be a keeper) and by `stage` (who stays).
+Pure functions over co-partitioned columns, used by `resolve` (who may be a keeper), by `stage` (who stays) and by
+`what_if`.
 """
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from tasks.consolidate.config import ConsolidateConfig
+from tasks.errors import InputError
+from tasks.filters.base import fields
+from tasks.filters.catalogue import filter_of
 from tasks.part import POISON
 
-COLUMNS = ["id", "language", "language_score", "quality_reason"]
+SILVER, GOLD = "silver", "gold"
+
+
+def columns(config: ConsolidateConfig) -> list[str]:
+    """Returns the columns of the attributes that the rules read."""
+    return ["id", "error", *config.filters]
 
 
 def reasons(config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.Table) -> list[list[str]]:
@@ -17,22 +29,44 @@ def reasons(config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.
     Args:
         config: the stage's settings.
         sources: source of each document.
-        attributes: at least COLUMNS, in the same order.
+        attributes: at least `columns(config)`, in the same order.
     """
-    rows = zip(sources.to_pylist(), *(attributes.column(name).to_pylist() for name in COLUMNS[1:]), strict=True)
-    exempt, kept = set(config.language_exempt), set(config.languages)
-    found = []
-    for source, language, score, quality in rows:
-        why = []
-        if source not in exempt:
-            if kept and language not in kept:
-                why.append("language_other")
-            if score < config.min_language_score:
-                why.append("language_unsure")
-        if quality is not None and (config.quality or quality == POISON):
-            why.append(quality)
-        found.append(why)
+    broken = attributes.column("error").is_valid().to_numpy(zero_copy_only=False)
+    found: list[list[str]] = [[POISON] if bad else [] for bad in broken]
+    judged = ~broken
+    if config.sources is not None:
+        judged &= pc.is_in(sources, pa.array(config.sources, pa.string())).to_numpy(zero_copy_only=False)
+    places = np.flatnonzero(judged)
+    if not len(places):
+        return found
+    for name in config.filters:
+        rule = filter_of(name, config.limits[name])
+        measured = fields(attributes.column(name).take(pa.array(places)).combine_chunks())
+        for reason, goes in rule.reasons(measured):
+            for place in places[goes]:
+                found[place].append(reason)
     return found
+
+
+def tiers(config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.Table) -> list[str]:
+    """Returns "gold" for documents of trusted sources and those that reach every mark of `gold`, else "silver".
+
+    Raises:
+        InputError: `gold` names a field that was not measured.
+    """
+    gold = pc.is_in(sources, pa.array(config.trusted, pa.string())).to_numpy(zero_copy_only=False)
+    if config.gold:
+        gold = gold | np.all([_reaches(attributes, name, least) for name, least in config.gold.items()], axis=0)
+    return [GOLD if one else SILVER for one in gold]
+
+
+def _reaches(attributes: pa.Table, name: str, least: float) -> NDArray[np.bool_]:
+    annotator, _, field = name.partition(".")
+    measured = fields(attributes.column(annotator).combine_chunks())
+    if field not in measured:
+        raise InputError(f'[consolidate.gold] "{name}": {annotator} measures {", ".join(measured)}')
+    reached: NDArray[np.bool_] = measured[field] >= least
+    return reached
 
 
 def step_of(reason: str) -> str:

@@ -2,14 +2,17 @@
 
 Reads `extracted`, `attributes` and `duplicates`, co-partitioned (checked). Writes
 
-    kept/<part>.parquet      documents that stay, text masked, with language and quality_score (schema KEPT_SCHEMA)
-    rejected/<part>.parquet  documents that go: first reason, all reasons, what they are a copy of (schema REJECTED)
-    funnel.parquet           source x step x reason: documents and bytes, captures to kept (tasks.consolidate.funnel)
-    copies/ counts/          copies after the other rules, and the funnel of each part
+    kept/<part>.parquet      documents that stay, text masked, with language, prose score and tier (schema KEPT_SCHEMA)
+    rejected/<part>.parquet  documents that go: first reason, all reasons, what they are a copy of (schema REJECTED),
+                             and what the filters' annotators have measured, one struct column each
+    funnel.parquet           source x language x step x reason: documents and bytes (tasks.consolidate.funnel)
+    hosts.parquet            documents and what is kept of them per host
+    audit.html               documents of every verdict, for reading
+    copies/ counts/ hosts/ samples/   copies after the other rules, and the tables of each part
 
 Used by tokenizer and encode (kept/), by the plugin and by people who ask why a page is not in the corpus (rejected/). A
-document has its first reason in the order language, quality, copy. Copies are resolved last, so that a document that is
-dropped for another reason never is the keeper of one that would be good enough.
+document has its first reason in the order of the filters, then copy. Copies are resolved last, so that a document that
+is dropped for another reason never is the keeper of one that would be good enough.
 """
 
 from collections import Counter
@@ -19,23 +22,34 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tasks.consolidate import audit
 from tasks.consolidate.config import ConsolidateConfig
 from tasks.consolidate.figure import draw
-from tasks.consolidate.funnel import EXTRACT, KEPT, STEPS, add, count, source_of
+from tasks.consolidate.funnel import (
+    ENDED,
+    EXTRACT,
+    KEPT,
+    STEPS,
+    add,
+    add_hosts,
+    count,
+    count_hosts,
+    source_of,
+    totals,
+)
 from tasks.consolidate.joint import Joint
-from tasks.consolidate.mask import mask
+from tasks.consolidate.mask import masked
 from tasks.consolidate.resolve import COPIES, resolve
-from tasks.consolidate.rules import reasons, step_of
+from tasks.consolidate.rules import columns, reasons, step_of, tiers
 from tasks.documents import DOCUMENT
 from tasks.engine import Engine
 from tasks.errors import InputError
 from tasks.stage import Inputs, Output, Part, PartSpec, Report
 
-VERSION = 1
+VERSION = 2
 
-KEPT_SCHEMA = pa.schema(
-    [*DOCUMENT, pa.field("language", pa.string(), nullable=False), pa.field("quality_score", pa.float32())]
-)
+_SCORES = [pa.field("language", pa.string(), nullable=False), pa.field("prose_score", pa.float32())]
+KEPT_SCHEMA = pa.schema([*DOCUMENT, *_SCORES, pa.field("tier", pa.string(), nullable=False)])  # silver or gold
 REJECTED = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
@@ -44,8 +58,7 @@ REJECTED = pa.schema(
         pa.field("reason", pa.string(), nullable=False),  # the first one
         pa.field("reasons", pa.list_(pa.string()), nullable=False),
         pa.field("duplicate_of", pa.string()),  # id of the document it is a copy of
-        pa.field("language", pa.string(), nullable=False),
-        pa.field("quality_score", pa.float32()),
+        *_SCORES,
     ]
 )
 
@@ -61,13 +74,27 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     names = joint.names()
     _write_copies(config, joint, names, output)
     output.map_parts(engine, partial(consolidate_part, config, joint), [PartSpec(name, name) for name in names])
-    funnel = add(joint.own(f"counts/{name}.parquet") for name in names)
-    if "funnel" not in output.committed:
-        with output.part("funnel", conserved=False) as part, part.file("funnel.parquet", rows=funnel.num_rows) as file:
-            pq.write_table(funnel, file, compression="zstd", compression_level=3)
+    _write_whole(config, joint, names, output)
+    funnel = joint.own("funnel.parquet")
     _refuse_empty(funnel, output)
     output.log_file("funnel.png", draw(funnel, str(output.address)))
+    output.log_file("audit.html", output.store.read(f"{output.address.path}/audit.html"))
     return Report(metrics=_metrics(funnel))
+
+
+def _write_whole(config: ConsolidateConfig, joint: Joint, names: list[str], output: Output) -> None:
+    """Adds up what the parts have counted and sampled."""
+    if "whole" in output.committed:
+        return
+    funnel = add(joint.own(f"counts/{name}.parquet") for name in names)
+    hosts = add_hosts(joint.own(f"hosts/{name}.parquet") for name in names)
+    shown = audit.merge((joint.own(f"samples/{name}.parquet") for name in names), config.samples)
+    with output.part("whole", conserved=False) as part:
+        for path, table in (("funnel.parquet", funnel), ("hosts.parquet", hosts)):
+            with part.file(path, rows=table.num_rows) as file:
+                pq.write_table(table, file, compression="zstd", compression_level=3)
+        with part.file("audit.html") as file:
+            file.write(audit.page(str(output.address), funnel, hosts, shown))
 
 
 def _write_copies(config: ConsolidateConfig, joint: Joint, names: list[str], output: Output) -> None:
@@ -86,73 +113,115 @@ def _write_copies(config: ConsolidateConfig, joint: Joint, names: list[str], out
 def consolidate_part(config: ConsolidateConfig, joint: Joint, part: Part, name: str) -> None:
     """Makes one part; runs on a worker."""
     documents, judged, copies = joint.part(name, None, None, ["id", "duplicate_of", "kind"])
+    _complete(config, judged, joint)
     part.count_in(documents.num_rows)
-    going = {row["id"]: row for row in joint.own(f"copies/{name}.parquet").to_pylist()}
     why = reasons(config, documents.column("source"), judged)
+    keeper = _copies(config, joint.own(f"copies/{name}.parquet"), copies, why)
+    stays = pa.array([not reason for reason in why], pa.bool_())
+    part.metric("promoted", pc.sum(copies.filter(stays).column("duplicate_of").is_valid()).as_py() or 0)
+    documents = _scored(documents, judged)
+    texts = masked(config, documents, judged, stays, part)
+    _write_kept(config, part, documents, judged, stays, texts)
+    _write_rejected(config, part, documents, judged, why, keeper)
+    _write_counts(joint, part, documents, why, stays)
+    _write_samples(config, part, documents, judged, why)
+
+
+def _complete(config: ConsolidateConfig, judged: pa.Table, joint: Joint) -> None:
+    if missing := [name for name in config.reads() if name not in judged.column_names]:
+        raise InputError(
+            f"{joint.attributes.address} has no column {missing[0]}",
+            f'add "{missing[0]}" to [annotate] use, or take it out of [consolidate]',
+        )
+
+
+def _copies(config: ConsolidateConfig, going: pa.Table, copies: pa.Table, why: list[list[str]]) -> list[str | None]:
+    """Adds being a copy to the reasons; returns the document that each is a copy of."""
+    resolved = {row["id"]: row for row in going.to_pylist()}
     keeper: list[str | None] = []
     for reason, row in zip(why, copies.to_pylist(), strict=True):
         # A document that fails a rule keeps dedup's verdict as a further reason; one that passes has the resolved one.
-        copy = (row if row["duplicate_of"] and config.dedup else None) if reason else going.get(row["id"])
+        copy = (row if row["duplicate_of"] and config.dedup else None) if reason else resolved.get(row["id"])
         keeper.append(copy["duplicate_of"] if copy else None)
         if copy:
             reason.append(f"duplicate_{copy['kind']}")
-    stays = pa.array([not reason for reason in why], pa.bool_())
-    part.metric("promoted", pc.sum(copies.filter(stays).column("duplicate_of").is_valid()).as_py() or 0)
-    documents = documents.append_column("language", judged.column("language")).append_column(
-        "quality_score", judged.column("quality_score")
+    return keeper
+
+
+def _scored(documents: pa.Table, judged: pa.Table) -> pa.Table:
+    """Adds language ("und" where none was measured) and prose score."""
+    rows = documents.num_rows
+
+    def field(annotator: str, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+        if annotator not in judged.column_names:
+            return pa.chunked_array([pa.nulls(rows, kind)], kind)
+        return pc.struct_field(judged.column(annotator), name)
+
+    language = pc.fill_null(field("language", "label", pa.string()), "und")
+    return documents.append_column("language", language).append_column(
+        "prose_score", field("prose_score", "score", pa.float32())
     )
-    _write_kept(config, part, documents.filter(stays), judged.filter(stays))
-    _write_rejected(part, documents, why, keeper)
-    _write_counts(joint, part, documents, why)
 
 
-def _write_kept(config: ConsolidateConfig, part: Part, kept: pa.Table, judged: pa.Table) -> None:
-    if config.mask_pii:
-        masked = []
-        for identity, text, spans in zip(
-            kept.column("id").to_pylist(),
-            kept.column("text").to_pylist(),
-            judged.column("pii_spans").to_pylist(),
-            strict=True,
-        ):
-            try:
-                masked.append(mask(text, spans) if spans else text)
-            except ValueError as error:
-                raise InputError(f"document {identity}: {error}", "run annotate on these documents again") from error
-            part.metric("pii_masked", len(spans or ()))
-        kept = kept.set_column(
-            kept.schema.get_field_index("text"), DOCUMENT.field("text"), pa.array(masked, pa.string())
-        )
-    part.table("kept", kept.select(KEPT_SCHEMA.names).cast(KEPT_SCHEMA).combine_chunks())
+def _write_kept(
+    config: ConsolidateConfig, part: Part, documents: pa.Table, judged: pa.Table, stays: pa.Array, texts: list[str]
+) -> None:
+    kept = documents.filter(stays)
+    kept = kept.set_column(kept.schema.get_field_index("text"), DOCUMENT.field("text"), pa.array(texts, pa.string()))
+    tier = tiers(config, kept.column("source"), judged.filter(stays))
+    part.table("kept", kept.append_column("tier", pa.array(tier, pa.string())).cast(KEPT_SCHEMA).combine_chunks())
 
 
-def _write_rejected(part: Part, documents: pa.Table, why: list[list[str]], keeper: list[str | None]) -> None:
+def _write_rejected(
+    config: ConsolidateConfig,
+    part: Part,
+    documents: pa.Table,
+    judged: pa.Table,
+    why: list[list[str]],
+    keeper: list[str | None],
+) -> None:
     goes = pa.array([bool(reason) for reason in why], pa.bool_())
     gone = documents.filter(goes)
     several = [reason for reason in why if reason]
     for reason, *_ in several:
         part.reject(reason)
-    columns = {
+    made = {
         "reason": pa.array([reason[0] for reason in several], pa.string()),
         "reasons": pa.array(several, pa.list_(pa.string())),
         "duplicate_of": pa.array([one for one, reason in zip(keeper, why, strict=True) if reason], pa.string()),
     }
-    made = [columns[name] if name in columns else gone.column(name).combine_chunks() for name in REJECTED.names]
-    part.table("rejected", pa.table(made, schema=REJECTED), out=False)
+    given = [made[name] if name in made else gone.column(name).combine_chunks() for name in REJECTED.names]
+    rows = pa.table(given, schema=REJECTED)
+    for name in config.filters:
+        if name not in REJECTED.names:
+            rows = rows.append_column(name, judged.column(name).filter(goes))
+    part.table("rejected", rows.combine_chunks(), out=False)
 
 
-def _write_counts(joint: Joint, part: Part, documents: pa.Table, why: list[list[str]]) -> None:
-    sizes = pc.binary_length(documents.column("text")).to_pylist()
-    rows: list[tuple[str, str, str, int, int | None]] = [
-        (source, step_of(reason[0]) if reason else KEPT, reason[0] if reason else "", 1, size)
-        for source, size, reason in zip(documents.column("source").to_pylist(), sizes, why, strict=True)
-    ]
+def _write_counts(joint: Joint, part: Part, documents: pa.Table, why: list[list[str]], stays: pa.Array) -> None:
+    sizes = pc.binary_length(documents.column("text"))
+    steps = [step_of(reason[0]) if reason else KEPT for reason in why]
+    first = [reason[0] if reason else "" for reason in why]
+    ended = pa.table(
+        [documents.column("source"), documents.column("language"), pa.array(steps), pa.array(first), sizes], ENDED.names
+    ).cast(ENDED)
     refused = joint.extracted.table(f"rejected/{part.name}.parquet").to_pylist()
-    rows += [
-        (row.get("source") or source_of(row["record_id"], row["url"]), EXTRACT, row["reason"], 1, None)
-        for row in refused
-    ]
-    part.table("counts", count(rows), out=False)
+    sources = [row.get("source") or source_of(row["record_id"], row["url"]) for row in refused]
+    lost = {"source": sources, "language": [""] * len(refused), "step": [EXTRACT] * len(refused)}
+    lost |= {"reason": [row["reason"] for row in refused], "bytes": [None] * len(refused)}
+    part.table("counts", count(pa.concat_tables([ended, pa.table(lost, schema=ENDED)])), out=False)
+    part.table("hosts", count_hosts(documents.column("host"), stays, sizes.combine_chunks()), out=False)
+
+
+def _write_samples(
+    config: ConsolidateConfig, part: Part, documents: pa.Table, judged: pa.Table, why: list[list[str]]
+) -> None:
+    rows = audit.choose(why, documents.column("id").to_pylist(), config.samples)
+    places = pa.array(rows, pa.int64())
+    shown, beside = documents.take(places), judged.take(places)
+    texts = masked(config, shown, beside, pa.array([True] * len(rows), pa.bool_()), None)
+    measured = beside.select([name for name in columns(config)[2:] if name in beside.column_names])
+    part.table("samples", audit.samples(shown, measured, [why[row] for row in rows], texts), out=False)
 
 
 def _refuse_empty(funnel: pa.Table, output: Output) -> None:
@@ -170,7 +239,7 @@ def _refuse_empty(funnel: pa.Table, output: Output) -> None:
 
 
 def _metrics(funnel: pa.Table) -> dict[str, float]:
-    rows = funnel.to_pylist()
+    rows = totals(funnel, ["source", "step"])
     steps = {step: sum(row["documents"] for row in rows if row["step"] == step) for step in STEPS}
     total = sum(steps.values())
     kept = {row["source"]: float(row["documents"]) for row in rows if row["step"] == KEPT}

@@ -18,7 +18,7 @@ from tasks.dedup.exact import KEY_BYTES
 from tasks.dedup.signatures import band_column, path_of
 from tasks.store import Store
 
-_COLUMNS = ["id", "source", "fetched_at", "quality_score", "text_key"]
+_COLUMNS = ["id", "source", "fetched_at", "prose_score", "text_key"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Corpus:
     def ranks(self) -> NDArray[np.int64]:
         """The rank of each document, 0 most preferred."""
         column = self.table.column
-        return preference(column("quality_score"), column("fetched_at"), column("id"))
+        return preference(column("prose_score"), column("fetched_at"), column("id"))
 
     @cached_property
     def has_words(self) -> NDArray[np.bool_]:

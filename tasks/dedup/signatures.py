@@ -1,13 +1,14 @@
 """The first pass: one row per document with everything the comparison needs except the text.
 
-Reads one part of `extracted` (id, source, fetched_at, text) and of `attributes` (quality_score). Writes
-`signatures/<part>.parquet` in the same row order: id, source, fetched_at, quality_score, text_key (16 bytes, null for a
+Reads one part of `extracted` (id, source, fetched_at, text) and of `attributes` (prose_score). Writes
+`signatures/<part>.parquet` in the same row order: id, source, fetched_at, prose_score, text_key (16 bytes, null for a
 text without words) and one column `band_<n>` per band. That is about 200 bytes per document with 16 bands. Used by
 `stage`, and kept in the artifact: comparing with a later crawl needs the texts of candidates only.
 """
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.artifact import Artifact
@@ -44,9 +45,11 @@ def sign_part(config: DedupConfig, extracted: Artifact, attributes: Artifact, pa
     """
     source, judged = f"documents/{name}.parquet", f"attributes/{name}.parquet"
     documents = extracted.table(source, columns=["id", "source", "fetched_at", "text"])
-    quality = attributes.table(judged, columns=["id", "quality_score"])
-    same_rows(documents, quality, f"{extracted.address} {source} and {attributes.address} {judged}")
-    table = documents.drop_columns("text").append_column("quality_score", quality.column("quality_score"))
+    scored = attributes.table(judged, columns=["id", "prose_score"])
+    same_rows(documents, scored, f"{extracted.address} {source} and {attributes.address} {judged}")
+    # A document that made an annotator fail has none, and is preferred to no other.
+    score = pc.fill_null(pc.struct_field(scored.column("prose_score"), "score"), 0.0)
+    table = documents.drop_columns("text").append_column("prose_score", score)
     signed = sign(documents.column("text"), config)
     for column in signed.column_names:
         table = table.append_column(column, signed.column(column))

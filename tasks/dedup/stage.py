@@ -1,6 +1,6 @@
 """Dedup: says of every document whether it is a copy of another one, and of which.
 
-Reads `extracted` (text, source, fetched_at) and `attributes` (quality_score). Writes
+Reads `extracted` (text, source, fetched_at) and `attributes` (prose_score). Writes
 
     duplicates/<part>.parquet  one row per document, in the order of `extracted` (schema DUPLICATES); consolidate drops
     pairs.parquet              the evidence: every verified pair of texts with its similarity (schema PAIRS)

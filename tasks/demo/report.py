@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from tasks.artifact import Address, Artifact
+from tasks.consolidate.funnel import totals
 from tasks.demo.drive import Leg
 from tasks.progress import duration
 from tasks.store import Store
@@ -54,7 +55,7 @@ def report(made: Made, legs: list[Leg]) -> Iterator[str]:
 def funnel(made: Made) -> Iterator[str]:
     """Yields one line per source and step: how many documents ended there, with the most frequent reasons."""
     with made.artifact("documents").open("funnel.parquet") as file:
-        rows = pq.read_table(file).to_pylist()
+        rows = totals(pq.read_table(file), ["source", "step", "reason"])
     for source in sorted({row["source"] for row in rows}):
         own = [row for row in rows if row["source"] == source]
         total = sum(row["documents"] for row in own)

@@ -23,10 +23,14 @@ _ELLIPSIS_END = re.compile(r"(?:\.\.\.|…)[^\S\n]*$", re.M)
 class GopherQualityMeasures(Annotator):
     """What Gopher's quality rules count. Words are those of `tasks.filters.words`, punctuation marks among them."""
 
+    english: tuple[str, ...] = ("en", "und")
+    """Languages to which the rules on stop words and on the mean word length apply: they describe English."""
+
     measures: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("words", "symbols", "letters", "hashes", "ellipses"), "int32"),
         **dict.fromkeys(("lines", "bullets", "ellipsis_lines", "stop_words"), "int32"),
         "mean_word": "float32",
+        "english": "bool",
     }
 
     def measure(self, batch: "Batch") -> Mapping[str, Any]:
@@ -52,6 +56,7 @@ class GopherQualityMeasures(Annotator):
                 len(_ELLIPSIS_END.findall(text)) if "..." in text or "…" in text else 0 for text in batch.texts
             ],
             "stop_words": words.stop_words,
+            "english": [language in self.english for language in batch.languages],
         }
 
 
@@ -99,15 +104,15 @@ class GopherQuality(Filter):
     def reasons(self, measured: Measured) -> Reasons:
         """See `Filter.reasons`."""
         words, plain, mean = measured["words"], measured["words"] - measured["symbols"], measured["mean_word"]
-        lines = measured["lines"]
+        lines, english = measured["lines"], measured["english"].astype(bool)
         yield "gopher_quality_few_words", plain < self.min_words
         yield "gopher_quality_many_words", plain > self.max_words
-        yield "gopher_quality_short_mean_word", mean < self.min_mean_word
-        yield "gopher_quality_long_mean_word", mean > self.max_mean_word
+        yield "gopher_quality_short_mean_word", english & (mean < self.min_mean_word)
+        yield "gopher_quality_long_mean_word", english & (mean > self.max_mean_word)
         yield "gopher_quality_hashes", share(measured["hashes"], words) > self.max_symbol_share
         yield "gopher_quality_ellipses", share(measured["ellipses"], words) > self.max_symbol_share
         yield "gopher_quality_bullets", share(measured["bullets"], lines) > self.max_bullet_lines
         ending = share(measured["ellipsis_lines"], lines)
         yield "gopher_quality_ellipsis_lines", ending > self.max_ellipsis_lines
         yield "gopher_quality_few_letters", share(measured["letters"], words) < self.min_letters
-        yield "gopher_quality_stop_words", measured["stop_words"] < self.min_stop_words
+        yield "gopher_quality_stop_words", english & (measured["stop_words"] < self.min_stop_words)

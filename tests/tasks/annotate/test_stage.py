@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from tasks.annotate.catalogue import CATALOGUE, DEFAULT, load
-from tasks.annotate.config import AnnotateConfig
-from tasks.annotate.quality_score import QualityScore
-from tasks.annotate.stage import ATTRIBUTES
-from tasks.annotate.view import View
+from tasks.annotate.config import DEFAULT, AnnotateConfig
 from tasks.artifact import Artifact
 from tasks.config import canonical_json
 from tasks.errors import InputError
 from tasks.extract.config import ExtractConfig, FileSource
+from tasks.filters.batch import Batch
+from tasks.filters.catalogue import annotator
+from tasks.filters.prose_score import ProseScore
 
 EXTRACT, ANNOTATE = "tasks.extract.stage", "tasks.annotate.stage"
 # Without the model, so that these tests run wherever the code does.
-RULES = AnnotateConfig(use=("gopher_quality", "gopher_repetition", "quality_score", "pii_email"), quality_sources=None)
+USE = ("gopher_quality", "gopher_repetition", "c4", "fineweb", "prose_score", "pii")
+RULES = AnnotateConfig(use=USE)
 PROSE = "The river ran down to a valley of stones, and people have lived with it for long. "
 Run = Callable[..., Artifact]
 
@@ -49,7 +49,8 @@ def test_attributes_lie_beside_their_documents(run_stage: Run, extracted: Artifa
     for part in made.parts:
         attributes = made.table(f"attributes/{part.name}.parquet")
         documents = extracted.table(f"documents/{part.name}.parquet")
-        assert attributes.schema.equals(ATTRIBUTES)
+        assert attributes.schema.names == ["id", "error", *USE]
+        assert [attributes.schema.field(name).type for name in USE] == [annotator(name, {}).type() for name in USE]
         assert attributes["id"].equals(documents["id"])
     assert made.record.rows_in == made.record.rows_out == extracted.record.rows_out == 11
     assert made.record.rejected == {}
@@ -60,57 +61,54 @@ def test_the_same_bytes_on_any_number_of_workers(run_stage: Run, extracted: Arti
     assert len({one.record.content for one in made}) == 1
 
 
+def test_what_is_measured_does_not_depend_on_how_documents_are_batched(run_stage: Run, extracted: Artifact) -> None:
+    one_by_one = RULES.model_copy(update={"batch_bytes": 1})
+    made = [
+        run_stage(ANNOTATE, config, {"extracted": extracted}, version=f"{config.batch_bytes}")
+        for config in (RULES, one_by_one)
+    ]
+    assert rows(made[0], "attributes") == rows(made[1], "attributes")
+
+
 def test_spans_count_characters_also_behind_those_of_two_code_units(run_stage: Run, extracted: Artifact) -> None:
     made = run_stage(ANNOTATE, RULES, {"extracted": extracted})
     texts = {row["id"]: str(row["text"]) for row in rows(extracted, "documents")}
     found = [
         texts[row["id"]][span["start"] : span["end"]]  # type: ignore[index]
         for row in rows(made, "attributes")
-        for span in row["pii_spans"]  # type: ignore[attr-defined]
+        for span in row["pii"]["spans"]  # type: ignore[index]
     ]
     assert found == ["jo@example.org"]
-
-
-def test_the_first_filter_gives_the_reason_and_only_chosen_sources_are_judged(
-    run_stage: Run, extracted: Artifact
-) -> None:
-    def reasons(config: AnnotateConfig, version: str) -> list[object]:
-        made = run_stage(ANNOTATE, config, {"extracted": extracted}, version=version)
-        return sorted(row["quality_reason"] for row in rows(made, "attributes") if row["quality_reason"])  # type: ignore[type-var]
-
-    assert reasons(RULES, "all") == ["gopher_quality_stop_words"]
-    strict = {"gopher_quality": {"max_words": 60}, "gopher_repetition": {"max_duplicate_lines": 0.0}}
-    both = RULES.model_copy(update={"settings": AnnotateConfig(use=RULES.use, settings=strict).settings})
-    assert reasons(both, "both") == ["gopher_quality_many_words"] * 11
-    code = both.model_copy(update={"quality_sources": ("code",)})
-    assert reasons(code, "code") == ["gopher_quality_many_words"] * 5
-    assert reasons(both.model_copy(update={"quality_sources": ()}), "none") == []
 
 
 def test_a_document_that_breaks_an_annotator_keeps_its_place(
     run_stage: Run, extracted: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = QualityScore.annotate
+    whole = ProseScore.measure
 
-    def fragile(self: QualityScore, view: View) -> dict[str, object]:
-        if "jo@example.org" in view.text:
+    def fragile(self: ProseScore, batch: Batch) -> object:
+        if any("jo@example.org" in text for text in batch.texts):
             raise RecursionError("too deep")
-        return whole(self, view)
+        return whole(self, batch)
 
-    monkeypatch.setattr(QualityScore, "annotate", fragile)
-    config = RULES.model_copy(update={"quality_sources": ()})
+    sound = run_stage(ANNOTATE, RULES, {"extracted": extracted}, version="sound")
+    monkeypatch.setattr(ProseScore, "measure", fragile)
     with pytest.raises(InputError, match="annotators failed on 1 of 11"):
-        run_stage(ANNOTATE, config, {"extracted": extracted})
-    made = run_stage(ANNOTATE, config, {"extracted": extracted}, max_bad_share=0.5)
+        run_stage(ANNOTATE, RULES, {"extracted": extracted})
+    made = run_stage(ANNOTATE, RULES, {"extracted": extracted}, max_bad_share=0.5)
     assert [row["id"] for row in rows(made, "attributes")] == [row["id"] for row in rows(extracted, "documents")]
-    assert [row["quality_reason"] for row in rows(made, "attributes") if row["quality_reason"]] == ["poison"]
-    assert b"RecursionError: too deep" in made.read(made.files("quarantine/")[0])
+    before = {row["id"]: row for row in rows(sound, "attributes")}
+    (broken,) = [row for row in rows(made, "attributes") if row["error"]]
+    assert broken == {"id": broken["id"], "error": "RecursionError: too deep", **dict.fromkeys(USE)}
+    assert [row for row in rows(made, "attributes") if not row["error"]] == [
+        row for row in before.values() if row["id"] != broken["id"]
+    ]
 
 
 def test_a_missing_model_stops_the_stage_and_names_the_remedy(
     run_stage: Run, extracted: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from tasks.annotate.language import _model
+    from tasks.filters.language import _model
 
     monkeypatch.setenv("SLUICE_MODELS", str(tmp_path / "none"))
     _model.cache_clear()
@@ -118,20 +116,13 @@ def test_a_missing_model_stops_the_stage_and_names_the_remedy(
         run_stage(ANNOTATE, AnnotateConfig(), {"extracted": extracted})
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_every_annotator_stands_in_a_file_of_its_name_and_says_where_its_rules_are_from(name: str) -> None:
-    annotator = load(name, {})
-    assert type(annotator).__module__ == f"tasks.annotate.{name}"
-    assert type(annotator).__doc__
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"use": ("gopher_qualty",)}, 'did you mean "gopher_quality"'),
-        ({"settings": {"gopher_quality": {"min_word": 3}}}, 'did you mean "min_words"'),
-        ({"settings": {"gopher_quality": {"min_words": -3}}}, "greater than or equal to 0"),
-        ({"use": ("language",), "settings": {"pii_email": {}}}, "not in use"),
+        ({"settings": {"language": {"char": 3}}}, 'did you mean "chars"'),
+        ({"settings": {"language": {"chars": -3}}}, "greater than or equal to 1"),
+        ({"use": ("language",), "settings": {"pii": {}}}, "not in use"),
     ],
 )
 def test_wrong_settings_are_refused_when_the_recipe_is_read(given: dict[str, object], message: str) -> None:
@@ -140,9 +131,9 @@ def test_wrong_settings_are_refused_when_the_recipe_is_read(given: dict[str, obj
 
 
 def test_defaults_are_part_of_the_fingerprint() -> None:
-    config = AnnotateConfig(settings={"gopher_quality": {"min_words": 30}})
-    assert config.settings["gopher_quality"]["min_words"] == 30
-    assert '"max_mean_word":10.0' in canonical_json(config)
+    config = AnnotateConfig(settings={"language": {"min_paragraph": 30}})
+    assert config.settings["language"]["min_paragraph"] == 30
+    assert '"chars":2000' in canonical_json(config)
     assert set(config.settings) == set(DEFAULT)
 
 
@@ -151,24 +142,18 @@ def test_reading_a_recipe_imports_nothing_heavy() -> None:
     import sys
 
     code = (
-        "import sys, tasks.annotate.config as a, tasks.extract.config as e; a.AnnotateConfig(); e.ExtractConfig(); "
-        "print(sorted(set(sys.modules) & {'numpy', 'pyarrow', 'fasttext', 'resiliparse'}))"
+        "import sys, tasks.annotate.config as a, tasks.extract.config as e, tasks.consolidate.config as c; "
+        "from tasks.filters.catalogue import CATALOGUE; use = tuple(CATALOGUE); "
+        "a.AnnotateConfig(); e.ExtractConfig(); c.ConsolidateConfig(); a.AnnotateConfig(use=use); "
+        "print(sorted(set(sys.modules) & {'numpy', 'pyarrow', 'fasttext', 'resiliparse', 'sklearn', 'phonenumbers'}))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"
 
 
 def test_the_score_prefers_prose_over_furniture() -> None:
-    def score(text: str) -> float:
-        return float(QualityScore().annotate(View(text))["quality_score"])
-
-    article = PROSE * 40
-    assert (
-        0.0
-        == score("")
-        < score("Home\nNews\nHome\nNews")
-        < score("Home\nNews\n" * 20 + article)
-        < score(article)
-        <= 1.0
-    )
-    assert score(article) < score(article * 2)
+    texts = ["", "Home\nNews\nHome\nNews", "Home\nNews\n" * 20 + PROSE * 40, PROSE * 40, PROSE * 80]
+    found = ProseScore().annotate(Batch(texts)).field("score").to_pylist()
+    assert found[0] == 0.0
+    assert found == sorted(found)
+    assert found[-1] <= 1.0

@@ -8,7 +8,7 @@ import pytest
 
 from tasks.artifact import Artifact
 from tasks.consolidate.config import ConsolidateConfig
-from tasks.consolidate.funnel import STEPS
+from tasks.consolidate.funnel import STEPS, totals
 from tasks.dedup.config import DedupConfig
 from tasks.errors import InputError
 from tests.conftest import run_stage_in
@@ -52,44 +52,49 @@ def rejected(artifact: Artifact) -> dict[str, dict[str, Any]]:
 def test_a_document_goes_for_its_first_reason_and_all_reasons_are_told(tmp_path: Path) -> None:
     rows = [
         document(text(1), "fine"),
-        document(text(2), "all", language="fr", language_score=0.2, quality_reason="gopher_quality_short"),
+        document(text(2), "all", language="fr", language_score=0.2, poor=True),
         document(text(3), "unsure", language_score=0.2),
-        document(text(4), "poor", quality_reason="gopher_quality_short"),
+        document(text(4), "poor", poor=True),
     ]
-    artifact = consolidate(tmp_path, rows, ConsolidateConfig(languages=("en",), min_language_score=0.5))
+    artifact = consolidate(tmp_path, rows, ConsolidateConfig(limits={"language": {"keep": ("en",), "min_score": 0.5}}))
     assert kept(artifact) == {rows[0]["id"]}
     gone = rejected(artifact)
     assert gone[rows[1]["id"]]["reason"] == "language_other"
-    assert gone[rows[1]["id"]]["reasons"] == ["language_other", "language_unsure", "gopher_quality_short"]
-    assert (gone[rows[2]["id"]]["reason"], gone[rows[3]["id"]]["reason"]) == ("language_unsure", "gopher_quality_short")
-    assert artifact.record.rejected == {"gopher_quality_short": 1, "language_other": 1, "language_unsure": 1}
+    assert gone[rows[1]["id"]]["reasons"] == ["language_other", "language_unsure", "gopher_quality_few_words"]
+    assert (gone[rows[2]["id"]]["reason"], gone[rows[3]["id"]]["reason"]) == (
+        "language_unsure",
+        "gopher_quality_few_words",
+    )
+    assert artifact.record.rejected == {"gopher_quality_few_words": 1, "language_other": 1, "language_unsure": 1}
     assert (artifact.record.rows_in, artifact.record.rows_out) == (4, 1)
 
 
-def test_every_rule_can_be_switched_off_but_the_one_against_unread_documents(tmp_path: Path) -> None:
+def test_every_rule_can_be_left_out_but_the_one_against_unread_documents(tmp_path: Path) -> None:
     rows = [
         document(text(1), "a", language="fr"),
-        document(text(1), "b", quality_reason="gopher_quality_short"),
-        document(text(2), "c", quality_reason="poison"),
+        document(text(1), "b", poor=True),
+        document(text(2), "c", error="ValueError: no"),
     ]
-    artifact = consolidate(tmp_path, rows, ConsolidateConfig(quality=False, dedup=False), max_bad_share=0.5)
+    artifact = consolidate(tmp_path, rows, ConsolidateConfig(filters=(), dedup=False), max_bad_share=0.5)
     assert kept(artifact) == {rows[0]["id"], rows[1]["id"]}
     assert rejected(artifact)[rows[2]["id"]]["reasons"] == ["poison"]
 
 
-def test_exempt_sources_skip_the_language_rules_only(tmp_path: Path) -> None:
+def test_filters_judge_the_sources_that_they_are_for(tmp_path: Path) -> None:
     rows = [
         document(text(1), "a", source="code", language="la", language_score=0.1),
-        document(text(2), "b", source="code", language="la", quality_reason="gopher_quality_short"),
+        document(text(2), "b", source="code", language="la", poor=True),
         document(text(3), "c", language="la"),
     ]
-    config = ConsolidateConfig(languages=("en",), min_language_score=0.5, language_exempt=("code",))
-    assert kept(consolidate(tmp_path, rows, config)) == {rows[0]["id"]}
+    limits = {"language": {"keep": ("en",), "min_score": 0.5}}
+    assert kept(consolidate(tmp_path / "web", rows, ConsolidateConfig(limits=limits))) == {rows[0]["id"], rows[1]["id"]}
+    rows.append(document(text(4), "d"))
+    assert kept(consolidate(tmp_path / "all", rows, ConsolidateConfig(limits=limits, sources=None))) == {rows[3]["id"]}
 
 
 def test_a_copy_goes_and_names_the_document_that_stays(tmp_path: Path) -> None:
     rows = [
-        document(text(1), "best", quality_score=0.9),
+        document(text(1), "best", prose_score=0.9),
         document(text(1).upper(), "exact"),
         document(text(1, edited=5), "near"),
     ]
@@ -102,15 +107,15 @@ def test_a_copy_goes_and_names_the_document_that_stays(tmp_path: Path) -> None:
 
 def test_a_keeper_that_is_dropped_for_another_reason_does_not_take_its_copies_along(tmp_path: Path) -> None:
     rows = [
-        document(text(1), "best", quality_score=0.9, quality_reason="gopher_quality_short"),
-        document(text(1, edited=5), "second", quality_score=0.8),
-        document(text(1, edited=5) + "!", "third", quality_score=0.7),
-        document(text(1, edited=6), "fourth", quality_score=0.6),
+        document(text(1), "best", prose_score=0.9, poor=True),
+        document(text(1, edited=5), "second", prose_score=0.8),
+        document(text(1, edited=5) + "!", "third", prose_score=0.7),
+        document(text(1, edited=6), "fourth", prose_score=0.6),
     ]
     artifact = consolidate(tmp_path, rows)
     assert kept(artifact) == {rows[1]["id"]}
     gone = rejected(artifact)
-    assert gone[rows[0]["id"]]["reasons"] == ["gopher_quality_short"]
+    assert gone[rows[0]["id"]]["reasons"] == ["gopher_quality_few_words"]
     assert (gone[rows[2]["id"]]["reason"], gone[rows[2]["id"]]["duplicate_of"]) == ("duplicate_exact", rows[1]["id"])
     assert (gone[rows[3]["id"]]["reason"], gone[rows[3]["id"]]["duplicate_of"]) == ("duplicate_near", rows[1]["id"])
     assert artifact.record.metrics["promoted"] == 1
@@ -119,22 +124,22 @@ def test_a_keeper_that_is_dropped_for_another_reason_does_not_take_its_copies_al
 def test_copies_of_a_dropped_keeper_that_are_not_near_one_another_all_stay(tmp_path: Path) -> None:
     left, middle, right = text(1), text(1, edited=12), text(1, edited=24)  # neighbours 0.85, the ends 0.72
     rows = [
-        document(middle, "middle", quality_score=0.9, language="fr"),
+        document(middle, "middle", prose_score=0.9, language="fr"),
         document(left, "left"),
         document(right, "right"),
     ]
     assert kept(consolidate(tmp_path / "all", rows)) == {rows[0]["id"]}
-    english = ConsolidateConfig(languages=("en",))
+    english = ConsolidateConfig(limits={"language": {"keep": ("en",)}})
     assert kept(consolidate(tmp_path / "en", rows, english)) == {rows[1]["id"], rows[2]["id"]}
 
 
 def test_a_document_that_fails_a_rule_and_is_a_copy_tells_both(tmp_path: Path) -> None:
     rows = [
-        document(text(1), "best", quality_score=0.9),
-        document(text(1), "copy", quality_reason="gopher_quality_short"),
+        document(text(1), "best", prose_score=0.9),
+        document(text(1), "copy", poor=True),
     ]
     gone = rejected(consolidate(tmp_path, rows))[rows[1]["id"]]
-    assert gone["reasons"] == ["gopher_quality_short", "duplicate_exact"]
+    assert gone["reasons"] == ["gopher_quality_few_words", "duplicate_exact"]
     assert gone["duplicate_of"] == rows[0]["id"]
 
 
@@ -158,7 +163,7 @@ def test_a_span_outside_the_text_stops_the_stage_with_the_document(tmp_path: Pat
 def funnel_corpus() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     rows = [document(text(seed), f"w{seed}") for seed in range(6)]
     rows += [document(text(1, edited=4), "near"), document(text(2), "exact"), document(text(90), "fr", language="fr")]
-    rows += [document(text(91), "short", quality_reason="gopher_quality_short")]
+    rows += [document(text(91), "short", poor=True)]
     rows += [document(text(seed), f"c{seed}", source="code") for seed in (100, 101)]
     refused = [
         {"record_id": f"<urn:{index}>", "url": f"https://example.org/{index}", "reason": "too_short", "source": "web"}
@@ -170,23 +175,24 @@ def funnel_corpus() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 def test_the_funnel_adds_up_from_captures_to_kept(tmp_path: Path) -> None:
     rows, refused = funnel_corpus()
-    artifact = consolidate(tmp_path, rows, ConsolidateConfig(languages=("en",)), rejected=refused)
+    artifact = consolidate(tmp_path, rows, ConsolidateConfig(limits={"language": {"keep": ("en",)}}), rejected=refused)
     funnel = artifact.table("funnel.parquet").to_pylist()
     assert sum(row["documents"] for row in funnel) == len(rows) + len(refused)
     assert sum(row["bytes"] or 0 for row in funnel) == sum(len(row["text"].encode()) for row in rows)
-    counted = {(row["source"], row["step"], row["reason"]): row["documents"] for row in funnel}
+    by_reason = totals(artifact.table("funnel.parquet"), ["source", "step", "reason"])
+    counted = {(row["source"], row["step"], row["reason"]): row["documents"] for row in by_reason}
     assert counted == {
         ("code", "extract", "too_large"): 1,
         ("code", "kept", ""): 2,
         ("web", "extract", "too_short"): 3,
         ("web", "language", "language_other"): 1,
-        ("web", "quality", "gopher_quality_short"): 1,
+        ("web", "quality", "gopher_quality_few_words"): 1,
         ("web", "dedup", "duplicate_exact"): 1,
         ("web", "dedup", "duplicate_near"): 1,
         ("web", "kept", ""): 6,
     }
-    assert [row["step"] for row in funnel if row["source"] == "web"] == sorted(
-        (row["step"] for row in funnel if row["source"] == "web"), key=STEPS.index
+    assert [row["step"] for row in by_reason if row["source"] == "web"] == sorted(
+        (row["step"] for row in by_reason if row["source"] == "web"), key=STEPS.index
     )
     metrics = artifact.record.metrics
     assert (metrics["captures"], metrics["kept"], metrics["gone_in_dedup"], metrics["kept/web"]) == (16, 8, 2, 6)
@@ -207,15 +213,15 @@ def test_kept_documents_are_in_the_order_of_the_input_and_carry_language_and_sco
         ids = table.column("id").to_pylist()
         assert ids == sorted(ids)
         assert set(table.column("language").to_pylist()) <= {"en", "fr"}
-        assert table.column("quality_score").to_pylist() == [0.5] * len(ids)
+        assert table.column("prose_score").to_pylist() == [0.5] * len(ids)
 
 
 def test_nothing_left_is_an_error_that_names_the_biggest_reasons(tmp_path: Path) -> None:
     rows = [document(text(seed), f"{seed}", language="fr") for seed in range(3)]
-    rows += [document(text(9), "q", quality_reason="gopher_quality_short")]
-    message = r"none of 4 captures and files is left \(language_other 3, gopher_quality_short 1\)"
+    rows += [document(text(9), "q", poor=True)]
+    message = r"none of 4 captures and files is left \(language_other 3, gopher_quality_few_words 1\)"
     with pytest.raises(InputError, match=message):
-        consolidate(tmp_path, rows, ConsolidateConfig(languages=("en",)))
+        consolidate(tmp_path, rows, ConsolidateConfig(limits={"language": {"keep": ("en",)}}))
     assert not list((tmp_path / "test" / "tasks-consolidate-stage").rglob(".artifact.json"))
 
 

@@ -10,24 +10,22 @@ from tasks.artifact import Address, Artifact, fingerprint
 from tasks.commit import commit
 from tasks.config import Config
 from tasks.documents import DOCUMENT, document_id
+from tasks.filters.catalogue import annotator
 from tasks.stage import Output, Report, part_names
 from tasks.store import Store
 from tasks.text import digest128
 
+ANNOTATORS = ("language", "gopher_quality", "gopher_repetition", "prose_score", "pii")
 ATTRIBUTES = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
-        pa.field("language", pa.string()),
-        pa.field("language_score", pa.float32()),
-        pa.field("quality_reason", pa.string()),
-        pa.field("quality_score", pa.float32()),
-        pa.field(
-            "pii_spans",
-            pa.list_(pa.struct([("kind", pa.string()), ("start", pa.int32()), ("end", pa.int32())])),
-        ),
-        pa.field("n_words", pa.int32()),
+        pa.field("error", pa.string()),
+        *(pa.field(name, annotator(name, {}).type()) for name in ANNOTATORS),
     ]
 )
+# Prose of 200 words, and a text of three.
+_PROSE = {"words": 200, "letters": 200, "mean_word": 5.0, "stop_words": 8, "lines": 1}
+_POOR = {"words": 3, "letters": 3, "mean_word": 5.0, "stop_words": 8, "lines": 1}
 REJECTED = pa.schema(
     [("record_id", pa.string()), ("url", pa.string()), ("reason", pa.string()), ("source", pa.string())]
 )
@@ -38,7 +36,10 @@ class Settings(Config):
 
 
 def document(text: str, name: str = "", **more: Any) -> dict[str, Any]:
-    """One document with its attributes; `more` overrides any column of either."""
+    """One document with what was measured of it; `more` overrides any of it.
+
+    `poor` makes it fail as `gopher_quality_few_words`; `error` is what made an annotator fail.
+    """
     url = f"https://example.org/{name or digest128(text)}"
     row = {
         "id": document_id(url, "sha1:A"),
@@ -53,14 +54,34 @@ def document(text: str, name: str = "", **more: Any) -> dict[str, Any]:
         "payload_digest": "sha1:A",
         "warc_file": "",
         "warc_offset": None,
+        "published": None,
+        "canonical": "",
+        "licence": "",
         "language": "en",
         "language_score": 0.9,
-        "quality_reason": None,
-        "quality_score": 0.5,
+        "prose_score": 0.5,
         "pii_spans": [],
-        "n_words": len(text.split()),
+        "poor": False,
+        "error": None,
     }
     return {**row, **more}
+
+
+def _measured(row: dict[str, Any]) -> dict[str, Any]:
+    """Returns a row of ATTRIBUTES."""
+    if row["error"]:
+        return {"id": row["id"], "error": row["error"]}
+    found: dict[str, dict[str, Any]] = {
+        "language": {"label": row["language"], "score": row["language_score"]},
+        "gopher_quality": _POOR if row["poor"] else _PROSE,
+        "gopher_repetition": {},
+        "prose_score": {"score": row["prose_score"]},
+        "pii": {"spans": row["pii_spans"]},
+    }
+    for name in ANNOTATORS:
+        nothing = dict.fromkeys((field.name for field in annotator(name, {}).type()), 0)
+        found[name] = {**nothing, **found[name]}
+    return {"id": row["id"], "error": None, **found}
 
 
 def write(folder: Path, kind: str, tables: dict[str, dict[str, pa.Table]]) -> Artifact:
@@ -89,7 +110,7 @@ def corpus(
             "documents": _table(held, DOCUMENT),
             "rejected": _table(refused, REJECTED),
         }
-        attributes[name] = {"attributes": _table(held, ATTRIBUTES)}
+        attributes[name] = {"attributes": pa.Table.from_pylist(list(map(_measured, held)), schema=ATTRIBUTES)}
     return {"extracted": write(folder, "extracted", extracted), "attributes": write(folder, "attributes", attributes)}
 
 

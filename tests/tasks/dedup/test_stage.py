@@ -39,10 +39,10 @@ def mixed_corpus() -> list[dict[str, Any]]:
     rows = []
     for seed in range(12):
         words = prose(seed)
-        rows.append(document(" ".join(words), f"{seed}/first", quality_score=0.4 + seed / 100))
+        rows.append(document(" ".join(words), f"{seed}/first", prose_score=0.4 + seed / 100))
         rows.append(document(edited(words, range(5), "x"), f"{seed}/near"))
         if seed % 3 == 0:
-            rows.append(document(" ".join(words).upper() + "!", f"{seed}/copy", quality_score=0.9))
+            rows.append(document(" ".join(words).upper() + "!", f"{seed}/copy", prose_score=0.9))
     return rows
 
 
@@ -62,7 +62,7 @@ def test_texts_without_words_are_copies_of_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("better", "worse"),
     [
-        ({"quality_score": 0.6}, {"quality_score": 0.5, "fetched_at": datetime(2020, 1, 1, tzinfo=UTC)}),
+        ({"prose_score": 0.6}, {"prose_score": 0.5, "fetched_at": datetime(2020, 1, 1, tzinfo=UTC)}),
         ({"fetched_at": datetime(2025, 1, 1, tzinfo=UTC)}, {"fetched_at": datetime(2025, 1, 2, tzinfo=UTC)}),
         ({"fetched_at": datetime(2026, 1, 1, tzinfo=UTC)}, {"fetched_at": None}),
         ({"id": "0" * 32}, {"id": "f" * 32}),
@@ -78,7 +78,7 @@ def test_the_keeper_is_the_best_then_the_earliest_then_the_smallest_id(
 
 def test_a_near_copy_names_its_keeper_and_their_true_similarity(tmp_path: Path) -> None:
     words = prose(1, 100)
-    first = document(" ".join(words), "first", quality_score=0.9)
+    first = document(" ".join(words), "first", prose_score=0.9)
     near = document(edited(words, range(4), "x"), "near")
     (row,) = [row for row in rows_of(dedup(tmp_path, [first, near]), "duplicates/") if row["id"] == near["id"]]
     assert (row["duplicate_of"], row["kind"], row["cluster"]) == (first["id"], "near", first["id"])
@@ -88,7 +88,7 @@ def test_a_near_copy_names_its_keeper_and_their_true_similarity(tmp_path: Path) 
 def test_a_chain_of_near_copies_never_drops_a_text_that_is_not_near_its_keeper(tmp_path: Path) -> None:
     words = prose(7, 200)
     chain = [
-        document(edited(words, range(12 * step), "x"), f"c{step}", quality_score=0.9 - step / 10) for step in range(4)
+        document(edited(words, range(12 * step), "x"), f"c{step}", prose_score=0.9 - step / 10) for step in range(4)
     ]
     artifact = dedup(tmp_path, chain)
     rows = {row["id"]: row for row in rows_of(artifact, "duplicates/")}

@@ -1,0 +1,46 @@
+"""Contract of C4's rules: which lines stay, how many sentences they have, and which texts go."""
+
+import pytest
+
+from tasks.filters.batch import Batch
+from tasks.filters.c4 import C4, C4Measures
+
+FIVE = "It rained. We stayed at home. Nobody minded that. The cat slept. So did the dog."
+
+
+def measured(text: str) -> dict[str, object]:
+    (row,) = C4Measures().annotate(Batch([text])).to_pylist()
+    return row
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (FIVE, None),
+        (FIVE.replace("So did the dog.", ""), "few_sentences"),
+        ("\n".join(["This line stays."] * 5), None),
+        ("\n".join(["This line stays."] * 4 + ["This line does not"]), "few_sentences"),
+        ("\n".join(["This line stays."] * 4 + ["And so ..."]), "few_sentences"),
+        ("\n".join(["This line stays."] * 4 + ["Not this."]), "few_sentences"),
+        ("\n".join(["This line stays."] * 4 + ["Please enable JavaScript here."]), "few_sentences"),
+        ("\n".join(["This line stays."] * 4 + ["This site uses cookies, friend."]), "few_sentences"),
+        ("\n".join(["This line stays."] * 4 + [f"A {'w' * 1001} word."]), "few_sentences"),
+        (f"{FIVE}\nHere is lorem ipsum dolor.", "lorem_ipsum"),
+        (f"{FIVE}\nif (x) {{ return 'y'", "curly_bracket"),
+        (f"{FIVE}\nfunction f() {{", None),
+        ("\n".join(["A fact as known.[12]"] * 5), None),
+    ],
+)
+def test_each_rule_has_its_limit(text: str, reason: str | None) -> None:
+    assert C4().verdict(text) == (reason and f"c4_{reason}")
+
+
+def test_sentences_are_counted_behind_marks_that_end_one() -> None:
+    assert measured('He said "Yes!?" and left. Why? No one knows... Dr. No did. Well.')["sentences"] == 5
+    assert measured("One ends here. [3] Another one does so.")["sentences"] == 2
+    assert measured("")["sentences"] == 0
+
+
+def test_the_lines_that_c4_takes_out_are_known_by_number() -> None:
+    found = measured("Home\nThis line stays, it does.\n\nAbout us\nAnother line that stays.")
+    assert found["dropped_lines"] == [0, 2, 3]

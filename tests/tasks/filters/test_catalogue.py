@@ -1,0 +1,65 @@
+"""Contract of every file in the catalogue: what it is called, what it says, and what its reasons are called."""
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tasks.filters.base import Annotator, Filter
+from tasks.filters.catalogue import CATALOGUE, annotator, filter_of
+
+FOLDER = Path(importlib.import_module("tasks.filters").__file__ or "").parent
+
+
+def filters() -> list[str]:
+    found = []
+    for name in CATALOGUE:
+        try:
+            filter_of(name, {})
+        except ValueError:
+            continue
+        found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_a_file_has_the_name_of_its_entry_and_says_where_its_rules_are_from(name: str) -> None:
+    assert CATALOGUE[name] == f"tasks.filters.{name}"
+    text = (FOLDER / f"{name}.py").read_text()
+    assert re.search(r"Source|RFC|ISO|arXiv|Our own|own rule", text), "cite the source of the rules"
+    for kind in (Annotator, Filter):
+        for one in vars(importlib.import_module(CATALOGUE[name])).values():
+            if isinstance(one, type) and issubclass(one, kind) and one.__module__ == CATALOGUE[name]:
+                assert one.__doc__
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_the_column_of_an_annotator_is_a_struct(name: str) -> None:
+    one = annotator(name, {})
+    assert isinstance(one, Annotator)
+    assert pa.types.is_struct(one.type())
+
+
+@pytest.mark.parametrize("name", filters())
+def test_a_filter_shows_a_text_that_goes_and_one_that_stays(name: str) -> None:
+    one = type(filter_of(name, {}))
+    examples = doctest.DocTestParser().get_examples(one.__doc__ or "")
+    said = [example.want.strip() for example in examples if ".verdict(" in example.source]
+    assert "" in said, "a text that stays"
+    assert any(want.startswith(f"'{name}") for want in said), "a text that goes, with the filter's name first"
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_the_examples_are_true(name: str) -> None:
+    found = doctest.testmod(importlib.import_module(CATALOGUE[name]))
+    assert found.failed == 0
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match='did you mean "gopher_quality"'):
+        annotator("gopher_qualty", {})
+    with pytest.raises(ValueError, match='"prose_score" is no filter'):
+        filter_of("prose_score", {})
