@@ -1,4 +1,4 @@
-"""The shell: `python -m tasks <stage> --recipe R` runs what the operator runs; `trace`, `ledger`, `sync` look after it.
+"""The shell: `python -m tasks <stage> --recipe R` runs what the operator runs; others look at what is there.
 
 Used by people, by GPU pods (`--recipe '<json>'`) and by tests.
 """
@@ -48,6 +48,8 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("--json", action="store_true", help="print JSON")
     ledger = _command(commands, "ledger", "list artifacts, or one with what it was made from", _ledger)
     ledger.add_argument("address", nargs="?", help="name@version")
+    asked = _command(commands, "what-if", "the funnel under other limits, without measuring again", _what_if)
+    asked.add_argument("--examples", type=int, default=5, help="documents to show that would change side, each way")
     _command(commands, "sync", "send MLflow what it missed while it was down", _sync)
     return parser
 
@@ -104,6 +106,27 @@ def _trace(options: argparse.Namespace) -> None:
     recipe = _recipe(options)
     found = trace.trace(open_store(recipe), recipe.name, options.version or recipe.version, options.what)
     print(json.dumps(found, indent=1, default=str) if options.json else trace.render(found))
+
+
+def _what_if(options: argparse.Namespace) -> None:
+    from tasks.artifact import Address, Artifact
+    from tasks.consolidate.joint import Joint
+    from tasks.consolidate.what_if import render, what_if
+    from tasks.errors import RecipeError
+    from tasks.recipe import find_recipe
+    from tasks.runner import open_store
+
+    if strange := [text for text in options.set if not text.startswith("consolidate.")]:
+        remedy = "name fields of [consolidate], or run the stages again"
+        raise RecipeError(f"{strange[0]} bears on more than the join", remedy)
+    before, after = find_recipe(options.recipe), _recipe(options)
+    store, version = open_store(before), options.version or before.version
+    extracted, attributes, duplicates = (
+        Artifact.open_at(store, Address(f"{before.name}/{kind}", version))
+        for kind in ("extracted", "attributes", "duplicates")
+    )
+    joint = Joint(extracted, attributes, duplicates, store, "")
+    print(render(what_if(before.consolidate, after.consolidate, joint, options.examples)))
 
 
 def _ledger(options: argparse.Namespace) -> None:

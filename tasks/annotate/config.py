@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import Field, ValidationInfo, field_validator
 
 from tasks.config import Config
-from tasks.filters.catalogue import annotator
+from tasks.filters.catalogue import annotator, complete
 
 DEFAULT = ("language", "gopher_quality", "gopher_repetition", "prose_score", "pii")
 
@@ -25,8 +25,4 @@ class AnnotateConfig(Config):
     @field_validator("settings")
     @classmethod
     def _complete(cls, given: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
-        # Defaults are written out, so that a changed default changes the fingerprint.
-        use = info.data.get("use", ())
-        if unused := sorted(set(given) - set(use)):
-            raise ValueError(f"settings for {unused[0]}, which is not in use")
-        return {name: annotator(name, given.get(name, {})).model_dump(mode="json") for name in use}
+        return complete(annotator, info.data.get("use", ()), given)

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field, ValidationInfo, field_validator
 
 from tasks.config import Config
-from tasks.filters.catalogue import filter_of
+from tasks.filters.catalogue import complete, filter_of
 
 
 class ConsolidateConfig(Config):
@@ -48,11 +48,7 @@ class ConsolidateConfig(Config):
     @field_validator("limits")
     @classmethod
     def _complete(cls, given: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
-        # Defaults are written out, so that a changed default changes the fingerprint.
-        filters = info.data.get("filters", ())
-        if unused := sorted(set(given) - set(filters)):
-            raise ValueError(f"limits for {unused[0]}, which is not among the filters")
-        return {name: filter_of(name, given.get(name, {})).model_dump(mode="json") for name in filters}
+        return complete(filter_of, info.data.get("filters", ()), given)
 
     @field_validator("gold")
     @classmethod

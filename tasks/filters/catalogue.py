@@ -5,7 +5,7 @@ the classes are found by their kind. Files are named by strings and imported whe
 inside functions, because recipes are read at DAG parse time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -35,6 +35,28 @@ def annotator(name: str, settings: Mapping[str, Any]) -> Annotator:
 def filter_of(name: str, limits: Mapping[str, Any]) -> Filter:
     """Returns the filter `name` with `limits`; raises ValueError naming what is unknown or out of range."""
     return _load(Filter, "filter", name, limits)
+
+
+def complete(
+    load: Callable[[str, Mapping[str, Any]], Annotator | Filter],
+    use: Iterable[str],
+    given: Mapping[str, Mapping[str, Any]],
+) -> dict[str, dict[str, Any]]:
+    """Returns the settings of all that is in use, defaults written out: a changed default changes the fingerprint.
+
+    Args:
+        load: `annotator` or `filter_of`.
+        use: names.
+        given: settings by name. Of what is not in use there may be defaults, left by a list that was longer before.
+
+    Raises:
+        ValueError: a name or setting is unknown or out of range, or there are settings for what is not in use.
+    """
+    wanted = tuple(use)
+    for name in sorted(set(given) - set(wanted)):
+        if load(name, given[name]) != load(name, {}):
+            raise ValueError(f"settings for {name}, which is not in use")
+    return {name: load(name, given.get(name, {})).model_dump(mode="json") for name in wanted}
 
 
 def _load(kind: type[Kind], word: str, name: str, settings: Mapping[str, Any]) -> Kind:

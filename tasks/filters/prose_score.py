@@ -15,7 +15,7 @@ from tasks.filters.base import Annotator
 if TYPE_CHECKING:
     from tasks.filters.batch import Batch
 
-_SENTENCE_ENDS = (".", "!", "?", '"', "'", ":", ";", ")", "”", "’", "»", "。", "！", "？", "।", "؟")  # noqa: RUF001
+_SENTENCE_ENDS = (".", "!", "?", '"', "'", ":", ";", ")", "”", "’", "»", "。", "！", "？", "।", "؟")
 
 
 class ProseScore(Annotator):

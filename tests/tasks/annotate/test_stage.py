@@ -122,7 +122,7 @@ def test_a_missing_model_stops_the_stage_and_names_the_remedy(
         ({"use": ("gopher_qualty",)}, 'did you mean "gopher_quality"'),
         ({"settings": {"language": {"char": 3}}}, 'did you mean "chars"'),
         ({"settings": {"language": {"chars": -3}}}, "greater than or equal to 1"),
-        ({"use": ("language",), "settings": {"pii": {}}}, "not in use"),
+        ({"use": ("language",), "settings": {"fineweb": {"short": 9}}}, "not in use"),
     ],
 )
 def test_wrong_settings_are_refused_when_the_recipe_is_read(given: dict[str, object], message: str) -> None:

@@ -24,8 +24,8 @@ ATTRIBUTES = pa.schema(
     ]
 )
 # Prose of 200 words, and a text of three.
-_PROSE = {"words": 200, "letters": 200, "mean_word": 5.0, "stop_words": 8, "lines": 1}
-_POOR = {"words": 3, "letters": 3, "mean_word": 5.0, "stop_words": 8, "lines": 1}
+_PROSE = {"words": 200, "letters": 200, "mean_word": 5.0, "stop_words": 8, "lines": 1, "english": True}
+_POOR = {"words": 3, "letters": 3, "mean_word": 5.0, "stop_words": 8, "lines": 1, "english": True}
 REJECTED = pa.schema(
     [("record_id", pa.string()), ("url", pa.string()), ("reason", pa.string()), ("source", pa.string())]
 )
