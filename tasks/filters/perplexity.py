@@ -35,10 +35,11 @@ class PerplexityMeasures(Annotator):
 
     file: str = ""
     """Absolute path of a model of another making, for every language: an ARPA file (.arpa, .arpa.gz), or a binary one
-    of KenLM's if the package kenlm is installed. Its words must be split as `tasks.perplexity.words` splits."""
+    of KenLM's, if the package kenlm is installed. It must be made of the words of `tasks.perplexity.words`.
+    """
 
     cuts: tuple[float, float] | None = None
-    """Perplexities up to which a document is head and middle; None: the model's own, and no bucket where it has none."""
+    """Perplexities up to which a document is head and middle; None: the model's own, no bucket where it has none."""
 
     measures: ClassVar[Mapping[str, str]] = {
         "perplexity": "float32",

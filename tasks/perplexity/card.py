@@ -86,7 +86,7 @@ def card(language: str, config: PerplexityConfig, uses: list[Use], made: Estimat
             "- Perplexities of two models cannot be compared: they have different vocabularies.",
             "- A text of another kind than the references (code, verse, tables, another language) scores as unusual.",
             "- A text that repeats usual phrases scores well, whatever it says; very low values are often boilerplate.",
-            "- Phrases of the references can be read out of the files: who may not see the texts may not see the model.",
+            "- Phrases of the references can be read out of the files: who may not see them may not have it.",
             "",
         ]
     )

@@ -18,6 +18,7 @@ Sorting all n-grams of one order in memory takes about 70 bytes per word of the 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,22 +54,29 @@ class Estimate:
 
 @dataclass
 class _Grams:
-    """The different n-grams of one order; each is known by its place here."""
+    """The different n-grams of one order; each is known by its place here.
 
-    word: NDArray[np.int64]
-    """Its last word."""
-    prefix: NDArray[np.int64]
-    """The n-gram of the order below without the last word."""
-    suffix: NDArray[np.int64]
-    """The one without the first word."""
-    raw: NDArray[np.int64]
+    Attributes:
+        word: its last word.
+        prefix: the n-gram of the order below without the last word.
+        suffix: the one without the first word.
+        raw: how often it occurs.
+        begins: whether <s> is its first word.
+        kept: whether it is an entry of the model.
+    """
+
+    word: NDArray[np.int32]
+    prefix: NDArray[np.int32]
+    suffix: NDArray[np.int32]
+    raw: NDArray[np.int32]
     begins: NDArray[np.bool_]
     kept: NDArray[np.bool_]
 
-    def adjusted(self, above: "_Grams | None") -> NDArray[np.int64]:
+    def adjusted(self, above: "_Grams | None") -> NDArray[np.int32]:
         if above is None:
-            return self.raw
-        return np.where(self.begins, self.raw, np.bincount(above.suffix, minlength=len(self.raw)))
+            return self.raw.copy()
+        before = np.bincount(above.suffix, minlength=len(self.raw)).astype(np.int32)
+        return np.where(self.begins, self.raw, before)
 
 
 def estimate(ids: NDArray[np.int32], words: list[str], order: int, prune: Sequence[int]) -> Estimate:
@@ -82,7 +90,7 @@ def estimate(ids: NDArray[np.int32], words: list[str], order: int, prune: Sequen
         prune: for each order from 1 up, how often an n-gram may occur and still be left out; not falling.
     """
     grams = _counted(ids, len(words), order, prune)
-    found: list[tuple[NDArray[np.float32], NDArray[np.float32]]] = []
+    levels: list[Level] = []
     discounts, fallbacks = [], []
     below: NDArray[np.float64] = np.empty(0)
     for n, level in enumerate(grams, start=1):
@@ -90,66 +98,71 @@ def estimate(ids: NDArray[np.int32], words: list[str], order: int, prune: Sequen
         if n == 1:
             adjusted[BEGIN_ID] = 0
         discount, fallback = _discounts(adjusted)
-        used = np.array([0.0, *discount])[np.minimum(adjusted, 3)]
-        contexts = len(grams[n - 2].word) if n > 1 else 1
-        sums = np.bincount(level.prefix, adjusted, contexts)
-        share = np.divide(adjusted - used, sums[level.prefix], where=adjusted > 0, out=np.zeros(len(adjusted)))
-        free = np.bincount(level.prefix, np.where(level.kept, used, adjusted), contexts)
-        back = np.divide(free, sums, where=sums > 0, out=np.ones(contexts))
+        share, back = _shares(level, adjusted, discount, len(grams[n - 2].word) if n > 1 else 1)
         if n == 1:
             share[UNKNOWN_ID] = 0.0
-            below = share + back[0] / (len(words) - 1)  # <s> is never predicted
+            share += back[0] / (len(words) - 1)  # <s> is never predicted
         else:
-            below = share + back[level.prefix] * below[level.suffix]
-            found[-1] = (found[-1][0], _log10(back))
-        found.append((_log10(below), np.zeros(len(below), np.float32)))
+            share += back[level.prefix] * below[level.suffix]
+            levels[-1].back[:] = _log10(back[_entries(grams, n - 2)])
+        below = share
+        entries = _entries(grams, n - 1)
+        prob = _log10(below[entries])
+        levels.append(Level(_rows(grams, n, entries), prob, np.zeros(len(prob), np.float32)))
         discounts.append(discount)
         fallbacks.append(fallback)
-    found[0][0][BEGIN_ID] = _NEVER
-    levels = [_level(grams, n, prob, back) for n, (prob, back) in enumerate(found)]
+    levels[0].prob[BEGIN_ID] = _NEVER
     return Estimate(Ngrams(words, levels), [len(level.word) for level in grams], discounts, fallbacks)
 
 
+def _shares(
+    level: _Grams, adjusted: NDArray[np.int32], discount: tuple[float, float, float], contexts: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Returns (a - D(a)) / sum_x a(c x) of each n-gram, and b of each context."""
+    used = np.array([0.0, *discount])[np.minimum(adjusted, 3)]
+    sums = np.bincount(level.prefix, adjusted, contexts)
+    free = np.bincount(level.prefix, np.where(level.kept, used, adjusted), contexts)
+    share = np.subtract(adjusted, used, out=used)
+    return np.divide(share, np.maximum(sums, 1)[level.prefix], out=share), np.where(
+        sums > 0, free / np.maximum(sums, 1), 1
+    )
+
+
 def _counted(ids: NDArray[np.int32], vocabulary: int, order: int, prune: Sequence[int]) -> list[_Grams]:
-    """Counts the n-grams of each order; a sentence holds no n-gram of the next one."""
-    places = np.arange(len(ids))
-    begins = places[ids == BEGIN_ID]
-    depth = places - np.repeat(begins, np.diff(begins, append=len(ids)))
-    every = np.arange(vocabulary)
+    """Counts the n-grams of each order; no n-gram reaches over the end of a sentence."""
+    begins = np.flatnonzero(ids == BEGIN_ID)
+    sizes = np.diff(begins, append=len(ids))
+    depth = np.arange(len(ids), dtype=np.int32) - np.repeat(begins.astype(np.int32), sizes)
+    every = np.arange(vocabulary, dtype=np.int32)
     first = _Grams(
         word=every,
-        prefix=np.zeros(vocabulary, np.int64),
+        prefix=np.zeros(vocabulary, np.int32),
         suffix=every,
-        raw=np.bincount(ids, minlength=vocabulary),
+        raw=np.bincount(ids, minlength=vocabulary).astype(np.int32),
         begins=every == BEGIN_ID,
         kept=every != UNKNOWN_ID,
     )
-    levels, current = [first], ids.astype(np.int64)
+    levels, current = [first], ids
     for n in range(2, order + 1):
-        ends = places[depth >= n - 1]
-        keys = current[ends - 1] * vocabulary + ids[ends]
-        sorting = np.argsort(keys)
+        ends = np.flatnonzero(depth >= n - 1).astype(np.int32)
+        keys = current[ends - 1] * np.int64(vocabulary) + ids[ends]
+        sorting = np.argsort(keys).astype(np.int32)
         keys = keys[sorting]
-        new = np.flatnonzero(np.diff(keys, prepend=-1))
-        prefix, word = np.divmod(keys[new], vocabulary)
-        raw = np.diff(new, append=len(keys))
-        lower = levels[-1]
-        levels.append(
-            _Grams(
-                word=word,
-                prefix=prefix,
-                suffix=current[ends[sorting[new]]],
-                raw=raw,
-                begins=lower.begins[prefix],
-                kept=(raw > prune[n - 1]) & lower.kept[prefix] & first.kept[word],
-            )
-        )
-        current = np.full(len(ids), -1)
-        current[ends[sorting]] = np.repeat(np.arange(len(new)), raw)
+        ends = ends[sorting]
+        del sorting
+        new = np.flatnonzero(np.append(np.ones(min(1, len(keys)), bool), keys[1:] != keys[:-1]))
+        prefix, word = (part.astype(np.int32) for part in np.divmod(keys[new], vocabulary))
+        raw = np.diff(new, append=len(keys)).astype(np.int32)
+        del keys
+        below = levels[-1]
+        kept = (raw > prune[n - 1]) & below.kept[prefix] & first.kept[word]
+        levels.append(_Grams(word, prefix, current[ends[new]], raw, below.begins[prefix], kept))
+        current = np.full(len(ids), -1, np.int32)
+        current[ends] = np.repeat(np.arange(len(new), dtype=np.int32), raw)
     return levels
 
 
-def _discounts(adjusted: NDArray[np.int64]) -> tuple[tuple[float, float, float], bool]:
+def _discounts(adjusted: NDArray[np.int32]) -> tuple[tuple[float, float, float], bool]:
     """Returns D(1), D(2) and D(3+), and whether they had to be assumed."""
     t = np.bincount(np.minimum(adjusted, 5), minlength=6).astype(float)
     if not t[1:5].all():
@@ -165,11 +178,16 @@ def _log10(values: NDArray[np.float64]) -> NDArray[np.float32]:
     return np.round(np.log10(np.maximum(values, 1e-99)), _DIGITS).astype(np.float32)
 
 
-def _level(grams: list[_Grams], n: int, prob: NDArray[np.float32], back: NDArray[np.float32]) -> Level:
-    kept = np.flatnonzero(grams[n].kept | (np.arange(len(prob)) == UNKNOWN_ID if n == 0 else False))
-    rows = np.empty((len(kept), n + 1), np.int32)
-    at = kept
-    for place in range(n, -1, -1):
+def _entries(grams: list[_Grams], place: int) -> NDArray[np.int64]:
+    """Returns which n-grams of an order are entries; <unk> is one though it counts as none."""
+    kept = grams[place].kept
+    return np.flatnonzero(kept if place else np.ones(len(kept), bool))
+
+
+def _rows(grams: list[_Grams], n: int, entries: NDArray[np.int64]) -> NDArray[np.int32]:
+    rows = np.empty((len(entries), n), np.int32)
+    at: NDArray[np.integer[Any]] = entries
+    for place in range(n - 1, -1, -1):
         rows[:, place] = grams[place].word[at]
         at = grams[place].prefix[at]
-    return Level(rows, prob[kept], back[kept])
+    return rows

@@ -180,35 +180,34 @@ class NgramModel:
         return self._scored(slots, firsts), places[~known]
 
     def _scored(self, slots: NDArray[np.int64], firsts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Returns log10 of each place; `slots` are -1 where there is no word, `firsts` are never predicted."""
+        present = slots >= 0
         unigrams = np.take(self.tables[0].slots, np.maximum(slots, 0))
         log10 = unigrams["prob"].astype(np.float64)
-        log10[slots < 0] = 0.0
-        # Where an n-gram ends that was found, in which slot, and what it gives as a context. -1 is no word at all.
-        at = np.flatnonzero(slots >= 0)
-        context, back = slots[at], unigrams["back"][at]
-        predicted = np.append(slots >= 0, False)
+        predicted = present.copy()
         predicted[firsts] = False
-        suffix = predicted
+        # Of the longest n-gram found so far that ends at a place: its slot, and its weight as a context or 0.
+        context, back = slots, np.where(present, unigrams["back"], np.float32(0))
+        # A longer n-gram can only be there if those without its last and without its first word are.
+        places = np.flatnonzero(present[:-1] & predicted[1:]) + 1
         for table in self.tables[1:]:
-            on = np.flatnonzero(predicted[at + 1])
-            at, context, back = at[on] + 1, context[on], back[on]
-            # A longer n-gram can only be there if the one without its first word is.
-            maybe = np.flatnonzero(suffix[at])
-            found, known, entries = table.find(_keys(context[maybe], slots[at[maybe]]))
-            hits = maybe[known]
-            ended = np.ones(len(at), bool)
-            ended[hits] = False
-            log10[at[ended]] += back[ended]
-            at, context, back = at[hits], found[known], entries["back"][known]
-            log10[at] = entries["prob"][known]
-            suffix = np.zeros(len(predicted), bool)
-            suffix[at] = True
-        log10[firsts] = 0.0
+            found, known, entries = table.find(_keys(context[places - 1], slots[places]))
+            # Everyone pays the weight of its context; who is found with it has a probability that counts instead.
+            log10[1:] += back[:-1]
+            hits, entries = places[known], entries[known]
+            log10[hits] = entries["prob"]
+            context, back = np.empty_like(slots), np.zeros_like(back)
+            context[hits], back[hits] = found[known], entries["back"]
+            ends = np.zeros(len(slots), bool)
+            ends[hits] = True
+            places = np.flatnonzero(ends[:-1] & ends[1:]) + 1
+        log10[~predicted] = 0.0
         return log10
 
 
 def _keys(context: NDArray[np.int64], word: NDArray[np.int64]) -> NDArray[np.uint64]:
-    return (context.astype(np.uint64) << np.uint64(32)) | word.astype(np.uint64)
+    keys: NDArray[np.uint64] = ((context << 32) | word).view(np.uint64)
+    return keys
 
 
 def _npy(array: NDArray[np.void]) -> bytes:

@@ -8,7 +8,7 @@ order of the files nor on the number of workers. A text that is there twice coun
 import glob
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -184,37 +184,48 @@ def taken(task: tuple[Unit, NDArray[np.int64], NDArray[np.int64]]) -> tuple[Samp
     """Reads the drawn texts of a unit; returns the words to learn from, and the texts held out."""
     unit, training, heldout = task
     learnt, held = frozenset(training.tolist()), frozenset(heldout.tolist())
-    if not learnt and not held:
-        return sample(()), []
-    texts, apart = [], []
-    for place, text in enumerate(unit.texts()):
-        if place in learnt:
-            texts.append(text)
-        elif place in held:
-            apart.append(text)
-    return sample(texts), apart
+    apart: list[str] = []
+
+    def texts() -> Iterator[str]:
+        for place, text in enumerate(unit.texts()):
+            if place in learnt:
+                yield text
+            elif place in held:
+                apart.append(text)
+
+    return (sample(texts() if learnt or held else ()), apart)
 
 
-def sample(texts: Sequence[str]) -> Sample:
-    """Returns texts as numbers of words."""
-    known: dict[int, str] = {}
-    stream = [np.empty(0, np.uint64)]
-    for block in split(texts):
-        hashes, first = np.unique(block.hashes, return_index=True)
-        for value, place in zip(hashes.tolist(), first.tolist(), strict=True):
-            if value not in known:
-                known[value] = block.spelling(place)
-        numbers = 2 * np.arange(len(block.owner))
-        # No word has a hash this small, so the marks of a sentence can stand in for themselves.
-        marked = np.full(len(block.hashes) + 2 * len(numbers), END_ID, np.uint64)
-        marked[block.sentences[:-1] + numbers] = BEGIN_ID
-        marked[np.arange(len(block.hashes)) + np.repeat(numbers, np.diff(block.sentences)) + 1] = block.hashes
-        stream.append(marked)
-    values = np.concatenate(stream)
-    order = np.array([0, BEGIN_ID, END_ID, *sorted(known)], np.uint64)
-    return Sample(
-        [*SPECIAL, *(known[value] for value in sorted(known))], np.searchsorted(order, values).astype(np.int32)
-    )
+def sample(texts: Iterable[str]) -> Sample:
+    """Returns texts as numbers of words, reading a megabyte at a time."""
+    words, known, streams = list(SPECIAL), dict[int, int](), [np.empty(0, np.int32)]
+    source = iter(texts)
+    while some := _some(source):
+        for block in split(some):
+            hashes, first, inverse = np.unique(block.hashes, return_index=True, return_inverse=True)
+            numbers = []
+            for value, place in zip(hashes.tolist(), first.tolist(), strict=True):
+                if value not in known:
+                    known[value] = len(words)
+                    words.append(block.spelling(place))
+                numbers.append(known[value])
+            before = 2 * np.arange(len(block.owner))
+            marked = np.full(len(block.hashes) + 2 * len(before), END_ID, np.int32)
+            marked[block.sentences[:-1] + before] = BEGIN_ID
+            places = np.arange(len(block.hashes)) + np.repeat(before, np.diff(block.sentences)) + 1
+            marked[places] = np.array(numbers, np.int32)[inverse]
+            streams.append(marked)
+    return Sample(words, np.concatenate(streams))
+
+
+def _some(source: Iterator[str]) -> list[str]:
+    found, size = [], 0
+    for text in source:
+        found.append(text)
+        size += len(text)
+        if size >= 1_000_000:
+            break
+    return found
 
 
 def joined(samples: Sequence[Sample], most: int) -> Sample:

@@ -129,7 +129,7 @@ def test_a_damaged_file_is_refused_with_line_and_cause(tmp_path: Path, name: str
 
 
 def test_words_that_are_not_utf_8_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="line 11: the word .* is not UTF-8"):
+    with pytest.raises(InputError, match=r"line 11: the word .* is not UTF-8"):
         read_arpa(at(tmp_path, SMALL.encode().replace(b"-0.8\tsky", b"-0.8\ts\xffy")))
 
 

@@ -1,5 +1,6 @@
 """Scores: the back-off recursion, whole batches at a time, and the same from a file."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,21 @@ def test_perplexity_counts_the_ends_of_lines_and_is_infinite_without_words() -> 
     assert found.perplexity[0] == pytest.approx(10 ** (-found.log10[0] / 8))
     assert found.perplexity[1] == np.inf
     assert found.total().perplexity[0] == pytest.approx(found.perplexity[0])
+
+
+def test_memory_does_not_grow_with_the_length_of_a_text() -> None:
+    scorer = model(VERSES)
+    text = "the cat sat on the mat\n" * 500_000
+    scorer.score([text])  # tables that are made once
+
+    def peak(size: int) -> int:
+        tracemalloc.start()
+        scorer.score([text[:size]])
+        highest = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return highest
+
+    assert peak(10_000_000) - 10_000_000 < 1.2 * peak(1_000_000)
 
 
 def test_no_texts_have_no_scores() -> None:

@@ -51,7 +51,7 @@ def test_a_text_is_split_the_same_beside_any_others() -> None:
     per_text: list[list[int]] = [[] for _ in texts]
     for owner, begin, end in zip(together[0].owner, starts, starts[1:], strict=False):
         per_text[owner] += together[0].hashes[begin:end].tolist()
-    assert per_text == [sum(found, []) for found in alone]
+    assert per_text == [[word for block in found for word in block] for found in alone]
 
 
 def test_long_texts_are_split_block_by_block_without_losing_a_word() -> None:

@@ -1,0 +1,240 @@
+"""Perplexity: Sluice and KenLM on the same model and texts, and how well the model tells prose from rubble.
+
+    python -m benchmarks.perplexity --data FOLDER [--rounds 5]
+
+FOLDER holds `<domain>.jsonl.zst` files with a field `text`: wiki, web, masc, academic, speech and books train the model
+(books by half: the other chapters are scored), reviews, techdocs and forum are scored. Training goes through the stage.
+
+Speed: from plain texts to one perplexity per text, in CPU seconds of one process and thread, best of the rounds, taken
+in turn. KenLM scores what a regular expression splits (its words are not quite ours, which costs it nothing), and once
+more lines that were split beforehand. It reads the same ARPA file, and lies in an environment of its own
+(`.sluice/benchmarks/perplexity`, made on the first run; pip needs a C++ compiler). Loading is timed apart: Sluice opens
+its own files, KenLM the binary it makes of the ARPA file would load as fast, but its Python package cannot make it.
+
+Fit: held-out perplexity for orders 3 to 5. Separation: the area under the ROC curve, over all pairs of a text and
+another one's words in disorder, letters in disorder, or the same letters turned by 13 places; and in how many texts the
+disordered words score higher than the text itself.
+
+Writes `benchmarks/results/perplexity.json`.
+"""
+
+import argparse
+import codecs
+import json
+import os
+import platform
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.artifact import Address, Artifact
+from tasks.engine import open_engine
+from tasks.perplexity.config import PerplexityConfig, Reference
+from tasks.perplexity.loaded import load_artifact
+from tasks.perplexity.stage import run
+from tasks.stage import Inputs, Output
+from tasks.store import Store
+
+ROOT = Path(__file__).parents[1]
+PEERS = ["kenlm==0.3.0"]
+TRAINED_ON = ("wiki", "web", "masc", "academic", "speech")
+SCORED = ("reviews", "techdocs", "forum")
+
+# Linux: ru_maxrss would be that of the process that started this one.
+PEAK = """
+def peak():
+    return next(int(line.split()[1]) / 1e3 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+"""
+
+SLUICE = """
+import json, sys, time
+from tasks.perplexity.model import NgramModel
+from tasks.perplexity.words import words
+
+texts = [json.loads(line) for line in open(sys.argv[1])]
+begin = time.process_time()
+model = NgramModel.load(lambda name: f"{sys.argv[2]}/{name}")
+model.score(["warm up"])
+loaded = time.process_time()
+perplexity = [model.score(texts[begin : begin + 1000]).perplexity for begin in range(0, len(texts), 1000)]
+print(loaded - begin, time.process_time() - loaded, peak())
+"""
+
+KENLM = """
+import json, re, sys, time
+import kenlm
+
+texts = [json.loads(line) for line in open(sys.argv[1])]
+begin = time.process_time()
+model = kenlm.Model(sys.argv[2])
+loaded = time.process_time()
+word, digit = re.compile(r"\\w+|[^\\w\\s]"), re.compile(r"\\d")
+split = sys.argv[3] == "split"
+if split:
+    texts = [[" ".join(word.findall(digit.sub("0", line.lower()))) for line in text.split("\\n")] for text in texts]
+started = time.process_time()
+for text in texts:
+    log10, count = 0.0, 0
+    for line in text if split else text.split("\\n"):
+        line = line if split else " ".join(word.findall(digit.sub("0", line.lower())))
+        if line:
+            log10 += model.score(line)
+            count += line.count(" ") + 2
+    perplexity = 10 ** (-log10 / count) if count else float("inf")
+print(loaded - begin, time.process_time() - started, peak())
+"""
+
+
+def peer_python() -> str:
+    """Makes the peer's environment when it is not there; returns its interpreter."""
+    folder = ROOT / ".sluice" / "benchmarks" / "perplexity"
+    python, made = folder / "bin" / "python", folder / "peers.json"
+    if not made.exists() or json.loads(made.read_text()) != PEERS:
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *PEERS], check=True)
+        made.write_text(json.dumps(PEERS))
+    return str(python)
+
+
+def contend(python: str, program: str, *arguments: str) -> tuple[float, ...]:
+    """Runs one contender on one thread; returns CPU seconds to load and to score, and the peak memory in MB."""
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    done = subprocess.run(
+        [python, "-c", PEAK + program, *arguments],
+        cwd=ROOT,
+        env={**os.environ, **one_thread},
+        check=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    return tuple(map(float, done.stdout.split()[-3:]))
+
+
+def speed(made: Artifact, texts: list[str], rounds: int) -> dict[str, Any]:
+    folder = str(Path(made.local("und/model.json")).parent)
+    arpa = made.local("und/model.arpa.gz")
+    contenders = {
+        "sluice": (sys.executable, SLUICE, folder),
+        "kenlm": (peer_python(), KENLM, arpa, "raw"),
+        "kenlm_lines_split_before": (peer_python(), KENLM, arpa, "split"),
+    }
+    taken: dict[str, list[tuple[float, ...]]] = {name: [] for name in contenders}
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+        file.writelines(json.dumps(text) + "\n" for text in texts)
+        file.flush()
+        for _ in range(rounds):
+            for name, (python, program, *rest) in contenders.items():
+                taken[name].append(contend(python, program, file.name, *rest))
+    megabytes = sum(len(text.encode()) for text in texts) / 1e6
+    best = {name: [round(min(column), 3) for column in zip(*rows, strict=True)] for name, rows in taken.items()}
+    rates = {name: round(megabytes / seconds, 2) for name, (_, seconds, _) in best.items()}
+    return {
+        "megabytes": round(megabytes, 2),
+        "megabytes_per_cpu_second": rates,
+        "ratio": {f"sluice/{name}": round(rates["sluice"] / rates[name], 2) for name in rates if name != "sluice"},
+        "load_cpu_seconds": {name: load for name, (load, _, _) in best.items()},
+        "peak_memory_mb": {name: round(memory) for name, (_, _, memory) in best.items()},
+    }
+
+
+def texts_of(path: Path) -> list[str]:
+    with pa.input_stream(path, compression="detect") as file:
+        return [json.loads(line)["text"] for line in file.read().decode().splitlines()]
+
+
+def train(store: str, references: tuple[Reference, ...], order: int) -> tuple[Artifact, float]:
+    """Runs the stage in this process; returns the artifact, without its record's inputs, and the CPU seconds."""
+    from tasks.commit import commit
+
+    config = PerplexityConfig(references=references, order=order)
+    output = Output(Store(store), Address("benchmark/perplexity", f"order-{order}"), "benchmark")
+    begin = time.process_time()
+    with open_engine() as engine:
+        report = run(config, Inputs({}), output, engine)
+    seconds = time.process_time() - begin
+    return commit(output, "train_perplexity", 1, config, [], report), seconds
+
+
+def separation(made: Artifact, prose: list[str]) -> dict[str, float]:
+    draw = random.Random(1)
+    disordered = [" ".join(draw.sample(text.split(), len(text.split()))) for text in prose]
+    # Of the same lines as the text: a perplexity counts the ends of lines.
+    rubble = {
+        "words_in_disorder": disordered,
+        "letters_in_disorder": ["".join(draw.sample(text, len(text))) for text in prose],
+        "letters_turned": [codecs.encode(text, "rot13") for text in prose],
+    }
+    score = load_artifact(made)["und"].scorer.score
+    low = score([" ".join(text.split()) for text in prose]).perplexity
+    found = {"texts": float(len(prose))}
+    for name, texts in rubble.items():
+        high = score(texts).perplexity
+        found[f"auc_{name}"] = round(float(np.mean(low[:, None] < high[None, :])), 4)
+    found["own_words_in_disorder_higher"] = round(float((low < score(disordered).perplexity).mean()), 4)
+    return found
+
+
+def measure(data: Path, rounds: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        books = texts_of(data / "books.jsonl.zst")
+        half = Path(folder) / "books.jsonl"
+        half.write_text("".join(json.dumps({"text": text}) + "\n" for text in books[::2]))
+        paths = {name: data / f"{name}.jsonl.zst" for name in TRAINED_ON} | {"books": half}
+        references = tuple(Reference(name=name, kind="jsonl", path=str(path)) for name, path in paths.items())
+        fit = {}
+        for order in (3, 5, 4):
+            made, seconds = train(f"{folder}/store", references, order)
+            fit[f"order_{order}"] = {
+                **{name.removeprefix("und/"): round(value, 4) for name, value in made.record.metrics.items()},
+                "train_cpu_seconds": round(seconds, 1),
+            }
+        apart = {name: texts_of(data / f"{name}.jsonl.zst") for name in SCORED} | {"books": books[1::2]}
+        texts = [text for some in apart.values() for text in some]
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        return {
+            "fit": fit,
+            "peak_memory_of_training_mb": round(memory),
+            "separation": {
+                name: separation(made, [text[:3000] for text in some if len(text) > 500][:300])
+                for name, some in apart.items()
+            },
+            "speed": speed(made, texts, rounds),
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", required=True, type=Path, help="folder of <domain>.jsonl.zst")
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    result = {
+        "benchmark": "perplexity",
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "python": platform.python_version()},
+        "peers": PEERS,
+        **measure(given.data, given.rounds),
+    }
+    target = ROOT / "benchmarks" / "results" / "perplexity.json"
+    target.parent.mkdir(exist_ok=True)
+    target.write_text(json.dumps(result, indent=1) + "\n")
+    print(target.read_text())
+
+
+def _cpu() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+if __name__ == "__main__":
+    main()
