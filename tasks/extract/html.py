@@ -16,6 +16,8 @@ from tasks.extract.main_text import main_text, visible_text
 from tasks.text import clean
 
 _DEFAULT = ExtractConfig()
+# As much text as this is not what is left over where the main text was missed.
+_FOUND = 1_000
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ def read_page(html: str, config: ExtractConfig = _DEFAULT) -> Page:
         InputError: the extractor is not installed.
     """
     refuse_bombs(html)
+    # The parser drops NULs (HTML Living Standard, section 13.2.6.4.7), but takes minutes over millions of them.
+    html = html.replace("\0", "") if "\0" in html else html
     tree = HTMLTree.parse(html)
     text, whole = _text(html, tree, config)
     return Page(clean(text), read_about(tree), whole)
@@ -52,7 +56,7 @@ def _text(html: str, tree: HTMLTree, config: ExtractConfig) -> tuple[str, bool]:
     # What trafilatura takes for no article at all (lists, tables, documentation) may have main text all the same.
     text = text or main_text(tree, comments=config.comments)
     # All visible text is shorter than the page's source, so most pages need no second extraction to pass.
-    if len(text) < config.min_main_share * len(html):
+    if len(text) < min(_FOUND, config.min_main_share * len(html)):
         everything = visible_text(tree)
         if len(text) < config.min_main_share * len(everything):
             return everything, True

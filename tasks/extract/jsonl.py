@@ -3,7 +3,7 @@
 import gzip
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import BinaryIO, cast
 
@@ -14,21 +14,30 @@ FIELDS = (
 _LEVEL = 6
 
 
-def write_jsonl(documents: Sequence[Mapping[str, object]], file: BinaryIO) -> None:
-    """Writes one JSON object per document, gzip-compressed; the same documents give the same bytes.
+class JsonLines:
+    """Writes one JSON object per document, gzip-compressed; the same documents give the same bytes. A context manager.
 
     Args:
-        documents: rows of tasks.documents.DOCUMENT; times become text (ISO 8601, UTC, milliseconds) or null.
         file: where the bytes go; only written forward, left open.
     """
-    # The name and the time that gzip would put into its header are none of the documents.
-    with (
-        gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=_LEVEL, mtime=0) as packed,
-        io.BufferedWriter(cast(io.RawIOBase, packed), 1 << 20) as out,
-    ):
+
+    def __init__(self, file: BinaryIO) -> None:
+        # The name and the time that gzip would put into its header are none of the documents.
+        self._packed = gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=_LEVEL, mtime=0)
+        self._out = io.BufferedWriter(cast(io.RawIOBase, self._packed), 1 << 20)
+
+    def __enter__(self) -> "JsonLines":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._out.close()
+        self._packed.close()
+
+    def write(self, documents: Iterable[Mapping[str, object]]) -> None:
+        """Writes rows of tasks.documents.DOCUMENT; times become text (ISO 8601, UTC, milliseconds) or null."""
         for document in documents:
             held = {name: _plain(document[name]) for name in FIELDS}
-            out.write(json.dumps(held, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+            self._out.write(json.dumps(held, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
 
 
 def _plain(value: object) -> object:

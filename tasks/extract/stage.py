@@ -12,6 +12,7 @@ extracted), so that on any number of workers
 - a page that a browser has drawn takes the place of the captures of its URL in the same source.
 """
 
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.archive import warc_files
@@ -31,10 +33,11 @@ from tasks.extract.captures import read_warc
 from tasks.extract.careful import check_installed
 from tasks.extract.config import ExtractConfig
 from tasks.extract.files import read_file
-from tasks.extract.guard import Guard
+from tasks.extract.guard import Guard, Outcome
 from tasks.extract.identity import Spare, identities, spares, unit_identities
-from tasks.extract.jsonl import write_jsonl
+from tasks.extract.jsonl import JsonLines
 from tasks.extract.layout import Unit, arrange
+from tasks.extract.ordered import OrderedDocuments
 from tasks.extract.row import Content, Poison, Rejected, Row
 from tasks.extract.sources import SourceFile, find_files
 from tasks.part import POISON
@@ -104,29 +107,49 @@ def extract_part(part: Part, slice_: Slice) -> None:
     config = slice_.config
     check_installed(config)  # on this worker, too
     guard = Guard(config.max_page_cpu_s, ("trafilatura",) if config.extractor == "trafilatura" else ())
-    documents: list[dict[str, object]] = []
     rejected: list[dict[str, str]] = []
-    for row, outcome in guard.outcomes(_marked(slice_)):
-        part.count_in()
-        reason = ""
-        if isinstance(outcome, Poison):
-            reason = POISON
-            part.quarantine(row.record_id or row.url, outcome)
-        elif isinstance(outcome, Rejected) or len(outcome.text) < config.min_chars:
-            reason = outcome.reason if isinstance(outcome, Rejected) else "too_short" if outcome.text else "empty"
-            part.reject(reason)
-        else:
-            documents.append(_document(row, outcome))
-        if reason:
-            rejected.append({"record_id": row.record_id, "url": row.url, "reason": reason})
-    documents.sort(key=lambda document: str(document["id"]))
+    with OrderedDocuments() as documents:
+        for row, outcome in guard.outcomes(_marked(slice_)):
+            part.count_in()
+            if reason := _refusal(part, row, outcome, config):
+                rejected.append({"record_id": row.record_id, "url": row.url, "reason": reason})
+            elif isinstance(outcome, Content):
+                documents.add(_document(row, outcome))
+        _write(part, documents, config)
     rejected.sort(key=lambda row: (row["url"], row["record_id"], row["reason"]))
-    part.table("documents", pa.Table.from_pylist(documents, DOCUMENT))
-    if config.jsonl:
-        with part.file(f"jsonl/{part.name}.jsonl.gz", rows=len(documents)) as file:
-            write_jsonl(documents, file)
     part.table("rejected", pa.Table.from_pylist(rejected, REJECTED), out=False)
-    part.metric("text_bytes", sum(len(str(document["text"]).encode()) for document in documents))
+
+
+def _refusal(part: Part, row: Row, outcome: Outcome, config: ExtractConfig) -> str:
+    """Returns why a row gives no document, and counts it; "" for a document."""
+    if isinstance(outcome, Poison):
+        part.quarantine(row.record_id or row.url, outcome)
+        return POISON
+    if isinstance(outcome, Rejected):
+        reason = outcome.reason
+    elif len(outcome.text) < config.min_chars:
+        reason = "too_short" if outcome.text else "empty"
+    else:
+        return ""
+    part.reject(reason)
+    return reason
+
+
+def _write(part: Part, documents: OrderedDocuments, config: ExtractConfig) -> None:
+    with contextlib.ExitStack() as files:
+        file = files.enter_context(part.file(f"documents/{part.name}.parquet", rows=documents.rows))
+        parquet = pq.ParquetWriter(file, DOCUMENT, compression="zstd", compression_level=3, store_schema=True)
+        files.enter_context(parquet)
+        lines = None
+        if config.jsonl:
+            target = files.enter_context(part.file(f"jsonl/{part.name}.jsonl.gz", rows=documents.rows))
+            lines = files.enter_context(JsonLines(target))
+        for table in documents.tables():
+            parquet.write_table(table)
+            if lines is not None:
+                lines.write(table.to_pylist())
+    part.count_out(documents.rows)
+    part.metric("text_bytes", documents.text_bytes)
 
 
 def _marked(slice_: Slice) -> Iterator[Row]:
