@@ -8,7 +8,7 @@
 | next | `tokens` starts by itself |
 
 Documents are never changed or dropped before `consolidate`: `annotate` and `dedup` write columns beside them, so a new
-threshold costs one join and not a new run.
+threshold costs one join and not a new run. Classifiers and perplexity models are trained where the recipe asks for them.
 """
 
 from airflow.sdk import DAG
@@ -18,13 +18,15 @@ from operators.dask_cluster import on_cluster
 from operators.dask_stage import DaskStageOperator
 from operators.forms import dag_settings
 from operators.recipes import recipes_for
+from tasks.catalogue import STAGES
 
-STAGES = ["extract", "annotate", "dedup", "consolidate"]
+ORDER = ["extract", "train_classifiers", "train_perplexity", "annotate", "dedup", "consolidate"]
 
 for recipe in recipes_for("corpus"):
-    settings = dag_settings(recipe, "corpus", __doc__, stages=STAGES, schedule=[asset(recipe.name, "warc")])
+    stages = [stage for stage in ORDER if recipe.has(STAGES[stage])]
+    settings = dag_settings(recipe, "corpus", __doc__, stages=stages, schedule=[asset(recipe.name, "warc")])
     with DAG(**settings):
-        work = [DaskStageOperator(task_id=stage, recipe=recipe.name, stage=stage, pool="dask") for stage in STAGES[:-1]]
+        work = [DaskStageOperator(task_id=stage, recipe=recipe.name, stage=stage, pool="dask") for stage in stages[:-1]]
         documents = DaskStageOperator(
             task_id="consolidate",
             recipe=recipe.name,

@@ -88,6 +88,7 @@ def _read(
     found: dict[str, Artifact | list[Artifact]] = {
         role: one(kind.replace("*", member)) for role, kind in stage.reads.items()
     }
+    found |= {role: one(STAGES[maker].writes) for role, maker in stage.wants.items() if recipe.has(STAGES[maker])}
     for role, (kind, names) in stage.gathers.items():
         found[role] = [one(f"{kind}/{member}") for member in one(names).record.members]
     return found

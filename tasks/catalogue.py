@@ -6,7 +6,8 @@ listing stages costs nothing. A stage is added by writing its module and one ent
 `reads` maps a role to an artifact kind; "segment/*" is the artifact of the stage's own member. `gathers` maps a role to
 (kind, kind of the artifact that names its members): all members of a mapped stage. `earlier` maps a role to (kind, kind
 of the artifact that completes a cycle): it is read at the newest version of the second, so that a cycle that never came
-to its end is nobody's past.
+to its end is nobody's past. `wants` maps a role to the stage that makes it, and is read where the recipe has that
+stage: one that is `on_request` runs where its section of the recipe gives it something to do (`wanted`).
 """
 
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ class Stage:
     gathers: dict[str, tuple[str, str]] = field(default_factory=dict)
     earlier: dict[str, tuple[str, str]] = field(default_factory=dict)
     mapped: bool = False
+    wants: dict[str, str] = field(default_factory=dict)
+    on_request: bool = False
 
 
 _CYCLE_BEFORE = {"previous": ("crawldb/*", "warc")}
@@ -86,7 +89,30 @@ _ALL = (
         },
     ),
     Stage("extract", "tasks.extract.stage", "extract", "extracted", {"warc": "warc"}),
-    Stage("annotate", "tasks.annotate.stage", "annotate", "attributes", {"extracted": "extracted"}),
+    Stage(
+        "train_classifiers",
+        "tasks.classifiers.stage",
+        "classifiers",
+        "classifiers",
+        {"extracted": "extracted"},
+        on_request=True,
+    ),
+    Stage(
+        "train_perplexity",
+        "tasks.perplexity.stage",
+        "perplexity",
+        "perplexity",
+        {"extracted": "extracted"},
+        on_request=True,
+    ),
+    Stage(
+        "annotate",
+        "tasks.annotate.stage",
+        "annotate",
+        "attributes",
+        {"extracted": "extracted"},
+        wants={"classifiers": "train_classifiers", "perplexity": "train_perplexity"},
+    ),
     Stage("dedup", "tasks.dedup.stage", "dedup", "duplicates", {"extracted": "extracted", "attributes": "attributes"}),
     Stage(
         "consolidate",

@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 
 from tasks.annotate.config import AnnotateConfig
 from tasks.canary.config import CanaryConfig
+from tasks.catalogue import Stage
+from tasks.classifiers.config import ClassifiersConfig
 from tasks.config import Config, canonical_json, parse
 from tasks.consolidate.config import ConsolidateConfig
 from tasks.crawl.config import CrawlConfig
@@ -23,6 +25,7 @@ from tasks.dedup.config import DedupConfig
 from tasks.errors import RecipeError
 from tasks.evals.config import EvaluateConfig
 from tasks.extract.config import ExtractConfig
+from tasks.perplexity.config import PerplexityConfig
 from tasks.place import Place
 from tasks.register.config import RegisterConfig
 from tasks.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
@@ -51,6 +54,8 @@ class Recipe(Config):
 
     crawl: CrawlConfig
     extract: ExtractConfig = ExtractConfig()
+    classifiers: ClassifiersConfig = ClassifiersConfig()
+    perplexity: PerplexityConfig = PerplexityConfig()
     annotate: AnnotateConfig = AnnotateConfig()
     dedup: DedupConfig = DedupConfig()
     consolidate: ConsolidateConfig = ConsolidateConfig()
@@ -76,6 +81,17 @@ class Recipe(Config):
         if not _VERSION.fullmatch(version):
             raise ValueError("a version is letters, digits, '.', '_' and '-'")
         return version
+
+    @model_validator(mode="after")
+    def _measured(self) -> "Recipe":
+        needed = (*self.consolidate.reads(), "prose_score")
+        if missing := [name for name in needed if name not in self.annotate.use]:
+            raise ValueError(f'consolidate and dedup read "{missing[0]}": add it to annotate.use')
+        return self
+
+    def has(self, stage: Stage) -> bool:
+        """Returns whether a stage has anything to do in this recipe."""
+        return not stage.on_request or bool(getattr(self, stage.section).wanted)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Recipe":

@@ -120,3 +120,8 @@ class ClassifiersConfig(Config):
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"two classifiers are called {twice[0]}: their folders would be one")
         return self
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is anything to train."""
+        return bool(self.train)

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks.catalogue import STAGES
 from tasks.errors import RecipeError
 from tasks.place import KubernetesPlace, all_filled, filled
 from tasks.recipe import Recipe, find_recipe, load_recipes
@@ -106,3 +107,21 @@ def test_all_texts_of_a_place_are_filled_in_where_the_work_runs(monkeypatch: pyt
     made = all_filled(place)
     assert (made.image, made.env, made.secrets) == ("registry/trainer:2", {"BUCKET": "sluice"}, ("s",))
     assert made.model_copy(update={"image": place.image, "env": place.env, "secrets": place.secrets}) == place
+
+
+def test_what_consolidate_reads_must_be_measured() -> None:
+    use = ["language", "gopher_quality", "gopher_repetition", "prose_score"]
+    with pytest.raises(RecipeError, match=r'consolidate and dedup read "pii": add it to annotate\.use'):
+        find_recipe("demo").override({"annotate.use": use})
+    assert find_recipe("demo").override({"annotate.use": use, "consolidate.mask_pii": False}).annotate.use == tuple(use)
+
+
+def test_models_are_trained_where_the_recipe_asks_for_them() -> None:
+    from tasks.classifiers.config import ClassifiersConfig
+
+    recipe = find_recipe("demo")
+    assert not recipe.has(STAGES["train_classifiers"])
+    train = ({"name": "quality", "positive": "good", "texts": ({"path": "/data/*.jsonl"},)},)
+    wanted = recipe.model_copy(update={"classifiers": ClassifiersConfig(train=train)})
+    assert wanted.has(STAGES["train_classifiers"])
+    assert not wanted.has(STAGES["train_perplexity"])
