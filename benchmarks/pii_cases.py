@@ -204,6 +204,10 @@ ADDRESSES = {
         "110 chemin des Échantillons, 06000 Nice",
         "7 rue du Spécimen, 42000 Saint-Étienne",
     ),
+    "CA": ("410 Specimen Crescent Unit 8\nSampleton, ON K1A 0B1", "12 Invented Bay, Exampleville, BC V0N 1X0"),
+    "NL": ("Voorbeeldstraat 12, 1012 AB Amsterdam", "Lange Modelgracht 7b\n3511 XX Utrecht"),
+    "ES": ("Calle del Ejemplo 47, 28013 Madrid", "Avenida de la Muestra, 5\n46001 Valencia"),
+    "IT": ("Via del Campione 12, 00184 Roma (RM)", "Piazza Esempio, 3\n20121 Milano"),
 }
 
 # By language: what stands around a value. "{}" is the value.
@@ -250,6 +254,10 @@ AROUND = {
         "GB": ("Our address: {}.", "Send it to {}", "Visit us at {} any day."),
         "DE": ("Anschrift: {}", "Er wohnt in der {}.", "Muster GmbH, {}"),
         "FR": ("Adresse : {}", "Elle habite {}.", "Société Exemple, {}"),
+        "CA": ("Ship to {}.", "The office: {}"),
+        "NL": ("Adres: {}", "Kom langs: {}."),
+        "ES": ("Dirección: {}", "Vive en {}."),
+        "IT": ("Indirizzo: {}", "Sede: {}."),
     },
     "phone": {
         "US": ("Call {} today.", "Phone: {}", "Reach the office at {} or by mail.", "Fax {}", "{} (mobile)"),

@@ -1,7 +1,8 @@
 """How postal addresses are written: one regular expression per country, from the house number on.
 
-Used by `postal_address`. Every repetition is bounded. Sources: USPS Publication 28 (United States), Royal Mail's
-postcode format and BS 7666 (United Kingdom), DIN 5008 (Germany, Austria, Switzerland), NF Z10-011 (France).
+Used by `postal_address`. Every repetition is bounded. Sources: USPS Publication 28 (United States), Canada Post's
+addressing guidelines, Royal Mail's postcode format and BS 7666 (United Kingdom), DIN 5008 (Germany; Austria and
+Switzerland write alike), NF Z10-011 (France), and what UPU S42 says of Spain, Italy and the Netherlands.
 """
 
 import re
@@ -12,7 +13,7 @@ _SMALL = "of|the|and|le|la|les|de|du|des|en|sur|sous|am|im|an der|bei"
 _NAME = rf"{_WORD}(?:\.? (?:(?:{_SMALL}) )?{_WORD}){{0,4}}?"
 # A town after its postcode: what follows it in the line is often another capitalised word.
 _PLACE = (
-    rf"(?:(?:Bad|Sankt|St\.|Markt|Groß|Klein|Neu|Alt|La|Le|Les|Saint|Sainte) )?{_WORD}"
+    rf"(?:(?:Bad|Sankt|St\.|Markt|Groß|Klein|Neu|Alt|La|Le|Les|Saint|Sainte|De|Den|Het) )?{_WORD}"
     rf"(?: (?:am|an der|an den|im|in der|bei|ob der|vor der|sur|sous|en|lès|de|du|le|la) {_WORD}){{0,2}}"
 )
 # Between two lines of an address: a comma, a bar or dot of a web page's footer, a new line, or a space.
@@ -33,20 +34,27 @@ _STATE = (
     r"|Oklahoma|Oregon|Pennsylvania|Rhode Island|Tennessee|Texas|Utah|Vermont|Virginia|Washington|West Virginia"
     r"|Wisconsin|Wyoming)"
 )
-_US_TOWN = rf"{_GAP}{_NAME}{_GAP}{_STATE}\.?{_GAP}[0-9]{{5}}(?:-[0-9]{{4}})?(?![0-9])"
+_PROVINCE = r"(?:AB|BC|MB|N[BLSTU]|ON|PE|QC|SK|YT)"
+_ZIP = rf"(?:{_STATE}\.?{_GAP}[0-9]{{5}}(?:-[0-9]{{4}})?|{_PROVINCE}{_GAP}[A-Z][0-9][A-Z] ?[0-9][A-Z][0-9])(?![0-9])"
+_US_TOWN = rf"{_GAP}{_NAME}{_GAP}{_ZIP}"
 US = re.compile(
     rf"{_NUMBER} (?:[NSEW]{{1,2}}\.? )?(?:[0-9]{{1,3}}(?:st|nd|rd|th)|{_NAME}) {_STREET_TYPE}(?: [NSEW]{{1,2}}\b\.?)?"
     rf"(?P<unit>{_UNIT})?(?P<town>{_US_TOWN})?"
 )
+# Without a known street type: two lines, and no year before the first.
+US_LINES = re.compile(rf"(?!(?:19|20)[0-9]{{2}} ){_NUMBER} {_NAME}{_UNIT}?(?:,|\n){_US_TOWN}")
 US_BOX = re.compile(rf"[0-9]{{1,6}}{_US_TOWN}")
 US_BOX_BEFORE = re.compile(r"\bP\.? ?O\.? Box $")
+
+# What some part of every postcode of North America and Britain looks like: where none is near, no form need be tried.
+POSTCODE_HINT = re.compile(r"[0-9](?:[0-9]{4}| ?[A-Z]{2}|[A-Z] ?[0-9][A-Z])")
 
 _POSTCODE = r"(?:GIR ?0AA|[A-PR-UWYZ][A-HK-Y]?[0-9][0-9A-HJKPSTUW]? ?[0-9][ABD-HJLNP-UW-Z]{2})"
 GB_CODE = re.compile(rf"[, \n]{_POSTCODE}(?![0-9A-Za-z])")
 GB = re.compile(
-    rf"{_NUMBER},? {_WORD}\.?(?:,? ?\n?(?<=[, \n])(?:{_WORD}\.?|of|the|upon|on|by|le|in|and|&))*,? ?\n?{_POSTCODE}"
+    rf"{_NUMBER},?[ \n]{_WORD}\.?(?:,? ?\n?(?<=[, \n])(?:{_WORD}\.?|of|the|upon|on|by|le|in|and|&))*,? ?\n?{_POSTCODE}"
 )
-GB_FLAT_BEFORE = re.compile(r"\b(?:Flat|Apartment|Apt\.?|Unit|Suite|Room) [0-9A-Z]{1,4},? ?\n?$")
+GB_FLAT_BEFORE = re.compile(r"\b(?:Flat|Apartment|Apt\.?|Unit|Suite|Room|Studio) (?:[0-9A-Z]{1,4},? ?\n?)?$")
 
 FR = re.compile(
     rf"{_NUMBER}(?: ?(?:bis|ter|quater)\b)?,? "
@@ -55,25 +63,48 @@ FR = re.compile(
     rf"(?:[\w'’.-]{{1,24}} ?){{1,6}}?(?P<town>{_GAP}(?:F-)?[0-9]{{5}} {_PLACE}(?: [0-9]{{1,2}}(?:e|er)?\b)?)?(?!\w)"
 )
 
-DE = re.compile(
-    rf"{_NUMBER}(?P<town>{_GAP}(?:D-|DE-|A-|AT-|CH-)?[0-9]{{4,5}} {_PLACE}(?: \([{_UP}][\w. ]{{1,20}}\))?)?(?!\w)"
+# Countries that write the street first: what may follow the house number, and the street before it.
+_HOUSE = r"(?<![\w.:/$€£+-])[0-9]{1,5}(?: ?[A-Za-z])?(?:[-/+][0-9]{1,4}[a-z]?)?"
+_TYPES_DE = (
+    "straße|strasse|str\\.|weg|platz|allee|gasse|ring|damm|ufer|hof|markt|chaussee|steig|pfad|graben|berg|wall|zeile|kamp"
+    "|stieg"
 )
-DE_STREET_BEFORE = re.compile(
-    rf"(?<!\w)(?:(?:{_WORD}[ -]){{0,3}}"
-    rf"(?:[{_UP}][\wß-]{{0,30}}(?:straße|strasse|str\.|weg|platz|allee|gasse|ring|damm|ufer|hof|markt|chaussee|steig|pfad"
-    r"|graben|berg|wall|zeile|kamp|stieg)"
-    r"|(?:Straße|Strasse|Str\.|Weg|Platz|Allee|Ring|Ufer|Markt)(?: (?:des|der|am|an der) [\w. ]{2,24})?)"
-    r"|(?:Am|An der|An den|Auf der|Auf dem|Im|In der|In den|Unter den|Zum|Zur|Hinter der|Vor dem|Alte|Alter|Neue|Neuer)"
-    rf" {_WORD}) $"
-)
+_TITLED_DE = "|".join(name.capitalize() for name in _TYPES_DE.split("|"))
+_TYPES_NL = "straat|laan|weg|plein|gracht|kade|singel|dijk|hof|pad|steeg|dreef|boulevard|markt|haven|wal|baan"
+_FIVE = rf"{_GAP}(?:[A-Z]{{1,2}}-)?[0-9]{{4,5}},? {_PLACE}(?: \([{_UP}][\w. ]{{0,20}}\))?"
+_DUTCH = rf"{_GAP}[1-9][0-9]{{3}} ?[A-Z]{{2}}{_GAP}{_PLACE}"
+TAIL = {
+    "DE": re.compile(rf"{_HOUSE}(?P<town>{_FIVE})?(?!\w)"),
+    "NL": re.compile(rf"{_HOUSE}(?P<town>{_DUTCH})?(?!\w)"),
+    "ES": re.compile(rf"{_HOUSE}(?P<town>{_FIVE})?(?!\w)"),
+    "IT": re.compile(rf"{_HOUSE}(?P<town>{_FIVE})?(?!\w)"),
+}
+STREET_BEFORE = {
+    "DE": re.compile(
+        rf"(?<!\w)(?:(?:{_WORD}[ -]){{0,3}}(?:[{_UP}][\wß-]{{0,30}}(?:{_TYPES_DE}|{_TITLED_DE})"
+        rf"|(?:{_TITLED_DE})(?: (?:des|der|am|an der) [\w. ]{{2,24}})?)"
+        r"|(?:Am|An der|An den|Auf der|Auf dem|Im|In der|In den|Unter den|Zum|Zur|Hinter der|Vor dem|Alte|Alter|Neue"
+        rf"|Neuer) {_WORD}) $"
+    ),
+    "NL": re.compile(rf"(?<!\w)(?:{_WORD}[ -]){{0,3}}(?:[{_UP}][\w-]{{0,30}}(?:{_TYPES_NL})|{_TYPES_NL.title()}) $"),
+    "ES": re.compile(
+        r"(?<!\w)(?:C/|Calle|Avenida|Avda\.|Av\.|Paseo|Plaza|Pza\.|Ronda|Camino|Carretera|Travesía|Glorieta|Pasaje)"
+        rf" ?(?:(?:de|del|la|las|los|el) ){{0,2}}(?:{_WORD}(?: (?:de|del|la|y) )? ?){{1,4}},? ?(?:n\.?º ?)?$"
+    ),
+    "IT": re.compile(
+        r"(?<!\w)(?:Via|Viale|V\.le|Piazza|P\.zza|Piazzale|Corso|C\.so|Largo|Vicolo|Strada|Contrada|Lungotevere)"
+        rf" (?:(?:del|della|dei|delle|degli|di|la|le|i) ){{0,2}}(?:{_WORD}(?: (?:di|del|e) )? ?){{1,4}},? ?(?:n\.? ?)?$"
+    ),
+}
 
 # Where a house number may stand: by what goes before it or follows it, in German, French, or English.
 HOUSES = re.compile(
     r"[0-9](?<![\w.,/$€£+-][0-9])(?:"
     r"(?P<DE>(?<=(?:aße|sse|tr\.|weg|atz|lee|ing|fer|amm) [0-9])"
-    r"|(?=[0-9]{0,4} ?[a-z]?(?: ?[,|·])?[ \n]{1,2}(?:[ACDEHT]{1,2}-)?[0-9]{4,5} [A-ZÀ-Þ]))"
+    r"|(?=[0-9]{0,4}(?: ?[A-Za-z])?(?:[-/+][0-9]{1,4}[a-z]?)?"
+    r"(?: ?[,|·])?[ \n]{1,2}(?:[A-Z]{1,2}-)?[0-9]{4,5}(?:,? [A-ZÀ-Þ]|[A-Z]{2}\b)))"
     r"|(?P<FR>(?=[0-9]{0,4}(?: ?(?:bis|ter|quater))?,? "
     r"(?i:ru|av|bo|bd|bl|pl|im|al|ch|qu|co|ro|sq|pa|fa|es|se|vi|ci)[A-Za-z.]))"
-    r"|(?P<US>(?=[0-9]{0,5}(?:-[0-9]{1,4})?[A-Za-z]?,? (?:[A-Z][\w'’. ]|[0-9]{1,3}(?:st|nd|rd|th) [A-Z])))"
+    r"|(?P<US>(?=[0-9]{0,5}(?:-[0-9]{1,4})?[A-Za-z]?,?[ \n](?:[A-Z][\w'’. ]|[0-9]{1,3}(?:st|nd|rd|th) [A-Z])))"
     r")"
 )

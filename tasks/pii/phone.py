@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tasks.pii.context import GOODS, OTHER_NUMBERS, Labels
-from tasks.pii.phone_formats import STRONG
+from tasks.pii.phone_formats import NO_END, STRONG
 from tasks.pii.span import Evidence, Span
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ _MOST_NATIONAL = 12
 _GAP = r"[ .()/\u2010-\u2013-]{0,3}"
 _INTERNATIONAL = re.compile(
     r"(?<![0-9A-Za-z_=/_#@&%.+])\(?(?:\+\(?|(?<![0-9][ .-])00)[1-9]"
-    rf"(?:{_GAP}[0-9]){{6,16}}+(?![0-9A-Za-z_])"
+    rf"(?:{_GAP}[0-9]){{6,16}}+(?!{NO_END})"
 )
 _WEAK = re.compile(
     r"(?<![0-9A-Za-z_=#@&%$€£+,])(?<![\s0-9]\.)\(?\+?[0-9]"
-    rf"(?:{_GAP}[0-9]){{6,13}}+(?![0-9A-Za-z_%]|[.,:][0-9]| ?[€$£])"
+    rf"(?:{_GAP}[0-9]){{6,13}}+(?!{NO_END}|[.,:][0-9]| ?[€$£])"
 )
 _YEAR = "(?:1[5-9]|20)[0-9]{2}"
 _DATE = re.compile(

@@ -34,5 +34,8 @@ _FORMS = {
     "IN": r"0[1-9][0-9]{1,3}-[2-7][0-9]{5,7}",
     "BR": r"\(0?[1-9][0-9]\) ?(?:9 ?[0-9]{4}|[2-5][0-9]{3})[- ][0-9]{4}",
 }
-_OPEN, _CLOSE = r"(?<![0-9A-Za-z_=/_#@&%$€£+.,-])", r"(?![0-9A-Za-z_%]|[.,/:-][0-9]| ?[€$£])"
+NO_END = "(?!x[0-9]{1,5}(?![0-9]))[0-9A-Za-z_%]"
+"""What cannot stand right behind a number; "x12" can: the extension of an American line."""
+
+_OPEN, _CLOSE = r"(?<![0-9A-Za-z_=/_#@&%$€£+.,-])", rf"(?!{NO_END}|[.,/:-][0-9]| ?[€$£])"
 STRONG = {country: re.compile(f"{_OPEN}(?:{form}){_CLOSE}") for country, form in _FORMS.items()}

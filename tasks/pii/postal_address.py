@@ -8,16 +8,18 @@ import re
 from collections.abc import Iterator, Sequence
 
 from tasks.pii.address_forms import (
-    DE,
-    DE_STREET_BEFORE,
     FR,
     GB,
     GB_CODE,
     GB_FLAT_BEFORE,
     HOUSES,
+    POSTCODE_HINT,
+    STREET_BEFORE,
+    TAIL,
     US,
     US_BOX,
     US_BOX_BEFORE,
+    US_LINES,
 )
 from tasks.pii.context import Labels
 from tasks.pii.span import Evidence, Span
@@ -28,42 +30,42 @@ _LABELS = Labels(
     r"chapter|page|figure|table|section",
 )
 _LOOK_BACK = 60
-_GB_LONGEST = 110
+_LONGEST = 130
 
 
 def find(text: str, countries: Sequence[str]) -> Iterator[Span]:
     """Yields the addresses in a text; of one place there may be several readings.
 
     >>> text = "Ship to 123 Elm Street, Apt 45, Springfield, IL 62704 today"
-    >>> [text[a:b] for _, a, b, _ in find(text, ["US"])]
+    >>> sorted({text[a:b] for _, a, b, _ in find(text, ["US"])})
     ['123 Elm Street, Apt 45, Springfield, IL 62704']
     """
     for house in HOUSES.finditer(text):
         start, like = house.start(), house.lastgroup
         if like == "DE":
-            if "DE" in countries:
-                yield from _german(text, start)
-            continue
+            for country in STREET_BEFORE:
+                if country in countries:
+                    yield from _street_first(text, start, country)
         if like == "FR" and "FR" in countries:
             yield from _street(text, start, FR)
-        if "US" in countries:
-            yield from _american(text, start)
-        if "GB" in countries:
-            yield from _british(text, start)
+        if "US" in countries or "CA" in countries:
+            yield from _street(text, start, US)
+        if POSTCODE_HINT.search(text, start + 1, start + _LONGEST):
+            yield from _by_postcode(text, start, countries)
 
 
-def _american(text: str, start: int) -> Iterator[Span]:
-    before = US_BOX_BEFORE.search(text, max(0, start - 12), start)
-    if before and (box := US_BOX.match(text, start)):
-        yield Span("address", before.start(), box.end(), Evidence.PATTERN)
-    yield from _street(text, start, US)
-
-
-def _british(text: str, start: int) -> Iterator[Span]:
-    code = GB_CODE.search(text, start, start + _GB_LONGEST)
-    if code and (found := GB.fullmatch(text, start, code.end())):
-        flat = GB_FLAT_BEFORE.search(text, max(0, start - _LOOK_BACK), start)
-        yield Span("address", flat.start() if flat else start, found.end(), Evidence.PATTERN)
+def _by_postcode(text: str, start: int, countries: Sequence[str]) -> Iterator[Span]:
+    if "US" in countries or "CA" in countries:
+        if lines := US_LINES.match(text, start):
+            yield Span("address", start, lines.end(), Evidence.PATTERN)
+        before = US_BOX_BEFORE.search(text, max(0, start - 12), start)
+        if before and (box := US_BOX.match(text, start)):
+            yield Span("address", before.start(), box.end(), Evidence.PATTERN)
+    if "GB" in countries:
+        code = GB_CODE.search(text, start, start + _LONGEST)
+        if code and (found := GB.fullmatch(text, start, code.end())):
+            flat = GB_FLAT_BEFORE.search(text, max(0, start - _LOOK_BACK), start)
+            yield Span("address", flat.start() if flat else start, found.end(), Evidence.PATTERN)
 
 
 def _street(text: str, start: int, form: re.Pattern[str]) -> Iterator[Span]:
@@ -76,9 +78,9 @@ def _street(text: str, start: int, form: re.Pattern[str]) -> Iterator[Span]:
         yield Span("address", start, found.end(), Evidence.CONTEXT)
 
 
-def _german(text: str, start: int) -> Iterator[Span]:
-    found = DE.match(text, start)
-    street = DE_STREET_BEFORE.search(text, max(0, start - _LOOK_BACK), start) if found else None
+def _street_first(text: str, start: int, country: str) -> Iterator[Span]:
+    found = TAIL[country].match(text, start)
+    street = STREET_BEFORE[country].search(text, max(0, start - _LOOK_BACK), start) if found else None
     if found is None or street is None:
         return
     if found["town"]:

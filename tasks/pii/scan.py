@@ -23,6 +23,7 @@ _NUMBERS = re.compile(
     rf"|(?P<run>(?:{_GAPS}[0-9]){{6,}}+)"
     r")"
 )
+_NUMBER_KINDS = frozenset(("phone", "ip", "ssn", "card", "iban"))
 _BEYOND = 9
 """Characters behind a run that its recognisers may look at: a number that goes on as something else is none."""
 
@@ -41,8 +42,8 @@ def find(text: str, kinds: Sequence[str] = KINDS, countries: Sequence[str] = pho
     found: list[Span] = []
     if "email" in kinds and "@" in text:
         found += _emails(text)
-    if any(kind in kinds for kind in ("phone", "ip", "ssn", "card", "iban")):
-        found += _numbers(text, frozenset(kinds), countries)
+    if not _NUMBER_KINDS.isdisjoint(kinds):
+        found += _numbers(text, kinds, countries)
     if "address" in kinds:
         found += postal_address.find(text, countries)
     return resolve(found) if len(found) > 1 else found
@@ -55,7 +56,7 @@ def _emails(text: str) -> Iterator[Span]:
         at = text.find("@", at + 1)
 
 
-def _numbers(text: str, kinds: frozenset[str], countries: Sequence[str]) -> Iterator[Span]:
+def _numbers(text: str, kinds: Sequence[str], countries: Sequence[str]) -> Iterator[Span]:
     for place in _NUMBERS.finditer(text):
         start = place.start()
         if place.lastgroup == "iban":
@@ -71,7 +72,7 @@ def _numbers(text: str, kinds: frozenset[str], countries: Sequence[str]) -> Iter
             yield from _run(text, start, place.end(), kinds, countries)
 
 
-def _run(text: str, start: int, end: int, kinds: frozenset[str], countries: Sequence[str]) -> Iterator[Span]:
+def _run(text: str, start: int, end: int, kinds: Sequence[str], countries: Sequence[str]) -> Iterator[Span]:
     end += _BEYOND
     if "card" in kinds:
         yield from card.find(text, start, end)

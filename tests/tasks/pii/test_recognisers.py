@@ -78,6 +78,14 @@ def test_a_number_that_could_be_anything_is_a_telephone_number_beside_a_label(la
     assert found(f"It has {number} in it") == []
 
 
+def test_an_extension_does_not_hide_the_number() -> None:
+    assert found("Phone 415-555-0123x456 or +1-415-555-0199 x7") == [
+        ("phone", "415-555-0123"),
+        ("phone", "+1-415-555-0199"),
+    ]
+    assert found("415-555-0123y456") == []
+
+
 def test_the_nearest_label_decides() -> None:
     assert found("Call us about order 4155550123") == []
     assert found("For your order call 4155550123") == [("phone", "4155550123")]
@@ -166,7 +174,13 @@ def test_an_iban_has_its_countrys_length_and_checks() -> None:
         "Musterstraße 12, 12345 Musterstadt",
         "Am Markt 5\n01234 Neustadt",
         "Hauptstrasse 3, 8001 Zürich",
+        "Max-Muster-Gasse 9/4\n1010 Wien",
         "3 bis, avenue du Modèle, 69003 Lyon",
+        "9446 Placeholder Burg Apt. 483\nSampleburgh, TX 57548",
+        "410 Specimen Crescent\nSampleton, ON K1A 0B1",
+        "Voorbeeldstraat 12, 1012 AB Amsterdam",
+        "Calle del Ejemplo 47, 28013 Madrid",
+        "Via del Campione 12, 00184 Roma (RM)",
     ],
 )
 def test_a_street_with_postcode_and_town_is_an_address(address: str) -> None:
