@@ -7,14 +7,16 @@ The annotator writes spans, which `consolidate` replaces by placeholders; recogn
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from tasks.filters.base import Annotator, Filter, Measured, Reasons
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tasks.artifact import Artifact
     from tasks.filters.batch import Batch
+    from tasks.pii.names import Names
 
 Kind = Literal["email", "phone", "ip", "ssn", "card", "iban", "address"]
 Country = Literal["US", "CA", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "BR"]
@@ -33,6 +35,24 @@ class Pii(Annotator):
     countries: tuple[Country, ...] = ("US", "CA", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "BR")
     """Whose national telephone numbers and addresses to look for. Numbers with a country code are found everywhere."""
 
+    names: str = ""
+    """Folder of a spaCy pipeline; the persons that it recognises become spans of the kind `person`. Empty: none. Needs
+    the extra `ner`, and costs hundreds of times all the rest."""
+
+    _names: "Names | None" = PrivateAttr(default=None)
+
+    def external(self) -> list[str]:
+        """Returns the files of the pipeline as local paths: their bytes bear on the fingerprint."""
+        from tasks.pii.names import files
+
+        return files(self.names) if self.names else []
+
+    def prepare(self, models: "Mapping[str, Artifact]") -> None:
+        """See `Annotator.prepare`; raises InputError when the pipeline for names cannot be loaded."""
+        from tasks.pii.names import Names
+
+        self._names = Names(self.names) if self.names else None
+
     def type(self) -> "pa.StructType":
         """See `Annotator.type`; `start` and `end` count code points, `per_1000_words` the words between spaces."""
         import pyarrow as pa
@@ -49,14 +69,19 @@ class Pii(Annotator):
     def measure(self, batch: "Batch") -> Mapping[str, Any]:
         """See `Annotator.measure`."""
         from tasks.pii.scan import find
+        from tasks.pii.span import resolve
 
-        spans = [[span[:3] for span in find(text, self.kinds, self.countries)] for text in batch.texts]
+        found = [find(text, self.kinds, self.countries) for text in batch.texts]
+        if self._names:
+            named = self._names.find(batch.texts)
+            found = [resolve([*ours, *theirs]) for ours, theirs in zip(found, named, strict=True)]
+        spans = [[span[:3] for span in one] for one in found]
         return {
             "spans": spans,
             # Words are counted in the few texts that hold anything.
             "per_1000_words": [
-                len(found) * 1000 / len(text.split()) if found else 0.0
-                for found, text in zip(spans, batch.texts, strict=True)
+                len(one) * 1000 / len(text.split()) if one else 0.0
+                for one, text in zip(spans, batch.texts, strict=True)
             ],
         }
 

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from tasks.pii.checksum import luhn
 from tasks.pii.span import Evidence, Span
 
-# As printed on cards: fours; American Express 4-6-5; Diners Club 4-6-4; or without gaps.
+# As printed on cards: fours; American Express 4-6-5; Diners Club 4-6-4; or without gaps. Fours that
+# follow more digits are the cells of a table.
 _FORM = re.compile(
     r"(?<![0-9A-Za-z_.,+-])(?:"
-    r"[2-9][0-9]{3}(?:[ -]{1,2}[0-9]{4}){3}(?:[ -]{1,2}[0-9]{1,3})?"
+    r"(?<![0-9] )[2-9][0-9]{3}(?:[ -]{1,2}[0-9]{4}){3}(?:[ -]{1,2}[0-9]{1,3})?"
     r"|3[0-9]{3}[ -]{1,2}[0-9]{6}[ -]{1,2}[0-9]{4,5}"
     r"|[2-9][0-9]{12,18}+"
     r")(?![0-9A-Za-z_]|[.,-][0-9])"

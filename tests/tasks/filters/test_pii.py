@@ -1,9 +1,12 @@
 """The annotator of personal data and its filter."""
 
+import sys
+
 import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
+from tasks.errors import InputError
 from tasks.filters.base import fields
 from tasks.filters.batch import Batch
 from tasks.filters.pii import Pii, PiiDense
@@ -33,6 +36,12 @@ def test_only_the_kinds_and_countries_of_the_settings_are_looked_for() -> None:
     assert [(span["kind"], span["start"]) for span in spans] == [("phone", 30)]
     with pytest.raises(ValidationError):
         Pii(kinds=("names",))  # type: ignore[arg-type]
+
+
+def test_names_without_spacy_are_an_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "spacy", None)
+    with pytest.raises(InputError, match="Install the extra"):
+        Pii(names="pipeline").prepare({})
 
 
 def test_the_filter_drops_what_is_denser_than_its_limit() -> None:
