@@ -76,8 +76,13 @@ def files_of(texts: Texts) -> list[str]:
     return found
 
 
-def gather(settings: ClassifierSettings, extracted: Artifact, engine: Engine) -> Examples:
+def gather(settings: ClassifierSettings, extracted: Artifact | None, engine: Engine) -> Examples:
     """Reads and draws the texts of one classifier, drops copies and contradictions, and splits what is left.
+
+    Args:
+        settings: of the classifier.
+        extracted: the crawl's documents; None where the settings ask for none of them.
+        engine: where they are drawn.
 
     Raises:
         InputError: a file is not there or not readable, or a label has no text on one of the sides.
@@ -93,7 +98,7 @@ def gather(settings: ClassifierSettings, extracted: Artifact, engine: Engine) ->
                     rejected[example] += 1
                 else:
                     found.append(example)
-    if settings.crawl:
+    if settings.crawl and extracted:
         found += _draw(settings.crawl, settings, extracted, engine)
     read = len(found) + rejected.total()
     kept = _capped(settings, list(_without_copies(found, rejected)), rejected)

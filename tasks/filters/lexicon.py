@@ -37,10 +37,12 @@ class Entries:
         from tasks.text import words
 
         self._words = words
-        self._first: dict[str, tuple[tuple[str, ...], ...]] = {}
-        for phrase in sorted({tuple(words(entry)) for entry in entries}, key=lambda phrase: (-len(phrase), phrase)):
-            # The longest first: where one begins, it is the one that counts.
-            self._first[phrase[0]] = (*self._first.get(phrase[0], ()), phrase)
+        self._phrases = {tuple(words(entry)) for entry in entries}
+        sizes: dict[str, set[int]] = {}
+        for phrase in self._phrases:
+            sizes.setdefault(phrase[0], set()).add(len(phrase))
+        # The longest first: where one begins, it is the one that counts.
+        self._sizes = {first: sorted(found, reverse=True) for first, found in sizes.items()}
 
     def count(self, text: str) -> tuple[int, int, int]:
         """Returns how many entries were met, how many words they cover, and how many words there are.
@@ -49,20 +51,16 @@ class Entries:
         (2, 3, 7)
         """
         split = self._words(text)
-        if self._first.keys().isdisjoint(split):
-            return 0, 0, len(split)
-        hits, covered, place = 0, 0, 0
-        while place < len(split):
-            length = self._length_at(split, place)
-            hits, covered = hits + (length > 0), covered + length
-            place += max(1, length)
+        hits, covered, free = 0, 0, 0
+        for place in [place for place, word in enumerate(split) if word in self._sizes]:
+            if place >= free and (size := self._size_at(split, place)):
+                hits, covered, free = hits + 1, covered + size, place + size
         return hits, covered, len(split)
 
-    def _length_at(self, split: list[str], place: int) -> int:
-        for phrase in self._first.get(split[place], ()):
-            if tuple(split[place : place + len(phrase)]) == phrase:
-                return len(phrase)
-        return 0
+    def _size_at(self, split: list[str], place: int) -> int:
+        """Returns the words of the longest entry that begins at `place`, or 0."""
+        sizes = self._sizes[split[place]]
+        return next((size for size in sizes if tuple(split[place : place + size]) in self._phrases), 0)
 
 
 def read_entries(path: str) -> Entries:
