@@ -54,7 +54,7 @@ class Pii(Annotator):
         self._names = Names(self.names) if self.names else None
 
     def type(self) -> "pa.StructType":
-        """See `Annotator.type`; `start` and `end` count code points, `per_1000_words` the words between spaces."""
+        """See `Annotator.type`; `start` and `end` count code points, words are what stands between spaces."""
         import pyarrow as pa
 
         span = [pa.field("kind", pa.string(), nullable=False)]
@@ -62,6 +62,7 @@ class Pii(Annotator):
         return pa.struct(
             [
                 pa.field("spans", pa.list_(pa.field("item", pa.struct(span), nullable=False)), nullable=False),
+                pa.field("count", pa.int32(), nullable=False),
                 pa.field("per_1000_words", pa.float32(), nullable=False),
             ]
         )
@@ -78,6 +79,7 @@ class Pii(Annotator):
         spans = [[span[:3] for span in one] for one in found]
         return {
             "spans": spans,
+            "count": [len(one) for one in spans],
             # Words are counted in the few texts that hold anything.
             "per_1000_words": [
                 len(one) * 1000 / len(text.split()) if one else 0.0
@@ -93,7 +95,7 @@ class PiiDense(Filter):
     documents with more than five spans). The default lets nearly everything through: measured on ordinary pages, one
     contact block gives 2 to 20 spans per 1,000 words.
 
-    >>> PiiDense().verdict("ann@example.org, ben@example.org, eve@example.org")
+    >>> PiiDense().verdict(" ".join(f"{name}@example.org," for name in ("ann", "ben", "cem", "dan", "eve")))
     'pii_dense'
     >>> PiiDense().verdict("Write to ann@example.org if one of the " + "many words on this page is wrong. " * 30)
     """
@@ -103,6 +105,10 @@ class PiiDense(Filter):
     max_per_1000_words: float = Field(default=200.0, ge=0)
     """Spans per 1,000 words above which a document goes."""
 
+    min_spans: int = Field(default=5, ge=1)
+    """Spans below which none goes: a short notice with one address is no list."""
+
     def reasons(self, measured: Measured) -> Reasons:
         """See `Filter.reasons`."""
-        yield "pii_dense", measured["per_1000_words"] > self.max_per_1000_words
+        many = measured["count"] >= self.min_spans
+        yield "pii_dense", many & (measured["per_1000_words"] > self.max_per_1000_words)

@@ -47,7 +47,7 @@ def test_names_without_spacy_are_an_error_that_names_the_extra(monkeypatch: pyte
 def test_the_filter_drops_what_is_denser_than_its_limit() -> None:
     text = "jo@example.org " + "word " * 99
     found = fields(Pii().annotate(Batch([text, "word " * 100])))
-    assert [(reason, mask.tolist()) for reason, mask in PiiDense(max_per_1000_words=9).reasons(found)] == [
-        ("pii_dense", [True, False])
-    ]
-    assert PiiDense(max_per_1000_words=10).verdict(text) is None
+    dense = PiiDense(max_per_1000_words=9, min_spans=1)
+    assert [(reason, mask.tolist()) for reason, mask in dense.reasons(found)] == [("pii_dense", [True, False])]
+    assert PiiDense(max_per_1000_words=10, min_spans=1).verdict(text) is None
+    assert PiiDense(max_per_1000_words=9, min_spans=2).verdict(text) is None

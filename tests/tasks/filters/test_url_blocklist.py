@@ -94,6 +94,14 @@ def test_of_lists_that_hold_the_same_entry_the_first_gives_the_category(lists: P
     ]
 
 
+def test_the_closest_entry_gives_the_category(tmp_path: Path) -> None:
+    (tmp_path / "wide.txt").write_text("example.com\n")
+    (tmp_path / "close.txt").write_text("bad.example.com/x\n")
+    listed = UrlListed(files={"a_wide": str(tmp_path / "wide.txt"), "b_close": str(tmp_path / "close.txt")})
+    found = look_up(listed, "http://bad.example.com/x/y", "http://bad.example.com/")
+    assert found == [("b_close", "bad.example.com/x"), ("a_wide", "example.com")]
+
+
 def test_what_is_allowed_is_never_listed(lists: Path) -> None:
     listed = UrlListed(folders=(str(lists),), allow=("good.evil.example", "play.example/chess"))
     found = look_up(listed, "http://evil.example/", "http://x.good.evil.example/", "http://play.example/chess/1")

@@ -113,6 +113,8 @@ def test_only_the_countries_asked_for_are_looked_for() -> None:
         "Tel: 1976-1979",
         "Call for $4155550123",
         "12 415 555 0123 98",
+        "(211) 555-0123",
+        "+999 30 23125123",
     ],
 )
 def test_numbers_of_other_things_are_no_telephone_numbers(text: str) -> None:
