@@ -2,13 +2,14 @@
 
 | | |
 |---|---|
-| reads | the asset `warc`, and the files that `[extract]` names |
+| reads | the asset `warc` where the recipe crawls, and the files that `[extract]` names |
 | makes | `extracted`, `attributes`, `duplicates`, and the asset `documents` (kept and rejected, with reasons) |
 | costs | CPU: all parts run on Dask where the recipe's place names a cluster, or makes one for the run |
 | next | `tokens` starts by itself |
 
 Documents are never changed or dropped before `consolidate`: `annotate` and `dedup` write columns beside them, so a new
-threshold costs one join and not a new run. Classifiers and perplexity models are trained where the recipe asks for them.
+threshold costs one join and not a new run. Classifiers and perplexity models are trained where the recipe names what to
+learn from.
 """
 
 from airflow.sdk import DAG
@@ -24,7 +25,9 @@ ORDER = ["extract", "train_classifiers", "train_perplexity", "annotate", "dedup"
 
 for recipe in recipes_for("corpus"):
     stages = [stage for stage in ORDER if recipe.has(STAGES[stage])]
-    settings = dag_settings(recipe, "corpus", __doc__, stages=stages, schedule=[asset(recipe.name, "warc")])
+    # Without a crawl the files are read as often as the recipe says.
+    schedule = [asset(recipe.name, "warc")] if recipe.has(STAGES["publish"]) else recipe.schedule
+    settings = dag_settings(recipe, "corpus", __doc__, stages=stages, schedule=schedule)
     with DAG(**settings):
         work = [DaskStageOperator(task_id=stage, recipe=recipe.name, stage=stage, pool="dask") for stage in stages[:-1]]
         documents = DaskStageOperator(

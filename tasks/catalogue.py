@@ -87,8 +87,9 @@ _ALL = (
             "rendered": ("rendered", "seeds"),
             "crawldb": ("crawldb", "seeds"),
         },
+        on_request=True,
     ),
-    Stage("extract", "tasks.extract.stage", "extract", "extracted", {"warc": "warc"}),
+    Stage("extract", "tasks.extract.stage", "extract", "extracted", wants={"warc": "publish"}),
     Stage(
         "train_classifiers",
         "tasks.classifiers.stage",

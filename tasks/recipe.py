@@ -52,7 +52,7 @@ class Recipe(Config):
     max_bad_share: float = 0.01
     """Largest share of rows that may be quarantined before a stage stops."""
 
-    crawl: CrawlConfig
+    crawl: CrawlConfig = CrawlConfig()
     extract: ExtractConfig = ExtractConfig()
     classifiers: ClassifiersConfig = ClassifiersConfig()
     perplexity: PerplexityConfig = PerplexityConfig()

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from tasks.artifact import Artifact
+from tasks.artifact import Address, Artifact
 from tasks.binding import Binding, bind, check_drift
 from tasks.commit import commit
 from tasks.engine import open_engine
@@ -60,7 +60,8 @@ def run_stage(
         recipe: the whole run.
         stage: a name of `tasks.catalogue`.
         version: version of the artifact to make; empty: the recipe's.
-        source_version: where an input is missing at `version`, the version to read it at.
+        source_version: where an input is missing at `version`, the version to read it at; what that version holds
+            already, by settings and inputs, is not made again.
         member: which member of a mapped stage ("p0").
         on_dask: map parts over the cluster of `[place.dask]` where it names one.
         tracking: where to mirror the run; None: the shell's defaults of the recipe's place.
@@ -77,9 +78,24 @@ def run_stage(
         check_drift(existing, bound)
         log.info("[%s] unchanged: the same inputs and settings made it at %s", bound.address, existing.record.finished)
         return _result(existing, skipped=True)
+    if same := _made_before(store, bound, source_version):
+        log.info("[%s] not made anew: %s is what it would be", bound.address, same.address)
+        return _result(same, skipped=True)
     output = Output(store, bound.address, bound.fingerprint, member=member, max_bad_share=recipe.max_bad_share)
     artifact = _tracked(recipe, store, bound, output, context, on_dask)
     return _result(artifact, skipped=False)
+
+
+def _made_before(store: Store, bound: Binding, source_version: str | None) -> Artifact | None:
+    """Returns the artifact of the source version where settings and inputs are the same.
+
+    So a changed limit costs the stages behind it alone. The web is asked again: it may have changed, though the
+    settings have not.
+    """
+    if not source_version or bound.stage.section == "crawl":
+        return None
+    before = Artifact.find(store, Address(bound.address.name, source_version))
+    return before if before and before.record.fingerprint == bound.fingerprint else None
 
 
 def open_store(recipe: Recipe) -> Store:

@@ -36,6 +36,9 @@ def is_loopback(host: str) -> bool:
 class CrawlConfig(Config):
     """What to crawl, how far, and how politely."""
 
+    enabled: bool = True
+    """Whether the recipe crawls at all. Off: no crawl DAG, and the corpus comes from `[[extract.files]]` alone."""
+
     seeds: tuple[str, ...] = ()
     """URLs the crawl starts from (http or https)."""
 
@@ -188,6 +191,11 @@ class CrawlConfig(Config):
         for server in value:
             ipaddress.ip_address(server)
         return value
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the recipe crawls."""
+        return self.enabled
 
     @model_validator(mode="after")
     def _is_polite(self) -> "CrawlConfig":

@@ -174,3 +174,23 @@ def test_dag_files_are_short():
         lines = (Path(__file__).parents[2] / "dags" / name).read_text().splitlines()
         assert len(lines) <= 60, name
         assert re.match(r'"""[A-Z]', lines[0]), name
+
+
+def test_a_recipe_of_files_alone_has_no_crawl(recipes, dag_bag):
+    recipes(
+        "files",
+        text='name = "files"\nschedule = "0 3 * * *"\ncrawl = { enabled = false }\n[canary]\ncurrent = { web = 1.0 }\n',
+    )
+    bag = dag_bag()
+    assert bag.import_errors == {}
+    assert sorted(bag.dags) == sorted(f"files.{dag}" for dag in DAGS if dag != "crawl")
+    assert bag.dags["files.corpus"].schedule == "0 3 * * *"
+
+
+def test_models_that_a_recipe_asks_for_are_trained_before_documents_are_measured(recipes, dag_bag):
+    learn = '[[classifiers.train]]\nname = "quality"\npositive = "good"\ntexts = [{ path = "/data/*.jsonl" }]'
+    recipes("learns", learn)
+    corpus = dag_bag().dags["learns.corpus"]
+    assert corpus.task_dict["train_classifiers"].upstream_task_ids == {"extract"}
+    assert corpus.task_dict["annotate"].upstream_task_ids == {"train_classifiers"}
+    assert "train_perplexity" not in corpus.task_dict

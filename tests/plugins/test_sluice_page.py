@@ -62,7 +62,8 @@ def corpus(recipes, tmp_path):
     recipes("shown")
     output = Output(Store(str(tmp_path / "store")), Address("shown/documents", "v1"), "0" * 64)
     kept = {"id": ["0" * 32], "title": [HOSTILE], "url": [f"http://site.localhost/0?{HOSTILE}"], "source": [HOSTILE],
-            "prose_score": [0.5], "tier": ["silver"], "text": [HOSTILE * 40], "record_id": [""], "host": ["site.localhost"]}  # fmt: skip
+            "prose_score": [0.5], "tier": ["silver"], "text": [HOSTILE * 40], "record_id": [""],
+            "host": ["site.localhost"]}  # fmt: skip
     lost = {"id": ["1" * 32], "url": ["http://site.localhost/1"], "source": ["web"], "reason": [HOSTILE],
             "reasons": [[HOSTILE, "short"]]}  # fmt: skip
     funnel = {"source": ["web", "web"], "step": ["kept", "quality"], "reason": ["", HOSTILE], "documents": [3, 1],

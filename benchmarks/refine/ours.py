@@ -1,0 +1,55 @@
+"""Sluice's side: WARC files to kept and rejected documents, by the stages as they are. Run as a process of its own.
+
+    python -m benchmarks.refine.ours WARC_FOLDER OUT EXTRACTOR
+
+The rules are those of the peer: Gopher's two filters, C4 and FineWeb with their defaults. Neither side labels languages
+(the peer fetches its model over the network), looks for personal data, or removes copies here.
+"""
+
+import json
+import sys
+
+from tasks.artifact import Address, Artifact
+from tasks.recipe import Recipe, find_recipe
+from tasks.runner import open_store, run_stage
+from tasks.tracking import TrackingContext
+
+RULES = ["gopher_repetition", "gopher_quality", "c4", "fineweb"]
+
+
+def recipe(warcs: str, out: str, extractor: str) -> Recipe:
+    """Returns the demo's recipe with these WARC files and rules."""
+    source = {"name": "pages", "kind": "warc", "path": f"{warcs}/*.warc.gz"}
+    return find_recipe("demo").override(
+        {
+            "place.store": out,
+            "crawl.enabled": False,
+            "extract.files": [source],
+            "extract.extractor": extractor,
+            "extract.min_chars": 1,
+            "annotate.use": [*RULES, "prose_score"],
+            "annotate.settings": {},
+            "dedup.exact": False,
+            "dedup.near": False,
+            "consolidate.filters": RULES,
+            "consolidate.limits": {},
+            "consolidate.sources": ["pages"],
+            "consolidate.dedup": False,
+            "consolidate.mask_pii": False,
+        }
+    )
+
+
+def main() -> None:
+    """Runs the stages and prints how many pages came in and how many are kept."""
+    warcs, out, extractor = sys.argv[1:]
+    made = recipe(warcs, out, extractor)
+    for stage in ("extract", "annotate", "dedup", "consolidate"):
+        run_stage(made, stage, tracking=TrackingContext("", "demo"))
+    documents = Artifact.open_at(open_store(made), Address("demo/documents", "dev")).record
+    extracted = Artifact.open_at(open_store(made), Address("demo/extracted", "dev")).record
+    print(json.dumps({"pages": extracted.rows_in, "documents": extracted.rows_out, "kept": documents.rows_out}))
+
+
+if __name__ == "__main__":
+    main()
