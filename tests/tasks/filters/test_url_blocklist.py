@@ -12,6 +12,7 @@ from tasks.errors import InputError
 from tasks.filters.base import fields
 from tasks.filters.batch import Batch
 from tasks.filters.url_blocklist import UrlBlocklist, UrlListed
+from tests.s3_server import S3Server
 
 
 @pytest.fixture(autouse=True)
@@ -106,6 +107,16 @@ def test_what_is_allowed_is_never_listed(lists: Path) -> None:
     listed = UrlListed(folders=(str(lists),), allow=("good.evil.example", "play.example/chess"))
     found = look_up(listed, "http://evil.example/", "http://x.good.evil.example/", "http://play.example/chess/1")
     assert [category for category, _ in found] == ["adult", None, None]
+
+
+def test_lists_on_an_object_store_are_fetched_and_read(s3: S3Server) -> None:
+    body = gzip.compress(b"evil.example\n")
+    s3.client().put_object(Bucket="sluice", Key="lists/adult/domains.gz", Body=body)
+    s3.client().put_object(Bucket="sluice", Key="own.txt", Body=b"play.example\n")
+    listed = UrlListed(folders=("s3://sluice/lists",), files={"games": "s3://sluice/own.txt"})
+    found = look_up(listed, "http://evil.example/", "http://play.example/")
+    assert [category for category, _ in found] == ["adult", "games"]
+    assert all(Path(path).is_file() for path in listed.external())
 
 
 def test_only_the_categories_asked_for_are_read(lists: Path) -> None:
