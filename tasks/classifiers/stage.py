@@ -38,7 +38,8 @@ CARD = "card.md"
 def external(config: ClassifiersConfig) -> dict[str, list[str]]:
     """Returns the files outside the store that the stage reads; their bytes enter the fingerprint."""
     return {
-        f"texts/{one.name}": sorted({path for texts in one.texts for path in files_of(texts)}) for one in config.train
+        f"texts/{one.name}": sorted({path for texts in one.texts for path in files_of(texts).values()})
+        for one in config.train
     }
 
 

@@ -17,6 +17,9 @@ from tasks.errors import InputError
 from tasks.filters.batch import Batch
 from tasks.filters.classifier import ClassifierMeasures
 from tasks.filters.quality import QualityMeasures
+from tasks.store import Store
+from tests.conftest import run_stage_in
+from tests.s3_server import S3Server
 from tests.tasks.classifiers.texts_by_hand import extracted_in, jsonl, learned, shop
 
 SMALL = FastTextSettings(epochs=25, learning_rate=0.5, dimensions=8, buckets=1000)
@@ -194,6 +197,24 @@ def test_a_recipe_without_classifiers_gives_an_artifact_that_says_so(crawl: Arti
     assert json.loads(artifact.read("index.json")) == {"classifiers": [], "metrics": {}}
     with pytest.raises(InputError, match='no model "quality"'):
         ClassifierMeasures(models=("quality",)).prepare({"classifiers": artifact})
+
+
+def test_texts_and_models_may_stand_on_an_object_store(tmp_path: Path, s3: S3Server) -> None:
+    url = "s3://sluice/test_classifiers"
+    for number in range(2):
+        rows = ({"text": learned(seed)} for seed in range(number * 60, number * 60 + 60))
+        data = Path(jsonl(tmp_path / "rows.jsonl", rows)).read_bytes()
+        with Store(url).write(f"texts/{number}/rows.jsonl") as file:
+            file.write(data)
+    crawl = extracted_in(tmp_path, (shop(seed) for seed in range(100)))
+    settings = gate(tmp_path, texts=(Texts(path=f"{url}/texts/*.jsonl", label="reference"),))
+    config = ClassifiersConfig(train=(settings,))
+    artifact = run_stage_in(f"{url}/store", "tasks.classifiers.stage", config, {"extracted": crawl})
+    annotator = ClassifierMeasures(models=("quality",))
+    annotator.prepare({"classifiers": artifact})
+    good, bad = annotator.annotate(Batch([learned(999), shop(999)])).field("quality").to_pylist()
+    assert good > bad
+    assert f"`{url}/texts/1/rows.jsonl`" in artifact.read("quality/card.md").decode()
 
 
 def test_the_bytes_of_the_reference_text_are_part_of_the_identity(tmp_path: Path) -> None:
