@@ -159,7 +159,7 @@ NEGATIVE: dict[str, Callable[[random.Random], str]] = {
     ),
     "example_ip": lambda r: f"Say ping 203.0.113.{r.randint(1, 254)} or 2001:db8::{_hex(r, 2)} from 127.0.0.1.",
     "network": lambda r: f"The network {r.choice(PUBLIC_V4.split()).rpartition('.')[0]}.0/24 is large.",
-    "handle": lambda r: f"Follow @{r.choice(MAIL_NAMES.split())} and @jane.doe on the net, RT @maxm: hello",
+    "handle": lambda r: f"Follow @{r.choice(MAIL_NAMES.split())} and @jane.doe, @max@social.example, RT @maxm: hello",
     "decorator": lambda r: f"@app.route('/x{r.randint(1, 9)}')\n@functools.wraps(f)\ndef view(): ...",
     "npm": lambda r: f"npm install @scope/pkg@{r.randint(1, 20)}.{r.randint(0, 20)}.0 vue@next lodash@4.17.21",
     "git": lambda r: f"git clone git@git.example.org:team/repo{r.randint(1, 99)}.git",

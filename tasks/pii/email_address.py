@@ -72,7 +72,9 @@ def _domain_end(text: str, at: int) -> int | None:
 
 
 def _is_other(text: str, start: int, at: int, end: int) -> bool:
-    """Tells a user name of a URL, a path of scp or a Git remote, and a call in source code from an address."""
+    """Tells a user name of a URL, one of the fediverse, a path of scp or Git, and a call in code from an address."""
+    if text[start - 1 : start] == "@":
+        return True
     if text[start - 2 : start] == "//" or (
         text[start - 1 : start] == ":" and "://" in text[max(0, start - 99) : start]
     ):

@@ -32,6 +32,7 @@ def test_an_email_address_is_found_without_what_stands_around_it(text: str, addr
     [
         "@app.route('/')",
         "thanks @jane.doe and @max",
+        "— @max@social.example",
         "npm i vue@3.2.1 lodash@latest @scope/pkg@1.0.0",
         "icon@2x.png",
         "git clone git@example.org:team/repo.git",
