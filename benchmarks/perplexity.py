@@ -1,6 +1,6 @@
 """Perplexity: Sluice and KenLM on the same model and texts, and how well the model tells prose from rubble.
 
-    python -m benchmarks.perplexity --data FOLDER [--rounds 5]
+    python -m benchmarks.perplexity --data FOLDER [--quality FILE] [--rounds 5]
 
 FOLDER holds `<domain>.jsonl.zst` files with a field `text`: wiki, web, masc, academic, speech and books train the model
 (books by half: the other chapters are scored), reviews, techdocs and forum are scored. Training goes through the stage.
@@ -8,12 +8,12 @@ FOLDER holds `<domain>.jsonl.zst` files with a field `text`: wiki, web, masc, ac
 Speed: from plain texts to one perplexity per text, in CPU seconds of one process and thread, best of the rounds, taken
 in turn. KenLM scores what a regular expression splits (its words are not quite ours, which costs it nothing), and once
 more lines that were split beforehand. It reads the same ARPA file, and lies in an environment of its own
-(`.sluice/benchmarks/perplexity`, made on the first run; pip needs a C++ compiler). Loading is timed apart: Sluice opens
-its own files, KenLM the binary it makes of the ARPA file would load as fast, but its Python package cannot make it.
+(`.sluice/benchmarks/perplexity`, made on the first run; pip needs a C++ compiler). Loading is timed apart: KenLM reads
+the ARPA file here, and would load a binary one as fast as Sluice loads its own files.
 
 Fit: held-out perplexity for orders 3 to 5. Separation: the area under the ROC curve, over all pairs of a text and
 another one's words in disorder, letters in disorder, or the same letters turned by 13 places; and in how many texts the
-disordered words score higher than the text itself.
+disordered words score higher than the text itself. With --quality, how well perplexity agrees with people.
 
 Writes `benchmarks/results/perplexity.json`.
 """
@@ -184,7 +184,20 @@ def separation(made: Artifact, prose: list[str]) -> dict[str, float]:
     return found
 
 
-def measure(data: Path, rounds: int) -> dict[str, Any]:
+def judged(made: Artifact, path: Path) -> dict[str, float]:
+    """Returns how well a low perplexity tells the texts that people call good (`label` 1), beside sheer length."""
+    with pa.input_stream(path, compression="detect") as file:
+        rows = [json.loads(line) for line in file.read().decode().splitlines()]
+    scores = load_artifact(made)["und"].scorer.score([row["text"] for row in rows])
+    good = np.array([int(row["label"]) == 1 for row in rows])
+    values = {"auc_low_perplexity": -scores.perplexity, "auc_length": scores.words}
+    areas = {
+        name: round(float(np.mean(value[good][:, None] > value[~good][None, :])), 4) for name, value in values.items()
+    }
+    return {"texts": len(rows), **areas}
+
+
+def measure(data: Path, quality: Path | None, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         books = texts_of(data / "books.jsonl.zst")
         half = Path(folder) / "books.jsonl"
@@ -208,6 +221,7 @@ def measure(data: Path, rounds: int) -> dict[str, Any]:
                 name: separation(made, [text[:3000] for text in some if len(text) > 500][:300])
                 for name, some in apart.items()
             },
+            **({"human_judgement": judged(made, quality)} if quality else {}),
             "speed": speed(made, texts, rounds),
         }
 
@@ -215,6 +229,7 @@ def measure(data: Path, rounds: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", required=True, type=Path, help="folder of <domain>.jsonl.zst")
+    parser.add_argument("--quality", type=Path, help="JSONL of texts with a label: 1 good, 0 not")
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     result = {
@@ -222,7 +237,7 @@ def main() -> None:
         "date": datetime.now(UTC).date().isoformat(),
         "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "python": platform.python_version()},
         "peers": PEERS,
-        **measure(given.data, given.rounds),
+        **measure(given.data, given.quality, given.rounds),
     }
     target = ROOT / "benchmarks" / "results" / "perplexity.json"
     target.parent.mkdir(exist_ok=True)

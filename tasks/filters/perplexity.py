@@ -76,8 +76,8 @@ class PerplexityMeasures(Annotator):
         """See `Annotator.measure`.
 
         `perplexity`: 10 ^ (-log10_prob / (words + lines that hold a word)). `log10_prob`: of all lines of the document,
-        with their ends. `words`: punctuation marks among them. `unknown_share`: of the words. `bucket`: head, middle,
-        tail, or empty.
+        with their ends, to four places. `words`: punctuation marks among them. `unknown_share`: of the words.
+        `bucket`: head, middle, tail, or empty.
         """
         import numpy as np
 
@@ -88,7 +88,7 @@ class PerplexityMeasures(Annotator):
         for language, places in self._by_model(batch.languages).items():
             model = self._models[language]
             found = model.scorer.score([batch.texts[place] for place in places])
-            perplexity[places], log10[places], words[places] = found.perplexity, found.log10, found.words
+            perplexity[places], log10[places], words[places] = found.perplexity, np.round(found.log10, 4), found.words
             unknown[places] = found.unknown / np.maximum(found.words, 1)
             if cuts := self.cuts or model.cuts:
                 names = np.array(["head", "middle", "tail"], object)

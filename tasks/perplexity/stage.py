@@ -86,10 +86,11 @@ def _train(language: str, config: PerplexityConfig, extracted: Artifact | None, 
 
 def _figures(made: Estimate, heldout: Scores, cuts: Cuts) -> dict[str, float]:
     whole = heldout.total()
+    # Rounded, so that processors that sum in another order give the same bytes.
     return {
-        "heldout_perplexity": float(whole.perplexity[0]),
-        "heldout_perplexity_known": float(whole.perplexity_known[0]),
-        "heldout_unknown_share": float(whole.unknown[0] / max(1, whole.words[0])),
+        "heldout_perplexity": round(float(whole.perplexity[0]), 4),
+        "heldout_perplexity_known": round(float(whole.perplexity_known[0]), 4),
+        "heldout_unknown_share": round(float(whole.unknown[0] / max(1, whole.words[0])), 4),
         "heldout_texts": float(len(heldout.words)),
         "cut_head": cuts.head,
         "cut_middle": cuts.middle,
@@ -131,7 +132,7 @@ def _cuts(
     if not len(values):
         raise InputError(f"no text of the language {language} that was held out has a word", "name more references")
     head, middle = np.quantile(values.astype(np.float32), [1 / 3, 2 / 3])
-    return Cuts(float(head), float(middle), of)
+    return Cuts(round(float(head), 4), round(float(middle), 4), of)
 
 
 def _crawled(language: str, config: PerplexityConfig, extracted: Artifact, engine: Engine) -> list[str]:

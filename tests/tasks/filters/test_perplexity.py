@@ -55,7 +55,7 @@ def test_each_document_gets_perplexity_words_and_the_bucket_of_the_model(trained
     assert found["unknown_share"].tolist()[-2:] == [1.0, 0.0]
     assert found["words"].tolist() == [len(text.split()) for text in texts]
     each = -found["log10_prob"][:-1] / (found["words"][:-1] + 1)
-    assert found["perplexity"][:-1] == pytest.approx(10**each, rel=1e-6)
+    assert found["perplexity"][:-1] == pytest.approx(10**each, rel=1e-3)
 
 
 def test_a_document_is_scored_by_the_model_of_its_language_or_the_one_for_any(trained: Callable) -> None:

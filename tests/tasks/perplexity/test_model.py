@@ -57,6 +57,14 @@ def test_the_score_of_a_text_does_not_depend_on_the_texts_beside_it() -> None:
         )
 
 
+def test_the_score_of_a_text_is_the_sum_over_its_words_and_ends_of_lines() -> None:
+    made = learnt(VERSES)
+    entries = table(made.ngrams)
+    text = "the cat saw a zebra\n\na log"
+    wanted = sum(sum(recursion(entries, 3, line, begin=True, end=True)) for line in words(text))
+    assert NgramModel.build(made.ngrams).score(["mat", text]).log10[1] == pytest.approx(wanted, abs=1e-5)
+
+
 def test_words_sentences_and_unknown_words_are_counted() -> None:
     found = model(VERSES).score(["the cat sat .\n\nzebra sat", "", "zebra"])
     assert found.words.tolist() == [6, 0, 1]

@@ -132,8 +132,8 @@ def test_documents_of_the_corpus_may_be_the_reference_and_set_the_cut_points(tmp
     assert about["cuts_of"] == f'{len(different)} documents of the source "web"'
     perplexity = load_artifact(made)["und"].scorer.score(different).perplexity
     head, middle = about["cuts"]
-    assert abs((perplexity <= head).mean() - 1 / 3) < 0.02
-    assert abs((perplexity <= middle).mean() - 2 / 3) < 0.02
+    assert abs((perplexity <= head + 1e-3).mean() - 1 / 3) < 0.02
+    assert abs((perplexity <= middle + 1e-3).mean() - 2 / 3) < 0.02
 
 
 def test_the_cut_points_of_a_language_come_from_pages_that_say_they_are_in_it(tmp_path: Path, run_stage: Run) -> None:
