@@ -28,12 +28,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import fasttext
 import numpy as np
 import pyarrow as pa
 
 from tasks.classifiers.config import ClassifierSettings, FastTextSettings, Texts
 from tasks.classifiers.scores import auc, auc_error, baselines, scores_of
-from tasks.classifiers.texts import Example, gather
+from tasks.classifiers.texts import Example, Examples, gather
 from tasks.classifiers.training import train
 from tasks.engine import Engine
 from tasks.filters.base import Annotator, fields
@@ -44,6 +45,7 @@ from tasks.filters.lexicon import Entries
 from tasks.filters.prose_score import ProseScore
 from tasks.filters.quality import RIDGE, WEIGHTS, QualityMeasures
 from tasks.filters.signals import fit, matrix
+from tasks.models import model_file
 from tasks.text import hash64, words
 
 ROOT = Path(__file__).parents[1]
@@ -67,7 +69,6 @@ def rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def agreement(good: np.ndarray, scores: Sequence[float] | np.ndarray) -> dict[str, float]:
-    """Returns an AUC and its standard error."""
     value = auc(good, scores)
     return {"auc": round(value, 3), "standard_error": round(auc_error(value, int(good.sum()), int((~good).sum())), 3)}
 
@@ -97,8 +98,8 @@ def quality(data: Path, scratch: str) -> dict[str, Any]:
     def by_words(learn: np.ndarray, test: np.ndarray) -> np.ndarray:
         made = [Example(text, str(bool(mark)), text, "", "") for text, mark in zip(texts, good, strict=True)]
         settings = ClassifierSettings(name="votes", texts=(Texts(path="/"),), positive="True", fasttext=FEW)
-        sides = ([made[place] for place in np.flatnonzero(side)] for side in (learn, test))
-        return train(settings, *sides, scratch).probabilities[:, 1]
+        learnt, tested = ([made[place] for place in np.flatnonzero(side)] for side in (learn, test))
+        return train(settings, learnt, tested, scratch).probabilities[:, 1]
 
     found["fasttext_on_votes_cross_validated"] = cross_validated(texts, good, by_words, repeats=1)
     found["signals_on_votes_cross_validated"] = cross_validated(texts, good, by_signals)
@@ -154,8 +155,8 @@ def toxicity(data: Path, scratch: str) -> dict[str, Any]:
             name="toxicity", texts=(Texts(path=path, relabel=relabel),), positive="toxic", heldout_share=0.2,
             fasttext=SHORT,
         )  # fmt: skip
-        found[name] = _trained(settings, scratch)
         examples = gather(settings, None, Engine())
+        found[name] = _trained(settings, examples, scratch)
         truth = np.array([example.label == "toxic" for example in examples.heldout])
         entries, size = _lexicon(examples.train)
         counts = [entries.count(example.text) for example in examples.heldout]
@@ -196,14 +197,13 @@ def topic(data: Path, scratch: str) -> dict[str, Any]:
                 file.write(json.dumps({"text": row["text"], "label": row["domain"], "group": group}) + "\n")
     texts = (Texts(path=f"{folder}/*.jsonl", group_field="group"),)
     settings = ClassifierSettings(name="topic", texts=texts, heldout_share=0.25, fasttext=SMALL, max_per_label=1000)
-    return _trained(settings, scratch)
+    return _trained(settings, gather(settings, None, Engine()), scratch)
 
 
-def _trained(settings: ClassifierSettings, scratch: str) -> dict[str, Any]:
-    examples = gather(settings, None, Engine())
+def _trained(settings: ClassifierSettings, examples: Examples, scratch: str) -> dict[str, Any]:
     trained = train(settings, examples.train, examples.heldout, scratch)
-    lengths = [[(one.label, len(one.text)) for one in side] for side in (examples.train, examples.heldout)]
-    base = baselines(trained.meaning.labels, *lengths, settings.positive)
+    learnt, tested = ([(one.label, len(one.text)) for one in side] for side in (examples.train, examples.heldout))
+    base = baselines(trained.meaning.labels, learnt, tested, settings.positive)
     truth = [example.label for example in examples.heldout]
     scores = scores_of(trained.meaning.labels, truth, trained.probabilities, settings.positive, base)
     shown = ("heldout", "auc", "auc_standard_error", "accuracy", "baselines")
@@ -214,6 +214,8 @@ def _trained(settings: ClassifierSettings, scratch: str) -> dict[str, Any]:
 
 
 def language(data: Path) -> dict[str, Any]:
+    lid = fasttext.load_model(str(model_file("lid.176.ftz")))
+    known = {label.removeprefix("__label__") for label in lid.get_labels()}
     found = {}
     for name in ("udhr_sentences", "genesis_verses"):
         labelled = [row for row in rows(data / "langid" / f"{name}.jsonl.zst") if row["lang"]]
@@ -222,7 +224,6 @@ def language(data: Path) -> dict[str, Any]:
         for row, label in zip(labelled, labels, strict=True):
             right[row["lang"]].append(label == row["lang"])
         every = [mark for marks in right.values() for mark in marks]
-        known = _labels_of_lid()
         in_model = [mark for lang, marks in right.items() if lang in known for mark in marks]
         largest = sorted(right, key=lambda lang: (-len(right[lang]), lang))[:20]
         found[name] = {
@@ -238,15 +239,6 @@ def language(data: Path) -> dict[str, Any]:
             },
         }
     return found
-
-
-def _labels_of_lid() -> set[str]:
-    import fasttext
-
-    from tasks.models import model_file
-
-    labels = fasttext.load_model(str(model_file("lid.176.ftz"))).get_labels()
-    return {label.removeprefix("__label__") for label in labels}
 
 
 def speed(data: Path, scratch: str) -> dict[str, Any]:
@@ -281,7 +273,7 @@ def main() -> None:
     given = parser.parse_args()
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
-        result = {
+        result: dict[str, Any] = {
             "benchmark": "classifiers",
             "date": datetime.now(UTC).date().isoformat(),
             "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "python": platform.python_version()},
