@@ -5,7 +5,7 @@ names; the filter drops what is too unusual, or lies in a part of the corpus tha
 model says `tasks.perplexity.words`, for training and scoring alike.
 
 Sources: perplexity as a gate, and head, middle and tail of a crawl: Wenzek et al. 2019, "CCNet: Extracting High Quality
-Monolingual Datasets from Web Crawl Data", arXiv 1911.00359, section 4. The model: Heafield 2011, "KenLM: Faster and
+Monolingual Datasets from Web Crawl Data", arXiv 1911.00359. The model: Heafield 2011, "KenLM: Faster and
 Smaller Language Model Queries", whose scores it equals.
 """
 

@@ -6,6 +6,7 @@ The parts follow Mitchell et al. 2019, "Model Cards for Model Reporting" (arXiv 
 from dataclasses import dataclass
 
 from tasks.perplexity.config import PerplexityConfig, Reference
+from tasks.perplexity.cuts import Cuts
 from tasks.perplexity.estimate import Estimate
 from tasks.perplexity.model import Scores
 
@@ -19,21 +20,6 @@ class Use:
     reference: Reference
     texts: int
     bytes: int
-
-
-@dataclass(frozen=True)
-class Cuts:
-    """The cut points and where they come from.
-
-    Attributes:
-        head: perplexity up to which a document is head.
-        middle: up to which it is middle; above is tail.
-        of: what documents set them, for people.
-    """
-
-    head: float
-    middle: float
-    of: str
 
 
 def card(language: str, config: PerplexityConfig, uses: list[Use], made: Estimate, heldout: Scores, cuts: Cuts) -> str:

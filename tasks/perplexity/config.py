@@ -69,7 +69,7 @@ class PerplexityConfig(Config):
 
     cut_source: str = "web"
     """Source in the corpus whose documents set the cut points between head, middle and tail, a third of them each
-    (CCNet does so with the crawl). Empty, or too few of them in a language: the texts held out set them."""
+    (CCNet does so with the crawl). Empty, or fewer than 100 in a language: the texts held out set them."""
 
     cut_bytes: int = Field(default=20_000_000, ge=1)
     """UTF-8 bytes of those documents to score for it, drawn by a hash of the text."""

@@ -36,8 +36,6 @@ class Unit:
     reference: Reference
     path: str
     artifact: Artifact | None = None
-    hinted: bool = False
-    """Of documents only those whose page says that it is in the language of the reference."""
 
     def texts(self) -> Iterator[str]:
         """Yields its texts, clean; raises InputError when it cannot be read."""
@@ -50,9 +48,6 @@ class Unit:
     def _raw(self) -> Iterator[str]:
         if self.artifact:
             chosen = pc.field("source") == self.reference.name
-            if self.hinted:
-                tag = f"(?i)^{self.reference.language}([-_]|$)"
-                chosen &= pc.match_substring_regex(pc.field("language_hint"), tag)
             yield from self.artifact.table(self.path, columns=["text"], filters=chosen).column("text").to_pylist()
         elif self.reference.kind == "text":
             with opened(self.path) as file:

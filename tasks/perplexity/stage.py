@@ -11,22 +11,19 @@ counts are the same in whatever order the texts come.
 import gzip
 import json
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from tasks.artifact import Artifact
 from tasks.engine import Engine
 from tasks.errors import InputError
 from tasks.perplexity.arpa import write_arpa
-from tasks.perplexity.card import Cuts, Use, card
-from tasks.perplexity.config import ANY_LANGUAGE, PerplexityConfig, Reference
+from tasks.perplexity.card import Use, card
+from tasks.perplexity.config import PerplexityConfig
+from tasks.perplexity.cuts import Cuts, crawled, in_order, thirds
 from tasks.perplexity.estimate import Estimate, estimate
 from tasks.perplexity.loaded import ABOUT
 from tasks.perplexity.model import NgramModel, Scores
-from tasks.perplexity.reference import by_unit, different, draw, drawn, joined, listing, local_files, taken, units
+from tasks.perplexity.reference import draw, joined, listing, local_files, taken, units
 from tasks.stage import Inputs, Output, Part, Report
 
 log = logging.getLogger("sluice.perplexity")
@@ -34,8 +31,6 @@ log = logging.getLogger("sluice.perplexity")
 VERSION = 1
 ARPA = "model.arpa.gz"
 CARD = "card.md"
-# Fewer documents than this say nothing about where a third of the corpus begins.
-_FEWEST = 100
 
 
 def external(config: PerplexityConfig) -> dict[str, list[str]]:
@@ -49,27 +44,35 @@ def run(config: PerplexityConfig, inputs: Inputs, output: Output, engine: Engine
         raise InputError(f"{output.address}: no reference text", "add [[perplexity.references]] to the recipe")
     extracted = inputs.get("extracted")
     languages = sorted({reference.language for reference in config.references})
-    for language in languages:
-        if language not in output.committed:
-            _train(language, config, extracted, output, engine)
+    missing = [language for language in languages if language not in output.committed]
+    documents = crawled(config, extracted, engine) if missing else {}
+    for language in missing:
+        _train(language, config, extracted, documents.get(language, []), output, engine)
     metrics = {name: value for language in languages for name, value in output.committed[language].metrics.items()}
     shown = ", ".join(f"{language} {metrics[f'{language}/heldout_perplexity']:.0f}" for language in languages)
     return Report(metrics=metrics, note=f"perplexity on held-out text: {shown}")
 
 
-def _train(language: str, config: PerplexityConfig, extracted: Artifact | None, output: Output, engine: Engine) -> None:
+def _train(
+    language: str,
+    config: PerplexityConfig,
+    extracted: Artifact | None,
+    documents: list[str],
+    output: Output,
+    engine: Engine,
+) -> None:
     found = units([one for one in config.references if one.language == language], extracted)
-    listings = _in_order(engine, listing, found)
+    listings = in_order(engine, listing, found)
     chosen = draw(listings, config)
     tasks = list(zip(found, chosen.training, chosen.heldout, strict=True))
-    read = _in_order(engine, taken, tasks)
+    read = in_order(engine, taken, tasks)
     text = joined([words for words, _ in read], config.vocabulary)
     made = estimate(text.ids, text.words, config.order, config.thresholds)
     if any(made.fallback):
         log.warning("[%s] the reference text of %s is too small to learn discounts from it", output.address, language)
     model = NgramModel.build(made.ngrams)
     heldout = model.score([text for _, texts in read for text in texts])
-    cuts = _cuts(language, config, model, heldout, extracted, engine)
+    cuts = thirds(config, model, documents, heldout)
     uses = []
     for reference in config.references:
         mine = [index for index, unit in enumerate(found) if unit.reference == reference]
@@ -112,43 +115,3 @@ def _write(part: Part, language: str, model: NgramModel, made: Estimate, cuts: C
         gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=6, mtime=0) as packed,
     ):
         write_arpa(made.ngrams, packed.write)
-
-
-def _cuts(
-    language: str,
-    config: PerplexityConfig,
-    model: NgramModel,
-    heldout: Scores,
-    extracted: Artifact | None,
-    engine: Engine,
-) -> Cuts:
-    """Returns the thirds of the corpus by perplexity or, where it has too few documents, of what was held out."""
-    texts = _crawled(language, config, extracted, engine) if extracted and config.cut_source else []
-    if len(texts) >= _FEWEST:
-        scores, of = model.score(texts), f'{len(texts):,} documents of the source "{config.cut_source}"'
-    else:
-        scores, of = heldout, "the texts held out"
-    values = scores.perplexity[scores.words > 0]
-    if not len(values):
-        raise InputError(f"no text of the language {language} that was held out has a word", "name more references")
-    head, middle = np.quantile(values.astype(np.float32), [1 / 3, 2 / 3])
-    return Cuts(round(float(head), 4), round(float(middle), 4), of)
-
-
-def _crawled(language: str, config: PerplexityConfig, extracted: Artifact, engine: Engine) -> list[str]:
-    """Draws documents of the corpus; for a model of one language those whose page says that it is in it."""
-    source = Reference(name=config.cut_source, kind="documents", language=language)
-    found = [replace(unit, hinted=language != ANY_LANGUAGE) for unit in units([source], extracted)]
-    listings = _in_order(engine, listing, found)
-    hashes = np.concatenate([one.hashes for one in listings])
-    sizes = np.concatenate([one.sizes for one in listings])
-    several = different(hashes, sizes)
-    chosen = several[drawn(hashes[several], sizes[several], config.cut_bytes, config.seed)]
-    none = np.empty(0, np.int64)
-    tasks = [(unit, none, places) for unit, places in zip(found, by_unit(chosen, listings), strict=True)]
-    return [text for _, texts in _in_order(engine, taken, tasks) for text in texts]
-
-
-def _in_order(engine: Engine, fn: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    done = dict(engine.map(fn, items))
-    return [done[index] for index in range(len(items))]

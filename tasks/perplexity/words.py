@@ -2,7 +2,7 @@ r"""What a word is to the n-gram model, and the split of many texts at once into
 
 Reads and writes nothing. Used in training (`reference`) and in scoring (`model`), so that both mean the same.
 
-As in CCNet (Wenzek et al. 2019, arXiv 1911.00359, section 4) text is lower-cased, every digit is 0, and typographic
+As in CCNet (Wenzek et al. 2019, arXiv 1911.00359) text is lower-cased, every digit is 0, and typographic
 marks are written as their ASCII ones, so that the model does not spend itself on numbers and kinds of quotation marks.
 Unlike CCNet accents stay, since a text without them is not as well written, and words are not cut into SentencePiece
 tokens, which would need a model of their own. What is left:

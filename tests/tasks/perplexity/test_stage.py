@@ -136,18 +136,21 @@ def test_documents_of_the_corpus_may_be_the_reference_and_set_the_cut_points(tmp
     assert abs((perplexity <= middle + 1e-3).mean() - 2 / 3) < 0.02
 
 
-def test_the_cut_points_of_a_language_come_from_pages_that_say_they_are_in_it(tmp_path: Path, run_stage: Run) -> None:
-    json_lines(tmp_path, babble(), "en.jsonl")
-    hints = ["en", "EN-us", "en_GB", "de", "", "eng"]
-    texts = sorted(set(babble(900, seed=7)))
-    rows = [kept_document(f"https://b.org/{n}", text) for n, text in enumerate(texts)]
-    for number, row in enumerate(rows):
-        row["language_hint"] = hints[number % len(hints)]
-    reference = Reference(name="en", kind="jsonl", path=f"{tmp_path}/en.jsonl", language="en")
-    config = PerplexityConfig(references=(reference,), order=2)
+def test_the_cut_points_of_a_language_come_from_documents_in_it_and_others_set_the_rest(
+    tmp_path: Path, run_stage: Run
+) -> None:
+    english = [f"It was the {n}th day of the long journey, and they had seen nothing but water." for n in range(150)]
+    german = [f"Am {n}. Tag der langen Reise hatten sie noch immer nichts als Wasser gesehen." for n in range(120)]
+    french = [f"Au {n}e jour du long voyage, ils n'avaient toujours vu que de l'eau." for n in range(20)]
+    rows = [kept_document(f"https://b.org/{n}", text) for n, text in enumerate([*english, *german, *french])]
+    references = []
+    for language, texts in (("en", english), ("und", german)):
+        path = json_lines(tmp_path, texts, f"{language}.jsonl")
+        references.append(Reference(name=language, kind="jsonl", path=path, language=language))
+    config = PerplexityConfig(references=tuple(references), order=2)
     made = run_stage(STAGE, config, {"extracted": extracted(tmp_path, rows)})
-    wanted = sum(row["language_hint"] in hints[:3] for row in rows)
-    assert json.loads(made.read("en/about.json"))["cuts_of"] == f'{wanted} documents of the source "web"'
+    said = [json.loads(made.read(f"{language}/about.json"))["cuts_of"] for language in ("en", "und")]
+    assert said == ['150 documents of the source "web"', '140 documents of the source "web"']
 
 
 def test_too_small_a_corpus_leaves_the_cut_points_to_what_was_held_out(tmp_path: Path, run_stage: Run) -> None:
