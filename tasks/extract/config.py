@@ -54,10 +54,11 @@ class FileSource(Config):
 class ExtractConfig(Config):
     """How captures and files become documents."""
 
-    extractor: Literal["resiliparse", "trafilatura", "visible"] = "resiliparse"
-    """Who finds the main text of a page: `resiliparse` fast, `trafilatura` with more care at a tenth of the speed.
+    extractor: Literal["resiliparse", "blocks", "trafilatura", "visible"] = "resiliparse"
+    """Who finds the main text of a page.
 
-    `trafilatura` is an extra (pip install 'sluice[careful]'). `visible` takes all that a reader sees, menus included.
+    `resiliparse` is fast; `blocks` judges its lines once more, for articles and posts; `trafilatura`, an extra
+    (pip install 'sluice[careful]'), takes ten times as long. `visible` takes all that a reader sees, menus included.
     """
 
     comments: bool = False

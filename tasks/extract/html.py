@@ -1,7 +1,7 @@
 """A page's text by the extractor of the recipe, and what the page says about itself.
 
 Reads the decoded payload of one capture, used by `captures`. The extractors are in `main_text` (resiliparse and
-visible) and `careful` (trafilatura, an extra). Figures on real pages: `python -m benchmarks.extraction`.
+visible), `blocks` and `careful` (trafilatura, an extra). Figures on real pages: `python -m benchmarks.extraction`.
 """
 
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from resiliparse.parse.html import HTMLTree
 
 from tasks.extract.about import About, read_about
+from tasks.extract.blocks import blocks_text
 from tasks.extract.bombs import refuse_bombs
 from tasks.extract.careful import careful_text
 from tasks.extract.config import ExtractConfig
@@ -45,14 +46,19 @@ def read_page(html: str, config: ExtractConfig = _DEFAULT) -> Page:
     # The parser drops NULs (HTML Living Standard, section 13.2.6.4.7), but takes minutes over millions of them.
     html = html.replace("\0", "") if "\0" in html else html
     tree = HTMLTree.parse(html)
-    text, whole = _text(html, tree, config)
-    return Page(clean(text), read_about(tree), whole)
+    about = read_about(tree)
+    text, whole = _text(html, tree, about.title, config)
+    return Page(clean(text), about, whole)
 
 
-def _text(html: str, tree: HTMLTree, config: ExtractConfig) -> tuple[str, bool]:
+def _text(html: str, tree: HTMLTree, title: str, config: ExtractConfig) -> tuple[str, bool]:
     if config.extractor == "visible":
         return visible_text(tree), True
-    text = careful_text(html, comments=config.comments) if config.extractor == "trafilatura" else ""
+    text = ""
+    if config.extractor == "trafilatura":
+        text = careful_text(html, comments=config.comments)
+    elif config.extractor == "blocks":
+        text = blocks_text(tree, title, comments=config.comments)
     # What trafilatura takes for no article at all (lists, tables, documentation) may have main text all the same.
     text = text or main_text(tree, comments=config.comments)
     # All visible text is shorter than the page's source, so most pages need no second extraction to pass.

@@ -1,0 +1,111 @@
+"""The main text of a page by resiliparse, its lines judged once more by a small network: the `blocks` extractor.
+
+Reads a parsed page and the weights in `blocks.json`, used by `html`. resiliparse takes too much (precision 0.92 at
+recall 0.985 on news pages): headlines that are the title once more, notices, teasers, bylines between the paragraphs.
+What `lines` measures of each line tells most of them apart. `python -m benchmarks.train_blocks` makes the weights and
+prints how the network does on hosts that it was not trained on.
+
+Weights and inputs are whole numbers, held as 64-bit floats: sums of them are exact, so every machine gives the same.
+"""
+
+import functools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from resiliparse.extract.html2text import extract_plain_text
+from resiliparse.parse.html import HTMLTree
+
+from tasks.extract.lines import Line, features, mark_container, split_lines
+from tasks.extract.main_text import FURNITURE
+
+SCALE = 64
+"""Steps per standard deviation of an input; weights have `SCALE`**2 steps per unit."""
+_CLIP = 8 * SCALE
+# When less than this share of the words would stay, the page is unlike those that the network knows: all stays.
+MIN_KEPT = 0.35
+
+
+@dataclass(frozen=True)
+class Network:
+    """A mean of small networks with one hidden layer of rectified linear units each.
+
+    Attributes:
+        mean: of each feature.
+        deviation: of each feature.
+        nets: for each network the weights and biases of its two layers, as whole numbers.
+        threshold: a line stays when the mean output is at least this.
+    """
+
+    mean: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+    nets: Sequence[tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], float]]
+    threshold: float
+
+    def keeps(self, rows: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Tells for each row of `lines.features` whether its line is main text."""
+        return self.outputs(rows) >= self.threshold
+
+    def outputs(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Returns the mean of the networks' outputs, in log odds times `SCALE`**5."""
+        inputs = np.clip(np.rint((rows - self.mean) / self.deviation * SCALE), -_CLIP, _CLIP)
+        total = np.zeros(len(rows))
+        for first, bias, second, offset in self.nets:
+            total += np.maximum(inputs @ first + bias, 0.0) @ second + offset
+        return total / len(self.nets)
+
+
+@functools.cache
+def network() -> Network:
+    """Returns the network whose weights come with the package."""
+    return parsed(json.loads(files("tasks.extract").joinpath("blocks.json").read_text("utf-8")))
+
+
+def parsed(held: dict[str, Any]) -> Network:
+    """Returns the network that a file of weights holds."""
+    array = functools.partial(np.array, dtype=np.float64)
+    nets = [
+        (array(one["first"]), array(one["bias"]), array(one["second"]), float(one["offset"])) for one in held["nets"]
+    ]
+    return Network(array(held["mean"]), array(held["deviation"]), nets, float(held["threshold"]))
+
+
+def reduced_lines(tree: HTMLTree, *, comments: bool = False) -> tuple[list[Line | None], float]:
+    """Returns the lines of what resiliparse takes for the main text, and the share that `mark_container` found.
+
+    The marks stay in the tree, so the tree is good for nothing but what reads markup afterwards.
+    """
+    share = mark_container(tree)
+    reduced: str = extract_plain_text(
+        tree,
+        preserve_formatting="minimal_html",
+        main_content=True,
+        comments=comments,
+        post_meta=False,
+        list_bullets=False,
+        alt_texts=False,
+        links=True,
+        skip_elements=list(FURNITURE),
+    )
+    return split_lines(reduced), share
+
+
+def blocks_text(tree: HTMLTree, title: str, *, comments: bool = False) -> str:
+    """Returns the main text of a page; the tree is marked on the way, see `reduced_lines`."""
+    lines, share = reduced_lines(tree, comments=comments)
+    judged = [line for line in lines if line is not None and not line.fixed]
+    keeps = network().keeps(features(judged, title.lower(), share)) if judged else np.zeros(0, dtype=bool)
+    return joined(lines, judged, keeps)
+
+
+def joined(lines: Sequence[Line | None], judged: Sequence[Line], keeps: NDArray[np.bool_]) -> str:
+    """Returns the lines as text, without those of `judged` that `keeps` does not keep."""
+    lengths = np.array([len(line.text) for line in judged])
+    if lengths[keeps].sum() < MIN_KEPT * lengths.sum():
+        return "\n".join(line.text if line else "" for line in lines)
+    dropped = {id(line) for line, stays in zip(judged, keeps, strict=True) if not stays}
+    return "\n".join(line.text if line else "" for line in lines if id(line) not in dropped)
