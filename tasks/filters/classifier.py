@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field, PrivateAttr
 
 from tasks.errors import InputError
-from tasks.filters.base import Annotator, Filter, Measured, Reasons
+from tasks.filters.base import Annotator
+from tasks.filters.bounds import Bounds
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from numpy.typing import NDArray
 
     from tasks.artifact import Artifact
     from tasks.filters.batch import Batch
@@ -59,24 +59,6 @@ class ClassifierMeasures(Annotator):
         return {name: self._loaded[name].scores(batch.texts) for name in self.models}
 
 
-class Bounds(Filter):
-    """Limits on several scores; the base of filters over models, whose names only the recipe knows."""
-
-    at_least: dict[str, float] = {}
-    """Per model the score below which a document goes, as `quality = 0.02`."""
-    at_most: dict[str, float] = {}
-    """Per model the score above which a document goes, as `toxicity = 0.9`."""
-
-    name: ClassVar[str]
-
-    def reasons(self, measured: Measured) -> Reasons:
-        """See `Filter.reasons`; raises InputError for a limit on a model that was not asked."""
-        for model, limit in sorted(self.at_least.items()):
-            yield f"{self.name}_{model}_low", _scores(self.name, measured, model) < limit
-        for model, limit in sorted(self.at_most.items()):
-            yield f"{self.name}_{model}_high", _scores(self.name, measured, model) > limit
-
-
 class Classifier(Bounds):
     """Drops documents that a trained model scores too low or too high; without limits it drops nothing.
 
@@ -92,12 +74,3 @@ class Classifier(Bounds):
 
     measured_by: ClassVar[type[Annotator]] = ClassifierMeasures
     name: ClassVar[str] = "classifier"
-
-
-def _scores(filter_name: str, measured: Measured, model: str) -> "NDArray[Any]":
-    if model not in measured:
-        raise InputError(
-            f'{filter_name} has a limit for the model "{model}", which was not asked',
-            f"add it to [annotate.settings.{filter_name}] models; asked were: {', '.join(measured) or 'none'}",
-        )
-    return measured[model]

@@ -14,7 +14,7 @@ from pydantic import Field, PrivateAttr
 from tasks.config import Config
 from tasks.errors import InputError
 from tasks.filters.base import Annotator
-from tasks.filters.classifier import Bounds
+from tasks.filters.bounds import Bounds
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,3 +1,4 @@
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from tasks.artifact import Artifact
 from tasks.classifiers.config import ClassifiersConfig, ClassifierSettings, FastTextSettings, Texts
 from tasks.errors import InputError
-from tasks.filters.base import fields
+from tasks.filters.base import Annotator, Filter, fields
 from tasks.filters.batch import Batch
 from tasks.filters.classifier import Classifier, ClassifierMeasures
 from tasks.filters.fasttext_model import line_of, load
@@ -93,6 +94,15 @@ def test_models_that_are_not_there_are_named(models: dict[str, Artifact]) -> Non
 
 def test_a_model_is_loaded_once_per_process(models: dict[str, Artifact]) -> None:
     assert load(models, "quality") is load(models, "quality")
+
+
+@pytest.mark.parametrize("name", ["classifier", "topic", "lexicon", "quality", "hugging_face"])
+def test_a_file_holds_one_annotator_and_one_filter_that_reads_it(name: str) -> None:
+    module = importlib.import_module(f"tasks.filters.{name}")
+    own = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
+    [annotator] = [one for one in own if issubclass(one, Annotator)]
+    [rule] = [one for one in own if issubclass(one, Filter)]
+    assert rule.measured_by is annotator
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,39 @@
+"""Limits on scores whose names only the recipe knows: the base of the filters over models.
+
+Used by `classifier` and `hugging_face`. In a file of its own, because the catalogue takes the filter that a file holds.
+"""
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tasks.errors import InputError
+from tasks.filters.base import Filter, Measured, Reasons
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Bounds(Filter):
+    """Limits on several scores; the base of filters over models, whose names only the recipe knows."""
+
+    at_least: dict[str, float] = {}
+    """Per model the score below which a document goes, as `quality = 0.02`."""
+    at_most: dict[str, float] = {}
+    """Per model the score above which a document goes, as `toxicity = 0.9`."""
+
+    name: ClassVar[str]
+
+    def reasons(self, measured: Measured) -> Reasons:
+        """See `Filter.reasons`; raises InputError for a limit on a model that was not asked."""
+        for model, limit in sorted(self.at_least.items()):
+            yield f"{self.name}_{model}_low", _scores(self.name, measured, model) < limit
+        for model, limit in sorted(self.at_most.items()):
+            yield f"{self.name}_{model}_high", _scores(self.name, measured, model) > limit
+
+
+def _scores(filter_name: str, measured: Measured, model: str) -> "NDArray[Any]":
+    if model not in measured:
+        raise InputError(
+            f'{filter_name} has a limit for the model "{model}", which was not asked',
+            f"ask it in [annotate.settings.{filter_name}]; asked were: {', '.join(measured) or 'none'}",
+        )
+    return measured[model]
