@@ -52,7 +52,7 @@ class Example:
     def text(self, network: blocks.Network) -> str:
         """Returns the text of the page by `network`, as the extractor makes it."""
         judged = [line for line in self.lines if line is not None and not line.fixed]
-        return clean(blocks.joined(self.lines, judged, network.keeps(self.rows)))
+        return clean(blocks.joined(self.lines, judged, blocks.kept(judged, self.rows, network)))
 
 
 def example(page: GoldPage) -> Example:

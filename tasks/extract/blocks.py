@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
-from tasks.extract.lines import Line, features, mark_container, split_lines
+from tasks.extract.lines import Line, features, mark_container, prose, split_lines
 from tasks.extract.main_text import FURNITURE
 
 SCALE = 64
@@ -98,8 +98,19 @@ def blocks_text(tree: HTMLTree, title: str, *, comments: bool = False) -> str:
     """Returns the main text of a page; the tree is marked on the way, see `reduced_lines`."""
     lines, share = reduced_lines(tree, comments=comments)
     judged = [line for line in lines if line is not None and not line.fixed]
-    keeps = network().keeps(features(judged, title.lower(), share)) if judged else np.zeros(0, dtype=bool)
-    return joined(lines, judged, keeps)
+    if not judged:
+        return joined(lines, judged, np.zeros(0, dtype=bool))
+    rows = features(judged, title.lower(), share)
+    return joined(lines, judged, kept(judged, rows, network()))
+
+
+def kept(judged: list[Line], rows: NDArray[np.float64], by: Network) -> NDArray[np.bool_]:
+    """Tells which lines stay: what the network keeps, and all prose.
+
+    Prose around the best element costs 0.0003 of F1 on news pages, and protects pages of other kinds: the network has
+    seen articles only.
+    """
+    return by.keeps(rows) | prose(judged, rows)
 
 
 def joined(lines: Sequence[Line | None], judged: Sequence[Line], keeps: NDArray[np.bool_]) -> str:

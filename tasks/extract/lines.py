@@ -32,7 +32,7 @@ _BULLETS = frozenset("[(•-–—>»*+|")
 _QUOTES = frozenset("\"“«'‘„「")
 _PARAGRAPH = 60
 """Characters from which a paragraph counts towards the best element."""
-_LOOKED_AT = 24
+_LOOKED_AT = 16
 _GOOD = 20
 """Words from which a line of prose counts as such."""
 
@@ -119,6 +119,17 @@ def features(lines: list[Line], title: str, share: float) -> NDArray[np.float64]
     return np.hstack([own, shared, inside, _place(own, np.array(counts, dtype=float), share), _around(own)])
 
 
+def prose(lines: list[Line], rows: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Tells which lines are sentences of some length, with few links, around the best element; `rows` by `features`."""
+    held = np.array([line.inside[1] == 1 for line in lines])
+    return held & (rows[:, _LOG_WORDS] >= math.log1p(_GOOD)) & _unlinked_sentence(rows)
+
+
+def _unlinked_sentence(rows: NDArray[np.float64]) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = (rows[:, _LINK_SHARE] < 0.3) & (rows[:, _ENDS_SENTENCE] > 0)
+    return found
+
+
 # Columns of `_own` that the lines around are asked for.
 _LOG_WORDS, _LINK_SHARE, _IS_PARAGRAPH, _IS_HEADING, _ENDS_SENTENCE = range(5)
 _NEIGHBOURS = 2
@@ -148,9 +159,9 @@ def _own(line: Line, words: list[str], title: str) -> list[float]:
         min(links, 5),
         ends == ":",
         min(len(_SENTENCE_END.findall(text[:400])), 5),
-        sum(word[0].isupper() for word in some) / max(1, len(some)),
+        sum([word[0].isupper() for word in some]) / max(1, len(some)),
         sum(map(text.count, "0123456789")) / length,
-        _in_title(some, title) if count <= _LOOKED_AT else 0.0,
+        sum([word in title for word in text.lower().split()]) / max(1, count) if count <= _LOOKED_AT else 0.0,
         text.count(",") / max(1, count),
         min(text.count("|"), 3),
         "©" in text or "@" in text,
@@ -165,15 +176,11 @@ def _own(line: Line, words: list[str], title: str) -> list[float]:
     ]
 
 
-def _in_title(words: list[str], title: str) -> float:
-    return sum(word.lower() in title for word in words) / max(1, len(words))
-
-
 def _place(own: NDArray[np.float64], counts: NDArray[np.float64], share: float) -> NDArray[np.float64]:
     """Where lines stand: in the page, and between the first and the last line of prose."""
     number = len(own)
     index = np.arange(number)
-    good = (counts >= _GOOD) & (own[:, _LINK_SHARE] < 0.3) & (own[:, _ENDS_SENTENCE] > 0)
+    good = (counts >= _GOOD) & _unlinked_sentence(own)
     prose = np.where(good, counts, 0.0)
     before = np.cumsum(prose) - prose
     total, all_words = max(1.0, prose.sum()), max(1.0, counts.sum())
