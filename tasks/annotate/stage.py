@@ -33,6 +33,12 @@ _COLUMNS = ["id", "text", "source", "url"]
 _ERROR = pa.field("error", pa.string())
 
 
+def external(config: AnnotateConfig) -> dict[str, list[str]]:
+    """Returns the files outside the store that annotators read, by role `annotator:<name>`."""
+    found = {name: annotator(name, config.settings[name]).external() for name in config.use}
+    return {f"annotator:{name}": paths for name, paths in found.items() if paths}
+
+
 def run(config: AnnotateConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Annotates every part of `extracted`.
 

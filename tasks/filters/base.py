@@ -43,6 +43,10 @@ class Annotator(Config):
             [pa.field(name, pa.type_for_alias(kind), nullable=False) for name, kind in self.measures.items()]
         )
 
+    def external(self) -> list[str]:
+        """Returns the files outside the store that the annotator reads, as local paths: they bear on the result."""
+        return []
+
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """Loads what the annotator needs, once per part.
 

@@ -20,6 +20,13 @@ CATALOGUE = {
     "gopher_repetition": "tasks.filters.gopher_repetition",
     "c4": "tasks.filters.c4",
     "fineweb": "tasks.filters.fineweb",
+    "url_blocklist": "tasks.filters.url_blocklist",
+    "lexicon": "tasks.filters.lexicon",
+    "perplexity": "tasks.filters.perplexity",
+    "quality": "tasks.filters.quality",
+    "classifier": "tasks.filters.classifier",
+    "topic": "tasks.filters.topic",
+    "hugging_face": "tasks.filters.hugging_face",
     "prose_score": "tasks.filters.prose_score",
     "pii": "tasks.filters.pii",
 }

@@ -30,6 +30,8 @@ _ADDRESS = re.compile(
 )
 # Without one of these nothing is split inside.
 _MAYBE_INNER = re.compile("[-+*^.,~:<>=/]|[^\x00-\x7f]")
+# Taking off a mark copies the rest: what is longer is no word, and is left as it is.
+_LONGEST_STRETCH = 1000
 # Marks that are put together again: the longest face.
 _LONGEST = 5
 
@@ -37,11 +39,15 @@ _LONGEST = 5
 def pieces(chunk: str) -> list[str]:
     """Returns the words and marks of a stretch without white space, in order; joined they are the stretch.
 
+    A stretch of more than 1,000 characters is one word.
+
     >>> pieces("(don't")
     ['(', 'do', "n't"]
     >>> pieces("well-known,")
     ['well', '-', 'known', ',']
     """
+    if len(chunk) > _LONGEST_STRETCH:
+        return [chunk]
     special = _specials()
     if chunk.isalpha():
         return special.get(chunk) or [chunk]

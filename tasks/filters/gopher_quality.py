@@ -16,7 +16,7 @@ from tasks.filters.base import Annotator, Filter, Measured, Reasons, share
 if TYPE_CHECKING:
     from tasks.filters.batch import Batch
 
-_BULLET = re.compile(r"^\s*[•\-]", re.M)
+_BULLET = re.compile(r"^[^\S\n]*[•\-]", re.M)
 _ELLIPSIS_END = re.compile(r"(?:\.\.\.|…)[^\S\n]*$", re.M)
 
 

@@ -27,6 +27,7 @@ _SYMBOLS = frozenset(SENTENCE_ENDS) | frozenset(
     + "".join(map(chr, (*range(9), 11, 12, *range(13, 32), *range(127, 160))))
 )
 _MAX_STRETCHES = 1_000_000
+_MAX_CHARS = 50_000_000
 # Stands for a line end among the stretches; `tasks.text.clean` leaves none in a text.
 _LINE_END = "\0"
 
@@ -130,6 +131,7 @@ class _Stretches(dict[str, int]):
         self.words: dict[str, int] = {}
         self.sizes: list[int] = []
         self.parts: list[int] = []
+        self.chars = 0
         for number, nothing in enumerate((_LINE_END, "")):
             self[nothing] = number
             self.sizes.append(0)
@@ -137,6 +139,7 @@ class _Stretches(dict[str, int]):
     def __missing__(self, stretch: str) -> int:
         number = self[stretch] = len(self.sizes)
         found = pieces(stretch)
+        self.chars += len(stretch)
         self.sizes.append(len(found))
         words = self.words
         for word in found:
@@ -152,7 +155,7 @@ class Vocabulary:
 
     def split(self, texts: pa.StringArray) -> Words:
         """Splits documents into lines and words."""
-        if len(self._stretches) > _MAX_STRETCHES:
+        if len(self._stretches) > _MAX_STRETCHES or self._stretches.chars > _MAX_CHARS:
             self._clear()
         marked = pc.utf8_split_whitespace(pc.replace_substring(texts, "\n", f" {_LINE_END} "))
         encoded = marked.flatten().dictionary_encode()

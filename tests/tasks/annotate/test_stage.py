@@ -143,7 +143,7 @@ def test_reading_a_recipe_imports_nothing_heavy() -> None:
 
     code = (
         "import sys, tasks.annotate.config as a, tasks.extract.config as e, tasks.consolidate.config as c; "
-        "from tasks.filters.catalogue import CATALOGUE; use = tuple(CATALOGUE); "
+        "from tasks.filters.catalogue import CATALOGUE; use = tuple(set(CATALOGUE) - {'hugging_face'}); "
         "a.AnnotateConfig(); e.ExtractConfig(); c.ConsolidateConfig(); a.AnnotateConfig(use=use); "
         "print(sorted(set(sys.modules) & {'numpy', 'pyarrow', 'fasttext', 'resiliparse', 'sklearn', 'phonenumbers'}))"
     )

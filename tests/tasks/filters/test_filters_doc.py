@@ -1,0 +1,79 @@
+"""docs/filters.md is true: the filter that it writes works with the one line it adds, and its table is complete."""
+
+import doctest
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tasks.annotate.config import AnnotateConfig
+from tasks.consolidate.config import ConsolidateConfig
+from tasks.filters import catalogue
+from tasks.recipe import find_recipe
+from tasks.runner import open_store, run_stage
+from tasks.tracking import TrackingContext
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "filters.md"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", DOCUMENT.read_text(), re.S)
+
+
+@pytest.fixture
+def own_filter(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The file of the document, as if it stood in tasks/filters, and its line in the catalogue."""
+    file, line = blocks("python")
+    ((name, place),) = re.findall(r'"(\w+)": "([\w.]+)"', line)
+    module = ModuleType(place)
+    monkeypatch.setitem(sys.modules, place, module)
+    exec(compile(file, place, "exec"), module.__dict__)
+    monkeypatch.setitem(catalogue.CATALOGUE, name, place)
+    return module
+
+
+def test_the_examples_of_the_document_hold(own_filter: ModuleType) -> None:
+    assert doctest.testmod(own_filter) == doctest.TestResults(failed=0, attempted=2)
+
+
+def test_a_recipe_takes_the_new_filter_by_its_name(own_filter: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    for name, text in (("asks", "Who?\nWhen?\nAnd why?\nWhere?"), ("tells", "The baker.\nOn Monday.")):
+        (tmp_path / "texts" / f"{name}.txt").write_text(text)
+    recipe = find_recipe("demo").override(
+        {
+            "place.store": str(tmp_path / "store"),
+            "crawl.enabled": False,
+            "extract.files": [{"name": "texts", "kind": "text", "path": f"{tmp_path}/texts/*.txt"}],
+            "extract.min_chars": 1,
+            "annotate.use": ["question_marks", "prose_score", "pii"],
+            "consolidate.filters": ["question_marks"],
+            "consolidate.sources": ["texts"],
+        }
+    )
+    for stage in ("extract", "annotate", "dedup", "consolidate"):
+        made = run_stage(recipe, stage, tracking=TrackingContext("", "demo"))
+    assert made.rows == {"in": 2, "out": 1, "question_marks_many": 1}
+    assert b"question_marks_many" in open_store(recipe).read("demo/documents/dev/audit.html")
+
+
+def test_the_new_filter_has_settings_that_are_checked(own_filter: ModuleType) -> None:
+    limits = {"question_marks": {"max_shar": 0.5}}
+    with pytest.raises(ValueError, match='did you mean "max_share"'):
+        ConsolidateConfig(filters=("question_marks",), limits=limits)
+
+
+def test_the_settings_shown_are_settings() -> None:
+    settings, models = map(tomllib.loads, blocks("toml"))
+    AnnotateConfig(**settings["annotate"])
+    ConsolidateConfig(**settings["consolidate"])
+    assert find_recipe("demo").override(models).perplexity.wanted
+
+
+def test_every_file_of_the_catalogue_is_described() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", DOCUMENT.read_text(), re.M)
+    assert sorted(rows) == sorted(catalogue.CATALOGUE)

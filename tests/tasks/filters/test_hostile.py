@@ -1,0 +1,43 @@
+"""Texts that nobody writes: every annotator answers, within the memory that a worker has."""
+
+import subprocess
+import sys
+
+import pytest
+
+# As large as extract lets a page be.
+TEXTS = {
+    "one word without end": '"x" * N',
+    "the same word": '"a " * (N // 2)',
+    "brackets": '")" * N',
+    "zero-width spaces": r'"\u200b" * N',
+    "digits and dots": '"1." * (N // 2)',
+    "short lines": r'"a\n" * (N // 2)',
+    "words met once": '" ".join(map(str, range(N // 8)))',
+    "bullets": r'"-\n" * (N // 2)',
+    "citations": '"[1] a b c. " * (N // 11)',
+    "emoji": r'"\U0001f600" * N',
+    "one line again and again": r'"the same line is here.\n" * (N // 23)',
+    "at signs": '"a@" * (N // 2)',
+}
+PROGRAM = """
+import resource, sys
+from tasks.filters.batch import Batch
+from tasks.filters.catalogue import annotator
+N = 16_000_000
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+batch = Batch([{text}])
+for name in {names}:
+    column = annotator(name, {{}}).annotate(batch)
+    assert len(column) == 1 and column.null_count == 0
+assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1_500_000, resource.getrusage(resource.RUSAGE_SELF)
+"""
+NAMES = ("gopher_quality", "gopher_repetition", "c4", "fineweb", "prose_score", "pii")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_a_text_as_long_as_a_page_may_be_is_measured_in_bounded_memory(text: str) -> None:
+    program = PROGRAM.format(text=text, names=NAMES)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
