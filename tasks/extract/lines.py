@@ -105,18 +105,19 @@ def split_lines(reduced: str) -> list[Line | None]:
 def features(lines: list[Line], title: str, share: float) -> NDArray[np.float64]:
     """Returns one row of numbers for each line; `share` is what `mark_container` returned."""
     words = [line.text.split() for line in lines]
-    counts = [len(held) for held in words]
-    own = np.array([_own(line, held, title) for line, held in zip(lines, words, strict=True)])
-    repeats = Counter(line.text for line in lines)
-    openings = Counter(tuple(held[:2]) for held in words)
-    shared = np.array(
+    repeats = Counter([line.text for line in lines])
+    openings = Counter([tuple(held[:2]) for held in words])
+    own = np.array(
         [
-            (math.log(repeats[line.text]), math.log(openings[tuple(held[:2])]))
+            _own(line, held, title)
+            + [math.log(repeats[line.text]), math.log(openings[tuple(held[:2])])]
+            + [state == value for state in line.inside for value in (0, 1, 2)]
             for line, held in zip(lines, words, strict=True)
-        ]
+        ],
+        dtype=np.float64,
     )
-    inside = np.array([[state == value for state in line.inside for value in (0, 1, 2)] for line in lines], dtype=float)
-    return np.hstack([own, shared, inside, _place(own, np.array(counts, dtype=float), share), _around(own)])
+    counts = np.array([len(held) for held in words], dtype=np.float64)
+    return np.concatenate([own, _place(own, counts, share), _around(own)], axis=1)
 
 
 def prose(lines: list[Line], rows: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -191,35 +192,33 @@ def _place(own: NDArray[np.float64], counts: NDArray[np.float64], share: float) 
     following = np.minimum.accumulate(np.where(good, index, number)[::-1])[::-1]
     following = np.concatenate([following[1:], [number]])
     far = 5.0
-    columns = (
-        index / number,
-        np.log1p(index),
-        np.log1p(number - index),
-        (np.cumsum(counts) - counts) / all_words,
-        counts / all_words,
-        index < first,
-        index > last,
-        np.log1p(np.maximum(first - index, 0)),
-        np.log1p(np.maximum(index - last, 0)),
-        np.where(previous < 0, far, np.log1p(index - previous)),
-        np.where(following >= number, far, np.log1p(following - index)),
-        before / total,
-        (total - before - prose) / total,
-        np.full(number, math.log1p(number)),
-        np.full(number, math.log1p(all_words)),
-        np.full(number, len(places) / number),
-        np.full(number, share),
-    )
-    return np.stack([np.asarray(column, dtype=float) for column in columns], axis=1)
+    found = np.empty((number, 17))
+    found[:, 0] = index / number
+    found[:, 1] = np.log1p(index)
+    found[:, 2] = np.log1p(number - index)
+    found[:, 3] = (np.cumsum(counts) - counts) / all_words
+    found[:, 4] = counts / all_words
+    found[:, 5] = index < first
+    found[:, 6] = index > last
+    found[:, 7] = np.log1p(np.maximum(first - index, 0))
+    found[:, 8] = np.log1p(np.maximum(index - last, 0))
+    found[:, 9] = np.where(previous < 0, far, np.log1p(index - previous))
+    found[:, 10] = np.where(following >= number, far, np.log1p(following - index))
+    found[:, 11] = before / total
+    found[:, 12] = (total - before - prose) / total
+    found[:, 13:] = math.log1p(number), math.log1p(all_words), len(places) / number, share
+    return found
 
 
 def _around(own: NDArray[np.float64]) -> NDArray[np.float64]:
     """What the two lines before and behind are like, and the mean of the seven around."""
-    number = len(own)
-    few = np.concatenate([own[:, : _ENDS_SENTENCE + 1], np.ones((number, 1))], axis=1)
-    width = 3
-    padded = np.concatenate([np.zeros((width, few.shape[1])), few, np.zeros((width, few.shape[1]))])
+    number, width = len(own), 3
+    padded = np.zeros((number + 2 * width, _ENDS_SENTENCE + 2))
+    padded[width:-width, :-1] = own[:, : _ENDS_SENTENCE + 1]
+    padded[width:-width, -1] = 1.0
     near = [padded[width + step : width + step + number] for step in (-2, -1, 1, 2)]
-    window = np.sum([padded[step : step + number] for step in range(2 * width + 1)], axis=0)
-    mean = window[:, [_LOG_WORDS, _LINK_SHARE, _ENDS_SENTENCE]] / np.maximum(1.0, window[:, -1:])
+    sums = np.zeros((number + 2 * width + 1, padded.shape[1]))
+    np.cumsum(padded, axis=0, out=sums[1:])
+    window = sums[2 * width + 1 :] - sums[: -2 * width - 1]
+    mean = window[:, [_LOG_WORDS, _LINK_SHARE, _ENDS_SENTENCE]] / window[:, -1:]
     return np.concatenate([*near, mean], axis=1)

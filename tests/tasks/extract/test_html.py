@@ -14,7 +14,9 @@ from tasks.extract.row import Rejected
 PARAGRAPH = "<p>The harbour was quiet that morning, and the boats lay still until the wind came up from the south.</p>"
 
 
-@pytest.mark.parametrize(("extractor", "floor"), [("resiliparse", 0.948), ("trafilatura", 0.970), ("visible", 0.67)])
+@pytest.mark.parametrize(
+    ("extractor", "floor"), [("resiliparse", 0.948), ("blocks", 0.975), ("trafilatura", 0.970), ("visible", 0.67)]
+)
 def test_the_text_of_gold_pages_reaches_the_bar(shared_data: Path, extractor: str, floor: float) -> None:
     if extractor == "trafilatura":
         pytest.importorskip("trafilatura", reason="the extra `careful` is not installed")
