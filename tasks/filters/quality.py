@@ -98,7 +98,7 @@ class Quality(Filter):
 
     min_score: float = Field(default=0.2, ge=0, le=1)
     """A lower score: `quality_low`. 0.2 keeps 98 % of the pages that people called good and drops 36 % of the others,
-    measured on pages that the weights were not fitted to."""
+    cross-validated on the votes by which the signals were also chosen."""
 
     def reasons(self, measured: Measured) -> Reasons:
         """See `Filter.reasons`."""

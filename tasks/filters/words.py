@@ -56,7 +56,7 @@ class Words:
         return np.diff(self.documents)
 
     @cached_property
-    def lengths(self) -> NDArray[np.int64]:
+    def lengths(self) -> NDArray[np.int32]:
         """Code points of each word, shape (n,)."""
         return self.known.lengths[self.ids]
 
@@ -66,9 +66,9 @@ class Words:
         return self.known.hashes[self.ids]
 
     @cached_property
-    def owner(self) -> NDArray[np.int64]:
+    def owner(self) -> NDArray[np.int32]:
         """The document that each word belongs to, shape (n,)."""
-        return np.repeat(np.arange(len(self.counts)), self.counts)
+        return np.repeat(np.arange(len(self.counts), dtype=np.int32), self.counts)
 
     @cached_property
     def stop_words(self) -> NDArray[np.int64]:
@@ -111,7 +111,7 @@ class Known:
         stop: number of the stop word of Gopher's list, or -1.
     """
 
-    lengths: NDArray[np.int64]
+    lengths: NDArray[np.int32]
     hashes: NDArray[np.uint64]
     symbol: NDArray[np.bool_]
     letter: NDArray[np.bool_]
@@ -204,7 +204,7 @@ def _look_at(words: Iterable[str]) -> Known:
         return np.fromiter(values, dtype=bool, count=len(several))
 
     return Known(
-        lengths=np.fromiter(map(len, several), dtype=np.int64, count=len(several)),
+        lengths=np.fromiter(map(len, several), dtype=np.int32, count=len(several)),
         hashes=np.fromiter(map(hash64, several), dtype=np.uint64, count=len(several)),
         symbol=flags(_SYMBOLS.issuperset(word) for word in several),
         letter=flags(any(map(str.isalpha, word)) for word in several),
