@@ -59,6 +59,10 @@ class PerplexityMeasures(Annotator):
             raise ValueError(f'the path "{self.file}" is not absolute: begin it with /')
         return self
 
+    def external(self) -> list[str]:
+        """See `Annotator.external`: the model file, where one is named."""
+        return [self.file] if self.file else []
+
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """See `Annotator.prepare`; raises InputError when there is no model, or it cannot be read."""
         from tasks.perplexity.loaded import Loaded, load_artifact, load_file
