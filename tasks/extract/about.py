@@ -50,6 +50,7 @@ _MAX_LICENCE = 300
 _MAX_URL = 2000
 _MAX_JSON = 1 << 20
 _MAX_OBJECTS = 1_000
+_MAX_ELEMENTS = 2_000
 _SPACE = re.compile(r"\s+")
 # The first page of the web. What is older is the date of a work that the page shows, or a clock that was never set.
 _FIRST_PAGE = datetime(1991, 8, 6, tzinfo=UTC)
@@ -104,7 +105,7 @@ class _Head:
         self.metas: dict[str, str] = {}
         self.links: dict[str, str] = {}
         # A slice, because an iteration over what resiliparse 2.0.0 found takes 40 times as long.
-        for element in tree.head.query_selector_all(_HEAD)[:] if tree.head is not None else ():
+        for element in tree.head.query_selector_all(_HEAD)[:_MAX_ELEMENTS] if tree.head is not None else ():
             tag = element.tag
             if tag == "meta":
                 name = next(filter(None, map(element.getattr, ("property", "name", "itemprop", "http-equiv"))), "")
@@ -128,7 +129,7 @@ class _Anywhere:
         self.json_ld: list[str] = []
         self.times: list[str] = []
         self.licences: list[tuple[bool, str]] = []
-        for element in document.query_selector_all(_ANYWHERE)[:]:
+        for element in document.query_selector_all(_ANYWHERE)[:_MAX_ELEMENTS]:
             tag = element.tag
             if tag == "meta":
                 self.robots.append(element.getattr("content") or "")

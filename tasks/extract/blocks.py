@@ -28,6 +28,8 @@ SCALE = 64
 _CLIP = 8 * SCALE
 # When less than this share of the words would stay, the page is unlike those that the network knows: all stays.
 MIN_KEPT = 0.35
+# A longer page is a list, or made to harm; its features would take more memory than the page.
+_MAX_LINES = 40_000
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ def parsed(held: dict[str, Any]) -> Network:
 def reduced_lines(tree: HTMLTree, *, comments: bool = False) -> tuple[list[Line | None], float]:
     """Returns the lines of what resiliparse takes for the main text, and the share that `mark_container` found.
 
+    There are none of a page of more than `_MAX_LINES`.
+
     The marks stay in the tree, so the tree is good for nothing but what reads markup afterwards.
     """
     share = mark_container(tree)
@@ -91,15 +95,15 @@ def reduced_lines(tree: HTMLTree, *, comments: bool = False) -> tuple[list[Line 
         links=True,
         skip_elements=list(FURNITURE),
     )
-    return split_lines(reduced), share
+    return split_lines(reduced) if reduced.count("\n") <= _MAX_LINES else [], share
 
 
 def blocks_text(tree: HTMLTree, title: str, *, comments: bool = False) -> str:
-    """Returns the main text of a page; the tree is marked on the way, see `reduced_lines`."""
+    """Returns the main text of a page, or "" for one that is not judged; the tree is marked, see `reduced_lines`."""
     lines, share = reduced_lines(tree, comments=comments)
     judged = [line for line in lines if line is not None and not line.fixed]
     if not judged:
-        return joined(lines, judged, np.zeros(0, dtype=bool))
+        return "\n".join(line.text if line else "" for line in lines)
     rows = features(judged, title.lower(), share)
     return joined(lines, judged, kept(judged, rows, network()))
 

@@ -33,6 +33,7 @@ _QUOTES = frozenset("\"“«'‘„「")
 _PARAGRAPH = 60
 """Characters from which a paragraph counts towards the best element."""
 _LOOKED_AT = 16
+_MOST_PARAGRAPHS = 2_000
 _GOOD = 20
 """Words from which a line of prose counts as such."""
 
@@ -61,7 +62,7 @@ def mark_container(tree: HTMLTree) -> float:
         The share of the paragraph text that it holds; 0.0 where the page has no paragraphs.
     """
     held: dict[Any, int] = {}
-    for paragraph in tree.document.query_selector_all("p")[:] if tree.document is not None else ():
+    for paragraph in tree.document.query_selector_all("p")[:_MOST_PARAGRAPHS] if tree.document is not None else ():
         length = len(paragraph.text or "")
         if length >= _PARAGRAPH:
             parent = paragraph.parent

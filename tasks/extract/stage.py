@@ -10,6 +10,9 @@ each becomes one document or one rejection. A first pass reads identities only (
 extracted), so that on any number of workers
 - the same URL with the same bytes is one document however often it was captured: the earliest in input order;
 - a page that a browser has drawn takes the place of the captures of its URL in the same source.
+
+The second pass extracts in a child process under limits (see `guard`): a page that takes too long or too much memory is
+quarantined, and the part goes on.
 """
 
 import contextlib

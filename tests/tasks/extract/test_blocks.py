@@ -79,6 +79,12 @@ def test_a_page_unlike_all_that_were_trained_on_is_kept_whole() -> None:
     assert text.count("Entry number") == 60
 
 
+def test_a_page_of_very_many_lines_is_not_judged() -> None:
+    text = read_page("<body><article>" + "<p>Share" * 20_001 + "</article></body>", BLOCKS).text
+    assert text.count("Share") == 20_001
+    assert "lines" in read_page("<body><pre>" + "\n" * 50_000 + "lines</pre></body>", BLOCKS).text
+
+
 @pytest.mark.parametrize(
     "html", ["", "<p>", "<pre>x</pre>", "<p>one</p>", "\x01<p>\x02" + STORY, "<p>" + "\u200b" * 99]
 )

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +68,12 @@ def test_a_process_that_something_else_killed_costs_no_row() -> None:
     assert summary([GOOD]) == ["read"]
     os.kill(guard.children()[-1], signal.SIGKILL)
     assert summary([GOOD, GOOD]) == ["read", "read"]
+
+
+def test_a_row_at_which_something_else_killed_the_process_is_read_again(tmp_path: Path) -> None:
+    once = f"import os; f = {str(tmp_path / 'killed')!r}; os.path.exists(f) or (open(f, 'w'), os.kill(os.getpid(), 9))"
+    before, killed, behind = Guard(5.0).run([GOOD, partial(exec, once), GOOD])
+    assert (before, killed, behind) == (Content("read"), None, Content("read"))
 
 
 def test_what_a_row_raises_is_its_reason() -> None:
