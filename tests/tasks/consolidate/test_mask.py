@@ -47,3 +47,17 @@ def test_no_masked_character_stays_and_no_other_is_lost(text: str, data: Any) ->
     assert mask(text, spans).replace("<x>", "") == "".join(
         letter for place, letter in enumerate(text) if place not in hidden
     )
+
+
+def test_dropped_lines_leave_nothing_and_take_the_personal_data_in_them_along() -> None:
+    import pyarrow as pa
+
+    from tasks.consolidate.config import ConsolidateConfig
+    from tasks.consolidate.mask import masked
+
+    text = "Home\nWrite to ann@example.org today.\nMail: bob@example.org\nThe end."
+    spans = [{"kind": "email", "start": 14, "end": 29}, {"kind": "email", "start": 43, "end": 58}]
+    documents = pa.table({"id": ["a"], "text": [text]})
+    judged = pa.table({"pii": [{"spans": spans}], "c4": [{"dropped_lines": [0, 2]}]})
+    config = ConsolidateConfig(filters=("c4",), drop_lines=True)
+    assert masked(config, documents, judged, pa.array([True]), None) == ["Write to <email> today.\nThe end."]
