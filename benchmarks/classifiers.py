@@ -20,13 +20,10 @@ Speed is CPU seconds of one process, best of three. Writes `benchmarks/results/c
 import argparse
 import io
 import json
-import os
-import platform
 import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +31,7 @@ import fasttext
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.result import keep
 from tasks.classifiers.config import ClassifierSettings, FastTextSettings, Texts
 from tasks.classifiers.scores import auc, auc_error, baselines, scores_of
 from tasks.classifiers.texts import Example, Examples, gather
@@ -276,9 +274,6 @@ def main() -> None:
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         result: dict[str, Any] = {
-            "benchmark": "classifiers",
-            "date": datetime.now(UTC).date().isoformat(),
-            "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "python": platform.python_version()},
             "quality": quality(given.data, scratch),
             "toxicity": toxicity(given.data, scratch),
             "topic": topic(given.data, scratch),
@@ -286,16 +281,7 @@ def main() -> None:
             "speed": speed(given.data, scratch),
         }
     result["wall_seconds"] = round(time.monotonic() - begin, 1)
-    target = ROOT / "benchmarks" / "results" / "classifiers.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-    print(target.read_text())
-
-
-def _cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+    keep("classifiers", result)
 
 
 if __name__ == "__main__":

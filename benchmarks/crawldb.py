@@ -11,19 +11,17 @@ Bars: below 20 CPU-seconds and 2 GB at 10 million, cost linear in the size.
 import argparse
 import importlib
 import json
-import os
-import platform
 import resource
 import subprocess
 import sys
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.result import keep
 from tasks.artifact import Address, Artifact
 from tasks.commit import commit
 from tasks.config import Config
@@ -34,7 +32,6 @@ from tasks.engine import open_engine
 from tasks.stage import Inputs, Output, Report
 from tasks.store import Store
 
-RESULT = Path(__file__).with_name("results") / "crawldb.json"
 SIZES = (2_500_000, 5_000_000, 10_000_000)
 LINKS_PER_PAGE = 70
 PAGES_PER_FILE = 1000
@@ -212,13 +209,11 @@ def main() -> None:
         print(json.dumps(line), flush=True)
         results.append(line)
     said = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "duckdb": duckdb.__version__,
         "bars": "each stage below 20 CPU-seconds and 2 GB at 10 million URLs; linear in the size",
         "sizes": results,
     }
-    RESULT.write_text(json.dumps(said, indent=1) + "\n")
+    keep("crawldb", said)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ import argparse
 import gzip
 import json
 import os
-import platform
 import re
 import resource
 import tempfile
@@ -27,12 +26,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.result import keep
 from tasks.artifact import Address
 from tasks.charset import decode
 from tasks.engine import open_engine
@@ -246,17 +245,13 @@ def main() -> None:
     extractors = measure(pages, given.rounds)
     extractors["sluice blocks, other hosts"] = _held_out(pages)
     result: dict[str, Any] = {
-        "benchmark": "extraction",
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "python": platform.python_version()},
         "libraries": _versions("resiliparse", "trafilatura"),
         "pages": len(pages),
         "megabytes": round(sum(len(page.raw) for page in pages) / 1e6, 2),
         "extractors": extractors,
         "whole_stage": measure_stage(pages, given.rounds),
     }
-    target = ROOT / "benchmarks" / "results" / "extraction.json"
-    target.write_text(json.dumps(result, indent=1) + "\n")
+    keep("extraction", result)
     _print(result)
 
 
@@ -287,12 +282,6 @@ def _versions(*names: str) -> dict[str, str]:
         except ModuleNotFoundError:
             found[name] = "not installed"
     return found
-
-
-def _cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 if __name__ == "__main__":

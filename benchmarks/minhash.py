@@ -16,14 +16,14 @@ import argparse
 import io
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from benchmarks.result import keep, peer_python
 
 ROOT = Path(__file__).parents[1]
 PEERS = [
@@ -73,6 +73,7 @@ print(time.process_time() - begin)
 SLUICE = """
 import json, sys, tempfile, time
 import pyarrow as pa
+from benchmarks.result import keep, peer_python
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.signatures import sign
 import pyarrow.parquet as pq
@@ -84,17 +85,6 @@ with tempfile.TemporaryFile() as file:
     pq.write_table(sign(texts, DedupConfig()), file, compression="zstd", compression_level=3)
 print(time.process_time() - begin)
 """
-
-
-def peer_python() -> str:
-    """Makes the peers' environment when it is not there; returns its interpreter."""
-    folder = ROOT / ".sluice" / "benchmarks" / "minhash"
-    python, made = folder / "bin" / "python", folder / "peers.json"
-    if not made.exists() or json.loads(made.read_text()) != PEERS:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "-q", *PEERS], check=True)
-        made.write_text(json.dumps(PEERS))
-    return str(python)
 
 
 def seconds(python: str, program: str, texts: str) -> float:
@@ -123,10 +113,11 @@ def read_texts(path: str) -> list[str]:
 
 
 def measure(texts: list[str], rounds: int) -> dict[str, Any]:
+    peers = peer_python(ROOT / ".sluice" / "benchmarks" / "minhash", PEERS)
     contenders = {
         "sluice": (sys.executable, SLUICE),
-        "datatrove": (peer_python(), DATATROVE),
-        "datasketch": (peer_python(), DATASKETCH),
+        "datatrove": (peers, DATATROVE),
+        "datasketch": (peers, DATASKETCH),
     }
     best = dict.fromkeys(contenders, float("inf"))
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
@@ -152,25 +143,13 @@ def main() -> None:
     given = parser.parse_args()
     begin = time.monotonic()
     result = {
-        "benchmark": "minhash",
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "python": platform.python_version()},
         "corpus": Path(given.texts).name or "Python standard library",
         "peers": PEERS,
         **measure(read_texts(given.texts), given.rounds),
         "wall_seconds": 0.0,
     }
     result["wall_seconds"] = round(time.monotonic() - begin, 1)
-    target = ROOT / "benchmarks" / "results" / "minhash.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(result, indent=1) + "\n")
-    print(target.read_text())
-
-
-def _cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+    keep("minhash", result)
 
 
 if __name__ == "__main__":

@@ -22,20 +22,19 @@ import argparse
 import codecs
 import json
 import os
-import platform
 import random
 import resource
 import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.result import keep, peer_python
 from tasks.artifact import Address, Artifact
 from tasks.engine import open_engine
 from tasks.perplexity.config import PerplexityConfig, Reference
@@ -94,17 +93,6 @@ print(loaded - begin, time.process_time() - started, peak())
 """
 
 
-def peer_python() -> str:
-    """Makes the peer's environment when it is not there; returns its interpreter."""
-    folder = ROOT / ".sluice" / "benchmarks" / "perplexity"
-    python, made = folder / "bin" / "python", folder / "peers.json"
-    if not made.exists() or json.loads(made.read_text()) != PEERS:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "-q", *PEERS], check=True)
-        made.write_text(json.dumps(PEERS))
-    return str(python)
-
-
 def contend(python: str, program: str, *arguments: str) -> tuple[float, ...]:
     """Runs one contender on one thread; returns CPU seconds to load and to score, and the peak memory in MB."""
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -123,10 +111,11 @@ def contend(python: str, program: str, *arguments: str) -> tuple[float, ...]:
 def speed(made: Artifact, texts: list[str], rounds: int) -> dict[str, Any]:
     folder = str(Path(made.local("und/model.json")).parent)
     arpa = made.local("und/model.arpa.gz")
+    peers = peer_python(ROOT / ".sluice" / "benchmarks" / "perplexity", PEERS)
     contenders = {
         "sluice": (sys.executable, SLUICE, folder),
-        "kenlm": (peer_python(), KENLM, arpa, "raw"),
-        "kenlm_lines_split_before": (peer_python(), KENLM, arpa, "split"),
+        "kenlm": (peers, KENLM, arpa, "raw"),
+        "kenlm_lines_split_before": (peers, KENLM, arpa, "split"),
     }
     taken: dict[str, list[tuple[float, ...]]] = {name: [] for name in contenders}
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
@@ -233,22 +222,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     result = {
-        "benchmark": "perplexity",
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "python": platform.python_version()},
         "peers": PEERS,
         **measure(given.data, given.quality, given.rounds),
     }
-    target = ROOT / "benchmarks" / "results" / "perplexity.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(result, indent=1) + "\n")
-    print(target.read_text())
-
-
-def _cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+    keep("perplexity", result)
 
 
 if __name__ == "__main__":

@@ -13,23 +13,20 @@ import argparse
 import gzip
 import io
 import json
-import os
-import platform
 import random
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from benchmarks.pii_cases import Case, cases, rare
+from benchmarks.result import keep
 from tasks.pii.scan import find
 
-RESULT = Path(__file__).parent / "results" / "pii.json"
 DOMAINS = ("wiki", "books", "code", "techdocs", "web", "academic", "reviews", "speech", "math", "masc")
 _DIGIT = re.compile("[0-9]")
 
@@ -135,9 +132,6 @@ def main() -> None:
     given = parser.parse_args()
     tested = cases(given.rounds, seed=1)
     result: dict[str, Any] = {
-        "benchmark": "pii",
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": {"cores": os.cpu_count(), "python": platform.python_version()},
         "cases": len(tested),
         "common": score(tested),
         "rare": score(rare()),
@@ -146,7 +140,7 @@ def main() -> None:
     for name in ("common", "rare"):
         for kind, of in result[name].items():
             print(f"{name:7}{kind:9}" + "  ".join(f"{field} {value}" for field, value in of.items()))
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    keep("pii", result)
 
 
 if __name__ == "__main__":

@@ -16,22 +16,18 @@ minutes on two cores.
 
 import argparse
 import json
-import os
-import platform
 import sys
 import time
 from collections import Counter
-from datetime import UTC, datetime
 from importlib.metadata import version
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.crawl import corpus
-from benchmarks.crawl.contenders import CONCURRENCY, PEERS, ROOT, STATE, Aiohttp, Cost, Scrapy, Sluice
+from benchmarks.crawl.contenders import CONCURRENCY, PEERS, STATE, Aiohttp, Cost, Scrapy, Sluice
 from benchmarks.crawl.server import MissingServerError, Server, serve
+from benchmarks.result import keep
 
-RESULT = ROOT / "benchmarks" / "results" / "crawl.json"
 _OURS = ("aiohttp", "uvloop", "selectolax", "ada-url", "fastwarc", "pyarrow")
 
 
@@ -109,8 +105,6 @@ def main() -> None:
         sys.exit(f"sluice: {error}")
     result = {
         "benchmark": "crawl",
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "python": platform.python_version()},
         "versions": {name: version(name) for name in _OURS},
         "peers": PEERS,
         "corpus": {name: value for name, value in vars(made).items() if name not in ("hosts", "pages", "largest")}
@@ -119,15 +113,7 @@ def main() -> None:
         **summary(rounds),
         "wall_seconds": round(time.monotonic() - begin, 1),
     }
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
-    print(RESULT.read_text())
-
-
-def _cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+    keep("crawl", result)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import groupby, zip_longest
 from pathlib import Path
 
+from benchmarks.result import peer_python
+
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 STATE = ROOT / ".sluice" / "benchmarks" / "crawl"
@@ -74,7 +76,7 @@ class Scrapy:
     """Scrapy, in an environment that is made on the first run."""
 
     def __init__(self, folder: Path) -> None:
-        self._python = _peers(folder / "peers")
+        self._python = peer_python(folder / "peers", PEERS)
 
     def cost(self, seeds: list[str], pages: list[str]) -> Cost:
         """Crawls `pages` from `seeds`; nothing is stored."""
@@ -118,12 +120,3 @@ def timed(command: Sequence[str]) -> Cost:
         sys.stderr.write(said.decode("utf-8", "replace"))
         raise subprocess.CalledProcessError(process.returncode, list(command)[:3])
     return Cost(used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
-
-
-def _peers(folder: Path) -> str:
-    python, made = folder / "bin" / "python", folder / "peers.json"
-    if not made.exists() or json.loads(made.read_text()) != PEERS:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "-q", *PEERS], check=True)
-        made.write_text(json.dumps(PEERS))
-    return str(python)

@@ -17,13 +17,11 @@ import argparse
 import io
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -32,13 +30,13 @@ import pyarrow as pa
 
 from benchmarks.refine import pages
 from benchmarks.refine.ours import RULES
+from benchmarks.result import keep, peer_python
 from tasks.filters.base import fields
 from tasks.filters.batch import Batch
 from tasks.filters.catalogue import annotator, filter_of
 from tasks.text import clean
 
 ROOT = Path(__file__).parents[2]
-RESULT = ROOT / "benchmarks" / "results" / "refine.json"
 STATE = ROOT / ".sluice" / "benchmarks" / "refine"
 PEERS = [
     *("datatrove==0.10.1", "spacy==3.8.18", "trafilatura<1.12", "lxml_html_clean", "warcio", "regex", "orjson"),
@@ -48,16 +46,6 @@ PEER = str(Path(__file__).with_name("peer_datatrove.py"))
 BARS = "15 x datatrove in pages per core-second with the fast extractor; the same verdict on 99.9 % of the texts"
 FEW = 20
 _BATCH = 4_000_000
-
-
-def peer_python(folder: Path) -> str:
-    """Makes the peer's environment, unless it is there; returns its Python."""
-    python, made = folder / "bin" / "python", folder / "peers.json"
-    if not made.exists() or json.loads(made.read_text()) != PEERS:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "-q", *PEERS], check=True)
-        made.write_text(json.dumps(PEERS))
-    return str(python)
 
 
 def cpu_seconds(command: Sequence[str]) -> tuple[float, str]:
@@ -159,7 +147,7 @@ def main() -> None:
     options.add_argument("--careful", action="store_true", help="measure our careful extractor too")
     asked = options.parse_args()
     STATE.mkdir(parents=True, exist_ok=True)
-    python = peer_python(STATE / "peers")
+    python = peer_python(STATE / "peers", PEERS)
     held = pages.unpacked(STATE)
     chosen = pages.chosen(held, asked.pages)
     folders = {"few": STATE / "few", "all": STATE / "all"}
@@ -180,8 +168,6 @@ def main() -> None:
         if name != "datatrove"
     }
     result = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "bars": BARS,
         "peers": PEERS,
         "pages": len(chosen),
@@ -192,7 +178,7 @@ def main() -> None:
     if asked.texts:
         result["verdicts"] = compared(asked.texts, python)
     print(f"x datatrove: {ratios}")
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    keep("refine", result)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,41 @@
+"""The last result of a benchmark, with date and machine: `benchmarks/results/<name>.json`. Used by all benchmarks."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+def keep(name: str, figures: Mapping[str, Any]) -> None:
+    """Writes the figures with date and machine before them, and prints them."""
+    target = ROOT / "benchmarks" / "results" / f"{name}.json"
+    target.parent.mkdir(exist_ok=True)
+    held = {"benchmark": name, "date": datetime.now(UTC).date().isoformat(), "machine": machine(), **figures}
+    target.write_text(json.dumps(held, indent=1, ensure_ascii=False) + "\n")
+    print(target.read_text())
+
+
+def machine() -> dict[str, Any]:
+    """Returns processor, number of cores and version of Python."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    processor = names[0] if names else platform.processor()
+    return {"cpu": processor, "cores": os.cpu_count(), "python": platform.python_version()}
+
+
+def peer_python(folder: Path, packages: Sequence[str]) -> str:
+    """Makes an environment with the peers' packages, unless it is there; returns its Python."""
+    python, made = folder / "bin" / "python", folder / "peers.json"
+    if not made.exists() or json.loads(made.read_text()) != list(packages):
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *packages], check=True)
+        made.write_text(json.dumps(list(packages)))
+    return str(python)
