@@ -7,7 +7,9 @@ listing stages costs nothing. A stage is added by writing its module and one ent
 (kind, kind of the artifact that names its members): all members of a mapped stage. `earlier` maps a role to (kind, kind
 of the artifact that completes a cycle): it is read at the newest version of the second, so that a cycle that never came
 to its end is nobody's past. `wants` maps a role to the stage that makes it, and is read where the recipe has that
-stage: one that is `on_request` runs where its section of the recipe gives it something to do (`wanted`).
+stage: one that is `on_request` runs where its section of the recipe gives it something to do (`wanted`). Of a `shared`
+stage what the source version holds serves the new version too, where settings and inputs are the same; its result is
+read by stages of this catalogue alone, which look at both versions.
 """
 
 from dataclasses import dataclass, field
@@ -27,6 +29,7 @@ class Stage:
     mapped: bool = False
     wants: dict[str, str] = field(default_factory=dict)
     on_request: bool = False
+    shared: bool = False
 
 
 _CYCLE_BEFORE = {"previous": ("crawldb/*", "warc")}
@@ -89,7 +92,7 @@ _ALL = (
         },
         on_request=True,
     ),
-    Stage("extract", "tasks.extract.stage", "extract", "extracted", wants={"warc": "publish"}),
+    Stage("extract", "tasks.extract.stage", "extract", "extracted", wants={"warc": "publish"}, shared=True),
     Stage(
         "train_classifiers",
         "tasks.classifiers.stage",
@@ -97,6 +100,7 @@ _ALL = (
         "classifiers",
         {"extracted": "extracted"},
         on_request=True,
+        shared=True,
     ),
     Stage(
         "train_perplexity",
@@ -105,6 +109,7 @@ _ALL = (
         "perplexity",
         {"extracted": "extracted"},
         on_request=True,
+        shared=True,
     ),
     Stage(
         "annotate",
@@ -113,8 +118,16 @@ _ALL = (
         "attributes",
         {"extracted": "extracted"},
         wants={"classifiers": "train_classifiers", "perplexity": "train_perplexity"},
+        shared=True,
     ),
-    Stage("dedup", "tasks.dedup.stage", "dedup", "duplicates", {"extracted": "extracted", "attributes": "attributes"}),
+    Stage(
+        "dedup",
+        "tasks.dedup.stage",
+        "dedup",
+        "duplicates",
+        {"extracted": "extracted", "attributes": "attributes"},
+        shared=True,
+    ),
     Stage(
         "consolidate",
         "tasks.consolidate.stage",

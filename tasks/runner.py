@@ -89,10 +89,9 @@ def run_stage(
 def _made_before(store: Store, bound: Binding, source_version: str | None) -> Artifact | None:
     """Returns the artifact of the source version where settings and inputs are the same.
 
-    So a changed limit costs the stages behind it alone. The web is asked again: it may have changed, though the
-    settings have not.
+    So a changed limit costs the stages behind it alone.
     """
-    if not source_version or bound.stage.section == "crawl":
+    if not source_version or not bound.stage.shared:
         return None
     before = Artifact.find(store, Address(bound.address.name, source_version))
     return before if before and before.record.fingerprint == bound.fingerprint else None

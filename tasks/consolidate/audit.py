@@ -74,14 +74,17 @@ def merge(tables: Iterable[pa.Table], most: int) -> pa.Table:
     return rows.take(pa.array(choose(first, rows.column("id").to_pylist(), most), pa.int64()))
 
 
-def page(title: str, funnel: pa.Table, hosts: pa.Table, shown: pa.Table) -> bytes:
-    """Returns the page as HTML in UTF-8, with nothing in it that runs or is loaded from elsewhere."""
+def page(funnel: pa.Table, hosts: pa.Table, shown: pa.Table) -> bytes:
+    """Returns the page as HTML in UTF-8, with nothing in it that runs or is loaded from elsewhere.
+
+    It names neither recipe nor version: the same documents give the same bytes under any name.
+    """
     counts = {row["reason"]: row["documents"] for row in totals(funnel, ["reason"])}
     total = max(1, sum(counts.values()))
     ended = totals(funnel, ["source", "step", "reason"])
     parts = [
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>",
-        f"<h1>{escape(title)}</h1><p>{total:,} captures and files. Which ones went, why, and what they look like.</p>",
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>Documents</title><style>{_STYLE}</style>",
+        f"<h1>Documents</h1><p>{total:,} captures and files. Which ones went, why, and what they look like.</p>",
         "<h2>By reason</h2>",
         _table(
             ("source", "step", "reason", "documents", "bytes", "share"),

@@ -94,7 +94,7 @@ def _write_whole(config: ConsolidateConfig, joint: Joint, names: list[str], outp
             with part.file(path, rows=table.num_rows) as file:
                 pq.write_table(table, file, compression="zstd", compression_level=3)
         with part.file("audit.html") as file:
-            file.write(audit.page(str(output.address), funnel, hosts, shown))
+            file.write(audit.page(funnel, hosts, shown))
 
 
 def _write_copies(config: ConsolidateConfig, joint: Joint, names: list[str], output: Output) -> None:
