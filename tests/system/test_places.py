@@ -16,9 +16,13 @@ KINDS = {"extract": "extracted", "annotate": "attributes", "dedup": "duplicates"
 
 @pytest.fixture
 def same_captures(stack, smoke) -> None:
-    """Gives the recipe `here` the captures of `smoke`: a crawl of its own would differ in its times."""
+    """Gives the recipe `here` the captures of `smoke`: a crawl of its own would differ in its times.
+
+    At two versions, so that the shell makes everything anew.
+    """
     store = Path(stack.home.root) / "store"
-    shutil.copytree(store / "smoke" / "warc", store / "here" / "warc", dirs_exist_ok=True)
+    for version in ("dev", "shell"):
+        shutil.copytree(store / "smoke" / "warc" / "dev", store / "here" / "warc" / version, dirs_exist_ok=True)
 
 
 @pytest.mark.timeout(600)
@@ -49,8 +53,6 @@ def shell(stack, stage: str) -> dict:
         "here",
         "--version",
         "shell",
-        "--source-version",
-        "dev",
     ]
     done = subprocess.run(
         command, cwd=CHECKOUT, env=os.environ | environment, capture_output=True, text=True, timeout=300
