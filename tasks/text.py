@@ -1,7 +1,7 @@
 """Text as the rest of the pipeline sees it: one way to clean, split, shingle and hash.
 
-Reads and writes nothing. Used by `extract` (clean), `annotate` (words, lines, paragraphs) and `dedup`
-(normalise, words, shingles, hashes), so that "word" means the same thing in a filter, a signature and a report.
+Reads and writes nothing. Used by `extract` (clean), `dedup` (normalise, words, shingles, hashes) and others. Filters have
+words of their own (`tasks.filters.words`), marks among them, because published limits are put on those.
 
 Trade-off: words come from one regular expression, not from a language model. That is some 50 times faster
 than spaCy's blank English tokenizer; the price is that languages without spaces are split letter by letter.
@@ -47,7 +47,6 @@ _LINE_END = re.compile("[\x0b\x0c\x85\u2028\u2029]")
 _UNPRINTABLE = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufeff\ufffe\uffff]")
 _NO_BREAK_SPACE = re.compile("[\u00a0\u2007\u202f]")
 _BLANK_LINES = re.compile(r"\n{3,}")
-_PARAGRAPH_BREAK = re.compile(r"\n\s*\n")
 
 
 def clean(text: str) -> str:
@@ -89,16 +88,6 @@ def words(text: str) -> list[str]:
     plain = lower.isascii() or not _NEEDS_SCRIPT.search(lower)
     found: list[str] = (_PLAIN_WORD if plain else _WORD).findall(lower)
     return found
-
-
-def lines(text: str) -> list[str]:
-    """Returns the lines that hold anything but space, stripped on both sides."""
-    return [line for raw in text.split("\n") if (line := raw.strip())]
-
-
-def paragraphs(text: str) -> list[str]:
-    """Returns the blocks between blank lines that hold anything but space, stripped on both sides."""
-    return [block for raw in _PARAGRAPH_BREAK.split(text) if (block := raw.strip())]
 
 
 def hash64(text: str) -> int:

@@ -20,7 +20,7 @@ class AnnotateConfig(Config):
     """Settings by annotator, such as `[annotate.settings.language] chars = 1000`; the rest are defaults."""
 
     batch_bytes: int = Field(default=4_000_000, ge=1)
-    """Text that annotators see at once. More costs memory, about 40 bytes for each, and gains no speed."""
+    """Text that annotators see at once. More costs memory, many times as much."""
 
     @field_validator("settings")
     @classmethod

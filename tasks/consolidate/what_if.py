@@ -1,7 +1,7 @@
 """What if the limits were others: the funnel before and after, and documents that would change side.
 
 Reads `extracted`, `attributes` and `duplicates` of one version; writes nothing. Used by the shell (`python -m tasks
-what-if`). Nothing is measured again: the cost is reading small columns and the join, a second for 100,000 documents.
+what-if`). Nothing is measured again: the cost is reading small columns and the join.
 """
 
 from collections.abc import Iterator, Sequence

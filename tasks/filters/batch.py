@@ -48,8 +48,3 @@ class Batch:
     def lines(self) -> list[list[str]]:
         """The lines of each document, blank ones too, as they stand."""
         return [text.split("\n") for text in self.texts]
-
-    @cached_property
-    def lowered(self) -> list[str]:
-        """The texts in lower case."""
-        return [text.lower() for text in self.texts]

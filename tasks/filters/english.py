@@ -1,7 +1,7 @@
 """How a stretch of text without spaces falls into words and punctuation marks.
 
-Used by `words`. The rules are those that the published filters were tuned with: spaCy's tokenizer for English (affixes
-taken off from both ends, then splits inside, contractions by a table). `benchmarks/refine.py` compares the two.
+Used by `words`. The rules are those of spaCy's tokenizer for English, which datatrove's filters use: affixes taken off
+from both ends, then splits inside, contractions by a table. `benchmarks/refine` compares the verdicts that follow.
 
 Trade-off: letters are those of Unicode where spaCy lists scripts, and addresses on the web are told by a simpler
 pattern. On 53 MB of English text of eleven domains one stretch of 80,000 falls apart otherwise than with spaCy.
@@ -191,7 +191,7 @@ def _symbols() -> frozenset[str]:
 
 @cache
 def _infixes(plain: bool) -> re.Pattern[str]:
-    """Returns where a stretch is split inside; `plain` is for ASCII, where it is thirty times faster."""
+    """Returns where a stretch is split inside; `plain` is for ASCII, where it is some twenty times faster."""
     letter, dashes, quotes = r"[^\W\d_]", r"--|---|——|[-–—~]", "".join(map(re.escape, _QUOTES))
     symbols = "" if plain else f"|[{''.join(map(re.escape, sorted(_symbols())))}]"
     upper, lower = ("A-Z", "a-z") if plain else _cased()

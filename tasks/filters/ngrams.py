@@ -60,7 +60,7 @@ class _Repeats:
     """
 
     def __init__(self, places: NDArray[np.int64], runs: NDArray[np.uint64]) -> None:
-        # A hash table numbers the n-grams at once; sorting them takes three times as long.
+        # A hash table numbers the n-grams; sorting them takes longer.
         group = pa.array(runs).dictionary_encode().indices.to_numpy()
         self.counts = np.bincount(group)
         several = self.counts[group] > 1

@@ -57,11 +57,6 @@ def test_no_break_spaces_become_spaces() -> None:
     assert text.clean("a\u00a0b\u202fc \u00a0\n\u00a0d") == "a b c\n d"
 
 
-def test_lines_and_paragraphs_leave_blanks_out() -> None:
-    assert text.lines(" a \n\n\tb\n") == ["a", "b"]
-    assert text.paragraphs("a\nb\n \nc\n\n\n") == ["a\nb", "c"]
-
-
 def test_hashes_are_the_published_ones() -> None:
     # Reference value of XXH3-64 for the empty input; the other fixes the byte encoding.
     assert text.hash64("") == 0x2D06800538D394C2
