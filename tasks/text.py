@@ -1,7 +1,7 @@
 """Text as the rest of the pipeline sees it: one way to clean, split, shingle and hash.
 
-Reads and writes nothing. Used by `extract` (clean), `dedup` (normalise, words, shingles, hashes) and others. Filters have
-words of their own (`tasks.filters.words`), marks among them, because published limits are put on those.
+Reads and writes nothing. Used by `extract` (clean), `dedup` (normalise, words, shingles, hashes) and others. The
+filters have words of their own (`tasks.filters.words`), marks among them: published limits are put on those.
 
 Trade-off: words come from one regular expression, not from a language model. That is some 50 times faster
 than spaCy's blank English tokenizer; the price is that languages without spaces are split letter by letter.
