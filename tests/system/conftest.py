@@ -101,6 +101,15 @@ class Stack:
         """Pauses a DAG, so that an asset event does not start it, or lets it run again."""
         self.airflow.call("PATCH", f"/dags/{dag_id}", json={"is_paused": paused})
 
+    def copy(self, source: str, *targets: str) -> None:
+        """Copies an artifact, "smoke/warc/dev", to other places of the store: the same input of runs of their own.
+
+        A version that reads it at `source_version` would not make anew what that version has.
+        """
+        store = self.home.root / "store"
+        for target in targets:
+            shutil.copytree(store / source, store / target, dirs_exist_ok=True)
+
     def artifact(self, name: str, version: str = "dev") -> Artifact:
         """Opens an artifact of the stack's store."""
         return Artifact.open_at(Store(str(self.home.root / "store")), Address(name, version))

@@ -29,7 +29,7 @@ def same_as_undisturbed(stack, version: str, kinds: tuple[str, ...]) -> None:
 
 
 def test_a_killed_dask_worker_costs_nothing_but_time(stack, smoke) -> None:
-    run_id = stack.airflow.trigger("smoke.corpus", {"version": "worker-killed", "source_version": "dev"})
+    run_id = corpus_anew(stack, "worker-killed")
     stack.running("smoke.corpus", run_id, "extract")
     # The nanny's children carry their address in their title.
     workers = [one for one in marked(stack.home.root, "dask-workers") if title(one).startswith("dask worker [")]
@@ -52,12 +52,18 @@ def test_a_killed_stage_is_tried_again_and_ends_with_the_same_bytes(stack, smoke
 
 
 def test_a_killed_scheduler_comes_back_and_finishes_the_run(stack, smoke) -> None:
-    run_id = stack.airflow.trigger("smoke.corpus", {"version": "scheduler-killed", "source_version": "dev"})
+    run_id = corpus_anew(stack, "scheduler-killed")
     stack.running("smoke.corpus", run_id, "extract")
     scheduler = next(one for one in marked(stack.home.root, "scheduler") if one.ppid() == supervisor(stack))
     os.kill(scheduler.pid, signal.SIGKILL)
     assert stack.finished("smoke.corpus", run_id)["state"] == "success"
     same_as_undisturbed(stack, "scheduler-killed", CORPUS)
+
+
+def corpus_anew(stack, version: str) -> str:
+    """Starts the corpus over on the captures of the undisturbed run."""
+    stack.copy("smoke/warc/dev", f"smoke/warc/{version}")
+    return stack.airflow.trigger("smoke.corpus", {"version": version})
 
 
 def stage_process(stack, instance: str) -> psutil.Process | None:

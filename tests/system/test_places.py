@@ -2,10 +2,8 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -20,9 +18,7 @@ def same_captures(stack, smoke) -> None:
 
     At two versions, so that the shell makes everything anew.
     """
-    store = Path(stack.home.root) / "store"
-    for version in ("dev", "shell"):
-        shutil.copytree(store / "smoke" / "warc" / "dev", store / "here" / "warc" / version, dirs_exist_ok=True)
+    stack.copy("smoke/warc/dev", "here/warc/dev", "here/warc/shell")
 
 
 @pytest.mark.timeout(600)
