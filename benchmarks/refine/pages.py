@@ -2,13 +2,16 @@
 
 import hashlib
 import subprocess
-from datetime import UTC, datetime
 from pathlib import Path
 
-from tasks.crawl.http.client import Answer
-from tasks.crawl.storage.warc import WarcWriter
+from fastwarc import GzipWriter, WarcRecord, WarcRecordType
 
-PACKAGES = ("python3.11-doc", "debian-handbook", "postgresql-doc-15", "git-doc")
+# All that Debian 12 has under these names: manuals of programs, a handbook and a guide in twenty languages, essays.
+PACKAGES = (
+    *("anarchism", "debian-handbook", "gimp-help-en", "git-doc", "installation-guide-amd64", "libreoffice-help-en-us"),
+    *("lilypond-doc-html", "postgresql-doc-15", "python-django-doc", "python3.11-doc", "selinux-policy-doc"),
+    "sqlite3-doc",
+)
 _FILES = 4
 _SMALLEST = 2_000
 
@@ -17,7 +20,7 @@ def unpacked(folder: Path) -> Path:
     """Fetches the packages with `apt-get download` and unpacks them, unless they are there; returns where."""
     held = folder / "packages"
     for name in PACKAGES:
-        if list((held / name).glob("usr/share/doc/*")):
+        if list((held / name).glob("usr/share/doc*/*")):
             continue
         (held / name).mkdir(parents=True, exist_ok=True)
         subprocess.run(["apt-get", "download", "-q", name], cwd=held, check=True, stdout=subprocess.DEVNULL)
@@ -27,30 +30,44 @@ def unpacked(folder: Path) -> Path:
 
 
 def chosen(folder: Path, count: int) -> list[Path]:
-    """Returns a sample of the pages by a hash of their path below `folder`, the same one everywhere."""
-    pages = [path for path in folder.rglob("*.html") if path.is_file() and path.stat().st_size >= _SMALLEST]
-    return sorted(pages, key=lambda path: hashlib.blake2b(str(path.relative_to(folder)).encode()).digest())[:count]
+    """Returns a sample of the pages, about as many of each package, by a hash of their path: the same everywhere."""
+    turns = []
+    for name in PACKAGES:
+        pages = [path for path in (folder / name).rglob("*.html") if path.is_file() and not path.is_symlink()]
+        pages = [path for path in pages if path.stat().st_size >= _SMALLEST]
+        turns += [(turn, path) for turn, path in enumerate(sorted(pages, key=lambda path: _place(folder, path)))]
+    several = sorted(turns, key=lambda one: (one[0], _place(folder, one[1])))
+    return [path for _, path in several[:count]]
+
+
+def _place(folder: Path, page: Path) -> bytes:
+    return hashlib.blake2b(str(page.relative_to(folder)).encode()).digest()
 
 
 def write(pages: list[Path], folder: Path) -> int:
-    """Writes the pages as captures of a web into WARC files; returns their size as HTML in bytes."""
+    """Writes the pages as captures of a web into WARC files, as Common Crawl's are; returns their HTML's bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     size = 0
     files = min(_FILES, len(pages))
     for number in range(files):
-        name = f"pages-{number}.warc.gz"
-        with (folder / name).open("wb") as file:
-            writer = WarcWriter(file, name, "sluice-benchmark/1", "sluice-benchmark/1", "gzip")
-            for page in pages[number::files]:
-                html = page.read_bytes()
-                size += len(html)
-                _capture(writer, page, html)
-            writer.finish()
+        writer = GzipWriter(str(folder / f"pages-{number}.warc.gz"))
+        for page in pages[number::files]:
+            html = page.read_bytes()
+            size += len(html)
+            _capture(writer, page, html)
+        writer.close()
     return size
 
 
-def _capture(writer: WarcWriter, page: Path, html: bytes) -> None:
+def _capture(writer: GzipWriter, page: Path, html: bytes) -> None:
     digest = hashlib.blake2b(str(page).encode(), digest_size=8).hexdigest()
-    headers = (("Content-Type", "text/html"), ("Content-Length", str(len(html))))
-    answer = Answer(200, "OK", headers, html, truncated=False, address="", request=b"GET / HTTP/1.1\r\n\r\n", seconds=0)
-    writer.capture(f"https://{page.parent.name}.example/{digest}.html", datetime(2026, 1, 1, tzinfo=UTC), answer, {})
+    record = WarcRecord()
+    record.init_headers(record_type=WarcRecordType.response)
+    record.headers["WARC-Target-URI"] = f"https://{page.parent.name}.example/{digest}.html"
+    record.headers["WARC-Date"] = "2026-01-01T00:00:00Z"
+    # What Common Crawl's records say; without it datatrove asks libmagic, which takes XHTML for XML: no page.
+    record.headers["WARC-Identified-Payload-Type"] = "text/html"
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(html)}\r\n\r\n"
+    record.is_http = True
+    record.set_bytes_content(head.encode() + html)
+    record.write(writer, checksum_data=True, payload_digest=hashlib.sha1(html, usedforsecurity=False).digest())
