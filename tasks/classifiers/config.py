@@ -43,6 +43,9 @@ class CrawlTexts(Config):
     """How many are drawn, by a hash of their id. DCLM takes 100,000 of each side."""
     sources: tuple[str, ...] = ("web",)
     """Sources of documents that are drawn from."""
+    split_by: Literal["host", "document"] = "host"
+    """What lands on one side of the split as a whole. Pages of a host resemble one another, so held-out scores are fair
+    by host; a crawl of a few hosts has none to spare, and is split by document."""
 
 
 class FastTextSettings(Config):

@@ -3,7 +3,7 @@
 Reads `extracted` (documents/) and files outside the store. Writes, per classifier that the recipe describes, the model
 (`<name>/model.bin`, `.ftz` or `weights.json`), `<name>/model.json` (what its labels mean), `<name>/scores.json`
 (held-out scores beside baselines) and `<name>/card.md`; and `index.json`, their names and headline scores. Used by the
-annotators `classifier`, `topic` and `quality`.
+annotators `classifier`, `topic` and `quality`. The cards go to the tracker too.
 
 The recipe of a gate of quality is DCLM's (Li et al., arXiv 2406.11794, section 4.4): fastText on word pairs, reference
 text against a sample of the crawl. Every classifier is a part of its own, so a killed stage goes on at the first that
@@ -53,6 +53,8 @@ def run(config: ClassifiersConfig, inputs: Inputs, output: Output, engine: Engin
         output.progress(done, len(config.train), settings.name)
         if settings.name not in output.committed:
             _make(settings, inputs["extracted"], output, engine)
+    for one in config.train:
+        output.log_file(f"card-{one.name}.md", output.store.read(f"{output.address.path}/{one.name}/{CARD}"))
     metrics = {
         name: value for one in config.train for name, value in sorted(output.committed[one.name].metrics.items())
     }
@@ -86,7 +88,6 @@ def _make(settings: ClassifierSettings, extracted: Artifact, output: Output, eng
                 file.write(data)
         for name, value in headline(scores, len(examples.train), len(examples.heldout)).items():
             part.metric(f"{settings.name}_{name}", value)
-    output.log_file(f"{settings.name}/{CARD}", page.encode())
 
 
 def headline(scores: dict[str, Any], train: int, heldout: int) -> dict[str, float]:

@@ -193,8 +193,12 @@ def _texts(extracted: Artifact, crawl: CrawlTexts, chars: int, chosen: list[str]
     wanted = pc.field("id").isin(chosen)
     table = extracted.table(path, columns=["host", "text"], filters=wanted)
     rows = zip(table.column("host").to_pylist(), table.column("text").to_pylist(), strict=True)
-    made = (_example(text, chars, crawl.label, f"host={host}", "crawl") for host, text in rows)
+    made = (_example(text, chars, crawl.label, _group(crawl, host), "crawl") for host, text in rows)
     return [example for example in made if example]
+
+
+def _group(crawl: CrawlTexts, host: str) -> str:
+    return f"host={host}" if crawl.split_by == "host" else ""
 
 
 def _without_copies(examples: Iterable[Example], rejected: Counter[str]) -> Iterator[Example]:
@@ -250,7 +254,7 @@ def _check_labels(settings: ClassifierSettings, train: list[Example], heldout: l
         if missing := sorted(labels - {example.label for example in examples}):
             raise InputError(
                 f'the classifier {settings.name} has no text of the label "{missing[0]}" {side}',
-                "add texts or groups of it, or change heldout_share or seed",
+                'add texts or groups of it, change heldout_share or seed, or (of the crawl) set split_by = "document"',
             )
 
 

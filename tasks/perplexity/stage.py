@@ -2,7 +2,7 @@
 
 Reads local files that the recipe names and, where it asks for it, `extracted`. Writes per language `<language>/`:
 `model.json` and `order-<n>.npy` (read by the annotator `perplexity`), `model.arpa.gz` (read by KenLM, SRILM ...),
-`about.json` (cut points and figures), `card.md`.
+`about.json` (cut points and figures), `card.md`. The cards go to the tracker too.
 
 Same texts and settings give the same bytes, on any number of workers: what is drawn depends on hashes of the texts, and
 counts are the same in whatever order the texts come.
@@ -48,6 +48,8 @@ def run(config: PerplexityConfig, inputs: Inputs, output: Output, engine: Engine
     documents = crawled(config, extracted, engine) if missing else {}
     for language in missing:
         _train(language, config, extracted, documents.get(language, []), output, engine)
+    for language in languages:
+        output.log_file(f"card-{language}.md", output.store.read(f"{output.address.path}/{language}/{CARD}"))
     metrics = {name: value for language in languages for name, value in output.committed[language].metrics.items()}
     shown = ", ".join(f"{language} {metrics[f'{language}/heldout_perplexity']:.0f}" for language in languages)
     return Report(metrics=metrics, note=f"perplexity on held-out text: {shown}")

@@ -9,6 +9,7 @@ from tasks.artifact import Artifact
 from tasks.classifiers.config import ClassifiersConfig, ClassifierSettings, CrawlTexts, FastTextSettings, Texts
 from tasks.classifiers.texts import gather
 from tasks.engine import Engine
+from tasks.errors import InputError
 from tests.tasks.classifiers.texts_by_hand import extracted_in, jsonl, learned, shop
 
 
@@ -37,6 +38,16 @@ def test_no_text_and_no_site_is_on_both_sides_of_the_split(tmp_path: Path, crawl
     assert {one.group for one in found.train}.isdisjoint(one.group for one in found.heldout)
     assert {one.key for one in found.train}.isdisjoint(one.key for one in found.heldout)
     assert {one.group.split("=")[0] for one in found.train} == {"book", "host"}
+
+
+def test_a_crawl_of_few_sites_can_be_split_by_document(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "rows.jsonl", ({"text": learned(seed)} for seed in range(50)))
+    one_site = extracted_in(tmp_path, (shop(seed) for seed in range(100)), hosts=1)
+    with pytest.raises(InputError, match=r'of the label "crawl".*set split_by = "document"'):
+        gather(settings_for(path), one_site, Engine())
+    found = gather(settings_for(path, crawl=CrawlTexts(documents=90, split_by="document")), one_site, Engine())
+    for side in (found.train, found.heldout):
+        assert {one.label for one in side} == {"reference", "crawl"}
 
 
 def test_a_copy_in_other_letters_and_spaces_is_a_copy(tmp_path: Path, crawl: Artifact) -> None:
