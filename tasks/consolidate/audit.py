@@ -26,13 +26,18 @@ SAMPLE = pa.schema(
     ]
 )
 _CHARS = 1500
+_REASON_HEAD = "<th>reason<th>in step<th class=n>documents<th class=n>of source<th class=n>text"
 _HOSTS = 30
+_UNITS = ((1, "B"), (10**3, "kB"), (10**6, "MB"), (10**9, "GB"), (10**12, "TB"))
+# MLflow shows the page in a frame of some 600 pixels, so tables wrap and excerpts scroll in themselves.
 _STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
-h2 { margin-top: 2.5rem; border-bottom: 1px solid #ccc }
-pre { white-space: pre-wrap; background: #f6f6f6; padding: .8rem }
-table { border-collapse: collapse } td, th { padding: .15rem .8rem .15rem 0; text-align: left } .n { text-align: right }
-details { margin: .8rem 0 } summary { cursor: pointer; overflow-wrap: anywhere } code { color: #555; font-size: 85% }
+body { font: 14px/1.45 system-ui, sans-serif; max-width: 62rem; margin: 1rem auto; padding: 0 .6rem; color: #222 }
+h1 { font-size: 1.5rem; margin: .5rem 0 } h2 { font-size: 1.1rem; margin: 2rem 0 .4rem; border-bottom: 1px solid #ccc }
+table { border-collapse: collapse; width: 100% } td, th { padding: .1rem .5rem; text-align: left; vertical-align: top }
+th { border-bottom: 1px solid #ccc } .n { text-align: right } .n, .s { white-space: nowrap }
+tr.source th { padding-top: .8rem } td, b, pre, .small { overflow-wrap: anywhere } tr.kept { background: #e6f4ea }
+pre { white-space: pre-wrap; background: #f6f6f6; padding: .6rem; margin: .3rem 0; max-height: 16rem; overflow: auto }
+article { margin: .6rem 0 1.4rem } .small { color: #555; font-size: 90% }
 """
 
 
@@ -79,60 +84,111 @@ def page(funnel: pa.Table, hosts: pa.Table, shown: pa.Table) -> bytes:
 
     It names neither recipe nor version: the same documents give the same bytes under any name.
     """
-    counts = {row["reason"]: row["documents"] for row in totals(funnel, ["reason"])}
-    total = max(1, sum(counts.values()))
-    ended = totals(funnel, ["source", "step", "reason"])
-    parts = [
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>Documents</title><style>{_STYLE}</style>",
-        f"<h1>Documents</h1><p>{total:,} captures and files. Which ones went, why, and what they look like.</p>",
-        "<h2>By reason</h2>",
-        _table(
-            ("source", "step", "reason", "documents", "bytes", "share"),
-            [(*row.values(), row["documents"] / total) for row in ended],
-        ),
-        "<h2>By language</h2>",
-        _table(
-            ("language", "documents", "kept"),
-            _languages(funnel),
-        ),
-        f"<h2>The {_HOSTS} largest hosts</h2>",
-        _table(
-            ("host", "documents", "kept", "kept bytes"),
-            [tuple(row.values()) for row in hosts.slice(0, _HOSTS).to_pylist()],
-        ),
-    ]
     by_reason: dict[str, list[Mapping[str, Any]]] = {}
     for row in shown.to_pylist():
         by_reason.setdefault(row["reason"], []).append(row)
-    for reason, rows in sorted(by_reason.items()):
-        parts.append(f"<h2>{escape(reason or KEPT)}: {len(rows)} of {counts.get(reason, 0):,}</h2>")
+    counts = {row["reason"]: row["documents"] for row in totals(funnel, ["reason"])}
+    places = {reason: f"samples-{place}" for place, reason in enumerate(sorted(by_reason))}
+    total, kept = sum(counts.values()), counts.get("", 0)
+    parts = [
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>Documents</title><style>{_STYLE}</style>",
+        f"<h1>Documents</h1><p>{kept:,} of {total:,} captures and files are kept ({_share(kept, total)}). Which ones "
+        "went, why, and what they look like: a reason leads to its samples.</p>",
+        "<h2>By reason</h2>",
+        _reasons(funnel, places),
+        "<h2>By language</h2>",
+        _table(("language", "documents", "kept", "share kept"), _languages(funnel)),
+        f"<h2>The {_HOSTS} largest hosts</h2>",
+        _table(
+            ("host", "documents", "kept", "share kept", "kept text"),
+            [
+                (row["host"], row["documents"], row["kept"], _share(row["kept"], row["documents"]),
+                 _size(row["kept_bytes"]))
+                for row in hosts.slice(0, _HOSTS).to_pylist()
+            ],
+        ),
+    ]  # fmt: skip
+    for reason, place in places.items():
+        rows = by_reason[reason]
+        parts.append(f"<h2 id={place}>{escape(reason or KEPT)}: {len(rows)} of {counts.get(reason, 0):,}</h2>")
         parts += [_document(row) for row in rows]
     return "\n".join(parts).encode("utf-8", "replace")
 
 
-def _languages(funnel: pa.Table) -> list[tuple[str, int, int]]:
+def _reasons(funnel: pa.Table, places: Mapping[str, str]) -> str:
+    """Returns the table of what became of each source's captures; what is kept first, then the commonest reason."""
+    several = totals(funnel, ["source", "step", "reason"])
+    body = []
+    for source, documents in {row["source"]: row["documents"] for row in totals(funnel, ["source"])}.items():
+        body.append(f"<tr class=source><th colspan=5>{escape(source)}: {documents:,}</th></tr>")
+        mine = [row for row in several if row["source"] == source]
+        for row in sorted(mine, key=lambda one: (one["step"] != KEPT, -one["documents"], one["reason"])):
+            name = escape(row["reason"] or KEPT).replace("_", "_<wbr>")
+            if row["reason"] in places:
+                name = f'<a href="#{places[row["reason"]]}">{name}</a>'
+            cells = (f"{row['documents']:,}", _share(row["documents"], documents), _size(row["bytes"]))
+            numbers = "".join(f"<td class=n>{cell}" for cell in cells)
+            kind = " class=kept" if row["step"] == KEPT else ""
+            body.append(f"<tr{kind}><td>{name}<td class=s>{'' if row['step'] == KEPT else row['step']}{numbers}</tr>")
+    return f"<table><tr>{_REASON_HEAD}</tr>{''.join(body)}</table>"
+
+
+def _languages(funnel: pa.Table) -> list[tuple[str, int, int, str]]:
     kept = {row["language"]: row["documents"] for row in totals(funnel, ["step", "language"]) if row["step"] == KEPT}
-    rows = sorted(totals(funnel, ["language"]), key=lambda row: -row["documents"])
-    return [(row["language"] or "(no text)", row["documents"], kept.get(row["language"], 0)) for row in rows]
+    rows = [(row["language"], row["documents"], kept.get(row["language"], 0)) for row in totals(funnel, ["language"])]
+    rows.sort(key=lambda row: -row[1])
+    return [(language or "(no text)", all_, stay, _share(stay, all_)) for language, all_, stay in rows]
 
 
 def _document(row: Mapping[str, Any]) -> str:
-    why = ", ".join(row["reasons"][1:])
-    more = f" (also {escape(why)})" if why else ""
-    return (
-        f"<details open><summary>{escape(row['url'])} · {escape(row['source'])}{more}</summary>"
-        f"<code>{escape(row['measured'])}</code><pre>{escape(row['text'])}</pre></details>"
-    )
+    measured = json.loads(row["measured"])
+    # A reason begins with the name of its filter, whose numbers tell by how much.
+    decided = {name: found for name, found in measured.items() if row["reason"].startswith(name)}
+    others = {name: found for name, found in measured.items() if name not in decided}
+    why = f"<div class=small>{_numbers(decided)}</div>" if decided else ""
+    if further := row["reasons"][1:]:
+        why += f"<div class=small>also {escape(', '.join(further))}</div>"
+    shut = "other numbers" if decided else "numbers"
+    rest = f"<details class=small><summary>{shut}</summary>{_numbers(others)}</details>" if others else ""
+    text = f"<pre>{escape(row['text'])}</pre>"
+    return f"<article><b>{escape(row['url'])}</b> ({escape(row['source'])}){why}{text}{rest}</article>"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    def cell(value: Any) -> str:
-        if isinstance(value, float):
-            return f"<td class=n>{value:.2%}"
-        return f"<td class=n>{value:,}" if isinstance(value, int) else f"<td>{escape(value or '')}"
+def _numbers(measured: Mapping[str, Any]) -> str:
+    lines = []
+    for name, found in sorted(measured.items()):
+        several = found.items() if isinstance(found, dict) else [("", found)]
+        lines.append(f"{name}: " + " · ".join(f"{field} {_plain(value)}".strip() for field, value in several))
+    return "<br>".join(map(escape, lines))
 
-    body = "".join(f"<tr>{''.join(map(cell, row))}" for row in rows)
-    return f"<table><tr>{''.join(f'<th>{escape(name)}' for name in head)}{body}</table>"
+
+def _plain(value: Any) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:,}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / max(1, whole):.1%}"
+
+
+def _size(size: int | None) -> str:
+    if size is None:
+        return ""
+    unit = next((unit for unit in _UNITS if size < 1000 * unit[0]), _UNITS[-1])
+    return f"{size / unit[0]:,.1f} {unit[1]}" if unit[0] > 1 else f"{size} B"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str | int]]) -> str:
+    """Returns a table whose first column holds names, and the others numbers."""
+
+    def cell(value: str | int, place: int) -> str:
+        shown = f"{value:,}" if isinstance(value, int) else escape(value)
+        return f"<td class=n>{shown}" if place else f"<td>{shown}"
+
+    names = "".join(f"<th class=n>{name}" if place else f"<th>{name}" for place, name in enumerate(head))
+    body = "".join(f"<tr>{''.join(cell(value, place) for place, value in enumerate(row))}</tr>" for row in rows)
+    return f"<table><tr>{names}</tr>{body}</table>"
 
 
 def _rounded(value: Any) -> Any:

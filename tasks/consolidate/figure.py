@@ -1,6 +1,7 @@
 """The funnel as a picture, for MLflow. Used by `stage`; matplotlib is imported when a picture is drawn."""
 
 import io
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 _LABELS = ("captures", "after extract", "after language", "after quality", "kept (after dedup)")
 _MOST = 12
 """Bars of a panel; what comes after is left to the table."""
+# Inches. MLflow shows pictures some 600 pixels wide: the panels stand one below the other, and letters stay readable.
+_WIDTH, _BAR = 7.5, 0.28
+_AROUND = 2.5  # room for a panel's title and scale, in bars
 
 
 def draw(funnel: pa.Table, title: str) -> bytes:
@@ -23,13 +27,17 @@ def draw(funnel: pa.Table, title: str) -> bytes:
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(16, 4.5), layout="constrained")  # without pyplot: no display, no global state
-    steps, reasons, languages = figure.subplots(1, 3)
-    _steps(steps, funnel)
-    lost = [(row["reason"], row["documents"]) for row in totals(funnel, ["reason"]) if row["reason"]]
-    _bars(reasons, lost, "documents gone, by first reason", "tab:red")
+    lost = _largest({row["reason"]: row["documents"] for row in totals(funnel, ["reason"]) if row["reason"]})
     kept = [row for row in totals(funnel, ["language", "step"]) if row["step"] == KEPT]
-    _bars(languages, [(row["language"], row["documents"]) for row in kept], "documents kept, by language", "tab:green")
+    spoken = _largest({row["language"]: row["documents"] for row in kept})
+    # As high as its bars are many, so that a bar is as thick in each panel.
+    rows = [len(_LABELS) + _AROUND, len(lost) + _AROUND, len(spoken) + _AROUND]
+    # Without pyplot: no display, no global state.
+    figure = Figure(figsize=(_WIDTH, _BAR * sum(rows) + _AROUND * _BAR), layout="constrained")
+    steps, reasons, languages = figure.subplots(3, 1, height_ratios=rows)
+    _steps(steps, funnel)
+    _bars(reasons, lost, "documents gone, by first reason", "tab:red")
+    _bars(languages, spoken, "documents kept, by language", "tab:green")
     figure.suptitle(title)
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=100)
@@ -47,10 +55,13 @@ def _steps(axes: "Axes", funnel: pa.Table) -> None:
     axes.legend(loc="lower right")
 
 
+def _largest(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda row: (-row[1], row[0]))[:_MOST]
+
+
 def _bars(axes: "Axes", counts: list[tuple[str, int]], title: str, color: str) -> None:
-    largest = sorted(counts, key=lambda row: (-row[1], row[0]))[:_MOST]
-    names, numbers = [name for name, _ in largest], [number for _, number in largest]
-    axes.barh(range(len(largest)), numbers, color=color, height=0.7)
+    names, numbers = [name for name, _ in counts], [number for _, number in counts]
+    axes.barh(range(len(counts)), numbers, color=color, height=0.7)
     _label(axes, names, numbers, title)
 
 
@@ -58,6 +69,6 @@ def _label(axes: "Axes", names: list[str], numbers: list[int], title: str) -> No
     for place, number in enumerate(numbers):
         axes.annotate(f" {number:,}", (number, place), va="center")
     axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
+    axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xlim(0, max([*numbers, 1]) * 1.2)
     axes.set_title(title)
