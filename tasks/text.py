@@ -46,6 +46,8 @@ _LINE_END = re.compile("[\x0b\x0c\x85\u2028\u2029]")
 # Control, surrogate and non-character code points, and the byte order mark; tab and newline stay.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufeff\ufffe\uffff]")
 _NO_BREAK_SPACE = re.compile("[\u00a0\u2007\u202f]")
+# All characters of the three above: one search tells that there is none, as in most texts.
+_ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\xa0\u2007\u2028\u2029\u202f\ud800-\udfff\ufeff\ufffe\uffff]")
 _BLANK_LINES = re.compile(r"\n{3,}")
 
 
@@ -58,10 +60,11 @@ def clean(text: str) -> str:
     if "\r" in text:
         text = _CARRIAGE.sub("\n", text)
     if not text.isascii():
-        text = _NO_BREAK_SPACE.sub(" ", unicodedata.normalize("NFC", text))
-    text = _UNPRINTABLE.sub("", _LINE_END.sub("\n", text))
-    text = "\n".join(line.rstrip() for line in text.split("\n"))
-    return _BLANK_LINES.sub("\n\n", text).strip("\n")
+        text = unicodedata.normalize("NFC", text)
+    if _ODD.search(text):
+        text = _UNPRINTABLE.sub("", _LINE_END.sub("\n", _NO_BREAK_SPACE.sub(" ", text)))
+    text = "\n".join([line.rstrip() for line in text.split("\n")])
+    return (_BLANK_LINES.sub("\n\n", text) if "\n\n\n" in text else text).strip("\n")
 
 
 def normalise(text: str) -> str:

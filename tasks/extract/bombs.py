@@ -34,26 +34,85 @@ _FLAT = frozenset(
 )
 # Without `a` and `nobr`: a second one closes the first, so they do not pile up.
 _FORMATTING = ("b", "big", "code", "em", "font", "i", "s", "small", "strike", "strong", "tt", "u")
-# Both cases spelled out, because that takes half as long as the flag.
+_FORMAT_TAGS = frozenset((*_FORMATTING, *(f"/{name}" for name in _FORMATTING)))
+# Names in both cases spelled out, because that takes half as long as the flag; the first letter tells most tags apart.
 _EITHER_CASE = ("".join(f"[{letter}{letter.upper()}]" for letter in name) for name in _FORMATTING)
-_FORMAT_START = re.compile(rf"<(?:{'|'.join(_EITHER_CASE)})[\s/>]")
+_FORMAT_START = re.compile(rf"<(?=[bcefistuBCEFISTU])(?:{'|'.join(_EITHER_CASE)})[\s/>]")
 _TAG_START = re.compile(r"<[a-zA-Z]")
+_TAG_NAME = re.compile(r"<(/?[a-zA-Z][a-zA-Z0-9]*)")
+# Tags that are counted at one time, and tags of which a list of all names is no burden.
+_STRETCH = 1_000
+_MOST_LISTED = 200_000
 # Ten thousand attributes of one letter each, and the spaces between them.
 _LONG = 2 * MAX_ATTRIBUTES
 
 
 def refuse_bombs(html: str) -> None:
     """Raises Rejected with reason `nesting`, `formatting`, `options` or `attributes` for a page made to stall."""
-    # Upper bounds first, because they are cheap and nearly every page stays below them.
-    tags = html.count("<")
-    if tags > MAX_DEPTH or (tags**2 > 4 * MAX_REPEATED_FORMATS and _format_starts(html) * tags > MAX_REPEATED_FORMATS):
+    if _may_stall(html):
         _refuse_tags(html)
     if any(map(_has_many_attributes, _long_stretches(html))):
         raise Rejected("attributes")
 
 
-def _format_starts(html: str) -> int:
-    return len(_FORMAT_START.findall(html))
+def _may_stall(html: str) -> bool:
+    """Tells whether tags may pass a limit, by upper bounds, the cheapest first: nearly every page stays below them."""
+    tags = html.count("<")
+    if tags <= MAX_DEPTH and tags**2 <= 4 * MAX_REPEATED_FORMATS:
+        return False
+    # A start tag has no slash: on most pages that halves the number.
+    starts = tags if tags <= MAX_DEPTH else tags - html.count("</")
+    if starts <= MAX_DEPTH and len(_FORMAT_START.findall(html)) * starts <= MAX_REPEATED_FORMATS:
+        return False
+    if tags > _MOST_LISTED:
+        return True
+    names = list(map(str.lower, _TAG_NAME.findall(html)))
+    return (
+        _may_nest(names)
+        or (starts > MAX_OPTIONS and names.count("option") > MAX_OPTIONS)
+        or _open_formats(names) * starts > MAX_REPEATED_FORMATS
+    )
+
+
+def _may_nest(names: list[str]) -> bool:
+    """Tells whether tags of these names, in this order, may nest too deep; those of end tags begin with a slash.
+
+    Names are counted by stretches: of the elements that are open before a stretch its end tags close what they can, and
+    none of the elements that begin in it. So what comes out is never less than what going from tag to tag would find.
+    """
+    still_open: dict[str, int] = {}
+    depth = 0
+    for begin in range(0, len(names), _STRETCH):
+        opened: list[tuple[str, int]] = []
+        for name, count in Counter(names[begin : begin + _STRETCH]).items():
+            if name[0] == "/":
+                held = still_open.get(name[1:], 0)
+                if held:
+                    still_open[name[1:]] = max(0, held - count)
+            elif name not in _FLAT:
+                opened.append((name, count))
+                depth += count
+        if depth > MAX_DEPTH:
+            return True
+        for name, count in opened:
+            still_open[name] = still_open.get(name, 0) + count
+        depth = sum(still_open.values())
+    return False
+
+
+def _open_formats(names: list[str]) -> int:
+    """Returns how many formatting elements are open at one time, at most."""
+    still_open = dict.fromkeys(_FORMATTING, 0)
+    formats = most = 0
+    for tag in filter(_FORMAT_TAGS.__contains__, names):
+        if tag[0] != "/":
+            still_open[tag] += 1
+            formats += 1
+            most = max(most, formats)
+        elif still_open[tag[1:]]:
+            still_open[tag[1:]] -= 1
+            formats -= 1
+    return most
 
 
 def _refuse_tags(html: str) -> None:
