@@ -26,10 +26,11 @@ SAMPLE = pa.schema(
     ]
 )
 _CHARS = 1500
-_REASON_HEAD = "<th>reason<th>in step<th class=n>documents<th class=n>of source<th class=n>text"
+_REASON_HEAD = "<th>reason<th>step<th class=n>documents<th class=n>of source<th class=n>text"
 _HOSTS = 30
 _UNITS = ((1, "B"), (10**3, "kB"), (10**6, "MB"), (10**9, "GB"), (10**12, "TB"))
-# MLflow shows the page in a frame of some 600 pixels, so tables wrap and excerpts scroll in themselves.
+# MLflow shows the page in a frame of some 600 pixels: tables wrap, and excerpts scroll in themselves. Links within the
+# page do nothing in that frame ("Not allowed to load local resource"), so samples are folded, not linked to.
 _STYLE = """
 body { font: 14px/1.45 system-ui, sans-serif; max-width: 62rem; margin: 1rem auto; padding: 0 .6rem; color: #222 }
 h1 { font-size: 1.5rem; margin: .5rem 0 } h2 { font-size: 1.1rem; margin: 2rem 0 .4rem; border-bottom: 1px solid #ccc }
@@ -38,6 +39,7 @@ th { border-bottom: 1px solid #ccc } .n { text-align: right } .n, .s { white-spa
 tr.source th { padding-top: .8rem } td, b, pre, .small { overflow-wrap: anywhere } tr.kept { background: #e6f4ea }
 pre { white-space: pre-wrap; background: #f6f6f6; padding: .6rem; margin: .3rem 0; max-height: 16rem; overflow: auto }
 article { margin: .6rem 0 1.4rem } .small { color: #555; font-size: 90% }
+summary { cursor: pointer } .verdict > summary { font-weight: bold; padding: .2rem 0 }
 """
 
 
@@ -88,14 +90,13 @@ def page(funnel: pa.Table, hosts: pa.Table, shown: pa.Table) -> bytes:
     for row in shown.to_pylist():
         by_reason.setdefault(row["reason"], []).append(row)
     counts = {row["reason"]: row["documents"] for row in totals(funnel, ["reason"])}
-    places = {reason: f"samples-{place}" for place, reason in enumerate(sorted(by_reason))}
     total, kept = sum(counts.values()), counts.get("", 0)
     parts = [
         f"<!doctype html><html lang=en><meta charset=utf-8><title>Documents</title><style>{_STYLE}</style>",
         f"<h1>Documents</h1><p>{kept:,} of {total:,} captures and files are kept ({_share(kept, total)}). Which ones "
-        "went, why, and what they look like: a reason leads to its samples.</p>",
+        "went, why, and what they look like.</p>",
         "<h2>By reason</h2>",
-        _reasons(funnel, places),
+        _reasons(funnel),
         "<h2>By language</h2>",
         _table(("language", "documents", "kept", "share kept"), _languages(funnel)),
         f"<h2>The {_HOSTS} largest hosts</h2>",
@@ -108,14 +109,14 @@ def page(funnel: pa.Table, hosts: pa.Table, shown: pa.Table) -> bytes:
             ],
         ),
     ]  # fmt: skip
-    for reason, place in places.items():
-        rows = by_reason[reason]
-        parts.append(f"<h2 id={place}>{escape(reason or KEPT)}: {len(rows)} of {counts.get(reason, 0):,}</h2>")
-        parts += [_document(row) for row in rows]
+    parts.append("<h2>Samples</h2>")
+    for reason, rows in sorted(by_reason.items()):
+        title = f"{escape(reason or KEPT)}: {len(rows)} of {counts.get(reason, 0):,}"
+        parts.append(f"<details class=verdict><summary>{title}</summary>{''.join(map(_document, rows))}</details>")
     return "\n".join(parts).encode("utf-8", "replace")
 
 
-def _reasons(funnel: pa.Table, places: Mapping[str, str]) -> str:
+def _reasons(funnel: pa.Table) -> str:
     """Returns the table of what became of each source's captures; what is kept first, then the commonest reason."""
     several = totals(funnel, ["source", "step", "reason"])
     body = []
@@ -124,8 +125,6 @@ def _reasons(funnel: pa.Table, places: Mapping[str, str]) -> str:
         mine = [row for row in several if row["source"] == source]
         for row in sorted(mine, key=lambda one: (one["step"] != KEPT, -one["documents"], one["reason"])):
             name = escape(row["reason"] or KEPT).replace("_", "_<wbr>")
-            if row["reason"] in places:
-                name = f'<a href="#{places[row["reason"]]}">{name}</a>'
             cells = (f"{row['documents']:,}", _share(row["documents"], documents), _size(row["bytes"]))
             numbers = "".join(f"<td class=n>{cell}" for cell in cells)
             kind = " class=kept" if row["step"] == KEPT else ""

@@ -1,5 +1,6 @@
-"""Both UIs in a real browser: log in, trigger a DAG with its form, see it turn green, find its run in MLflow."""
+"""Both UIs in a real browser: log in, trigger a DAG with its form, see it turn green, read its run in MLflow."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +64,23 @@ def test_a_task_leads_to_its_mlflow_run(stack, smoke, page) -> None:
     assert address.startswith(stack.home.mlflow_url)
     page.goto(address)
     page.get_by_text("publish", exact=True).first.wait_for()  # the run's name on MLflow's page of it
+
+
+def test_the_audit_page_and_the_funnel_can_be_read_in_mlflow(stack, smoke, page) -> None:
+    (made,) = [result for result in smoke[1].results if result["address"] == "smoke/documents@dev"]
+    page.goto(f"{made['mlflow_run_url']}/artifacts/audit.html")
+    audit = page.frame_locator("iframe")
+    kept, gone = made["rows"].pop("out"), made["rows"].keys() - {"in"}
+    audit.get_by_text(re.compile(rf"^{kept:,} of [\d,]+ captures and files are kept")).wait_for()
+    for shown in ("By reason", "By language", re.compile("largest hosts$")):
+        audit.get_by_role("heading", name=shown).wait_for()
+    assert audit.locator("html").evaluate("page => page.scrollWidth <= page.clientWidth")
+    for verdict in ("kept", *gone):
+        audit.get_by_text(re.compile(rf"^{verdict}: \d+ of \d+$")).click()
+        audit.locator("details[open] article").first.wait_for()
+        audit.get_by_text(re.compile(rf"^{verdict}: \d+ of \d+$")).click()  # shut again
+    page.get_by_text("funnel.png", exact=True).first.click()
+    page.wait_for_function("[...document.images].some(picture => picture.naturalHeight > 400)")
 
 
 def test_an_artifact_has_a_page_behind_airflows_login(stack, smoke, page) -> None:
