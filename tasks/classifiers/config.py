@@ -13,8 +13,8 @@ class Texts(Config):
     """Files of texts to learn from: JSON lines, plain or compressed (.gz, .zst, .bz2)."""
 
     path: str
-    """Absolute glob on the machine where the stage runs (`**` for any depth), or a URL on an object store, where `*`
-    stands for folders too (s3://bucket/reference/*.jsonl.zst)."""
+    """Absolute glob (`**` for any depth), on the machine where the stage runs or as a URL on an object store
+    (s3://bucket/reference/*.jsonl.zst)."""
     text_field: str = "text"
     """The field that holds the text."""
     label: str = ""

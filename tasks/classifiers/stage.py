@@ -37,10 +37,7 @@ CARD = "card.md"
 
 def external(config: ClassifiersConfig) -> dict[str, list[str]]:
     """Returns the files outside the store that the stage reads; their bytes enter the fingerprint."""
-    return {
-        f"texts/{one.name}": sorted({path for texts in one.texts for path in files_of(texts).values()})
-        for one in config.train
-    }
+    return {f"texts/{one.name}": sorted({file.local() for file in files_of(one)}) for one in config.train}
 
 
 def run(config: ClassifiersConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

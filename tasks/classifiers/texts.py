@@ -4,31 +4,23 @@ Reads JSON lines outside the store and `extracted` (documents/); used by `stage`
 and the settings alone, not on the order of files or the number of workers.
 """
 
-import fnmatch
-import glob
 import hashlib
-import io
 import json
-import os
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.artifact import Artifact
 from tasks.classifiers.config import ClassifierSettings, CrawlTexts, Texts
 from tasks.engine import Engine
 from tasks.errors import InputError
-from tasks.store import Store
+from tasks.sources import SourceFile, find
 from tasks.text import clean, hash64, normalise
 
-_CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
-_WILD = re.compile(r"[*?\[]")
 _HASHES = 2**64
 
 
@@ -70,27 +62,13 @@ class Examples:
     read: int
 
 
-def files_of(texts: Texts) -> dict[str, str]:
-    """Returns the files a pattern matches, in order: their addresses, and where they can be read on this machine.
+def files_of(settings: ClassifierSettings) -> list[SourceFile]:
+    """Returns all files of a classifier's texts; raises what `tasks.sources.find` raises."""
+    return [file for texts in settings.texts for file in _files(settings, texts)]
 
-    Raises:
-        InputError: the pattern is not absolute or matches no file.
-        StoreError, TransientError: the object store that it names cannot be used, or did not answer.
-    """
-    pattern = texts.path
-    if "://" in pattern:
-        folder = _WILD.split(pattern)[0].rpartition("/")[0]
-        store, wanted = Store(folder), pattern.removeprefix(f"{folder}/")
-        found = {f"{folder}/{name}": store.local(name) for name in store.list("") if fnmatch.fnmatchcase(name, wanted)}
-    elif os.path.isabs(pattern):
-        found = {path: path for path in sorted(glob.glob(pattern, recursive=True)) if os.path.isfile(path)}
-    else:
-        raise InputError(
-            f'the pattern "{pattern}" of a classifier\'s texts is not absolute', "begin it with / or s3://"
-        )
-    if not found:
-        raise InputError(f'the pattern "{pattern}" of a classifier\'s texts matches no file', "correct it")
-    return found
+
+def _files(settings: ClassifierSettings, texts: Texts) -> list[SourceFile]:
+    return find(texts.path, f'the classifier "{settings.name}"')
 
 
 def gather(settings: ClassifierSettings, extracted: Artifact | None, engine: Engine) -> Examples:
@@ -108,9 +86,9 @@ def gather(settings: ClassifierSettings, extracted: Artifact | None, engine: Eng
     rejected: Counter[str] = Counter()
     found: list[Example] = []
     for texts in settings.texts:
-        for address, path in files_of(texts).items():
-            files[address] = _sha256(path)
-            for example in _read(texts, address, path, settings.chars):
+        for file in _files(settings, texts):
+            files[file.path] = _sha256(file.local())
+            for example in _read(texts, file, settings.chars):
                 if isinstance(example, str):
                     rejected[example] += 1
                 else:
@@ -126,22 +104,19 @@ def gather(settings: ClassifierSettings, extracted: Artifact | None, engine: Eng
     return Examples(train, tests, dict(sorted(rejected.items())), files, read)
 
 
-def _read(texts: Texts, address: str, path: str, chars: int) -> Iterator[Example | str]:
+def _read(texts: Texts, file: SourceFile, chars: int) -> Iterator[Example | str]:
     """Yields the texts of a file; of one that cannot be used, the reason."""
-    name = os.path.basename(address)
-    with pa.input_stream(path, compression=_CODECS.get(os.path.splitext(name)[1])) as file:
-        lines = io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="\n")
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                text, label, group = _fields(texts, json.loads(line))
-            except (ValueError, KeyError, TypeError) as error:
-                raise InputError(
-                    f"line {number} of {address} is no row with a text and a label ({type(error).__name__}: {error})",
-                    "mend the file, or name its fields: text_field, label_field, group_field",
-                ) from None
-            yield (_example(text, chars, label, group, name) or "empty") if label else "other_label"
+    name = file.path.rpartition("/")[2]
+    for number, row in file.rows():
+        try:
+            text, label, group = _fields(texts, row)
+            found = (_example(text, chars, label, group, name) or "empty") if label else "other_label"
+        except (KeyError, TypeError) as error:
+            raise InputError(
+                f"{file.path}, line {number}: no row with a text and a label ({type(error).__name__}: {error})",
+                "mend the file, or name its fields: text_field, label_field, group_field",
+            ) from None
+        yield found
 
 
 def _fields(texts: Texts, row: dict[str, Any]) -> tuple[str, str, str]:

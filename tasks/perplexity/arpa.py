@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from tasks.errors import InputError
 from tasks.perplexity.closure import closed
-from tasks.perplexity.files import opened
 from tasks.perplexity.ngrams import BEGIN, END, UNKNOWN, Level, Ngrams
+from tasks.sources import codec_of, opened
 
 _COUNT = re.compile(rb"ngram\s+(\d+)\s*=\s*(\d+)")
 _LINES = 100_000
@@ -54,7 +54,7 @@ def read_arpa(path: str) -> Ngrams:
         InputError: it is not one, or is damaged; names the line and what is wrong with it.
     """
     try:
-        with opened(path) as file:
+        with opened(path, codec_of(path)) as file:
             return _Reader(path, file).read()
     except (OSError, EOFError) as error:
         raise InputError(

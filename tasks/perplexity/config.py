@@ -20,10 +20,11 @@ class Reference(Config):
     """What the model card calls it; of `documents`, the source in the corpus (`web`, or the name of a file source)."""
 
     kind: Literal["text", "jsonl", "documents"]
-    """Local files of one text each, or of one JSON object per line, or extracted documents of this recipe."""
+    """Files of one text each, or of one JSON object per line, or extracted documents of this recipe."""
 
     path: str = ""
-    """Absolute glob of the files (`**` for any depth); they may be compressed: .gz, .zst or .bz2."""
+    """Absolute glob of the files (`**` for any depth), on the machine where the stage runs or as a URL on an object
+    store (s3://bucket/wiki/*.jsonl.zst); they may be compressed: .gz, .zst or .bz2."""
 
     text_field: str = "text"
     """JSON lines: the field that holds the text."""
@@ -38,8 +39,8 @@ class Reference(Config):
     def _files_have_a_path(self) -> "Reference":
         if (self.kind == "documents") == bool(self.path):
             raise ValueError("files need a path, and documents of the corpus have none")
-        if self.path and not self.path.startswith("/"):
-            raise ValueError(f'the path "{self.path}" is not absolute: begin it with /')
+        if self.path and not (self.path.startswith("/") or "://" in self.path):
+            raise ValueError(f'the path "{self.path}" is not absolute: begin it with / or s3://')
         return self
 
 

@@ -5,9 +5,6 @@ sizes of all texts, then the words of those that were drawn. What is drawn depen
 order of the files nor on the number of workers. A text that is there twice counts once.
 """
 
-import glob
-import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,8 +17,8 @@ from tasks.charset import decode
 from tasks.errors import InputError
 from tasks.perplexity.config import PerplexityConfig, Reference
 from tasks.perplexity.estimate import BEGIN_ID, END_ID, SPECIAL, UNKNOWN_ID
-from tasks.perplexity.files import opened
 from tasks.perplexity.words import split
+from tasks.sources import SourceFile, find
 from tasks.text import clean, hash64
 
 DOCUMENTS = "documents/"
@@ -30,43 +27,42 @@ _LONGEST = 1_000_000
 
 
 @dataclass(frozen=True)
+class CorpusPart:
+    """One part of the artifact `extracted`."""
+
+    extracted: Artifact
+    path: str
+
+
+@dataclass(frozen=True)
 class Unit:
-    """One file with texts of a reference: a local path, or a part of the artifact."""
+    """One file with texts of a reference."""
 
     reference: Reference
-    path: str
-    artifact: Artifact | None = None
+    file: SourceFile | CorpusPart
 
     def texts(self) -> Iterator[str]:
         """Yields its texts, clean; raises InputError when it cannot be read."""
-        try:
-            for text in self._raw():
-                yield text[:_LONGEST]
-        except (OSError, EOFError) as error:
-            raise InputError(f"{self.path} of the reference {self.reference.name} cannot be read ({error})") from None
+        for text in self._raw():
+            yield text[:_LONGEST]
 
     def _raw(self) -> Iterator[str]:
-        if self.artifact:
+        if isinstance(self.file, CorpusPart):
             chosen = pc.field("source") == self.reference.name
-            yield from self.artifact.table(self.path, columns=["text"], filters=chosen).column("text").to_pylist()
+            table = self.file.extracted.table(self.file.path, columns=["text"], filters=chosen)
+            yield from table.column("text").to_pylist()
         elif self.reference.kind == "text":
-            with opened(self.path) as file:
+            with self.file.open() as file:
                 yield clean(decode(file.read()))
         else:
-            with opened(self.path) as file:
-                for number, line in enumerate(file, start=1):
-                    if line.strip():
-                        yield clean(self._field(line, number))
+            for number, row in self.file.rows():
+                yield clean(self._field(row, f"{self.file.path}, line {number}"))
 
-    def _field(self, line: bytes, number: int) -> str:
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{self.path}, line {number}: not JSON ({error})", "mend it or leave it out") from None
+    def _field(self, row: object, where: str) -> str:
         text = row.get(self.reference.text_field) if isinstance(row, dict) else None
         if not isinstance(text, str):
             wanted = f'the field "{self.reference.text_field}" holds no text'
-            raise InputError(f"{self.path}, line {number}: {wanted}", "name the right one: text_field")
+            raise InputError(f"{where}: {wanted}", "name the right one: text_field")
         return text
 
 
@@ -91,14 +87,9 @@ class Sample:
     ids: NDArray[np.int32]
 
 
-def local_files(reference: Reference) -> list[str]:
-    """Returns the local files of a reference in name order; raises InputError when there are none."""
-    found = sorted(path for path in glob.glob(reference.path, recursive=True) if os.path.isfile(path))
-    if reference.path and not found:
-        raise InputError(
-            f'the pattern "{reference.path}" of the reference "{reference.name}" matches no file', "correct it"
-        )
-    return found
+def files_of(reference: Reference) -> list[SourceFile]:
+    """Returns the files of a reference in name order; raises what `tasks.sources.find` raises."""
+    return find(reference.path, f'the reference "{reference.name}"')
 
 
 def units(references: Sequence[Reference], extracted: Artifact | None) -> list[Unit]:
@@ -108,9 +99,9 @@ def units(references: Sequence[Reference], extracted: Artifact | None) -> list[U
         if reference.kind == "documents":
             if extracted is None:
                 raise InputError(f'the reference "{reference.name}" is of the corpus, and there is none: extract first')
-            found += [Unit(reference, path, extracted) for path in extracted.files(DOCUMENTS)]
+            found += [Unit(reference, CorpusPart(extracted, path)) for path in extracted.files(DOCUMENTS)]
         else:
-            found += [Unit(reference, path) for path in local_files(reference)]
+            found += [Unit(reference, file) for file in files_of(reference)]
     return found
 
 

@@ -1,6 +1,6 @@
 """Stage train_perplexity: reference text -> n-gram models, one per language, with cut points and a model card.
 
-Reads local files that the recipe names and, where it asks for it, `extracted`. Writes per language `<language>/`:
+Reads files that the recipe names and, where it asks for it, `extracted`. Writes per language `<language>/`:
 `model.json` and `order-<n>.npy` (read by the annotator `perplexity`), `model.arpa.gz` (read by KenLM, SRILM ...),
 `about.json` (cut points and figures), `card.md`. The cards go to the tracker too.
 
@@ -23,7 +23,7 @@ from tasks.perplexity.cuts import Cuts, crawled, in_order, thirds
 from tasks.perplexity.estimate import Estimate, estimate
 from tasks.perplexity.loaded import ABOUT
 from tasks.perplexity.model import NgramModel, Scores
-from tasks.perplexity.reference import draw, joined, listing, local_files, taken, units
+from tasks.perplexity.reference import draw, files_of, joined, listing, taken, units
 from tasks.stage import Inputs, Output, Part, Report
 
 log = logging.getLogger("sluice.perplexity")
@@ -35,7 +35,7 @@ CARD = "card.md"
 
 def external(config: PerplexityConfig) -> dict[str, list[str]]:
     """Returns the files outside the store that the stage reads, by role `reference:<name>`."""
-    return {f"reference:{one.name}": local_files(one) for one in config.references if one.path}
+    return {f"reference:{one.name}": [file.local() for file in files_of(one)] for one in config.references if one.path}
 
 
 def run(config: PerplexityConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

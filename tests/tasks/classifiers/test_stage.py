@@ -207,7 +207,7 @@ def test_texts_and_models_may_stand_on_an_object_store(tmp_path: Path, s3: S3Ser
         with Store(url).write(f"texts/{number}/rows.jsonl") as file:
             file.write(data)
     crawl = extracted_in(tmp_path, (shop(seed) for seed in range(100)))
-    settings = gate(tmp_path, texts=(Texts(path=f"{url}/texts/*.jsonl", label="reference"),))
+    settings = gate(tmp_path, texts=(Texts(path=f"{url}/texts/**/*.jsonl", label="reference"),))
     config = ClassifiersConfig(train=(settings,))
     artifact = run_stage_in(f"{url}/store", "tasks.classifiers.stage", config, {"extracted": crawl})
     annotator = ClassifierMeasures(models=("quality",))
@@ -242,8 +242,12 @@ def test_what_cannot_be_trained_is_an_error_that_names_the_cause(
 def test_a_line_that_is_no_row_is_named(tmp_path: Path, crawl: Artifact, run_stage: Callable) -> None:
     path = tmp_path / "broken.jsonl"
     path.write_text('{"text": "a", "label": "b"}\n{"text": \n', encoding="utf-8")
-    with pytest.raises(InputError, match=r"line 2 of .*broken\.jsonl"):
+    with pytest.raises(InputError, match=r"broken\.jsonl, line 2: not JSON"):
         trained(run_stage, crawl, gate(tmp_path, texts=(Texts(path=str(path)),)))
+    for other in ('["a", "b"]', '{"text": "a"}', '{"text": 7, "label": "b"}'):
+        path.write_text(f'{{"text": "a", "label": "b"}}\n{other}\n', encoding="utf-8")
+        with pytest.raises(InputError, match=r"broken\.jsonl, line 2: no row with a text and a label"):
+            trained(run_stage, crawl, gate(tmp_path, texts=(Texts(path=str(path)),)))
 
 
 def test_a_page_cannot_label_itself(tmp_path: Path, run_stage: Callable) -> None:

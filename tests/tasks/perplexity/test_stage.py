@@ -19,8 +19,10 @@ from tasks.perplexity.config import PerplexityConfig, Reference
 from tasks.perplexity.loaded import load_artifact
 from tasks.perplexity.reference import draw, drawn, listing, units
 from tasks.perplexity.stage import external
+from tasks.store import Store
 from tests.conftest import run_stage_in
 from tests.corpora import by_hand, kept_document
+from tests.s3_server import S3Server
 from tests.tasks.perplexity.learning import babble
 
 STAGE = "tasks.perplexity.stage"
@@ -176,6 +178,19 @@ def test_texts_of_one_file_each_are_read_in_their_encoding(tmp_path: Path) -> No
         (tmp_path / f"{number}.txt").write_bytes("Ein Stück, größer als üblich. Mäßig, aber schön.\n".encode(encoding))
     found = units([Reference(name="files", kind="text", path=f"{tmp_path}/*.txt")], None)
     assert {text for unit in found for text in unit.texts()} == {"Ein Stück, größer als üblich. Mäßig, aber schön."}
+
+
+def test_references_may_stand_on_an_object_store(tmp_path: Path, s3: S3Server) -> None:
+    here = run_stage_in(tmp_path / "here", STAGE, babble_config(tmp_path))
+    url = "s3://sluice/test_perplexity"
+    for path in (tmp_path / "refs").iterdir():
+        with Store(url).write(f"refs/{path.name}") as file:
+            file.write(path.read_bytes())
+    reference = Reference(name="babble", kind="jsonl", path=f"{url}/refs/*.jsonl")
+    config = PerplexityConfig(references=(reference,), order=3)
+    there = run_stage_in(f"{url}/store", STAGE, config)
+    assert there.record.content == here.record.content
+    assert len(external(config)["reference:babble"]) == 2
 
 
 def test_files_outside_the_store_are_named_so_that_their_bytes_are_pinned(tmp_path: Path) -> None:
