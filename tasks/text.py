@@ -45,9 +45,9 @@ _CARRIAGE = re.compile("\r\n?")
 _LINE_END = re.compile("[\x0b\x0c\x85\u2028\u2029]")
 # Control, surrogate and non-character code points, and the byte order mark; tab and newline stay.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufeff\ufffe\uffff]")
-_NO_BREAK_SPACE = re.compile("[\u00a0\u2007\u202f]")
-# All characters of the three above: one search tells that there is none, as in most texts.
-_ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\xa0\u2007\u2028\u2029\u202f\ud800-\udfff\ufeff\ufffe\uffff]")
+# All characters of the two above: one search tells that a text holds none of them, as most do.
+_ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+_NO_BREAK_SPACES = "\u00a0\u2007\u202f"
 _BLANK_LINES = re.compile(r"\n{3,}")
 
 
@@ -57,12 +57,16 @@ def clean(text: str) -> str:
     More than one blank line becomes one; leading spaces stay, because in source code they carry meaning. No-break
     spaces, which pages are full of for their layout, become spaces.
     """
-    if "\r" in text:
-        text = _CARRIAGE.sub("\n", text)
-    if not text.isascii():
+    if text.isascii():
+        if text.isprintable():
+            return text.rstrip()  # one line, as addresses and titles are
+    else:
         text = unicodedata.normalize("NFC", text)
+        for space in _NO_BREAK_SPACES:
+            text = text.replace(space, " ")
     if _ODD.search(text):
-        text = _UNPRINTABLE.sub("", _LINE_END.sub("\n", _NO_BREAK_SPACE.sub(" ", text)))
+        text = _LINE_END.sub("\n", _CARRIAGE.sub("\n", text) if "\r" in text else text)
+        text = _UNPRINTABLE.sub("", text)
     text = "\n".join([line.rstrip() for line in text.split("\n")])
     return (_BLANK_LINES.sub("\n\n", text) if "\n\n\n" in text else text).strip("\n")
 

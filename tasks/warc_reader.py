@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, BinaryIO, Literal
 
 import fastwarc
+import xxhash
 from fastwarc import WarcRecordType
 
 from tasks.warc_resync import Opening, ends_whole, is_arc, next_start
@@ -87,7 +88,7 @@ class Damage:
 
 
 def read_records(
-    file: BinaryIO, limit: int, kinds: WarcRecordType = CAPTURES, *, start: int = 0
+    file: BinaryIO, limit: int, kinds: WarcRecordType = CAPTURES, *, start: int = 0, quick: bool = False
 ) -> Iterator[Record | Damage]:
     """Yields the records of the given kinds and the damaged places of a file, in file order.
 
@@ -96,6 +97,7 @@ def read_records(
         limit: most bytes of a body to keep.
         kinds: which records are wanted; damage in the others is reported all the same.
         start: where to begin; a place at which a record begins.
+        quick: give `quick_digest` for `payload_digest`: good for comparing the bodies of one address with each other.
 
     Raises:
         OSError: the file cannot be read; damage inside it raises nothing.
@@ -108,7 +110,7 @@ def read_records(
     # A stretch ends at damage, at the end of the file, or never.
     told = False
     while at is not None:
-        stretch = _Stretch(opening, at, limit, kinds)
+        stretch = _Stretch(opening, at, limit, kinds, quick)
         yield from stretch
         told = stretch.told or (told and not stretch.records)
         if stretch.damage is None:
@@ -122,11 +124,12 @@ def read_records(
 class _Stretch:
     """The records from one place to the next damage; afterwards, what the damage is."""
 
-    def __init__(self, opening: Opening, start: int, limit: int, kinds: WarcRecordType) -> None:
+    def __init__(self, opening: Opening, start: int, limit: int, kinds: WarcRecordType, quick: bool) -> None:
         self._opening = opening
         self._start = start
         self._limit = limit
         self._kinds = kinds
+        self._quick = quick
         self.records = 0
         self.reached = start
         self.damage: Damage | None = None
@@ -144,7 +147,7 @@ class _Stretch:
                 _check_length(record)
                 self.records += 1
                 if record.record_type & self._kinds:
-                    held = _record(record, offset, self._limit)
+                    held = _record(record, offset, self._limit, self._quick)
                     short = held.short
                 else:
                     declared = record.content_length
@@ -172,12 +175,12 @@ def _check_length(record: fastwarc.WarcRecord) -> None:
         raise ValueError(f"a record with the Content-Length {declared!r}")
 
 
-def _record(record: fastwarc.WarcRecord, offset: int | None, limit: int) -> Record:
+def _record(record: fastwarc.WarcRecord, offset: int | None, limit: int, quick: bool) -> Record:
     with_http = bool(record.record_type & _WITH_HTTP) and record.is_http
     http = _http(record) if with_http else None
     chunked = http is not None and "chunked" in (http.get("Transfer-Encoding") or "").lower()
     declared = record.content_length
-    body = _body(record.reader, limit, chunked=chunked)
+    body = _body(record.reader, limit, chunked=chunked, quick=quick)
     return Record(
         kind=record.record_type,
         record_id=(record.record_id or "").strip("<> "),
@@ -214,10 +217,10 @@ class _Body:
     taken: int
 
 
-def _body(reader: Any, limit: int, *, chunked: bool) -> _Body:
+def _body(reader: Any, limit: int, *, chunked: bool, quick: bool) -> _Body:
     """Reads a body to its end; keeps `limit` bytes of it."""
     keep = _CHUNKING * limit if chunked else limit
-    digest = hashlib.sha1(usedforsecurity=False)
+    digest = xxhash.xxh3_128() if quick else hashlib.sha1(usedforsecurity=False)
     kept: list[bytes] = []
     taken = 0
     while block := reader.read(_BLOCK):
@@ -228,10 +231,11 @@ def _body(reader: Any, limit: int, *, chunked: bool) -> _Body:
         taken += len(block)
     data = b"".join(kept)
     if not chunked:
-        return _Body(data, sha1_label(digest.digest()), taken, taken)
+        label = _quick_label if quick else sha1_label
+        return _Body(data, label(digest.digest()), taken, taken)
     body = dechunk(data)
     size = len(body) if taken <= keep else max(taken, limit + 1)
-    return _Body(body[:limit], payload_digest(body), size, taken)
+    return _Body(body[:limit], (quick_digest if quick else payload_digest)(body), size, taken)
 
 
 def dechunk(body: bytes) -> bytes:
@@ -259,6 +263,15 @@ def dechunk(body: bytes) -> bytes:
 def payload_digest(payload: bytes) -> str:
     """Returns the digest of a payload as WARC and CDX write it: "sha1:" and Base32."""
     return sha1_label(hashlib.sha1(payload, usedforsecurity=False).digest())
+
+
+def quick_digest(payload: bytes) -> str:
+    """Returns a digest ("xxh3:" and hex) at a twentieth of the cost of SHA-1, for which anyone can make collisions."""
+    return _quick_label(xxhash.xxh3_128_digest(payload))
+
+
+def _quick_label(digest: bytes) -> str:
+    return "xxh3:" + digest.hex()
 
 
 def sha1_label(digest: bytes) -> str:

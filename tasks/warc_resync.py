@@ -3,12 +3,14 @@
 Used by `warc_reader`, mostly at damaged places: a search there may read the rest of the file, byte by byte.
 """
 
+import contextlib
 import re
 import zlib
-from collections.abc import Iterator
-from typing import BinaryIO, cast
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, cast
 
 import fastwarc
+from isal import isal_zlib
 
 _GZIP = b"\x1f\x8b\x08"
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -123,16 +125,20 @@ def ends_whole(file: BinaryIO, offset: int) -> bool:
     """
     # In a file that is one member the offset of a record is no place at which anything can be read.
     for start in (offset, 0):
+        # isal takes a fifth of the time, but stumbles over other damage than zlib: it is believed where it finds none.
+        with contextlib.suppress(zlib.error, isal_zlib.error):  # type: ignore[arg-type]  # its stub errs
+            if _members_end(file, start, isal_zlib.decompressobj):
+                return True
         try:
-            return _members_end(file, start)
+            return _members_end(file, start, zlib.decompressobj)
         except zlib.error:
             continue
     return True
 
 
-def _members_end(file: BinaryIO, start: int) -> bool:
+def _members_end(file: BinaryIO, start: int, inflating: Callable[[int], Any]) -> bool:
     file.seek(start)
-    stream, whole = zlib.decompressobj(31), True
+    stream, whole = inflating(31), True
     if (head := file.read(len(_GZIP))) != _GZIP:
         if not head:
             raise zlib.error("nothing is here")
@@ -141,7 +147,7 @@ def _members_end(file: BinaryIO, start: int) -> bool:
     while block:
         while block:
             if whole:
-                stream = zlib.decompressobj(31)
+                stream = inflating(31)
             stream.decompress(block, _BLOCK)
             whole = stream.eof
             block = stream.unused_data if whole else stream.unconsumed_tail

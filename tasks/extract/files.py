@@ -24,13 +24,16 @@ from tasks.extract.config import ExtractConfig, FileSource
 from tasks.extract.row import Content, Rejected, Row
 from tasks.extract.sources import SourceFile
 from tasks.text import clean
-from tasks.warc_reader import payload_digest
+from tasks.warc_reader import payload_digest, quick_digest
 
 
-def read_file(file: SourceFile, source: FileSource, config: ExtractConfig) -> Iterator[Row]:
-    """Yields the rows of one file, in file order; raises InputError when the file itself cannot be read."""
+def read_file(file: SourceFile, source: FileSource, config: ExtractConfig, *, quick: bool = False) -> Iterator[Row]:
+    """Yields the rows of one file, in file order; raises InputError when the file itself cannot be read.
+
+    Quick rows only tell identities, see `captures.read_warc`; all rows of one kind of digest compare with each other.
+    """
     try:
-        yield from _READERS[source.kind](file, source, config)
+        yield from _READERS[source.kind](file, source, config, quick)
     except (OSError, EOFError, pa.ArrowException) as error:
         raise InputError(
             f'{file.path} of the file source "{source.name}" cannot be read ({error})', "mend it, or exclude it"
@@ -43,7 +46,11 @@ def _url(source: FileSource, file: SourceFile) -> str:
 
 
 def _whole_file(
-    to_content: Callable[[bytes, SourceFile], Content], file: SourceFile, source: FileSource, config: ExtractConfig
+    to_content: Callable[[bytes, SourceFile], Content],
+    file: SourceFile,
+    source: FileSource,
+    config: ExtractConfig,
+    quick: bool,
 ) -> Iterator[Row]:
     url = _url(source, file)
     if file.bytes > source.max_file_bytes:
@@ -62,7 +69,7 @@ def _whole_file(
         source=source.name,
         content=partial(to_content, data, file),
         size=len(data),
-        payload_digest=payload_digest(data),
+        payload_digest=_digest(data, quick),
     )
 
 
@@ -104,13 +111,13 @@ def _unfolded(description: str) -> str:
     return "\n".join(line.removeprefix("       |").removeprefix("        ") for line in description.split("\n"))
 
 
-def _json_lines(file: SourceFile, source: FileSource, config: ExtractConfig) -> Iterator[Row]:
+def _json_lines(file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool) -> Iterator[Row]:
     with pa.OSFile(file.local()) as raw, _opened(raw, file.codec) as stream:
         for number, line in enumerate(_lines(stream, config.max_payload_bytes)):
             if line is None:
                 yield Row(f"{_url(source, file)}#{number}", source.name, refused="too_large")
             elif line.strip():
-                yield _record(_parsed(line), number, file, source)
+                yield _record(_parsed(line), number, file, source, quick)
 
 
 def _parsed(line: bytes) -> Any:
@@ -139,7 +146,7 @@ def _lines(stream: pa.NativeFile, limit: int) -> Iterator[bytes | None]:
         yield b"".join(parts) if size <= limit else None
 
 
-def _parquet_rows(file: SourceFile, source: FileSource, config: ExtractConfig) -> Iterator[Row]:
+def _parquet_rows(file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool) -> Iterator[Row]:
     with pq.ParquetFile(file.local()) as parquet:
         names = set(parquet.schema_arrow.names)
         if source.text_field not in names:
@@ -151,11 +158,11 @@ def _parquet_rows(file: SourceFile, source: FileSource, config: ExtractConfig) -
         number = 0
         for batch in parquet.iter_batches(batch_size=1024, columns=columns):
             for held in batch.to_pylist():
-                yield _record(held, number, file, source)
+                yield _record(held, number, file, source, quick)
                 number += 1
 
 
-def _record(held: Any, number: int, file: SourceFile, source: FileSource) -> Row:
+def _record(held: Any, number: int, file: SourceFile, source: FileSource, quick: bool) -> Row:
     place = f"{_url(source, file)}#{number}"
     if not isinstance(held, Mapping):
         return Row(place, source.name, refused="json_malformed")
@@ -168,22 +175,26 @@ def _record(held: Any, number: int, file: SourceFile, source: FileSource) -> Row
         source=source.name,
         content=partial(_row_text, text),
         size=len(text),
-        payload_digest=payload_digest(text.encode("utf-8", "surrogatepass")),
+        payload_digest=_digest(text.encode("utf-8", "surrogatepass"), quick),
     )
+
+
+def _digest(data: bytes, quick: bool) -> str:
+    return quick_digest(data) if quick else payload_digest(data)
 
 
 def _row_text(text: str) -> Content:
     return Content(text=clean(text))
 
 
-def _captures(file: SourceFile, source: FileSource, config: ExtractConfig) -> Iterator[Row]:
+def _captures(file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool) -> Iterator[Row]:
     # FastWARC knows gzip and zstd by itself; through bzip2 it cannot see, so offsets are those of what is inside.
     opener: Callable[..., Any] = bz2.open if file.codec == "bz2" else open
     with opener(file.local(), "rb") as handle:
-        yield from read_warc(handle, f"{source.name}/{file.name}", source.name, config)
+        yield from read_warc(handle, f"{source.name}/{file.name}", source.name, config, quick=quick)
 
 
-_READERS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig], Iterator[Row]]] = {
+_READERS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool], Iterator[Row]]] = {
     "text": partial(_whole_file, _plain),
     "metadata": partial(_whole_file, _metadata),
     "jsonl": _json_lines,

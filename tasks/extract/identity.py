@@ -19,8 +19,8 @@ ONE_ROW_KINDS = ("text", "metadata")
 """Kinds of sources whose files are one row each."""
 
 IDENTITY = np.dtype([("id", "S32"), ("page", np.uint64), ("rendered", np.bool_)])
-"""Of one row: the id of its document ("" where there is no other like it), its source and URL, and whether it is a page
-as a browser has drawn it."""
+"""Of one row: a hash of its URL and its digest ("" where there is no other like it), its source and URL, and whether it
+is a page as a browser has drawn it."""
 
 Identity = tuple[bytes, int, bool]
 _NONE: Identity = (b"", 0, False)
@@ -50,6 +50,8 @@ def unit_identities(unit: Unit, rows: Iterable[Row]) -> Iterator[Identity]:
 
 
 def _identity(row: Row) -> Identity:
+    # Rows are read quickly here. Who makes another body with the same XXH3 digest replaces a page of his own by it,
+    # because the URL is hashed with BLAKE2b.
     page = hash64(f"{row.source}\n{row.url}") if row.record_id or row.warc_file else 0
     return document_id(row.url, row.payload_digest).encode(), page, row.rendered
 

@@ -55,7 +55,8 @@ class Content:
     licence: str = ""
 
 
-def _no_content() -> Content:
+def no_content() -> Content:
+    """Raises Rejected: the content of a row that is read for its identity only, or has none."""
     raise Rejected("empty")
 
 
@@ -71,7 +72,7 @@ class Row:
 
     url: str
     source: str
-    content: Callable[[], Content] = _no_content
+    content: Callable[[], Content] = no_content
     size: int = 0
     payload_digest: str = ""
     record_id: str = ""

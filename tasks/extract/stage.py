@@ -17,6 +17,7 @@ quarantined, and the part goes on.
 
 import contextlib
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -50,6 +51,9 @@ from tasks.store import Store
 log = logging.getLogger("sluice.extract")
 
 VERSION = 3
+
+# As nearly all are: whatever follows the first slash says nothing of the host.
+_PLAIN_HOST = re.compile(r"https?://([a-z0-9.-]+)/")
 
 REJECTED = pa.schema(
     [
@@ -187,6 +191,8 @@ def _is_past(published: datetime | None, fetched: datetime | None) -> bool:
 
 
 def _host(url: str) -> str:
+    if plain := _PLAIN_HOST.match(url):
+        return plain[1]
     try:
         return urlsplit(url).hostname or ""
     except ValueError:
@@ -198,17 +204,17 @@ def _rows(slice_: Slice) -> Iterator[Row]:
         yield from _unit_rows(slice_, unit)
 
 
-def _unit_rows(slice_: Slice, unit: Unit) -> Iterator[Row]:
+def _unit_rows(slice_: Slice, unit: Unit, *, quick: bool = False) -> Iterator[Row]:
     if unit.source is not None:
-        yield from read_file(unit.file, unit.source, slice_.config)
+        yield from read_file(unit.file, unit.source, slice_.config, quick=quick)
     elif slice_.store is not None:
-        yield from _crawled(slice_.store, unit, slice_.config)
+        yield from _crawled(slice_.store, unit, slice_.config, quick)
 
 
-def _crawled(store: Store, unit: Unit, config: ExtractConfig) -> Iterator[Row]:
+def _crawled(store: Store, unit: Unit, config: ExtractConfig, quick: bool) -> Iterator[Row]:
     read = 0
     with store.open(unit.file.path) as file:
-        for row in read_warc(file, unit.file.path, "web", config):
+        for row in read_warc(file, unit.file.path, "web", config, quick=quick):
             read += not row.damaged
             yield row
     # A foreign file is taken as it is; our own was whole when it was published.
@@ -221,4 +227,4 @@ def _crawled(store: Store, unit: Unit, config: ExtractConfig) -> Iterator[Row]:
 
 def slice_identities(slice_: Slice) -> NDArray[np.void]:
     """Returns `identity.IDENTITY` of every row of a slice, in row order."""
-    return identities(unit_identities(unit, _unit_rows(slice_, unit)) for unit in slice_.units)
+    return identities(unit_identities(unit, _unit_rows(slice_, unit, quick=True)) for unit in slice_.units)
