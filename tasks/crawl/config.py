@@ -125,7 +125,8 @@ class CrawlConfig(Config):
 
     ai_optouts: tuple[Literal["robots", "header", "meta", "tdm"], ...] = ("robots", "header", "meta", "tdm")
     """Which opt-outs from AI training are honoured: groups for AI crawlers and Content-Signal in robots.txt;
-    X-Robots-Tag noai; robots meta noai; TDM reservation. Who was asked by name not to train, does not."""
+    X-Robots-Tag noai; robots meta noai; TDM reservation (header, meta, and a file that costs a request per
+    site). Who was asked by name not to train, does not."""
 
     name_servers: tuple[str, ...] = ()
     """Name servers to ask (IP addresses), the next one when one does not answer; empty means this machine's own."""

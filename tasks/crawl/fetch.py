@@ -42,7 +42,7 @@ from tasks.engine import Engine
 from tasks.errors import InputError, TransientError
 from tasks.stage import Inputs, Output, Report
 
-VERSION = 2
+VERSION = 3
 
 log = logging.getLogger("sluice.crawl")
 
@@ -145,8 +145,14 @@ class Crawl:
         politeness.seed(map(hostlog.clock_of, self._hosts))
         parser = Parser(config.user_agent)
         async with Client(config) as client:
-            ai_optout = "robots" in config.ai_optouts
-            rules = HostRules(client, politeness, config.user_agent, config.max_backoff_s, ai_optout=ai_optout)
+            rules = HostRules(
+                client,
+                politeness,
+                config.user_agent,
+                config.max_backoff_s,
+                ai_optout="robots" in config.ai_optouts,
+                tdm="tdm" in config.ai_optouts,
+            )
             rules.seed(hostlog.rules_of(self._listed.table(fetchlist.ROBOTS_FILE)))
             reader = Reader(config, parser, self._scope, rules.sitemaps, self._waves.traps.note)
             visitor = Visitor(config, client, politeness, rules, reader, self._segment, self._done)

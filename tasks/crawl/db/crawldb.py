@@ -93,6 +93,7 @@ ROBOTS = pa.schema(
         pa.field("body", pa.binary()),
         pa.field("crawl_delay_s", pa.float64()),
         pa.field("fetched_at", _TIME),
+        pa.field("tdm", pa.binary()),  # tdmrep.json; empty if there is none that can be read, null if nobody knows
     ]
 )
 

@@ -1,4 +1,4 @@
-"""What one fetch learned of its hosts: pauses, speed, traps, and the robots.txt files it read.
+"""What one fetch learned of its hosts: pauses, speed, traps, and the robots.txt and tdmrep.json files it read.
 
 Written by fetch at its end (part `hosts` of a segment), read by update.
 """

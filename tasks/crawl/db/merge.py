@@ -133,10 +133,13 @@ FROM named n LEFT JOIN previous_hosts p USING (host) LEFT JOIN asked a USING (ho
 ORDER BY n.host
 """.format(captured=_list(tuple(sorted(fetchlog.CAPTURED))))
 
+# A robots.txt that the cycle took over stands in both tables, and its site's tdmrep.json may have come since. The row
+# that is none lends its column to crawl DBs made before there was one.
 ROBOTS = """
-SELECT origin, host, status, body, crawl_delay_s, fetched_at FROM (
+SELECT origin, host, status, body, crawl_delay_s, fetched_at, tdm FROM (
   SELECT * FROM previous_robots UNION ALL BY NAME SELECT * FROM seen_robots
-) QUALIFY row_number() OVER (PARTITION BY origin ORDER BY fetched_at DESC) = 1 ORDER BY origin
+  UNION ALL BY NAME SELECT CAST(NULL AS BLOB) AS tdm WHERE false
+) QUALIFY row_number() OVER (PARTITION BY origin ORDER BY fetched_at DESC, tdm IS NULL) = 1 ORDER BY origin
 """
 
 EDGES = """

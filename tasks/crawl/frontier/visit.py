@@ -42,7 +42,7 @@ class Visitor:
         config: the crawl's settings.
         client: sends requests.
         politeness: the hosts' clocks.
-        rules: robots.txt by origin.
+        rules: robots.txt and tdmrep.json by origin.
         reader: reads what came.
         segment: takes captures.
         done: called once per URL with its outcome.
@@ -80,6 +80,10 @@ class Visitor:
         if reason:
             status = RETRY if reason == UNAVAILABLE else GONE
             return self._end(candidate, status, reason, self._rules.why(candidate.url))
+        if not self._rules.reservations_known(candidate.url):
+            await self._rules.look_up_reservations(candidate.url)
+            return Visit.AGAIN
+        reserved = self._rules.reserved(candidate.url)
         fetched_at = datetime.now(UTC)
         try:
             async with self._politeness.turn(host):
@@ -88,7 +92,8 @@ class Visitor:
                     candidate.url,
                     limit=self._config.max_body_bytes,
                     wanted=self._reader.wants,
-                    headers=_conditions(candidate),
+                    # Header and meta element may free what the site's file reserves: the whole page is needed.
+                    headers={} if reserved else _conditions(candidate),
                 )
         except FetchError as error:
             return self._failed(host, candidate, error.reason, str(error), None)
@@ -98,7 +103,7 @@ class Visitor:
         self._politeness.succeeded(host)
         self._tries.pop(candidate.url, None)
         try:
-            outcome = await self._judged(candidate, answer, fetched_at)
+            outcome = await self._judged(candidate, answer, fetched_at, reserved)
         except (ValueError, LookupError, ArithmeticError, RecursionError, TypeError) as error:
             log.exception("the answer of %s cannot be processed", candidate.url)
             outcome = _outcome(candidate, GONE, POISON, True, error=f"{type(error).__name__}: {error}")
@@ -133,7 +138,7 @@ class Visitor:
         self._done(candidate, outcome._replace(http_status=http_status))
         return Visit.DONE
 
-    async def _judged(self, candidate: Candidate, answer: Answer, fetched_at: datetime) -> Outcome:
+    async def _judged(self, candidate: Candidate, answer: Answer, fetched_at: datetime, reserved: bool) -> Outcome:
         """Returns what an answer means; writes it to the segment if it is kept."""
         outcome = _outcome(candidate, GONE, f"http_{answer.status}", True)._replace(
             http_status=answer.status,
@@ -143,7 +148,7 @@ class Visitor:
             etag=(answer.header("etag") or "")[:1000],
             last_modified=(answer.header("last-modified") or "")[:100],
         )
-        if answer.status == 304 and candidate.earlier is not None:
+        if answer.status == 304 and candidate.earlier is not None and not reserved:
             return self._revisited(candidate, answer, outcome)
         if 300 <= answer.status < 400:
             return _redirected(candidate, answer, outcome)
@@ -153,7 +158,7 @@ class Visitor:
             return outcome
         if not self._reader.wants(answer.status, answer.headers):
             return outcome._replace(reason="mime")
-        read = await self._reader.read(candidate.url, answer, outcome.mime)
+        read = await self._reader.read(candidate.url, answer, outcome.mime, reserved=reserved)
         links = read.outlinks + self._sitemaps(candidate.url)
         outcome = outcome._replace(reason=read.reason, outlinks=links, kind=read.kind, canonical=read.canonical)
         if read.reason:

@@ -1,29 +1,29 @@
-"""The robots.txt of each host: fetched politely once a day, and what its absence means.
+"""What each site allows: its robots.txt and its tdmrep.json, fetched politely once a day, and what their absence means.
 
 Used by fetch and render. RFC 9309 2.3.1: 4xx means no rules; an unreachable file (429, 5xx, network error after three
 tries, content that cannot be decoded) means the host is left alone for this cycle and is never taken for permission.
 What was fetched is known for 24 hours (2.4), also by the next cycle, which gets it as `HostRobots` rows.
+
+tdmrep.json is asked for once, when a page of the site is about to be fetched, and grows old with the site's robots.txt.
+A site without one that can be had and read reserves nothing, as the protocol has it, and is crawled all the same.
 """
 
 import logging
-import zlib
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from tasks.archive import decode
-from tasks.crawl.hosts.politeness import Host, Politeness, crawl_delay, retry_after
-from tasks.crawl.http.address import PORT, PRIVATE
-from tasks.crawl.http.client import Answer, Client, FetchError
+from tasks.crawl.hosts.memory import Entry, Memory, packed, unpacked
+from tasks.crawl.hosts.politeness import GIVEN_UP, Host, Politeness, crawl_delay
+from tasks.crawl.hosts.sitefile import UNUSABLE, SiteFiles, Unavailable
+from tasks.crawl.http.client import Client
 from tasks.crawl.robots.lines import MAX_BYTES, beginning
-from tasks.crawl.robots.robotstxt import Robots
+from tasks.crawl.robots.tdmrep import TDMREP, Reservations
 from tasks.crawl.url import authority, canonical
 
 log = logging.getLogger("sluice.crawl")
 
 TRIES = 3
-MAX_REDIRECTS = 5
 MAX_SITEMAPS = 1000
 LIFE = timedelta(hours=24)
 
@@ -32,17 +32,10 @@ DENIED = "robots_denied"
 AI_OPTOUT = "ai_optout"
 OK, MISSING, AWAY = "ok", "missing", "unavailable"
 
-# Another try would end the same way; of the host's own file these say as much of its pages.
-_PERMANENT = (PRIVATE, PORT, "url", "tls")
-# One byte more than counts tells that a file goes on.
-_READ = MAX_BYTES + 1
-# Bytes of files kept (compressed) and of files whose rules lie ready; rules take some twenty times their text.
-_MAX_KEPT, _MAX_READY = 128 << 20, 8 << 20
-
 
 @dataclass(frozen=True)
 class HostRobots:
-    """The robots.txt of one origin as a cycle leaves it for the next.
+    """The robots.txt and tdmrep.json of one origin as a cycle leaves them for the next.
 
     Attributes:
         origin: scheme and authority, "https://example.org".
@@ -50,6 +43,7 @@ class HostRobots:
         body: the file, decoded, 512 KiB at most.
         fetched_at: when, in UTC.
         crawl_delay_s: the pause it asks of us, 0 for none.
+        tdm: the tdmrep.json, decoded; b"" where there is none that can be read, None while nobody knows.
     """
 
     origin: str
@@ -57,36 +51,11 @@ class HostRobots:
     body: bytes
     fetched_at: datetime
     crawl_delay_s: float
-
-
-@dataclass
-class _Entry:
-    """What is known of one origin: the file compressed, or the reason why it is left out."""
-
-    status: str
-    fetched_at: datetime
-    packed: bytes = b""
-    reason: str = ""
-    why: str = ""
-    crawl_delay_s: float = 0.0
-    robots: Robots | None = field(default=None, repr=False)
-
-    @property
-    def body(self) -> bytes:
-        return zlib.decompress(self.packed) if self.packed else b""
-
-
-class _Unavailable(Exception):
-    """The file could not be had in this try; `retry_after_s` is what the host asked for."""
-
-    def __init__(self, why: str, *, retry_after_s: float | None = None, reason: str = "") -> None:
-        super().__init__(why)
-        self.retry_after_s = retry_after_s
-        self.reason = reason
+    tdm: bytes | None = None
 
 
 class HostRules:
-    """Robots rules by origin (scheme and authority).
+    """What sites allow, by origin (scheme and authority).
 
     Args:
         client: sends the requests.
@@ -94,6 +63,7 @@ class HostRules:
         agent: our product token.
         max_backoff_s: longest pause between two tries.
         ai_optout: whether opt-outs from AI training in robots.txt are honoured.
+        tdm: whether those in tdmrep.json are; if not, nobody is asked for it.
         now: the clock, in UTC.
     """
 
@@ -105,30 +75,39 @@ class HostRules:
         max_backoff_s: float,
         *,
         ai_optout: bool = False,
+        tdm: bool = False,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._client = client
+        self._files = SiteFiles(client, politeness, max_backoff_s)
         self._politeness = politeness
-        self._agent = agent
         self._max_backoff_s = max_backoff_s
         self._ai_optout = ai_optout
+        self._tdm = tdm
         self._now = now
-        self._known: OrderedDict[str, _Entry] = OrderedDict()
+        self._known = Memory(agent)
         self._tries: dict[str, int] = {}
-        self._ready: OrderedDict[str, int] = OrderedDict()
-        self._kept_bytes = self._ready_bytes = 0
 
     def seed(self, held: Iterable[HostRobots]) -> None:
         """Takes over what earlier cycles fetched; what is older than 24 hours or was unavailable is passed over."""
         for row in held:
             if row.status in (OK, MISSING) and self._now() - row.fetched_at < LIFE:
-                self._keep(row.origin, _entry(row.status, row.fetched_at, row.body, row.crawl_delay_s))
+                entry = Entry(row.status, row.fetched_at, packed(row.body), crawl_delay_s=row.crawl_delay_s)
+                if row.tdm is not None:
+                    entry.tdm, entry.tdm_asked = packed(row.tdm), True
+                self._known.keep(row.origin, entry)
 
     def rows(self) -> list[HostRobots]:
         """Returns what is known, by origin, for the next cycle."""
         return [
-            HostRobots(origin, entry.status, entry.body, entry.fetched_at, entry.crawl_delay_s)
-            for origin, entry in sorted(self._known.items())
+            HostRobots(
+                origin,
+                entry.status,
+                unpacked(entry.robots),
+                entry.fetched_at,
+                entry.crawl_delay_s,
+                None if entry.tdm is None else unpacked(entry.tdm),
+            )
+            for origin, entry in self._known.sorted()
         ]
 
     def known(self, url: str) -> bool:
@@ -149,7 +128,7 @@ class HostRules:
         entry = self._known[origin]
         if entry.status == AWAY:
             return entry.reason
-        robots = self._robots(origin, entry)
+        robots = self._known.rules(origin).robots
         if not robots.allows(url):
             return DENIED
         return AI_OPTOUT if self._ai_optout and robots.ai_optout(url) else None
@@ -164,7 +143,8 @@ class HostRules:
         entry = self._known.get(origin)
         if entry is None or entry.status != OK:
             return ()
-        named = (canonical(one, f"{origin}/robots.txt") for one in self._robots(origin, entry).sitemaps[:MAX_SITEMAPS])
+        listed = self._known.rules(origin).robots.sitemaps[:MAX_SITEMAPS]
+        named = (canonical(one, f"{origin}/robots.txt") for one in listed)
         return tuple(dict.fromkeys(one for one in named if one))
 
     async def look_up(self, url: str) -> None:
@@ -176,25 +156,25 @@ class HostRules:
         origin = _origin(url)
         host = self._politeness.host(authority(url))
         try:
-            status, body = await self._tried(f"{origin}/robots.txt")
-        except (_Unavailable, ValueError) as why:
+            body = await self._files.get(f"{origin}/robots.txt")
+        except (Unavailable, ValueError) as why:
             if not self._is_over(origin, host, why):
                 return
             log.warning("%s is left out of this cycle: no robots.txt (%s)", origin, why)
-            reason = why.reason if isinstance(why, _Unavailable) and why.reason else UNAVAILABLE
-            self._keep(origin, _Entry(AWAY, self._now(), reason=reason, why=str(why)[:500]))
+            reason = why.reason if isinstance(why, Unavailable) and why.reason not in ("", UNUSABLE) else UNAVAILABLE
+            self._known.keep(origin, Entry(AWAY, self._now(), reason=reason, why=str(why)[:500]))
             return
         self._tries.pop(origin, None)
         self._politeness.succeeded(host)
-        entry = _entry(status, self._now(), body, 0.0)
-        self._keep(origin, entry)
-        entry.crawl_delay_s = crawl_delay(self._robots(origin, entry).crawl_delay())
+        entry = Entry(MISSING if body is None else OK, self._now(), packed(beginning(body or b"")))
+        self._known.keep(origin, entry)
+        entry.crawl_delay_s = crawl_delay(self._known.rules(origin).robots.crawl_delay())
         self._pause(url, entry)
         self._politeness.rest(host)
 
     def _is_over(self, origin: str, host: Host, why: Exception) -> bool:
         """Notes a try that failed; tells whether it was the last."""
-        if not isinstance(why, _Unavailable):
+        if not isinstance(why, Unavailable):
             return True
         pause = self._politeness.failed(host, why.retry_after_s)
         tries = self._tries[origin] = self._tries.get(origin, 0) + 1
@@ -203,75 +183,64 @@ class HostRules:
             return True
         return False
 
-    def _pause(self, url: str, entry: _Entry) -> None:
+    def reservations_known(self, url: str) -> bool:
+        """Tells whether the tdmrep.json of `url` needs no look-up (any more); look its robots.txt up first."""
+        return not self._tdm or self._known[_origin(url)].tdm_asked
+
+    def reserved(self, url: str) -> bool:
+        """Tells whether the site's tdmrep.json, as far as it is known, keeps `url` from text and data mining."""
+        origin = _origin(url)
+        entry = self._known.get(origin)
+        if not self._tdm or entry is None or not entry.tdm:
+            return False
+        reservations = self._known.rules(origin).reservations
+        return reservations is not None and reservations.reserves(url)
+
+    async def look_up_reservations(self, url: str) -> None:
+        """Tries to fetch the tdmrep.json that governs `url`, which robots.txt must allow to be fetched itself.
+
+        Once, whatever comes of it: who cannot be asked reserves nothing, and is asked again in the next cycle.
+        """
+        origin = _origin(url)
+        entry = self._known[origin]
+        entry.tdm_asked = True
+        try:
+            body = await self._files.get(origin + TDMREP, self._may_ask)
+        except (Unavailable, ValueError) as why:
+            log.info("%s reserves nothing: its tdmrep.json cannot be had (%s)", origin, why)
+            if isinstance(why, Unavailable) and why.authority:
+                self._put_off(self._politeness.host(why.authority), why.retry_after_s)
+            return
+        self._politeness.succeeded(self._politeness.host(authority(url)))
+        try:
+            self._known.keep_tdm(origin, entry, b"" if body is None else _checked(body))
+        except ValueError as why:
+            log.info("%s reserves nothing: its tdmrep.json cannot be read (%s)", origin, why)
+            entry.tdm = b""
+
+    def _may_ask(self, url: str) -> bool:
+        """Tells whether a site's robots.txt lets its tdmrep.json be fetched; of another site, if it is known."""
+        origin = _origin(url)
+        entry = self._known.get(origin)
+        return entry is None or (entry.status != AWAY and self._known.rules(origin).robots.allows(url))
+
+    def _put_off(self, host: Host, asked_pause_s: float | None) -> None:
+        # What a host asks for binds us whatever it was asked; a failure alone costs no more than a longer pause.
+        if self._politeness.failed(host, asked_pause_s) > self._max_backoff_s:
+            host.given_up = GIVEN_UP
+
+    def _pause(self, url: str, entry: Entry) -> None:
         # A host that asks for a pause on http means its https side too.
         host = self._politeness.host(authority(url))
         host.crawl_delay_s = max(host.crawl_delay_s, entry.crawl_delay_s)
 
-    def _keep(self, origin: str, entry: _Entry) -> None:
-        """Remembers an origin; when files take too much room those that came first are looked up again if need be."""
-        self._forget(origin)
-        self._known[origin] = entry
-        self._kept_bytes += len(entry.packed)
-        while self._kept_bytes > _MAX_KEPT:
-            self._forget(next(one for one, held in self._known.items() if held.packed))
 
-    def _forget(self, origin: str) -> None:
-        entry = self._known.pop(origin, None)
-        self._kept_bytes -= len(entry.packed) if entry else 0
-        self._ready_bytes -= self._ready.pop(origin, 0)
-
-    def _robots(self, origin: str, entry: _Entry) -> Robots:
-        """Returns the rules of an origin; those not asked for lately are read anew from their text."""
-        if entry.robots is None:
-            body = entry.body
-            entry.robots = Robots(body, self._agent)
-            self._ready[origin] = len(body)
-            self._ready_bytes += len(body)
-            while self._ready_bytes > _MAX_READY and len(self._ready) > 1:
-                oldest, size = self._ready.popitem(last=False)
-                self._ready_bytes -= size
-                self._known[oldest].robots = None
-        elif origin in self._ready:
-            self._ready.move_to_end(origin)
-        return entry.robots
-
-    async def _tried(self, url: str) -> tuple[str, bytes]:
-        for hop in range(MAX_REDIRECTS + 1):
-            answer = await self._get(url, own=hop == 0)
-            if not 300 <= answer.status < 400:
-                return _file(answer)
-            target = canonical(answer.location, url) if answer.location is not None else None
-            if target is None:
-                raise _Unavailable(f"status {answer.status} without a usable Location", reason=UNAVAILABLE)
-            url = target
-        raise _Unavailable(f"more than {MAX_REDIRECTS} redirects", reason=UNAVAILABLE)
-
-    async def _get(self, url: str, *, own: bool) -> Answer:
-        try:
-            # A redirect may lead to a host that is being crawled: it waits for that host's turn.
-            async with self._politeness.turn(self._politeness.host(authority(url))):
-                return await self._client.get(url, limit=_READ)
-        except FetchError as error:
-            if error.reason not in _PERMANENT:
-                raise _Unavailable(str(error)) from error
-            raise _Unavailable(str(error), reason=error.reason if own else UNAVAILABLE) from error
-
-
-def _entry(status: str, fetched_at: datetime, body: bytes, crawl_delay_s: float) -> _Entry:
-    packed = zlib.compress(beginning(body), 1) if body else b""
-    return _Entry(status, fetched_at, packed, crawl_delay_s=crawl_delay_s)
-
-
-def _file(answer: Answer) -> tuple[str, bytes]:
-    if 200 <= answer.status < 300:
-        body = decode(answer.body, ",".join(answer.all("content-encoding")), _READ).data
-        if answer.body and not body:
-            raise _Unavailable("its content coding cannot be undone")
-        return OK, beginning(body)
-    if 400 <= answer.status < 500 and answer.status != 429:
-        return MISSING, b""
-    raise _Unavailable(f"status {answer.status}", retry_after_s=retry_after(answer.header("retry-after")))
+def _checked(body: bytes) -> bytes:
+    """Returns a tdmrep.json if it can be read; raises ValueError if not."""
+    if len(body) > MAX_BYTES:
+        raise ValueError(f"it is longer than {MAX_BYTES} bytes")
+    Reservations(body)
+    return body
 
 
 def _origin(url: str) -> str:

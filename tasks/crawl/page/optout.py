@@ -6,9 +6,9 @@ Used by reading and render. Pure functions; robots.txt is read elsewhere. The co
   ("search=yes, ai-train=no", Cloudflare, contentsignals.org, 2025) and Content-Usage ("train-ai=n", IETF working group
   aipref, draft-ietf-aipref-attach and -vocab, 2025-2026; the labels of its older drafts are read too).
 - `meta`: the same words in robots meta elements (`links` reads them).
-- `tdm`: TDM Reservation Protocol (W3C community group, final report of 2024-05-10): tdm-reservation as meta element and
-  as response header, of which the element overrides. It is the machine-readable reservation that article 4(3) of the EU
-  directive 2019/790 speaks of. The protocol's third place, a file of the site, is not read.
+- `tdm`: TDM Reservation Protocol (W3C community group, final report of 2024-05-10): tdm-reservation as meta element, as
+  response header, and in the site's tdmrep.json (`hosts.rules` reads it); what is nearer to the page overrides. It is
+  the machine-readable reservation that article 4(3) of the EU directive 2019/790 speaks of.
 
 Where a convention leaves room, the stricter reading counts. Price: a page is lost that its owner might have given.
 """
@@ -24,7 +24,9 @@ _TRAINING = ("train-genai", "genai", "train-ai", "ai-train", "ai", "tdm", "bots"
 _REFUSED = frozenset({"n", "no", "?0"})
 
 
-def opted_out(policy: Collection[str], headers: Iterable[tuple[str, str]], said: Directives, page: Page) -> str:
+def opted_out(
+    policy: Collection[str], headers: Iterable[tuple[str, str]], said: Directives, page: Page, *, reserved: bool = False
+) -> str:
     """Returns which opt-out of `policy` keeps a page out of training data: "header", "meta", "tdm" or "".
 
     Args:
@@ -32,6 +34,7 @@ def opted_out(policy: Collection[str], headers: Iterable[tuple[str, str]], said:
         headers: of the response.
         said: what its X-Robots-Tag says.
         page: what the page says; `Page()` for what is no HTML.
+        reserved: whether the site's tdmrep.json reserves it.
 
     >>> opted_out(["header", "tdm"], [("Content-Signal", "search=yes, ai-train=no")], Directives(), Page())
     'header'
@@ -45,8 +48,8 @@ def opted_out(policy: Collection[str], headers: Iterable[tuple[str, str]], said:
         return "meta"
     if "tdm" in policy:
         values = {value.strip() for name, value in held if name == "tdm-reservation"}
-        in_header = True if "1" in values else False if "0" in values else None
-        return "tdm" if (in_header if page.tdm is None else page.tdm) else ""
+        on_site = True if "1" in values else False if "0" in values else reserved
+        return "tdm" if (on_site if page.tdm is None else page.tdm) else ""
     return ""
 
 

@@ -88,18 +88,18 @@ class Reader:
         """Tells by status and headers whether a body is worth its bytes."""
         return status == 200 and mime_of(headers) in self._wanted
 
-    async def read(self, url: str, answer: Answer, mime: str) -> Reading:
-        """Returns what a wanted body is."""
+    async def read(self, url: str, answer: Answer, mime: str, *, reserved: bool) -> Reading:
+        """Returns what a wanted body is; `reserved` is what the site's tdmrep.json says of it."""
         said = directives(answer.all("x-robots-tag"), self._config.user_agent)
         if mime in _HTML:
-            return await self._page(url, answer, said)
+            return await self._page(url, answer, said, reserved)
         if mime in self._config.mime_types and not (mime == "text/plain" and url in self._sitemaps(url)):
-            return Reading(self._refused(answer, said, Page(noindex=said.noindex)))
+            return Reading(self._refused(answer, said, Page(noindex=said.noindex), reserved))
         # Large ones take a second and 100 MB: not on the event loop, and one at a time.
         async with self._one_list:
             return await asyncio.to_thread(self._list, url, answer)
 
-    async def _page(self, url: str, answer: Answer, said: Directives) -> Reading:
+    async def _page(self, url: str, answer: Answer, said: Directives, reserved: bool) -> Reading:
         html = self._decoded(answer, self._config.max_body_bytes)
         page: Page | None = Page(noindex=said.noindex)
         if html:
@@ -108,7 +108,7 @@ class Reader:
         if page is None:
             return Reading("unparsable")
         render = needs_browser(html, page.text_chars)
-        refused = self._refused(answer, said, page)
+        refused = self._refused(answer, said, page, reserved)
         # All pages of a single-page application come as the same shell: that makes them no copies.
         if not refused and not render:
             refused = self._note(url, payload_digest(answer.body), page.title, page.text_chars)
@@ -129,10 +129,11 @@ class Reader:
             return Reading(kind=SITEMAP, outlinks=self._covered(entry.url for entry in found.entries))
         return Reading("mime")
 
-    def _refused(self, answer: Answer, said: Directives, page: Page) -> str:
+    def _refused(self, answer: Answer, said: Directives, page: Page, reserved: bool) -> str:
         if page.noindex:
             return "noindex"
-        return AI_OPTOUT if opted_out(self._config.ai_optouts, answer.headers, said, page) else ""
+        out = opted_out(self._config.ai_optouts, answer.headers, said, page, reserved=reserved)
+        return AI_OPTOUT if out else ""
 
     def _covered(self, urls: Iterable[str]) -> tuple[Link, ...]:
         return tuple(link(url) for url in urls if self._scope.covers(url))

@@ -1,1 +1,1 @@
-"""The texts by which sites allow and forbid: robots.txt, robots meta tags and headers. Text in, answers out."""
+"""The texts by which sites allow and forbid: robots.txt, robots tags, tdmrep.json. Text in, answers out."""

@@ -8,11 +8,12 @@ equal to what they stand for (RFC 9309, 2.2.2), and a URL must pass both. `lines
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from urllib.parse import quote
 
 from tasks.crawl.robots.lines import RULES, Group, parsed
+from tasks.crawl.robots.pattern import KEEP, Pattern, equal, literal, path_of, split
 
 AI_AGENTS = frozenset(
     {
@@ -26,43 +27,20 @@ AI_AGENTS = frozenset(
 speaks of AI. Sources: the pages of OpenAI, Common Crawl, Google, Apple, Anthropic, ByteDance, Meta, Amazon, Cohere,
 Diffbot, Webz.io, Perplexity and Ai2 about their crawlers; the list ai-robots-txt/ai.robots.txt on GitHub (2026-11)."""
 
-_ESCAPE = re.compile(r"%[0-9a-fA-F]{2}")
-# Escapes of these are equal to the letter; "$" and "*" have to be escaped in rules to mean themselves.
-_EQUAL = re.compile(r"%(?:4[1-9A-F]|5[0-9A]|6[1-9A-F]|7[0-9A]|3[0-9]|2[DEA4]|5F|7E)", re.I)
-# What a URL parser leaves as it is in path and query.
-_KEEP = "!$&'()*+,-./:;=?@[\\]_~%#"
-_PATH_START = re.compile(r"[/?;]")
 _TOKEN = re.compile(r"[a-zA-Z_-]+")
 _TRAINING = re.compile(r"(?:^|[\s,;])(?:ai-train|train-ai)\s*=\s*(no|n|yes|y)\b", re.I)
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
-    """One Allow or Disallow: `parts` are the texts between the stars; `end` means that the last one ends the path."""
+class _Rule(Pattern):
+    """One Allow or Disallow; of those that match the one of the highest priority decides."""
 
     allow: bool
     priority: int
-    parts: tuple[str, ...]
-    end: bool
-
-    def matches(self, path: str) -> bool:
-        first, *rest = self.parts
-        if not path.startswith(first):
-            return False
-        if not rest:
-            return not self.end or len(path) == len(first)
-        last = rest.pop() if self.end else ""
-        at = len(first)
-        # The leftmost place of every part leaves the most room for those behind it: no search back, linear time.
-        for part in rest:
-            at = path.find(part, at)
-            if at < 0:
-                return False
-            at += len(part)
-        return not self.end or (len(path) - len(last) >= at and path.endswith(last))
 
 
-_Known = dict[tuple[str, bytes, bool], list[_Rule]]
+_Form = Callable[[str], str]
+_Known = dict[tuple[str, bytes, _Form], list[_Rule]]
 
 
 class _Rules:
@@ -76,16 +54,16 @@ class _Rules:
     def __init__(self, groups: list[Group], known: _Known) -> None:
         lines = dict.fromkeys(line for group in groups for line in group.rules)
         escaped = any(b"%" in value or not value.isascii() for _, value in lines)
-        self._literal = _sorted(lines, known, equal=False)
-        self._equal = _sorted(lines, known, equal=True) if escaped else self._literal
+        self._literal = _sorted(lines, known, literal)
+        self._equal = _sorted(lines, known, equal) if escaped else self._literal
 
     def allow(self, url: str) -> bool:
-        path = _path(url)
-        if not _decided(self._literal, _upper(path)):
+        path = path_of(url)
+        if not _decided(self._literal, literal(path)):
             return False
         if self._equal is self._literal and "%" not in path and path.isascii():
             return True
-        return _decided(self._equal, _equal(path))
+        return _decided(self._equal, equal(path))
 
 
 class Robots:
@@ -126,7 +104,7 @@ class Robots:
         """
         if any(not rules.allow(url) for rules in self._against_ai):
             return True
-        path = _path(url)
+        path = path_of(url)
         return next((says_no for start, says_no in self._signals if path.startswith(start)), False)
 
 
@@ -192,74 +170,37 @@ def _signals(groups: list[Group], names: set[bytes]) -> list[tuple[str, bool]]:
     return sorted(found, key=lambda signal: (-len(signal[0]), not signal[1]))
 
 
-def _sorted(lines: Iterable[tuple[str, bytes]], known: _Known, *, equal: bool) -> list[_Rule]:
+def _sorted(lines: Iterable[tuple[str, bytes]], known: _Known, form: _Form) -> list[_Rule]:
     """Returns the rules in the order in which the first match decides: longest first, Allow before Disallow."""
     rules: list[_Rule] = []
     for verb, value in lines:
-        held = known.get((verb, value, equal))
+        held = known.get((verb, value, form))
         if held is None:
-            held = known[verb, value, equal] = _rules(verb == RULES[0], value, equal)
+            held = known[verb, value, form] = _rules(verb == RULES[0], value, form)
         rules += held
     return sorted(rules, key=lambda rule: (-rule.priority, not rule.allow))
 
 
-def _rules(allow: bool, value: bytes, equal: bool) -> list[_Rule]:
+def _rules(allow: bool, value: bytes, form: _Form) -> list[_Rule]:
     if not value:
         return []  # an empty rule forbids nothing and allows nothing
-    pattern = quote(value, safe=_KEEP)
+    pattern = quote(value, safe=KEEP)
     if not allow and pattern[0] not in "/*":
         pattern = f"/{pattern}"  # "Disallow: private" was meant as a path
-    rules = [_rule(allow, pattern, equal)]
+    rules = [_rule(allow, pattern, form)]
     if not allow and pattern.endswith("$"):
         # A "$" may be meant as itself; both readings are kept of what is forbidden.
-        rules.append(_Rule(False, len(pattern), tuple(_part(pattern, equal).split("*")), False))
+        rules.append(_Rule(tuple(form(pattern).split("*")), False, allow=False, priority=len(pattern)))
     directory, slash, name = pattern.rpartition("/")
     if allow and slash and name.startswith("index.htm"):
-        rules.append(_rule(True, f"{directory}/$", equal))  # as Google: who allows the index page allows its folder
+        rules.append(_rule(True, f"{directory}/$", form))  # as Google: who allows the index page allows its folder
     return rules
 
 
-def _rule(allow: bool, pattern: str, equal: bool) -> _Rule:
-    end = pattern.endswith("$")
-    first, *rest = (pattern[:-1] if end else pattern).split("*")
-    # Stars in a row are one; an empty last part stays, as it lets the path go on.
-    kept = [part for part in rest[:-1] if part] + rest[-1:]
-    parts = tuple(_part(part, equal) for part in (first, *kept))
-    return _Rule(allow, len(pattern), parts, end)
-
-
-def _part(text: str, equal: bool) -> str:
-    return _equal(text) if equal else _upper(text)
-
-
-def _upper(text: str) -> str:
-    """Returns the letter-by-letter form: escapes in capitals, and what a URL parser would escape, escaped."""
-    if text.isascii() and "%" not in text:
-        return quote(text, safe=_KEEP)
-    pieces = re.split(r"([^\x00-\x7f]+)", _ESCAPE.sub(lambda found: found[0].upper(), text))
-    return "".join(piece if index % 2 else quote(piece, safe=_KEEP) for index, piece in enumerate(pieces))
-
-
-def _equal(text: str) -> str:
-    """Returns the form in which escapes are equal to what they stand for."""
-    plain = _EQUAL.sub(lambda found: chr(int(found[0][1:], 16)), text)
-    return quote(_ESCAPE.sub(lambda found: found[0].upper(), plain).encode("utf-8", "surrogatepass"), safe=_KEEP)
+def _rule(allow: bool, pattern: str, form: _Form) -> _Rule:
+    parts, end = split(pattern)
+    return _Rule(tuple(map(form, parts)), end, allow, len(pattern))
 
 
 def _decided(rules: list[_Rule], path: str) -> bool:
     return next((rule.allow for rule in rules if rule.matches(path)), True)
-
-
-def _path(url: str) -> str:
-    """Returns path, parameters and query of a URL, also of one without scheme or host; "/" where it has none."""
-    start = 2 if url.startswith("//") else 0
-    early = _PATH_START.search(url, start)
-    scheme = url.find("://", start)
-    if scheme >= 0 and not (early and early.start() < scheme):
-        start = scheme + 3
-    begin = _PATH_START.search(url, start)
-    url = url.partition("#")[0]
-    if begin is None or begin.start() >= len(url):
-        return "/"
-    path = url[begin.start() :]
-    return path if path[0] == "/" else f"/{path}"

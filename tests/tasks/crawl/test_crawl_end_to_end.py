@@ -9,6 +9,7 @@ from warcio.archiveiterator import ArchiveIterator
 
 from tasks import archive
 from tasks.crawl.config import CrawlConfig
+from tasks.crawl.robots.tdmrep import TDMREP
 from tasks.errors import InputError
 
 
@@ -64,7 +65,7 @@ def test_two_requests_to_a_host_are_never_closer_than_the_delay(crawl):
     with Site(linked(6)) as one, Site(linked(6)) as two:
         crawl(config_for(one, two, delay_s=0.15, concurrency=8))
         for site in (one, two):
-            assert len(site.requests) == 7  # robots.txt and six pages
+            assert len(site.requests) == 8  # robots.txt, tdmrep.json and six pages
             times = sorted(site.requests)
             gaps = [later[0] - earlier[1] for earlier, later in itertools.pairwise(times)]
             assert min(gaps) >= 0.15 - 0.002  # the end of an answer is noted a moment after its last byte has left
@@ -167,7 +168,7 @@ def test_redirects_are_followed_five_times_at_most(crawl):
     pages = {"/": "<a href=/0>x</a>", **{f"/{number}": to(number + 1) for number in range(50)}}
     with Site(pages) as site:
         crawl(config_for(site))
-        assert [path for path in site.paths() if path not in ("/robots.txt", "/")] == [f"/{n}" for n in range(6)]
+        assert site.paths() == ["/robots.txt", TDMREP, "/", *(f"/{n}" for n in range(6))]
 
 
 def test_caps_hold_and_choose_the_same_pages_at_any_concurrency(crawl, run_stage):
@@ -179,7 +180,7 @@ def test_caps_hold_and_choose_the_same_pages_at_any_concurrency(crawl, run_stage
             two.requests.clear()
             config = config_for(one, two, max_pages=30, max_pages_per_host=25, partitions=1, concurrency=concurrency)
             cycle = crawl(config, version=f"c{concurrency}")
-            assert len(one.requests) + len(two.requests) == 30 + 2
+            assert len(one.requests) + len(two.requests) == 30 + 2 * 2
             chosen[concurrency] = captured(cycle.warc)
     assert chosen[1] == chosen[16]
     per_site = defaultdict(int)

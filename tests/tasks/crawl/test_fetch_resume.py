@@ -52,8 +52,8 @@ def test_a_killed_fetch_ends_with_the_captures_of_an_undisturbed_one(tmp_path, a
         again = len(site.requests) - before
     assert pages_of(resumed) == pages_of(whole)
     assert logged(resumed) == logged(whole)
-    # At most the open file (4 pages), robots.txt and what was under way is asked for a second time.
-    assert again <= 31 - before + 4 + 2
+    # At most the open file (4 pages), robots.txt, tdmrep.json and what was under way is asked for a second time.
+    assert again <= 32 - before + 4 + 3
     hidden = [path for path in resumed.store.list(resumed.address.path, unfinished=True) if "/." in path]
     assert hidden == [f"{resumed.address.path}/.artifact.json"]
 
@@ -73,7 +73,7 @@ def test_a_fetch_told_to_stop_commits_its_open_file(tmp_path):
         assert b"TransientError" in said
         before = len(site.requests)
         resumed = fetching.fetch(folder, config)
-        assert len(site.requests) - before == 31 - before + 1  # robots.txt again, no page
+        assert len(site.requests) - before == 32 - before + 2  # robots.txt and tdmrep.json again, no page
     assert pages_of(resumed) == pages_of(whole)
     assert len([part for part in resumed.parts if part.name.startswith("warc-")]) == 2
 
@@ -171,7 +171,7 @@ def test_fetching_pauses_while_the_buffer_is_full_and_goes_on_when_the_store_is_
         thread.start()
         segment = fetching.fetch(folder, config)
         thread.join()
-    assert stalled[0] == stalled[1] < 41
+    assert stalled[0] == stalled[1] < 42
     assert pages_of(segment) == pages_of(whole)
     # The limit, the open file and the one answer that was under way.
     assert segment.record.metrics["buffered_bytes"] < (1 << 20) + 4 * 50_000
@@ -198,7 +198,7 @@ def test_a_kill_while_captures_wait_for_the_store_costs_no_request(s3, tmp_path)
         again = len(site.requests) - before
     assert pages_of(resumed) == pages_of(whole)
     assert logged(resumed) == logged(whole)
-    assert again <= 31 - before + 4 + 2
+    assert again <= 32 - before + 4 + 3
 
 
 def test_a_fetch_told_to_stop_while_its_store_is_away_leaves_its_captures_to_the_next_attempt(s3, tmp_path):
@@ -219,5 +219,5 @@ def test_a_fetch_told_to_stop_while_its_store_is_away_leaves_its_captures_to_the
         before = len(site.requests)
         s3.faults.calm()
         resumed = fetching.fetch(folder, config)
-        assert len(site.requests) - before == 31 - before + 1  # robots.txt again, no page
+        assert len(site.requests) - before == 32 - before + 2  # robots.txt and tdmrep.json again, no page
     assert pages_of(resumed) == pages_of(whole)

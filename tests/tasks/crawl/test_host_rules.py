@@ -9,7 +9,7 @@ from aiohttp import web
 from crawl_site import Site
 
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.hosts import rules as host_rules
+from tasks.crawl.hosts import memory
 from tasks.crawl.hosts.politeness import Politeness
 from tasks.crawl.hosts.rules import HostRobots, HostRules
 from tasks.crawl.http.client import Client
@@ -242,8 +242,8 @@ def test_rules_run_out_within_a_long_cycle():
 
 
 def test_the_room_that_files_and_rules_take_is_bounded(monkeypatch):
-    monkeypatch.setattr(host_rules, "_MAX_KEPT", 100_000)
-    monkeypatch.setattr(host_rules, "_MAX_READY", 30_000)
+    monkeypatch.setattr(memory, "_MAX_KEPT", 100_000)
+    monkeypatch.setattr(memory, "_MAX_READY", 30_000)
 
     async def run():
         async with rules_of(config_of(), now=lambda: NOW) as (rules, _):
@@ -252,7 +252,7 @@ def test_the_room_that_files_and_rules_take_is_bounded(monkeypatch):
                 rules.seed([HostRobots(f"http://h{number}", "ok", body, NOW, 0.0)])
             still = [number for number in range(100) if rules.known(f"http://h{number}/")]
             assert {rules.verdict(f"http://h{number}/page") for number in [*still, *still]} == {"robots_denied"}
-            ready = sum(entry.robots is not None for entry in rules._known.values())
+            ready = sum(entry.ready is not None for _, entry in rules._known.sorted())
             return still, ready
 
     still, ready = asyncio.run(run())

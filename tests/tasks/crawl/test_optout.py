@@ -9,10 +9,10 @@ from tasks.crawl.robots.tag import Directives, directives
 ALL = ("robots", "header", "meta", "tdm")
 
 
-def decided(policy=ALL, headers=(), html=""):
+def decided(policy=ALL, headers=(), html="", reserved=False):
     said = directives([value for name, value in headers if name == "X-Robots-Tag"], "sluice")
     page = read_page(html.encode(), "http://h/", "sluice", said) if html else Page()
-    return opted_out(policy, headers, said, page)
+    return opted_out(policy, headers, said, page, reserved=reserved)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,8 @@ def test_the_recipe_says_which_opt_outs_bind():
     assert decided(("meta", "tdm"), headers, html) == "meta"
     assert decided(("tdm",), headers, html) == "tdm"
     assert decided(("robots",), headers, html) == ""
-    assert decided((), headers, html) == ""
+    assert decided((), headers, html, reserved=True) == ""
+    assert decided(("header", "meta"), reserved=True) == ""
 
 
 @pytest.mark.parametrize(
@@ -68,13 +69,21 @@ def test_a_page_that_refuses_training_is_heard(html, reason):
 
 
 @pytest.mark.parametrize(
-    ("meta", "header", "reason"),
-    [("0", "1", ""), ("1", "0", "tdm"), (None, "0", ""), (None, "1", "tdm"), (None, None, "")],
+    ("meta", "header", "site", "reason"),
+    [
+        ("0", "1", True, ""),
+        ("1", "0", False, "tdm"),
+        (None, "0", True, ""),
+        (None, "1", False, "tdm"),
+        (None, None, True, "tdm"),
+        (None, "2", True, "tdm"),
+        (None, None, False, ""),
+    ],
 )
-def test_of_tdm_reservations_the_one_nearest_to_the_page_counts(meta, header, reason):
+def test_of_tdm_reservations_the_one_nearest_to_the_page_counts(meta, header, site, reason):
     headers = [] if header is None else [("tdm-reservation", header)]
     html = "<p>" if meta is None else f'<meta name="tdm-reservation" content="{meta}">'
-    assert decided(headers=headers, html=html) == reason
+    assert decided(headers=headers, html=html, reserved=site) == reason
 
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

@@ -21,6 +21,7 @@ from crawl_site import Site
 
 from tasks.artifact import Address
 from tasks.crawl.config import CrawlConfig
+from tasks.crawl.robots.tdmrep import TDMREP
 from tasks.crawl.url import partition
 from tests.tasks.crawl import fetching
 
@@ -40,6 +41,7 @@ class Manners:
     latency_s: float = 0.0
     busy: str = ""  # 429, 503 or "date": how its page /2 answers for the first time
     robots_busy: bool = False
+    tdm_busy: bool = False
 
     @property
     def delay_s(self):
@@ -72,6 +74,10 @@ class Town(Site):
                 return self._busy(name, 503, 1)
             delay = f"Crawl-delay: {manners.crawl_delay_s:g}\n" if manners.crawl_delay_s else ""
             return web.Response(text=f"User-agent: *\n{delay}Disallow: /private\n")
+        if request.path == TDMREP:
+            if manners.tdm_busy:
+                return self._busy(name, 429, 1)
+            return web.json_response([{"location": "/private", "tdm-reservation": 1}])
         if manners.busy and request.path == "/2" and self._first_time(name, "page"):
             return self._busy(name, 503 if manners.busy == "503" else 429, RETRY_AFTER_S, manners.busy == "date")
         links = "".join(f'<a href="/{number}">{number}</a>' for number in range(1, PAGES))
@@ -102,6 +108,7 @@ def manners_of(number):
         latency_s=0.2 if number % 8 == 3 else 0.0,
         busy={4: "429", 5: "503", 6: "date"}.get(number % 8, ""),
         robots_busy=number % 25 == 7,
+        tdm_busy=number % 25 == 9,
     )
 
 
@@ -186,6 +193,13 @@ def test_no_host_was_asked_before_its_retry_after_was_over(town):
     for name, until, asked_at in town.banned:
         early = [begin for begin, _, _ in by_host(town)[name] if asked_at < begin < until - 0.005]
         assert not early, (name, until - early[0])
+
+
+def test_every_host_was_asked_for_its_tdm_file_right_after_its_robots_txt_and_by_every_attempt_once_at_most(town):
+    for name, requests in by_host(town).items():
+        paths = [path for _, _, path in requests]
+        assert paths[paths.index(TDMREP) - 1] == "/robots.txt", name
+        assert paths.count(TDMREP) <= (2 if town.owner[name] == town.victim else 1), name
 
 
 def test_robots_txt_came_before_anything_else_and_nothing_it_forbids_was_asked_for(town):

@@ -101,18 +101,19 @@ def _targets() -> list[str]:
 
 
 def _open_public(web: Web) -> None:
-    """Opens the public servers: one links to all targets, one redirects to them, one sends its robots.txt there."""
+    """Opens the public servers: one links to all targets, one redirects to them, others send their files there."""
     targets = _targets()
     extra = [f"http://{name}.example/" for name in ("rebind", "many", "circle", "silent", "broken", "none")]
     extra += [f"http://r{number}.example/{number}" for number in range(len(targets))]
     extra += [f"http://q{number}.example/" for number in range(len(targets))]
     links = "".join(f"<a href='{target}'>x</a>" for target in [*targets, *extra])
-    turn = itertools.cycle(targets)
+    turn, other_turn = itertools.cycle(targets), itertools.cycle(targets)
     web.host(page(links.encode(), kind="text/html; charset=utf-8"), address=PUBLIC, port=80)
     web.host(
         lambda path: redirect(targets[int(path[1:])]) if path[1:].isdigit() else page(b"second"),
         address=SECOND,
         port=80,
+        tdm=lambda _: redirect(next(other_turn)),
     )
     web.host(page(b"third"), address=THIRD, port=80, robots=lambda _: redirect(next(turn)))
 

@@ -108,4 +108,4 @@ def test_whatever_retry_after_says_the_page_waits_for_another_cycle(web, crawl):
     found = crawl(*hosts.values())
     assert found.reasons(hosts) == dict.fromkeys(hosts, "http_503")
     assert {found.rows[host.url()]["status"] for host in hosts.values()} == {"fetch_retry"}
-    assert all(len(host.paths()) <= 1 + 3 for host in hosts.values())
+    assert all(len(host.paths()) <= 2 + 3 for host in hosts.values())

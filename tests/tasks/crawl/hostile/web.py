@@ -26,11 +26,12 @@ def redirect(to: str, status: str = "302 Found") -> bytes:
 
 
 NOT_FOUND = page(b"", status="404 Not Found")
+TDMREP = "/.well-known/tdmrep.json"
 
 
 @dataclass
 class Host:
-    """One host: answers `answer` to every path but /robots.txt.
+    """One host: answers `answer` to every path but /robots.txt and /.well-known/tdmrep.json.
 
     Attributes:
         requests: (monotonic time of the request, time of the end of the answer, path).
@@ -39,6 +40,7 @@ class Host:
 
     answer: Answer
     robots: Answer
+    tdm: Answer = b""
     address: str = "127.0.0.1"
     port: int = 0
     requests: list[tuple[float, float, str]] = field(default_factory=list)
@@ -76,6 +78,7 @@ class Web:
         self,
         answer: Answer,
         robots: Answer = NOT_FOUND,
+        tdm: Answer = NOT_FOUND,
         *,
         tls: ssl.SSLContext | None = None,
         name: str = "",
@@ -85,7 +88,7 @@ class Web:
     ) -> Host:
         """Opens a host that answers, or one that sends `greeting` unasked; see `Host.url` for its address."""
         scheme = "https" if tls else "http"
-        host = Host(answer, robots, address, port, scheme=scheme, name=name, greeting=greeting)
+        host = Host(answer, robots, tdm, address, port, scheme=scheme, name=name, greeting=greeting)
         asyncio.run_coroutine_threadsafe(self._open(host, tls), self._loop).result(10)
         return host
 
@@ -118,7 +121,7 @@ async def _converse(host: Host, reader: asyncio.StreamReader, writer: asyncio.St
         begin, number = time.monotonic(), len(host.requests)
         host.requests.append((begin, begin, path))
         try:
-            answer = host.robots if path == "/robots.txt" else host.answer
+            answer = {"/robots.txt": host.robots, TDMREP: host.tdm}.get(path, host.answer)
             if callable(answer):
                 answer = answer(path)
             if isinstance(answer, bytes):
