@@ -109,7 +109,6 @@ def _trace(options: argparse.Namespace) -> None:
 
 
 def _what_if(options: argparse.Namespace) -> None:
-    from tasks.artifact import Address, Artifact
     from tasks.consolidate.joint import Joint
     from tasks.consolidate.what_if import render, what_if
     from tasks.errors import RecipeError
@@ -120,12 +119,7 @@ def _what_if(options: argparse.Namespace) -> None:
         remedy = "name fields of [consolidate], or run the stages again"
         raise RecipeError(f"{strange[0]} bears on more than the join", remedy)
     before, after = find_recipe(options.recipe), _recipe(options)
-    store, version = open_store(before), options.version or before.version
-    extracted, attributes, duplicates = (
-        Artifact.open_at(store, Address(f"{before.name}/{kind}", version))
-        for kind in ("extracted", "attributes", "duplicates")
-    )
-    joint = Joint(extracted, attributes, duplicates, store, "")
+    joint = Joint.at(open_store(before), before.name, options.version or before.version)
     print(render(what_if(before.consolidate, after.consolidate, joint, options.examples)))
 
 

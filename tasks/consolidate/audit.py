@@ -2,7 +2,8 @@
 
 `samples` picks documents of one part on a worker; `page` makes the HTML of all of them, kept in the artifact as
 `audit.html` and shown in MLflow. Ids are hashes, so the smallest ids of a reason are a fair sample of it, and the same
-ones on any number of workers. Personal data in excerpts is masked as it is in what is kept.
+ones on any number of workers. Personal data in excerpts is masked as it is in what is kept. However long documents are,
+samples are short: of a text the beginning, of a list that was measured its length.
 """
 
 import json
@@ -11,6 +12,7 @@ from html import escape
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.consolidate.funnel import KEPT, totals
 
@@ -26,6 +28,8 @@ SAMPLE = pa.schema(
     ]
 )
 _CHARS = 1500
+_URL_CHARS = 300
+_NOT_SHOWN = "no text is shown: its personal data could not be masked"
 _REASON_HEAD = "<th>reason<th>step<th class=n>documents<th class=n>of source<th class=n>text"
 _HOSTS = 30
 _UNITS = ((1, "B"), (10**3, "kB"), (10**6, "MB"), (10**9, "GB"), (10**12, "TB"))
@@ -58,27 +62,30 @@ def samples(documents: pa.Table, judged: pa.Table, reasons: Sequence[Sequence[st
         documents: id, url and source.
         judged: the annotators' columns to show.
         reasons: all reasons of each document.
-        texts: their texts, masked.
+        texts: their texts, masked; "" is not shown.
     """
-    measured = [_rounded(row) for row in judged.to_pylist()]
+    measured = [_rounded(row) for row in _lists_as_lengths(judged).to_pylist()]
     return pa.table(
         {
             "reason": [why[0] if why else "" for why in reasons],
             "id": documents.column("id"),
-            "url": documents.column("url"),
+            "url": [_beginning(url, _URL_CHARS) for url in documents.column("url").to_pylist()],
             "source": documents.column("source"),
             "reasons": pa.array([list(why) for why in reasons], pa.list_(pa.string())),
             "measured": [json.dumps(row, sort_keys=True, ensure_ascii=False, default=str) for row in measured],
-            "text": [text[:_CHARS] + (" …" if len(text) > _CHARS else "") for text in texts],
+            "text": [_beginning(text, _CHARS) for text in texts],
         }
     ).cast(SAMPLE)
 
 
 def merge(tables: Iterable[pa.Table], most: int) -> pa.Table:
-    """Returns the samples of all parts, again at most `most` for each reason."""
-    rows = pa.concat_tables([SAMPLE.empty_table(), *tables])
-    first = [[reason] if reason else [] for reason in rows.column("reason").to_pylist()]
-    return rows.take(pa.array(choose(first, rows.column("id").to_pylist(), most), pa.int64()))
+    """Returns the samples of all parts, again at most `most` for each reason; holds no more than those and a part's."""
+    held = SAMPLE.empty_table()
+    for table in tables:
+        rows = pa.concat_tables([held, table])
+        first = [[reason] if reason else [] for reason in rows.column("reason").to_pylist()]
+        held = rows.take(pa.array(choose(first, rows.column("id").to_pylist(), most), pa.int64()))
+    return held
 
 
 def page(funnel: pa.Table, hosts: pa.Table, shown: pa.Table) -> bytes:
@@ -149,7 +156,7 @@ def _document(row: Mapping[str, Any]) -> str:
         why += f"<div class=small>also {escape(', '.join(further))}</div>"
     shut = "other numbers" if decided else "numbers"
     rest = f"<details class=small><summary>{shut}</summary>{_numbers(others)}</details>" if others else ""
-    text = f"<pre>{escape(row['text'])}</pre>"
+    text = f"<pre>{escape(row['text'])}</pre>" if row["text"] else f"<div class=small>{_NOT_SHOWN}</div>"
     return f"<article><b>{escape(row['url'])}</b> ({escape(row['source'])}){why}{text}{rest}</article>"
 
 
@@ -188,6 +195,22 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str | int]]) -> str:
     names = "".join(f"<th class=n>{name}" if place else f"<th>{name}" for place, name in enumerate(head))
     body = "".join(f"<tr>{''.join(cell(value, place) for place, value in enumerate(row))}</tr>" for row in rows)
     return f"<table><tr>{names}</tr>{body}</table>"
+
+
+def _beginning(text: str, most: int) -> str:
+    return text[:most] + (" …" if len(text) > most else "")
+
+
+def _lists_as_lengths(judged: pa.Table) -> pa.Table:
+    """Puts the length of each list in its place: there may be an entry for each line of a text."""
+    for place, name in enumerate(judged.column_names):
+        whole = judged.column(place).combine_chunks()
+        names = [field.name for field in whole.type]
+        fields = [pc.struct_field(whole, field) for field in names]
+        short = [pc.list_value_length(one) if pa.types.is_list(one.type) else one for one in fields]
+        made = pa.StructArray.from_arrays(short, names=names, mask=pc.is_null(whole))
+        judged = judged.set_column(place, name, made)
+    return judged
 
 
 def _rounded(value: Any) -> Any:

@@ -5,9 +5,9 @@ Read by the recipe and by `tasks.consolidate`. Changing one costs a join, not a 
 
 from typing import Any
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, FiniteFloat, ValidationInfo, field_validator
 
-from tasks.config import Config
+from tasks.config import Config, canonical_json
 from tasks.filters.catalogue import complete, filter_of
 
 
@@ -31,13 +31,13 @@ class ConsolidateConfig(Config):
     """Replace personal data that the annotator `pii` has found by its kind in angle brackets, such as `<email>`."""
 
     drop_lines: bool = False
-    """Take out the lines that C4's rules drop: menus, notices on cookies, headings. The filter `c4` must be in use, so
-    that no text loses all its lines."""
+    """Take out the lines that C4's rules drop: menus, notices on cookies, headings; of the sources that filters judge.
+    The filter `c4` must be in use and ask for one sentence at least, so that no text loses all its lines."""
 
-    gold: dict[str, float] = {}
-    """What a document needs to be gold: the least value of measured numbers, as annotator and field joined by a dot,
-    such as `"classifier.quality" = 0.6`. Without any, only trusted sources are gold. The rest of what is kept is
-    silver."""
+    gold: dict[str, FiniteFloat] = {}
+    """What a document needs to be gold: the least value of measured numbers or truth values (1), as annotator and field
+    joined by a dot, such as `"classifier.quality" = 0.6`. Without any, only trusted sources are gold. The rest of what
+    is kept is silver."""
 
     trusted: tuple[str, ...] = ()
     """Sources whose documents are gold as they are."""
@@ -45,10 +45,23 @@ class ConsolidateConfig(Config):
     samples: int = Field(default=5, ge=0, le=1000)
     """Documents that the audit page shows of what is kept, and of each reason."""
 
+    @field_validator("filters")
+    @classmethod
+    def _once(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        if twice := sorted({name for name in given if given.count(name) > 1}):
+            raise ValueError(f"{twice[0]} is named twice")
+        return given
+
     @field_validator("limits")
     @classmethod
     def _complete(cls, given: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
-        return complete(filter_of, info.data.get("filters", ()), given)
+        found = complete(filter_of, info.data.get("filters", ()), given)
+        for name, limits in found.items():
+            try:
+                canonical_json(limits)
+            except TypeError as error:
+                raise ValueError(f"{name}: {error}") from None
+        return found
 
     @field_validator("gold")
     @classmethod
@@ -63,6 +76,8 @@ class ConsolidateConfig(Config):
     def _something_left(cls, given: bool, info: ValidationInfo) -> bool:
         if given and "c4" not in info.data.get("filters", ()):
             raise ValueError('drop_lines needs "c4" among the filters')
+        if given and info.data.get("limits", {}).get("c4", {}).get("min_sentences", 1) < 1:
+            raise ValueError("drop_lines needs a c4.min_sentences of 1 or more: a text could lose all its lines")
         return given
 
     def reads(self) -> tuple[str, ...]:

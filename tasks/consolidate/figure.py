@@ -38,7 +38,8 @@ def draw(funnel: pa.Table, title: str) -> bytes:
     _steps(steps, funnel)
     _bars(reasons, lost, "documents gone, by first reason", "tab:red")
     _bars(languages, spoken, "documents kept, by language", "tab:green")
-    figure.suptitle(title)
+    # Names are names: a "$" in one would begin a formula.
+    figure.suptitle(title, parse_math=False)
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=100)
     return file.getvalue()
@@ -52,7 +53,8 @@ def _steps(axes: "Axes", funnel: pa.Table) -> None:
         begin = [before + number for before, number in zip(begin, numbers, strict=True)]
     _label(axes, list(_LABELS), begin, "documents left")
     axes.set_xlim(0, max([*begin, 1]) * 1.5)  # room for the legend
-    axes.legend(loc="lower right")
+    for text in axes.legend(loc="lower right").get_texts():
+        text.set_parse_math(False)
 
 
 def _largest(counts: Mapping[str, int]) -> list[tuple[str, int]]:
@@ -68,7 +70,7 @@ def _bars(axes: "Axes", counts: list[tuple[str, int]], title: str, color: str) -
 def _label(axes: "Axes", names: list[str], numbers: list[int], title: str) -> None:
     for place, number in enumerate(numbers):
         axes.annotate(f" {number:,}", (number, place), va="center")
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), names, parse_math=False)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xlim(0, max([*numbers, 1]) * 1.2)
     axes.set_title(title)

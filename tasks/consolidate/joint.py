@@ -1,7 +1,7 @@
 """The join: documents, attributes and duplicates of one part, side by side.
 
-Reads the three inputs of the stage. Used by `resolve` and `stage`. The join is by position, and every read checks that
-the ids agree: a wrong row order would give documents one another's verdicts.
+Reads the three inputs of the stage. Used by `resolve`, `stage` and `what_if`. The join is by position, and every read
+checks that the ids agree: a wrong row order would give documents one another's verdicts.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.artifact import Artifact
+from tasks.artifact import Address, Artifact
 from tasks.documents import same_rows
 from tasks.errors import InputError
 from tasks.store import Store
@@ -25,6 +25,23 @@ class Joint:
     duplicates: Artifact
     store: Store
     folder: str
+
+    @classmethod
+    def at(cls, store: Store, recipe: str, version: str) -> "Joint":
+        """Opens the inputs that `documents` of a recipe at a version was made from or, before it is, would be.
+
+        A version may have taken inputs of another one over, which had made them with the same settings.
+
+        Raises:
+            InputError: one of them does not exist.
+        """
+        made = Artifact.find(store, Address(f"{recipe}/documents", version))
+        held = {ref.role: Address.parse(ref.address) for ref in made.record.inputs} if made else {}
+        extracted, attributes, duplicates = (
+            Artifact.open_at(store, held.get(role, Address(f"{recipe}/{role}", version)))
+            for role in ("extracted", "attributes", "duplicates")
+        )
+        return cls(extracted, attributes, duplicates, store, "")
 
     def names(self) -> list[str]:
         """Returns the part names that all three inputs share; raises InputError when they differ."""
@@ -55,6 +72,10 @@ class Joint:
         same_rows(documents, judged, f"{self.extracted.address} and {self.attributes.address}, {name}")
         same_rows(documents, copies, f"{self.extracted.address} and {self.duplicates.address}, {name}")
         return documents, judged, copies
+
+    def measured(self, name: str) -> pa.Schema:
+        """Returns the columns of the attributes of one part."""
+        return pq.read_schema(self.attributes.local(f"attributes/{name}.parquet"))
 
     def own(self, path: str) -> pa.Table:
         """Reads a file of this stage's artifact."""

@@ -1,52 +1,66 @@
 """Masking: personal data becomes a placeholder that names its kind, and lines that a rule drops are taken out.
 
-Used by `stage`.
+Used by `stage` and `what_if`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.consolidate.config import ConsolidateConfig
+from tasks.consolidate.rules import in_scope
 from tasks.errors import InputError
 from tasks.stage import Part
 
 
 def masked(
-    config: ConsolidateConfig, documents: pa.Table, judged: pa.Table, taken: pa.Array, part: Part | None
+    config: ConsolidateConfig, documents: pa.Table, judged: pa.Table, stays: Sequence[bool], part: Part | None = None
 ) -> list[str]:
-    """Returns the texts of the documents that are taken, as the settings want them.
+    """Returns the texts of some documents as the settings want them.
 
     Args:
         config: the stage's settings.
-        documents: id and text.
+        documents: id, source and text.
         judged: the annotators' columns, in the same order.
-        taken: a boolean per document.
-        part: where spans are counted, or None.
+        stays: whether a document is kept; of one that goes, which is shown to people, no lines are taken out.
+        part: where spans are counted.
+
+    Returns:
+        texts; "" for one that was not searched for personal data where that is to be masked.
 
     Raises:
         InputError: a span lies outside its text.
     """
-    ids, texts = (documents.column(name).filter(taken).to_pylist() for name in ("id", "text"))
-    several = _spans(config, texts, judged.filter(taken))
+    ids, texts = (documents.column(name).to_pylist() for name in ("id", "text"))
     found = []
-    for identity, text, spans in zip(ids, texts, several, strict=True):
+    for identity, text, spans in zip(ids, texts, _spans(config, documents, judged, stays), strict=True):
         try:
-            found.append(mask(text, spans).strip("\n") if spans else text)
+            found.append("" if spans is None else mask(text, spans).strip("\n") if spans else text)
         except ValueError as error:
             raise InputError(f"document {identity}: {error}", "run annotate on these documents again") from error
         if part:
-            part.metric("pii_masked", sum(1 for span in spans if span["kind"]))
+            part.metric("pii_masked", sum(1 for span in spans or () if span["kind"]))
     return found
 
 
-def _spans(config: ConsolidateConfig, texts: Sequence[str], judged: pa.Table) -> Iterator[list[Mapping[str, Any]]]:
-    pii = judged.column("pii").to_pylist() if config.mask_pii else [None] * len(texts)
-    lines = judged.column("c4").to_pylist() if config.drop_lines else [None] * len(texts)
-    for text, personal, dropped in zip(texts, pii, lines, strict=True):
-        spans = list(personal["spans"]) if personal else []
-        yield [*spans, *_line_spans(text, dropped["dropped_lines"])] if dropped else spans
+def _spans(
+    config: ConsolidateConfig, documents: pa.Table, judged: pa.Table, stays: Sequence[bool]
+) -> Iterator[list[Mapping[str, Any]] | None]:
+    """Yields what is to be replaced in each text; None where it is not known what is personal in it."""
+    rows = documents.num_rows
+    personal = judged.column("pii").to_pylist() if config.mask_pii else [{"spans": []}] * rows
+    lines: list[Any] = [None] * rows
+    if config.drop_lines:
+        shortened = pa.array(in_scope(config, documents.column("source")) & np.asarray(stays, np.bool_))
+        lines = pc.if_else(shortened, judged.column("c4"), pa.scalar(None, judged.column("c4").type)).to_pylist()
+    for text, found, dropped in zip(documents.column("text").to_pylist(), personal, lines, strict=True):
+        if found is None:
+            yield None
+        else:
+            yield [*found["spans"], *(_line_spans(text, dropped["dropped_lines"]) if dropped else ())]
 
 
 def _line_spans(text: str, numbers: Sequence[int]) -> Iterator[Mapping[str, Any]]:

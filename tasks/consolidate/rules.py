@@ -23,6 +23,38 @@ def columns(config: ConsolidateConfig) -> list[str]:
     return ["id", "error", *config.filters]
 
 
+def in_scope(config: ConsolidateConfig, sources: pa.ChunkedArray) -> NDArray[np.bool_]:
+    """Returns which documents are of the sources that filters judge."""
+    if config.sources is None:
+        return np.ones(len(sources), np.bool_)
+    found: NDArray[np.bool_] = pc.is_in(sources, pa.array(config.sources, pa.string())).to_numpy(zero_copy_only=False)
+    return found
+
+
+def check_measured(config: ConsolidateConfig, attributes: pa.Schema, where: str) -> None:
+    """Checks that all that the settings read was measured; `where` names the artifact of this schema.
+
+    Raises:
+        InputError: a column is missing, or `gold` names a field that is none or holds no numbers.
+    """
+    for name in config.reads():
+        if name not in attributes.names:
+            raise InputError(
+                f"{where} has no column {name}", f'add "{name}" to [annotate] use, or take it out of [consolidate]'
+            )
+    for name in config.gold:
+        annotator, _, field = name.partition(".")
+        measured = {one.name: one.type for one in attributes.field(annotator).type}
+        if field not in measured:
+            raise InputError(
+                f'[consolidate.gold] "{name}": in {where} {annotator} measures {", ".join(measured)}',
+                "name one of these",
+            )
+        kind = measured[field]
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+            raise InputError(f'[consolidate.gold] "{name}" is no number ({kind})', "name a number, or a truth value")
+
+
 def reasons(config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.Table) -> list[list[str]]:
     """Returns for every document all reasons why it goes, the first one first; an empty list for one that passes.
 
@@ -33,10 +65,7 @@ def reasons(config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.
     """
     broken = attributes.column("error").is_valid().to_numpy(zero_copy_only=False)
     found: list[list[str]] = [[POISON] if bad else [] for bad in broken]
-    judged = ~broken
-    if config.sources is not None:
-        judged &= pc.is_in(sources, pa.array(config.sources, pa.string())).to_numpy(zero_copy_only=False)
-    places = np.flatnonzero(judged)
+    places = np.flatnonzero(~broken & in_scope(config, sources))
     if not len(places):
         return found
     for name in config.filters:
@@ -49,11 +78,7 @@ def reasons(config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.
 
 
 def tiers(config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.Table) -> list[str]:
-    """Returns "gold" for documents of trusted sources and those that reach every mark of `gold`, else "silver".
-
-    Raises:
-        InputError: `gold` names a field that was not measured.
-    """
+    """Returns "gold" for documents of trusted sources and those that reach every mark of `gold`, else "silver"."""
     gold = pc.is_in(sources, pa.array(config.trusted, pa.string())).to_numpy(zero_copy_only=False)
     if config.gold:
         gold = gold | np.all([_reaches(attributes, name, least) for name, least in config.gold.items()], axis=0)
@@ -62,10 +87,7 @@ def tiers(config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.Ta
 
 def _reaches(attributes: pa.Table, name: str, least: float) -> NDArray[np.bool_]:
     annotator, _, field = name.partition(".")
-    measured = fields(attributes.column(annotator).combine_chunks())
-    if field not in measured:
-        raise InputError(f'[consolidate.gold] "{name}": {annotator} measures {", ".join(measured)}')
-    reached: NDArray[np.bool_] = measured[field] >= least
+    reached: NDArray[np.bool_] = fields(attributes.column(annotator).combine_chunks())[field] >= least
     return reached
 
 

@@ -40,13 +40,13 @@ from tasks.consolidate.funnel import (
 from tasks.consolidate.joint import Joint
 from tasks.consolidate.mask import masked
 from tasks.consolidate.resolve import COPIES, resolve
-from tasks.consolidate.rules import columns, reasons, step_of, tiers
+from tasks.consolidate.rules import check_measured, columns, reasons, step_of, tiers
 from tasks.documents import DOCUMENT
 from tasks.engine import Engine
 from tasks.errors import InputError
 from tasks.stage import Inputs, Output, Part, PartSpec, Report
 
-VERSION = 2
+VERSION = 3
 
 _SCORES = [pa.field("language", pa.string(), nullable=False), pa.field("prose_score", pa.float32())]
 KEPT_SCHEMA = pa.schema([*DOCUMENT, *_SCORES, pa.field("tier", pa.string(), nullable=False)])  # silver or gold
@@ -67,11 +67,12 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     """Runs the stage.
 
     Raises:
-        InputError: the inputs were not made for one another, or no document passes.
+        InputError: the inputs were not made for one another, something was not measured, or no document passes.
     """
     extracted, attributes, duplicates = (inputs[role] for role in ("extracted", "attributes", "duplicates"))
     joint = Joint(extracted, attributes, duplicates, output.store, output.address.path)
     names = joint.names()
+    check_measured(config, joint.measured(names[0]), str(attributes.address))
     _write_copies(config, joint, names, output)
     output.map_parts(engine, partial(consolidate_part, config, joint), [PartSpec(name, name) for name in names])
     _write_whole(config, joint, names, output)
@@ -113,26 +114,16 @@ def _write_copies(config: ConsolidateConfig, joint: Joint, names: list[str], out
 def consolidate_part(config: ConsolidateConfig, joint: Joint, part: Part, name: str) -> None:
     """Makes one part; runs on a worker."""
     documents, judged, copies = joint.part(name, None, None, ["id", "duplicate_of", "kind"])
-    _complete(config, judged, joint)
     part.count_in(documents.num_rows)
     why = reasons(config, documents.column("source"), judged)
     keeper = _copies(config, joint.own(f"copies/{name}.parquet"), copies, why)
     stays = pa.array([not reason for reason in why], pa.bool_())
     part.metric("promoted", pc.sum(copies.filter(stays).column("duplicate_of").is_valid()).as_py() or 0)
     documents = _scored(documents, judged)
-    texts = masked(config, documents, judged, stays, part)
-    _write_kept(config, part, documents, judged, stays, texts)
+    _write_kept(config, part, documents.filter(stays), judged.filter(stays))
     _write_rejected(config, part, documents, judged, why, keeper)
     _write_counts(joint, part, documents, why, stays)
     _write_samples(config, part, documents, judged, why)
-
-
-def _complete(config: ConsolidateConfig, judged: pa.Table, joint: Joint) -> None:
-    if missing := [name for name in config.reads() if name not in judged.column_names]:
-        raise InputError(
-            f"{joint.attributes.address} has no column {missing[0]}",
-            f'add "{missing[0]}" to [annotate] use, or take it out of [consolidate]',
-        )
 
 
 def _copies(config: ConsolidateConfig, going: pa.Table, copies: pa.Table, why: list[list[str]]) -> list[str | None]:
@@ -163,12 +154,10 @@ def _scored(documents: pa.Table, judged: pa.Table) -> pa.Table:
     )
 
 
-def _write_kept(
-    config: ConsolidateConfig, part: Part, documents: pa.Table, judged: pa.Table, stays: pa.Array, texts: list[str]
-) -> None:
-    kept = documents.filter(stays)
+def _write_kept(config: ConsolidateConfig, part: Part, kept: pa.Table, judged: pa.Table) -> None:
+    texts = masked(config, kept, judged, [True] * kept.num_rows, part)
     kept = kept.set_column(kept.schema.get_field_index("text"), DOCUMENT.field("text"), pa.array(texts, pa.string()))
-    tier = tiers(config, kept.column("source"), judged.filter(stays))
+    tier = tiers(config, kept.column("source"), judged)
     part.table("kept", kept.append_column("tier", pa.array(tier, pa.string())).cast(KEPT_SCHEMA).combine_chunks())
 
 
@@ -206,7 +195,8 @@ def _write_counts(joint: Joint, part: Part, documents: pa.Table, why: list[list[
         [documents.column("source"), documents.column("language"), pa.array(steps), pa.array(first), sizes], ENDED.names
     ).cast(ENDED)
     refused = joint.extracted.table(f"rejected/{part.name}.parquet").to_pylist()
-    sources = [row.get("source") or source_of(row["record_id"], row["url"]) for row in refused]
+    files = {one["name"] for one in joint.extracted.record.config.get("files", ())}
+    sources = [row.get("source") or source_of(row["record_id"], row["url"], files) for row in refused]
     lost = {"source": sources, "language": [""] * len(refused), "step": [EXTRACT] * len(refused)}
     lost |= {"reason": [row["reason"] for row in refused], "bytes": [None] * len(refused)}
     part.table("counts", count(pa.concat_tables([ended, pa.table(lost, schema=ENDED)])), out=False)
@@ -219,7 +209,7 @@ def _write_samples(
     rows = audit.choose(why, documents.column("id").to_pylist(), config.samples)
     places = pa.array(rows, pa.int64())
     shown, beside = documents.take(places), judged.take(places)
-    texts = masked(config, shown, beside, pa.array([True] * len(rows), pa.bool_()), None)
+    texts = masked(config, shown, beside, [not why[row] for row in rows])
     measured = beside.select([name for name in columns(config)[2:] if name in beside.column_names])
     part.table("samples", audit.samples(shown, measured, [why[row] for row in rows], texts), out=False)
 

@@ -1,19 +1,20 @@
 """What if the limits were others: the funnel before and after, and documents that would change side.
 
-Reads `extracted`, `attributes` and `duplicates` of one version; writes nothing. Used by the shell (`python -m tasks
-what-if`). Nothing is measured again: the cost is reading small columns and the join.
+Reads `extracted`, `attributes` and `duplicates` of one version (`Joint.at`); writes nothing. Used by the shell (`python
+-m tasks what-if`). Nothing is measured again: the cost is reading small columns and the join.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-
-import pyarrow as pa
+from heapq import nsmallest
+from typing import NamedTuple
 
 from tasks.consolidate.config import ConsolidateConfig
 from tasks.consolidate.joint import Joint
 from tasks.consolidate.mask import masked
 from tasks.consolidate.resolve import resolve
-from tasks.consolidate.rules import columns, reasons
+from tasks.consolidate.rules import check_measured, columns, reasons
 
 _EXCERPT = 160
 
@@ -43,8 +44,18 @@ class Answer:
     moved: tuple[Moved, ...]
 
 
+class _Place(NamedTuple):
+    """Where a document that moves stands. They sort by id."""
+
+    id: str
+    part: str
+    row: int
+    before: str
+    after: str
+
+
 def what_if(before: ConsolidateConfig, after: ConsolidateConfig, joint: Joint, examples: int = 5) -> Answer:
-    """Compares two settings.
+    """Compares two settings; of the documents that move it holds no more in memory than it shows.
 
     Args:
         before: the settings as they are.
@@ -53,25 +64,36 @@ def what_if(before: ConsolidateConfig, after: ConsolidateConfig, joint: Joint, e
         examples: documents to show of each side; the smallest ids, which are hashes, so a fair sample.
 
     Raises:
-        InputError: the inputs were not made for one another.
+        InputError: the inputs were not made for one another, or something that the settings read was not measured.
     """
     names = joint.names()
-    sides = [dict(zip(names, _verdicts(config, joint, names), strict=True)) for config in (before, after)]
-    counts: list[dict[tuple[str, str], int]] = [{}, {}]
-    gained: list[tuple[str, str, int]] = []
-    lost: list[tuple[str, str, int]] = []
-    for name in names:
+    for config in (before, after):
+        check_measured(config, joint.measured(names[0]), str(joint.attributes.address))
+    counts: tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]] = (Counter(), Counter())
+    sums, shown = Counter[bool](), dict[bool, list[_Place]]({True: [], False: []})
+    for name, was, will in zip(names, *(_verdicts(config, joint, names) for config in (before, after)), strict=True):
         documents = joint.extracted.table(f"documents/{name}.parquet", columns=["id", "source"])
-        rows = zip(*(documents.column(column).to_pylist() for column in ("id", "source")), strict=True)
-        for row, (identity, source) in enumerate(rows):
-            was, will = (side[name][row] for side in sides)
-            for count, reason in zip(counts, (was, will), strict=True):
-                count[source, reason] = count.get((source, reason), 0) + 1
-            if bool(was) != bool(will):
-                (gained if was else lost).append((identity, name, row))
-    shown = sorted(gained)[:examples] + sorted(lost)[:examples]
-    moved = tuple(_moved(after, joint, sides[0][name][row], sides[1][name][row], name, row) for _, name, row in shown)
-    return Answer(counts[0], counts[1], len(gained), len(lost), moved)
+        ids, sources = (documents.column(column).to_pylist() for column in ("id", "source"))
+        for count, verdicts in zip(counts, (was, will), strict=True):
+            count.update(zip(sources, verdicts, strict=True))
+        moved = (
+            _Place(identity, name, row, *sides)
+            for row, (identity, *sides) in enumerate(zip(ids, was, will, strict=True))
+            if bool(sides[0]) != bool(sides[1])
+        )
+        for gains, places in _by_side(moved).items():
+            sums[gains] += len(places)
+            shown[gains] = nsmallest(examples, [*shown[gains], *places])
+    several = tuple(_moved(after, joint, place) for gains in (True, False) for place in shown[gains])
+    return Answer(dict(counts[0]), dict(counts[1]), sums[True], sums[False], several)
+
+
+def _by_side(moved: Iterable[_Place]) -> dict[bool, list[_Place]]:
+    """Returns those that would be kept (True) and those that would go (False)."""
+    found: dict[bool, list[_Place]] = {True: [], False: []}
+    for place in moved:
+        found[not place.after].append(place)
+    return found
 
 
 def _verdicts(config: ConsolidateConfig, joint: Joint, names: Sequence[str]) -> Iterator[list[str]]:
@@ -85,12 +107,13 @@ def _verdicts(config: ConsolidateConfig, joint: Joint, names: Sequence[str]) -> 
         yield [why[0] if why else going.get(identity, "") for why, identity in zip(found, ids, strict=True)]
 
 
-def _moved(config: ConsolidateConfig, joint: Joint, before: str, after: str, name: str, row: int) -> Moved:
-    documents, judged, _ = joint.part(name, ["id", "url", "text"], ["id", *config.reads()], ["id"])
-    document = documents.slice(row, 1)
-    (text,) = masked(config, document, judged.slice(row, 1), pa.array([True]), None)
-    identity, url = (document.column(column)[0].as_py() for column in ("id", "url"))
-    return Moved(identity, url, before, after, " ".join(text[: 4 * _EXCERPT].split())[:_EXCERPT])
+def _moved(config: ConsolidateConfig, joint: Joint, place: _Place) -> Moved:
+    documents, judged, _ = joint.part(place.part, ["id", "source", "url", "text"], ["id", *config.reads()], ["id"])
+    document = documents.slice(place.row, 1)
+    (text,) = masked(config, document, judged.slice(place.row, 1), [not place.after])
+    (url,) = document.column("url").to_pylist()
+    excerpt = " ".join(text[: 4 * _EXCERPT].split())[:_EXCERPT]
+    return Moved(place.id, url, place.before, place.after, excerpt)
 
 
 def render(answer: Answer) -> str:

@@ -1,9 +1,16 @@
 """Contract of the audit page: a fair and stable sample of every verdict, safe to open, with personal data masked."""
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
-from tasks.consolidate.audit import choose
+import pyarrow as pa
+
+from tasks.consolidate.audit import SAMPLE, choose, merge, page, samples
 from tasks.consolidate.config import ConsolidateConfig
+from tasks.consolidate.funnel import FUNNEL, HOSTS
+from tasks.filters.batch import Batch
+from tasks.filters.catalogue import annotator
 from tests.tasks.consolidate.test_stage import consolidate, text
 from tests.tasks.dedup.made import document, rows_of
 
@@ -20,20 +27,20 @@ def test_the_page_shows_what_was_kept_and_what_went_and_runs_nothing_of_it(tmp_p
     rows += [document(f"write to ann@example.org {text(9)}", "poor", poor=True)]
     rows[-1]["pii_spans"] = [{"kind": "email", "start": 9, "end": 24}]
     made = consolidate(tmp_path, rows, ConsolidateConfig(samples=2))
-    page = made.read("audit.html").decode()
-    assert "<script" not in page
-    assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 2
-    assert "kept: 2 of 4" in page
-    assert "gopher_quality_few_words: 1 of 1" in page
-    assert "ann@example.org" not in page
-    assert "write to &lt;email&gt;" in page
+    shown = made.read("audit.html").decode()
+    assert "<script" not in shown
+    assert shown.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 2
+    assert "kept: 2 of 4" in shown
+    assert "gopher_quality_few_words: 1 of 1" in shown
+    assert "ann@example.org" not in shown
+    assert "write to &lt;email&gt;" in shown
 
 
 def test_samples_are_folded_by_verdict_with_the_numbers_that_decided(tmp_path: Path) -> None:
     rows = [document(text(seed), f"{seed}") for seed in range(3)] + [document(text(9), "poor", poor=True)]
-    page = consolidate(tmp_path, rows).read("audit.html").decode()
-    assert "3 of 4 captures and files are kept (75.0%)" in page
-    _, poor = page.split("<summary>gopher_quality_few_words: 1 of 1</summary>")
+    whole = consolidate(tmp_path, rows).read("audit.html").decode()
+    assert "3 of 4 captures and files are kept (75.0%)" in whole
+    _, poor = whole.split("<summary>gopher_quality_few_words: 1 of 1</summary>")
     shown, shut = poor.split("<details")
     assert "gopher_quality: " in shown
     assert "gopher_quality: " not in shut
@@ -41,8 +48,59 @@ def test_samples_are_folded_by_verdict_with_the_numbers_that_decided(tmp_path: P
 
 def test_what_is_shown_does_not_depend_on_the_number_of_workers_or_parts(tmp_path: Path) -> None:
     rows = [document(text(seed), f"{seed}", poor=seed % 3 == 0) for seed in range(12)]
-    pages = {consolidate(tmp_path / str(n), rows, workers=n).read("audit.html") for n in (0, 2)}
-    assert len(pages) == 1
+    config = ConsolidateConfig(samples=2)
+    made = [
+        consolidate(tmp_path / f"{parts} {workers}", rows, config, parts=parts, workers=workers)
+        for parts, workers in ((1, 0), (2, 0), (2, 2), (3, 0), (5, 0))
+    ]
+    pages = [one.read("audit.html").decode() for one in made]
+    assert set(pages) == {pages[0]}
+    kept = sorted((row["id"], row["url"]) for row in rows if not row["poor"])
+    assert [f"<b>{url}</b>" in pages[0] for _, url in kept] == [True] * 2 + [False] * 6
+
+
+def test_samples_of_many_parts_are_never_held_at_once() -> None:
+    def part(number: int) -> pa.Table:
+        rows = [{"reason": "", "id": f"{(number * 7919 + row) % 1000:08d}", "url": "", "source": "web", "reasons": []}
+                for row in range(5)]  # fmt: skip
+        return pa.Table.from_pylist([{**row, "measured": "{}", "text": "t" * 1500} for row in rows], schema=SAMPLE)
+
+    peak = 0
+
+    def parts() -> Iterator[pa.Table]:
+        nonlocal peak
+        for number in range(200):
+            peak = max(peak, pa.total_allocated_bytes() - before)
+            yield part(number)
+
+    before = pa.total_allocated_bytes()
+    found = merge(parts(), 3)
+    assert found.column("id").to_pylist() == [f"{row:08d}" for row in range(3)]
+    assert peak < 20 * part(0).nbytes
+
+
+def test_a_poisoned_document_is_listed_without_its_text(tmp_path: Path) -> None:
+    rows = [document(text(seed), f"{seed}") for seed in range(3)]
+    rows += [document(f"mail ann@example.org {text(9)}", "bad", error="ValueError: no")]
+    shown = consolidate(tmp_path, rows, max_bad_share=0.5).read("audit.html").decode()
+    assert "poison: 1 of 1" in shown
+    assert "https://example.org/bad" in shown
+    assert "ann@example.org" not in shown
+    assert shown.count("its personal data could not be masked") == 1
+
+
+def test_a_sample_is_as_short_for_a_document_of_a_million_lines() -> None:
+    long = "\n".join("a" * 1_000_000)
+    judged = pa.table({"c4": annotator("c4", {}).annotate(Batch([long, "Home"]))})
+    documents = pa.table(
+        {"id": ["a", "b"], "url": ["https://example.org/" + "u" * 100_000, "u"], "source": ["web"] * 2}
+    )
+    found = samples(documents, judged, [["c4_few_sentences"]] * 2, [long, "Home"])
+    assert found.nbytes < 10_000
+    assert json.loads(found.column("measured")[0].as_py())["c4"]["dropped_lines"] == 1_000_000
+    shown = page(FUNNEL.empty_table(), HOSTS.empty_table(), found).decode()
+    assert "dropped_lines 1,000,000" in shown
+    assert "sentences 0" in shown
 
 
 def test_documents_are_gold_by_their_marks_or_their_source(tmp_path: Path) -> None:

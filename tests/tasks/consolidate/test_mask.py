@@ -1,10 +1,17 @@
+"""Contract of masking: no personal data that was found stays, and lines go only where a rule has judged them."""
+
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.consolidate.mask import mask
+from tasks.consolidate.config import ConsolidateConfig
+from tasks.consolidate.mask import mask, masked
+from tasks.consolidate.rules import reasons
+from tasks.filters.batch import Batch
+from tasks.filters.catalogue import annotator
 
 
 def span(kind: str, start: int, end: int) -> dict[str, Any]:
@@ -49,15 +56,48 @@ def test_no_masked_character_stays_and_no_other_is_lost(text: str, data: Any) ->
     )
 
 
+def measured(*texts: str, error: str | None = None) -> pa.Table:
+    """What the annotators `pii` and `c4` find in some texts; nothing where one has failed."""
+    columns = {name: annotator(name, {}).annotate(Batch(list(texts))) for name in ("pii", "c4")}
+    if error:
+        columns = {name: pa.nulls(len(texts), column.type) for name, column in columns.items()}
+    return pa.table({"error": pa.array([error] * len(texts), pa.string()), **columns})
+
+
+def documents(*texts: str, source: str = "web") -> pa.Table:
+    return pa.table({"id": [f"{row}" for row in range(len(texts))], "source": [source] * len(texts), "text": texts})
+
+
+WITHOUT_LINES = ConsolidateConfig(filters=("c4",), drop_lines=True, limits={"c4": {"min_sentences": 1}})
+
+
 def test_dropped_lines_leave_nothing_and_take_the_personal_data_in_them_along() -> None:
-    import pyarrow as pa
+    text = "Home\nWrite to ann@example.org today.\nMail: bob@example.org\nThe end is near."
+    found = masked(WITHOUT_LINES, documents(text), measured(text), [True])
+    assert found == ["Write to <email> today.\nThe end is near."]
 
-    from tasks.consolidate.config import ConsolidateConfig
-    from tasks.consolidate.mask import masked
 
-    text = "Home\nWrite to ann@example.org today.\nMail: bob@example.org\nThe end."
-    spans = [{"kind": "email", "start": 14, "end": 29}, {"kind": "email", "start": 43, "end": 58}]
-    documents = pa.table({"id": ["a"], "text": [text]})
-    judged = pa.table({"pii": [{"spans": spans}], "c4": [{"dropped_lines": [0, 2]}]})
-    config = ConsolidateConfig(filters=("c4",), drop_lines=True)
-    assert masked(config, documents, judged, pa.array([True]), None) == ["Write to <email> today.\nThe end."]
+def test_lines_are_dropped_from_what_filters_judge_and_from_nothing_else() -> None:
+    code = "def f(x):\n    return x + 1\n\nprint(f(2))"
+    found, rows = measured(code), documents(code, source="code")
+    assert reasons(WITHOUT_LINES, rows.column("source"), found) == [[]]
+    assert masked(WITHOUT_LINES, rows, found, [True]) == [code]
+    (everywhere,) = masked(WITHOUT_LINES.model_copy(update={"sources": None}), rows, found, [True])
+    assert everywhere != code
+
+
+def test_a_text_that_passes_never_loses_all_its_lines() -> None:
+    with pytest.raises(ValueError, match="min_sentences"):
+        ConsolidateConfig(filters=("c4",), drop_lines=True, limits={"c4": {"min_sentences": 0}})
+    texts = ("Home\nAbout", "Home\nThere is one sentence here.")
+    found, rows = measured(*texts), documents(*texts)
+    stays = [not why for why in reasons(WITHOUT_LINES, rows.column("source"), found)]
+    assert stays == [False, True]
+    assert masked(WITHOUT_LINES, rows, found, stays) == ["Home\nAbout", "There is one sentence here."]
+
+
+def test_a_text_that_was_not_searched_for_personal_data_is_not_shown() -> None:
+    text = "Write to ann@example.org today."
+    found, rows = measured(text, error="boom"), documents(text)
+    assert masked(ConsolidateConfig(), rows, found, [False]) == [""]
+    assert masked(ConsolidateConfig(mask_pii=False), rows, found, [False]) == [text]

@@ -5,10 +5,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pydantic import ValidationError
 
 from tasks.artifact import Artifact
 from tasks.consolidate.config import ConsolidateConfig
-from tasks.consolidate.funnel import STEPS, totals
+from tasks.consolidate.figure import draw
+from tasks.consolidate.funnel import FUNNEL, STEPS, source_of, totals
+from tasks.consolidate.joint import Joint
+from tasks.consolidate.what_if import what_if
 from tasks.dedup.config import DedupConfig
 from tasks.errors import InputError
 from tests.conftest import run_stage_in
@@ -35,9 +39,10 @@ def consolidate(
     rows: list[dict[str, Any]],
     config: ConsolidateConfig | None = None,
     rejected: list[dict[str, Any]] | None = None,
+    parts: int = 2,
     **options: Any,
 ) -> Artifact:
-    inputs = prepare(folder, rows, rejected=rejected)
+    inputs = prepare(folder, rows, rejected=rejected, parts=parts)
     return run_stage_in(folder, CONSOLIDATE, config or ConsolidateConfig(), inputs, **options)
 
 
@@ -242,11 +247,74 @@ def test_inputs_that_are_not_co_partitioned_are_refused(tmp_path: Path) -> None:
 def test_the_funnel_is_drawn_as_a_picture(tmp_path: Path) -> None:
     from PIL import Image
 
-    from tasks.consolidate.figure import draw
-
     rows, refused = funnel_corpus()
     funnel = consolidate(tmp_path, rows, rejected=refused).table("funnel.parquet")
     image = Image.open(io.BytesIO(draw(funnel, "demo/documents@dev")))
     assert image.format == "PNG"
     assert image.width > 600
     assert len(image.convert("RGB").getcolors(1 << 20) or []) > 3
+
+
+def test_a_funnel_with_marks_of_formulas_in_its_names_is_drawn(tmp_path: Path) -> None:
+    rows = [("web", "$e^$", "kept", "", 3, 9), ("$we^$b", "en", "quality", "topic_$x^$", 2, 9)]
+    funnel = pa.table(list(zip(*rows, strict=True)), schema=FUNNEL)
+    assert draw(funnel, "$demo^$/documents@dev").startswith(b"\x89PNG")
+
+
+def test_what_is_not_measured_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    inputs = prepare(tmp_path, [document(text(seed), f"{seed}") for seed in range(3)])
+    joint = Joint(inputs["extracted"], inputs["attributes"], inputs["duplicates"], inputs["extracted"].store, "")
+    for config, said in (
+        (ConsolidateConfig(filters=("language", "c4")), r"test/attributes@dev has no column c4.*\[annotate\] use"),
+        (ConsolidateConfig(filters=("c4",), dedup=False), "has no column c4"),
+        (ConsolidateConfig(gold={"quality.score": 0.5}), "has no column quality"),
+        (ConsolidateConfig(gold={"prose_score.nope": 0.5}), "prose_score measures score"),
+        (ConsolidateConfig(gold={"language.label": 0.5}), r'"language.label" is no number \(string\)'),
+        (ConsolidateConfig(gold={"pii.spans": 0.5}), r'"pii.spans" is no number \(list'),
+    ):
+        with pytest.raises(InputError, match=said):
+            run_stage_in(tmp_path, CONSOLIDATE, config, inputs)
+        with pytest.raises(InputError, match=said):
+            what_if(ConsolidateConfig(), config, joint)
+    assert not list((tmp_path / "test" / "tasks-consolidate-stage").rglob("*.parquet"))
+
+
+def test_a_truth_value_can_make_a_document_gold(tmp_path: Path) -> None:
+    rows = [document(text(1), "a"), document(text(2), "b")]
+    made = consolidate(tmp_path, rows, ConsolidateConfig(gold={"gopher_quality.english": 1}))
+    assert {row["tier"] for row in rows_of(made, "kept/")} == {"gold"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"filters": ("language", "language")}, "language is named twice"),
+        ({"gold": {"quality.score": float("nan")}}, "finite"),
+        ({"gold": {"quality.score": float("inf")}}, "finite"),
+        ({"filters": ("classifier",), "limits": {"classifier": {"at_least": {"q": float("nan")}}}}, "finite"),
+    ],
+)
+def test_settings_that_would_stop_the_stage_later_are_refused_in_the_recipe(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        ConsolidateConfig(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("record_id", "url", "source"),
+    [
+        ("<urn:uuid:1>", "http://[::1", "web"),
+        ("<urn:uuid:1>", "https://example.org/a", "web"),
+        ("", "file://code/x.py", "code"),
+        ("", "file://Books/x", "Books"),
+        ("", "sluice-file://Books/x#3", "Books"),
+        ("", "Books/a.warc.gz#17", "Books"),
+        ("", "demo/segment/p0/dev/warc/a.warc.gz#17", "web"),
+        ("", "http://[::1", "web"),
+        ("", "file://[::1/x", "web"),
+        ("", "", "web"),
+    ],
+)
+def test_a_refused_row_without_a_source_has_the_one_that_its_address_names(
+    record_id: str, url: str, source: str
+) -> None:
+    assert source_of(record_id, url, {"code", "Books"}) == source
