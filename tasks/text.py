@@ -5,19 +5,28 @@ filters have words of their own (`tasks.filters.words`), marks among them: publi
 
 Trade-off: words come from one regular expression, not from a language model. That is some 50 times faster
 than spaCy's blank English tokenizer; the price is that languages without spaces are split letter by letter.
+
+The process that extracts pages imports this for `clean` alone, so what only the others need is made on first use.
 """
 
+from __future__ import annotations
+
+import functools
 import hashlib
 import re
 import unicodedata
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
 import xxhash
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
-def _marks() -> str:
+@functools.cache
+def _all_marks() -> str:
     r"""Combining marks of the Basic Multilingual Plane as a regular expression class body.
 
     Python's `\w` leaves them out, which would cut every Devanagari or Thai word at its vowel signs.
@@ -29,17 +38,27 @@ def _marks() -> str:
             runs[-1][1] = point
         else:
             runs.append([point, point])
-    return "".join(f"\\u{first:04x}-\\u{last:04x}" for first, last in runs)
+    ranges = "".join(f"\\u{first:04x}-\\u{last:04x}" for first, last in runs)
+    return ranges + "\u200c\u200d"  # joiners belong to the word in Persian and in Indic scripts
 
 
-_MARK = _marks() + "\u200c\u200d"  # joiners belong to the word in Persian and in Indic scripts
 # Scripts written without spaces: Thai, Lao, Myanmar, Khmer, kana, Han. One letter with its marks is one word.
 _UNSPACED = (
     "\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
-_WORD = re.compile(f"[{_UNSPACED}][{_MARK}]*|(?:(?![{_UNSPACED}])[\\w{_MARK}])+")
 _PLAIN_WORD = re.compile(r"\w+")
-_NEEDS_SCRIPT = re.compile(f"[{_UNSPACED}{_MARK}]")
+
+
+@functools.cache
+def _word() -> re.Pattern[str]:
+    mark = _all_marks()
+    return re.compile(f"[{_UNSPACED}][{mark}]*|(?:(?![{_UNSPACED}])[\\w{mark}])+")
+
+
+@functools.cache
+def _needs_script() -> re.Pattern[str]:
+    return re.compile(f"[{_UNSPACED}{_all_marks()}]")
+
 
 _CARRIAGE = re.compile("\r\n?")
 _LINE_END = re.compile("[\x0b\x0c\x85\u2028\u2029]")
@@ -92,8 +111,8 @@ def words(text: str) -> list[str]:
     """
     lower = text.lower()
     # Six times faster, and the same split for every text without marks and without unspaced scripts.
-    plain = lower.isascii() or not _NEEDS_SCRIPT.search(lower)
-    found: list[str] = (_PLAIN_WORD if plain else _WORD).findall(lower)
+    plain = lower.isascii() or not _needs_script().search(lower)
+    found: list[str] = (_PLAIN_WORD if plain else _word()).findall(lower)
     return found
 
 
@@ -112,6 +131,8 @@ def digest128(text: str) -> str:
 
 def hash_words(split: Sequence[str]) -> NDArray[np.uint64]:
     """Hashes each word; returns uint64 of shape (len(split),)."""
+    import numpy as np
+
     known: dict[str, int] = {word: hash64(word) for word in dict.fromkeys(split)}
     return np.fromiter((known[word] for word in split), dtype=np.uint64, count=len(split))
 
@@ -125,6 +146,8 @@ def rolled(hashes: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
     Returns:
         uint64 array of shape (max(0, len(hashes) - size + 1),).
     """
+    import numpy as np
+
     count = max(0, len(hashes) - size + 1)
     total = np.zeros(count, dtype=np.uint64)
     for offset in range(size if count else 0):
@@ -134,6 +157,8 @@ def rolled(hashes: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
 
 def extended(runs: NDArray[np.uint64], following: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Returns the `rolled` hashes of runs one word longer; `following` holds the hash of each run's next word."""
+    import numpy as np
+
     longer: NDArray[np.uint64] = runs * np.uint64(0x9E3779B97F4A7C15) + following
     return longer
 
@@ -151,6 +176,8 @@ def shingles(split: Sequence[str], size: int = 5) -> NDArray[np.uint64]:
         uint64 array of shape (max(1, len(split) - size + 1),), or (0,) for an empty text. The values are spread evenly
         over the 64 bits (splitmix64 finaliser), so MinHash may use them as they are.
     """
+    import numpy as np
+
     if not split:
         return np.empty(0, dtype=np.uint64)
     width = min(size, len(split))
@@ -159,6 +186,8 @@ def shingles(split: Sequence[str], size: int = 5) -> NDArray[np.uint64]:
 
 def _splitmix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Finaliser of splitmix64 (Steele, Lea, Flood 2014): every input bit reaches every output bit."""
+    import numpy as np
+
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: NDArray[np.uint64] = value ^ (value >> np.uint64(31))

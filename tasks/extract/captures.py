@@ -1,4 +1,4 @@
-"""Captures of a WARC file as rows: what their headers refuse, and how the rest becomes text.
+"""Captures of a WARC file as rows, and what their headers refuse; `content` makes texts of the rest.
 
 Reads one WARC file, used by `stage` and `files`. Every response, revisit and conversion record is one row, and so is
 every damaged place; the other records (request, metadata, warcinfo) describe rows and are none. A conversion record
@@ -8,49 +8,24 @@ holds what somebody has made of a page: its text (the WET files of Common Crawl)
 import logging
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
 from fastwarc import WarcRecordType
 
-from tasks import archive
-from tasks.charset import decode
-from tasks.extract.about import absolute, forbids_index
+from tasks.extract.choices import Choices
 from tasks.extract.config import ExtractConfig
-from tasks.extract.html import read_page
-from tasks.extract.media import HTML_TYPES, refusal, sniffed
-from tasks.extract.row import Content, Rejected, Row, no_content
+from tasks.extract.content import Sent, captured
+from tasks.extract.media import HTML_TYPES, media_type
+from tasks.extract.row import Row, no_content
 from tasks.text import clean
 from tasks.warc_reader import Damage, Record, read_records
 
 log = logging.getLogger("sluice.extract")
 
-# Possessive: a header must not be able to make the search try again and again.
-_CHARSET = re.compile(r"charset\s*+=\s*+[\"']?\s*+([A-Za-z0-9_.:-]++)", re.I)
-_MAX_LANGUAGE = 35
 # As nearly all are; it tells in a twentieth of the time that there is nothing to look at more closely.
 _PLAIN_URL = re.compile(r"https?://[a-z0-9.-]+/(?!robots\.txt)[!-~]*")
-
-
-@dataclass(frozen=True)
-class _Sent:
-    """What a server said of a body, as far as extraction needs it; small, because it goes to another process.
-
-    Attributes:
-        url: where the body comes from.
-        content_type: the Content-Type header.
-        coding: the content codings, comma-separated.
-        language: what Content-Language says, or for a conversion the language that its maker found.
-        robots: the X-Robots-Tag headers.
-    """
-
-    url: str
-    content_type: str
-    coding: str = ""
-    language: str = ""
-    robots: tuple[str, ...] = ()
 
 
 def read_warc(file: BinaryIO, name: str, source: str, config: ExtractConfig, *, quick: bool = False) -> Iterator[Row]:
@@ -63,6 +38,7 @@ def read_warc(file: BinaryIO, name: str, source: str, config: ExtractConfig, *, 
         config: limits and choices of the extraction.
         quick: rows that only tell identities: without content, their digests as `warc_reader.quick_digest` makes them.
     """
+    choices = Choices.of(config)
     for found in read_records(file, config.max_payload_bytes + 1, quick=quick):
         if isinstance(found, Damage):
             log.warning("%s: %s at byte %d or behind it (%s)", name, found.reason, found.offset, found.detail)
@@ -71,18 +47,18 @@ def read_warc(file: BinaryIO, name: str, source: str, config: ExtractConfig, *, 
         else:
             if found.short:
                 log.warning("%s: the record at byte %d lacks bytes that it declares", name, found.offset)
-            yield _row(found, name, source, config, quick)
+            yield _row(found, name, source, config, None if quick else choices)
 
 
-def _row(record: Record, name: str, source: str, config: ExtractConfig, quick: bool) -> Row:
+def _row(record: Record, name: str, source: str, config: ExtractConfig, choices: Choices | None) -> Row:
     url = clean(record.url)
     converted = record.kind == WarcRecordType.conversion
     # A quick row has no content, so what the server said of a response is of no use to it.
-    sent = _of_conversion(record, url) if converted else _of_response((record.http or ()) if not quick else (), url)
+    sent = _of_conversion(record, url) if converted else _of_response((record.http or ()) if choices else (), url)
     return Row(
         url=url,
         source=source,
-        content=no_content if quick else partial(_content, record.payload, sent, config),
+        content=partial(captured, record.payload, sent, choices) if choices else no_content,
         size=len(record.payload),
         payload_digest=record.payload_digest,
         record_id=clean(record.record_id),
@@ -90,17 +66,17 @@ def _row(record: Record, name: str, source: str, config: ExtractConfig, quick: b
         warc_file=name,
         warc_offset=record.offset,
         refused=_refusal(record, url, config),
-        rendered=converted and _media_type(sent.content_type) in HTML_TYPES,
+        rendered=converted and media_type(sent.content_type) in HTML_TYPES,
         damaged=record.short,
     )
 
 
-def _of_response(http: Iterable[tuple[str, str]], url: str) -> _Sent:
+def _of_response(http: Iterable[tuple[str, str]], url: str) -> Sent:
     # HTTP headers: names in any case, a name perhaps several times.
     sent: dict[str, list[str]] = {}
     for name, value in http:
         sent.setdefault(name.lower(), []).append(value)
-    return _Sent(
+    return Sent(
         url=url,
         content_type=sent.get("content-type", [""])[-1],
         coding=",".join(sent.get("content-encoding", ())),
@@ -109,10 +85,10 @@ def _of_response(http: Iterable[tuple[str, str]], url: str) -> _Sent:
     )
 
 
-def _of_conversion(record: Record, url: str) -> _Sent:
+def _of_conversion(record: Record, url: str) -> Sent:
     # Common Crawl names the languages it has found, the most frequent first: "eng,fra".
     language = str(record.headers.get("WARC-Identified-Content-Language") or "").partition(",")[0].strip()
-    return _Sent(url=url, content_type=str(record.headers.get("Content-Type") or ""), language=language)
+    return Sent(url=url, content_type=str(record.headers.get("Content-Type") or ""), language=language)
 
 
 def _refusal(record: Record, url: str, config: ExtractConfig) -> str:
@@ -143,44 +119,3 @@ def _url_refusal(url: str) -> str:
     if parts.scheme not in ("http", "https") or not host:
         return "url_invalid"
     return "robots_txt" if parts.path == "/robots.txt" else ""
-
-
-def _media_type(content_type: str) -> str:
-    return content_type.partition(";")[0].strip().lower()
-
-
-def _content(payload: bytes, sent: _Sent, config: ExtractConfig) -> Content:
-    if config.honour_noindex and any(map(forbids_index, sent.robots)):
-        raise Rejected("noindex")
-    data = _body(payload, sent.coding, config.max_payload_bytes)
-    kind = _media_type(sent.content_type) or sniffed(data)
-    if reason := refusal(data, kind):
-        raise Rejected(reason)
-    charset = _CHARSET.search(sent.content_type)
-    text = decode(data, charset[1] if charset else None)
-    language = clean(sent.language)[:_MAX_LANGUAGE]
-    if kind == "text/plain":
-        return Content(text=clean(text), language_hint=language)
-    page = read_page(text, config)
-    about = page.about
-    if about.noindex and config.honour_noindex:
-        raise Rejected("noindex")
-    return Content(
-        text=page.text,
-        title=about.title,
-        language_hint=about.language or language,
-        published=about.published,
-        canonical=absolute(about.canonical, about.base, sent.url),
-        licence=about.licence,
-    )
-
-
-def _body(payload: bytes, coding: str, limit: int) -> bytes:
-    body = archive.decode(payload, coding, limit)
-    if body.complete:
-        return body.data
-    if len(body.data) >= limit:
-        raise Rejected("too_large")
-    if not body.data:
-        raise Rejected("content_coding")
-    return body.data  # a cut-off stream gives what it holds, as in a browser

@@ -4,11 +4,16 @@ Reads the source of a page, used by `html` and `stage`. trafilatura (Barbaresi, 
 extra and is imported on first use only.
 """
 
+from __future__ import annotations
+
 import importlib.util
 import logging
+from typing import TYPE_CHECKING
 
 from tasks.errors import InputError
-from tasks.extract.config import ExtractConfig
+
+if TYPE_CHECKING:
+    from tasks.extract.config import ExtractConfig
 
 
 def check_installed(config: ExtractConfig) -> None:

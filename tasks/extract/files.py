@@ -5,8 +5,6 @@ document's URL names the source and the path below the fixed folder of the patte
 """
 
 import bz2
-import email.parser
-import email.policy
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -17,11 +15,11 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.charset import decode
 from tasks.errors import InputError
 from tasks.extract.captures import read_warc
 from tasks.extract.config import ExtractConfig, FileSource
-from tasks.extract.row import Content, Rejected, Row
+from tasks.extract.content import metadata, plain, row_text
+from tasks.extract.row import Content, Row
 from tasks.extract.sources import SourceFile
 from tasks.text import clean
 from tasks.warc_reader import payload_digest, quick_digest
@@ -46,7 +44,7 @@ def _url(source: FileSource, file: SourceFile) -> str:
 
 
 def _whole_file(
-    to_content: Callable[[bytes, SourceFile], Content],
+    to_content: Callable[[bytes, str], Content],
     file: SourceFile,
     source: FileSource,
     config: ExtractConfig,
@@ -67,7 +65,7 @@ def _whole_file(
     yield Row(
         url=url,
         source=source.name,
-        content=partial(to_content, data, file),
+        content=partial(to_content, data, file.name),
         size=len(data),
         payload_digest=_digest(data, quick),
     )
@@ -86,29 +84,6 @@ def _unpacked(file: SourceFile, limit: int) -> bytes:
                 return bytes(stream.read(limit))
         except OSError as error:
             raise _Damaged from error
-
-
-def _plain(data: bytes, file: SourceFile) -> Content:
-    if b"\0" in data:
-        raise Rejected("binary")
-    return Content(text=clean(decode(data)), title=clean(file.name))
-
-
-def _metadata(data: bytes, file: SourceFile) -> Content:
-    """Reads a `METADATA` file (core metadata, PEP 566): the summary, then the description as it is written."""
-    message = email.parser.Parser(policy=email.policy.compat32).parsestr(decode(data, "utf-8"))
-    body = message.get_payload()
-    text = body if isinstance(body, str) and body.strip() else _unfolded(str(message.get("Description", "")))
-    if not text.strip():
-        raise Rejected("no_description")
-    summary = str(message.get("Summary", ""))
-    title = " ".join(str(message.get("Name", file.name)).split())
-    return Content(text=clean(f"{title}: {summary}\n\n{text}" if summary else text), title=title)
-
-
-def _unfolded(description: str) -> str:
-    """Undoes the folding of a description that stands in a header: eight spaces or seven and a bar."""
-    return "\n".join(line.removeprefix("       |").removeprefix("        ") for line in description.split("\n"))
 
 
 def _json_lines(file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool) -> Iterator[Row]:
@@ -173,7 +148,7 @@ def _record(held: Any, number: int, file: SourceFile, source: FileSource, quick:
     return Row(
         url=clean(url) if isinstance(url, str) and url.strip() else place,
         source=source.name,
-        content=partial(_row_text, text),
+        content=partial(row_text, text),
         size=len(text),
         payload_digest=_digest(text.encode("utf-8", "surrogatepass"), quick),
     )
@@ -181,10 +156,6 @@ def _record(held: Any, number: int, file: SourceFile, source: FileSource, quick:
 
 def _digest(data: bytes, quick: bool) -> str:
     return quick_digest(data) if quick else payload_digest(data)
-
-
-def _row_text(text: str) -> Content:
-    return Content(text=clean(text))
 
 
 def _captures(file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool) -> Iterator[Row]:
@@ -195,8 +166,8 @@ def _captures(file: SourceFile, source: FileSource, config: ExtractConfig, quick
 
 
 _READERS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool], Iterator[Row]]] = {
-    "text": partial(_whole_file, _plain),
-    "metadata": partial(_whole_file, _metadata),
+    "text": partial(_whole_file, plain),
+    "metadata": partial(_whole_file, metadata),
     "jsonl": _json_lines,
     "parquet": _parquet_rows,
     "warc": _captures,

@@ -41,7 +41,7 @@ _START_S = 120.0
 _PATIENCE = 20
 _PIPE = 1 << 20
 _LENGTH = struct.Struct(">Q")
-_MODULES = ("tasks.extract.captures", "tasks.extract.files")
+_MODULES = ("tasks.extract.content",)
 
 
 class Guard:

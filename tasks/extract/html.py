@@ -1,22 +1,27 @@
 """A page's text by the extractor of the recipe, and what the page says about itself.
 
-Reads the decoded payload of one capture, used by `captures`. The extractors are in `main_text` (resiliparse and
+Reads the decoded payload of one capture, used by `content`. The extractors are in `main_text` (resiliparse and
 visible), `blocks` and `careful` (trafilatura, an extra). Figures on real pages: `python -m benchmarks.extraction`.
 """
 
+from __future__ import annotations
+
+import functools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from resiliparse.parse.html import HTMLTree
 
 from tasks.extract.about import About, read_about
-from tasks.extract.blocks import blocks_text
 from tasks.extract.bombs import refuse_bombs
 from tasks.extract.careful import careful_text
-from tasks.extract.config import ExtractConfig
+from tasks.extract.choices import Choices
 from tasks.extract.main_text import main_text, visible_text
 from tasks.text import clean
 
-_DEFAULT = ExtractConfig()
+if TYPE_CHECKING:
+    from tasks.extract.config import ExtractConfig
+
 # As much text as this is not what is left over where the main text was missed.
 _FOUND = 1_000
 
@@ -31,17 +36,18 @@ class Page:
     """True when `text` is all that is visible: asked for, or because no main text was found."""
 
 
-def read_page(html: str, config: ExtractConfig = _DEFAULT) -> Page:
+def read_page(html: str, config: Choices | ExtractConfig | None = None) -> Page:
     """Extracts the text of a page, layout kept: paragraphs, line breaks, preformatted text.
 
     Args:
         html: the decoded page.
-        config: `extractor`, `comments` and `min_main_share` are read.
+        config: `extractor`, `comments` and `min_main_share` are read; None stands for the defaults.
 
     Raises:
         Rejected: a page made to stall the parser; see `refuse_bombs`.
         InputError: the extractor is not installed.
     """
+    config = config or _defaults()
     # The parser drops NULs (HTML Living Standard, section 13.2.6.4.7), but takes minutes over millions of them.
     html = html.replace("\0", "") if "\0" in html else html
     refuse_bombs(html)
@@ -51,13 +57,22 @@ def read_page(html: str, config: ExtractConfig = _DEFAULT) -> Page:
     return Page(clean(text), about, whole)
 
 
-def _text(html: str, tree: HTMLTree, title: str, config: ExtractConfig) -> tuple[str, bool]:
+@functools.cache
+def _defaults() -> Choices:
+    from tasks.extract.config import ExtractConfig
+
+    return Choices.of(ExtractConfig())
+
+
+def _text(html: str, tree: HTMLTree, title: str, config: Choices | ExtractConfig) -> tuple[str, bool]:
     if config.extractor == "visible":
         return visible_text(tree), True
     text = ""
     if config.extractor == "trafilatura":
         text = careful_text(html, comments=config.comments)
     elif config.extractor == "blocks":
+        from tasks.extract.blocks import blocks_text  # numpy and the weights, for those who want it
+
         text = blocks_text(tree, title, comments=config.comments)
     # What trafilatura takes for no article at all (lists, tables, documentation) may have main text all the same.
     text = text or main_text(tree, comments=config.comments)

@@ -1,11 +1,9 @@
 """What kind of thing a body is, and the reason for which it gives no document.
 
-Used by `captures`. The number of reasons is bounded: a server can invent any number of media types.
+Used by `captures` and `content`. The number of reasons is bounded: a server can invent any number of media types.
 """
 
 import re
-
-from tasks import archive
 
 HTML_TYPES = frozenset(("text/html", "application/xhtml+xml"))
 
@@ -47,6 +45,11 @@ def refusal(data: bytes, kind: str) -> str:
     return "mime_mismatch" if data.startswith(_BINARY) else ""
 
 
+def media_type(content_type: str) -> str:
+    """Returns the media type of a Content-Type header, or "" where it names none."""
+    return content_type.partition(";")[0].strip().lower()
+
+
 def sniffed(data: bytes) -> str:
     """Returns the media type of a body whose server named none: "text/html", or "missing" for any other."""
     return "text/html" if _HTML_START.match(data[:2048]) else "missing"
@@ -66,7 +69,11 @@ def mime_reason(kind: str) -> str:
 
 
 def _listing(data: bytes, kind: str) -> str:
-    head = archive.decode(data, "gzip", _HEAD).data if data.startswith(_GZIP) else data[:_HEAD]
+    head = data[:_HEAD]
+    if data.startswith(_GZIP):
+        from tasks import archive
+
+        head = archive.decode(data, "gzip", _HEAD).data
     if root := _XML_ROOT.match(head):
         return _ROOTS.get(root[1].lower(), "")
     # A sitemap may also be a text of addresses, one a line (sitemaps.org, "Text file").

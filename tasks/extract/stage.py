@@ -52,6 +52,8 @@ log = logging.getLogger("sluice.extract")
 
 VERSION = 3
 
+# What an extractor needs and `content` does not import: it must not count as time of the first page.
+_SLOW_TO_IMPORT = {"blocks": ("tasks.extract.blocks",), "trafilatura": ("trafilatura",)}
 # As nearly all are: whatever follows the first slash says nothing of the host.
 _PLAIN_HOST = re.compile(r"https?://([a-z0-9.-]+)/")
 
@@ -113,7 +115,7 @@ def extract_part(part: Part, slice_: Slice) -> None:
     """Makes one part; see the module's docstring for what it writes."""
     config = slice_.config
     check_installed(config)  # on this worker, too
-    guard = Guard(config.max_page_cpu_s, ("trafilatura",) if config.extractor == "trafilatura" else ())
+    guard = Guard(config.max_page_cpu_s, _SLOW_TO_IMPORT.get(config.extractor, ()))
     rejected: list[dict[str, str]] = []
     with OrderedDocuments() as documents:
         for row, outcome in guard.outcomes(_marked(slice_)):
