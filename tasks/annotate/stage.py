@@ -110,7 +110,7 @@ def measured(documents: pa.Table, annotators: Mapping[str, Annotator], schema: p
 
 def _columns(documents: pa.Table, annotators: Mapping[str, Annotator]) -> Sequence[Any]:
     texts, sources, urls = (documents.column(name).to_pylist() for name in _COLUMNS[1:])
-    batch = Batch(texts, sources, urls)
+    batch = Batch(texts, sources, urls, column=documents.column("text").combine_chunks())
     for name, one in annotators.items():
         batch.found[name] = one.annotate(batch)
         if name == "language":

@@ -58,7 +58,7 @@ class Annotator(Config):
         """
 
     def measure(self, batch: "Batch") -> Mapping[str, Any]:
-        """Returns for every field of the column one value per document: an array or a list of len(batch)."""
+        """Returns for every field one value per document: a list or NumPy array of len(batch), or an Arrow column."""
         raise NotImplementedError
 
     def annotate(self, batch: "Batch") -> "pa.StructArray":
@@ -66,7 +66,8 @@ class Annotator(Config):
         import pyarrow as pa
 
         kind, found = self.type(), self.measure(batch)
-        return pa.StructArray.from_arrays([pa.array(found[f.name], f.type) for f in kind], fields=list(kind))
+        columns = [one if isinstance(one := found[f.name], pa.Array) else pa.array(one, f.type) for f in kind]
+        return pa.StructArray.from_arrays(columns, fields=list(kind))
 
 
 class Filter(Config):

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
+from tasks.filters.lines import Lines
 from tasks.filters.words import Words, split
 
 
@@ -19,6 +20,7 @@ class Batch:
         sources: the source each belongs to; "web" where None.
         urls: their URLs; "" where None.
         languages: what is known of their languages (ISO 639-1 codes); "und" where None.
+        column: the texts as an Arrow column, where there is one already.
     """
 
     def __init__(
@@ -27,9 +29,10 @@ class Batch:
         sources: Sequence[str] | None = None,
         urls: Sequence[str] | None = None,
         languages: Sequence[str] | None = None,
+        column: pa.StringArray | None = None,
     ) -> None:
         self.texts = texts
-        self.column = pa.array(texts, pa.string())
+        self.column = column if column is not None else pa.array(texts, pa.string())
         self.sources = sources if sources is not None else ["web"] * len(texts)
         self.urls = urls if urls is not None else [""] * len(texts)
         self.languages = languages if languages is not None else ["und"] * len(texts)
@@ -43,6 +46,11 @@ class Batch:
     def words(self) -> Words:
         """The words and punctuation marks of all documents (`tasks.filters.words`)."""
         return split(self.column)
+
+    @cached_property
+    def line_columns(self) -> Lines:
+        """The lines of all documents as columns: faster than `lines` by far (`tasks.filters.lines`)."""
+        return Lines(self.column)
 
     @cached_property
     def lines(self) -> list[list[str]]:

@@ -53,28 +53,33 @@ class C4Measures(Annotator):
     def measure(self, batch: "Batch") -> Mapping[str, Any]:
         """Judges every line; `sentences` are those of the lines that stay."""
         import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
 
-        from tasks.filters.words import sums
+        from tasks.filters.lines import one_of
 
-        fates = [[self._fate(line) for line in lines] for lines in batch.lines]
-        flat = np.fromiter((fate for several in fates for fate in several), np.int8)
-        sentences = _sentences(batch, flat)
+        lines, words = batch.line_columns, batch.words
+        # Few lines end as sentences do; only those are looked at one by one.
+        asked = pc.match_substring(lines.stripped, "[").to_numpy(zero_copy_only=False)
+        asked = (asked | one_of(lines.stripped_last, _ENDS)) & (words.line_stretches >= self.min_words)
+        fates = np.full(len(lines), _DROPPED, np.int8)
+        fates[asked] = [self._fate(line) for line in lines.stripped.filter(pa.array(asked)).to_pylist()]
+        dropped = np.flatnonzero(fates == _DROPPED)
+        places = np.searchsorted(dropped, lines.starts)
+        numbers = pa.array(dropped - np.repeat(lines.starts[:-1], np.diff(places)), pa.int32())
+        of_documents = self.type().field("dropped_lines").type
         return {
-            "sentences": sums(np.where(flat == _KEPT, sentences, 0), batch.words.line_starts),
-            "lorem_ipsum": [_LOREM in several for several in fates],
-            "curly_bracket": [_CURLY in several for several in fates],
-            "dropped_lines": [[n for n, fate in enumerate(several) if fate == _DROPPED] for several in fates],
+            "sentences": lines.per_document(np.where(fates == _KEPT, _sentences(batch, fates), 0)),
+            "lorem_ipsum": lines.per_document(fates == _LOREM) > 0,
+            "curly_bracket": lines.per_document(fates == _CURLY) > 0,
+            "dropped_lines": pa.ListArray.from_arrays(pa.array(places, pa.int32()), numbers, of_documents),
         }
 
-    def _fate(self, raw: str) -> int:
-        line = raw.strip()
+    def _fate(self, line: str) -> int:
         ending = _CITATION.sub("", line) if "[" in line else line
         if not ending.endswith(_ENDS) or ending.endswith("..."):
             return _DROPPED
-        words = line.split()
-        if len(words) < self.min_words:
-            return _DROPPED
-        if len(line) > self.max_word_chars and any(len(word) > self.max_word_chars for word in words):
+        if len(line) > self.max_word_chars and max(map(len, line.split())) > self.max_word_chars:
             return _DROPPED
         lower = ending.lower()
         if "lorem ipsum" in lower:
@@ -90,14 +95,19 @@ def _sentences(batch: "Batch", fates: "NDArray[np.int8]") -> "NDArray[np.int64]"
     """Returns the sentences of each line of the batch; lines that stay are read without marks of citation ("[3]")."""
     import numpy as np
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     from tasks.filters.words import split
 
-    lines = [line for lines in batch.lines for line in lines]
     found = batch.words.sentences.copy()
-    cited = [n for n in np.flatnonzero(fates == _KEPT).tolist() if "[" in lines[n] and _CITATION.search(lines[n])]
+    lines = batch.line_columns.raw
+    bracket = pc.match_substring(lines, "[").to_numpy(zero_copy_only=False)
+    places = np.flatnonzero(bracket & (fates == _KEPT))
+    several = lines.take(pa.array(places)).to_pylist()
+    cited = [row for row, line in enumerate(several) if _CITATION.search(line)]
     if cited:
-        found[cited] = split(pa.array([_CITATION.sub("", lines[n]) for n in cited], pa.string())).sentences
+        without = pa.array([_CITATION.sub("", several[row]) for row in cited], pa.string())
+        found[places[cited]] = split(without).sentences
     return found
 
 

@@ -5,7 +5,7 @@ the Web for the Finest Text Data at Scale", arXiv 2406.17557, section 3.6; the l
 FineWebQualityFilter, which made the data set and is stricter on repeated characters than the paper (0.01, there 0.1).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -31,21 +31,22 @@ class FinewebMeasures(Annotator):
 
         `repeat_chars` are the characters of lines that stood before, `chars` those of the text without line ends.
         """
-        rows = [self._of(text, lines) for text, lines in zip(batch.texts, batch.lines, strict=True)]
-        names = ("lines", "sentence_lines", "short_lines", "chars", "repeat_chars", "line_ends")
-        return {"words": batch.words.counts, **dict(zip(names, zip(*rows, strict=True), strict=True))}
+        import numpy as np
 
-    def _of(self, text: str, all_lines: Sequence[str]) -> tuple[int, ...]:
+        from tasks.filters.lines import one_of
         from tasks.filters.words import SENTENCE_ENDS
 
-        lines = [line for line in all_lines if line and not line.isspace()]
-        lengths = list(map(len, lines))
-        different = dict.fromkeys(lines)
-        repeated = sum(lengths) - sum(map(len, different)) if len(different) < len(lines) else 0
-        ended = sum(1 for line in lines if line.endswith(SENTENCE_ENDS))
-        short = sum(1 for length in lengths if length <= self.short)
-        ends = len(all_lines) - 1
-        return len(lines), ended, short, len(text) - ends, repeated, ends
+        lines = batch.line_columns
+        filled = lines.stripped_chars > 0
+        return {
+            "words": batch.words.counts,
+            "lines": lines.per_document(filled),
+            "sentence_lines": lines.per_document(filled & one_of(lines.last, SENTENCE_ENDS)),
+            "short_lines": lines.per_document(filled & (lines.chars <= self.short)),
+            "chars": lines.per_document(lines.chars),
+            "repeat_chars": lines.per_document(lines.chars * (filled & lines.repeats)),
+            "line_ends": np.diff(lines.starts) - 1,
+        }
 
 
 class Fineweb(Filter):

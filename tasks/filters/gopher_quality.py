@@ -5,7 +5,6 @@ Methods, Analysis & Insights from Training Gopher", arXiv 2112.11446, appendix A
 paper leaves open what a word is, this follows datatrove's GopherQualityFilter, so that both give the same verdicts.
 """
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,9 +14,6 @@ from tasks.filters.base import Annotator, Filter, Measured, Reasons, share
 
 if TYPE_CHECKING:
     from tasks.filters.batch import Batch
-
-_BULLET = re.compile(r"^[^\S\n]*[•\-]", re.M)
-_ELLIPSIS_END = re.compile(r"(?:\.\.\.|…)[^\S\n]*$", re.M)
 
 
 class GopherQualityMeasures(Annotator):
@@ -38,30 +34,26 @@ class GopherQualityMeasures(Annotator):
 
         `mean_word` is the mean length in code points of the words that are not symbols, 0 where there are none.
         """
-        words = batch.words
-        symbol = words.known.symbol[words.ids]
-        symbols = words.per_document(symbol)
-        plain = words.counts - symbols
-        length = words.per_document(words.lengths * ~symbol)
+        import numpy as np
+        import pyarrow.compute as pc
+
+        words, lines = batch.words, batch.line_columns
+        ellipsis = pc.or_(pc.ends_with(lines.stripped, "..."), pc.ends_with(lines.stripped, "…"))
+        bullet = pc.or_(pc.starts_with(lines.stripped, "•"), pc.starts_with(lines.stripped, "-"))
         return {
             "words": words.counts,
-            "symbols": symbols,
-            "letters": words.per_document(words.known.letter[words.ids]),
-            "mean_word": share(length, plain),
+            "symbols": words.symbols,
+            "letters": words.letters,
+            "mean_word": share(words.chars - words.symbol_chars, words.counts - words.symbols),
             "hashes": [text.count("#") for text in batch.texts],
             "ellipses": [text.count("...") + text.count("…") for text in batch.texts],
-            "lines": [_lines(text) for text in batch.texts],
-            "bullets": [len(_BULLET.findall(text)) if "•" in text or "-" in text else 0 for text in batch.texts],
-            "ellipsis_lines": [
-                len(_ELLIPSIS_END.findall(text)) if "..." in text or "…" in text else 0 for text in batch.texts
-            ],
+            # A line end at the end of a text begins no line.
+            "lines": np.diff(lines.starts) - (lines.chars[lines.starts[1:] - 1] == 0),
+            "bullets": lines.per_document(bullet.to_numpy(zero_copy_only=False)),
+            "ellipsis_lines": lines.per_document(ellipsis.to_numpy(zero_copy_only=False)),
             "stop_words": words.stop_words,
             "english": [language in self.english for language in batch.languages],
         }
-
-
-def _lines(text: str) -> int:
-    return text.count("\n") + (1 if text and text[-1] != "\n" else 0)
 
 
 class GopherQuality(Filter):

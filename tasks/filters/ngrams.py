@@ -3,15 +3,16 @@
 Used by `gopher_repetition`.
 """
 
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from tasks.filters.words import Words
-from tasks.text import extended
+
+# Words looked at together: as many as keep the tables of their n-grams in the processor's second cache.
+_WORDS_AT_ONCE = 32_000
 
 
 def repeated_characters(words: Words, top: Sequence[int], duplicate: Sequence[int]) -> dict[str, NDArray[np.int64]]:
@@ -22,30 +23,19 @@ def repeated_characters(words: Words, top: Sequence[int], duplicate: Sequence[in
         top: sizes of which the most frequent n-gram counts, as `top_<n>gram`.
         duplicate: sizes of which those count that stood before, as `duplicate_<n>gram`; larger than all of `top`.
 
-    An n-gram repeats only where the (n-1)-gram at the same place does, so each size looks at few places of the one
-    before. n-grams are told apart by 64-bit hashes that the document is part of: one in 10^7 batches of a million
-    words takes two for equal.
+    An n-gram repeats only where both (n-1)-grams in it do, so each size looks at few places of the one before. Those
+    of one size are told apart by the number of the (n-1)-gram and the word that follows it.
     """
-    lengths = np.concatenate(([0], np.cumsum(words.lengths)))
-    ends = words.documents[1:]
-    found = {f"top_{n}gram": _first_ngram(words, n, lengths) for n in top}
-    found |= {f"duplicate_{n}gram": np.zeros(len(ends), np.int64) for n in duplicate}
-    places = np.arange(len(words.ids))
-    runs = extended(words.owner.astype(np.uint64), words.hashes)
-    for size in range(2, max(duplicate) + 1):
-        inside = places + size <= ends[words.owner[places]]
-        places = places[inside]
-        runs = extended(runs[inside], words.hashes[places + size - 1])
-        repeats = _Repeats(places, runs)
-        if not len(repeats.places):
-            break
-        chars = lengths[repeats.places + size] - lengths[repeats.places]
-        owner = words.owner[repeats.places]
-        if size in top:
-            _most_frequent(found[f"top_{size}gram"], repeats, owner, chars + size - 1)
-        else:
-            _stepped_over(found[f"duplicate_{size}gram"], repeats, owner, chars, size)
-        places, runs = repeats.places, repeats.runs
+    found = {f"top_{n}gram": _first_ngram(words, n) for n in top}
+    found |= {f"duplicate_{n}gram": np.zeros(len(words.counts), np.int64) for n in duplicate}
+    for begin, end in _portions(words.documents):
+        for size, repeats in _repeats(words, begin, end, max(*top, *duplicate)):
+            chars = words.ends[repeats.places + size] - words.ends[repeats.places]
+            owner = words.owner[repeats.places]
+            if size in top:
+                _most_frequent(found[f"top_{size}gram"], repeats, owner, chars + size - 1)
+            elif size in duplicate:
+                _stepped_over(found[f"duplicate_{size}gram"], repeats, owner, chars, size)
     return found
 
 
@@ -54,28 +44,57 @@ class _Repeats:
 
     Attributes:
         places: where they begin.
-        runs: their hashes.
-        group: equal for equal n-grams.
+        group: equal for equal n-grams of one document, from 0.
         counts: how often the n-grams of each group stand there.
     """
 
-    def __init__(self, places: NDArray[np.int64], runs: NDArray[np.uint64]) -> None:
+    def __init__(self, places: NDArray[np.int64], keys: NDArray[np.int64]) -> None:
         # A hash table numbers the n-grams; sorting them takes longer.
-        group = pa.array(runs).dictionary_encode().indices.to_numpy()
+        group = pa.array(keys).dictionary_encode().indices.to_numpy()
         self.counts = np.bincount(group)
         several = self.counts[group] > 1
-        self.places, self.runs, self.group = places[several], runs[several], group[several]
+        self.places, self.group = places[several], group[several]
 
 
-def _first_ngram(words: Words, size: int, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+def _portions(documents: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yields the first word and the end of some whole documents at a time."""
+    begin = 0
+    while begin < documents[-1]:
+        end = int(documents[min(int(np.searchsorted(documents, begin + _WORDS_AT_ONCE)), len(documents) - 1)])
+        yield begin, end
+        begin = end
+
+
+def _repeats(words: Words, begin: int, end: int, largest: int) -> Iterator[tuple[int, _Repeats]]:
+    """Yields the n-grams that repeat between two bounds of documents, size by size from 2 on, while there are any."""
+    places = np.arange(begin, end)
+    found = _Repeats(places, _keys(words.owner[begin:end], words.ids[begin:end]))
+    for size in range(2, largest + 1):
+        follows = found.places[1:] == found.places[:-1] + 1
+        if size == 2:
+            follows &= words.owner[found.places[1:]] == words.owner[found.places[:-1]]
+        at = np.flatnonzero(follows)
+        places = found.places[at]
+        found = _Repeats(places, _keys(found.group[at], words.ids[places + size - 1]))
+        if not len(found.places):
+            return
+        yield size, found
+
+
+def _keys(groups: NDArray[np.int32], ids: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Returns a number for each pair that no other pair has."""
+    return (groups.astype(np.int64) << 32) | ids
+
+
+def _first_ngram(words: Words, size: int) -> NDArray[np.int64]:
     """Returns the length of each document's first n-gram with its spaces: the most frequent one where none repeats."""
-    starts, counts = words.documents[:-1], words.counts
-    ends = np.minimum(starts + size, len(lengths) - 1)
-    return np.where(counts >= size, lengths[ends] - lengths[starts] + size - 1, 0)
+    starts = words.documents[:-1]
+    ends = np.minimum(starts + size, len(words.ids))
+    return np.where(words.counts >= size, words.ends[ends] - words.ends[starts] + size - 1, 0)
 
 
 def _most_frequent(
-    found: NDArray[np.int64], repeats: _Repeats, owner: NDArray[np.int64], chars: NDArray[np.int64]
+    found: NDArray[np.int64], repeats: _Repeats, owner: NDArray[np.int32], chars: NDArray[np.int64]
 ) -> None:
     """Enters the characters of the most frequent n-gram of each document; of equally frequent ones the first counts."""
     count = repeats.counts[repeats.group]
@@ -87,20 +106,20 @@ def _most_frequent(
 
 
 def _stepped_over(
-    found: NDArray[np.int64], repeats: _Repeats, owner: NDArray[np.int64], chars: NDArray[np.int64], size: int
+    found: NDArray[np.int64], repeats: _Repeats, owner: NDArray[np.int32], chars: NDArray[np.int64], size: int
 ) -> None:
     """Enters the characters of n-grams that stood before; after one of them the next n-gram begins behind it."""
     seen = bytearray(len(repeats.counts))
-    places, groups = repeats.places.tolist(), repeats.group.tolist()
+    groups = repeats.group.tolist()
+    behind = np.searchsorted(repeats.places, repeats.places + size).tolist()
     taken = []
-    at, end = 0, len(places)
+    at, end = 0, len(groups)
     while at < end:
         group = groups[at]
-        if not seen[group]:
+        if seen[group]:
+            taken.append(at)
+            at = behind[at]
+        else:
             seen[group] = 1
             at += 1
-            continue
-        taken.append(at)
-        # At most size - 1 of the places that follow are stepped over.
-        at = bisect_left(places, places[at] + size, at + 1, min(at + size, end))
-    found += np.bincount(owner[taken], chars[taken], minlength=len(found)).astype(np.int64)
+    np.add.at(found, owner[taken], chars[taken])

@@ -5,7 +5,7 @@ more prose and less of a site's furniture around it should win. It is no classif
 of sentence ends is C4's (Raffel et al., arXiv 1910.10683, section 2.2), here by characters, not as a rule.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -28,13 +28,16 @@ class ProseScore(Annotator):
 
     def measure(self, batch: "Batch") -> Mapping[str, Any]:
         """Returns `score` in 0..1, rounded to four digits."""
-        return {"score": [self._score(lines) for lines in batch.lines]}
+        from tasks.filters.lines import one_of
 
-    def _score(self, all_lines: Sequence[str]) -> float:
-        lines = [line for raw in all_lines if (line := raw.strip())]
-        total = sum(map(len, lines))
+        lines = batch.line_columns
+        chars = lines.stripped_chars
+        prose = lines.per_document(chars * one_of(lines.stripped_last, _SENTENCE_ENDS))
+        unique = lines.per_document(chars * ~lines.stripped_repeats)
+        sums = (values.tolist() for values in (lines.per_document(chars), prose, unique))
+        return {"score": [self._score(*several) for several in zip(*sums, strict=True)]}
+
+    def _score(self, total: int, prose: int, unique: int) -> float:
         if not total:
             return 0.0
-        prose = sum(len(line) for line in lines if line.endswith(_SENTENCE_ENDS))
-        unique = sum(map(len, dict.fromkeys(lines)))
         return round((min(1.0, total / self.full_length) + prose / total + unique / total) / 3, 4)

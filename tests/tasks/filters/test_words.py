@@ -1,14 +1,17 @@
 """Contract of the shared split: words and marks of every document and line, however the documents are batched."""
 
-import json
+import itertools
 import random
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from tasks.filters.affixes import apart
 from tasks.filters.batch import Batch
+from tasks.filters.contractions import specials
 from tasks.filters.english import pieces
+from tasks.filters.stretches import stretches
 from tasks.filters.words import Vocabulary
 
 
@@ -56,6 +59,55 @@ def test_joined_the_pieces_are_the_stretch() -> None:
         assert "".join(pieces(stretch)) == stretch
 
 
+MARKS = "…,:;!?()[]<>_#*&'\"”“’«»『。、।§%=—–$€.-+^~/@\\|°²"
+CORES = (
+    "word Foo BAR x S I ä ß 的 हिन्दी 1 42 ½ १२ 10km 5pm 3D a-b 3-day well-known O'Brien dog's foo.bar End.Next 1.5 8 "
+    "it's d co C# US$5 example.org a@b.org http://x.org/y p.m Ph.D o_O x... 😀 ♥x a😀b 1–2 either/or x=1 a,b"
+)
+
+
+def test_marks_that_come_off_at_once_come_off_as_by_the_rules() -> None:
+    draw = random.Random(5)
+    cores = [*CORES.split(), *specials()]
+    for _ in range(30_000):
+        before, behind = ("".join(draw.choices(MARKS, k=draw.choice((0, 0, 1, 1, 2, 3)))) for _ in range(2))
+        stretch = before + draw.choice(cores) + draw.choice(("", "", "", *MARKS, *cores)) + behind
+        word = stretch[:-1]
+        if not (word.isalpha() and word in specials()):  # a contraction before one mark: a rule of its own
+            assert pieces(stretch) == apart(stretch)
+
+
+SPACES = [chr(point) for point in range(0x110000) if chr(point).isspace()]
+
+
+def test_stretches_are_split_at_every_white_space() -> None:
+    texts = [f"a{space}b{space}{space}à的😀{space}" for space in SPACES]
+    texts += ["", " ", "\u3000", "\n\u2003\n", "âãáà\u2004ÂÃ\u200b\x85x", *("x", "", "y"), "\u2028"]
+    found = stretches(pa.array(texts, pa.string()))
+    assert found.texts.to_pylist() == [stretch for text in texts for stretch in text.split()]
+    assert np.diff(found.documents).tolist() == [len(text.split()) for text in texts]
+    assert np.diff(found.lines).tolist() == [len(line.split()) for text in texts for line in text.split("\n")]
+    assert np.diff(found.line_starts).tolist() == [len(text.split("\n")) for text in texts]
+    assert stretches(pa.array(["lost", *texts, "lost"]).slice(1, len(texts))).texts.equals(found.texts)
+
+
+def test_columns_of_lines_say_what_a_look_at_each_line_says() -> None:
+    draw = random.Random(6)
+    made = ("".join(draw.choices("ab.é的😀 \u3000\n\n", k=draw.randint(0, 40))) for _ in range(500))
+    texts = ["", "\n", "\n\n", "x", *made]
+    found = Batch(texts).line_columns
+    lines = [text.split("\n") for text in texts]
+    flat = [line for several in lines for line in several]
+    assert found.raw.to_pylist() == flat
+    assert found.stripped.to_pylist() == [line.strip() for line in flat]
+    assert found.chars.tolist() == list(map(len, flat))
+    assert found.stripped_chars.tolist() == [len(line.strip()) for line in flat]
+    assert found.last.to_pylist() == [line[-1:] for line in flat]
+    assert found.repeats.tolist() == [line in several[:at] for several in lines for at, line in enumerate(several)]
+    assert found.per_document(found.chars).tolist() == [len(text.replace("\n", "")) for text in texts]
+    assert np.diff(found.starts).tolist() == list(map(len, lines))
+
+
 def slowly(text: str) -> list[str]:
     return [piece for stretch in text.split() for piece in pieces(stretch)]
 
@@ -69,29 +121,42 @@ def test_words_lie_in_their_documents_and_lines() -> None:
     assert words.counts.tolist() == [len(slowly(text)) for text in TEXTS]
     assert np.diff(words.lines).tolist() == [len(slowly(line)) for line in lines]
     assert np.diff(words.line_starts).tolist() == [text.count("\n") + 1 for text in TEXTS]
-    assert words.lengths.tolist() == [len(piece) for text in TEXTS for piece in slowly(text)]
+    assert np.diff(words.ends).tolist() == [len(piece) for text in TEXTS for piece in slowly(text)]
+    assert words.line_stretches.tolist() == [len(line.split()) for line in lines]
     assert words.owner.tolist() == [at for at, text in enumerate(TEXTS) for _ in slowly(text)]
 
 
 def test_what_is_known_of_words() -> None:
-    words = Batch(["the cat, 42 ... – B2 have"]).words
-    assert words.known.symbol[words.ids].tolist() == [False, False, True, False, True, True, False, False]
-    assert words.known.letter[words.ids].tolist() == [True, True, False, False, False, False, True, True]
-    assert words.stop_words.tolist() == [2]
+    words = Batch(["the cat, 42 ... – B2 have the", "", "42 的 हिन्दी ９ 😀 —」"]).words
+    assert words.counts.tolist() == [9, 0, 7]
+    assert words.symbols.tolist() == [3, 0, 2]
+    assert words.symbol_chars.tolist() == [len(",...–"), 0, 2]
+    assert words.chars.tolist() == [len("thecat,42...–B2havethe"), 0, len("42的हिन्दी９😀—」")]
+    assert words.letters.tolist() == [5, 0, 2]
+    assert words.stop_words.tolist() == [2, 0, 0]
 
 
-def test_equal_words_have_equal_hashes_in_every_process_and_after_the_tables_are_dropped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    import subprocess
-    import sys
+def spelled(vocabulary: Vocabulary, texts: list[str]) -> list[list[int]]:
+    """The words of each text, numbered in the order in which they are first met in it."""
+    words = vocabulary.split(pa.array(texts))
+    several = [words.ids[begin:end].tolist() for begin, end in itertools.pairwise(words.documents)]
+    return [[list(dict.fromkeys(ids)).index(one) for one in ids] for ids in several]
 
-    code = "import json, sys, tasks.filters.batch as b; print(b.Batch(json.loads(sys.argv[1])).words.hashes.tolist())"
-    command = [sys.executable, "-c", code, json.dumps(TEXTS)]
-    elsewhere = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert json.loads(elsewhere) == Batch(TEXTS).words.hashes.tolist()
+
+def test_equal_words_have_equal_ids_whatever_was_met_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    met, bare = Vocabulary(), Vocabulary()
+    met.split(pa.array(["quite other words, isn't it?", *reversed(TEXTS)]))
+    plainly = [[list(dict.fromkeys(slowly(text))).index(one) for one in slowly(text)] for text in TEXTS]
+    assert spelled(met, TEXTS) == spelled(bare, TEXTS) == plainly
     monkeypatch.setattr("tasks.filters.words._MAX_STRETCHES", 2)
+    assert spelled(met, TEXTS) == plainly
+    assert spelled(met, TEXTS[:1]) == plainly[:1]
+
+
+def test_tables_are_dropped_when_taking_a_stretch_apart_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary = Vocabulary()
-    first = vocabulary.split(pa.array(TEXTS)).hashes.tolist()
-    vocabulary.split(pa.array(["quite other words"]))
-    assert vocabulary.split(pa.array(TEXTS)).hashes.tolist() == first
+    with monkeypatch.context() as patched:
+        patched.setattr("tasks.filters.words.pieces", lambda _: (_ for _ in ()).throw(MemoryError))
+        with pytest.raises(MemoryError):
+            vocabulary.split(pa.array(TEXTS))
+    assert spelled(vocabulary, TEXTS) == spelled(Vocabulary(), TEXTS)
