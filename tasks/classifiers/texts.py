@@ -111,7 +111,7 @@ def _read(texts: Texts, file: SourceFile, chars: int) -> Iterator[Example | str]
         try:
             text, label, group = _fields(texts, row)
             found = (_example(text, chars, label, group, name) or "empty") if label else "other_label"
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"{file.path}, line {number}: no row with a text and a label ({type(error).__name__}: {error})",
                 "mend the file, or name its fields: text_field, label_field, group_field",
@@ -120,15 +120,20 @@ def _read(texts: Texts, file: SourceFile, chars: int) -> Iterator[Example | str]
 
 
 def _fields(texts: Texts, row: dict[str, Any]) -> tuple[str, str, str]:
-    """Returns text, label ("" for one to be left out) and group of a row."""
+    """Returns text, label ("" for one to be left out) and group of a row; raises KeyError, TypeError or ValueError."""
+    text = row[texts.text_field]
+    if not isinstance(text, str | None):
+        raise TypeError(f'the field "{texts.text_field}" holds no text')
     label = texts.label or _plain(row[texts.label_field])
     group = f"{texts.group_field}={_plain(row[texts.group_field])}" if texts.group_field else ""
-    return row[texts.text_field] or "", texts.relabel.get(label, "") if texts.relabel else label, group
+    return text or "", texts.relabel.get(label, "") if texts.relabel else label, group
 
 
 def _plain(value: Any) -> str:
     # A label may be a number or a truth value in the file; in a recipe it is a word.
-    return value if isinstance(value, str) else json.dumps(value)
+    plain = value if isinstance(value, str) else json.dumps(value)
+    plain.encode()  # half a surrogate pair can stand in no card and no model
+    return plain
 
 
 def _example(text: str, chars: int, label: str, group: str, source: str) -> Example | None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tasks.classifiers.config import ClassifierSettings, FastTextSettings
 from tasks.classifiers.texts import Example
+from tasks.errors import InputError
 from tasks.filters.fasttext_model import LABEL, FastText, Meaning, line_of
 from tasks.filters.signals import fit, matrix
 
@@ -35,7 +36,17 @@ class Trained:
 
 
 def train(settings: ClassifierSettings, learn: Sequence[Example], heldout: Sequence[Example], scratch: str) -> Trained:
-    """Trains on `learn` and asks about `heldout`; `scratch` is an existing folder on this machine."""
+    """Trains on `learn` and asks about `heldout`.
+
+    Args:
+        settings: of the classifier.
+        learn: the texts to learn from.
+        heldout: the texts to be tested on.
+        scratch: an existing folder on this machine.
+
+    Raises:
+        InputError: fastText cannot learn from these texts with these settings.
+    """
     labels = tuple(sorted({example.label for example in learn}))
     if settings.method == "signals":
         return _signals(settings, labels, learn, heldout)
@@ -59,24 +70,33 @@ def _fasttext(
     with open(text_file, "w", encoding="utf-8") as file:
         for example in learn:
             file.write(f"{number[example.label]} {line_of(example.text, settings.chars)}\n")
-    chosen: FastTextSettings = settings.fasttext
-    model = fasttext.train_supervised(
-        text_file,
-        epoch=chosen.epochs,
-        lr=chosen.learning_rate,
-        dim=chosen.dimensions,
-        wordNgrams=chosen.word_ngrams,
-        minn=chosen.char_ngrams[0],
-        maxn=chosen.char_ngrams[1],
-        bucket=chosen.buckets,
-        minCount=chosen.min_count,
-        seed=settings.seed,
-        thread=1,  # several would write over one another's steps, each time in another order
-        verbose=0,
-    )
-    if chosen.quantised:
-        model.quantize(qnorm=True, thread=1)
+    try:
+        model = fasttext.train_supervised(text_file, **_options(settings))
+        if settings.fasttext.quantised:
+            model.quantize(qnorm=True, thread=1)
+    except (RuntimeError, ValueError) as error:
+        raise InputError(
+            f"fastText cannot train the classifier {settings.name} ({error})",
+            "lower its learning_rate where numbers overflow; set quantised = false where the model is too small for it",
+        ) from error
     model.save_model(model_file)
+
+
+def _options(settings: ClassifierSettings) -> dict[str, Any]:
+    chosen: FastTextSettings = settings.fasttext
+    return {
+        "epoch": chosen.epochs,
+        "lr": chosen.learning_rate,
+        "dim": chosen.dimensions,
+        "wordNgrams": chosen.word_ngrams,
+        "minn": chosen.char_ngrams[0],
+        "maxn": chosen.char_ngrams[1],
+        "bucket": chosen.buckets,
+        "minCount": chosen.min_count,
+        "seed": settings.seed,
+        "thread": 1,  # several would write over one another's steps, each time in another order
+        "verbose": 0,
+    }
 
 
 def _signals(

@@ -255,3 +255,17 @@ def test_a_page_cannot_label_itself(tmp_path: Path, run_stage: Callable) -> None
     hostile = extracted_in(tmp_path, (plea + shop(seed) for seed in range(200)))
     artifact = trained(run_stage, hostile, gate(tmp_path))
     assert json.loads(artifact.read("quality/scores.json"))["accuracy"] > 0.95
+
+
+def test_steps_that_are_too_large_to_learn_by_are_refused_with_a_remedy(tmp_path: Path) -> None:
+    rows = [Example(f"word{n % 7} foo{n} bar{n % 3}", "ab"[n % 2], str(n), "", "x") for n in range(100)]
+    wild = FastTextSettings(learning_rate=1000, epochs=50, dimensions=4, buckets=10)
+    with pytest.raises(InputError, match=r"classifier quality .*NaN.*learning_rate"):
+        train(gate(tmp_path, fasttext=wild), rows[:80], rows[80:], str(tmp_path))
+
+
+def test_a_model_too_small_to_be_quantised_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    rows = [Example(f"word{n}", "ab"[n % 2], str(n), "", "x") for n in range(20)]
+    small = FastTextSettings(quantised=True, dimensions=4, buckets=10)
+    with pytest.raises(InputError, match=r"classifier quality .*256 rows.*quantised"):
+        train(gate(tmp_path, fasttext=small), rows, rows, str(tmp_path))

@@ -105,6 +105,40 @@ def test_files_may_be_compressed_and_hold_labels_that_are_no_words(
 
 
 @pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"text": 5, "label": "a"}', r"bad.jsonl, line 3: no row .*the field \"text\" holds no text"),
+        ('{"text": ["x"], "label": "a"}', r"bad.jsonl, line 3: no row .*the field \"text\" holds no text"),
+        ('{"text": {}, "label": "a"}', r"bad.jsonl, line 3: no row .*the field \"text\" holds no text"),
+        ('{"label": "a"}', r"bad.jsonl, line 3: no row .*KeyError: 'text'"),
+        ('"text"', r"bad.jsonl, line 3: no row .*TypeError"),
+        ('{"text": "a", "label": "\\ud800"}', r"bad.jsonl, line 3: no row .*UnicodeEncodeError"),
+        ("[" * 100_000, r"bad.jsonl, line 3: not JSON"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_named_with_its_file_and_line(tmp_path: Path, line: str, said: str) -> None:
+    (tmp_path / "bad.jsonl").write_text(f'{{"text": "good", "label": "b"}}\n\n{line}\n')
+    settings = settings_for("", texts=(Texts(path=str(tmp_path / "bad.jsonl")),), crawl=None)
+    with pytest.raises(InputError, match=said):
+        gather(settings, None, Engine())
+
+
+def test_a_row_without_a_text_is_left_out(tmp_path: Path, crawl: Artifact) -> None:
+    rows = [{"text": learned(seed)} for seed in range(50)] + [{"text": None}, {"text": ""}]
+    assert gather(settings_for(jsonl(tmp_path / "rows.jsonl", rows)), crawl, Engine()).rejected["empty"] == 2
+
+
+@pytest.mark.parametrize("name", ["cut.jsonl.gz", "none.jsonl.gz", "cut.jsonl.zst"])
+def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
+    data = "".join(json.dumps({"text": learned(seed), "label": "a"}) + "\n" for seed in range(5000)).encode()
+    packed = gzip.compress(data) if name.endswith(".gz") else pa.compress(data, codec="zstd", asbytes=True)
+    (tmp_path / name).write_bytes(data[:500] if name.startswith("none") else packed[:-40])
+    settings = settings_for("", texts=(Texts(path=str(tmp_path / name)),), crawl=None)
+    with pytest.raises(InputError, match=rf"{name} cannot be read"):
+        gather(settings, None, Engine())
+
+
+@pytest.mark.parametrize(
     ("build", "said"),
     [
         (lambda: Texts(path="/a", label="x", relabel={"a": "b"}), "one of them"),
