@@ -6,6 +6,7 @@ documents are less usual, and most of them would be tail.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from tasks.filters.batch import Batch
 from tasks.filters.language import LanguageLabels
 from tasks.perplexity.config import ANY_LANGUAGE, PerplexityConfig, Reference
 from tasks.perplexity.model import NgramModel, Scores
-from tasks.perplexity.reference import by_unit, different, drawn, listing, taken, units
+from tasks.perplexity.reference import CANDIDATE, candidates, lowest, taken, units
 
 # Fewer documents than this say nothing about where a third of the corpus begins.
 _FEWEST = 100
@@ -47,13 +48,12 @@ def crawled(config: PerplexityConfig, extracted: Artifact | None, engine: Engine
     if extracted is None or not config.cut_source:
         return {}
     found = units([Reference(name=config.cut_source, kind="documents")], extracted)
-    listings = in_order(engine, listing, found)
-    hashes = np.concatenate([one.hashes for one in listings])
-    sizes = np.concatenate([one.sizes for one in listings])
-    several = different(hashes, sizes)
-    chosen = several[drawn(hashes[several], sizes[several], config.cut_bytes, config.seed)]
+    chosen = np.zeros(0, CANDIDATE)
+    for _, some in engine.map(partial(candidates, config.cut_bytes, config.seed), list(enumerate(found))):
+        chosen = lowest(np.concatenate([chosen, some]), config.cut_bytes)
     none = np.empty(0, np.int64)
-    tasks = [(unit, none, places) for unit, places in zip(found, by_unit(chosen, listings), strict=True)]
+    places = {number: chosen["place"][chosen["unit"] == number] for number in np.unique(chosen["unit"]).tolist()}
+    tasks = [(found[number], none, mine) for number, mine in places.items()]
     texts = [text for _, some in in_order(engine, taken, tasks) for text in some]
     languages = {reference.language for reference in config.references}
     if not texts or languages == {ANY_LANGUAGE}:

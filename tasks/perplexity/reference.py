@@ -128,7 +128,7 @@ def draw(listings: Sequence[Listing], config: PerplexityConfig) -> Draw:
         raise InputError(
             f"the references hold {len(found)} different texts", "name more: some are held out to measure the model"
         )
-    side = _ranks(hashes[found], "heldout")
+    side = ranks(hashes[found], "heldout")
     held = side <= np.uint64(max(int(config.heldout_share * 2**64), int(side.min())))
     if held.all():
         held = side <= side.min()
@@ -156,14 +156,51 @@ def by_unit(chosen: NDArray[np.int64], listings: Sequence[Listing]) -> list[NDAr
 
 def drawn(hashes: NDArray[np.uint64], sizes: NDArray[np.int64], limit: float, seed: int) -> NDArray[np.int64]:
     """Returns the places of a sample of texts of `limit` bytes: those of the lowest hash with `seed`, at least one."""
-    order = np.argsort(_ranks(hashes, f"sample/{seed}"), kind="stable")
+    order = np.argsort(ranks(hashes, _sample(seed)), kind="stable")
     before = np.cumsum(sizes[order]) - sizes[order]
     chosen: NDArray[np.int64] = order[before < limit]
     return chosen
 
 
-def _ranks(hashes: NDArray[np.uint64], purpose: str) -> NDArray[np.uint64]:
-    return np.array([hash64(f"{purpose}/{value}") for value in hashes.tolist()], np.uint64)
+def _sample(seed: int) -> str:
+    return f"sample/{seed}"
+
+
+def ranks(hashes: NDArray[np.uint64], purpose: str) -> NDArray[np.uint64]:
+    """Returns a hash of each hash that depends on its purpose, so that one sample says nothing of another."""
+    # One by one: lists of Python's numbers would take 100 bytes for each text.
+    return np.fromiter((hash64(f"{purpose}/{value}") for value in hashes), np.uint64, len(hashes))
+
+
+CANDIDATE = np.dtype(
+    [("rank", np.uint64), ("hash", np.uint64), ("size", np.int64), ("unit", np.int64), ("place", np.int64)]
+)
+"""A text that may be drawn: its rank, its hash, its UTF-8 bytes, and where it stands."""
+
+
+def candidates(limit: float, seed: int, task: tuple[int, Unit]) -> NDArray[np.void]:
+    """Returns the texts of a unit, given with its number, that may be in a sample of all units; see `lowest`."""
+    number, unit = task
+    listed = listing(unit)
+    found = np.zeros(len(listed.hashes), CANDIDATE)
+    found["rank"] = ranks(listed.hashes, _sample(seed))
+    found["hash"], found["size"] = listed.hashes, listed.sizes
+    found["unit"], found["place"] = number, np.arange(len(found))
+    return lowest(found, limit)
+
+
+def lowest(found: NDArray[np.void], limit: float) -> NDArray[np.void]:
+    """Returns a sample of `limit` bytes of some candidates: the one that `drawn` takes of different texts.
+
+    What is not among the lowest of a unit is not among the lowest of all, so units can be added one after the other.
+    """
+    found = found[found["size"] > 0]
+    ordered = found[np.lexsort([found[name] for name in ("place", "unit", "hash", "rank")])]
+    first = np.ones(len(ordered), np.bool_)
+    first[1:] = ordered["hash"][1:] != ordered["hash"][:-1]
+    several = ordered[first]
+    lowest_: NDArray[np.void] = several[np.cumsum(several["size"]) - several["size"] < limit]
+    return lowest_
 
 
 def taken(task: tuple[Unit, NDArray[np.int64], NDArray[np.int64]]) -> tuple[Sample, list[str]]:
