@@ -23,7 +23,7 @@ _DOMAIN = re.compile(
 _SPECIAL = frozenset(("example", "test", "invalid", "local", "internal", "lan", "corp"))
 """Top-level names that are no public suffix and yet stand in addresses: RFC 2606, RFC 6762 and its appendix G."""
 
-_SCP = re.compile(r":[\w.~-]*/")
+_SCP = re.compile(r":[\w.~-]{0,255}+/")
 
 
 def find(text: str, at: int) -> Iterator[Span]:

@@ -1,0 +1,98 @@
+"""Time is linear in the text whatever it holds: no form may try one run of characters in many ways.
+
+Work is CPU time of this process, always beside that of other text of the same length, never against a clock: twelve
+times what addresses cost that are found, where a form with two ways to read a run takes hundreds or millions of times.
+"""
+
+import time
+
+import pytest
+
+from tasks.pii.scan import find
+
+CHARS = 2_000
+FOUND = "12 rue de la Paix, 75002 Paris; Musterstraße 5, 10115 Berlin; 123 Elm Street, Springfield, IL 62704; "
+LABELLED = "tel. 030 2312512, 10 Downing Street, London SW1A 2AA, jo@example.org, SSN 123 45 6789, client 8.8.8.8; "
+SHORTEST = 0.005
+"""CPU seconds that nothing is expected to stay below: the grain of the clock and the noise of a busy machine."""
+
+BEGINNINGS = {
+    "address FR": "12 rue ",
+    "address US": "123 ",
+    "address GB": "Flat 2, 17 ",
+    "address box": "P.O. Box 123, ",
+    "address DE": "",
+    "address DE, type first": "Platz der ",
+    "address DE, preposition": "Am ",
+    "address ES": "Calle ",
+    "address IT": "Via ",
+    "town": "Straße 1, 12345 ",
+    "town US": "1 Elm Street, ",
+    "phone": "tel ",
+    "phone, international": "+49 ",
+    "phone, brackets": "call (415) 555-01",
+    "card": "4111 ",
+    "ssn": "SSN 123-",
+    "iban": "DE89 3704 ",
+    "ip": "client 8.8.",
+    "ip v6": "2606:4700:",
+    "email": "jo@",
+    "label": "address ",
+}
+# Characters of each class that some form repeats, and units that end a repetition or nearly do.
+UNITS = (
+    *"aAßé19-._ '’,:/+(@#",
+    *("\n", "A-", "Aa", "Aa-", "A ", "Aa ", "a ", "A.", "Aa. ", "A'", "A’", "1 ", "1-", "1.", "12 ", "00 ", "+1 "),
+    *("of ", "de ", " der ", "A de ", "Weg", "-Weg", "Weg ", "St ", "St. ", ", ", " ,", "\n ", "F:", "1:", "a.b", "a@"),
+    *("SW1", "IL ", "1 Aa", "rue a ", "x_"),
+)
+ENDINGS = (
+    " 1 12345 Aa ",
+    "! 1 28001 Aa, ",
+    " Straße 1 12345 Aa ",
+    ", 75002 Aa_ ",
+    ", IL 6270 ",
+    " SW1A 2A ",
+    "_ ",
+    ".",
+)
+
+
+def work(text: str) -> float:
+    """Returns the CPU seconds that `find` takes."""
+    begin = time.process_time()
+    find(text)
+    return time.process_time() - begin
+
+
+def bounded(text: str, most: float) -> bool:
+    """Tells whether `find` takes no more than `most`; what took longer is asked again, in case the machine was busy."""
+    return any(work(text) < most for _ in range(3))
+
+
+def repeated(unit: str, length: int = CHARS) -> str:
+    return (unit * (length // len(unit) + 1))[:length]
+
+
+@pytest.fixture(scope="module")
+def ordinary() -> float:
+    """What addresses and numbers cost that are found; the first round loads what is loaded once."""
+    find(repeated(FOUND + LABELLED))
+    return max(SHORTEST, work(repeated(FOUND)), work(repeated(LABELLED)))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("beginning", BEGINNINGS.values(), ids=BEGINNINGS)
+def test_no_run_behind_a_beginning_costs_much_more_than_what_is_found(beginning: str, ordinary: float) -> None:
+    for unit in UNITS:
+        for run, endings in ((repeated(unit, 54), ENDINGS), (repeated(unit, 160), ("", ENDINGS[0]))):
+            for ending in endings:
+                assert bounded(repeated(beginning + run + ending), 12 * ordinary), (beginning, unit, ending)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("unit", UNITS)
+def test_four_times_the_text_takes_about_four_times_the_work(unit: str) -> None:
+    beginning = " ".join(BEGINNINGS.values())
+    least = max(SHORTEST, work(beginning + repeated(unit, 20_000)))
+    assert bounded(beginning + repeated(unit, 80_000), 8 * least)
