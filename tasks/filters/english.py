@@ -67,10 +67,10 @@ def _special_cores() -> frozenset[str]:
 
 @cache
 def _special_edges() -> tuple[frozenset[str], frozenset[str]]:
-    """Returns what `_special_cores` begin and end with: beside a mark it could belong to one of them."""
+    """Returns what `_special_cores` begin and end with, "" too: beside a mark it could belong to one of them."""
     cores = _special_cores()
-    heads = frozenset(core[:end] for core in cores for end in range(1, len(core) + 1))
-    return heads, frozenset(core[start:] for core in cores for start in range(len(core)))
+    heads = frozenset(core[:end] for core in cores for end in range(len(core) + 1))
+    return heads, frozenset(core[start:] for core in cores for start in range(len(core) + 1))
 
 
 def _special(chunk: str, core: str) -> list[str]:

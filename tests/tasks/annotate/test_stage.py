@@ -57,7 +57,7 @@ def test_attributes_lie_beside_their_documents(run_stage: Run, extracted: Artifa
 
 
 def test_the_same_bytes_on_any_number_of_workers(run_stage: Run, extracted: Artifact) -> None:
-    made = [run_stage(ANNOTATE, RULES, {"extracted": extracted}, workers=n, version=f"w{n}") for n in (0, 1, 2)]
+    made = [run_stage(ANNOTATE, RULES, {"extracted": extracted}, workers=n, version=f"w{n}") for n in (0, 1, 2, 8)]
     assert len({one.record.content for one in made}) == 1
 
 

@@ -62,7 +62,8 @@ def test_joined_the_pieces_are_the_stretch() -> None:
 MARKS = "…,:;!?()[]<>_#*&'\"”“’«»『。、।§%=—–$€.-+^~/@\\|°²"
 CORES = (
     "word Foo BAR x S I ä ß 的 हिन्दी 1 42 ½ १२ 10km 5pm 3D a-b 3-day well-known O'Brien dog's foo.bar End.Next 1.5 8 "
-    "it's d co C# US$5 example.org a@b.org http://x.org/y p.m Ph.D o_O x... 😀 ♥x a😀b 1–2 either/or x=1 a,b"
+    "it's d co C# US$5 example.org a@b.org http://x.org/y p.m Ph.D o_O x... 😀 ♥x a😀b"
+    " 1–2 either/or x=1 a,b ._. .<☫₹ <.<…"
 )
 
 
