@@ -75,7 +75,9 @@ class Pii(Annotator):
         found = [find(text, self.kinds, self.countries) for text in batch.texts]
         if self._names:
             named = self._names.find(batch.texts)
-            found = [resolve([*ours, *theirs]) for ours, theirs in zip(found, named, strict=True)]
+            found = [
+                resolve([*ours, *theirs], text) for ours, theirs, text in zip(found, named, batch.texts, strict=True)
+            ]
         spans = [[span[:3] for span in one] for one in found]
         return {
             "spans": spans,

@@ -39,14 +39,18 @@ def find(text: str, kinds: Sequence[str] = KINDS, countries: Sequence[str] = pho
     >>> [span[:3] for span in find("Ann, ann@example.org, +1 415-555-0123")]
     [('email', 5, 20), ('phone', 22, 37)]
     """
-    found: list[Span] = []
+    found = list(readings(text, kinds, countries))
+    return resolve(found, text) if len(found) > 1 else found
+
+
+def readings(text: str, kinds: Sequence[str] = KINDS, countries: Sequence[str] = phone.COUNTRIES) -> Iterator[Span]:
+    """Yields what each recogniser finds, in no order: several may read the same stretch, or parts of it."""
     if "email" in kinds and "@" in text:
-        found += _emails(text)
+        yield from _emails(text)
     if not _NUMBER_KINDS.isdisjoint(kinds):
-        found += _numbers(text, kinds, countries)
+        yield from _numbers(text, kinds, countries)
     if "address" in kinds:
-        found += postal_address.find(text, countries)
-    return resolve(found) if len(found) > 1 else found
+        yield from postal_address.find(text, countries)
 
 
 def _emails(text: str) -> Iterator[Span]:

@@ -8,7 +8,7 @@ from tasks.pii.span import Evidence, Span, resolve
 
 def found(
     text: str, *, countries: tuple[str, ...] = ("US", "CA", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "BR")
-) -> list:
+) -> list[tuple[str, str]]:
     return [(span.kind, text[span.start : span.end]) for span in find(text, countries=countries)]
 
 
@@ -196,10 +196,24 @@ def test_a_street_alone_is_a_place_and_beside_a_label_an_address() -> None:
     assert found("On 5 January 1950 The Court sat, 7 Days Way out.") == []
 
 
-def test_of_two_readings_the_better_evidence_stands() -> None:
-    card, phone = Span("card", 4, 23, Evidence.CHECKSUM), Span("phone", 0, 30, Evidence.PATTERN)
-    weak, long = Span("ssn", 25, 36, Evidence.CONTEXT), Span("address", 40, 60, Evidence.PATTERN)
-    assert resolve([phone, weak, card, Span("phone", 45, 50, Evidence.PATTERN), long]) == [card, weak, long]
+def test_of_two_readings_the_better_evidence_stands_and_of_the_other_what_reaches_beyond() -> None:
+    text = "+49 4111 1111 1111 1111 12 SSN 123 45 6789 or 5 Old Road"
+    card, phone = Span("card", 4, 23, Evidence.CHECKSUM), Span("phone", 0, 26, Evidence.PATTERN)
+    weak, long = Span("ssn", 24, 42, Evidence.CONTEXT), Span("address", 46, 56, Evidence.PATTERN)
+    inside = Span("phone", 46, 50, Evidence.PATTERN)
+    assert resolve([phone, weak, card, inside, long], text) == [
+        phone._replace(end=3),
+        card,
+        phone._replace(start=24),
+        weak._replace(start=27),
+        long,
+    ]
+
+
+def test_what_reaches_beyond_is_no_span_without_a_letter_or_digit() -> None:
+    text = "(4111 1111 1111 1111)."
+    card = Span("card", 1, 20, Evidence.CHECKSUM)
+    assert resolve([Span("phone", 0, 22, Evidence.PATTERN), card], text) == [card]
 
 
 def test_only_kinds_asked_for_are_found() -> None:
