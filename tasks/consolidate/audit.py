@@ -110,8 +110,8 @@ def page(funnel: pa.Table, hosts: pa.Table, shown: pa.Table) -> bytes:
         _table(
             ("host", "documents", "kept", "share kept", "kept text"),
             [
-                (row["host"], row["documents"], row["kept"], _share(row["kept"], row["documents"]),
-                 _size(row["kept_bytes"]))
+                (_beginning(row["host"], _URL_CHARS), row["documents"], row["kept"],
+                 _share(row["kept"], row["documents"]), _size(row["kept_bytes"]))
                 for row in hosts.slice(0, _HOSTS).to_pylist()
             ],
         ),
