@@ -4,12 +4,17 @@ Used by `index` and by `tasks.filters.url_blocklist`. A key has no scheme, no po
 pages differ in them: "b.example.com" for a domain, "example.com/a/b" for a URL. The parser is ada (WHATWG URLs).
 """
 
+import re
 from collections.abc import Iterator
+from itertools import islice
 
 import ada_url
 
 _MOST = 24
-"""Keys of either sort that are made of one URL: its domains, its path prefixes. Deeper ones are left out."""
+"""Domains and beginnings of the path that are looked up. The shallow ones come first, since these are what lists hold:
+whatever somebody adds to an address, it does not push them out."""
+
+_CUT = re.compile(r"[/?&]+")
 
 
 def split(url: str) -> tuple[str, str] | None:
@@ -36,8 +41,9 @@ def split(url: str) -> tuple[str, str] | None:
 def keys(url: str) -> Iterator[str]:
     """Yields the keys of every entry that matches a URL, the closest first.
 
-    First the URL itself and what begins it, cut at "/", "?" and "&"; then its host and the domains above it down to two
-    labels. An address in numbers has nothing above it.
+    First the URL itself, without its query, and what begins it, cut at "/", "?" and "&"; then its host and the domains
+    above it down to two labels. Of a very long one those in between are left out. An address in numbers has nothing
+    above it.
 
     >>> list(keys("http://a.b.example.com/x/y?q=1"))[:4]
     ['a.b.example.com/x/y?q=1', 'a.b.example.com/x/y', 'a.b.example.com/x', 'a.b.example.com']
@@ -49,11 +55,10 @@ def keys(url: str) -> Iterator[str]:
         return
     host, path = found
     path = path.rstrip("/")
-    for _ in range(_MOST):
-        if not path:
-            break
-        yield host + path
-        path = path[: max(path.rfind("/"), path.rfind("?"), path.rfind("&"))].rstrip("/?&")
+    ends = {len(path), len(path.partition("?")[0].rstrip("/"))}
+    ends.update(cut.start() for cut in islice(_CUT.finditer(path), _MOST + 1))
+    for end in sorted(ends - {0}, reverse=True):
+        yield host + path[:end]
     yield host
     if host.endswith("]") or host.replace(".", "").isdigit():
         return

@@ -181,8 +181,35 @@ def test_every_entry_of_a_list_is_found_under_its_own_address() -> None:
         assert key in list(keys(f"https://www.{key}")) or key in list(keys(f"https://{key}"))
 
 
-def test_a_very_long_address_has_a_bounded_number_of_keys() -> None:
-    assert len(list(keys("http://" + "a." * 500 + "example.com/" + "b/" * 5000))) <= 50
+LONG = ("/x" * 5000, "/x" * 5000 + "?q=1", "?" + "&".join(f"p{i}={i}" for i in range(5000)), "//" * 5000, "?&" * 5000)
+
+
+@pytest.mark.parametrize("more", LONG)
+def test_a_very_long_address_has_a_bounded_number_of_keys(more: str) -> None:
+    assert len(list(keys("http://" + "a." * 500 + "example.com/b" + more))) <= 55
+
+
+@pytest.mark.parametrize("more", LONG)
+def test_what_is_added_to_an_address_does_not_hide_it(more: str) -> None:
+    deep = "".join(f"/{level}" for level in range(20))
+    found = list(keys(f"https://www.example.com/a/b{deep}{more}"))
+    assert {"example.com/a", "example.com/a/b", f"example.com/a/b{deep}", "example.com"} <= set(found)
+    assert found == sorted(found, key=len, reverse=True)
+    assert "example.com" in list(keys(f"https://{'sub.' * 500}example.com/{more}"))
+
+
+@pytest.mark.parametrize("parameters", [1, 22, 23, 24, 30, 1000])
+def test_an_entry_covers_its_address_with_any_number_of_parameters(tmp_path: Path, parameters: int) -> None:
+    (tmp_path / "list").write_text("example.com/porn\n")
+    query = "&".join(f"p{i}={i}" for i in range(parameters))
+    found = look_up(UrlListed(files={"adult": str(tmp_path / "list")}), f"http://example.com/porn?{query}")
+    assert found == [("adult", "example.com/porn")]
+
+
+def test_a_deep_entry_covers_its_address_with_a_query() -> None:
+    deep = "example.com" + "/x" * 100
+    assert deep in list(keys(f"http://{deep}?a=1&b=2"))
+    assert f"{deep}?a=1" in list(keys(f"http://{deep}?a=1"))
 
 
 def test_the_filter_drops_the_categories_it_is_told_to(lists: Path) -> None:
