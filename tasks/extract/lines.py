@@ -34,6 +34,7 @@ _PARAGRAPH = 60
 """Characters from which a paragraph counts towards the best element."""
 _LOOKED_AT = 16
 _MOST_PARAGRAPHS = 2_000
+_STATES = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
 _GOOD = 20
 """Words from which a line of prose counts as such."""
 
@@ -107,17 +108,17 @@ def features(lines: list[Line], title: str, share: float) -> NDArray[np.float64]
     """Returns one row of numbers for each line; `share` is what `mark_container` returned."""
     words = [line.text.split() for line in lines]
     repeats = Counter([line.text for line in lines])
-    openings = Counter([tuple(held[:2]) for held in words])
-    own = np.array(
-        [
-            _own(line, held, title)
-            + [math.log(repeats[line.text]), math.log(openings[tuple(held[:2])])]
-            + [state == value for state in line.inside for value in (0, 1, 2)]
-            for line, held in zip(lines, words, strict=True)
-        ],
-        dtype=np.float64,
-    )
-    counts = np.array([len(held) for held in words], dtype=np.float64)
+    starts = [tuple(held[:2]) for held in words]
+    openings = Counter(starts)
+    # One flat list: numpy takes several times as long to see how lists are nested.
+    flat: list[float] = []
+    for line, held, start in zip(lines, words, starts, strict=True):
+        flat += _own(line, held, title)
+        flat += (math.log(repeats[line.text]), math.log(openings[start]))
+        for state in line.inside:
+            flat += _STATES[state]
+    own = np.fromiter(flat, np.float64, len(flat)).reshape(len(lines), -1)
+    counts = np.fromiter(map(len, words), np.float64, len(words))
     return np.concatenate([own, _place(own, counts, share), _around(own)], axis=1)
 
 
