@@ -1,6 +1,6 @@
 """Main text: the extractors of Sluice and the bare libraries on pages whose main text was made by hand, in one run.
 
-    python -m benchmarks.extraction --data FOLDER [--rounds 5]
+    python -m benchmarks.extraction --data FOLDER [--rounds 5] [--only-stage] [--warc 'FOLDER/*.warc.gz']
 
 FOLDER holds `html/<id>.html.gz` and `ground-truth.json` (id -> articleBody, url), as in the public article extraction
 benchmark of Scrapinghub (now Zyte). Quality is scored by its metric: 4-word shingles as multisets, precision and recall
@@ -11,11 +11,13 @@ was trained on pages of other hosts.
 Speed is pages per CPU-second of one process: the least time of each page over the rounds, summed up, the contenders
 taken in turn, so that a busy machine hits all alike. Ours includes what the library leaves out: the check for pages
 made to stall it, cleaning, title, date, licence. The whole stage runs on the same pages as a WARC file, from compressed
-records to committed Parquet, its child process included, beside the bare library on decoded pages and from the same
-WARC file. Writes `benchmarks/results/extraction.json`.
+records to committed Parquet, its child process included, in turn with the bare library from the same WARC file.
+`--warc` measures the stage on other files, too; `--only-stage` leaves the other figures as they are. Writes
+`benchmarks/results/extraction.json`.
 """
 
 import argparse
+import glob
 import gzip
 import json
 import os
@@ -28,6 +30,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +43,7 @@ from tasks.extract.html import read_page
 from tasks.stage import Inputs, Output
 from tasks.store import Store
 
-ROOT = Path(__file__).parents[1]
+RESULT = Path(__file__).parent / "results" / "extraction.json"
 _WORD = re.compile(r"\w+")
 _SLOW = "trafilatura"
 _SLOW_ROUNDS = 2
@@ -162,46 +165,56 @@ def _figures(scored: Score) -> dict[str, float]:
     }
 
 
-def measure_stage(pages: Sequence[GoldPage], rounds: int) -> dict[str, dict[str, float]]:
-    """Runs the whole extract stage over the pages as WARC records, and the bare library over the same file."""
+def measure_gold_stage(pages: Sequence[GoldPage], rounds: int) -> dict[str, dict[str, float]]:
+    """Runs the whole extract stage over the pages as WARC records; see `measure_stage`."""
     with tempfile.TemporaryDirectory() as folder:
-        warc = Path(folder, "pages.warc.gz")
-        with warc.open("wb") as file:
-            for number in range(_COPIES):
-                for page in pages:
-                    file.write(_record(page, f"http://{number}.example/{page.name}"))
-        source = FileSource(name="gold", kind="warc", path=str(warc))
-        best = {"bare library from WARC": min(_bare_seconds(warc) for _ in range(rounds))}
+        records = [_record(page, f"http://{number}.example/{page.name}") for number in range(_COPIES) for page in pages]
+        Path(folder, "pages.warc.gz").write_bytes(b"".join(records))
+        return measure_stage(f"{folder}/pages.warc.gz", rounds)
+
+
+def measure_stage(pattern: str, rounds: int) -> dict[str, dict[str, float]]:
+    """Runs the whole extract stage and the bare library over WARC files in turn; the least time of each counts."""
+    source = FileSource(name="pages", kind="warc", path=pattern)
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
         for extractor in ("resiliparse", "blocks"):
             config = ExtractConfig.model_validate({"extractor": extractor, "files": (source,), "honour_noindex": False})
-            # One more than is counted: the first starts the child.
-            times = [_stage_seconds(folder, config, f"{extractor}-{number}") for number in range(rounds + 1)]
-            best[f"stage, {extractor}"] = min(times)
-    count = _COPIES * len(pages)
-    megabytes = _COPIES * sum(len(page.raw) for page in pages) / 1e6
+            # One round more than is counted: the first starts the child.
+            for number in range(rounds + 1):
+                pages, size, seconds = _bare(pattern)
+                found.setdefault("bare library from WARC", []).append(seconds)
+                seconds = _stage_seconds(folder, config, f"{extractor}-{number}")
+                found.setdefault(f"stage, {extractor}", []).append(seconds)
+    best = {name: min(times[1:]) for name, times in found.items()}
     return {
         name: {
-            "pages_per_cpu_second": round(count / seconds, 1),
-            "megabytes_per_cpu_second": round(megabytes / seconds, 1),
+            "pages_per_cpu_second": round(pages / seconds, 1),
+            "megabytes_per_cpu_second": round(size / 1e6 / seconds, 1),
             "of_bare_library_from_warc": round(best["bare library from WARC"] / seconds, 2),
         }
         for name, seconds in best.items()
     }
 
 
-def _bare_seconds(warc: Path) -> float:
+def _bare(pattern: str) -> tuple[int, int, float]:
+    """Returns pages, bytes of HTML and CPU seconds of reading, parsing and extracting, and nothing else."""
     from fastwarc import ArchiveIterator, WarcRecordType
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.encoding import detect_encoding
     from resiliparse.parse.html import HTMLTree
 
+    count = size = 0
     begin = _cpu_seconds()
-    with warc.open("rb") as file:
-        for record in ArchiveIterator(file, record_types=WarcRecordType.response):
-            payload = record.reader.read()
-            tree = HTMLTree.parse_from_bytes(payload, detect_encoding(payload))
-            extract_plain_text(tree, main_content=True, preserve_formatting=True)
-    return _cpu_seconds() - begin
+    for path in sorted(glob.glob(pattern)):
+        with open(path, "rb") as file:
+            for record in ArchiveIterator(file, record_types=WarcRecordType.response):
+                payload = record.reader.read()
+                tree = HTMLTree.parse_from_bytes(payload, detect_encoding(payload) or "utf-8")
+                extract_plain_text(tree, main_content=True, preserve_formatting=True)
+                count += 1
+                size += len(payload)
+    return count, size, _cpu_seconds() - begin
 
 
 def _stage_seconds(folder: str, config: ExtractConfig, version_: str) -> float:
@@ -240,18 +253,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", required=True, type=Path, help="folder with html/ and ground-truth.json")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only-stage", action="store_true", help="leave the figures of the extractors as they are")
+    parser.add_argument("--warc", default="", help="WARC files of other pages to measure the stage on, as a glob")
     given = parser.parse_args()
     pages = read_pages(given.data)
-    extractors = measure(pages, given.rounds)
-    extractors["sluice blocks, other hosts"] = _held_out(pages)
-    result: dict[str, Any] = {
-        "libraries": _versions("resiliparse", "trafilatura"),
-        "pages": len(pages),
-        "megabytes": round(sum(len(page.raw) for page in pages) / 1e6, 2),
-        "extractors": extractors,
-        "whole_stage": measure_stage(pages, given.rounds),
-    }
-    keep("extraction", result)
+    result: dict[str, Any] = json.loads(RESULT.read_text()) if given.only_stage else {}
+    if not given.only_stage:
+        result["libraries"] = _versions("resiliparse", "trafilatura")
+        result["pages"] = len(pages)
+        result["megabytes"] = round(sum(len(page.raw) for page in pages) / 1e6, 2)
+        result["extractors"] = measure(pages, given.rounds)
+        result["extractors"]["sluice blocks, other hosts"] = _held_out(pages)
+    result["whole_stage"] = measure_gold_stage(pages, given.rounds)
+    if given.warc:
+        result["whole_stage_other_pages"] = measure_stage(given.warc, given.rounds)
+    keep("extraction", {name: held for name, held in result.items() if name not in ("benchmark", "date", "machine")})
     _print(result)
 
 
@@ -267,7 +283,7 @@ def _print(result: dict[str, Any]) -> None:
         figures = f"{row['precision']:9.4f} {row['recall']:7.4f} {row['f1']:7.4f}"
         speed = f"{row['pages_per_cpu_second']:12.0f} {row['megabytes_per_cpu_second']:11.1f}" if len(row) > 3 else ""
         print(f"{name:30} {figures} {speed}")
-    for name, row in result["whole_stage"].items():
+    for name, row in (*result["whole_stage"].items(), *result.get("whole_stage_other_pages", {}).items()):
         print(
             f"{name:30} {row['pages_per_cpu_second']:38.0f} {row['megabytes_per_cpu_second']:11.1f}"
             f"   {row['of_bare_library_from_warc']:.0%} of the bare library"
@@ -275,13 +291,7 @@ def _print(result: dict[str, Any]) -> None:
 
 
 def _versions(*names: str) -> dict[str, str]:
-    found = {}
-    for name in names:
-        try:
-            found[name] = version(name)
-        except ModuleNotFoundError:
-            found[name] = "not installed"
-    return found
+    return {name: version(name) if find_spec(name) else "not installed" for name in names}
 
 
 if __name__ == "__main__":
