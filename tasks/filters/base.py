@@ -35,6 +35,12 @@ class Annotator(Config):
 
     measures: ClassVar[Mapping[str, str]] = {}
 
+    reads: ClassVar[tuple[str, ...]] = ()
+    """Annotators whose findings it reads where they are in use: they stand before it."""
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Those without whose findings it would judge wrongly: they are in use, before it."""
+
     def type(self) -> "pa.StructType":
         """Returns the type of the annotator's column; for fields that no name describes it is overridden."""
         import pyarrow as pa
