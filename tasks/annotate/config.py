@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from tasks.config import Config
 from tasks.filters.catalogue import annotator, complete
@@ -14,7 +14,8 @@ class AnnotateConfig(Config):
     """What is measured of every document. Limits on it are set in `[consolidate]` and cost no new pass."""
 
     use: tuple[str, ...] = DEFAULT
-    """Annotators in the order they run (`tasks.filters.catalogue`); later ones may read what earlier ones found."""
+    """Annotators in the order they run (`tasks.filters.catalogue`). One that reads what another finds stands behind it:
+    what it reads is declared by the annotator (`reads`, `needs`)."""
 
     settings: dict[str, dict[str, Any]] = Field(default={}, validate_default=True)
     """Settings by annotator, such as `[annotate.settings.language] chars = 1000`; the rest are defaults."""
@@ -26,3 +27,15 @@ class AnnotateConfig(Config):
     @classmethod
     def _complete(cls, given: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
         return complete(annotator, info.data.get("use", ()), given)
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "AnnotateConfig":
+        for place, name in enumerate(self.use):
+            one = annotator(name, self.settings[name])
+            for other in (*one.reads, *one.needs):
+                if other in self.use[place:]:
+                    raise ValueError(f"{name} reads what {other} finds: put {other} before {name} in use")
+            for other in one.needs:
+                if other not in self.use:
+                    raise ValueError(f"{name} cannot do without {other}: put {other} before {name} in use")
+        return self

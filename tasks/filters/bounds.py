@@ -13,21 +13,26 @@ if TYPE_CHECKING:
 
 
 class Bounds(Filter):
-    """Limits on several scores; the base of filters over models, whose names only the recipe knows."""
+    """Limits on several scores; the base of filters over models, whose names only the recipe knows.
+
+    A score that is not a number meets no limit, and the document goes: a gate that cannot measure does not stand open.
+    Such scores come from a broken model, since these models score every text. (What is gold is held to the same: it
+    must reach its marks.)
+    """
 
     at_least: dict[str, float] = {}
-    """Per model the score below which a document goes, as `quality = 0.02`."""
+    """Per model the least score that a document must have, as `quality = 0.02`."""
     at_most: dict[str, float] = {}
-    """Per model the score above which a document goes, as `toxicity = 0.9`."""
+    """Per model the greatest score that a document may have, as `toxicity = 0.9`."""
 
     name: ClassVar[str]
 
     def reasons(self, measured: Measured) -> Reasons:
         """See `Filter.reasons`; raises InputError for a limit on a model that was not asked."""
         for model, limit in sorted(self.at_least.items()):
-            yield f"{self.name}_{model}_low", _scores(self.name, measured, model) < limit
+            yield f"{self.name}_{model}_low", ~(_scores(self.name, measured, model) >= limit)
         for model, limit in sorted(self.at_most.items()):
-            yield f"{self.name}_{model}_high", _scores(self.name, measured, model) > limit
+            yield f"{self.name}_{model}_high", ~(_scores(self.name, measured, model) <= limit)
 
 
 def _scores(filter_name: str, measured: Measured, model: str) -> "NDArray[Any]":

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 class GopherQualityMeasures(Annotator):
     """What Gopher's quality rules count. Words are those of `tasks.filters.words`, punctuation marks among them."""
 
+    reads: ClassVar[tuple[str, ...]] = ("language",)
+
     english: tuple[str, ...] = ("en", "und")
-    """Languages to which the rules on stop words and on the mean word length apply: they describe English."""
+    """Languages to which the rules on stop words and on the mean word length apply: they describe English. Without the
+    annotator `language` every document is "und"."""
 
     measures: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("words", "symbols", "letters", "hashes", "ellipses"), "int32"),

@@ -30,8 +30,11 @@ class PerplexityMeasures(Annotator):
     """Scores each document with the model of its language, or else with the one for any language ("und").
 
     A document for which there is neither has a perplexity that is not a number, no words and no bucket, and passes the
-    filter. A document without a word has an infinite perplexity and lies in the tail.
+    filter. A document without a word has an infinite perplexity and lies in the tail. Without the annotator `language`
+    every document is of unknown language, and only a model for any language scores it.
     """
+
+    reads: ClassVar[tuple[str, ...]] = ("language",)
 
     file: str = ""
     """Absolute path of a model of another making, for every language: an ARPA file (.arpa, .arpa.gz), or a binary one

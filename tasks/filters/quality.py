@@ -46,10 +46,17 @@ WEIGHTS = Weights(
 """What `tasks.filters.signals.fit` makes of those votes."""
 
 _READ = ("en", "und")
+"""English, and what is of no language because it holds no letter: `needs` sees to it that "und" means no more."""
 
 
 class QualityMeasures(Annotator):
-    """Scores a document 0..1 by twelve signals of its first characters; not a number where it is not English."""
+    """Scores a document 0..1 by twelve signals of its first characters; not a number where it is in another language.
+
+    Whether it is English says the annotator `language`, which must be in use: what was learnt on English pages says
+    nothing about others. A text without a letter is of no language, and scored.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("language",)
 
     measures: ClassVar[Mapping[str, str]] = {"score": "float32"}
 

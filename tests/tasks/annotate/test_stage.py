@@ -123,11 +123,20 @@ def test_a_missing_model_stops_the_stage_and_names_the_remedy(
         ({"settings": {"language": {"char": 3}}}, 'did you mean "chars"'),
         ({"settings": {"language": {"chars": -3}}}, "greater than or equal to 1"),
         ({"use": ("language",), "settings": {"fineweb": {"short": 9}}}, "not in use"),
+        ({"use": ("quality", "language")}, "quality reads what language finds: put language before quality in use"),
+        ({"use": ("perplexity", "pii", "language")}, "perplexity reads what language finds: put language before"),
+        ({"use": ("gopher_quality", "language")}, "gopher_quality reads what language finds: put language before"),
+        ({"use": ("quality", "pii")}, "quality cannot do without language: put language before quality in use"),
     ],
 )
 def test_wrong_settings_are_refused_when_the_recipe_is_read(given: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         AnnotateConfig(**given)
+
+
+def test_an_annotator_may_stand_anywhere_behind_the_one_that_it_reads_or_without_it() -> None:
+    for use in (("language", "pii", "quality", "perplexity"), ("gopher_quality", "perplexity"), ("pii", "language")):
+        assert AnnotateConfig(use=use).use == use
 
 
 def test_defaults_are_part_of_the_fingerprint() -> None:
@@ -143,7 +152,8 @@ def test_reading_a_recipe_imports_nothing_heavy() -> None:
 
     code = (
         "import sys, tasks.annotate.config as a, tasks.extract.config as e, tasks.consolidate.config as c; "
-        "from tasks.filters.catalogue import CATALOGUE; use = tuple(set(CATALOGUE) - {'hugging_face'}); "
+        "from tasks.filters.catalogue import CATALOGUE; "
+        "use = tuple(name for name in CATALOGUE if name != 'hugging_face'); "
         "a.AnnotateConfig(); e.ExtractConfig(); c.ConsolidateConfig(); a.AnnotateConfig(use=use); "
         "print(sorted(set(sys.modules) & {'numpy', 'pyarrow', 'fasttext', 'resiliparse', 'sklearn', 'phonenumbers'}))"
     )

@@ -72,6 +72,15 @@ def test_a_limit_on_a_model_that_was_not_asked_is_an_error() -> None:
         list(Classifier(at_most={"toxicity": 0.5}).reasons(measured))
 
 
+def test_a_score_that_is_not_a_number_meets_no_limit() -> None:
+    measured = {"quality": np.array([np.nan, 0.5, 0.4]), "toxicity": np.array([np.nan, 0.9, 1.0])}
+    limits = Classifier(at_least={"quality": 0.5}, at_most={"toxicity": 0.9})
+    assert {reason: goes.tolist() for reason, goes in limits.reasons(measured)} == {
+        "classifier_quality_low": [True, False, True],
+        "classifier_toxicity_high": [True, False, True],
+    }
+
+
 def test_the_topic_is_the_likeliest_label_and_none_for_a_text_without_a_word(models: dict[str, Artifact]) -> None:
     annotator = TopicMeasures()
     annotator.prepare(models)
