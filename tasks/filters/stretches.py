@@ -59,8 +59,7 @@ def stretches(texts: pa.StringArray) -> Stretches:
     """Splits documents at white space."""
     data, bounds = buffers(texts)
     filled = ~_spaces(data)
-    starts = np.flatnonzero(_edges(filled, bounds[:-1]))
-    ends = len(data) - np.flatnonzero(_edges(filled[::-1], len(data) - bounds[1:]))[::-1]
+    starts, ends = _edges(filled, bounds)
     line_ends = np.flatnonzero(data == NEWLINE)
     documents = np.searchsorted(starts, bounds)
     # A document of n line ends has n + 1 lines: each begins where the document or a line end is.
@@ -69,13 +68,15 @@ def stretches(texts: pa.StringArray) -> Stretches:
     return Stretches(strings(data[filled], ends - starts), lines, documents, line_starts)
 
 
-def _edges(filled: NDArray[np.bool_], bounds: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Returns where a stretch begins: behind white space or a bound."""
-    first = filled.copy()
-    first[1:] &= ~filled[:-1]
-    inside = bounds[bounds < len(filled)]
-    first[inside] = filled[inside]
-    return first
+def _edges(filled: NDArray[np.bool_], bounds: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns where stretches begin and where they end: at white space and at the bounds of documents."""
+    changes = np.flatnonzero(filled[1:] != filled[:-1]) + 1
+    outer = [at for at, byte in ((0, 0), (len(filled), -1)) if len(filled) and filled[byte]]
+    # A bound inside a run of other bytes is the end of one stretch and the beginning of the next.
+    inside = np.unique(bounds[(bounds > 0) & (bounds < len(filled))])
+    inside = inside[filled[inside - 1] & filled[inside]]
+    edges = np.sort(np.concatenate((outer, changes, inside, inside)).astype(np.int64), kind="stable")
+    return edges[::2], edges[1::2]
 
 
 def _spaces(data: NDArray[np.uint8]) -> NDArray[np.bool_]:
