@@ -1,10 +1,11 @@
-"""The funnel as a picture, for MLflow. Used by `stage`; matplotlib is imported when a picture is drawn."""
+"""The funnel as a picture and a table, for MLflow. Used by `stage`; matplotlib is imported when a picture is drawn."""
 
 import io
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 
 from tasks.consolidate.funnel import KEPT, left_after, totals
 
@@ -55,6 +56,13 @@ def _steps(axes: "Axes", funnel: pa.Table) -> None:
     axes.set_xlim(0, max([*begin, 1]) * 1.5)  # room for the legend
     for text in axes.legend(loc="lower right").get_texts():
         text.set_parse_math(False)
+
+
+def table(funnel: pa.Table) -> bytes:
+    """Returns the rows of the funnel as CSV, which MLflow shows as a table."""
+    file = io.BytesIO()
+    pa_csv.write_csv(funnel, file)
+    return file.getvalue()
 
 
 def _largest(counts: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from tasks.consolidate import audit
 from tasks.consolidate.config import ConsolidateConfig
-from tasks.consolidate.figure import draw
+from tasks.consolidate.figure import draw, table
 from tasks.consolidate.funnel import (
     ENDED,
     EXTRACT,
@@ -79,6 +79,7 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     funnel = joint.own("funnel.parquet")
     _refuse_empty(funnel, output)
     output.log_file("funnel.png", draw(funnel, str(output.address)))
+    output.log_file("funnel.csv", table(funnel))
     output.log_file("audit.html", output.store.read(f"{output.address.path}/audit.html"))
     return Report(metrics=_metrics(funnel))
 

@@ -154,5 +154,7 @@ def _key(name: str) -> str:
 
 def _send_file(client: Any, run_id: str, name: str, data: bytes) -> None:
     with scratch_folder() as folder:
-        (folder / name).write_bytes(data)
-        client.log_artifact(run_id, str(folder / name))
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)  # a name may have folders: "cards/quality.md"
+        file.write_bytes(data)
+        client.log_artifact(run_id, str(file), os.path.dirname(name) or None)

@@ -182,7 +182,9 @@ def test_the_funnel_and_the_audit_page_are_in_mlflow(stack, corpus) -> None:
     run, files = logged(stack, "consolidate")
     assert files["audit.html"] == documents.read("audit.html")
     assert files["funnel.png"].startswith(b"\x89PNG")
-    for row in documents.table("funnel.parquet").to_pylist():
+    funnel = documents.table("funnel.parquet").to_pylist()
+    assert len(files["funnel.csv"].splitlines()) == 1 + len(funnel)
+    for row in funnel:
         shown = row["reason"].replace("_", "_<wbr>") or "kept"
         assert f"{shown}<" in files["audit.html"].decode()
     assert run.data.metrics["kept"] == corpus["consolidate"]["rows"]["out"] == documents.record.rows_out

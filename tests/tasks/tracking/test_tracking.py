@@ -78,6 +78,7 @@ def tracked(uri: str, experiment: str, artifact: Artifact, parent: str = "") -> 
     run.metrics(1, {"loss": 2.0})
     run.metrics(2, {"loss": 1.0})
     run.file("loss.png", b"\x89PNG")
+    run.file("cards/toy.md", b"# Toy")
     return run
 
 
@@ -101,6 +102,7 @@ def test_a_stage_run_hangs_under_its_dag_run_with_inputs_numbers_and_picture(ser
     assert [(point.step, point.value) for point in history] == [(1, 2.0), (2, 1.0)]
     names = {entry.path for entry in client(server).list_artifacts(child.info.run_id)}
     assert {"loss.png", "artifact.json"} <= names
+    assert [entry.path for entry in client(server).list_artifacts(child.info.run_id, "cards")] == ["cards/toy.md"]
     assert child.info.run_id in run.url
 
 
