@@ -6,8 +6,8 @@ reason); on request also `jsonl/<part>.jsonl.gz`, the same documents for readers
 dedup and consolidate.
 
 Rows in are response, revisit and conversion records, damaged places of foreign WARC files, files, and rows of dumps;
-each becomes one document or one rejection. A first pass reads identities only (4 % of the time, because nothing is
-extracted), so that on any number of workers
+each becomes one document or one rejection. A first pass reads identities only and extracts nothing, so that on any
+number of workers
 - the same URL with the same bytes is one document however often it was captured: the earliest in input order;
 - a page that a browser has drawn takes the place of the captures of its URL in the same source.
 

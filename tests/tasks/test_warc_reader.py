@@ -14,7 +14,7 @@ import pytest
 from fastwarc import WarcRecordType, ZstdWriter
 
 from tasks.archive import capture_at, decode
-from tasks.warc_reader import Damage, Record, dechunk, read_records
+from tasks.warc_reader import Damage, Record, dechunk, quick_digest, read_records
 from tests.tasks.extract.conftest import record
 
 LIMIT = 1 << 24
@@ -268,3 +268,13 @@ def test_whatever_is_changed_in_a_file_reading_ends_and_tells() -> None:
         # One place touches two records at most; only where nothing is compressed can a wrong length swallow more.
         assert len(set(urls).intersection(found)) >= (1 if pack is bytes else 3)
         assert [url for url in found if url in urls] == [url for url in urls if url in found]
+
+
+def test_quick_digests_tell_bodies_apart_as_sha1_does() -> None:
+    bodies = [b"one", b"two", b"one"]
+    file = io.BytesIO(b"".join(record(body=body) for body in bodies))
+    slow = [found.payload_digest for found in read_records(file, LIMIT) if isinstance(found, Record)]
+    quick = [found.payload_digest for found in read_records(file, LIMIT, quick=True) if isinstance(found, Record)]
+    assert slow[0] == slow[2] != slow[1]
+    assert quick[0] == quick[2] != quick[1]
+    assert quick == [quick_digest(body) for body in bodies]
