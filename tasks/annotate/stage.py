@@ -24,7 +24,7 @@ from tasks.filters.catalogue import annotator
 from tasks.part import POISON
 from tasks.stage import Inputs, Output, Part, PartSpec, Report
 
-VERSION = 2
+VERSION = 3
 
 MODELS = ("classifiers", "perplexity")
 """Roles of the inputs that hold trained models."""
