@@ -1,10 +1,12 @@
 """Real pages in WARC files: the HTML of documentation that Debian packages."""
 
+import gzip
 import hashlib
+import io
 import subprocess
 from pathlib import Path
 
-from fastwarc import GzipWriter, WarcRecord, WarcRecordType
+from fastwarc import WarcRecord, WarcRecordType
 
 # All that Debian 12 has under these names: manuals of programs, a handbook and a guide in twenty languages, essays.
 PACKAGES = (
@@ -50,16 +52,16 @@ def write(pages: list[Path], folder: Path) -> int:
     size = 0
     files = min(_FILES, len(pages))
     for number in range(files):
-        writer = GzipWriter(str(folder / f"pages-{number}.warc.gz"))
-        for page in pages[number::files]:
-            html = page.read_bytes()
-            size += len(html)
-            _capture(writer, page, html)
-        writer.close()
+        with (folder / f"pages-{number}.warc.gz").open("wb") as file:
+            for page in pages[number::files]:
+                html = page.read_bytes()
+                size += len(html)
+                # A gzip member for each record; FastWARC's own writer makes one of all.
+                file.write(gzip.compress(_capture(page, html)))
     return size
 
 
-def _capture(writer: GzipWriter, page: Path, html: bytes) -> None:
+def _capture(page: Path, html: bytes) -> bytes:
     digest = hashlib.blake2b(str(page).encode(), digest_size=8).hexdigest()
     record = WarcRecord()
     record.init_headers(record_type=WarcRecordType.response)
@@ -70,4 +72,6 @@ def _capture(writer: GzipWriter, page: Path, html: bytes) -> None:
     head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(html)}\r\n\r\n"
     record.is_http = True
     record.set_bytes_content(head.encode() + html)
-    record.write(writer, checksum_data=True, payload_digest=hashlib.sha1(html, usedforsecurity=False).digest())
+    written = io.BytesIO()
+    record.write(written, checksum_data=True, payload_digest=hashlib.sha1(html, usedforsecurity=False).digest())
+    return written.getvalue()
