@@ -4,8 +4,7 @@
 a source over all rows are its captures: nothing is left out and nothing counted twice.
 """
 
-import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -32,20 +31,6 @@ HOSTS = pa.schema(
 )
 ENDED = pa.schema([FUNNEL.field(name) for name in ("source", "language", "step", "reason", "bytes")])
 """One row per capture: what became of it."""
-
-
-# The address of a file, and of a damaged place in one: the source, then the path. As it is written, not as of a host.
-_OF_FILE = re.compile(r"(?:[a-z][a-z-]*://)?([^/]+)/")
-
-
-def source_of(record_id: str, url: str, files: Container[str]) -> str:
-    """Returns the source of a row that extract rejected without naming it: the file source in its address, or the web.
-
-    >>> source_of("", "file://code/x.py", {"code"}), source_of("<urn:uuid:1>", "https://code/x", {"code"})
-    ('code', 'web')
-    """
-    found = None if record_id else _OF_FILE.match(url)
-    return found[1] if found and found[1] in files else "web"
 
 
 def count(ended: pa.Table) -> pa.Table:

@@ -34,7 +34,6 @@ from tasks.consolidate.funnel import (
     add_hosts,
     count,
     count_hosts,
-    source_of,
     totals,
 )
 from tasks.consolidate.joint import Joint
@@ -196,8 +195,7 @@ def _write_counts(joint: Joint, part: Part, documents: pa.Table, why: list[list[
         [documents.column("source"), documents.column("language"), pa.array(steps), pa.array(first), sizes], ENDED.names
     ).cast(ENDED)
     refused = joint.extracted.table(f"rejected/{part.name}.parquet").to_pylist()
-    files = {one["name"] for one in joint.extracted.record.config.get("files", ())}
-    sources = [row.get("source") or source_of(row["record_id"], row["url"], files) for row in refused]
+    sources = [row["source"] for row in refused]
     lost = {"source": sources, "language": [""] * len(refused), "step": [EXTRACT] * len(refused)}
     lost |= {"reason": [row["reason"] for row in refused], "bytes": [None] * len(refused)}
     part.table("counts", count(pa.concat_tables([ended, pa.table(lost, schema=ENDED)])), out=False)

@@ -7,6 +7,7 @@ because every worker starts such a process: what few bodies need is imported whe
 import re
 from dataclasses import dataclass
 
+from tasks import codings
 from tasks.charset import decode
 from tasks.extract.about import absolute, forbids_index
 from tasks.extract.choices import Choices
@@ -71,9 +72,7 @@ def _body(payload: bytes, coding: str, limit: int) -> bytes:
         if len(payload) > limit:
             raise Rejected("too_large")
         return payload
-    from tasks import archive
-
-    body = archive.decode(payload, coding, limit)
+    body = codings.decode(payload, coding, limit)
     if body.complete:
         return body.data
     if len(body.data) >= limit:

@@ -20,7 +20,7 @@ from tasks.extract.captures import read_warc
 from tasks.extract.config import ExtractConfig, FileSource
 from tasks.extract.content import metadata, plain, row_text
 from tasks.extract.row import Content, Row
-from tasks.extract.sources import SourceFile
+from tasks.sources import SourceFile
 from tasks.text import clean
 from tasks.warc_reader import payload_digest, quick_digest
 

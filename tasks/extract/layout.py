@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tasks.extract.config import ExtractConfig, FileSource
-from tasks.extract.sources import SourceFile
+from tasks.sources import SourceFile
 
 # Compressed pages unpack to about four times their size, and their extraction costs more than reading a text.
 WARC_WEIGHT = 4

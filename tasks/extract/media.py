@@ -5,6 +5,8 @@ Used by `captures` and `content`. The number of reasons is bounded: a server can
 
 import re
 
+from tasks import codings
+
 HTML_TYPES = frozenset(("text/html", "application/xhtml+xml"))
 
 # Possessive and atomic, here and below: a page must not be able to make the search try again and again.
@@ -69,11 +71,7 @@ def mime_reason(kind: str) -> str:
 
 
 def _listing(data: bytes, kind: str) -> str:
-    head = data[:_HEAD]
-    if data.startswith(_GZIP):
-        from tasks import archive
-
-        head = archive.decode(data, "gzip", _HEAD).data
+    head = codings.decode(data, "gzip", _HEAD).data if data.startswith(_GZIP) else data[:_HEAD]
     if root := _XML_ROOT.match(head):
         return _ROOTS.get(root[1].lower(), "")
     # A sitemap may also be a text of addresses, one a line (sitemaps.org, "Text file").

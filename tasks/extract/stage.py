@@ -2,8 +2,8 @@
 
 Reads the `warc` artifact (the WARC files of a crawl) and the files of `[[extract.files]]`. Writes
 `documents/<part>.parquet` (tasks.documents.DOCUMENT, sorted by id) and `rejected/<part>.parquet` (record_id, url,
-reason); on request also `jsonl/<part>.jsonl.gz`, the same documents for readers without Parquet. Used by annotate,
-dedup and consolidate.
+source, reason); on request also `jsonl/<part>.jsonl.gz`, the same documents for readers without Parquet. Used by
+annotate, dedup and consolidate.
 
 Rows in are response, revisit and conversion records, damaged places of foreign WARC files, files, and rows of dumps;
 each becomes one document or one rejection. A first pass reads identities only and extracts nothing, so that on any
@@ -43,14 +43,15 @@ from tasks.extract.jsonl import JsonLines
 from tasks.extract.layout import Unit, arrange
 from tasks.extract.ordered import OrderedDocuments
 from tasks.extract.row import Content, Poison, Rejected, Row
-from tasks.extract.sources import SourceFile, find_files
+from tasks.extract.sources import find_files
 from tasks.part import POISON
+from tasks.sources import SourceFile
 from tasks.stage import Inputs, Output, Part, PartSpec, Report, part_names
 from tasks.store import Store
 
 log = logging.getLogger("sluice.extract")
 
-VERSION = 3
+VERSION = 4
 
 # What an extractor needs and `content` does not import: it must not count as time of the first page.
 _SLOW_TO_IMPORT = {"blocks": ("tasks.extract.blocks",), "trafilatura": ("trafilatura",)}
@@ -61,6 +62,7 @@ REJECTED = pa.schema(
     [
         pa.field("record_id", pa.string(), nullable=False),
         pa.field("url", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
         pa.field("reason", pa.string(), nullable=False),
     ]
 )
@@ -121,11 +123,11 @@ def extract_part(part: Part, slice_: Slice) -> None:
         for row, outcome in guard.outcomes(_marked(slice_)):
             part.count_in()
             if reason := _refusal(part, row, outcome, config):
-                rejected.append({"record_id": row.record_id, "url": row.url, "reason": reason})
+                rejected.append({"record_id": row.record_id, "url": row.url, "source": row.source, "reason": reason})
             elif isinstance(outcome, Content):
                 documents.add(_document(row, outcome))
         _write(part, documents, config)
-    rejected.sort(key=lambda row: (row["url"], row["record_id"], row["reason"]))
+    rejected.sort(key=lambda row: (row["url"], row["record_id"], row["source"], row["reason"]))
     part.table("rejected", pa.Table.from_pylist(rejected, REJECTED), out=False)
 
 

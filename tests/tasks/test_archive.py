@@ -5,7 +5,8 @@ import zlib
 import brotli
 import pytest
 
-from tasks.archive import capture_at, captures, decode
+from tasks.archive import capture_at, captures
+from tasks.codings import decode
 
 TEXT = b"The same text again and again. " * 50
 LIMIT = 1 << 20

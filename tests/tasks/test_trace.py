@@ -27,7 +27,7 @@ def make(folder: Path, steps: int = 20) -> tuple[Made, Artifact]:
     rows = corpus(60)
     verdict = {"reason": "near_duplicate", "reasons": ["near_duplicate", "gopher_short_doc"], "language": "en"}
     rejected = [{**COPY, **verdict, "duplicate_of": rows[0]["id"]}]
-    lost = {"record_id": "<urn:uuid:lost>", "url": "https://h1.org/empty", "reason": "no_text"}
+    lost = {"record_id": "<urn:uuid:lost>", "url": "https://h1.org/empty", "source": "web", "reason": "no_text"}
     by_hand(folder, "extracted", 3, {"documents": (DOCUMENT, [*rows, COPY]), "rejected": (NO_DOCUMENT, [lost])})
     documents_in(folder, rows, 3, rejected)
     made = tokens_in(folder, rows)

@@ -13,7 +13,8 @@ import fastwarc
 import pytest
 from fastwarc import WarcRecordType, ZstdWriter
 
-from tasks.archive import capture_at, decode
+from tasks.archive import capture_at
+from tasks.codings import decode
 from tasks.warc_reader import Damage, Record, dechunk, quick_digest, read_records
 from tests.tasks.extract.conftest import record
 

@@ -6,7 +6,7 @@ Used by rules. Every request takes its turn like any other; what comes is unpack
 import time
 from collections.abc import Callable
 
-from tasks.archive import decode
+from tasks.codings import decode
 from tasks.crawl.hosts.politeness import Politeness, retry_after
 from tasks.crawl.http.address import PORT, PRIVATE
 from tasks.crawl.http.client import Answer, Client, FetchError

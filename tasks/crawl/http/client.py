@@ -22,7 +22,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from yarl import URL
 
-from tasks.archive import ACCEPTED_CODINGS
+from tasks.codings import ACCEPTED_CODINGS
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.http.address import PRIVATE, GuardedResolver, RefusedAddressError, reachable, refusal
 from tasks.crawl.http.dns import CachingResolver

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from tasks.archive import decode
+from tasks.codings import decode
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.db.fetchlog import FEED, PAGE, SITEMAP
 from tasks.crawl.hosts.rules import AI_OPTOUT

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from io import BytesIO
 from typing import Literal
 
-from tasks.archive import decode
+from tasks.codings import decode
 from tasks.crawl.page.xml_stream import XmlStream, local_name, text_of
 from tasks.crawl.url import MAX_URL, canonical
 

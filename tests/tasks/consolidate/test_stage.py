@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from tasks.artifact import Artifact
 from tasks.consolidate.config import ConsolidateConfig
 from tasks.consolidate.figure import draw
-from tasks.consolidate.funnel import FUNNEL, STEPS, source_of, totals
+from tasks.consolidate.funnel import FUNNEL, STEPS, totals
 from tasks.consolidate.joint import Joint
 from tasks.consolidate.what_if import what_if
 from tasks.dedup.config import DedupConfig
@@ -297,24 +297,3 @@ def test_a_truth_value_can_make_a_document_gold(tmp_path: Path) -> None:
 def test_settings_that_would_stop_the_stage_later_are_refused_in_the_recipe(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         ConsolidateConfig(**wrong)
-
-
-@pytest.mark.parametrize(
-    ("record_id", "url", "source"),
-    [
-        ("<urn:uuid:1>", "http://[::1", "web"),
-        ("<urn:uuid:1>", "https://example.org/a", "web"),
-        ("", "file://code/x.py", "code"),
-        ("", "file://Books/x", "Books"),
-        ("", "sluice-file://Books/x#3", "Books"),
-        ("", "Books/a.warc.gz#17", "Books"),
-        ("", "demo/segment/p0/dev/warc/a.warc.gz#17", "web"),
-        ("", "http://[::1", "web"),
-        ("", "file://[::1/x", "web"),
-        ("", "", "web"),
-    ],
-)
-def test_a_refused_row_without_a_source_has_the_one_that_its_address_names(
-    record_id: str, url: str, source: str
-) -> None:
-    assert source_of(record_id, url, {"code", "Books"}) == source

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from crawl_site import Site
 
-from tasks.archive import decode
+from tasks.codings import decode
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.http.client import Client, FetchError
 

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.archive import decode
+from tasks.codings import decode
 from tasks.crawl.hosts.politeness import retry_after
 from tasks.crawl.http.address import refusal
 from tasks.crawl.page.feed import read_feed

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tasks.extract.config import ExtractConfig, FileSource
 from tasks.extract.layout import Unit, arrange
-from tasks.extract.sources import SourceFile
+from tasks.sources import SourceFile
 
 SOURCE = FileSource(name="src", kind="text", path="/x/*")
 
