@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from resiliparse.parse.html import HTMLTree
 from scipy.optimize import minimize
+from threadpoolctl import threadpool_limits
 
 from benchmarks.extraction import GoldPage, Score, read_pages, score
 from tasks.extract import blocks, lines
@@ -95,7 +96,9 @@ def weights(examples: Sequence[Example]) -> dict[str, Any]:
     mean = np.round(rows.mean(axis=0), 4)
     deviation = np.round(np.maximum(rows.std(axis=0), 0.01), 4)
     inputs = np.clip((rows - mean) / deviation, -8, 8)
-    nets = [_net(inputs, labels, seed) for seed in range(NETS)]
+    # The matrices are small: threads would wait for one another, forty times as long where other work goes on.
+    with threadpool_limits(1):
+        nets = [_net(inputs, labels, seed) for seed in range(NETS)]
     step = blocks.SCALE**2
     return {
         "mean": mean.tolist(),

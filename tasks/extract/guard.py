@@ -123,8 +123,9 @@ class _Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            # A library that finds no memory must end at once, without a trace of its stack.
-            env={**os.environ, "PYTHONPATH": path, "RUST_BACKTRACE": "0"},
+            # A library that finds no memory must end at once, without a trace of its stack; and a child works for one
+            # thread of the worker, so that threads of its own would only wait for those of its like.
+            env={**os.environ, "PYTHONPATH": path, "RUST_BACKTRACE": "0", "OMP_NUM_THREADS": "1"},
         )
         self.pid = self._process.pid
         assert self._process.stdin is not None
