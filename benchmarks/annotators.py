@@ -29,6 +29,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from benchmarks.refine.command import PEER
 from benchmarks.result import keep
 from tasks.annotate.config import AnnotateConfig
 from tasks.filters import words
@@ -40,7 +41,6 @@ from tasks.text import clean
 
 RULES = ("gopher_quality", "gopher_repetition", "c4", "fineweb", "prose_score")
 LENGTHS = {"1 KB": 1_000, "10 KB": 10_000, "100 KB": 100_000, "1 MB": 1_000_000}
-PEER = str(Path(__file__).with_name("annotators_peer.py"))
 _PEER_MB = 2
 _ENDS = (".", "!", "?", '"', "'", ":", ";", ")")
 
@@ -205,7 +205,7 @@ def peers(python: str, texts: Sequence[str]) -> dict[str, float]:
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
         file.write("".join(json.dumps(text) + "\n" for text in some))
         file.flush()
-        said = subprocess.run([python, PEER, file.name], check=True, capture_output=True, text=True).stdout
+        said = subprocess.run([python, PEER, "speed", file.name], check=True, capture_output=True, text=True).stdout
     return {name: round(size / 1e6 / seconds, 3) for name, seconds in json.loads(said.splitlines()[-1]).items()}
 
 
