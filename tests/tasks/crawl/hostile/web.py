@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import re
+import socket
 import ssl
 import threading
 import time
@@ -101,6 +102,8 @@ class Web:
             writer.close()
 
         server = await asyncio.start_server(serve, host.address, host.port, ssl=tls)
+        # What waits in the kernel counts as sent: without a bound, several MiB that nobody has read.
+        server.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)
         host.port = server.sockets[0].getsockname()[1]
         self._servers.append(server)
 
