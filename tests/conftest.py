@@ -18,6 +18,12 @@ from tests.s3_server import S3Server
 SHARED_DATA = Path(os.environ.get("SLUICE_SHARED_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
 
 
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Binary parameters go by their argument's name: gzip holds the clock, and workers must agree on names."""
+    binary = isinstance(val, bytes) and not (val.isascii() and val.decode("ascii").isprintable())
+    return argname if binary else None
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real test data that stands beside a developer's checkout; skips where it is absent."""
