@@ -31,8 +31,10 @@ def decode(data: bytes, declared: str | None = None) -> str:
         if data.startswith(mark):
             return data[len(mark) :].decode(encoding, "replace")
     known = map_encoding_to_html5(declared, fallback_utf8=False) if declared else None
-    for guess in dict.fromkeys((known, _said_by(data), "utf-8")):
-        if guess and (text := _try(data, guess)) is not None:
+    if known and (text := _try(data, known)) is not None:
+        return text
+    for guess in dict.fromkeys((_said_by(data), "utf-8")):
+        if guess and guess != known and (text := _try(data, guess)) is not None:
             return text
     # uchardet without the page's own claim; Windows-1252 decodes anything.
     return _try(data, detect_encoding(data) or "utf-8") or data.decode("windows-1252", "replace")

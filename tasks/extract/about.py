@@ -52,6 +52,8 @@ _MAX_JSON = 1 << 20
 _MAX_OBJECTS = 1_000
 _MAX_ELEMENTS = 2_000
 _SPACE = re.compile(r"\s+")
+# As most canonical addresses are: nothing that joining it to the page's own would change.
+_PLAIN_ADDRESS = re.compile(r"https?://[a-z0-9.-]+/[A-Za-z0-9._~/-]*")
 # The first page of the web. What is older is the date of a work that the page shows, or a clock that was never set.
 _FIRST_PAGE = datetime(1991, 8, 6, tzinfo=UTC)
 
@@ -148,6 +150,8 @@ def absolute(address: str, base: str, url: str) -> str:
     >>> absolute("/a?x=1", "", "https://a.example/b/c")
     'https://a.example/a?x=1'
     """
+    if _PLAIN_ADDRESS.fullmatch(address):
+        return address if len(address) <= _MAX_URL else ""
     try:
         found = urljoin(urljoin(url, base), clean(address)) if address else ""
     except ValueError:

@@ -14,6 +14,7 @@ Honest pages stay far below: of 91 news pages none has more than 3,600 tags. Bro
 import re
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tasks.extract.row import Rejected
 
@@ -40,6 +41,8 @@ _EITHER_CASE = ("".join(f"[{letter}{letter.upper()}]" for letter in name) for na
 _FORMAT_START = re.compile(rf"<(?=[bcefistuBCEFISTU])(?:{'|'.join(_EITHER_CASE)})[\s/>]")
 _TAG_START = re.compile(r"<[a-zA-Z]")
 _TAG_NAME = re.compile(r"<(/?[a-zA-Z][a-zA-Z0-9]*)")
+# So few start tags pass no limit: 1,000 formatting elements before 1,000 others are repeated a million times.
+_FEW = 2_000
 # Tags that are counted at one time, and tags of which a list of all names is no burden.
 _STRETCH = 1_000
 _MOST_LISTED = 200_000
@@ -58,53 +61,70 @@ def refuse_bombs(html: str) -> None:
 def _may_stall(html: str) -> bool:
     """Tells whether tags may pass a limit, by upper bounds, the cheapest first: nearly every page stays below them."""
     tags = html.count("<")
-    if tags <= MAX_DEPTH and tags**2 <= 4 * MAX_REPEATED_FORMATS:
+    if tags <= _FEW:
         return False
     # A start tag has no slash: on most pages that halves the number.
     starts = tags if tags <= MAX_DEPTH else tags - html.count("</")
-    if starts <= MAX_DEPTH and len(_FORMAT_START.findall(html)) * starts <= MAX_REPEATED_FORMATS:
+    if starts <= _FEW or (starts <= MAX_DEPTH and not _repeats(len(_FORMAT_START.findall(html)), starts)):
         return False
     if tags > _MOST_LISTED:
         return True
-    names = list(map(str.lower, _TAG_NAME.findall(html)))
+    names = _TAG_NAME.findall(html)
+    bound = _bound(names)
     return (
-        _may_nest(names)
-        or (starts > MAX_OPTIONS and names.count("option") > MAX_OPTIONS)
-        or _open_formats(names) * starts > MAX_REPEATED_FORMATS
+        bound.depth > MAX_DEPTH
+        or bound.options > MAX_OPTIONS
+        or (_repeats(bound.formats, starts) and _repeats(_open_formats(names), starts))
     )
 
 
-def _may_nest(names: list[str]) -> bool:
-    """Tells whether tags of these names, in this order, may nest too deep; those of end tags begin with a slash.
+def _repeats(formats: int, starts: int) -> bool:
+    # Only what follows them repeats them. With as many formats as other elements this is largest.
+    return min(formats, starts // 2) * (starts - min(formats, starts // 2)) > MAX_REPEATED_FORMATS
+
+
+class _Bound(NamedTuple):
+    """What is never less than the elements open at one time, of them the formatting ones, and all options."""
+
+    depth: int
+    formats: int
+    options: int
+
+
+def _bound(names: list[str]) -> _Bound:
+    """Bounds what tags of these names do, in this order; those of end tags begin with a slash.
 
     Names are counted by stretches: of the elements that are open before a stretch its end tags close what they can, and
     none of the elements that begin in it. So what comes out is never less than what going from tag to tag would find.
     """
-    still_open: dict[str, int] = {}
-    depth = 0
+    still_open: Counter[str] = Counter()
+    depth = formats = options = 0
     for begin in range(0, len(names), _STRETCH):
-        opened: list[tuple[str, int]] = []
-        for name, count in Counter(names[begin : begin + _STRETCH]).items():
+        opened: Counter[str] = Counter()
+        closed: Counter[str] = Counter()
+        for written, count in Counter(names[begin : begin + _STRETCH]).items():
+            name = written.lower()
             if name[0] == "/":
-                held = still_open.get(name[1:], 0)
-                if held:
-                    still_open[name[1:]] = max(0, held - count)
+                closed[name[1:]] += count
             elif name not in _FLAT:
-                opened.append((name, count))
-                depth += count
-        if depth > MAX_DEPTH:
-            return True
-        for name, count in opened:
-            still_open[name] = still_open.get(name, 0) + count
-        depth = sum(still_open.values())
-    return False
+                opened[name] += count
+            elif name == "option":
+                options += count
+        depth = max(depth, still_open.total() + opened.total())
+        formats = max(formats, sum(still_open[name] + opened[name] for name in _FORMATTING))
+        for name in closed.keys() & still_open.keys():
+            still_open[name] = max(0, still_open[name] - closed[name])
+        still_open.update(opened)
+    return _Bound(depth, formats, options)
 
 
 def _open_formats(names: list[str]) -> int:
     """Returns how many formatting elements are open at one time, at most."""
+    formatting = {name: name.lower() for name in set(names) if name.lower() in _FORMAT_TAGS}
     still_open = dict.fromkeys(_FORMATTING, 0)
     formats = most = 0
-    for tag in filter(_FORMAT_TAGS.__contains__, names):
+    for written in filter(formatting.__contains__, names):
+        tag = formatting[written]
         if tag[0] != "/":
             still_open[tag] += 1
             formats += 1
@@ -134,7 +154,7 @@ def _refuse_tags(html: str) -> None:
         if name in _FORMATTING:
             formats += step
             most_formats = max(most_formats, formats)
-    if most_formats * starts > MAX_REPEATED_FORMATS:
+    if _repeats(most_formats, starts):
         raise Rejected("formatting")
     if options > MAX_OPTIONS:
         raise Rejected("options")
