@@ -138,6 +138,8 @@ class _Child:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._questions, self._answers = self._process.stdin.fileno(), self._process.stdout.fileno()
+        self._ready = select.poll()
+        self._ready.register(self._answers, select.POLLIN)
         self._held = bytearray()
         for pipe in (self._questions, self._answers):
             with contextlib.suppress(OSError, AttributeError):  # smaller pipes mean more switches, no more
@@ -184,23 +186,23 @@ class _Child:
 
     def _receive(self, wait_s: float) -> Any:
         until = time.monotonic() + wait_s
-        head = self._read(_LENGTH.size, until)
-        return pickle.loads(self._read(_LENGTH.unpack(head)[0], until))
+        self._await(_LENGTH.size, until)
+        end = _LENGTH.size + _LENGTH.unpack_from(self._held)[0]
+        self._await(end, until)
+        with memoryview(self._held) as held:
+            answer = pickle.loads(held[_LENGTH.size : end])
+        del self._held[:end]
+        return answer
 
-    def _read(self, size: int, until: float) -> bytes:
-        ready = select.poll()
-        ready.register(self._answers, select.POLLIN)
+    def _await(self, size: int, until: float) -> None:
         while len(self._held) < size:
-            if not ready.poll(max(0.0, until - time.monotonic()) * 1000):
+            if not self._ready.poll(max(0.0, until - time.monotonic()) * 1000):
                 self._process.kill()
                 raise _Died("timeout", "the process that extracts pages went silent")
             block = os.read(self._answers, _PIPE)
             if not block:
                 raise self._death()
             self._held += block
-        found = bytes(self._held[:size])
-        del self._held[:size]
-        return found
 
     def _death(self) -> _Died:
         code = self._process.wait()
