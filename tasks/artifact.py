@@ -130,7 +130,10 @@ class Artifact:
         try:
             return cls(store, address, Record.model_validate_json(data))
         except ValueError as error:
-            raise InputError(f"{store.url(address.path)}/{RECORD} is not a readable record ({error})") from None
+            raise InputError(
+                f"{store.url(address.path)}/{RECORD} is not a readable record ({error})",
+                "restore the file; or remove its folder, and run the stage that makes it again",
+            ) from None
 
     @property
     def parts(self) -> tuple[PartRecord, ...]:

@@ -3,15 +3,20 @@
 Used by the shell, the plugin and `trace`. There is no second copy to fall out of step: the records are the ledger.
 """
 
+import logging
 from collections.abc import Iterator
 
 from tasks.artifact import RECORD, Address, Artifact
 from tasks.errors import InputError
 from tasks.store import Store
 
+log = logging.getLogger("sluice.ledger")
+
 
 class Ledger:
     """All artifacts of a store, as they are when the ledger is opened.
+
+    One whose record cannot be read is left out with a warning, so that it hides none of the others.
 
     Args:
         store: the store to read.
@@ -20,13 +25,22 @@ class Ledger:
 
     def __init__(self, store: Store, prefix: str = "") -> None:
         self.store = store
-        self._by_address = {str(artifact.address): artifact for artifact in _artifacts(store, prefix)}
+        self._by_address: dict[str, Artifact] = {}
+        self._unreadable: dict[str, InputError] = {}
+        for address in _addresses(store, prefix):
+            try:
+                self._by_address[str(address)] = Artifact.open_at(store, address)
+            except InputError as error:
+                log.warning("%s", error)
+                self._unreadable[str(address)] = error
 
     def __iter__(self) -> Iterator[Artifact]:
         return iter(sorted(self._by_address.values(), key=lambda one: (one.record.finished, one.address)))
 
     def find(self, address: str) -> Artifact:
         """Returns the artifact at "name@version"; raises InputError."""
+        if address in self._unreadable:
+            raise self._unreadable[address]
         try:
             return self._by_address[address]
         except KeyError:
@@ -74,13 +88,14 @@ class Ledger:
 
 def newest(store: Store, name: str, *, but: str = "") -> Artifact | None:
     """Returns the artifact called `name` that was finished last, other than version `but`; None where there is none."""
-    found = [one for one in _artifacts(store, name) if one.address.name == name and one.address.version != but]
+    addresses = [one for one in _addresses(store, name) if one.name == name and one.version != but]
+    found = [Artifact.open_at(store, address) for address in addresses]
     return max(found, key=lambda one: (one.record.finished, one.address), default=None)
 
 
-def _artifacts(store: Store, prefix: str) -> Iterator[Artifact]:
+def _addresses(store: Store, prefix: str) -> Iterator[Address]:
     for path in store.list(prefix):
         folder, _, file = path.rpartition("/")
         if file == RECORD:
             name, _, version = folder.rpartition("/")
-            yield Artifact.open_at(store, Address(name, version))
+            yield Address(name, version)

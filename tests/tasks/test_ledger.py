@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.artifact import Address, Artifact
+from tasks.artifact import RECORD, Address, Artifact
 from tasks.errors import InputError
 from tasks.ledger import Ledger, newest
 from tasks.store import Store
@@ -45,6 +45,16 @@ def test_drift_names_the_input_that_is_no_longer_what_was_read(chain: Store) -> 
 def test_an_artifact_that_is_not_there_is_named(chain: Store) -> None:
     with pytest.raises(InputError, match="no artifact test/nothing@dev"):
         Ledger(chain).ancestors("test/nothing@dev")
+
+
+def test_a_record_that_cannot_be_read_hides_no_other_artifact(chain: Store) -> None:
+    (Path(chain.root) / "test/index/dev" / RECORD).write_text("{")
+    ledger = Ledger(chain)
+    assert len(list(ledger)) == 3
+    with pytest.raises(
+        InputError, match=r"test/index/dev/.*is not a readable record.*run the stage that makes it again"
+    ):
+        ledger.find("test/index@dev")
 
 
 def test_the_newest_artifact_of_a_name_can_leave_out_one_version(chain: Store) -> None:
