@@ -19,7 +19,7 @@ from pathlib import Path
 from tasks.artifact import RECORD, Address, Artifact, InputRef, Record, content_of
 from tasks.config import Config
 from tasks.errors import DriftError, InputError
-from tasks.part import PARTS
+from tasks.part import PARTS, finite
 from tasks.stage import SCRATCH, Output, Report, scratch_of
 from tasks.store import AlreadyPublished, Store
 
@@ -96,7 +96,7 @@ def _record(
         rejected=dict(sorted(rejected.items())),
         bytes=sum(entry.bytes for part in parts for entry in part.files),
         parts=parts,
-        metrics={**{k: float(v) for k, v in sorted(metrics.items())}, **report.metrics},
+        metrics={**finite(metrics, str(output.address)), **finite(report.metrics, str(output.address))},
         members=report.members,
         note=report.note,
         host={"name": socket.gethostname(), "cpus": str(os.cpu_count()), "python": platform.python_version()},

@@ -7,8 +7,9 @@ exclusively after its files are in place. Two attempts that make the same part e
 import contextlib
 import hashlib
 import json
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.artifact import FileEntry, PartRecord
-from tasks.errors import ConservationError
+from tasks.errors import ConservationError, InputError
 from tasks.store import AlreadyPublished, Store
 
 PARTS = ".parts"
@@ -97,6 +98,7 @@ class Part:
 
         Raises:
             ConservationError: rows in differ from rows out plus rejected.
+            InputError: a metric is no finite number.
         """
         if conserved and self._in != self._out + self._rejected.total():
             raise ConservationError(
@@ -113,8 +115,20 @@ class Part:
             rows_out=self._out,
             rejected=dict(sorted(self._rejected.items())),
             files=tuple(sorted(self._files, key=lambda entry: entry.path)),
-            metrics={name: float(value) for name, value in sorted(self._metrics.items())},
+            metrics=finite(self._metrics, f"{self._folder} {self.name}"),
         )
+
+
+def finite(metrics: Mapping[str, float], whose: str) -> dict[str, float]:
+    """Returns metrics as a record holds them, sorted by name.
+
+    Raises:
+        InputError: one is no finite number; JSON has no word for it, so nobody could read the record any more.
+    """
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise InputError(f"{whose}: the metric {name} is {value}", "look at what the stage was given for it")
+    return {name: float(value) for name, value in sorted(metrics.items())}
 
 
 class _Hashed:

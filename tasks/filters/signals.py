@@ -125,7 +125,7 @@ def fit(found: "NDArray[np.float64]", positive: "NDArray[np.bool_]", ridge: floa
     if positive.all() or not positive.any():
         raise InputError("a regression needs texts of both labels, and there is one only", "add texts of the other")
     mean, spread = found.mean(axis=0), found.std(axis=0)
-    spread[spread == 0] = 1.0
+    spread[spread < 10**-_DIGITS] = 1.0  # the same in every text, but for rounding: it tells nothing
     rows = np.column_stack([np.ones(len(found)), (found - mean) / spread])
     penalty = np.diag([0.0] + [ridge] * found.shape[1])
     beta = np.zeros(rows.shape[1])

@@ -12,6 +12,7 @@ import pytest
 from tasks.artifact import RECORD, Address, Artifact
 from tasks.commit import commit
 from tasks.errors import ConservationError, DriftError, InputError, StoreError
+from tasks.part import Part
 from tasks.stage import Output, Report
 from tasks.store import Store
 from tests.conftest import run_stage_in
@@ -55,6 +56,16 @@ def test_a_poison_row_is_quarantined_and_the_part_goes_on(tmp_path: Path) -> Non
 def test_too_many_poison_rows_stop_the_stage_with_the_place_to_look(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"1 of 40 rows could not be processed.*quarantine"):
         run_stage_in(tmp_path, TOY, ToyConfig(poison=1), max_bad_share=0.001)
+
+
+def test_a_metric_that_no_record_can_hold_is_named_and_nothing_is_committed(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the metric parts is nan"):
+        run_stage_in(tmp_path, TOY, ToyConfig(unmeasured=True))
+    assert not list(tmp_path.rglob(RECORD))
+    part = Part(Store(str(tmp_path)), "test/toy/dev", "part-0", "a")
+    part.metric("loss", float("inf"))
+    with pytest.raises(InputError, match="part-0: the metric loss is inf"):
+        part.record(conserved=True)
 
 
 def test_an_artifact_without_its_record_does_not_exist(tmp_path: Path) -> None:

@@ -55,11 +55,13 @@ def test_the_fit_finds_weights_that_were_planted() -> None:
     assert [weights.terms[name][0] for name in NAMES] == pytest.approx(planted, abs=0.25)
 
 
-def test_a_signal_that_never_varies_gets_no_weight() -> None:
-    found = np.column_stack([np.full(50, 7.0) if place else np.arange(50.0) for place in range(len(NAMES))])
+@pytest.mark.parametrize("value", [7.0, math.log(101)])  # the deviation of fifty of the latter is not quite zero
+def test_a_signal_that_never_varies_gets_no_weight(value: float) -> None:
+    found = np.column_stack([np.full(50, value) if place else np.arange(50.0) for place in range(len(NAMES))])
     weights = fit(found, np.arange(50) >= 25, ridge=1.0)
-    assert weights.terms[NAMES[1]] == (0.0, 7.0, 1.0)
+    assert weights.terms[NAMES[1]] == (0.0, round(value, 6), 1.0)
     assert weights.terms[NAMES[0]][0] > 0
+    assert np.isfinite(weights.probabilities(found)).all()
 
 
 def test_one_label_alone_cannot_be_fitted() -> None:
