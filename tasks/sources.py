@@ -66,7 +66,7 @@ class SourceFile:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     try:
-                        yield number, json.loads(line.decode("utf-8", "replace"))
+                        yield number, json.loads(line)  # bytes: with or without a byte order mark
                     except (ValueError, RecursionError) as error:
                         raise InputError(
                             f"{self.path}, line {number}: not JSON ({error})", "mend it or leave it out"

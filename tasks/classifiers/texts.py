@@ -6,6 +6,7 @@ and the settings alone, not on the order of files or the number of workers.
 
 import hashlib
 import json
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from tasks.engine import Engine
 from tasks.errors import InputError
 from tasks.sources import SourceFile, find
 from tasks.text import clean, hash64, normalise
+
+log = logging.getLogger("sluice.classifiers")
 
 _HASHES = 2**64
 
@@ -107,9 +110,12 @@ def gather(settings: ClassifierSettings, extracted: Artifact | None, engine: Eng
 def _read(texts: Texts, file: SourceFile, chars: int) -> Iterator[Example | str]:
     """Yields the texts of a file; of one that cannot be used, the reason."""
     name = file.path.rpartition("/")[2]
+    others: Counter[str] = Counter()
     for number, row in file.rows():
         try:
-            text, label, group = _fields(texts, row)
+            text, written, group = _fields(texts, row)
+            label = texts.relabel.get(written, "") if texts.relabel else written
+            others[written] += not label
             found = (_example(text, chars, label, group, name) or "empty") if label else "other_label"
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
@@ -117,20 +123,26 @@ def _read(texts: Texts, file: SourceFile, chars: int) -> Iterator[Example | str]
                 "mend the file, or name its fields: text_field, label_field, group_field",
             ) from None
         yield found
+    if others := +others:
+        most = ", ".join(f"{label!r} ({count:,})" for label, count in others.most_common(5))
+        log.warning("%s: left out %s texts whose label relabel does not name: %s", file.path, others.total(), most)
 
 
 def _fields(texts: Texts, row: dict[str, Any]) -> tuple[str, str, str]:
-    """Returns text, label ("" for one to be left out) and group of a row; raises KeyError, TypeError or ValueError."""
+    """Returns text, label as written and group of a row; raises KeyError, TypeError or ValueError."""
     text = row[texts.text_field]
     if not isinstance(text, str | None):
         raise TypeError(f'the field "{texts.text_field}" holds no text')
     label = texts.label or _plain(row[texts.label_field])
     group = f"{texts.group_field}={_plain(row[texts.group_field])}" if texts.group_field else ""
-    return text or "", texts.relabel.get(label, "") if texts.relabel else label, group
+    return text or "", label, group
 
 
 def _plain(value: Any) -> str:
-    # A label may be a number or a truth value in the file; in a recipe it is a word.
+    # A label may be a number or a truth value in the file; in a recipe it is a word. Tables write 3.0 for 3 as soon as
+    # one value is missing.
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     plain = value if isinstance(value, str) else json.dumps(value)
     plain.encode()  # half a surrogate pair can stand in no card and no model
     return plain

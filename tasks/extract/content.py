@@ -84,9 +84,10 @@ def _body(payload: bytes, coding: str, limit: int) -> bytes:
 
 def plain(data: bytes, name: str) -> Content:
     """Returns the text of a file; raises Rejected for one that is no text."""
-    if b"\0" in data:
+    text = decode(data)
+    if "\0" in text:
         raise Rejected("binary")
-    return Content(text=clean(decode(data)), title=clean(name))
+    return Content(text=clean(text), title=clean(name))
 
 
 def metadata(data: bytes, name: str) -> Content:

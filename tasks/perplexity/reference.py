@@ -53,7 +53,10 @@ class Unit:
             yield from table.column("text").to_pylist()
         elif self.reference.kind == "text":
             with self.file.open() as file:
-                yield clean(decode(file.read()))
+                text = decode(file.read())
+            if "\0" in text:
+                raise InputError(f"{self.file.path} is no text (it holds NULs)", "leave it out")
+            yield clean(text)
         else:
             for number, row in self.file.rows():
                 yield clean(self._field(row, f"{self.file.path}, line {number}"))

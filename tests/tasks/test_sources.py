@@ -1,6 +1,7 @@
 """Files outside the store: one meaning of a pattern and of an ending, on this machine and on an object store."""
 
 import bz2
+import codecs
 import gzip
 from pathlib import Path
 
@@ -45,12 +46,18 @@ def test_the_ending_tells_how_a_file_is_packed(tmp_path: Path) -> None:
         assert list(file.rows()) == [(1, {"n": 1}), (3, {"n": "é"})]
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    (file,) = find(f"{written(tmp_path, {'marked.jsonl': codecs.BOM_UTF8 + TEXT})}/marked.jsonl", "us")
+    assert list(file.rows()) == [(1, {"n": 1}), (3, {"n": "é"})]
+
+
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
         ("cut.gz", gzip.compress(bytes(range(256)) * 100)[:-20], r"cut\.gz cannot be read"),
         ("not.zst", b"plain text", r"not\.zst cannot be read"),
         ("half.jsonl", b'{"a": 1}\n{"a":', r"half\.jsonl, line 2: not JSON"),
+        ("latin.jsonl", '{"a": "caf\u00e9"}'.encode("latin-1"), r"latin\.jsonl, line 1: not JSON .*utf-8"),
         ("deep.jsonl", b"[" * 100_000, r"deep\.jsonl, line 1: not JSON"),
     ],
 )

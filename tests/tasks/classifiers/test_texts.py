@@ -1,5 +1,6 @@
 import gzip
 import json
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -102,6 +103,18 @@ def test_files_may_be_compressed_and_hold_labels_that_are_no_words(
     texts = (Texts(path=str(tmp_path / "rows*"), text_field="body", label_field="good"),)
     found = gather(settings_for(str(path), texts=texts, crawl=None, positive="true"), crawl, Engine())
     assert {one.label for one in found.train} == {"true", "false"}
+
+
+def test_a_grade_is_the_same_grade_written_as_a_whole_float_and_unknown_ones_are_told(
+    tmp_path: Path, crawl: Artifact, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"text": learned(seed), "label": 3 if seed % 2 else 3.0} for seed in range(40)]
+    rows += [{"text": shop(seed), "label": 0} for seed in range(40)] + [{"text": shop(99), "label": 2.5}]
+    texts = (Texts(path=jsonl(tmp_path / "rows.jsonl", rows), relabel={"3": "edu", "0": "other"}),)
+    found = gather(settings_for("", texts=texts, crawl=None, positive="edu"), crawl, Engine())
+    assert Counter(one.label for one in [*found.train, *found.heldout]) == {"edu": 40, "other": 40}
+    assert found.rejected["other_label"] == 1
+    assert "left out 1 texts whose label relabel does not name: '2.5' (1)" in caplog.text
 
 
 @pytest.mark.parametrize(

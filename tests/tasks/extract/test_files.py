@@ -80,6 +80,12 @@ def test_text_keeps_indentation_and_old_encodings(tmp_path: Path) -> None:
     assert rows(source(tmp_path))[0].content().text == "def f():\n    return 'é'"
 
 
+def test_a_text_in_utf_16_is_a_text(tmp_path: Path) -> None:
+    (tmp_path / "wide.txt").write_bytes("Mäßig, aber schön.".encode("utf-16"))
+    (row,) = rows(source(tmp_path))
+    assert row.content().text == "Mäßig, aber schön."
+
+
 def test_large_and_binary_files_have_reasons(tmp_path: Path) -> None:
     put(tmp_path, big=101)
     (tmp_path / "bin").write_bytes(b"a\0b")

@@ -180,6 +180,13 @@ def test_texts_of_one_file_each_are_read_in_their_encoding(tmp_path: Path) -> No
     assert {text for unit in found for text in unit.texts()} == {"Ein Stück, größer als üblich. Mäßig, aber schön."}
 
 
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "picture.txt").write_bytes(b"\x89PNG\0\0\0")
+    (unit,) = units([Reference(name="files", kind="text", path=f"{tmp_path}/*.txt")], None)
+    with pytest.raises(InputError, match=r"picture\.txt is no text"):
+        list(unit.texts())
+
+
 def test_references_may_stand_on_an_object_store(tmp_path: Path, s3: S3Server) -> None:
     here = run_stage_in(tmp_path / "here", STAGE, babble_config(tmp_path))
     url = "s3://sluice/test_perplexity"
