@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     ledger = _command(commands, "ledger", "list artifacts, or one with what it was made from", _ledger)
     ledger.add_argument("address", nargs="?", help="name@version")
     asked = _command(commands, "what-if", "the funnel under other limits, without measuring again", _what_if)
+    asked.add_argument("--source-version", default="", help="version that holds what is missing at --version")
     asked.add_argument("--examples", type=int, default=5, help="documents to show that would change side, each way")
     _command(commands, "sync", "send MLflow what it missed while it was down", _sync)
     return parser
@@ -109,18 +110,19 @@ def _trace(options: argparse.Namespace) -> None:
 
 
 def _what_if(options: argparse.Namespace) -> None:
-    from tasks.consolidate.joint import Joint
-    from tasks.consolidate.what_if import render, what_if
+    from tasks.consolidate.ask import ask
     from tasks.errors import RecipeError
     from tasks.recipe import find_recipe
     from tasks.runner import open_store
 
-    if strange := [text for text in options.set if not text.startswith("consolidate.")]:
-        remedy = "name fields of [consolidate], or run the stages again"
+    section = "consolidate."
+    if strange := [text for text in options.set if not text.startswith(section)]:
+        remedy = f"name fields of [{section[:-1]}], or run the stages again"
         raise RecipeError(f"{strange[0]} bears on more than the join", remedy)
-    before, after = find_recipe(options.recipe), _recipe(options)
-    joint = Joint.at(open_store(before), before.name, options.version or before.version)
-    print(render(what_if(before.consolidate, after.consolidate, joint, options.examples)))
+    recipe = find_recipe(options.recipe)
+    values = dict(_override(text.removeprefix(section)) for text in options.set)
+    versions = (options.version or recipe.version, options.source_version)
+    print(ask(open_store(recipe), recipe.name, recipe.consolidate, values, *versions, options.examples))
 
 
 def _ledger(options: argparse.Namespace) -> None:

@@ -1,7 +1,7 @@
 """The join: documents, attributes and duplicates of one part, side by side.
 
-Reads the three inputs of the stage. Used by `resolve`, `stage` and `what_if`. The join is by position, and every read
-checks that the ids agree: a wrong row order would give documents one another's verdicts.
+Reads the three inputs of the stage. Used by `resolve`, `stage`, `what_if` and `ask`. The join is by position, and every
+read checks that the ids agree: a wrong row order would give documents one another's verdicts.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from tasks.artifact import Address, Artifact
 from tasks.documents import same_rows
 from tasks.errors import InputError
+from tasks.lineage import one_held
 from tasks.store import Store
 
 
@@ -27,21 +28,35 @@ class Joint:
     folder: str
 
     @classmethod
-    def at(cls, store: Store, recipe: str, version: str) -> "Joint":
+    def at(cls, store: Store, recipe: str, version: str, source_version: str = "") -> "Joint":
         """Opens the inputs that `documents` of a recipe at a version was made from or, before it is, would be.
 
-        A version may have taken inputs of another one over, which had made them with the same settings.
+        Args:
+            store: where artifacts lie.
+            recipe: name of the recipe.
+            version: whose inputs to open.
+            source_version: the version that holds what is missing at `version`; "": what was made at `version` tells.
 
         Raises:
             InputError: one of them does not exist.
         """
         made = Artifact.find(store, Address(f"{recipe}/documents", version))
-        held = {ref.role: Address.parse(ref.address) for ref in made.record.inputs} if made else {}
-        extracted, attributes, duplicates = (
-            Artifact.open_at(store, held.get(role, Address(f"{recipe}/{role}", version)))
-            for role in ("extracted", "attributes", "duplicates")
-        )
-        return cls(extracted, attributes, duplicates, store, "")
+        named = {ref.role: Address.parse(ref.address) for ref in made.record.inputs} if made else {}
+
+        def opened(role: str) -> Artifact:
+            own = named.get(role, Address(f"{recipe}/{role}", version))
+            found = Artifact.find(store, own)
+            if found is None and role not in named:
+                found = one_held(store, recipe, role, source_version or version)
+            if found is None:
+                nor = f", nor does {source_version} hold one" if source_version and role not in named else ""
+                raise InputError(
+                    f"no artifact {own} in {store.root}{nor}",
+                    "run the stage that makes it, or name the version that holds it (--source-version)",
+                )
+            return found
+
+        return cls(opened("extracted"), opened("attributes"), opened("duplicates"), store, "")
 
     def names(self) -> list[str]:
         """Returns the part names that all three inputs share; raises InputError when they differ."""

@@ -11,7 +11,7 @@ from tasks.consolidate.config import ConsolidateConfig
 from tasks.consolidate.funnel import EXTRACT, totals
 from tasks.consolidate.joint import Joint
 from tasks.consolidate.what_if import render, what_if
-from tasks.recipe import find_recipe
+from tasks.recipe import Recipe, find_recipe
 from tasks.runner import run_stage
 from tasks.tracking import TrackingContext
 from tests.conftest import run_stage_in
@@ -87,31 +87,108 @@ def test_memory_does_not_grow_with_the_documents_that_move(tmp_path: Path) -> No
     assert peak(20) < 1.5 * peak(4)
 
 
-def test_a_version_that_reused_earlier_inputs_can_be_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, day in (("a", "Monday"), ("b", "Tuesday")):
-        (tmp_path / f"{name}.txt").write_text(f"The baker of the town was here on {day}, and he brought the bread.")
-    recipe = find_recipe("demo").override(
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    """A text of 14 words and one of 21 from files, and one that is too short to be a document."""
+    texts = {
+        "a": "The baker of the town was here on Monday, and he brought the bread.",
+        "b": "The baker of the town was here on Tuesday, and he brought the bread. It was good and it was warm.",
+        "short": "Hm.",
+    }
+    for name, content in texts.items():
+        (tmp_path / f"{name}.txt").write_text(content)
+    return find_recipe("demo").override(
         {
             "place.store": str(tmp_path / "store"),
             "crawl.enabled": False,
             "extract.files": [{"name": "texts", "kind": "text", "path": f"{tmp_path}/*.txt"}],
-            "extract.min_chars": 1,
+            "extract.min_chars": 5,
             "annotate.use": ["gopher_quality", "prose_score", "pii"],
             "consolidate.filters": ["gopher_quality"],
             "consolidate.limits": {"gopher_quality": {"min_words": 1, "min_stop_words": 0}},
             "consolidate.sources": ["texts"],
         }
     )
-    changed = recipe.override({"consolidate.limits.gopher_quality.min_words": 2})
-    for one, version, source in ((recipe, "1", None), (changed, "2", "1")):
-        for stage in ("extract", "annotate", "dedup", "consolidate"):
-            run_stage(one, stage, version=version, source_version=source, tracking=TrackingContext("", "demo"))
-    stricter = ["--set", "consolidate.limits.gopher_quality.min_words=50"]
+
+
+def make(recipe: Recipe, version: str, source_version: str | None = None, **changed: object) -> None:
+    """Makes a version of the corpus; `changed` are overrides, with "__" for the dots."""
+    mine = recipe.override({name.replace("__", "."): value for name, value in changed.items()})
+    for stage in ("extract", "annotate", "dedup", "consolidate"):
+        run_stage(mine, stage, version=version, source_version=source_version, tracking=TrackingContext("", "demo"))
+
+
+def asked(recipe: Recipe, *arguments: str) -> int:
+    return main(["what-if", "--recipe", recipe.text, *arguments])
+
+
+def row(said: str, reason: str) -> list[str]:
+    """Returns the numbers of a line of the table."""
+    (line,) = [words for line in said.splitlines() if reason in (words := line.split())]
+    return line[line.index(reason) + 1 :]
+
+
+MIN_WORDS = "consolidate.limits.gopher_quality.min_words"
+
+
+def test_a_version_that_reused_earlier_inputs_can_be_asked(recipe: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
+    make(recipe, "1")
+    make(recipe, "2", "1", consolidate__limits__gopher_quality__min_words=2)
     for version in ("1", "2"):
-        assert main(["what-if", "--recipe", changed.text, "--version", version, *stricter]) == 0
-        assert "0 documents would be kept, 2 would go, of 2" in capsys.readouterr().out
-    assert main(["what-if", "--recipe", changed.text, "--version", "3", *stricter]) == 2
+        assert asked(recipe, "--version", version, "--set", f"{MIN_WORDS}=50") == 0
+        assert "0 documents would be kept, 2 would go, of " in capsys.readouterr().out
+    assert asked(recipe, "--version", "3", "--set", f"{MIN_WORDS}=50") == 2
     assert "no artifact demo/extracted@3" in capsys.readouterr().err
+
+
+def test_before_is_what_the_version_was_made_with_and_not_what_the_recipe_says_now(
+    recipe: Recipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(recipe, "1")
+    make(recipe, "2", "1", consolidate__limits__gopher_quality__min_stop_words=1, consolidate__mask_pii=False)
+    assert asked(recipe, "--version", "2", "--set", f"{MIN_WORDS}=50") == 0
+    said = capsys.readouterr().out
+    assert "before: the settings of demo/documents@2" in said
+    assert "limits.gopher_quality.min_stop_words = 1 (in the recipe 0), mask_pii = false (in the recipe true)" in said
+    assert asked(recipe, "--version", "1", "--set", f"{MIN_WORDS}=50") == 0
+    assert "in the recipe" not in capsys.readouterr().out
+
+
+def test_settings_given_are_laid_over_those_that_the_version_was_made_with(
+    recipe: Recipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(recipe, "1", consolidate__limits__gopher_quality__min_words=18)
+    assert asked(recipe, "--version", "1", "--set", "consolidate.limits.gopher_quality.min_stop_words=1") == 0
+    said = capsys.readouterr().out
+    assert "0 documents would be kept, 0 would go" in said
+    assert "after: the same with limits.gopher_quality.min_stop_words = 1 (before 0)" in said
+    assert row(said, "gopher_quality_few_words") == ["1", "1"]
+    assert asked(recipe, "--version", "1", "--set", f"{MIN_WORDS}=5") == 0
+    assert "1 documents would be kept, 0 would go" in capsys.readouterr().out
+
+
+def test_before_a_version_has_documents_it_is_asked_with_the_settings_of_the_recipe(
+    recipe: Recipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for stage in ("extract", "annotate", "dedup"):
+        run_stage(recipe, stage, version="1", tracking=TrackingContext("", "demo"))
+    assert asked(recipe, "--version", "1", "--set", f"{MIN_WORDS}=50") == 0
+    said = capsys.readouterr().out
+    assert "before: the settings of the recipe" in said
+    assert "0 documents would be kept, 2 would go" in said
+
+
+def test_a_filter_that_was_measured_by_an_override_can_be_asked_for(
+    recipe: Recipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(recipe, "1", annotate__use=["gopher_quality", "fineweb", "prose_score", "pii"])
+    filters = ["--set", 'consolidate.filters=["gopher_quality", "fineweb"]']
+    assert asked(recipe, "--version", "1", *filters, "--set", "consolidate.limits.fineweb.max_short=0.5") == 2
+    assert "override of [consolidate]: limits: fineweb has no setting max_short" in capsys.readouterr().err
+    assert asked(recipe, "--version", "1", *filters) == 0
+    assert "0 would go, of " in capsys.readouterr().out
+    assert asked(recipe, "--version", "1", "--set", 'consolidate.filters=["c4"]', "--set", "consolidate.limits={}") == 2
+    assert "demo/attributes@1 has no column c4" in capsys.readouterr().err
 
 
 def test_the_same_limits_move_nothing(inputs: dict[str, Artifact]) -> None:

@@ -1,0 +1,91 @@
+"""What-if as a person asks it: of a version, with some settings changed.
+
+Reads the records of the version; used by the shell. The settings before are those that the version's documents were
+made with, whatever the recipe says by now: versions are made with overrides.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tasks.artifact import Address, Artifact
+from tasks.config import parse
+from tasks.consolidate.config import ConsolidateConfig
+from tasks.consolidate.joint import Joint
+from tasks.consolidate.what_if import render, what_if
+from tasks.lineage import changes, one_held
+from tasks.store import Store
+
+
+def ask(
+    store: Store,
+    recipe: str,
+    config: ConsolidateConfig,
+    values: Mapping[str, Any],
+    version: str,
+    source_version: str = "",
+    examples: int = 5,
+) -> str:
+    """Returns the answer as text, headed by what was compared.
+
+    Args:
+        store: where artifacts lie.
+        recipe: name of the recipe.
+        config: the recipe's settings, for a version that has no documents yet.
+        values: settings to change, by dotted paths without the section ("limits.gopher_quality.min_words").
+        version: whose documents, or inputs of documents, are asked.
+        source_version: the version that holds what is missing at `version`; "" for none.
+        examples: documents to show of each side.
+
+    Raises:
+        RecipeError: a value does not fit, or the settings of the version are none of today's.
+        InputError: an input does not exist, or the settings read what was not measured.
+    """
+    joint = Joint.at(store, recipe, version, source_version)
+    documents = Artifact.find(store, Address(f"{recipe}/documents", version))
+    if documents is None and source_version:
+        documents = one_held(store, recipe, "documents", source_version)
+    before, whose = config, "the recipe"
+    if documents:
+        before, whose = made_with(documents), str(documents.address)
+    after = _changed(before, values)
+    others = _differences(config, before, "in the recipe")
+    return "\n".join(
+        [
+            f"before: the settings of {whose}{f': {others}' if others else ''}",
+            f"after: the same with {_differences(before, after, 'before') or 'nothing changed'}",
+            render(what_if(before, after, joint, examples)),
+        ]
+    )
+
+
+def made_with(documents: Artifact) -> ConsolidateConfig:
+    """Returns the settings that documents were made with; raises RecipeError where they are none of today's."""
+    return parse(ConsolidateConfig, documents.record.config, f"the settings that {documents.address} was made with")
+
+
+def _changed(config: ConsolidateConfig, values: Mapping[str, Any]) -> ConsolidateConfig:
+    """Returns the settings with some replaced.
+
+    What they need is looked for among what was measured, not among what the recipe measures: a version may have been
+    measured with an override.
+    """
+    settings: dict[str, Any] = config.model_dump(mode="json")
+    for path, value in values.items():
+        *folders, last = path.split(".")
+        at = settings
+        for folder in folders:
+            if not isinstance(at.get(folder), dict):
+                at[folder] = {}
+            at = at[folder]
+        at[last] = value
+    return parse(ConsolidateConfig, settings, "override of [consolidate]")
+
+
+def _differences(old: ConsolidateConfig, new: ConsolidateConfig, whose: str) -> str:
+    found = changes(old.model_dump(mode="json"), new.model_dump(mode="json"), "")
+    return ", ".join(f"{path} = {_plain(now)} ({whose} {_plain(was)})" for path, was, now in found)
+
+
+def _plain(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
