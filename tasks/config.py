@@ -18,9 +18,9 @@ from tasks.errors import RecipeError
 
 
 class Config(BaseModel):
-    """Immutable settings; an unknown key is an error."""
+    """Immutable settings; an unknown key is an error, and so is a number that is not finite: nothing encodes it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 C = TypeVar("C", bound=Config)
@@ -70,8 +70,19 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f'did you mean "{close[0]}"?' if close else f"known are: {', '.join(names)}"
 
 
+def strictly(model: type[C], settings: Mapping[str, Any]) -> C:
+    """Builds `model`; types are taken strictly ("30" is not 30, and neither is true 1).
+
+    Raises:
+        ValidationError: a field is unknown, missing, or of another type or range.
+        TypeError: a value has no deterministic encoding; the message begins with its key.
+    """
+    # By way of JSON, because strict validation of JSON still takes a list for a tuple and text for a date.
+    return model.model_validate_json(json.dumps(_plain(settings)), strict=True)
+
+
 def parse(model: type[C], settings: Mapping[str, Any], where: str) -> C:
-    """Builds `model` from settings read out of a file; types are taken strictly ("30" is not 30).
+    """Builds `model` from settings read out of a file (`strictly`); what it returns has a canonical encoding.
 
     Args:
         model: the class to build.
@@ -82,32 +93,45 @@ def parse(model: type[C], settings: Mapping[str, Any], where: str) -> C:
         RecipeError: one line naming the field, what was wrong and what would be right.
     """
     try:
-        # By way of JSON, because strict validation of JSON still takes a list for a tuple and text for a date.
-        return model.model_validate_json(json.dumps(settings, default=_isoformat), strict=True)
+        found = strictly(model, settings)
+        _plain(found)  # settings of free form may still hold what the class cannot know of
     except ValidationError as error:
         raise RecipeError(*_explain(model, error, where)) from None
+    except TypeError as error:
+        finite = "only finite" in str(error)
+        raise RecipeError(
+            f"{where}: {error}", "write a finite number" if finite else "write text or a number"
+        ) from None
+    return found
 
 
-def _isoformat(value: Any) -> str:
-    if isinstance(value, date | datetime):
-        return value.isoformat()
-    raise TypeError(f"{value!r} cannot stand in a recipe")
+def _plain(settings: Any) -> Any:
+    """Returns `settings` as JSON holds them; raises TypeError that begins with the key of what has no encoding."""
+    try:
+        return _encodable(settings, "value")
+    except TypeError as error:
+        raise TypeError(str(error).removeprefix("value.")) from None
+
+
+def fault(error: ValidationError) -> str:
+    """Returns what is wrong with the first field of `error`, and what stood there."""
+    first = error.errors(include_url=False)[0]
+    shown = first.get("input")
+    got = "" if isinstance(shown, Mapping | list) else f" (got {shown!r})"
+    return f"{str(first['msg']).removeprefix('Value error, ')}{got}"
 
 
 def _explain(model: type[Config], error: ValidationError, where: str) -> tuple[str, str]:
     first = error.errors(include_url=False)[0]
     path = [str(step) for step in first["loc"]]
     more = f" ({error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    field = ".".join(path) or "the whole"
+    field = ".".join(path)
     if first["type"] == "extra_forbidden":
         known = _fields_at(model, path[:-1])
         return f"{where}: unknown key {field}{more}", nearest(path[-1], known) if known else "remove it"
     if first["type"] == "missing":
         return f"{where}: {field} is missing{more}", "add it"
-    shown = first.get("input")
-    got = "" if isinstance(shown, Mapping | list) else f" (got {shown!r})"
-    message = str(first["msg"]).removeprefix("Value error, ")
-    return f"{where}: {field}: {message}{got}{more}", ""
+    return ": ".join(part for part in (where, field, fault(error) + more) if part), ""
 
 
 def _fields_at(model: type[Config], path: list[str]) -> list[str]:
