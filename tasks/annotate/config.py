@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from tasks.config import Config
-from tasks.filters.catalogue import annotator, complete
+from tasks.filters.catalogue import annotator, complete, once
 
 DEFAULT = ("language", "gopher_quality", "gopher_repetition", "prose_score", "pii")
 
@@ -23,10 +23,15 @@ class AnnotateConfig(Config):
     batch_bytes: int = Field(default=4_000_000, ge=1)
     """Text that annotators see at once. More costs memory, many times as much."""
 
+    @field_validator("use")
+    @classmethod
+    def _once(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        return once(given)
+
     @field_validator("settings")
     @classmethod
     def _complete(cls, given: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
-        return complete(annotator, info.data.get("use", ()), given)
+        return complete(annotator, info.data.get("use", ()), given, ("annotate.use", "annotate.settings"))
 
     @model_validator(mode="after")
     def _in_order(self) -> "AnnotateConfig":

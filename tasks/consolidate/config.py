@@ -3,12 +3,16 @@
 Read by the recipe and by `tasks.consolidate`. Changing one costs a join, not a new pass over the texts.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field, FiniteFloat, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
-from tasks.config import Config, canonical_json
-from tasks.filters.catalogue import complete, filter_of
+from tasks.config import Config, nearest
+from tasks.filters.catalogue import complete, filter_of, once
+
+# What Arrow calls the types of numbers and truth values.
+_NUMBERS = ("int", "uint", "float", "halffloat", "double", "bool")
 
 
 class ConsolidateConfig(Config):
@@ -21,8 +25,9 @@ class ConsolidateConfig(Config):
     """Limits by filter, such as `[consolidate.limits.gopher_quality] min_words = 30`; the rest are defaults."""
 
     sources: tuple[str, ...] | None = ("web",)
-    """Sources that filters judge; None for all. Gopher's rules were drawn up for web prose: code has few stop words and
-    many symbols, so they would reject 338 of 551 files of Python's standard library, good code as it is."""
+    """Sources that filters judge; None for all. Where a recipe does not say: the crawl and files of kind "warc", which
+    come from the web; without a crawl, all sources. Gopher's rules were drawn up for web prose: code has few stop words
+    and many symbols, so they would reject 338 of 551 files of Python's standard library, good code as it is."""
 
     dedup: bool = True
     """Drop copies, as `duplicate_exact` and `duplicate_near`, of documents that pass the rules above."""
@@ -34,7 +39,7 @@ class ConsolidateConfig(Config):
     """Take out the lines that C4's rules drop: menus, notices on cookies, headings; of the sources that filters judge.
     The filter `c4` must be in use and ask for one sentence at least, so that no text loses all its lines."""
 
-    gold: dict[str, FiniteFloat] = {}
+    gold: dict[str, float] = {}
     """What a document needs to be gold: the least value of measured numbers or truth values (1), as annotator and field
     joined by a dot, such as `"classifier.quality" = 0.6`. Without any, only trusted sources are gold. The rest of what
     is kept is silver."""
@@ -48,20 +53,12 @@ class ConsolidateConfig(Config):
     @field_validator("filters")
     @classmethod
     def _once(cls, given: tuple[str, ...]) -> tuple[str, ...]:
-        if twice := sorted({name for name in given if given.count(name) > 1}):
-            raise ValueError(f"{twice[0]} is named twice")
-        return given
+        return once(given)
 
     @field_validator("limits")
     @classmethod
     def _complete(cls, given: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
-        found = complete(filter_of, info.data.get("filters", ()), given)
-        for name, limits in found.items():
-            try:
-                canonical_json(limits)
-            except TypeError as error:
-                raise ValueError(f"{name}: {error}") from None
-        return found
+        return complete(filter_of, info.data.get("filters", ()), given, ("consolidate.filters", "consolidate.limits"))
 
     @field_validator("gold")
     @classmethod
@@ -84,3 +81,21 @@ class ConsolidateConfig(Config):
         """Returns the annotators whose columns are read."""
         named = [*self.filters, *(name.partition(".")[0] for name in self.gold), *(["pii"] if self.mask_pii else [])]
         return tuple(dict.fromkeys(named))
+
+    def check_gold(self, measured: Mapping[str, Mapping[str, str]]) -> None:
+        """Checks that `gold` names numbers, given the fields of annotators and the names of their types.
+
+        Raises:
+            ValueError: a field is none of its annotator, or holds no numbers.
+        """
+        for name in self.gold:
+            annotator, _, field = name.partition(".")
+            fields = measured[annotator]
+            if field not in fields:
+                raise ValueError(
+                    f'consolidate.gold: "{name}": {annotator} measures no "{field}": {nearest(field, fields)}'
+                )
+            if not fields[field].startswith(_NUMBERS):
+                raise ValueError(
+                    f'consolidate.gold: "{name}" is no number ({fields[field]}): name a number, or a truth value'
+                )

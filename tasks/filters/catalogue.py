@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from tasks.config import nearest
+from tasks.config import fault, nearest, strictly
 from tasks.filters.base import Annotator, Filter
 
 CATALOGUE = {
@@ -31,6 +31,9 @@ CATALOGUE = {
     "pii": "tasks.filters.pii",
 }
 
+ASKED = {"classifier": "models", "hugging_face": "scores"}
+"""Annotators that write one probability or score for each name in one of their settings."""
+
 Kind = TypeVar("Kind", Annotator, Filter)
 
 
@@ -48,6 +51,7 @@ def complete(
     load: Callable[[str, Mapping[str, Any]], Annotator | Filter],
     use: Iterable[str],
     given: Mapping[str, Mapping[str, Any]],
+    keys: tuple[str, str],
 ) -> dict[str, dict[str, Any]]:
     """Returns the settings of all that is in use, defaults written out: a changed default changes the fingerprint.
 
@@ -55,15 +59,51 @@ def complete(
         load: `annotator` or `filter_of`.
         use: names.
         given: settings by name. Of what is not in use there may be defaults, left by a list that was longer before.
+        keys: where in a recipe `use` and `given` stand.
 
     Raises:
-        ValueError: a name or setting is unknown or out of range, or there are settings for what is not in use.
+        ValueError: a name or setting is unknown, out of range or of another type, or there are settings for what is
+            not in use.
     """
     wanted = tuple(use)
     for name in sorted(set(given) - set(wanted)):
-        if load(name, given[name]) != load(name, {}):
-            raise ValueError(f"settings for {name}, which is not in use")
+        if changed := _changed(load, name, given[name]):
+            raise ValueError(
+                f"settings for {name} ({changed}), which is not in use: name it in {keys[0]}, or take them out "
+                f"(--set {keys[1]}.{name}={{}})"
+            )
     return {name: load(name, given.get(name, {})).model_dump(mode="json") for name in wanted}
+
+
+def once(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns `names`; raises ValueError if one of them stands there twice."""
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{twice[0]} is named twice")
+    return names
+
+
+def measured(name: str, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the fields of an annotator's column, with the names of their types.
+
+    It loads Arrow only where neither `measures` nor the settings name them, as for `language` and `pii`.
+    """
+    one = annotator(name, settings)
+    if asked := ASKED.get(name):
+        return dict.fromkeys(getattr(one, asked), "float32")
+    return dict(one.measures) or {field.name: str(field.type) for field in one.type()}
+
+
+def _changed(load: Callable[[str, Mapping[str, Any]], Annotator | Filter], name: str, given: Mapping[str, Any]) -> str:
+    """Returns which of some settings are other than by default; "" for none."""
+    if not given:
+        return ""
+    held = load(name, given)
+    told = []
+    for key, field in type(held).model_fields.items():
+        value, default = getattr(held, key), field.get_default(call_default_factory=True)
+        if value != default:
+            told.append(f"{key} = {value}" + ("" if field.is_required() else f", by default {default}"))
+    return "; ".join(told)
 
 
 def _load(kind: type[Kind], word: str, name: str, settings: Mapping[str, Any]) -> Kind:
@@ -77,7 +117,9 @@ def _load(kind: type[Kind], word: str, name: str, settings: Mapping[str, Any]) -
     if unknown := sorted(set(settings) - set(found.model_fields)):
         raise ValueError(f"{name} has no setting {unknown[0]}: {nearest(unknown[0], found.model_fields)}")
     try:
-        return found.model_validate(dict(settings))
+        return strictly(found, settings)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise ValueError(f"{name}.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        at = ".".join(map(str, error.errors(include_url=False)[0]["loc"]))
+        raise ValueError(f"{name}.{at}: {fault(error)}" if at else f"{name}: {fault(error)}") from None
+    except TypeError as error:
+        raise ValueError(f"{name}.{error}") from None
