@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from tasks.agreement import check_measured, check_models, check_sources, judged_by_default, sources_of
 from tasks.annotate.config import AnnotateConfig
 from tasks.canary.config import CanaryConfig
 from tasks.catalogue import Stage
@@ -58,7 +59,7 @@ class Recipe(Config):
     perplexity: PerplexityConfig = PerplexityConfig()
     annotate: AnnotateConfig = AnnotateConfig()
     dedup: DedupConfig = DedupConfig()
-    consolidate: ConsolidateConfig = ConsolidateConfig()
+    consolidate: ConsolidateConfig = Field(default=ConsolidateConfig(), validate_default=True)
     tokenizer: TokenizerConfig = TokenizerConfig()
     encode: EncodeConfig = EncodeConfig()
     pack: PackConfig = PackConfig()
@@ -82,11 +83,18 @@ class Recipe(Config):
             raise ValueError("a version is letters, digits, '.', '_' and '-'")
         return version
 
+    @field_validator("consolidate")
+    @classmethod
+    def _judges(cls, given: ConsolidateConfig, info: ValidationInfo) -> ConsolidateConfig:
+        if "sources" in given.model_fields_set or not {"crawl", "extract"} <= info.data.keys():
+            return given
+        return given.model_copy(update={"sources": judged_by_default(info.data["crawl"], info.data["extract"])})
+
     @model_validator(mode="after")
-    def _measured(self) -> "Recipe":
-        needed = (*self.consolidate.reads(), "prose_score")
-        if missing := [name for name in needed if name not in self.annotate.use]:
-            raise ValueError(f'consolidate and dedup read "{missing[0]}": add it to annotate.use')
+    def _agrees(self) -> "Recipe":
+        check_sources(sources_of(self.crawl, self.extract), self.consolidate)
+        check_measured(self.annotate, self.consolidate)
+        check_models(self.annotate, self.classifiers, self.perplexity)
         return self
 
     def has(self, stage: Stage) -> bool:
@@ -111,8 +119,12 @@ class Recipe(Config):
 
     @classmethod
     def from_text(cls, text: str) -> "Recipe":
-        """Builds a recipe from `Recipe.text`."""
-        return parse(cls, json.loads(text), "the recipe's JSON text")
+        """Builds a recipe from `Recipe.text`; raises RecipeError."""
+        try:
+            settings = json.loads(text)
+        except ValueError as error:
+            raise RecipeError(f"the recipe's JSON text is no JSON: {error}", "give `Recipe.text` as it is") from None
+        return parse(cls, settings, "the recipe's JSON text")
 
     @property
     def text(self) -> str:
@@ -122,10 +134,14 @@ class Recipe(Config):
     def override(self, values: Mapping[str, Any]) -> "Recipe":
         """Returns a recipe with some fields replaced, named by dotted paths ("crawl.max_pages").
 
+        Sources that filters judge by default are chosen anew, since the override may change what there is to judge.
+
         Raises:
             RecipeError: an unknown path or an unusable value.
         """
         settings: dict[str, Any] = json.loads(self.text)
+        if self.consolidate.sources == judged_by_default(self.crawl, self.extract):
+            del settings["consolidate"]["sources"]
         for path, value in values.items():
             *folders, last = path.split(".")
             at = settings
@@ -167,7 +183,9 @@ def _toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RecipeError(f"no recipe at {path}", "check the path") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise RecipeError(f"{path.name} cannot be read: {error}", "check the file and its rights") from None
+    except (ValueError, RecursionError) as error:
         raise RecipeError(f"{path.name} is not TOML: {error}", "mend the line") from None
 
 

@@ -34,6 +34,11 @@ def test_a_recipe_survives_its_own_text() -> None:
     assert Recipe.from_text(DEMO.text) == DEMO
 
 
+def test_text_that_is_cut_off_is_refused() -> None:
+    with pytest.raises(RecipeError, match="the recipe's JSON text is no JSON"):
+        find_recipe(DEMO.text[:-1])
+
+
 @pytest.mark.parametrize(
     ("line", "cause"),
     [
@@ -41,6 +46,17 @@ def test_a_recipe_survives_its_own_text() -> None:
         ("max_bad_share = 'much'", "max_bad_share: Input should be a valid number (got 'much')"),
         ("version = 7", "version: Input should be a valid string (got 7)"),
         ("version = 'a/b'", "a version is letters, digits"),
+        ("max_bad_share = nan", "max_bad_share is nan: only finite numbers can be fingerprinted"),
+        ("extract.max_page_cpu_s = inf", "extract.max_page_cpu_s is inf"),
+        (
+            'classifiers.train = [{ name = "q", texts = [{ path = "/x" }], ridge = inf }]',
+            "classifiers.train[0].ridge is inf",
+        ),
+        ("annotate.settings.perplexity.cuts = [2.0, inf]", "annotate.settings.perplexity.cuts[1] is inf"),
+        (
+            "consolidate.limits.gopher_quality.min_words = '30'",
+            "gopher_quality.min_words: Input should be a valid integer",
+        ),
     ],
 )
 def test_a_bad_line_is_refused_with_file_field_cause_and_remedy(tmp_path: Path, line: str, cause: str) -> None:

@@ -1,0 +1,44 @@
+"""A bad recipe is one bad recipe, whatever is wrong with it: the others keep their DAGs."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from operators.forms import dag_settings
+from operators.recipes import broken_recipes, recipes_for
+
+
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [
+        ("[extract]\nmax_page_cpu_s = inf\n", "extract.max_page_cpu_s is inf"),
+        ("[annotate]\nsettings.perplexity.cuts = [2.0, inf]\n", "annotate.settings.perplexity.cuts[1] is inf"),
+        ("[train.optim]\nlr = nan\n", "train.optim.lr is nan"),
+        ("[extract]\nmin_chars = 07:32:00\n", "extract.min_chars is a time"),
+    ],
+)
+def test_a_value_that_cannot_be_fingerprinted_breaks_its_own_recipe_alone(
+    recipes: Callable[..., Path], more: str, key: str
+) -> None:
+    recipes("good")
+    recipes("bad", more)
+    [line] = broken_recipes()
+    assert line.startswith(f"bad.toml: {key}")
+    [good] = recipes_for("corpus")
+    made = dag_settings(good, "corpus", "About.", stages=["extract", "annotate"], schedule=None)
+    assert made["dag_id"] == "good.corpus"
+
+
+def test_a_file_that_cannot_be_read_breaks_its_own_recipe_alone(recipes: Callable[..., Path]) -> None:
+    recipes("good").with_name("bad.toml").mkdir()
+    assert [recipe.name for recipe in recipes_for("corpus")] == ["good"]
+    [line] = broken_recipes()
+    assert line.startswith("bad.toml cannot be read")
+
+
+def test_what_two_sections_disagree_about_is_an_error_of_the_file(recipes: Callable[..., Path]) -> None:
+    recipes("good")
+    recipes("bad", '[consolidate]\ntrusted = ["bokks"]\n')
+    [line] = broken_recipes()
+    assert line.startswith('bad.toml: consolidate.trusted: the recipe has no source "bokks"')
