@@ -17,6 +17,7 @@ from tasks.catalogue import STAGES, Stage
 from tasks.config import Config, canonical_json, nearest
 from tasks.errors import DriftError, InputError, RecipeError
 from tasks.ledger import newest
+from tasks.lineage import changes, one_held
 from tasks.recipe import Recipe
 from tasks.stage import Inputs
 from tasks.store import Store
@@ -48,12 +49,12 @@ def bind(recipe: Recipe, store: Store, name: str, version: str, source_version: 
         store: where its artifacts lie.
         name: a stage of the catalogue.
         version: version of the artifact to make.
-        source_version: where an input is missing at `version`, the version to read it at.
+        source_version: where an input is missing at `version`, the version that holds it (`tasks.lineage`).
         member: which member of a mapped stage, or "".
 
     Raises:
         RecipeError: there is no such stage, or a member too many or too few.
-        InputError: an input does not exist; names the stage that makes it.
+        InputError: an input does not exist, names the stage that makes it; or a file outside the store cannot be read.
     """
     stage = STAGES.get(name)
     if stage is None:
@@ -75,14 +76,18 @@ def _read(
     recipe: Recipe, store: Store, stage: Stage, version: str, source_version: str | None, member: str
 ) -> dict[str, Artifact | list[Artifact]]:
     def one(kind: str) -> Artifact:
-        name = f"{recipe.name}/{kind}"
-        for wanted in dict.fromkeys((version, source_version or version)):
-            if artifact := Artifact.find(store, Address(name, wanted)):
-                return artifact
+        own = Address(f"{recipe.name}/{kind}", version)
+        if artifact := Artifact.find(store, own):
+            return artifact
+        if source_version and (artifact := one_held(store, recipe.name, kind, source_version)):
+            return artifact
         maker = next((s.name for s in STAGES.values() if s.writes == kind.partition("/")[0]), "")
+        where = f"which is not in {store.root}"
+        if source_version and source_version != version:
+            where = f"and {source_version} holds none in {store.root}, nor was it made from one that is still there"
         raise InputError(
-            f"stage {stage.name} needs {name}@{source_version or version}, which is not in {store.root}",
-            f"run the stage {maker} first, or name the version to read (source_version)",
+            f"stage {stage.name} needs {own}, {where}",
+            f"run the stage {maker} first, or name a version that holds it (source_version)",
         )
 
     found: dict[str, Artifact | list[Artifact]] = {
@@ -147,12 +152,17 @@ def _external(module: Any, config: Config) -> Iterator[InputRef]:
     if not hasattr(module, "external"):
         return
     for role, paths in sorted(module.external(config).items()):
-        listing = []
-        for path in paths:
-            with open(path, "rb") as file:
-                listing.append([os.path.basename(path), hashlib.file_digest(file, "sha256").hexdigest()])
+        listing = [[os.path.basename(path), _hashed(role, path)] for path in paths]
         content = hashlib.sha256(canonical_json(listing).encode()).hexdigest()
         yield InputRef(role=role, address=f"{EXTERNAL}{role}", fingerprint=content, content=content)
+
+
+def _hashed(role: str, path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{role}: {path} cannot be read ({error.strerror or error})", "correct the path") from None
 
 
 def _ref(role: str, artifact: Artifact) -> InputRef:
@@ -192,7 +202,7 @@ def _difference(record: Record, bound: Binding) -> str:
     if record.stage_version != bound.module.VERSION:
         return f"by version {record.stage_version} of the stage {bound.stage.name}, which is {bound.module.VERSION} now"
     now = bound.config.model_dump(mode="json")
-    for path, old, new in _changes(record.config, now, bound.stage.section):
+    for path, old, new in changes(record.config, now, bound.stage.section):
         return f"{path} was {json.dumps(old)} and is {json.dumps(new)}"
     before = {(ref.role, ref.address): ref for ref in record.inputs}
     for ref in bound.refs:
@@ -200,11 +210,3 @@ def _difference(record: Record, bound: Binding) -> str:
         if held is None or (held.fingerprint, held.content) != (ref.fingerprint, ref.content):
             return f"its input {ref.role} ({ref.address}) is not what it was"
     return "its inputs are not what they were"
-
-
-def _changes(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted(old.keys() | new.keys()):
-            yield from _changes(old.get(key), new.get(key), f"{path}.{key}")
-    elif old != new:
-        yield path, old, new

@@ -40,9 +40,10 @@ def held(store: Store, recipe: str, kind: str, version: str) -> list[Artifact]:
     seen = {artifact.address for artifact in level}
     while level:
         refs = {Address.parse(ref.address): ref for artifact in level for ref in _inputs(artifact, recipe)}
-        named = {(ref.fingerprint, ref.content): ref for at, ref in sorted(refs.items()) if at.name == wanted.name}
-        if named:
-            return [artifact for ref in named.values() if (artifact := _as_read(store, ref))]
+        if named := [ref for at, ref in sorted(refs.items()) if at.name == wanted.name]:
+            found = [artifact for ref in named if (artifact := _as_read(store, ref))]
+            distinct = {(one.record.fingerprint, one.record.content): one for one in reversed(found)}
+            return sorted(distinct.values(), key=lambda one: one.address)
         onward = [at for at in sorted(refs) if at not in seen and _kind(at.name, recipe) in between]
         seen.update(onward)
         level = [artifact for at in onward if (artifact := _as_read(store, refs[at]))]

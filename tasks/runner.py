@@ -12,11 +12,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from tasks.artifact import Address, Artifact
+from tasks.artifact import Artifact
 from tasks.binding import Binding, bind, check_drift
 from tasks.commit import commit
 from tasks.engine import open_engine
 from tasks.errors import SluiceError, StoppedError
+from tasks.lineage import held
 from tasks.place import filled
 from tasks.probe import probe
 from tasks.recipe import Recipe
@@ -60,8 +61,8 @@ def run_stage(
         recipe: the whole run.
         stage: a name of `tasks.catalogue`.
         version: version of the artifact to make; empty: the recipe's.
-        source_version: where an input is missing at `version`, the version to read it at; what that version holds
-            already, by settings and inputs, is not made again.
+        source_version: where an input is missing at `version`, the version that holds it; what that version holds
+            already, by settings and inputs, is not made again. It holds what it made and what that was made from.
         member: which member of a mapped stage ("p0").
         on_dask: map parts over the cluster of `[place.dask]` where it names one.
         tracking: where to mirror the run; None: the shell's defaults of the recipe's place.
@@ -78,7 +79,7 @@ def run_stage(
         check_drift(existing, bound)
         log.info("[%s] unchanged: the same inputs and settings made it at %s", bound.address, existing.record.finished)
         return _result(existing, skipped=True)
-    if same := _made_before(store, bound, source_version):
+    if same := _made_before(store, recipe, bound, source_version):
         log.info("[%s] not made anew: %s is what it would be", bound.address, same.address)
         return _result(same, skipped=True)
     output = Output(store, bound.address, bound.fingerprint, member=member, max_bad_share=recipe.max_bad_share)
@@ -86,15 +87,15 @@ def run_stage(
     return _result(artifact, skipped=False)
 
 
-def _made_before(store: Store, bound: Binding, source_version: str | None) -> Artifact | None:
-    """Returns the artifact of the source version where settings and inputs are the same.
+def _made_before(store: Store, recipe: Recipe, bound: Binding, source_version: str | None) -> Artifact | None:
+    """Returns the artifact that the source version holds where settings and inputs are the same.
 
     So a changed limit costs the stages behind it alone.
     """
     if not source_version or not bound.stage.shared:
         return None
-    before = Artifact.find(store, Address(bound.address.name, source_version))
-    return before if before and before.record.fingerprint == bound.fingerprint else None
+    found = held(store, recipe.name, bound.address.name.removeprefix(f"{recipe.name}/"), source_version)
+    return next((before for before in found if before.record.fingerprint == bound.fingerprint), None)
 
 
 def open_store(recipe: Recipe) -> Store:
