@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.consolidate.funnel import KEPT, totals
+from tasks.consolidate.rules import GOLD
 
 SAMPLE = pa.schema(
     [
@@ -98,10 +99,12 @@ def page(funnel: pa.Table, hosts: pa.Table, shown: pa.Table) -> bytes:
         by_reason.setdefault(row["reason"], []).append(row)
     counts = {row["reason"]: row["documents"] for row in totals(funnel, ["reason"])}
     total, kept = sum(counts.values()), counts.get("", 0)
+    gold = sum(row["documents"] for row in totals(funnel, ["tier"]) if row["tier"] == GOLD)
+    marked = f", {gold:,} of them gold" if gold else ""
     parts = [
         f"<!doctype html><html lang=en><meta charset=utf-8><title>Documents</title><style>{_STYLE}</style>",
-        f"<h1>Documents</h1><p>{kept:,} of {total:,} captures and files are kept ({_share(kept, total)}). Which ones "
-        "went, why, and what they look like.</p>",
+        f"<h1>Documents</h1><p>{kept:,} of {total:,} captures and files are kept ({_share(kept, total)}){marked}. "
+        "Which ones went, why, and what they look like.</p>",
         "<h2>By reason</h2>",
         _reasons(funnel),
         "<h2>By language</h2>",
@@ -131,12 +134,24 @@ def _reasons(funnel: pa.Table) -> str:
         body.append(f"<tr class=source><th colspan=5>{escape(source)}: {documents:,}</th></tr>")
         mine = [row for row in several if row["source"] == source]
         for row in sorted(mine, key=lambda one: (one["step"] != KEPT, -one["documents"], one["reason"])):
-            name = escape(row["reason"] or KEPT).replace("_", "_<wbr>")
-            cells = (f"{row['documents']:,}", _share(row["documents"], documents), _size(row["bytes"]))
-            numbers = "".join(f"<td class=n>{cell}" for cell in cells)
-            kind = " class=kept" if row["step"] == KEPT else ""
-            body.append(f"<tr{kind}><td>{name}<td class=s>{'' if row['step'] == KEPT else row['step']}{numbers}</tr>")
+            body.append(_reason(row["reason"] or KEPT, row["step"], row, documents))
+            if row["step"] == KEPT:
+                tiers = _tiers(funnel, source)
+                body += [_reason(f"of these {tier['tier']}", KEPT, tier, documents) for tier in tiers]
     return f"<table><tr>{_REASON_HEAD}</tr>{''.join(body)}</table>"
+
+
+def _reason(name: str, step: str, row: Mapping[str, Any], documents: int) -> str:
+    cells = (f"{row['documents']:,}", _share(row["documents"], documents), _size(row["bytes"]))
+    numbers = "".join(f"<td class=n>{cell}" for cell in cells)
+    kind, shown = (" class=kept", "") if step == KEPT else ("", step)
+    return f"<tr{kind}><td>{escape(name).replace('_', '_<wbr>')}<td class=s>{shown}{numbers}</tr>"
+
+
+def _tiers(funnel: pa.Table, source: str) -> list[dict[str, Any]]:
+    """Returns what is kept of a source by tier; nothing where none of it is gold."""
+    rows = [row for row in totals(funnel, ["source", "tier"]) if row["source"] == source and row["tier"]]
+    return rows if any(row["tier"] == GOLD for row in rows) else []
 
 
 def _languages(funnel: pa.Table) -> list[tuple[str, int, int, str]]:

@@ -17,6 +17,7 @@ FUNNEL = pa.schema(
         pa.field("language", pa.string(), nullable=False),  # "" where there is no text
         pa.field("step", pa.string(), nullable=False),  # one of STEPS: where these documents ended
         pa.field("reason", pa.string(), nullable=False),  # why; "" for kept
+        pa.field("tier", pa.string(), nullable=False),  # of what is kept "silver" or "gold", else ""
         pa.field("documents", pa.int64(), nullable=False),
         pa.field("bytes", pa.int64()),  # UTF-8 bytes of extracted text; null where there is no text
     ]
@@ -29,24 +30,24 @@ HOSTS = pa.schema(
         pa.field("kept_bytes", pa.int64(), nullable=False),
     ]
 )
-ENDED = pa.schema([FUNNEL.field(name) for name in ("source", "language", "step", "reason", "bytes")])
+_KEYS = FUNNEL.names[:-2]
+ENDED = pa.schema([FUNNEL.field(name) for name in (*_KEYS, "bytes")])
 """One row per capture: what became of it."""
 
 
 def count(ended: pa.Table) -> pa.Table:
-    """Adds up rows of ENDED; returns a table of FUNNEL, sorted by source, language, step and reason."""
+    """Adds up rows of ENDED; returns a table of FUNNEL, sorted by source, language, step, reason and tier."""
     return add([ended.append_column("documents", pa.array([1] * ended.num_rows, pa.int64()))])
 
 
 def add(tables: Iterable[pa.Table]) -> pa.Table:
     """Adds up several funnels."""
     rows = pa.concat_tables([FUNNEL.empty_table(), *(table.select(FUNNEL.names).cast(FUNNEL) for table in tables)])
-    keys = FUNNEL.names[:4]
-    summed = rows.group_by(keys).aggregate([("documents", "sum"), ("bytes", "sum")])
-    summed = summed.rename_columns([*keys, "documents", "bytes"])
+    summed = rows.group_by(_KEYS).aggregate([("documents", "sum"), ("bytes", "sum")])
+    summed = summed.rename_columns(FUNNEL.names)
     order = pc.index_in(summed.column("step"), pa.array(STEPS))
     ordered = summed.append_column("order", order).sort_by(
-        [(name, "ascending") for name in ("source", "language", "order", "reason")]
+        [(name, "ascending") for name in ("source", "language", "order", "reason", "tier")]
     )
     return ordered.select(FUNNEL.names).cast(FUNNEL).combine_chunks()
 

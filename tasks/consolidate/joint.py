@@ -88,6 +88,10 @@ class Joint:
         same_rows(documents, copies, f"{self.extracted.address} and {self.duplicates.address}, {name}")
         return documents, judged, copies
 
+    def refused(self, name: str) -> pa.Table:
+        """Returns source and reason of what extract rejected in one part."""
+        return self.extracted.table(f"rejected/{name}.parquet", columns=["source", "reason"])
+
     def measured(self, name: str) -> pa.Schema:
         """Returns the columns of the attributes of one part."""
         return pq.read_schema(self.attributes.local(f"attributes/{name}.parquet"))

@@ -23,6 +23,11 @@ def columns(config: ConsolidateConfig) -> list[str]:
     return ["id", "error", *config.filters]
 
 
+def columns_of_tiers(config: ConsolidateConfig) -> list[str]:
+    """Returns the columns of the attributes that the marks of `gold` read."""
+    return list(dict.fromkeys(name.partition(".")[0] for name in config.gold))
+
+
 def in_scope(config: ConsolidateConfig, sources: pa.ChunkedArray) -> NDArray[np.bool_]:
     """Returns which documents are of the sources that filters judge."""
     if config.sources is None:

@@ -5,7 +5,7 @@ Reads `extracted`, `attributes` and `duplicates`, co-partitioned (checked). Writ
     kept/<part>.parquet      documents that stay, text masked, with language, prose score and tier (schema KEPT_SCHEMA)
     rejected/<part>.parquet  documents that go: first reason, all reasons, what they are a copy of (schema REJECTED),
                              and what the filters' annotators have measured, one struct column each
-    funnel.parquet           source x language x step x reason: documents and bytes (tasks.consolidate.funnel)
+    funnel.parquet           source x language x step x reason x tier: documents and bytes (tasks.consolidate.funnel)
     hosts.parquet            documents and what is kept of them per host
     audit.html               documents of every verdict, for reading
     copies/ counts/ hosts/ samples/   copies after the other rules, and the tables of each part
@@ -39,13 +39,13 @@ from tasks.consolidate.funnel import (
 from tasks.consolidate.joint import Joint
 from tasks.consolidate.mask import masked
 from tasks.consolidate.resolve import COPIES, resolve
-from tasks.consolidate.rules import check_measured, columns, reasons, step_of, tiers
+from tasks.consolidate.rules import GOLD, SILVER, check_measured, columns, reasons, step_of, tiers
 from tasks.documents import DOCUMENT
 from tasks.engine import Engine
 from tasks.errors import InputError
 from tasks.stage import Inputs, Output, Part, PartSpec, Report
 
-VERSION = 3
+VERSION = 4
 
 _SCORES = [pa.field("language", pa.string(), nullable=False), pa.field("prose_score", pa.float32())]
 KEPT_SCHEMA = pa.schema([*DOCUMENT, *_SCORES, pa.field("tier", pa.string(), nullable=False)])  # silver or gold
@@ -120,9 +120,9 @@ def consolidate_part(config: ConsolidateConfig, joint: Joint, part: Part, name: 
     stays = pa.array([not reason for reason in why], pa.bool_())
     part.metric("promoted", pc.sum(copies.filter(stays).column("duplicate_of").is_valid()).as_py() or 0)
     documents = _scored(documents, judged)
-    _write_kept(config, part, documents.filter(stays), judged.filter(stays))
+    tier = _write_kept(config, part, documents.filter(stays), judged.filter(stays))
     _write_rejected(config, part, documents, judged, why, keeper)
-    _write_counts(joint, part, documents, why, stays)
+    _write_counts(joint, part, documents, why, stays, tier)
     _write_samples(config, part, documents, judged, why)
 
 
@@ -154,11 +154,13 @@ def _scored(documents: pa.Table, judged: pa.Table) -> pa.Table:
     )
 
 
-def _write_kept(config: ConsolidateConfig, part: Part, kept: pa.Table, judged: pa.Table) -> None:
+def _write_kept(config: ConsolidateConfig, part: Part, kept: pa.Table, judged: pa.Table) -> list[str]:
+    """Returns the tier of each."""
     texts = masked(config, kept, judged, [True] * kept.num_rows, part)
     kept = kept.set_column(kept.schema.get_field_index("text"), DOCUMENT.field("text"), pa.array(texts, pa.string()))
     tier = tiers(config, kept.column("source"), judged)
     part.table("kept", kept.append_column("tier", pa.array(tier, pa.string())).cast(KEPT_SCHEMA).combine_chunks())
+    return tier
 
 
 def _write_rejected(
@@ -187,18 +189,21 @@ def _write_rejected(
     part.table("rejected", rows.combine_chunks(), out=False)
 
 
-def _write_counts(joint: Joint, part: Part, documents: pa.Table, why: list[list[str]], stays: pa.Array) -> None:
+def _write_counts(
+    joint: Joint, part: Part, documents: pa.Table, why: list[list[str]], stays: pa.Array, tiers_of_kept: list[str]
+) -> None:
     sizes = pc.binary_length(documents.column("text"))
     steps = [step_of(reason[0]) if reason else KEPT for reason in why]
     first = [reason[0] if reason else "" for reason in why]
-    ended = pa.table(
-        [documents.column("source"), documents.column("language"), pa.array(steps), pa.array(first), sizes], ENDED.names
-    ).cast(ENDED)
-    refused = joint.extracted.table(f"rejected/{part.name}.parquet").to_pylist()
-    sources = [row["source"] for row in refused]
-    lost = {"source": sources, "language": [""] * len(refused), "step": [EXTRACT] * len(refused)}
-    lost |= {"reason": [row["reason"] for row in refused], "bytes": [None] * len(refused)}
-    part.table("counts", count(pa.concat_tables([ended, pa.table(lost, schema=ENDED)])), out=False)
+    held = iter(tiers_of_kept)
+    tier = ["" if reason else next(held) for reason in why]
+    columns = [documents.column("source"), documents.column("language"), *map(pa.array, (steps, first, tier)), sizes]
+    refused = joint.refused(part.name)
+    rows = refused.num_rows
+    lost = {"language": [""] * rows, "step": [EXTRACT] * rows, "tier": [""] * rows, "bytes": [None] * rows}
+    lost |= {name: refused.column(name) for name in ("source", "reason")}
+    ended = [pa.table(columns, ENDED.names).cast(ENDED), pa.table(lost).select(ENDED.names).cast(ENDED)]
+    part.table("counts", count(pa.concat_tables(ended)), out=False)
     part.table("hosts", count_hosts(documents.column("host"), stays, sizes.combine_chunks()), out=False)
 
 
@@ -232,10 +237,12 @@ def _metrics(funnel: pa.Table) -> dict[str, float]:
     steps = {step: sum(row["documents"] for row in rows if row["step"] == step) for step in STEPS}
     total = sum(steps.values())
     kept = {row["source"]: float(row["documents"]) for row in rows if row["step"] == KEPT}
+    found = {row["tier"]: float(row["documents"]) for row in totals(funnel, ["tier"])}
     return {
         "captures": float(total),
         **{f"gone_in_{step}": float(number) for step, number in steps.items() if step != KEPT},
         "kept": float(steps[KEPT]),
+        **{tier: found.get(tier, 0.0) for tier in (GOLD, SILVER)},
         "kept_share": steps[KEPT] / total,
         "kept_bytes": float(sum(row["bytes"] for row in rows if row["step"] == KEPT)),
         **{f"kept/{source}": number for source, number in kept.items()},

@@ -110,7 +110,9 @@ def test_documents_are_gold_by_their_marks_or_their_source(tmp_path: Path) -> No
     config = ConsolidateConfig(gold={"prose_score.score": 0.8}, trusted=("books",))
     tiers = {row["url"][-1]: row["tier"] for row in rows_of(consolidate(tmp_path / "gold", rows, config), "kept/")}
     assert tiers == {"a": "gold", "b": "silver", "c": "gold"}
-    assert {row["tier"] for row in rows_of(consolidate(tmp_path / "none", rows), "kept/")} == {"silver"}
+    plain = consolidate(tmp_path / "none", rows)
+    assert {row["tier"] for row in rows_of(plain, "kept/")} == {"silver"}
+    assert b"silver" not in plain.read("audit.html")
 
 
 def test_what_each_host_gave_is_counted(tmp_path: Path) -> None:

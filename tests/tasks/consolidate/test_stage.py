@@ -201,7 +201,23 @@ def test_the_funnel_adds_up_from_captures_to_kept(tmp_path: Path) -> None:
     )
     metrics = artifact.record.metrics
     assert (metrics["captures"], metrics["kept"], metrics["gone_in_dedup"], metrics["kept/web"]) == (16, 8, 2, 6)
+    assert (metrics["gold"], metrics["silver"]) == (0, 8)
     assert artifact.record.rows_in == artifact.record.rows_out + sum(artifact.record.rejected.values())
+
+
+def test_the_funnel_tells_the_tiers_of_what_is_kept(tmp_path: Path) -> None:
+    rows, refused = funnel_corpus()
+    config = ConsolidateConfig(gold={"language.score": 0.95}, trusted=("code",))
+    artifact = consolidate(tmp_path, [*rows, document(text(7), "w7", language_score=0.99)], config, refused)
+    funnel = totals(artifact.table("funnel.parquet"), ["source", "step", "tier"])
+    kept = {(row["source"], row["tier"]): row["documents"] for row in funnel if row["step"] == "kept"}
+    assert kept == {("code", "gold"): 2, ("web", "gold"): 1, ("web", "silver"): 7}
+    assert {row["tier"] for row in funnel if row["step"] != "kept"} == {""}
+    metrics = artifact.record.metrics
+    assert (metrics["gold"], metrics["silver"], metrics["kept"]) == (3, 7, 10)
+    shown = artifact.read("audit.html").decode()
+    assert "10 of 17 captures and files are kept (58.8%), 3 of them gold." in shown
+    assert "<td>of these gold<td" in shown
 
 
 def test_files_are_byte_identical_on_any_number_of_workers(tmp_path: Path) -> None:
@@ -256,7 +272,7 @@ def test_the_funnel_is_drawn_as_a_picture(tmp_path: Path) -> None:
 
 
 def test_a_funnel_with_marks_of_formulas_in_its_names_is_drawn(tmp_path: Path) -> None:
-    rows = [("web", "$e^$", "kept", "", 3, 9), ("$we^$b", "en", "quality", "topic_$x^$", 2, 9)]
+    rows = [("web", "$e^$", "kept", "", "gold", 3, 9), ("$we^$b", "en", "quality", "topic_$x^$", "", 2, 9)]
     funnel = pa.table(list(zip(*rows, strict=True)), schema=FUNNEL)
     assert draw(funnel, "$demo^$/documents@dev").startswith(b"\x89PNG")
 

@@ -8,7 +8,7 @@ import pytest
 from tasks.__main__ import main
 from tasks.artifact import Artifact
 from tasks.consolidate.config import ConsolidateConfig
-from tasks.consolidate.funnel import EXTRACT, totals
+from tasks.consolidate.funnel import totals
 from tasks.consolidate.joint import Joint
 from tasks.consolidate.what_if import render, what_if
 from tasks.recipe import Recipe, find_recipe
@@ -20,7 +20,10 @@ from tests.tasks.dedup.made import document
 
 BEFORE = ConsolidateConfig()
 AFTER = ConsolidateConfig(
-    limits={"language": {"keep": ("en",)}, "gopher_quality": {"min_words": 1}}, sources=("web", "code")
+    limits={"language": {"keep": ("en",)}, "gopher_quality": {"min_words": 1}},
+    sources=("web", "code"),
+    gold={"prose_score.score": 0.9},
+    trusted=("code",),
 )
 
 
@@ -31,7 +34,10 @@ def inputs(tmp_path: Path) -> dict[str, Artifact]:
     spans = [{"kind": "email", "start": 9, "end": 24}]
     rows += [document(f"write to ann@example.org {text(91)}", "poor", poor=True, pii_spans=spans)]
     rows += [document(text(92), "code", source="code", language="la")]
-    return prepare(tmp_path, rows)
+    rows += [document(text(93), "bad", error="ValueError: no"), document(text(94), "book", prose_score=0.95)]
+    refused = [{"record_id": f"<{number}>", "url": "", "reason": "too_short", "source": "web"} for number in range(3)]
+    refused += [{"record_id": "<9>", "url": "", "reason": "poison", "source": "web"}]
+    return prepare(tmp_path, rows, rejected=refused)
 
 
 def joint(inputs: dict[str, Artifact]) -> Joint:
@@ -41,9 +47,9 @@ def joint(inputs: dict[str, Artifact]) -> Joint:
 def test_both_funnels_are_those_that_consolidate_gives(inputs: dict[str, Artifact], tmp_path: Path) -> None:
     answer = what_if(BEFORE, AFTER, joint(inputs))
     for config, told in ((BEFORE, answer.before), (AFTER, answer.after)):
-        made = run_stage_in(tmp_path, CONSOLIDATE, config, inputs, version=f"{config is AFTER}")
-        rows = totals(made.table("funnel.parquet"), ["source", "step", "reason"])
-        assert told == {(row["source"], row["reason"]): row["documents"] for row in rows if row["step"] != EXTRACT}
+        made = run_stage_in(tmp_path, CONSOLIDATE, config, inputs, version=f"{config is AFTER}", max_bad_share=1)
+        rows = totals(made.table("funnel.parquet"), ["source", "step", "reason", "tier"])
+        assert told == {(*row.values(),)[:4]: row["documents"] for row in rows}
 
 
 def test_documents_that_change_side_are_counted_and_shown(inputs: dict[str, Artifact]) -> None:
@@ -55,7 +61,10 @@ def test_documents_that_change_side_are_counted_and_shown(inputs: dict[str, Arti
         ("code", "", "language_other"),
     }
     shown = render(answer)
-    assert "1 documents would be kept, 2 would go, of 8" in shown
+    assert "1 documents would be kept, 2 would go, of 14 captures and files" in shown
+    assert row(shown, "too_short") == ["3", "3"]
+    assert row(shown, "kept") == ["6", "6"]
+    assert (row(shown, "gold"), row(shown, "silver")) == (["0", "1", "+1"], ["6", "5", "-1"])
     assert "gopher_quality_few_words -> kept  https://example.org/poor\n  write to <email> " in shown
     assert "ann@example.org" not in shown
     assert len(what_if(BEFORE, AFTER, joint(inputs), examples=1).moved) == 2
@@ -123,9 +132,10 @@ def asked(recipe: Recipe, *arguments: str) -> int:
 
 
 def row(said: str, reason: str) -> list[str]:
-    """Returns the numbers of a line of the table."""
-    (line,) = [words for line in said.splitlines() if reason in (words := line.split())]
-    return line[line.index(reason) + 1 :]
+    """Returns the numbers of the line of a reason, of the source that is most of the corpus."""
+    several = [line.split() for line in said.splitlines() if line.startswith(("web ", "texts "))]
+    (line,) = [words for words in several if reason in words]
+    return [word for word in line if word.strip("+-").isdigit()]
 
 
 MIN_WORDS = "consolidate.limits.gopher_quality.min_words"
@@ -186,9 +196,18 @@ def test_a_filter_that_was_measured_by_an_override_can_be_asked_for(
     assert asked(recipe, "--version", "1", *filters, "--set", "consolidate.limits.fineweb.max_short=0.5") == 2
     assert "override of [consolidate]: limits: fineweb has no setting max_short" in capsys.readouterr().err
     assert asked(recipe, "--version", "1", *filters) == 0
-    assert "0 would go, of " in capsys.readouterr().out
+    assert "0 would go, of 3 captures and files" in capsys.readouterr().out
     assert asked(recipe, "--version", "1", "--set", 'consolidate.filters=["c4"]', "--set", "consolidate.limits={}") == 2
     assert "demo/attributes@1 has no column c4" in capsys.readouterr().err
+
+
+def test_tiers_are_told_where_any_document_is_gold(inputs: dict[str, Artifact]) -> None:
+    assert "silver" not in render(what_if(BEFORE, BEFORE, joint(inputs)))
+    gold = ConsolidateConfig(gold={"prose_score.score": 0.9})
+    answer = what_if(BEFORE, gold, joint(inputs))
+    assert (answer.gained, answer.lost) == (0, 0)
+    assert answer.before["web", "kept", "", "silver"] == 6
+    assert (answer.after["web", "kept", "", "silver"], answer.after["web", "kept", "", "gold"]) == (5, 1)
 
 
 def test_the_same_limits_move_nothing(inputs: dict[str, Artifact]) -> None:
