@@ -31,6 +31,7 @@ log = logging.getLogger("sluice.stage")
 __all__ = ["Inputs", "Listener", "Output", "Part", "PartSpec", "Report", "part_names"]
 
 SCRATCH = ".scratch"
+QUARANTINE = "quarantine/"
 
 
 def scratch_of(address: Address, fingerprint: str) -> str:
@@ -177,17 +178,23 @@ class Output:
         """Asks the tracker to put `folder` of the artifact into the model registry as `name` ("": the recipe's)."""
         self.model = (folder, name)
 
-    def check_poison(self) -> None:
-        """Raises InputError when a larger share of rows was quarantined than the recipe tolerates."""
+    def check_poison(self, causes: str = "") -> None:
+        """Raises InputError when a larger share of rows could not be processed than the recipe tolerates.
+
+        Args:
+            causes: where the causes stand; "": in the folder where parts put the rows that they quarantine.
+        """
         records = self.committed.values()
         bad = sum(record.rejected.get(POISON, 0) for record in records)
         rows = sum(record.rows_in for record in records)
-        if bad > self.max_bad_share * rows:
-            where = self.store.url(f"{self.address.path}/quarantine/")
-            raise InputError(
-                f"{self.address}: {bad} of {rows} rows could not be processed (max_bad_share = {self.max_bad_share})",
-                f"read the causes in {where}, mend the input or raise max_bad_share",
-            )
+        if bad <= self.max_bad_share * rows:
+            return
+        if not causes and any(entry.path.startswith(QUARANTINE) for record in records for entry in record.files):
+            causes = self.store.url(f"{self.address.path}/{QUARANTINE}")
+        raise InputError(
+            f"{self.address}: {bad} of {rows} rows could not be processed (max_bad_share = {self.max_bad_share})",
+            f"{f'read the causes in {causes}, ' if causes else ''}mend the input or raise max_bad_share",
+        )
 
     def _load(self) -> dict[str, PartRecord]:
         folder = f"{self.address.path}/{PARTS}"

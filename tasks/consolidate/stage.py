@@ -66,7 +66,8 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     """Runs the stage.
 
     Raises:
-        InputError: the inputs were not made for one another, something was not measured, or no document passes.
+        InputError: the inputs were not made for one another, something was not measured, annotators failed on too many
+            documents, or no document passes.
     """
     extracted, attributes, duplicates = (inputs[role] for role in ("extracted", "attributes", "duplicates"))
     joint = Joint(extracted, attributes, duplicates, output.store, output.address.path)
@@ -74,6 +75,7 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     check_measured(config, joint.measured(names[0]), str(attributes.address))
     _write_copies(config, joint, names, output)
     output.map_parts(engine, partial(consolidate_part, config, joint), [PartSpec(name, name) for name in names])
+    output.check_poison(f"the column `error` of {attributes.store.url(attributes.address.path)}/attributes")
     _write_whole(config, joint, names, output)
     funnel = joint.own("funnel.parquet")
     _refuse_empty(funnel, output)

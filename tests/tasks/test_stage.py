@@ -68,6 +68,23 @@ def test_a_metric_that_no_record_can_hold_is_named_and_nothing_is_committed(tmp_
         part.record(conserved=True)
 
 
+def test_a_folder_of_causes_is_named_where_there_is_one(tmp_path: Path) -> None:
+    output = Output(Store(str(tmp_path)), Address("x/y", "dev"), "one", max_bad_share=0.1)
+    with output.part("part-a", conserved=False) as part:
+        part.count_in(2)
+        part.reject("poison")
+    with pytest.raises(InputError, match=r"1 of 2 rows could not be processed") as caught:
+        output.check_poison()
+    assert "quarantine" not in str(caught.value)
+    with output.part("part-b", conserved=False) as part:
+        part.count_in(2)
+        part.quarantine("b", ValueError("no"))
+    with pytest.raises(InputError, match=r"2 of 4 rows .*causes in .*x/y/dev/quarantine"):
+        output.check_poison()
+    with pytest.raises(InputError, match=r"causes in the log"):
+        output.check_poison("the log")
+
+
 def test_an_artifact_without_its_record_does_not_exist(tmp_path: Path) -> None:
     artifact = run_stage_in(tmp_path, TOY, ToyConfig())
     artifact.store.remove(f"{artifact.address.path}/{RECORD}")

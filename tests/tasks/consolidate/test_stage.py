@@ -85,6 +85,18 @@ def test_every_rule_can_be_left_out_but_the_one_against_unread_documents(tmp_pat
     assert rejected(artifact)[rows[2]["id"]]["reasons"] == ["poison"]
 
 
+def test_too_many_unread_documents_are_told_with_where_their_causes_stand(tmp_path: Path) -> None:
+    rows = [document(text(seed), f"{seed}") for seed in range(3)]
+    rows.append(document(text(9), "bad", error="ValueError: no"))
+    said = r"1 of 4 rows could not be processed.*causes in the column `error` of .*/test/attributes/dev/attributes"
+    with pytest.raises(InputError, match=said) as caught:
+        consolidate(tmp_path, rows)
+    assert "quarantine" not in str(caught.value)
+    assert (tmp_path / "test" / "attributes" / "dev" / "attributes").is_dir()
+    with pytest.raises(InputError, match="2 of 2 rows could not be processed"):
+        consolidate(tmp_path / "all", [document(text(seed), f"{seed}", error="no") for seed in range(2)])
+
+
 def test_filters_judge_the_sources_that_they_are_for(tmp_path: Path) -> None:
     rows = [
         document(text(1), "a", source="code", language="la", language_score=0.1),
