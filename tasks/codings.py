@@ -10,6 +10,8 @@ from isal import isal_zlib
 
 ACCEPTED_CODINGS = "gzip, deflate, br"
 _MAX_CODINGS = 2
+_GZIP = b"\x1f\x8b"
+_FIRST_BLOCK = 512
 
 
 @dataclass(frozen=True)
@@ -41,32 +43,42 @@ def decode(body: bytes, content_encoding: str, limit: int) -> Decoded:
 
 
 def _gunzip(body: bytes, limit: int) -> Decoded:
-    if not body.startswith(b"\x1f\x8b"):
+    if not body.startswith(_GZIP):
         return Decoded(body[:limit], complete=len(body) <= limit)
-    data, rest = b"", body
+    data, at = bytearray(), 0
     # Behind the last member may stand anything; browsers ignore it.
-    while rest.startswith(b"\x1f\x8b"):
-        step, rest = _inflate(rest, limit - len(data), 31)
+    while body.startswith(_GZIP, at):
+        step, used = _inflate(memoryview(body)[at:], limit - len(data), 31)
         data += step.data
+        at += used
         if not step.complete:
-            return Decoded(data, complete=False)
-    return Decoded(data, complete=True)
+            return Decoded(bytes(data), complete=False)
+    return Decoded(bytes(data), complete=True)
 
 
 def _deflate(body: bytes, limit: int) -> Decoded:
     # A zlib header's first two bytes are a multiple of 31 (RFC 1950); without one it is a bare stream.
     wrapped = len(body) > 1 and body[0] & 15 == 8 and int.from_bytes(body[:2]) % 31 == 0
-    return _inflate(body, limit, 15 if wrapped else -15)[0]
+    return _inflate(memoryview(body), limit, 15 if wrapped else -15)[0]
 
 
-def _inflate(body: bytes, limit: int, window: int) -> tuple[Decoded, bytes]:
+def _inflate(body: memoryview, limit: int, window: int) -> tuple[Decoded, int]:
+    """Inflates the one stream that `body` begins with; returns also how many bytes of `body` it took."""
     stream = isal_zlib.decompressobj(window)
+    parts: list[bytes] = []
+    at, got, size = 0, 0, _FIRST_BLOCK
     try:
-        # One byte more than allowed tells a body that just fits from one that does not; 0 would mean "no limit".
-        data = stream.decompress(body, limit + 1)
+        while at < len(body) and not stream.eof and got <= limit:
+            # One byte more than allowed tells a body that just fits from one that does not; 0 would mean "no limit".
+            parts.append(stream.decompress(body[at : at + size], limit + 1 - got))
+            got += len(parts[-1])
+            at = min(at + size, len(body))
+            # A stream's end comes back with all that stood behind it in its block. So blocks grow with the stream, and
+            # a million empty ones take no longer than one of their size.
+            size *= 2
     except isal_zlib.error:  # type: ignore[misc]  # its stub calls the class an instance
-        return Decoded(b"", complete=False), b""
-    return Decoded(data[:limit], complete=stream.eof and len(data) <= limit), stream.unused_data
+        return Decoded(b"", complete=False), at
+    return Decoded(b"".join(parts)[:limit], complete=stream.eof and got <= limit), at - len(stream.unused_data)
 
 
 def _unbrotli(body: bytes, limit: int) -> Decoded:
