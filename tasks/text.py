@@ -15,7 +15,7 @@ import functools
 import hashlib
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import xxhash
@@ -31,15 +31,18 @@ def _all_marks() -> str:
 
     Python's `\w` leaves them out, which would cut every Devanagari or Thai word at its vowel signs.
     """
-    points = [p for p in range(0x300, 0x10000) if unicodedata.category(chr(p)).startswith("M")]
+    marks = _ranges(point for point in range(0x300, 0x10000) if unicodedata.category(chr(point)).startswith("M"))
+    return marks + "\u200c\u200d"  # joiners belong to the word in Persian and in Indic scripts
+
+
+def _ranges(points: Iterable[int]) -> str:
     runs: list[list[int]] = []
     for point in points:
         if runs and point == runs[-1][1] + 1:
             runs[-1][1] = point
         else:
             runs.append([point, point])
-    ranges = "".join(f"\\u{first:04x}-\\u{last:04x}" for first, last in runs)
-    return ranges + "\u200c\u200d"  # joiners belong to the word in Persian and in Indic scripts
+    return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in runs)
 
 
 # Scripts written without spaces: Thai, Lao, Myanmar, Khmer, kana, Han. One letter with its marks is one word.
@@ -65,7 +68,10 @@ _LINE_END = re.compile("[\x0b\x0c\x85\u2028\u2029]")
 # Control, surrogate and non-character code points, and the byte order mark; tab and newline stay.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufeff\ufffe\uffff]")
 # All characters of the two above: one search tells that a text holds none of them, as most do.
-_ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+_ODD = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff"
+_ODD_ASCII = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
+# Where the marks of other planes are, among much else: each range more makes the search slower.
+_PLANES = "\U000101fd-\U0001e94a"
 _NO_BREAK_SPACES = "\u00a0\u2007\u202f"
 
 
@@ -73,22 +79,48 @@ def clean(text: str) -> str:
     r"""Returns the form in which text is stored: NFC, `\n` ends, no control characters, no trailing spaces.
 
     More than one blank line becomes one; leading spaces stay, because in source code they carry meaning. No-break
-    spaces, which pages are full of for their layout, become spaces.
+    spaces, which pages are full of for their layout, become spaces. Of more than 30 marks on a letter the rest goes.
     """
     if text.isascii():
         if text.isprintable():
             return text.rstrip()  # one line, as addresses and titles are
+        odd = bool(_ODD_ASCII.search(text))
     else:
+        # In UTF-16 a character of another plane takes the room of two.
+        planes = len(text.encode("utf-16-le", "surrogatepass")) > 2 * len(text)
+        if odd := bool(_odd_or_mark(planes).search(text)):
+            text = _mark_run(planes).sub(r"\1", text)
         text = unicodedata.normalize("NFC", text)
         for space in _NO_BREAK_SPACES:
             text = text.replace(space, " ")
-    if _ODD.search(text):
+    if odd:
         text = _LINE_END.sub("\n", _CARRIAGE.sub("\n", text) if "\r" in text else text)
         text = _UNPRINTABLE.sub("", text)
     text = "\n".join([line.rstrip() for line in text.split("\n")])
     while "\n\n\n" in text:  # a third goes each time, in a tenth of what a regular expression takes
         text = text.replace("\n\n\n", "\n\n")
     return text.strip("\n")
+
+
+@functools.cache
+def _odd_or_mark(planes: bool) -> re.Pattern[str]:
+    return re.compile(f"[{_ODD}{_reordered(planes=False)}{_PLANES if planes else ''}]")
+
+
+@functools.cache
+def _mark_run(planes: bool) -> re.Pattern[str]:
+    # Normalising puts the marks on a letter in order, in time that grows with the square of their number: 13 s for
+    # 80,000. No language has more than a few; 30 is where Unicode draws the line (UAX #15, section 13, Stream-Safe Text
+    # Format).
+    marks = _reordered(planes)
+    return re.compile(f"([{marks}]{{30}})[{marks}]++")
+
+
+@functools.cache
+def _reordered(planes: bool) -> str:
+    """Marks that normalising reorders, as a class body; `planes`: beyond the Basic Multilingual Plane, too."""
+    end = 0x1F000 if planes else 0x10000
+    return _ranges(point for point in range(0x300, end) if unicodedata.combining(chr(point)))
 
 
 def normalise(text: str) -> str:

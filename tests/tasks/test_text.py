@@ -22,6 +22,12 @@ def test_clean_composes_accents_and_is_idempotent() -> None:
     assert text.clean(once) == once
 
 
+@pytest.mark.parametrize("marks", ["\u0301\u0316", "\u05b0\u0591", "\U0001d165\U0001e8d0", "\u0301\U0001d165"])
+def test_clean_keeps_thirty_marks_on_a_letter_and_not_a_million(marks: str) -> None:
+    assert len(unicodedata.normalize("NFD", text.clean("e" + marks * 500_000 + "!"))) <= 33
+    assert text.clean("x" + marks * 5) == unicodedata.normalize("NFC", "x" + marks * 5)
+
+
 def test_clean_removes_lone_surrogates_so_that_text_always_encodes() -> None:
     text.clean("a\ud800b\U0001f600").encode()
     assert text.clean("a\ud800b\U0001f600") == "ab\U0001f600"
