@@ -8,9 +8,10 @@ byte at which a record begins, so one bad sector costs one record and not the re
 import base64
 import hashlib
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, BinaryIO, Literal
 
 import fastwarc
@@ -32,6 +33,12 @@ _BLOCK = 1 << 20
 _CHUNKING = 4
 _CHUNK_SIZE = re.compile(rb"[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\Z")
 _MAX_CHUNK_LINE = 4096
+# Nothing was captured before the web was; and from the last year of the calendar nobody can count on.
+_FIRST_PAGE = datetime(1991, 8, 6, tzinfo=UTC)
+_LAST = datetime(9998, 12, 31, tzinfo=UTC)
+# What a chunk holds at least on average, beyond the first ones, in a body that is as long as is asked for.
+_MEAN_CHUNK = 16
+_FEW_CHUNKS = 10_000
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class Record:
         kind: WARC-Type.
         record_id: WARC-Record-ID without angle brackets ("urn:uuid:...").
         url: WARC-Target-URI, without the angle brackets that some writers add.
-        date: WARC-Date; None where it is missing or no date.
+        date: WARC-Date in UTC; None where it is missing, no date, or none at which anything can have been captured.
         refers_to: WARC-Refers-To without angle brackets, or "".
         headers: the headers of the record (FastWARC's map; `get` takes names in any case).
         status: HTTP status of a response or revisit; None where there is none that can be read.
@@ -185,7 +192,7 @@ def _record(record: fastwarc.WarcRecord, offset: int | None, limit: int, quick: 
         kind=record.record_type,
         record_id=(record.record_id or "").strip("<> "),
         url=(record.headers.get("WARC-Target-URI") or "").strip("<> "),
-        date=record.record_date,
+        date=_moment(record.record_date),
         refers_to=(record.headers.get("WARC-Refers-To") or "").strip("<> "),
         headers=record.headers,
         status=http.status_code if http is not None else None,
@@ -197,6 +204,14 @@ def _record(record: fastwarc.WarcRecord, offset: int | None, limit: int, quick: 
         short=body.taken < declared and (http is not None or not with_http),
         offset=offset,
     )
+
+
+def _moment(date: datetime | None) -> datetime | None:
+    try:
+        found = date.astimezone(UTC) if date else None
+    except OverflowError:
+        return None  # in the first or the last hours that a calendar has
+    return found if found and _FIRST_PAGE <= found <= _LAST else None
 
 
 def _http(record: fastwarc.WarcRecord) -> Any:
@@ -233,31 +248,38 @@ def _body(reader: Any, limit: int, *, chunked: bool, quick: bool) -> _Body:
     if not chunked:
         label = _quick_label if quick else sha1_label
         return _Body(data, label(digest.digest()), taken, taken)
-    body = dechunk(data)
-    size = len(body) if taken <= keep else max(taken, limit + 1)
+    body, ended = dechunk(data, limit)
+    size = len(body) if ended and taken <= keep else max(taken, limit + 1)
     return _Body(body[:limit], (quick_digest if quick else payload_digest)(body), size, taken)
 
 
-def dechunk(body: bytes) -> bytes:
+def dechunk(body: bytes, limit: int = sys.maxsize) -> tuple[bytes, bool]:
     """Undoes chunked transfer coding (RFC 9112, section 7.1), as far as it goes.
 
     A body that does not begin with a chunk is returned as it is: archives are full of bodies that were stored without
     their transfer coding under headers that still name it.
+
+    Returns:
+        The body, and whether it is within the limit; of a larger one the beginning. One of very many small chunks
+        counts as larger, because each of them costs as much as a large one.
     """
-    parts: list[bytes] = []
-    at = 0
+    whole, view = bytearray(), memoryview(body)
+    at = chunks = 0
     while at < len(body):
         end = body.find(b"\n", at, at + _MAX_CHUNK_LINE)
         size = _CHUNK_SIZE.match(body, at, end) if end >= 0 else None
         if size is None:
-            return b"".join(parts) if parts else body
+            return (bytes(whole) if chunks else body), True
         length = int(size[1], 16)
         if not length:
             break
+        if len(whole) > limit or chunks > limit // _MEAN_CHUNK + _FEW_CHUNKS:
+            return bytes(whole), False
         at = end + 1 + length
-        parts.append(body[end + 1 : at])
+        whole += view[end + 1 : at]
+        chunks += 1
         at += 2 if body.startswith(b"\r\n", at) else body.startswith(b"\n", at)
-    return b"".join(parts)
+    return bytes(whole), True
 
 
 def payload_digest(payload: bytes) -> str:

@@ -239,10 +239,39 @@ def test_a_response_whose_headers_never_end_is_a_record_without_http() -> None:
     ],
 )
 def test_chunks_are_joined_as_far_as_they_go(body: bytes, expected: bytes) -> None:
-    assert dechunk(body) == expected
+    assert dechunk(body) == (expected, True)
     (found,) = read(record(body=body, http="Transfer-Encoding: chunked\r\n"))
     assert isinstance(found, Record)
     assert (found.payload, found.size, found.short) == (expected, len(expected), False)
+
+
+def test_a_body_of_very_many_small_chunks_counts_as_too_long() -> None:
+    body = b"2\nab" * 4_000_000
+    begun, ended = dechunk(body, 1 << 20)
+    assert (begun, ended) == (b"ab" * (len(begun) // 2), False)
+    assert len(begun) < 200_000
+    (found,) = read_records(io.BytesIO(record(body=body, http="Transfer-Encoding: chunked\r\n")), 1 << 20)
+    assert isinstance(found, Record)
+    assert found.size > 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("date", "read_as"),
+    [
+        ("2026-11-20T10:00:00Z", "2026-11-20T10:00:00+00:00"),
+        ("2026-11-20T10:00:00+05:00", "2026-11-20T05:00:00+00:00"),
+        ("1970-01-01T00:00:00Z", None),
+        ("0001-01-01T00:00:00+05:00", None),
+        ("9999-12-31T23:59:59Z", None),
+        ("9999-12-31T23:59:59-05:00", None),
+        ("yesterday", None),
+    ],
+)
+def test_a_date_at_which_nothing_can_have_been_captured_is_none(date: str, read_as: str | None) -> None:
+    data = record(compressed=False).replace(b"2026-11-20T10:00:00.250Z", date.encode())
+    (found,) = read(data)
+    assert isinstance(found, Record)
+    assert (found.date.isoformat() if found.date else None) == read_as
 
 
 @pytest.mark.parametrize("chunked", [True, False])

@@ -94,6 +94,23 @@ def test_a_page_captured_twice_is_one_document_wherever_the_captures_lie(
     assert rejected(made) == [("http://a.example/", "duplicate_capture")]
 
 
+@pytest.mark.parametrize("jsonl", [False, True])
+def test_a_capture_of_no_possible_date_costs_nobody_the_part(
+    run_stage: Run, warc_artifact: Callable[..., Artifact], warc: Make, html: Make, jsonl: bool
+) -> None:
+    published = html() + b"<meta property='article:published_time' content='2019-11-20'>"
+    records = [warc("http://good.example/", ident="good")]
+    for number, date in enumerate((b"9999-12-31T23:59:59Z", b"0001-01-01T00:00:00+05:00")):
+        plain = warc(f"http://{number}.example/", published, ident=str(number), compressed=False)
+        records.append(gzip.compress(plain.replace(b"2026-11-20T10:00:00.250Z", date), mtime=0))
+    made = run_stage(MODULE, ExtractConfig(jsonl=jsonl), {"warc": warc_artifact(records)})
+    assert {row["host"]: row["fetched_at"] is None for row in documents(made)} == {
+        "good.example": False,
+        "0.example": True,
+        "1.example": True,
+    }
+
+
 def test_a_refused_capture_does_not_shadow_a_good_one(
     run_stage: Run, warc_artifact: Callable[..., Artifact], warc: Make
 ) -> None:
