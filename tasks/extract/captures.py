@@ -24,6 +24,9 @@ from tasks.warc_reader import Damage, Record, read_records
 
 log = logging.getLogger("sluice.extract")
 
+MAX_URL = 8_000
+"""Characters of an address; servers and browsers give up at about as many (RFC 9110, section 4.1: at least 8,000)."""
+
 # As nearly all are; it tells in a twentieth of the time that there is nothing to look at more closely.
 _PLAIN_URL = re.compile(r"https?://[a-z0-9.-]+/(?!robots\.txt)[!-~]*")
 
@@ -51,7 +54,7 @@ def read_warc(file: BinaryIO, name: str, source: str, config: ExtractConfig, *, 
 
 
 def _row(record: Record, name: str, source: str, config: ExtractConfig, choices: Choices | None) -> Row:
-    url = clean(record.url)
+    url = clean(record.url[: MAX_URL + 1])
     converted = record.kind == WarcRecordType.conversion
     # A quick row has no content, so what the server said of a response is of no use to it.
     sent = _of_conversion(record, url) if converted else _of_response((record.http or ()) if choices else (), url)
@@ -109,6 +112,8 @@ def _refusal(record: Record, url: str, config: ExtractConfig) -> str:
 
 
 def _url_refusal(url: str) -> str:
+    if len(url) > MAX_URL:
+        return "url_invalid"
     if _PLAIN_URL.fullmatch(url):
         return ""
     try:

@@ -16,13 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.errors import InputError
-from tasks.extract.captures import read_warc
+from tasks.extract.captures import MAX_URL, read_warc
 from tasks.extract.config import ExtractConfig, FileSource
 from tasks.extract.content import metadata, plain, row_text
 from tasks.extract.row import Content, Row
 from tasks.sources import SourceFile
 from tasks.text import clean
 from tasks.warc_reader import payload_digest, quick_digest
+
+_ROWS_AT_ONCE = 16
 
 
 def read_file(file: SourceFile, source: FileSource, config: ExtractConfig, *, quick: bool = False) -> Iterator[Row]:
@@ -39,8 +41,11 @@ def read_file(file: SourceFile, source: FileSource, config: ExtractConfig, *, qu
 
 
 def _url(source: FileSource, file: SourceFile) -> str:
-    # By bytes: a file name need not be text.
-    return f"file://{source.name}/{quote(os.fsencode(file.name))}"
+    return f"file://{source.name}/{_quoted(file.name)}"
+
+
+def _quoted(name: str) -> str:
+    return quote(os.fsencode(name))  # by bytes: a file name need not be text
 
 
 def _whole_file(
@@ -122,19 +127,29 @@ def _lines(stream: pa.NativeFile, limit: int) -> Iterator[bytes | None]:
 
 
 def _parquet_rows(file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool) -> Iterator[Row]:
-    with pq.ParquetFile(file.local()) as parquet:
-        names = set(parquet.schema_arrow.names)
-        if source.text_field not in names:
-            raise InputError(
-                f'{file.path} has no column "{source.text_field}" (it has: {", ".join(sorted(names))})',
-                f'set text_field of the file source "{source.name}"',
-            )
+    names = set(pq.read_schema(file.local()).names)
+    if source.text_field not in names:
+        raise InputError(
+            f'{file.path} has no column "{source.text_field}" (it has: {", ".join(sorted(names))})',
+            f'set text_field of the file source "{source.name}"',
+        )
+    # Dictionary-encoded, so that a text that stands in a thousand rows is in memory once.
+    with pq.ParquetFile(file.local(), read_dictionary=[source.text_field]) as parquet:
         columns = [name for name in (source.text_field, source.url_field) if name in names]
         number = 0
-        for batch in parquet.iter_batches(batch_size=1024, columns=columns):
-            for held in batch.to_pylist():
-                yield _record(held, number, file, source, quick)
+        for batch in parquet.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
+            for row in zip(*(batch.column(name) for name in columns), strict=True):
+                if any(_bytes_of(value) > config.max_payload_bytes for value in row):
+                    yield Row(f"{_url(source, file)}#{number}", source.name, refused="too_large")
+                else:
+                    held = {name: value.as_py() for name, value in zip(columns, row, strict=True)}
+                    yield _record(held, number, file, source, quick)
                 number += 1
+
+
+def _bytes_of(value: pa.Scalar) -> int:
+    held = value.value if isinstance(value, pa.DictionaryScalar) else value
+    return held.as_buffer().size if isinstance(held, pa.BinaryScalar) and held.is_valid else 0
 
 
 def _record(held: Any, number: int, file: SourceFile, source: FileSource, quick: bool) -> Row:
@@ -145,6 +160,8 @@ def _record(held: Any, number: int, file: SourceFile, source: FileSource, quick:
     if not isinstance(text, str):
         return Row(place, source.name, refused="no_text")
     url = held.get(source.url_field)
+    if isinstance(url, str) and len(url) > MAX_URL:
+        return Row(place, source.name, refused="url_invalid")
     return Row(
         url=clean(url) if isinstance(url, str) and url.strip() else place,
         source=source.name,
@@ -161,8 +178,9 @@ def _digest(data: bytes, quick: bool) -> str:
 def _captures(file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool) -> Iterator[Row]:
     # FastWARC knows gzip and zstd by itself; through bzip2 it cannot see, so offsets are those of what is inside.
     opener: Callable[..., Any] = bz2.open if file.codec == "bz2" else open
+    name = file.name if file.name.isprintable() else _quoted(file.name)
     with opener(file.local(), "rb") as handle:
-        yield from read_warc(handle, f"{source.name}/{file.name}", source.name, config, quick=quick)
+        yield from read_warc(handle, f"{source.name}/{name}", source.name, config, quick=quick)
 
 
 _READERS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool], Iterator[Row]]] = {

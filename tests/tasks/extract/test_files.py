@@ -4,6 +4,8 @@ import bz2
 import gzip
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +19,7 @@ from tasks.extract.row import Rejected, Row
 from tasks.extract.sources import find_files
 from tasks.store import Store
 from tests.s3_server import S3Server
+from tests.tasks.extract.conftest import record
 
 CONFIG = ExtractConfig()
 
@@ -149,6 +152,43 @@ def test_json_lines_are_rows_with_reasons_for_the_broken(tmp_path: Path, ending:
     assert [row.refused for row in found] == ["", "", "no_text", "no_text", "json_malformed", "json_malformed", ""]
     assert [row.url for row in found][:2] == ["http://a.example/", f"file://src/d.jsonl{ending}#1"]
     assert found[-1].content().text == "last \U0001f600"
+
+
+def test_a_warc_file_whose_name_is_no_text_is_read(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.warc.gz")).write_bytes(record())
+    (row,) = rows(source(tmp_path, "*.gz", "warc"))
+    assert row.warc_file == "src/caf%E9.warc.gz"
+
+
+def test_an_address_without_end_is_refused_before_anything_is_done_with_it(tmp_path: Path) -> None:
+    endless = "http://a.example/" + "a\u0301\u0316" * 500_000
+    held = [{"text": "a", "url": endless}, {"text": "b", "url": "http://b.example/"}]
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in held))
+    found = rows(source(tmp_path, "*.jsonl", "jsonl"))
+    assert [(row.url, row.refused) for row in found] == [
+        ("file://src/d.jsonl#0", "url_invalid"),
+        ("http://b.example/", ""),
+    ]
+
+
+def test_rows_of_parquet_that_unpack_to_gigabytes_are_read_one_by_one(tmp_path: Path) -> None:
+    texts = pa.array(["x" * 4_000_000, "y" * 4_000_001]).take(pa.array([0] * 200 + [1, 0]))
+    pq.write_table(pa.table({"text": texts}), tmp_path / "d.parquet", dictionary_pagesize_limit=1 << 26)
+    assert (tmp_path / "d.parquet").stat().st_size < 1_000_000
+    program = (
+        "import sys; from tasks.extract.config import ExtractConfig, FileSource;"
+        "from tasks.extract.files import read_file; from tasks.extract.sources import find_files;"
+        "source = FileSource(name='src', kind='parquet', path=sys.argv[1]); (file,) = find_files(source);"
+        "rows = read_file(file, source, ExtractConfig(max_payload_bytes=4_000_000), quick=True);"
+        "refused = [number for number, row in enumerate(rows) if row.refused == 'too_large'];"
+        "(peak,) = [line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')];"
+        "print(refused, peak)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "d.parquet")]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    refused, peak = done.stdout.rsplit(maxsplit=1)
+    assert refused == "[200]"
+    assert int(peak) < 300_000
 
 
 def test_parquet_rows_are_read_by_the_named_columns(tmp_path: Path) -> None:
