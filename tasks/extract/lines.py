@@ -10,8 +10,9 @@ import html
 import math
 import re
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate, compress, pairwise, product
+from operator import mul
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,9 @@ _MARKS = re.compile("[\x01-\x06]")
 _TAG = re.compile(r"<[^>]*>")
 _LINK = re.compile(r"<a [^>]*>(.*?)</a>")
 _FIRST = re.compile(r"\s*<(h[1-6]|p|ul|ol|li)\b")
-_SENTENCE_END = re.compile(r"[.!?…。！？][\"”’»)]*(?=\s|$)")
+_SENTENCE_END = re.compile(r"[.!?…。！？][\"”’»)]*(?!\S)")
 _SOCIAL = re.compile(r"https?://[^\"/]*(?:facebook|twitter|instagram|whatsapp|youtube|pinterest|linkedin)\.")
+_NO_DIGITS = bytes(set(range(256)) - set(b"0123456789"))
 _ENDS = frozenset(".!?…。！？")
 _CLOSING = '"”’»)] '
 _BULLETS = frozenset("[(•-–—>»*+|")
@@ -33,14 +35,18 @@ _QUOTES = frozenset("\"“«'‘„「")
 _PARAGRAPH = 60
 """Characters from which a paragraph counts towards the best element."""
 _LOOKED_AT = 16
+_FAR = 5.0
 _MOST_PARAGRAPHS = 2_000
-_STATES = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
+# For each level one of three: before it, within, behind it.
+_STATES = {
+    inside: [float(state == held) for held in inside for state in range(3)]
+    for inside in product(range(3), repeat=len(STARTS))
+}
 _GOOD = 20
 """Words from which a line of prose counts as such."""
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One line of the main text.
 
     Attributes:
@@ -63,7 +69,8 @@ def mark_container(tree: HTMLTree) -> float:
         The share of the paragraph text that it holds; 0.0 where the page has no paragraphs.
     """
     held: dict[Any, int] = {}
-    for paragraph in tree.document.query_selector_all("p")[:_MOST_PARAGRAPHS] if tree.document is not None else ():
+    document = tree.document
+    for paragraph in document.get_elements_by_tag_name("p")[:_MOST_PARAGRAPHS] if document is not None else ():
         length = len(paragraph.text or "")
         if length >= _PARAGRAPH:
             parent = paragraph.parent
@@ -74,8 +81,8 @@ def mark_container(tree: HTMLTree) -> float:
     for start, end in zip(STARTS, ENDS, strict=True):
         if element is None or element.tag in ("body", "html"):
             break
-        element.insert_before(tree.create_text_node(start), element.first_child)
-        element.append_child(tree.create_text_node(end))
+        element.prepend(tree.create_text_node(start))
+        element.append(tree.create_text_node(end))
         element = element.parent
     return held[best] / sum(held.values())
 
@@ -83,43 +90,59 @@ def mark_container(tree: HTMLTree) -> float:
 def split_lines(reduced: str) -> list[Line | None]:
     """Splits reduced HTML into lines; None stands for an empty line."""
     found: list[Line | None] = []
-    inside = [0] * len(STARTS)
+    inside: tuple[int, ...] = (0,) * len(STARTS)
     fixed = False
     for raw in reduced.split("\n"):
+        if not raw and not fixed:
+            found.append(None)  # every other line is empty
+            continue
         here, markup = inside, raw
         if _MARKS.search(raw):
-            here = list(inside)
-            for mark in _MARKS.findall(raw):
-                level = (ord(mark) - 1) // 2
-                inside[level] = here[level] = 1 if mark in STARTS else 2
-                # A line at whose end the element ends belongs to it.
-                here[level] = 1
+            here, inside = _passed(raw, inside)
             markup = _MARKS.sub("", raw)
         begins = "<pre>" in markup
         text = _TAG.sub("", markup) if "<" in markup else markup
         text = html.unescape(text) if "&" in text else text
         stays = fixed or begins
-        fixed = "</pre>" not in markup if begins else fixed and "</pre>" not in markup
-        found.append(Line(text, markup, tuple(here), stays) if text.strip() or stays else None)
+        fixed = stays and "</pre>" not in markup
+        found.append(Line(text, markup, here, stays) if text.strip() or stays else None)
     return found
+
+
+def _passed(raw: str, before: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns where a line with marks stands, and where the one behind it does."""
+    here, inside = list(before), list(before)
+    for mark in _MARKS.findall(raw):
+        level = (ord(mark) - 1) // 2
+        inside[level] = 1 if mark in STARTS else 2
+        # A line at whose end the element ends belongs to it.
+        here[level] = 1
+    return tuple(here), tuple(inside)
 
 
 def features(lines: list[Line], title: str, share: float) -> NDArray[np.float64]:
     """Returns one row of numbers for each line; `share` is what `mark_container` returned."""
     words = [line.text.split() for line in lines]
+    counts = [len(held) for held in words]
     repeats = Counter([line.text for line in lines])
     starts = [tuple(held[:2]) for held in words]
     openings = Counter(starts)
-    # One flat list: numpy takes several times as long to see how lists are nested.
+    # Few calls of numpy: each takes a microsecond or two whatever it is asked for, and a page has thirty lines. And
+    # flat lists: numpy takes several times as long to see how lists are nested.
     flat: list[float] = []
     for line, held, start in zip(lines, words, starts, strict=True):
         flat += _own(line, held, title)
         flat += (math.log(repeats[line.text]), math.log(openings[start]))
-        for state in line.inside:
-            flat += _STATES[state]
-    own = np.fromiter(flat, np.float64, len(flat)).reshape(len(lines), -1)
-    counts = np.fromiter(map(len, words), np.float64, len(words))
-    return np.concatenate([own, _place(own, counts, share), _around(own)], axis=1)
+        flat += _STATES[line.inside]
+    columns = np.zeros((_COLUMNS, len(lines)))
+    own = columns[:_PLACE]
+    np.minimum(np.fromiter(flat, np.float64, len(flat)).reshape(len(lines), -1).T, _MOST, out=own)
+    good = (np.array(counts) >= _GOOD) & _unlinked_sentence(own.T)
+    flat = _places(counts, good.tolist())
+    columns[_PLACE:_SHARE] = np.fromiter(flat, np.float64, len(flat)).reshape(-1, len(lines))
+    columns[_SHARE] = share
+    _around(own, columns[_SHARE + 1 :])
+    return np.ascontiguousarray(columns.T)
 
 
 def prose(lines: list[Line], rows: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -135,92 +158,103 @@ def _unlinked_sentence(rows: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 # Columns of `_own` that the lines around are asked for.
 _LOG_WORDS, _LINK_SHARE, _IS_PARAGRAPH, _IS_HEADING, _ENDS_SENTENCE = range(5)
-_NEIGHBOURS = 2
+# Where the columns of `_places` begin, the one behind them, and how many columns there are.
+_PLACE, _SHARE, _COLUMNS = 39, 55, 83
+# What each column before those holds at most: shares 1, the numbers of links, sentences and bars, the length of words.
+_MOST = np.full((_PLACE, 1), np.inf)
+_MOST[[_LINK_SHARE, 11, 13, 18, 21, 26, 27], 0] = 1, 5, 5, 3, 20, 3, 3
 
 
 def _own(line: Line, words: list[str], title: str) -> list[float]:
     text, markup = line.text.strip(), line.markup
-    count, length = len(words), max(1, len(text))
+    count, length = len(words) or 1, len(text) or 1
     first = _FIRST.match(markup)
     tag = first[1] if first else ""
     links = markup.count("<a ")
-    linked = sum(len(_TAG.sub("", one)) for one in _LINK.findall(markup)) / length if links else 0.0
+    linked = sum([len(_TAG.sub("", one)) for one in _LINK.findall(markup)]) / length if links else 0.0
     some = words[:_LOOKED_AT]
     ends = text.rstrip(_CLOSING)[-1:]
+    begins = text[:1]
     return [
-        math.log1p(count),
-        min(linked, 1.0),
+        math.log1p(len(words)),
+        linked,
         tag == "p",
         tag[:1] == "h",
-        ends in _ENDS and ends != "",
+        ends in _ENDS,
         tag == "h1",
         tag == "h2",
         tag[1:] in ("i", "l"),
         tag == "",
         math.log1p(length),
         linked > 0.9,
-        min(links, 5),
+        links,
         ends == ":",
-        min(len(_SENTENCE_END.findall(text[:400])), 5),
-        sum([word[0].isupper() for word in some]) / max(1, len(some)),
-        sum(map(text.count, "0123456789")) / length,
-        sum([word in title for word in text.lower().split()]) / max(1, count) if count <= _LOOKED_AT else 0.0,
-        text.count(",") / max(1, count),
-        min(text.count("|"), 3),
+        len(_SENTENCE_END.findall(text, 0, 400)),
+        sum(map(str.isupper, [word[0] for word in some])) / (len(some) or 1),
+        # In bytes, which are looked up in a table: no other way is as fast.
+        len(text.encode("utf-8", "surrogatepass").translate(None, _NO_DIGITS)) / length,
+        sum(map(title.__contains__, text.lower().split())) / count if count <= _LOOKED_AT else 0.0,
+        text.count(",") / count,
+        text.count("|"),
         "©" in text or "@" in text,
         text.isupper(),
-        min(length / max(1, count), 20.0),
-        text[:1] in _BULLETS,
-        text[:1].islower(),
-        text[:1] in _QUOTES,
+        length / count,
+        begins in _BULLETS,
+        begins.islower(),
+        begins in _QUOTES,
         bool(links and _SOCIAL.search(markup)),
-        min(markup.count('href="#'), 3) if links else 0,
-        min(markup.count('href="/'), 3) if links else 0,
+        markup.count('href="#') if links else 0,
+        markup.count('href="/') if links else 0,
     ]
 
 
-def _place(own: NDArray[np.float64], counts: NDArray[np.float64], share: float) -> NDArray[np.float64]:
-    """Where lines stand: in the page, and between the first and the last line of prose."""
-    number = len(own)
-    index = np.arange(number)
-    good = (counts >= _GOOD) & _unlinked_sentence(own)
-    prose = np.where(good, counts, 0.0)
-    before = np.cumsum(prose) - prose
-    total, all_words = max(1.0, prose.sum()), max(1.0, counts.sum())
-    places = np.flatnonzero(good)
-    first, last = (places[0], places[-1]) if len(places) else (0, number - 1)
-    previous = np.maximum.accumulate(np.where(good, index, -1))
-    previous = np.concatenate([[-1], previous[:-1]])
-    following = np.minimum.accumulate(np.where(good, index, number)[::-1])[::-1]
-    following = np.concatenate([following[1:], [number]])
-    far = 5.0
-    found = np.empty((number, 17))
-    found[:, 0] = index / number
-    found[:, 1] = np.log1p(index)
-    found[:, 2] = np.log1p(number - index)
-    found[:, 3] = (np.cumsum(counts) - counts) / all_words
-    found[:, 4] = counts / all_words
-    found[:, 5] = index < first
-    found[:, 6] = index > last
-    found[:, 7] = np.log1p(np.maximum(first - index, 0))
-    found[:, 8] = np.log1p(np.maximum(index - last, 0))
-    found[:, 9] = np.where(previous < 0, far, np.log1p(index - previous))
-    found[:, 10] = np.where(following >= number, far, np.log1p(following - index))
-    found[:, 11] = before / total
-    found[:, 12] = (total - before - prose) / total
-    found[:, 13:] = math.log1p(number), math.log1p(all_words), len(places) / number, share
-    return found
+def _places(counts: list[int], good: list[bool]) -> list[float]:
+    """Returns where lines stand: in the page, and between the first and the last line of prose; column by column."""
+    number = len(counts)
+    # Of every distance there may be; by numpy, as in training, for `math.log1p` may differ in the last digit.
+    logs: list[float] = np.log1p(np.arange(number + 1)).tolist()
+    places = list(compress(range(number), good))
+    first, last = (places[0], places[-1]) if places else (0, number - 1)
+    ahead, behind = logs[first:0:-1], logs[1 : number - last]
+    previous = following = [_FAR] * number
+    if places:
+        gaps = [later - earlier for earlier, later in pairwise(places)]
+        previous = [_FAR] * (first + 1) + [log for gap in gaps for log in logs[1 : gap + 1]] + behind
+        following = ahead + [log for gap in gaps for log in logs[gap:0:-1]] + [_FAR] * (number - last)
+    prose = list(map(mul, counts, good))
+    all_prose, all_words = sum(prose) or 1, sum(counts) or 1
+    return [
+        *[index / number for index in range(number)],
+        *logs[:-1],
+        *logs[:0:-1],
+        *[(upto - count) / all_words for upto, count in zip(accumulate(counts), counts, strict=True)],
+        *[count / all_words for count in counts],
+        *[1.0] * first + [0.0] * (number - first),
+        *[0.0] * (last + 1) + [1.0] * (number - last - 1),
+        *ahead + [0.0] * (number - first),
+        *[0.0] * (last + 1) + behind,
+        *previous,
+        *following,
+        *[(upto - count) / all_prose for upto, count in zip(accumulate(prose), prose, strict=True)],
+        *[(all_prose - upto) / all_prose for upto in accumulate(prose)],
+        *[math.log1p(number)] * number,
+        *[math.log1p(all_words)] * number,
+        *[len(places) / number] * number,
+    ]
 
 
-def _around(own: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What the two lines before and behind are like, and the mean of the seven around."""
-    number, width = len(own), 3
-    padded = np.zeros((number + 2 * width, _ENDS_SENTENCE + 2))
-    padded[width:-width, :-1] = own[:, : _ENDS_SENTENCE + 1]
-    padded[width:-width, -1] = 1.0
-    near = [padded[width + step : width + step + number] for step in (-2, -1, 1, 2)]
-    sums = np.zeros((number + 2 * width + 1, padded.shape[1]))
-    np.cumsum(padded, axis=0, out=sums[1:])
-    window = sums[2 * width + 1 :] - sums[: -2 * width - 1]
-    mean = window[:, [_LOG_WORDS, _LINK_SHARE, _ENDS_SENTENCE]] / window[:, -1:]
-    return np.concatenate([*near, mean], axis=1)
+def _around(own: NDArray[np.float64], found: NDArray[np.float64]) -> None:
+    """Fills in what the two lines before and behind are like, and the mean of the seven around."""
+    number = own.shape[1]
+    seen = np.ones((_ENDS_SENTENCE + 2, number))
+    seen[:-1] = own[: _ENDS_SENTENCE + 1]
+    width = len(seen)
+    found[:width, 2:] = seen[:, :-2]
+    found[width : 2 * width, 1:] = seen[:, :-1]
+    found[2 * width : 3 * width, :-1] = seen[:, 1:]
+    found[3 * width : 4 * width, :-2] = seen[:, 2:]
+    sums = np.zeros((width, number + 7))
+    seen.cumsum(axis=1, out=sums[:, 4:-3])
+    sums[:, -3:] = sums[:, -4:-3]
+    window = sums[:, 7:] - sums[:, :-7]
+    found[4 * width :] = window[[_LOG_WORDS, _LINK_SHARE, _ENDS_SENTENCE]] / window[-1]

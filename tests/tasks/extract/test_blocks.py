@@ -42,12 +42,28 @@ def test_the_weights_are_those_that_the_script_makes(examples: list) -> None:
 
 
 def test_weights_are_whole_numbers_whose_sums_are_exact() -> None:
+    nets = network()
+    for numbers in (nets.first, nets.bias, nets.second, np.array(nets.offset)):
+        assert (numbers == np.rint(numbers)).all()
+    # Of all networks together, which are added up as one.
+    most = np.abs(nets.first).sum(axis=1, keepdims=True) * 8 * blocks.SCALE + np.abs(nets.bias)
+    assert (most @ np.abs(nets.second)).sum() + abs(nets.offset) < 2**53
+
+
+def test_the_networks_are_added_up_as_if_each_were_asked_alone() -> None:
     held = json.loads(TARGET.read_text())
-    for net in held["nets"]:
-        numbers = [*np.ravel(net["first"]), *net["bias"], *net["second"], net["offset"]]
-        assert all(number == int(number) for number in numbers)
-        most = np.abs(net["first"]).sum(0) * 8 * blocks.SCALE + np.abs(net["bias"])
-        assert (most * np.abs(net["second"])).sum() + abs(net["offset"]) < 2**53
+    rows = np.random.default_rng(0).normal(0.0, 9.0, (50, len(held["mean"])))
+    alone = [blocks.parsed(held | {"nets": [net]}).outputs(rows) for net in held["nets"]]
+    assert np.array_equal(network().outputs(rows), sum(alone) / len(alone))
+
+
+def test_measures_of_a_line_are_bounded() -> None:
+    links = "<a href=\"/x\">one</a> <a href='/y'>two</a>. " * 9
+    (line,) = split_lines(links + "|" * 9 + "x" * 99)
+    row = features([line], "", 0.5)[0]
+    assert row.shape == network().mean.shape
+    assert row[[1, 11, 13, 18, 26, 27]].tolist() == [pytest.approx(54 / len(line.text)), 5, 5, 3, 0, 3]
+    assert row[55] == 0.5
 
 
 def test_notices_and_a_headline_that_is_the_title_go_and_the_story_stays() -> None:
