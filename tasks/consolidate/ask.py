@@ -83,8 +83,10 @@ def _changed(config: ConsolidateConfig, values: Mapping[str, Any]) -> Consolidat
 
 
 def _differences(old: ConsolidateConfig, new: ConsolidateConfig, whose: str) -> str:
+    """Returns in words what differs; the limits of filters that come or go are left to the list of filters."""
     found = changes(old.model_dump(mode="json"), new.model_dump(mode="json"), "")
-    return ", ".join(f"{path} = {_plain(now)} ({whose} {_plain(was)})" for path, was, now in found)
+    told = [one for one in found if not (one[0].startswith("limits.") and None in one)]
+    return ", ".join(f"{path} = {_plain(now)} ({whose} {_plain(was)})" for path, was, now in told)
 
 
 def _plain(value: Any) -> str:

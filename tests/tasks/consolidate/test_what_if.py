@@ -196,7 +196,9 @@ def test_a_filter_that_was_measured_by_an_override_can_be_asked_for(
     assert asked(recipe, "--version", "1", *filters, "--set", "consolidate.limits.fineweb.max_short=0.5") == 2
     assert "override of [consolidate]: limits: fineweb has no setting max_short" in capsys.readouterr().err
     assert asked(recipe, "--version", "1", *filters) == 0
-    assert "0 would go, of 3 captures and files" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert 'with filters = ["gopher_quality", "fineweb"] (before ["gopher_quality"])\n' in said
+    assert "0 would go, of 3 captures and files" in said
     assert asked(recipe, "--version", "1", "--set", 'consolidate.filters=["c4"]', "--set", "consolidate.limits={}") == 2
     assert "demo/attributes@1 has no column c4" in capsys.readouterr().err
 
