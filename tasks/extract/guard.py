@@ -11,6 +11,7 @@ too much memory, or crashes the child, is tried once more in a new one: what was
 import atexit
 import contextlib
 import fcntl
+import gc
 import importlib
 import os
 import pickle
@@ -223,13 +224,15 @@ def children() -> list[int]:
 
 
 def _taken(modules: tuple[str, ...]) -> _Child:
-    while _idle:
-        child = _idle.pop()
+    while True:
+        try:
+            child = _idle.pop()  # threads of one worker take from the same list
+        except IndexError:
+            return _Child(modules)
         # After a fork the list names children of another process, which must not be talked to.
         if child.parent == os.getpid() and child.modules == modules:
             return child
         child.end()
-    return _Child(modules)
 
 
 @atexit.register
@@ -244,6 +247,7 @@ def _serve(questions: BinaryIO, answers: BinaryIO) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the parent too, which ends this process
     for module in _asked(questions) or ():
         importlib.import_module(module)
+    gc.freeze()  # what was imported stays: no collection need look at it again
     pages = int(Path("/proc/self/statm").read_text().split()[0]) if sys.platform == "linux" else 0
     limit = pages * resource.getpagesize() + ROOM
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
