@@ -1,4 +1,4 @@
-"""Masking: personal data becomes a placeholder that names its kind, and lines that a rule drops are taken out.
+"""Masking: personal data in texts and titles becomes a placeholder that names its kind, and lines that a rule drops are taken out.
 
 Used by `stage` and `what_if`.
 """
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from tasks.consolidate.config import ConsolidateConfig
 from tasks.consolidate.rules import in_scope
 from tasks.errors import InputError
+from tasks.pii.scan import find
 from tasks.stage import Part
 
 
@@ -44,6 +45,14 @@ def masked(
         if part:
             part.metric("pii_masked", sum(1 for span in spans or () if span["kind"]))
     return found
+
+
+def masked_titles(config: ConsolidateConfig, titles: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns titles as the settings want them; annotators see texts only, so titles are searched here."""
+    if not config.mask_pii:
+        return titles
+    found = [mask(title, [span._asdict() for span in find(title)]) for title in titles.to_pylist()]
+    return pa.chunked_array([pa.array(found, pa.string())])
 
 
 def _spans(

@@ -2,7 +2,7 @@
 
 Reads `extracted`, `attributes` and `duplicates`, co-partitioned (checked). Writes
 
-    kept/<part>.parquet      documents that stay, text masked, with language, prose score and tier (schema KEPT_SCHEMA)
+    kept/<part>.parquet      documents that stay, text and title masked, with language, score and tier (KEPT_SCHEMA)
     rejected/<part>.parquet  documents that go: first reason, all reasons, what they are a copy of (schema REJECTED),
                              and what the filters' annotators have measured, one struct column each
     funnel.parquet           source x language x step x reason x tier: documents and bytes (tasks.consolidate.funnel)
@@ -37,7 +37,7 @@ from tasks.consolidate.funnel import (
     totals,
 )
 from tasks.consolidate.joint import Joint
-from tasks.consolidate.mask import masked
+from tasks.consolidate.mask import masked, masked_titles
 from tasks.consolidate.resolve import COPIES, resolve
 from tasks.consolidate.rules import GOLD, SILVER, check_measured, columns, reasons, step_of, tiers
 from tasks.documents import DOCUMENT
@@ -159,7 +159,9 @@ def _scored(documents: pa.Table, judged: pa.Table) -> pa.Table:
 def _write_kept(config: ConsolidateConfig, part: Part, kept: pa.Table, judged: pa.Table) -> list[str]:
     """Returns the tier of each."""
     texts = masked(config, kept, judged, [True] * kept.num_rows, part)
-    kept = kept.set_column(kept.schema.get_field_index("text"), DOCUMENT.field("text"), pa.array(texts, pa.string()))
+    columns = {"text": pa.array(texts, pa.string()), "title": masked_titles(config, kept.column("title"))}
+    for name, values in columns.items():
+        kept = kept.set_column(kept.schema.get_field_index(name), DOCUMENT.field(name), values)
     tier = tiers(config, kept.column("source"), judged)
     part.table("kept", kept.append_column("tier", pa.array(tier, pa.string())).cast(KEPT_SCHEMA).combine_chunks())
     return tier

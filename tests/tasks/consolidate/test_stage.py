@@ -162,13 +162,14 @@ def test_a_document_that_fails_a_rule_and_is_a_copy_tells_both(tmp_path: Path) -
 
 def test_personal_data_is_masked_in_what_is_kept(tmp_path: Path) -> None:
     words = f"write to ann@example.org today {text(1)}"
-    row = document(words, "a", pii_spans=[{"kind": "email", "start": 9, "end": 24}])
+    row = document(words, "a", pii_spans=[{"kind": "email", "start": 9, "end": 24}]) | {"title": "Ann, ann@example.org"}
     artifact = consolidate(tmp_path / "masked", [row])
     (found,) = rows_of(artifact, "kept/")
     assert found["text"] == words.replace("ann@example.org", "<email>")
     assert artifact.record.metrics["pii_masked"] == 1
+    assert found["title"] == "Ann, <email>"
     (plain,) = rows_of(consolidate(tmp_path / "plain", [row], ConsolidateConfig(mask_pii=False)), "kept/")
-    assert plain["text"] == words
+    assert (plain["text"], plain["title"]) == (words, row["title"])
 
 
 def test_a_span_outside_the_text_stops_the_stage_with_the_document(tmp_path: Path) -> None:
