@@ -131,7 +131,8 @@ def _explain(model: type[Config], error: ValidationError, where: str) -> tuple[s
         return f"{where}: unknown key {field}{more}", nearest(path[-1], known) if known else "remove it"
     if first["type"] == "missing":
         return f"{where}: {field} is missing{more}", "add it"
-    return ": ".join(part for part in (where, field, fault(error) + more) if part), ""
+    cause, _, remedy = fault(error).rpartition(": ") if fault(error).endswith("?") else (fault(error), "", "")
+    return ": ".join(part for part in (where, field, cause + more) if part), remedy
 
 
 def _fields_at(model: type[Config], path: list[str]) -> list[str]:

@@ -69,7 +69,7 @@ def test_a_recipe_without_any_source_yet_is_no_matter_of_the_filters() -> None:
 @pytest.mark.parametrize("field", ["sources", "trusted"])
 def test_a_source_that_the_recipe_has_not_is_refused_with_the_nearest(field: str) -> None:
     said = refused({f"consolidate.{field}": ["web", "packges"]})
-    assert said == f'override: consolidate.{field}: the recipe has no source "packges": did you mean "packages"?.'
+    assert said == f'override: consolidate.{field}: the recipe has no source "packges". Did you mean "packages"?'
 
 
 def test_the_crawl_is_no_source_of_a_recipe_that_does_not_crawl() -> None:
@@ -129,7 +129,7 @@ def test_a_limit_on_a_score_of_hugging_face_that_is_not_asked_is_refused() -> No
 def test_a_model_that_is_asked_and_not_trained_is_refused_with_the_nearest() -> None:
     changes = {"classifiers.train": [TRAIN], "annotate.use": [*USE, "classifier"]}
     said = refused({**changes, "annotate.settings.classifier": {"models": ["edu", "edv"]}})
-    assert 'annotate.settings.classifier.models: [[classifiers.train]] has no "edv": did you mean "edu"?' in said
+    assert 'annotate.settings.classifier.models: [[classifiers.train]] has no "edv". Did you mean "edu"?' in said
     assert DEMO.override({**changes, "annotate.settings.classifier": {"models": ["edu"]}})
 
 
@@ -187,10 +187,10 @@ def test_perplexity_is_refused_without_references_or_a_file() -> None:
     ("gold", "said"),
     [
         ("language.nope", 'consolidate.gold: "language.nope": language measures no "nope": known are: label, score'),
-        ("language.scor", 'did you mean "score"?'),
+        ("language.scor", 'Did you mean "score"?'),
         ("language.label", 'consolidate.gold: "language.label" is no number (string): name a number, or a truth value'),
         ("pii.spans", '"pii.spans" is no number (list'),
-        ("gopher_quality.word", 'did you mean "words"?'),
+        ("gopher_quality.word", 'Did you mean "words"?'),
     ],
 )
 def test_gold_by_what_is_not_measured_or_no_number_is_refused(gold: str, said: str) -> None:
@@ -209,7 +209,7 @@ def test_gold_by_the_score_of_a_model_is_held_to_the_models_that_are_asked() -> 
         "annotate.settings.classifier": {"models": ["edu"]},
     }
     assert DEMO.override({**changes, "consolidate.gold": {"classifier.edu": 0.5}})
-    assert 'did you mean "edu"?' in refused({**changes, "consolidate.gold": {"classifier.edo": 0.5}})
+    assert 'Did you mean "edu"?' in refused({**changes, "consolidate.gold": {"classifier.edo": 0.5}})
 
 
 def test_filters_that_are_taken_out_leave_limits_with_a_way_out() -> None:
