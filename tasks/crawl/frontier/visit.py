@@ -149,6 +149,8 @@ class Visitor:
             last_modified=(answer.header("last-modified") or "")[:100],
         )
         if answer.status == 304 and candidate.earlier is not None and not reserved:
+            if refused := self._reader.refused_by_headers(answer):
+                return outcome._replace(reason=refused)
             return self._revisited(candidate, answer, outcome)
         if 300 <= answer.status < 400:
             return _redirected(candidate, answer, outcome)

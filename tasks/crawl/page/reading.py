@@ -99,6 +99,11 @@ class Reader:
         async with self._one_list:
             return await asyncio.to_thread(self._list, url, answer)
 
+    def refused_by_headers(self, answer: Answer) -> str:
+        """Returns why an answer without a body keeps what it stands for out of the corpus, or ""."""
+        said = directives(answer.all("x-robots-tag"), self._config.user_agent)
+        return self._refused(answer, said, Page(noindex=said.noindex), reserved=False)
+
     async def _page(self, url: str, answer: Answer, said: Directives, reserved: bool) -> Reading:
         html = self._decoded(answer, self._config.max_body_bytes)
         page: Page | None = Page(noindex=said.noindex)

@@ -300,6 +300,28 @@ def test_a_page_that_is_reserved_later_is_taken_down_though_the_server_calls_it_
         assert second.urls()[site.url()]["takedown"] == "ai_optout"
 
 
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        ({"TDM-Reservation": "1"}, "ai_optout"),
+        ({"X-Robots-Tag": "noindex"}, "noindex"),
+        ({"Content-Signal": "ai-train=no"}, "ai_optout"),
+    ],
+)
+def test_an_unchanged_page_whose_headers_opt_out_by_now_is_taken_down(crawl, header, reason):
+    def page(request):
+        if request.headers.get("If-None-Match"):
+            return web.Response(status=304, headers=header)
+        return web.Response(text="page", content_type="text/html", headers={"ETag": '"v1"'})
+
+    with site_with(lambda _: web.Response(status=404), {"/": page}) as site:
+        first = a_day_later(due(crawl(config_for(site), "c1")))
+        assert first.urls()[site.url()]["takedown"] == ""
+        second = crawl(config_for(site), "c2", first)
+        assert second.log()[site.url()]["reason"] == reason
+        assert second.urls()[site.url()]["takedown"] == reason
+
+
 def test_a_crawl_db_from_before_the_file_was_read_is_gone_on_with(crawl):
     with site_with(CLOSED) as site:
         first = due(crawl(config_for(site), "c1"))
