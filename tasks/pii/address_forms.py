@@ -20,9 +20,10 @@ _PLACE = (
     rf"(?:(?:Bad|Sankt|St\.|Markt|Groß|Klein|Neu|Alt|La|Le|Les|Saint|Sainte|De|Den|Het) )?{_WORD}"
     rf"(?: (?:am|an der|an den|im|in der|bei|ob der|vor der|sur|sous|en|lès|de|du|le|la) {_WORD}){{0,2}}"
 )
-# Between two lines of an address: a comma, a bar or dot of a web page's footer, a new line, or a space.
-_GAP = r"(?>(?:[ ]{0,9}+[,|·][ ]?|[ ]?)\n?[ ]?)(?<=[,|·\s])"
-_NUMBER = r"(?<![\w.,:/$€£+-])[0-9]{1,5}(?:-[0-9]{1,4})?[A-Za-z]?"
+# Between two lines of an address: a comma, a bar, dash or dot of a web page's footer, new lines, or a space.
+_GAP = r"(?>(?:[ ]{0,9}+[,;|·–][ ]?|[ ]?)\n{0,2}[ ]?)(?<=[,;|·–\s])"
+# No number that goes on from before: of a time, a price, a file. ":" and "," behind a word part it from a label.
+_NUMBER = r"(?<![\w./$€£+-])(?<![0-9][,:])[0-9]{1,5}(?:-[0-9]{1,4})?[A-Za-z]?"
 
 _STREET_TYPE = (
     r"(?:(?:St|Ave|Blvd|Rd|Ln|Dr|Ct|Pl|Ter|Cir|Hwy|Pkwy|Sq|Trl)\b\.?|(?:Street|Avenue|Boulevard|Road|Lane|Drive|Court|Way"
@@ -113,10 +114,10 @@ STREET_BEFORE = {
 
 # Where a house number may stand: by what goes before it or follows it, in German, French, or English.
 HOUSES = re.compile(
-    r"[0-9](?<![\w.,/$€£+-][0-9])(?:"
+    r"[0-9](?<![\w./$€£+-][0-9])(?<![0-9],[0-9])(?:"
     r"(?P<DE>(?<=(?:aße|sse|tr\.|weg|atz|lee|ing|fer|amm) [0-9])"
     r"|(?=[0-9]{0,4}(?: ?[A-Za-z])?(?:[-/+][0-9]{1,4}[a-z]?)?"
-    r"(?: ?[,|·])?[ \n]{1,2}(?:[A-Z]{1,2}-)?[0-9]{4,5}(?:,? [A-ZÀ-Þ]|[A-Z]{2}\b)))"
+    r"(?:(?: ?[,;|·–])[ \n]{0,3}|[ \n]{1,3})(?:[A-Z]{1,2}-)?[0-9]{4,5}(?:,? [A-ZÀ-Þ]|[A-Z]{2}\b)))"
     r"|(?P<FR>(?=[0-9]{0,4}(?: ?(?:bis|ter|quater))?,? "
     r"(?i:ru|av|bo|bd|bl|pl|im|al|ch|qu|co|ro|sq|pa|fa|es|se|vi|ci)[A-Za-z.]))"
     r"|(?P<US>(?=[0-9]{0,5}(?:-[0-9]{1,4})?[A-Za-z]?,?[ \n](?:[A-Z][\w'’. ]|[0-9]{1,3}(?:st|nd|rd|th) [A-Z])))"

@@ -8,16 +8,21 @@ import re
 from collections.abc import Iterator
 
 from tasks.pii.checksum import luhn
+from tasks.pii.context import GOODS, Labels
 from tasks.pii.span import Evidence, Span
 
-# As printed on cards: fours; American Express 4-6-5; Diners Club 4-6-4; or without gaps. Fours that
-# follow more digits are the cells of a table.
+# As printed on cards: fours; American Express 4-6-5; Diners Club 4-6-4; or without gaps. What follows may be the next
+# field of a line: a number of three digits, a date.
 _FORM = re.compile(
-    r"(?<![0-9A-Za-z_.,+-])(?:"
-    r"(?<![0-9] )[2-9][0-9]{3}(?:[ -]{1,2}[0-9]{4}){3}(?:[ -]{1,2}[0-9]{1,3})?"
-    r"|3[0-9]{3}[ -]{1,2}[0-9]{6}[ -]{1,2}[0-9]{4,5}"
+    r"(?<![0-9A-Za-z_+])(?<![0-9]\.)(?<![^0-9][0-9],)(?<![0-9A-Za-z]-)(?:"
+    r"[2-9][0-9]{3}(?:(?: - |[ ./-][ -]?)[0-9]{4}){3}(?P<tail>[ -]{1,2}[0-9]{1,3}(?![0-9/]))?"
+    r"|3[0-9]{3}[ ./-]{1,2}[0-9]{6}[ ./-]{1,2}[0-9]{4,5}"
     r"|[2-9][0-9]{12,18}+"
-    r")(?![0-9A-Za-z_]|[.,-][0-9])"
+    r")(?![0-9A-Za-z_]|\.[0-9])"
+)
+_GAPS = re.compile("[ ./-]")
+_LABELS = Labels(
+    r"cards?\b|visa|master ?card|amex|american express|discover|karte|kredit|carte|tarjeta|carta|pan\b|cc\b", GOODS
 )
 # Prefix (as a regular expression) and lengths, by network.
 _ISSUERS = re.compile(
@@ -42,7 +47,21 @@ def find(text: str, start: int, end: int) -> Iterator[Span]:
     """
     if end - start < 13:
         return
-    for found in _FORM.finditer(text, start, end):
-        digits = found.group().replace(" ", "").replace("-", "")
-        if _ISSUERS.fullmatch(digits) and luhn(digits) and len(set(digits)) > 1:
-            yield Span("card", found.start(), found.end(), Evidence.CHECKSUM)
+    at, last = start, -1
+    while found := _FORM.search(text, at, end):
+        at = found.start() + 4  # the next group of four may begin one, if this does not
+        ends = [found.end(), found.start("tail")] if found["tail"] else [found.end()]
+        stop = next((one for one in ends if _is_card(_GAPS.sub("", text[found.start() : one]))), None)
+        if stop and not _is_cell(text, found.start(), stop, last):
+            yield Span("card", found.start(), stop, Evidence.CHECKSUM)
+            at = last = stop
+
+
+def _is_card(digits: str) -> bool:
+    return _ISSUERS.fullmatch(digits) is not None and luhn(digits) and len(set(digits)) > 1
+
+
+def _is_cell(text: str, start: int, end: int, last: int) -> bool:
+    """Tells whether fours follow more digits, as in a row of a table, and neither a card nor a label is near."""
+    follows = " " in text[start:end] and text[max(0, start - 2) : start][:1].isdigit() and text[start - 1] == " "
+    return follows and start - last > 2 and not _LABELS.of(text, start, end)

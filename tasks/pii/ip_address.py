@@ -2,8 +2,8 @@
 
 Called by `scan`. Only addresses that the registries hand out count: private, loopback, link-local, documentation and
 multicast ranges belong to nobody (`ipaddress`, from the IANA special-purpose registries), and neither do networks
-("/24"). "1.2.3.4" is both an address and a version: what reads like a version is one, and four small numbers need a
-word that says address.
+("198.41.0.0/24"). "1.2.3.4" is both an address and a version: what reads like a version is one, and four small numbers
+need a word that says address.
 """
 
 import re
@@ -14,13 +14,16 @@ from tasks.pii.context import Labels
 from tasks.pii.span import Evidence, Span
 
 _V4 = re.compile(
-    r"(?<![0-9A-Za-z_.+~^<>@-])(?<![=~<>!^]=)(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2})(?![0-9A-Za-z_+-]|\.(?:[0-9]|in-addr)|/[0-9]{1,2}(?![0-9]))"
+    r"(?<![0-9A-Za-z_.+~^])(?<![^0-9]-)(?<![=~<>!^]=)(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2})"
+    r"(?![0-9A-Za-z_+]|-(?!(?:[0-9]{1,3}\.){3})|\.(?:[0-9]|in-addr))"
 )
 # 2000::/3, all that is handed out so far.
 _V6 = re.compile(
     r"[23][0-9A-Fa-f]{3}(?::[0-9A-Fa-f]{1,4}){0,7}(?:::(?:[0-9A-Fa-f]{1,4}(?::[0-9A-Fa-f]{1,4}){0,6})?)?"
-    r"(?![0-9A-Za-z_:]|/[0-9])"
+    r"(?![0-9A-Za-z_]|:[0-9A-Fa-f:])"
 )
+_COMPARED = re.compile(r"\w ?[<>]\Z")
+_LENGTH = re.compile(r"/([0-9]{1,3})(?![0-9])")
 _SMALL = 32
 _LABELS = Labels(
     r"ips?\b|ipv[46]|address|adresse|addr\b|host|server|client|peer|remote|gateway|proxy|dns|resolver|ping|router|login"
@@ -42,7 +45,7 @@ def find_v4(text: str, start: int, end: int) -> Iterator[Span]:
             address = IPv4Address(found.group())
         except AddressValueError:
             continue
-        if not address.is_global or address.is_multicast:
+        if not address.is_global or address.is_multicast or _is_other(text, found, address):
             continue
         label = _LABELS.of(text, found.start(), found.end())
         if label or (label is None and max(address.packed) >= _SMALL):
@@ -64,5 +67,19 @@ def find_v6(text: str, start: int) -> Iterator[Span]:
         address = IPv6Address(found.group())
     except AddressValueError:
         return
-    if address.is_global:
+    if address.is_global and not _is_network(text, found.end(), address):
         yield Span("ip", start, found.end(), Evidence.CHECKSUM)
+
+
+def _is_other(text: str, found: re.Match[str], address: IPv4Address) -> bool:
+    """Tells a network, and a version that another is compared with ("pkg<1.2.3.4"), from an address."""
+    compared = _COMPARED.search(text, max(0, found.start() - 3), found.start())
+    tagged = text[found.end() : found.end() + 1] in ("<", ">")
+    return (compared is not None and not tagged) or _is_network(text, found.end(), address)
+
+
+def _is_network(text: str, end: int, address: IPv4Address | IPv6Address) -> bool:
+    """Tells whether a length follows that leaves no bit for a host: "/24" behind 198.41.0.0, not behind 198.41.0.4."""
+    length = _LENGTH.match(text, end)
+    free = address.max_prefixlen - int(length[1]) if length else 0
+    return free > 0 and int(address) % (1 << free) == 0

@@ -29,7 +29,7 @@ LONGEST = 40
 _MOST_NATIONAL = 12
 _GAP = r"[ .()/\u2010-\u2013-]{0,3}"
 _INTERNATIONAL = re.compile(
-    r"(?<![0-9A-Za-z_=/_#@&%.+])\(?(?:\+\(?|(?<![0-9][ .-])00)[1-9]"
+    r"(?:(?<![0-9A-Za-z_=/_#@&%.+])\(?(?:\+\(?|(?<![0-9][ .-])00)|(?<![0-9+])(?P<glued>\+))[1-9]"
     rf"(?:{_GAP}[0-9]){{6,16}}+(?!{NO_END})"
 )
 _WEAK = re.compile(
@@ -41,6 +41,7 @@ _DATE = re.compile(
     rf"\(?{_YEAR}[ -/\u2013]{{1,3}}{_YEAR}\)?|{_YEAR}([-./ ])[01]?[0-9]\1[0-3]?[0-9]"
     rf"|[0-3]?[0-9]([-./ ])[0-3]?[0-9]\2{_YEAR}|[0-9]{{3}}-[0-9]{{3}}"
 )
+_CELL_BEFORE, _CELL = re.compile(r"[0-9][ \t]\Z"), re.compile(r"[ \t][0-9]")
 _GOODS = Labels(r"phone|tel\b|calls?\b|fax\b", GOODS)
 _LABELS = Labels(
     r"phone|tel\b|tel:|telephone|mobile|cell(?= ?(?:phone|no|num|#|[:.+(0-9]|$))|cellular|cellphone|fax\b|calls?\b"
@@ -79,7 +80,12 @@ def find(text: str, start: int, end: int, countries: Sequence[str]) -> Iterator[
 
 def _is_other(text: str, start: int, end: int) -> bool:
     """Tells a cell of a table, and a number with a label of something else, from a telephone number."""
-    if " " in text[start:end] and (text[max(0, start - 2) : start][:1].isdigit() or text[end : end + 2][1:].isdigit()):
+    number = text[start:end]
+    if (
+        " " in number
+        and "(" not in number
+        and (_CELL_BEFORE.search(text, max(0, start - 2), start) or _CELL.match(text, end))
+    ):
         return True
     return _GOODS.of(text, start, end) is False
 
@@ -89,18 +95,19 @@ def _international(text: str, start: int, end: int) -> Iterator[Span]:
         number = found.group()
         if "+" not in number and not re.search(r"[0-9][ ./-]+[0-9]", number[2:]):
             continue  # zeros before a bare number count something
-        if kept := _longest(number):
+        if kept := _longest(number, lenient=found["glued"] is None):
             first = 1 if kept.startswith("(") and kept.count("(") > kept.count(")") else 0
             yield Span("phone", found.start() + first, found.start() + len(kept), Evidence.PATTERN)
 
 
-def _longest(number: str) -> str | None:
+def _longest(number: str, lenient: bool) -> str | None:
     """Returns the number, without last groups that belong to something else, or None where none exists.
 
-    With gaps as in print its length need only be one that exists: plans grow, and numbers of films are in none.
+    With gaps as in print its length need only be one that exists: plans grow, and numbers of films are in none. Not so
+    (`lenient` is false) for a "+" behind a letter or sign, which may be a sum.
     """
     plain = "+" + number[2:] if number.startswith("00") else number
-    if "+" in number and plain.count(" ") + plain.count("-") >= 2 and _could_exist(plain, ("",)):
+    if lenient and "+" in number and plain.count(" ") + plain.count("-") >= 2 and _could_exist(plain, ("",)):
         return number
     for _ in range(4):
         if exists(plain, ""):

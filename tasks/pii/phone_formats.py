@@ -12,8 +12,9 @@ bare digits, Germany's and Italy's open plans without brackets or dash) needs a 
 import re
 
 _NORTH_AMERICA = (
-    r"(?:1[-. ])?\([2-9][0-9]{2}\)[ -]?[2-9][0-9]{2}[-. ][0-9]{4}"
-    r"|(?:1[-.])?[2-9][0-9]{2}(?P<dash>[-.])[2-9][0-9]{2}(?P=dash)[0-9]{4}"
+    r"(?:1[-. ]?)?\( ?[2-9][0-9]{2} ?\)[ .-]?[2-9][0-9]{2}[-. ][0-9]{4}"
+    r"|(?:1[-.])?[2-9][0-9]{2}(?P<dash>[-.]| - )[2-9][0-9]{2}(?P=dash)[0-9]{4}"
+    r"|[2-9][0-9]{2}/[2-9][0-9]{2}[-.][0-9]{4}"
     r"|1 [2-9][0-9]{2} [2-9][0-9]{2}[- ][0-9]{4}"
 )
 _FORMS = {
@@ -37,5 +38,7 @@ _FORMS = {
 NO_END = "(?!x[0-9]{1,5}(?![0-9]))[0-9A-Za-z_%]"
 """What cannot stand right behind a number; "x12" can: the extension of an American line."""
 
-_OPEN, _CLOSE = r"(?<![0-9A-Za-z_=/_#@&%$€£+.,-])", rf"(?!{NO_END}|[.,/:-][0-9]| ?[€$£])"
+# A number is also the next field of a line, the second of two with a bar between, or behind the dash of a list.
+_OPEN = r"(?:(?<![0-9A-Za-z_=/#@&%$€£+.,])(?<![^\s-]-)|(?<=[^0-9],)|(?<=[-.][0-9]{4}[,/]))"
+_CLOSE = rf"(?!{NO_END}|[.:-][0-9]|(?<![-.][0-9]{{4}})[,/][0-9]| ?[€$£])"
 STRONG = {country: re.compile(f"{_OPEN}(?:{form}){_CLOSE}") for country, form in _FORMS.items()}

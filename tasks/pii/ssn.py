@@ -1,7 +1,9 @@
 """Social security numbers of the United States.
 
-Called by `scan` with runs of digits. Source: Social Security Administration, "Social Security Number Randomization":
+Called by `scan` with runs of digits. Sources: Social Security Administration, "Social Security Number Randomization":
 areas 000, 666 and 900 to 999, group 00 and serial 0000 are never issued; two numbers printed in advertising were void.
+Internal Revenue Service, Internal Revenue Manual 3.21.263: taxpayers without one have a number of areas 900 to 999 and
+groups 50 and above, which counts beside a label.
 """
 
 import re
@@ -11,7 +13,8 @@ from tasks.pii.context import OTHER_NUMBERS, Labels
 from tasks.pii.span import Evidence, Span
 
 _FORM = re.compile(
-    r"(?<![0-9A-Za-z_.+#/-])(?!000|666|9)[0-9]{3}(?P<gap>[ -]?)(?!00)[0-9]{2}(?P=gap)(?!0000)[0-9]{4}"
+    r"(?<![0-9A-Za-z_.+/])(?<![0-9A-Za-z]-)(?!000|666)[0-9]{3}(?P<gap>[ .-]?| - )(?!00)[0-9]{2}(?P<next>[ .-]?| - )"
+    r"(?!0000)[0-9]{4}"
     r"(?![0-9A-Za-z_]|[./-][0-9])"
 )
 _VOID = frozenset(("078051120", "219099999"))
@@ -25,10 +28,11 @@ def find(text: str, start: int, end: int) -> Iterator[Span]:
     ['123-45-6789']
     """
     for found in _FORM.finditer(text, start, end):
-        number = found.group()
-        if number.replace("-", "").replace(" ", "") in _VOID:
+        digits = re.sub("[ .-]", "", found.group())
+        taxpayer = digits[0] == "9"
+        if digits in _VOID or (taxpayer and digits[3:5] < "50"):
             continue
-        dashed = found["gap"] == "-"
+        dashed = found["gap"] == found["next"] == "-" and not taxpayer
         label = _LABELS.of(text, found.start(), found.end())
         if label or (dashed and label is None):
             yield Span("ssn", found.start(), found.end(), Evidence.PATTERN if dashed else Evidence.CONTEXT)

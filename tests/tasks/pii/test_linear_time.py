@@ -46,6 +46,25 @@ UNITS = (
     *("of ", "de ", " der ", "A de ", "Weg", "-Weg", "Weg ", "St ", "St. ", ", ", " ,", "\n ", "F:", "1:", "a.b", "a@"),
     *("SW1", "IL ", "1 Aa", "rue a ", "x_"),
 )
+# What is folded, what e-mail addresses are told from, and groups that begin a number again and again.
+FOLDED = (
+    *("_", "'", "\u200b", "1\u200b", "\u00a0", "1\u00a0", "1\u2011", "\uff11", "\uff11\uff0d", "1\u2013\uff11"),
+    *("tel", "tel1", "tel=1", "tel=1234567", "1234567Fax", "Fax1234567Fax", "+1\n", "+1 1\n1 ", "(123)\n1", "1-\n"),
+    *("%40", "a%40", "a%40b.de", "&#64;", "wa.me/1234567 ", "wa.me/", "://", "://a:", "http://a:b@c.de:", "a://a@b.de"),
+    *('"a"@', '"@', '"a"@b.de', "a@b.de(", "a@b.de:a/", "git@b.de:a", "_a@b.deTel", "a@b.detel", "..a@b.de", ".@b.de"),
+    *("4111 ", "4111/", "4111 1111 1111 1111 123 ", "2345 6789 ", "de89", "de89 ", "de89-", "de89\n", "DE89 3704\n"),
+    *(
+        "198.41.0.4-",
+        "<198.41.0.4>",
+        "198.41.0.4/24",
+        "123 45 ",
+        "123.45.",
+        "1 Elm Street; ",
+        "1;\n\n",
+        "–\n\n1 ",
+        "\r\n",
+    ),
+)
 ENDINGS = (
     " 1 12345 Aa ",
     "! 1 28001 Aa, ",
@@ -88,6 +107,16 @@ def test_no_run_behind_a_beginning_costs_much_more_than_what_is_found(beginning:
         for run, endings in ((repeated(unit, 54), ENDINGS), (repeated(unit, 160), ("", ENDINGS[0]))):
             for ending in endings:
                 assert bounded(repeated(beginning + run + ending), 12 * ordinary), (beginning, unit, ending)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("unit", FOLDED)
+@pytest.mark.parametrize("beginning", ["", "tel "])
+def test_twice_the_text_takes_about_twice_the_work(unit: str, beginning: str) -> None:
+    lengths = (5_000, 10_000, 20_000)
+    one, two, four = (max(SHORTEST, min(work(beginning + repeated(unit, n)) for _ in range(2))) for n in lengths)
+    assert two < 4 * one
+    assert four < 4 * two
 
 
 @pytest.mark.timeout(60)

@@ -31,6 +31,11 @@ VALUES = (
     "Hauptstraße 5, 10115 Berlin",
     "Via Roma 12, 00184 Roma",
     "Calle Mayor 5, 28013 Madrid",
+    "Tel#+1 415\u2011555\u20110123Fax",
+    "SSN#\uff11\uff12\uff13-45-6789",
+    "jane\u200b%40example.org",
+    "de89 3704\u00a00044 0532 0130 00BIC",
+    "4111 1111 1111 1111 123",
 )
 BETWEEN = (" ", ", ", "\n", " | ", "-", "/", ". ", ": ", "", ", tel ", " / ")
 MIXES = st.lists(st.tuples(st.sampled_from(VALUES), st.sampled_from(BETWEEN)), min_size=2, max_size=4).map(

@@ -1,0 +1,134 @@
+r"""A second way to write a text down, for what hides a number or an address from rules that know ASCII.
+
+Used by `scan`, which reads a text as it stands and, where anything is folded, once more as folded: what either reading
+finds is personal data. Folded are, for a reader's eye has no trouble with any of them:
+- digits and letters of full width, spaces that do not break, dashes that stand for a hyphen (Unicode, blocks "Halfwidth
+  and Fullwidth Forms" and "General Punctuation");
+- characters without width inside a word (Unicode, UAX 9 and UAX 14);
+- "@" written as "%40" (RFC 3986, section 2.1), "&#64;" (HTML) or "\u0040" (JSON);
+- a word glued to a number ("SSN#123-45-6789", "Tel415-555-0123", "415-555-0123Fax"), which is set apart, and the low
+  lines of Markdown's emphasis;
+- a line that ends inside a number: behind a hyphen, an area code in brackets, or a few digits behind a "+".
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from tasks.pii.span import Span
+
+_SPACES = "\u00a0\u2000-\u200a\u202f\u205f\u3000"
+_DASHES = "\u2010-\u2013\u2212"
+_WIDE_DIGITS = "\uff10-\uff19"
+_WIDE = f"{_WIDE_DIGITS}\uff21-\uff3a\uff41-\uff5a\uff20\uff0b"
+_WIDE_MARKS = "\uff08\uff09\uff0d\uff0e"
+# Every form begins with a set of characters, which is what makes the search for it fast. Spaces are folded everywhere
+# once one stands beside a number: a whole address may be written with them.
+_FOREIGN = re.compile(
+    rf"[{_WIDE}{_WIDE_MARKS}{_SPACES}{_DASHES}](?:(?<=[{_WIDE}])|(?<=[{_WIDE_MARKS}])(?=[0-9A-Za-z])"
+    rf"|(?<=[{_SPACES}])(?=[0-9(+])|(?<=[0-9][{_SPACES}])|(?<=[0-9)][{_DASHES}])(?=[0-9(]))"
+)
+_PLAIN = re.compile(
+    rf"[{_WIDE}{_WIDE_MARKS}{_SPACES}{_DASHES}]"
+    rf"(?:(?<![{_DASHES}])|(?<=[0-9){_WIDE_DIGITS}\uff09][{_DASHES}])(?=[0-9({_WIDE_DIGITS}\uff08]))"
+)
+_NO_WIDTH = "\u00ad\u200b-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff"
+_INVISIBLE = re.compile(rf"[{_NO_WIDTH}](?<=[0-9A-Za-z@.+()-][{_NO_WIDTH}])[{_NO_WIDTH}]{{0,7}}+(?=[0-9A-Za-z@.+()-])")
+_SEEMS_FOREIGN = re.compile(f"[{_WIDE}{_WIDE_MARKS}{_SPACES}{_DASHES}{_NO_WIDTH}]")
+_AT = re.compile(r"%40|&#(?:64|[xX]40);|\\u0040")
+
+_LABEL = (
+    r"(?:tele(?:phone|fon|fax)|tel|phone|ph|fax|mobile?|mob|cell|handy|whatsapp|call|ssn|ip|ipv[46]|addr|host|client"
+    r"|card|cc|pan|visa|mastercard|amex)"
+)
+# In this order: the first digit of a number glued to what is before it, or in a line of its own; the last one of a
+# number that a word is glued to.
+_EDGES = re.compile(
+    r"[0-9](?:"
+    r"(?P<front>(?<=[A-Za-z=#_/.,(+-][0-9])(?<![0-9][/.,-][0-9])(?=(?:[ .()/:-]{0,2}+[0-9A-Fa-f]){4}))"
+    r"|(?P<line>(?<=[0-9]-\n[0-9])|(?<=\([0-9]{3}\)\n[0-9])|(?<=[0-9 )-]\n[0-9]))"
+    r"|(?P<behind>(?<=[0-9]{2})(?=_(?![0-9A-Za-z])|[A-Z][a-z]{2}|(?i:fax|tel|mob|phone|cell|home|work|office|e-?mail|www|http|exp|bic)))"
+    r")"
+)
+_LABEL_BEFORE = re.compile(rf"(?<![A-Za-z]){_LABEL}([=#_/.,-]?)[+(]{{0,2}}\Z", re.IGNORECASE)
+_CHAT_LINK = re.compile(r"\bwa\.me/(?=[1-9][0-9]{6})")
+# A hyphen may end the line of any number; without one, only what is too short to be a number by itself goes on.
+_UNFINISHED = re.compile(r"(?:[0-9]-|\([0-9]{3}\)|\+(?:[ ().-]?[0-9]){1,6}[ -]?)\Z")
+_LONGEST_LABEL = 16
+
+Edit = tuple[int, int, str]
+
+
+class Folded:
+    """A folded text, and the way back from its places to those of the text as it stood.
+
+    >>> from tasks.pii.span import Evidence
+    >>> folded = Folded("Tel#030", [(3, 4, ": ")])
+    >>> folded.text, folded.back(Span("phone", 5, 8, Evidence.PATTERN))[1:3]
+    ('Tel: 030', (4, 7))
+    """
+
+    def __init__(self, text: str, edits: list[Edit]) -> None:
+        pieces: list[str] = []
+        self._after: list[int] = []
+        self._shift: list[int] = [0]
+        at = length = 0
+        for start, end, new in edits:
+            pieces += (text[at:start], new)
+            length += start - at + len(new)
+            at = end
+            self._after.append(length)
+            self._shift.append(end - length)
+        self.text = "".join((*pieces, text[at:]))
+
+    def back(self, span: Span) -> Span:
+        """Returns the span with the places of the text before it was folded."""
+        return span._replace(start=self._place(span.start), end=self._place(span.end - 1) + 1)
+
+    def _place(self, at: int) -> int:
+        return at + self._shift[bisect_right(self._after, at)]
+
+
+def fold(text: str) -> Folded | None:
+    r"""Returns the text with everything folded, or None where there is nothing to fold.
+
+    >>> fold("SSN#\uff11\uff12\uff13-45-6789").text, fold("Tel415-555-0123Fax").text, fold("SSN 123-45-6789")
+    ('SSN:123-45-6789', 'Tel 415-555-0123 Fax', None)
+    """
+    foreign = not text.isascii() and _SEEMS_FOREIGN.search(text) is not None
+    plain = _PLAIN.sub(_as_ascii, text) if foreign and _FOREIGN.search(text) else text
+    edits = sorted(_edits(plain, foreign))
+    return Folded(plain, edits) if edits or plain != text else None
+
+
+def _as_ascii(found: re.Match[str]) -> str:
+    code = ord(found.group())
+    if code > 0xFF00:
+        return chr(code - 0xFEE0)
+    return "-" if 0x2010 <= code <= 0x2013 or code == 0x2212 else " "
+
+
+def _edits(text: str, foreign: bool) -> Iterator[Edit]:
+    """Yields what to replace by what; no two of them touch one character."""
+    if foreign:
+        yield from ((found.start(), found.end(), "") for found in _INVISIBLE.finditer(text))
+    if "%40" in text or "&#" in text or "\\u0040" in text:
+        yield from ((found.start(), found.end(), "@") for found in _AT.finditer(text))
+    if "wa.me/" in text:
+        yield from ((found.end(), found.end(), "+") for found in _CHAT_LINK.finditer(text))
+    for found in _EDGES.finditer(text):
+        yield from _edge(text, found.start(), found.lastgroup)
+
+
+def _edge(text: str, at: int, like: str | None) -> Iterator[Edit]:
+    if like == "behind":
+        if sum(map(str.isdigit, text[max(0, at - 14) : at + 1])) >= 6:
+            yield at + 1, at + 1 + (text[at + 1] == "_"), " "
+    elif like == "line":
+        if before := _UNFINISHED.search(text, max(0, at - 18), at - 1):
+            yield at - 1, at, "" if before.group().endswith("-") else " "
+    elif label := _LABEL_BEFORE.search(text, max(0, at - _LONGEST_LABEL), at):
+        start, end = label.span(1)
+        yield start, end, ":" if end > start else " "
+    elif text[at - 1] == "_" and not text[max(0, at - 2) : at - 1].isalnum():
+        yield at - 1, at, " "
