@@ -24,7 +24,7 @@ from tasks.filters.catalogue import annotator
 from tasks.part import POISON
 from tasks.stage import Inputs, Output, Part, PartSpec, Report
 
-VERSION = 3
+VERSION = 4
 
 MODELS = ("classifiers", "perplexity")
 """Roles of the inputs that hold trained models."""
@@ -111,7 +111,10 @@ def measured(documents: pa.Table, annotators: Mapping[str, Annotator], schema: p
 def _columns(documents: pa.Table, annotators: Mapping[str, Annotator]) -> Sequence[Any]:
     texts, sources, urls = (documents.column(name).to_pylist() for name in _COLUMNS[1:])
     batch = Batch(texts, sources, urls, column=documents.column("text").combine_chunks())
-    for name, one in annotators.items():
+    names = list(annotators)
+    for place, (name, one) in enumerate(annotators.items()):
+        # A document of 16 MB has splits of hundreds of megabytes: they are not held beside what models take.
+        batch.keep_for(names[place:])
         batch.found[name] = one.annotate(batch)
         if name == "language":
             batch.languages = batch.found[name].field("label").to_pylist()

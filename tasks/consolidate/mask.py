@@ -1,4 +1,4 @@
-"""Masking: personal data in texts and titles becomes a placeholder that names its kind, and lines that a rule drops are taken out.
+"""Masking: personal data in texts and titles becomes a placeholder that names its kind; lines that a rule drops go.
 
 Used by `stage` and `what_if`.
 """

@@ -3,13 +3,21 @@
 Made by the stage `annotate`, a few megabytes of text at a time. Each split is made when it is first asked for.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 import pyarrow as pa
 
 from tasks.filters.lines import Lines
 from tasks.filters.words import Words, split
+
+SPLITS = ("words", "line_columns")
+READS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("language", "url_blocklist", "lexicon", "perplexity", "quality", "classifier", "topic"), ()),
+    **dict.fromkeys(("hugging_face", "pii"), ()),
+    "prose_score": ("line_columns",),
+}
+"""Which of the splits an annotator reads; one that is not named here, such as one of your own, may read them all."""
 
 
 class Batch:
@@ -41,6 +49,13 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def keep_for(self, names: Iterable[str]) -> None:
+        """Lets go of the splits that none of these annotators reads; asked for again, one is made again."""
+        wanted = {split for name in names for split in READS.get(name, SPLITS)}
+        for held in SPLITS:
+            if held not in wanted:
+                self.__dict__.pop(held, None)
 
     @cached_property
     def words(self) -> Words:

@@ -6,13 +6,14 @@ asked of all lines of a batch by one call.
 
 from collections.abc import Iterable
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.filters.stretches import NEWLINE, buffers, strings
+from tasks.filters.stretches import NEWLINE, buffers, lines_of, size, strings
 
 
 class Lines:
@@ -28,11 +29,12 @@ class Lines:
 
     def __init__(self, texts: pa.StringArray) -> None:
         data, bounds = buffers(texts)
-        ends = np.flatnonzero(data == NEWLINE)
-        self.starts: NDArray[np.int64] = np.searchsorted(ends, bounds) + np.arange(len(bounds))
-        # A line begins behind a line end or where a document does, and ends at the next of them.
-        begins = np.sort(np.concatenate((bounds[:-1], ends + 1)), kind="stable")
-        sizes = np.sort(np.concatenate((bounds[1:], ends)), kind="stable") - begins
+        begins, firsts = lines_of(data, bounds)
+        self.starts: NDArray[np.int64] = firsts.astype(np.int64)
+        # All but the last line of a document have a line end, which is no part of them.
+        sizes = np.diff(begins)
+        sizes -= 1
+        sizes[firsts[1:] - 1] += 1
         self.raw = strings(data[data != NEWLINE], sizes)
 
     def __len__(self) -> int:
@@ -40,8 +42,9 @@ class Lines:
 
     @cached_property
     def stripped(self) -> pa.StringArray:
-        """The lines without white space around them."""
-        return pc.utf8_trim_whitespace(self.raw)
+        """The lines without white space around them; the same column as `raw` where there is none."""
+        found = pc.utf8_trim_whitespace(self.raw)
+        return self.raw if size(found) == size(self.raw) else found
 
     @cached_property
     def chars(self) -> NDArray[np.int32]:
@@ -52,6 +55,8 @@ class Lines:
     @cached_property
     def stripped_chars(self) -> NDArray[np.int32]:
         """Code points of each line without white space around it; 0 for a blank one; shape (n_lines,)."""
+        if self.stripped is self.raw:
+            return self.chars
         sizes: NDArray[np.int32] = pc.utf8_length(self.stripped).to_numpy()
         return sizes
 
@@ -63,29 +68,33 @@ class Lines:
     @cached_property
     def stripped_repeats(self) -> NDArray[np.bool_]:
         """Whether a line stood before in its document, white space around it aside; shape (n_lines,)."""
-        return self._repeats(self.stripped)
+        return self.repeats if self.stripped is self.raw else self._repeats(self.stripped)
 
-    @cached_property
+    @property
     def last(self) -> pa.StringArray:
-        """The last character of each line as it stands."""
+        """The last character of each line as it stands; not kept, for it is made sooner than it is stored."""
         return pc.utf8_slice_codeunits(self.raw, -1)
 
-    @cached_property
+    @property
     def stripped_last(self) -> pa.StringArray:
-        """The last character of each line that is not white space."""
+        """The last character of each line that is not white space; not kept, as `last`."""
         return pc.utf8_slice_codeunits(self.stripped, -1)
 
-    def per_document(self, values: NDArray[np.generic]) -> NDArray[np.int64]:
+    def per_document(self, values: NDArray[Any]) -> NDArray[np.int64]:
         """Sums a value per line over each document; shape (n_documents,)."""
-        total = np.concatenate(([0], np.cumsum(values, dtype=np.int64)))
-        return np.diff(total[self.starts])
+        # Every document has a line: no sum is of none.
+        found: NDArray[np.int64] = np.add.reduceat(values, self.starts[:-1], dtype=np.int64)
+        return found
 
     def _repeats(self, lines: pa.StringArray) -> NDArray[np.bool_]:
-        alike = lines.dictionary_encode().indices.to_numpy().astype(np.int64)
-        document = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
-        group = pa.array((document << 32) | alike).dictionary_encode().indices.to_numpy()
+        group = lines.dictionary_encode().indices.to_numpy()
+        if len(self.starts) > 2:
+            document = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+            group = pa.array((document << 32) | group).dictionary_encode().indices.to_numpy()
         # Groups are numbered in the order in which they are first met.
-        known: NDArray[np.bool_] = np.diff(np.maximum.accumulate(group), prepend=-1) == 0
+        highest = np.maximum.accumulate(group)
+        known = np.zeros(len(group), np.bool_)
+        np.equal(highest[1:], highest[:-1], out=known[1:])
         return known
 
 

@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tasks.filters.portions import insertions, places, portions, running_sums
+
 NEWLINE = ord("\n")
 _SPACE = np.array([byte < 0x80 and chr(byte).isspace() for byte in range(256)])
 # First bytes of white space that is no ASCII, in UTF-8, and which bytes follow there, as one number.
@@ -22,20 +24,18 @@ _WIDE = {
 
 
 @dataclass(frozen=True)
-class Stretches:
-    """Stretches of several documents, one after the other.
+class Bounds:
+    """Where the stretches of several documents, one after the other, belong.
 
     Attributes:
-        texts: the stretches.
-        lines: int64 of shape (n_lines + 1,): where the stretches of each line begin.
-        documents: int64 of shape (n_documents + 1,): where the stretches of each document begin.
-        line_starts: int64 of shape (n_documents + 1,): where the lines of each document begin.
+        lines: int32 of shape (n_lines + 1,): where the stretches of each line begin.
+        documents: int32 of shape (n_documents + 1,): where the stretches of each document begin.
+        line_starts: int32 of shape (n_documents + 1,): where the lines of each document begin.
     """
 
-    texts: pa.StringArray
-    lines: NDArray[np.int64]
-    documents: NDArray[np.int64]
-    line_starts: NDArray[np.int64]
+    lines: NDArray[np.int32]
+    documents: NDArray[np.int32]
+    line_starts: NDArray[np.int32]
 
 
 def buffers(texts: pa.StringArray) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
@@ -48,35 +48,62 @@ def buffers(texts: pa.StringArray) -> tuple[NDArray[np.uint8], NDArray[np.int32]
     return held[bounds[0] : bounds[-1]], bounds - bounds[0]
 
 
-def strings(data: NDArray[np.uint8], sizes: NDArray[np.int64]) -> pa.StringArray:
+def size(texts: pa.StringArray) -> int:
+    """Returns the UTF-8 bytes of all texts together."""
+    _, offsets, _ = texts.buffers()
+    bounds = np.frombuffer(offsets, np.int32) if offsets is not None else np.zeros(1, np.int32)
+    return int(bounds[texts.offset + len(texts)] - bounds[texts.offset])
+
+
+def strings(data: NDArray[np.uint8], sizes: NDArray[np.int32]) -> pa.StringArray:
     """Returns the strings of these sizes that the bytes hold, one after the other."""
-    offsets = np.zeros(len(sizes) + 1, np.int32)
-    np.cumsum(sizes, out=offsets[1:])
+    offsets = running_sums(sizes)
     return pa.StringArray.from_buffers(len(sizes), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data)))
 
 
-def stretches(texts: pa.StringArray) -> Stretches:
-    """Splits documents at white space."""
+def lines_of(data: NDArray[np.uint8], bounds: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Returns where lines begin, and the end of all; and which line of them is the first of each document, and n_lines.
+
+    A document of n line ends has n + 1 lines: one begins where the document does, and one behind each line end.
+    """
+    ends = places(data == NEWLINE)
+    firsts = insertions(ends, bounds)
+    firsts += np.arange(len(bounds), dtype=np.int32)
+    begins = np.empty(len(ends) + len(bounds), np.int32)
+    behind = np.ones(len(begins), np.bool_)
+    behind[firsts] = False
+    begins[firsts] = bounds
+    ends += 1
+    begins[behind] = ends
+    return begins, firsts
+
+
+def stretches(texts: pa.StringArray) -> tuple[pa.StringArray, Bounds]:
+    """Splits documents at white space; returns the stretches and where they belong."""
     data, bounds = buffers(texts)
     filled = ~_spaces(data)
-    starts, ends = _edges(filled, bounds)
-    line_ends = np.flatnonzero(data == NEWLINE)
-    documents = np.searchsorted(starts, bounds)
-    # A document of n line ends has n + 1 lines: each begins where the document or a line end is.
-    line_starts = np.searchsorted(line_ends, bounds) + np.arange(len(bounds))
-    lines = np.sort(np.concatenate((documents, np.searchsorted(starts, line_ends))), kind="stable")
-    return Stretches(strings(data[filled], ends - starts), lines, documents, line_starts)
+    first, last = _edges(filled, bounds)
+    starts, sizes = places(first), places(last)
+    sizes -= starts
+    sizes += 1
+    begins, line_starts = lines_of(data, bounds)
+    found = Bounds(insertions(starts, begins), insertions(starts, bounds), line_starts)
+    del starts, begins
+    return strings(data[filled], sizes), found
 
 
-def _edges(filled: NDArray[np.bool_], bounds: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns where stretches begin and where they end: at white space and at the bounds of documents."""
-    changes = np.flatnonzero(filled[1:] != filled[:-1]) + 1
-    outer = [at for at, byte in ((0, 0), (len(filled), -1)) if len(filled) and filled[byte]]
+def _edges(filled: NDArray[np.bool_], bounds: NDArray[np.int32]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Returns which bytes are the first of a stretch and which the last: at white space and the bounds of documents."""
+    first, last = filled.copy(), filled.copy()
+    change = filled[1:] != filled[:-1]
+    first[1:] &= change
+    last[:-1] &= change
     # A bound inside a run of other bytes is the end of one stretch and the beginning of the next.
-    inside = np.unique(bounds[(bounds > 0) & (bounds < len(filled))])
-    inside = inside[filled[inside - 1] & filled[inside]]
-    edges = np.sort(np.concatenate((outer, changes, inside, inside)).astype(np.int64), kind="stable")
-    return edges[::2], edges[1::2]
+    inside = bounds[bounds < len(filled)]
+    first[inside] = filled[inside]
+    inside = bounds[bounds > 0] - 1
+    last[inside] = filled[inside]
+    return first, last
 
 
 def _spaces(data: NDArray[np.uint8]) -> NDArray[np.bool_]:
@@ -84,8 +111,15 @@ def _spaces(data: NDArray[np.uint8]) -> NDArray[np.bool_]:
     space = _SPACE[data]
     if not len(data) or data.max() < min(_WIDE):
         return space
+    for part in portions(len(data)):
+        _add_wide(space, data, part)
+    return space
+
+
+def _add_wide(space: NDArray[np.bool_], data: NDArray[np.uint8], part: slice) -> None:
+    """Enters white space that is no ASCII and begins in a part of the bytes."""
     for first, endings in _WIDE.items():
-        at = np.flatnonzero(data == first)
+        at = part.start + np.flatnonzero(data[part] == first)
         width = 3 if endings[0] > 0xFF else 2
         follows = data[at + 1].astype(np.int32)
         if width == 3:
@@ -93,4 +127,3 @@ def _spaces(data: NDArray[np.uint8]) -> NDArray[np.bool_]:
         found = at[np.isin(follows, endings)]
         for byte in range(width):
             space[found + byte] = True
-    return space

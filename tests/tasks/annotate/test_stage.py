@@ -10,7 +10,7 @@ from tasks.artifact import Artifact
 from tasks.config import canonical_json
 from tasks.errors import InputError
 from tasks.extract.config import ExtractConfig, FileSource
-from tasks.filters.batch import Batch
+from tasks.filters.batch import READS, SPLITS, Batch
 from tasks.filters.catalogue import annotator
 from tasks.filters.prose_score import ProseScore
 
@@ -103,6 +103,21 @@ def test_a_document_that_breaks_an_annotator_keeps_its_place(
     assert [row for row in rows(made, "attributes") if not row["error"]] == [
         row for row in before.values() if row["id"] != broken["id"]
     ]
+
+
+@pytest.mark.parametrize("name", [*USE, "lexicon", "url_blocklist"])
+def test_splits_are_held_until_the_last_annotator_that_reads_them(name: str) -> None:
+    batch = Batch([PROSE])
+    one = annotator(name, {})
+    one.prepare({})
+    batch.keep_for([name])
+    one.annotate(batch)
+    read = {split for split in SPLITS if split in vars(batch)}
+    assert read == set(READS.get(name, SPLITS))
+    batch.keep_for(["language", "mine"])
+    assert {split for split in SPLITS if split in vars(batch)} == read
+    batch.keep_for(["language", "pii"])
+    assert not any(split in vars(batch) for split in SPLITS)
 
 
 def test_a_missing_model_stops_the_stage_and_names_the_remedy(

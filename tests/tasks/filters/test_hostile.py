@@ -1,4 +1,7 @@
-"""Texts that nobody writes: every annotator answers, within the memory that a worker has."""
+"""Texts that nobody writes: every annotator answers, within the memory that a worker has.
+
+A document may be as long as extract lets one be, 16 MB, and is a batch of its own.
+"""
 
 import subprocess
 import sys
@@ -43,5 +46,34 @@ SIZES = {"citations": 16_000_000}
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_text_of_millions_of_characters_is_measured_in_bounded_memory(name: str) -> None:
     program = PROGRAM.format(text=TEXTS[name], names=NAMES, size=SIZES.get(name, 2_000_000))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+LONGEST = {
+    "blank lines": r'"\n" * N',
+    # Nearly every run of five is another one, and half of their parts stand there again.
+    "letters at random": '" ".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=N // 2))',
+}
+STAGE = """
+import random, re
+import pyarrow as pa
+from tasks.annotate.stage import measured
+from tasks.filters.catalogue import annotator
+N = 15_900_000
+annotators = {{name: annotator(name, {{}}) for name in {names}}}
+schema = pa.schema([("id", pa.string()), ("error", pa.string()), *((name, a.type()) for name, a in annotators.items())])
+documents = pa.table({{"id": ["1"], "text": [{text}], "source": ["web"], "url": ["http://a.example/"]}})
+table = measured(documents, annotators, schema)
+assert table.column("error").to_pylist() == [None]
+peak = int(re.search("VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1])
+assert peak < 1_200_000, peak
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", LONGEST)
+def test_the_longest_document_leaves_a_worker_room_for_models(name: str) -> None:
+    program = STAGE.format(text=LONGEST[name], names=NAMES)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

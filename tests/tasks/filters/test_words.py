@@ -9,6 +9,7 @@ import pytest
 
 from tasks.filters.affixes import apart
 from tasks.filters.batch import Batch
+from tasks.filters.catalogue import annotator
 from tasks.filters.contractions import specials
 from tasks.filters.english import pieces
 from tasks.filters.stretches import stretches
@@ -84,17 +85,18 @@ SPACES = [chr(point) for point in range(0x110000) if chr(point).isspace()]
 def test_stretches_are_split_at_every_white_space() -> None:
     texts = [f"a{space}b{space}{space}à的😀{space}" for space in SPACES]
     texts += ["", " ", "\u3000", "\n\u2003\n", "âãáà\u2004ÂÃ\u200b\x85x", *("x", "", "y"), "\u2028"]
-    found = stretches(pa.array(texts, pa.string()))
-    assert found.texts.to_pylist() == [stretch for text in texts for stretch in text.split()]
+    several, found = stretches(pa.array(texts, pa.string()))
+    assert several.to_pylist() == [stretch for text in texts for stretch in text.split()]
     assert np.diff(found.documents).tolist() == [len(text.split()) for text in texts]
     assert np.diff(found.lines).tolist() == [len(line.split()) for text in texts for line in text.split("\n")]
     assert np.diff(found.line_starts).tolist() == [len(text.split("\n")) for text in texts]
-    assert stretches(pa.array(["lost", *texts, "lost"]).slice(1, len(texts))).texts.equals(found.texts)
+    assert stretches(pa.array(["lost", *texts, "lost"]).slice(1, len(texts)))[0].equals(several)
 
 
-def test_columns_of_lines_say_what_a_look_at_each_line_says() -> None:
+@pytest.mark.parametrize("letters", ["ab.é的😀 \u3000\n\n", "ab\n"])  # with and without white space around lines
+def test_columns_of_lines_say_what_a_look_at_each_line_says(letters: str) -> None:
     draw = random.Random(6)
-    made = ("".join(draw.choices("ab.é的😀 \u3000\n\n", k=draw.randint(0, 40))) for _ in range(500))
+    made = ("".join(draw.choices(letters, k=draw.randint(0, 40))) for _ in range(500))
     texts = ["", "\n", "\n\n", "x", *made]
     found = Batch(texts).line_columns
     lines = [text.split("\n") for text in texts]
@@ -104,7 +106,11 @@ def test_columns_of_lines_say_what_a_look_at_each_line_says() -> None:
     assert found.chars.tolist() == list(map(len, flat))
     assert found.stripped_chars.tolist() == [len(line.strip()) for line in flat]
     assert found.last.to_pylist() == [line[-1:] for line in flat]
+    assert found.stripped_last.to_pylist() == [line.strip()[-1:] for line in flat]
     assert found.repeats.tolist() == [line in several[:at] for several in lines for at, line in enumerate(several)]
+    stripped = [[line.strip() for line in several] for several in lines]
+    again = [line in several[:at] for several in stripped for at, line in enumerate(several)]
+    assert found.stripped_repeats.tolist() == again
     assert found.per_document(found.chars).tolist() == [len(text.replace("\n", "")) for text in texts]
     assert np.diff(found.starts).tolist() == list(map(len, lines))
 
@@ -113,6 +119,7 @@ def slowly(text: str) -> list[str]:
     return [piece for stretch in text.split() for piece in pieces(stretch)]
 
 
+RULES = ("gopher_quality", "gopher_repetition", "c4", "fineweb", "prose_score")
 TEXTS = ["One line.\n\nAnother, longer line!\n", "", "x", "\n", "  spaces \n around ", "It's the end, isn't it?"]
 
 
@@ -124,7 +131,6 @@ def test_words_lie_in_their_documents_and_lines() -> None:
     assert np.diff(words.line_starts).tolist() == [text.count("\n") + 1 for text in TEXTS]
     assert np.diff(words.ends).tolist() == [len(piece) for text in TEXTS for piece in slowly(text)]
     assert words.line_stretches.tolist() == [len(line.split()) for line in lines]
-    assert words.owner.tolist() == [at for at, text in enumerate(TEXTS) for _ in slowly(text)]
 
 
 def test_what_is_known_of_words() -> None:
@@ -152,6 +158,31 @@ def test_equal_words_have_equal_ids_whatever_was_met_before(monkeypatch: pytest.
     monkeypatch.setattr("tasks.filters.words._MAX_STRETCHES", 2)
     assert spelled(met, TEXTS) == plainly
     assert spelled(met, TEXTS[:1]) == plainly[:1]
+
+
+def test_what_a_batch_has_too_much_of_is_split_alike_and_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    vocabulary, text = Vocabulary(), "one, two (three) four-and-five one, two. " * 3 + "x"
+    ordinary = spelled(vocabulary, [text, *TEXTS])
+    monkeypatch.setattr("tasks.filters.words._MAX_NEW", 3)
+    assert spelled(vocabulary, [text, *TEXTS]) == ordinary
+    assert not vocabulary._numbers
+    assert vocabulary.split(pa.array(["one two"])).known.lengths.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("most", [3, 500_000], ids=["not remembered", "remembered"])
+def test_portions_and_shares_change_nothing(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    draw = random.Random(8)
+    some = ["the", "to", "b.", "c!", "...", ";", "x\n", "[1]", "q"]
+    drawn = (" ".join(draw.choices(some, k=400)) for _ in range(3))
+    texts = [*TEXTS, *drawn, "a\n" * 200, ")" * 300 + " a b" * 90, "a\u00a0b\u3000\n" * 99, "\n" * 50]
+    whole = {name: annotator(name, {}).annotate(Batch(texts)) for name in RULES}
+    small = {"portions.PORTION": 7, "words._AT_ONCE": 3, "ngrams._STEPS_AT_ONCE": 5, "ngrams._KEYS_AT_ONCE": 11}
+    for where, size in {**small, "words._MAX_NEW": most}.items():
+        monkeypatch.setattr(f"tasks.filters.{where}", size)
+    monkeypatch.setattr("tasks.filters.words._vocabulary", Vocabulary())
+    batch = Batch(texts)
+    for name, column in whole.items():
+        assert annotator(name, {}).annotate(batch).equals(column), name
 
 
 def test_tables_are_dropped_when_taking_a_stretch_apart_fails(monkeypatch: pytest.MonkeyPatch) -> None:
