@@ -113,6 +113,24 @@ def _plain(settings: Any) -> Any:
         raise TypeError(str(error).removeprefix("value.")) from None
 
 
+def assign(settings: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Puts values into nested settings, each named by a dotted path ("limits.c4.min_sentences").
+
+    >>> settings = {"a": {"b": 1}}
+    >>> assign(settings, {"a.c": 2, "d.e": 3})
+    >>> settings
+    {'a': {'b': 1, 'c': 2}, 'd': {'e': 3}}
+    """
+    for path, value in values.items():
+        *folders, last = path.split(".")
+        at = settings
+        for folder in folders:
+            if not isinstance(at.get(folder), dict):
+                at[folder] = {}
+            at = at[folder]
+        at[last] = value
+
+
 def fault(error: ValidationError) -> str:
     """Returns what is wrong with the first field of `error`, and what stood there."""
     first = error.errors(include_url=False)[0]

@@ -19,7 +19,7 @@ from tasks.annotate.config import AnnotateConfig
 from tasks.canary.config import CanaryConfig
 from tasks.catalogue import Stage
 from tasks.classifiers.config import ClassifiersConfig
-from tasks.config import Config, canonical_json, parse
+from tasks.config import Config, assign, canonical_json, parse
 from tasks.consolidate.config import ConsolidateConfig
 from tasks.crawl.config import CrawlConfig
 from tasks.dedup.config import DedupConfig
@@ -142,14 +142,7 @@ class Recipe(Config):
         settings: dict[str, Any] = json.loads(self.text)
         if self.consolidate.sources == judged_by_default(self.crawl, self.extract):
             del settings["consolidate"]["sources"]
-        for path, value in values.items():
-            *folders, last = path.split(".")
-            at = settings
-            for folder in folders:
-                if not isinstance(at.get(folder), dict):
-                    at[folder] = {}
-                at = at[folder]
-            at[last] = value
+        assign(settings, values)
         return parse(type(self), settings, "override")
 
 

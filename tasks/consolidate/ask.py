@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tasks.artifact import Address, Artifact
-from tasks.config import parse
+from tasks.config import assign, parse
 from tasks.consolidate.config import ConsolidateConfig
 from tasks.consolidate.joint import Joint
 from tasks.consolidate.what_if import render, what_if
@@ -71,14 +71,7 @@ def _changed(config: ConsolidateConfig, values: Mapping[str, Any]) -> Consolidat
     measured with an override.
     """
     settings: dict[str, Any] = config.model_dump(mode="json")
-    for path, value in values.items():
-        *folders, last = path.split(".")
-        at = settings
-        for folder in folders:
-            if not isinstance(at.get(folder), dict):
-                at[folder] = {}
-            at = at[folder]
-        at[last] = value
+    assign(settings, values)
     return parse(ConsolidateConfig, settings, "override of [consolidate]")
 
 
