@@ -6,12 +6,11 @@ of its stretches and sums over arrays. The tables are dropped when they have gro
 """
 
 import threading
-import unicodedata
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, count, islice, pairwise, repeat
+from itertools import chain, count, islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -21,15 +20,8 @@ from numpy.typing import NDArray
 from tasks.filters.english import pieces
 from tasks.filters.portions import looked_up, places, portions, running_sums
 from tasks.filters.stretches import Bounds, size, stretches
+from tasks.filters.word_kinds import ENDS, MARK, NO_LETTER, STOP, STOP_WORDS, SYMBOL, Known, joined, look_at
 
-SENTENCE_ENDS = tuple("!.?։؟۔܀܁܂߹।॥၊။።፧፨᙮᜵᜶᠃᠉᥄᥅᪨᪩᪪᪫᭚᭛᭞᭟᰻᰼᱾᱿‼‽⁇⁈⁉⸮⸼꓿꘎꘏꛳꛷꡶꡷꣎꣏꤯꧈꧉꩝꩞꩟꫰꫱꯫﹒﹖﹗！．？｡。")
-"""Marks that end a sentence: Unicode's Sentence_Terminal in the Basic Multilingual Plane."""
-
-# Marks of typesetting and control characters: a word of nothing else is a symbol (datatrove's set).
-_SYMBOLS = frozenset(SENTENCE_ENDS) | frozenset(
-    "!/—”:％１〈&(、━\\【#%「」，】；+^]~“《„';’{|∶´[=-`*．（–？！：$～«〉,><》)?）。…@_.\"}►»"
-    + "".join(map(chr, (*range(9), 11, 12, *range(13, 32), *range(127, 160))))
-)
 # The tables are dropped before they hold more stretches, words or characters: 400 MB. A document whose splits alone
 # take hundreds of megabytes finds half of that at most.
 _MAX_STRETCHES = 1_000_000
@@ -40,13 +32,6 @@ _MAX_NEW = 500_000
 _MAX_NEW_BYTES = 4_000_000
 # Stretches taken apart together: as lists of their words they cost many times what the words' numbers do.
 _AT_ONCE = 4096
-
-STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
-"""Gopher's everyday words (Rae et al., arXiv 2112.11446, A.1.1)."""
-
-# What is known of a word, as bits: made of typographical marks alone, without a letter, made of Unicode punctuation
-# alone, ends a sentence, one of STOP_WORDS. Most words have none of them.
-_SYMBOL, _NO_LETTER, _MARK, _ENDS, _STOP = (1 << bit for bit in range(5))
 
 
 @dataclass(frozen=True)
@@ -67,7 +52,7 @@ class Words:
     documents: NDArray[np.int64]
     line_starts: NDArray[np.int32]
     line_stretches: NDArray[np.int32]
-    known: "Known"
+    known: Known
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -82,12 +67,12 @@ class Words:
     @cached_property
     def symbols(self) -> NDArray[np.int64]:
         """Words of each document that are made of typographical marks alone, shape (n_documents,)."""
-        return self._per_document(_SYMBOL)
+        return self._per_document(SYMBOL)
 
     @cached_property
     def symbol_chars(self) -> NDArray[np.int64]:
         """Code points of those words, shape (n_documents,)."""
-        return self._per_document(_SYMBOL, chars=True)
+        return self._per_document(SYMBOL, chars=True)
 
     @cached_property
     def chars(self) -> NDArray[np.int64]:
@@ -98,14 +83,14 @@ class Words:
     @cached_property
     def letters(self) -> NDArray[np.int64]:
         """Words of each document that have a letter in them, shape (n_documents,)."""
-        return self.counts - self._per_document(_NO_LETTER)
+        return self.counts - self._per_document(NO_LETTER)
 
     @cached_property
     def stop_words(self) -> NDArray[np.int64]:
         """How many different ones of STOP_WORDS each document has, shape (n_documents,)."""
         found = np.zeros((len(self.counts), len(STOP_WORDS)), np.int64)
         for part in portions(len(self.ids)):
-            at = np.flatnonzero((self._bits[part] & _STOP) != 0)
+            at = np.flatnonzero((self._bits[part] & STOP) != 0)
             owner = np.searchsorted(self.documents, at + part.start, side="right") - 1
             found[owner, self.known.stop[self.ids[part][at]]] = 1
         different: NDArray[np.int64] = found.sum(axis=1)
@@ -118,8 +103,8 @@ class Words:
         A sentence begins at the first word behind a mark that ends one; other marks in between belong to what stood
         before.
         """
-        counts = places((self._bits & (_MARK | _ENDS)) != _MARK)
-        ends = (looked_up(self._bits, counts) & _ENDS) != 0
+        counts = places((self._bits & (MARK | ENDS)) != MARK)
+        ends = (looked_up(self._bits, counts) & ENDS) != 0
         begins = places(ends[:-1] & ~ends[1:])
         found = np.ones(len(self.lines) - 1, np.int32)
         for part in portions(len(begins)):
@@ -142,21 +127,6 @@ class Words:
                 inside = running_sums(self.known.lengths[self.ids[part][at]])[inside]
             found += np.diff(inside)
         return found
-
-
-@dataclass(frozen=True)
-class Known:
-    """What is known of each different word, as arrays by word id.
-
-    Attributes:
-        lengths: code points.
-        bits: what kind of word it is.
-        stop: number of the stop word of Gopher's list, or -1.
-    """
-
-    lengths: NDArray[np.int32]
-    bits: NDArray[np.uint8]
-    stop: NDArray[np.int8]
 
 
 class Vocabulary:
@@ -196,7 +166,7 @@ class Vocabulary:
         self._sizes = np.empty(0, np.int32)
         self._begins = np.empty(0, np.int32)
         self._parts = np.empty(0, np.int32)
-        self._known = _look_at(())
+        self._known = look_at(())
 
     def _numbered(self, different: Sequence[str]) -> NDArray[np.int64]:
         """Returns the number of each of some different stretches; new ones are taken apart."""
@@ -209,7 +179,7 @@ class Vocabulary:
             self._parts = np.concatenate((self._parts, *(parts for _, parts in taken)))
             self._begins = running_sums(self._sizes)[:-1]
             self._chars += sum(map(len, fresh))
-            self._known = _joined([self._known, _look_at(list(islice(self._words, had, None)))])
+            self._known = joined([self._known, look_at(list(islice(self._words, had, None)))])
         return number
 
     def _taken_apart(self, fresh: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -248,9 +218,7 @@ def _unheard(stretches: pa.StringArray) -> _Apart:
         sizes.append(np.fromiter(map(len, found), np.int32, len(found)))
         columns.append(pa.array(list(chain.from_iterable(found)), pa.string()))
     words = pa.concat_arrays(columns).dictionary_encode()
-    known = _joined(
-        [_look_at(words.dictionary[part].to_pylist()) for part in portions(len(words.dictionary), _AT_ONCE)]
-    )
+    known = joined([look_at(words.dictionary[part].to_pylist()) for part in portions(len(words.dictionary), _AT_ONCE)])
     counts = np.concatenate(sizes)
     return _Apart(counts, running_sums(counts)[:-1], words.indices.to_numpy(), known)
 
@@ -289,39 +257,6 @@ def _words(bounds: Bounds, indices: NDArray[np.int32], table: _Apart) -> Words:
         known=table.known,
     )
 
-
-def _joined(several: Sequence[Known]) -> Known:
-    names = Known.__dataclass_fields__
-    return Known(*(np.concatenate([getattr(one, name) for one in several]) for name in names))
-
-
-def _look_at(words: Sequence[str]) -> Known:
-    stops = {word: number for number, word in enumerate(STOP_WORDS)}
-    stop = np.fromiter(map(stops.get, words, repeat(-1)), np.int8, len(words))
-    bits = (stop >= 0).astype(np.uint8) * np.uint8(_STOP)
-    plain = np.fromiter(map(str.isalpha, words), bool, len(words))
-    for place in np.flatnonzero(~plain).tolist():
-        bits[place] = _kind(words[place])
-    return Known(np.fromiter(map(len, words), np.int32, len(words)), bits, stop)
-
-
-def _kind(word: str) -> int:
-    """Returns what is known of a word that is not made of letters alone."""
-    if word.isascii():
-        letter, mark = word.lower() != word.upper(), _PUNCTUATION.issuperset(word)
-    else:
-        letter = any(map(str.isalpha, word))
-        mark = all(unicodedata.category(char).startswith("P") for char in word)
-    bits = 0 if letter else _NO_LETTER
-    if not letter and _SYMBOLS.issuperset(word):
-        bits |= _SYMBOL
-    if mark:
-        bits |= _MARK
-    return bits | _ENDS if word in _ENDINGS else bits
-
-
-_ENDINGS = frozenset(SENTENCE_ENDS)
-_PUNCTUATION = frozenset(char for char in map(chr, range(128)) if unicodedata.category(char).startswith("P"))
 
 _vocabulary = Vocabulary()
 # Threads of a worker share the tables: each with its own would need the memory of several workers.
