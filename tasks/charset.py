@@ -27,17 +27,23 @@ def decode(data: bytes, declared: str | None = None) -> str:
         The text. A declaration that does not fit the bytes is ignored; characters that remain undecodable
         are U+FFFD.
     """
+    return with_source(data, declared)[0]
+
+
+def with_source(data: bytes, declared: str | None = None) -> tuple[str, bytes]:
+    """Returns what `decode` returns, and the same text in UTF-8: in most cases the very bytes that came in."""
     for mark, encoding in _MARKS:
         if data.startswith(mark):
-            return data[len(mark) :].decode(encoding, "replace")
+            return _encoded(data[len(mark) :].decode(encoding, "replace"))
     known = map_encoding_to_html5(declared, fallback_utf8=False) if declared else None
-    if known and (text := _try(data, known)) is not None:
-        return text
+    if known and (found := _try(data, known)) is not None:
+        return found
     for guess in dict.fromkeys((_said_by(data), "utf-8")):
-        if guess and guess != known and (text := _try(data, guess)) is not None:
-            return text
+        if guess and guess != known and (found := _try(data, guess)) is not None:
+            return found
     # uchardet without the page's own claim; Windows-1252 decodes anything.
-    return _try(data, detect_encoding(data) or "utf-8") or data.decode("windows-1252", "replace")
+    found = _try(data, detect_encoding(data) or "utf-8")
+    return found or _encoded(data.decode("windows-1252", "replace"))
 
 
 def _said_by(data: bytes) -> str | None:
@@ -46,13 +52,19 @@ def _said_by(data: bytes) -> str | None:
     return "utf-8" if found and found.startswith("utf-16") and b"<meta" in data[:1024].lower() else found
 
 
-def _try(data: bytes, encoding: str) -> str | None:
+def _try(data: bytes, encoding: str) -> tuple[str, bytes] | None:
     try:
-        return data.decode(encoding)
+        text = data.decode(encoding)
     except (UnicodeError, LookupError):
         pass
+    else:
+        return (text, data) if encoding == "utf-8" else _encoded(text)
     try:
         lenient: str = data.decode(encoding, "replace")
     except (UnicodeError, LookupError):
         return None
-    return lenient if lenient.count("\ufffd") <= max(1, _TOLERATED * len(data)) else None
+    return _encoded(lenient) if lenient.count("\ufffd") <= max(1, _TOLERATED * len(data)) else None
+
+
+def _encoded(text: str) -> tuple[str, bytes]:
+    return text, text.encode("utf-8", "surrogatepass")

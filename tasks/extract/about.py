@@ -32,13 +32,13 @@ _HEAD = (
     'meta[property*="publi" i], meta[name*="publi" i], meta[name*="dat" i], meta[name^="dcterms" i], meta[itemprop], '
     'meta[name*="licen" i], meta[name*="rights" i]'
 )
-# Anywhere in the page: a date by RDFa or microdata, h-entry (microformats.org) or the old `pubdate`; robots tags, which
-# browsers move into the body of a page whose head ends too early.
+# Anywhere in the page: times (see `_tells_publication`); robots tags, which browsers move into the body of a page whose
+# head ends too early.
 _ANYWHERE = (
     'meta[name="robots" i], script[type="application/ld+json" i], a[rel~="license" i][href], '
-    'a[href*="creativecommons.org/"], time[pubdate], time[itemprop~="datePublished"], time[class~="dt-published"], '
-    'time[class~="entry-date"]'
+    'a[href*="creativecommons.org/"], time'
 )
+_PUBLISHED_CLASSES = frozenset(("dt-published", "entry-date"))
 _COMMONS = re.compile(r"https?://(?:www\.)?creativecommons\.org/(?:licenses|publicdomain)/[a-z0-9./+-]+", re.I)
 
 _NOINDEX = frozenset(("noindex", "none"))
@@ -86,7 +86,7 @@ def read_about(tree: HTMLTree) -> About:
     document = tree.document
     if document is None:
         return About()
-    root, head, body = document.query_selector("html"), _Head(tree), _Anywhere(document)
+    root, head, body = document.first_element_child, _Head(tree), _Anywhere(document)
     objects = sorted(_objects(body.json_ld), key=lambda held: not _is_article(held))
     return About(
         title=_line(head.title, _MAX_TITLE),
@@ -138,10 +138,20 @@ class _Anywhere:
             elif tag == "script":
                 self.json_ld.append(element.text or "")
             elif tag == "time":
-                self.times.append(element.getattr("datetime") or "")
+                if _tells_publication(element):
+                    self.times.append(element.getattr("datetime") or "")
             else:
                 named = "license" in (element.getattr("rel") or "").lower().split()
                 self.licences.append((named, (element.getattr("href") or "").strip()))
+
+
+def _tells_publication(time: Any) -> bool:
+    """Tells whether a time is marked as that of publication: by microdata, h-entry (microformats.org) or `pubdate`."""
+    return (
+        time.getattr("pubdate") is not None
+        or "datePublished" in (time.getattr("itemprop") or "").split()
+        or not _PUBLISHED_CLASSES.isdisjoint((time.getattr("class") or "").split())
+    )
 
 
 def absolute(address: str, base: str, url: str) -> str:

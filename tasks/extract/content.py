@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from tasks import codings
-from tasks.charset import decode
+from tasks.charset import decode, with_source
 from tasks.extract.about import absolute, forbids_index
 from tasks.extract.choices import Choices
 from tasks.extract.html import read_page
@@ -49,11 +49,11 @@ def captured(payload: bytes, sent: Sent, choices: Choices) -> Content:
     if reason := refusal(data, kind):
         raise Rejected(reason)
     charset = _CHARSET.search(sent.content_type)
-    text = decode(data, charset[1] if charset else None)
+    text, source = with_source(data, charset[1] if charset else None)
     language = clean(sent.language)[:_MAX_LANGUAGE]
     if kind == "text/plain":
         return Content(text=clean(text), language_hint=language)
-    page = read_page(text, choices)
+    page = read_page(text, choices, source)
     about = page.about
     if about.noindex and choices.honour_noindex:
         raise Rejected("noindex")

@@ -11,7 +11,7 @@ from tasks.extract.row import Rejected
 def reason(html: str) -> str:
     """The reason for which a page is refused, or ""."""
     try:
-        refuse_bombs(html)
+        refuse_bombs(html.encode())
     except Rejected as refused:
         return refused.reason
     return ""
@@ -20,7 +20,7 @@ def reason(html: str) -> str:
 def exact(html: str) -> str:
     """The same without the bounds."""
     try:
-        _refuse_tags(html)
+        _refuse_tags(html.encode())
     except Rejected as refused:
         return refused.reason
     return ""
