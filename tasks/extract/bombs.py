@@ -64,9 +64,7 @@ def _may_stall(source: bytes) -> bool:
 
     found = Tags(source)
     most = found.most_open(_FLAT, _FORMATTING)
-    return (
-        most.nested > MAX_DEPTH or _repeats(most.formatting, most.starts) or found.starts("option") > MAX_OPTIONS
-    )
+    return most.nested > MAX_DEPTH or _repeats(most.formatting, most.starts) or found.starts("option") > MAX_OPTIONS
 
 
 def _repeats(formats: int, starts: int) -> bool:

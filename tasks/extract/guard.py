@@ -1,8 +1,10 @@
 """Extraction in a process that can be killed: a page that hangs its parser or eats its memory costs itself only.
 
 Used by `stage`; run as `python -m tasks.extract.guard` it is the child. A parser is C code, which cannot be interrupted
-from inside. So rows go to a child in batches and answers come back one by one; when the child dies, the row that it was
-at is poison, and a new child takes the rest. A child serves one thread of the worker, from part to part.
+from inside. So rows go to a child in batches and answers come back in as few writes as will do, because to wake the
+worker for each costs more than to read a page; a mapped file tells at which row the child is. When it dies, that row is
+poison, and a new child takes the rest, first the rows before it whose answers were lost. A child serves one thread of
+the worker, from part to part.
 
 Limits count CPU seconds and not the time of day, so that a busy machine does not change what is kept. A row that wants
 too much memory, or crashes the child, is tried once more in a new one: what was read before must not matter.
@@ -13,6 +15,7 @@ import contextlib
 import fcntl
 import gc
 import importlib
+import mmap
 import os
 import pickle
 import resource
@@ -21,7 +24,7 @@ import signal
 import struct
 import subprocess
 import sys
-import time
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -41,7 +44,9 @@ _START_S = 120.0
 # A child that waits instead of computing is not caught by its CPU seconds; this many times as long it may be silent.
 _PATIENCE = 20
 _PIPE = 1 << 20
+_ANSWERS = 1 << 18
 _LENGTH = struct.Struct(">Q")
+_ROW = struct.Struct("=Q")
 _MODULES = ("tasks.extract.content",)
 _SETTINGS = {
     # A library that finds no memory must end at once, without a trace of its stack.
@@ -91,18 +96,20 @@ class Guard:
     def run(self, calls: Sequence[Call]) -> list[Outcome]:
         """Returns what comes of each call, in order; raises as `outcomes` does."""
         found: list[Outcome] = []
-        again = False
+        alone = -1  # the row that has a new child to itself
         while len(found) < len(calls):
-            child = _Child(self._modules) if again else _taken(self._modules)
+            start = len(found)
+            child = _Child(self._modules) if alone == start else _taken(self._modules)
             try:
-                for outcome in child.answers(calls[len(found) :], self._cpu_s):
+                for outcome in child.answers(calls[start:], self._cpu_s):
                     found.append(outcome)
-                    again = False
             except _Died as death:
                 child.end()
-                # `again` still stands only for the first row of a new child.
-                again = death.poison.reason != "timeout" and not again
-                if not again:
+                row = start + death.row
+                found += self.run(calls[len(found) : row])  # no row of these has ended a child
+                if death.poison.reason != "timeout" and alone != row:
+                    alone = row
+                else:
                     found.append(death.poison)
             except BaseException:
                 child.end()  # answers may be on their way, which the next rows must not get
@@ -113,11 +120,12 @@ class Guard:
 
 
 class _Died(Exception):
-    """The child is of no use any more."""
+    """The child is of no use any more; `row` of the batch is what it was at."""
 
-    def __init__(self, reason: str, detail: str) -> None:
+    def __init__(self, reason: str, detail: str, row: int) -> None:
         super().__init__(reason)
         self.poison = Poison(reason, detail)
+        self.row = row
 
 
 class _Child:
@@ -128,13 +136,17 @@ class _Child:
         path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
         self.modules = modules
         self.parent = os.getpid()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tasks.extract.guard"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            env={**os.environ, **_SETTINGS, "PYTHONPATH": path},
-        )
+        with tempfile.TemporaryFile(buffering=0) as file:
+            file.write(_ROW.pack(0))
+            self._at = mmap.mmap(file.fileno(), _ROW.size)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tasks.extract.guard", str(file.fileno())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                env={**os.environ, **_SETTINGS, "PYTHONPATH": path},
+                pass_fds=[file.fileno()],
+            )
         self.pid = self._process.pid
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -152,18 +164,19 @@ class _Child:
             self.end()
             raise InputError(
                 f"the process that extracts pages cannot be started ({death.poison})",
-                f"see what `{sys.executable} -m tasks.extract.guard < /dev/null` says on this machine",
+                f"see what `{sys.executable} -c 'import tasks.extract.content'` says on this machine",
             ) from None
 
     def answers(self, calls: Sequence[Call], cpu_s: float) -> Iterator[Outcome]:
         """Yields what the child makes of each call; raises _Died for the one that it did not survive."""
+        _ROW.pack_into(self._at, 0, 0)
         self._send((cpu_s, calls))
-        for _ in calls:
+        for row in range(len(calls)):
             outcome = self._receive(cpu_s * _PATIENCE)
             if isinstance(outcome, SluiceError):
                 raise outcome
             if isinstance(outcome, Poison) and outcome.reason != "error":
-                raise _Died(outcome.reason, outcome.detail)
+                raise _Died(outcome.reason, outcome.detail, row)
             yield outcome
 
     def end(self) -> None:
@@ -174,6 +187,7 @@ class _Child:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
+        self._at.close()
 
     def _send(self, question: Any) -> None:
         data = pickle.dumps(question, pickle.HIGHEST_PROTOCOL)
@@ -185,34 +199,40 @@ class _Child:
         except BrokenPipeError:
             raise self._death() from None
 
-    def _receive(self, wait_s: float) -> Any:
-        until = time.monotonic() + wait_s
-        self._await(_LENGTH.size, until)
+    def _receive(self, patience_s: float) -> Any:
+        self._await(_LENGTH.size, patience_s)
         end = _LENGTH.size + _LENGTH.unpack_from(self._held)[0]
-        self._await(end, until)
+        self._await(end, patience_s)
         with memoryview(self._held) as held:
             answer = pickle.loads(held[_LENGTH.size : end])
         del self._held[:end]
         return answer
 
-    def _await(self, size: int, until: float) -> None:
+    def _await(self, size: int, patience_s: float) -> None:
         while len(self._held) < size:
-            if not self._ready.poll(max(0.0, until - time.monotonic()) * 1000):
+            row = self._row()
+            if not self._ready.poll(patience_s * 1000):
+                if self._row() != row:
+                    continue
                 self._process.kill()
-                raise _Died("timeout", "the process that extracts pages went silent")
+                raise _Died("timeout", "the process that extracts pages went silent", row)
             block = os.read(self._answers, _PIPE)
             if not block:
                 raise self._death()
             self._held += block
 
+    def _row(self) -> int:
+        row: int = _ROW.unpack_from(self._at)[0]
+        return row
+
     def _death(self) -> _Died:
-        code = self._process.wait()
+        code, row = self._process.wait(), self._row()
         if code == -signal.SIGPROF:
-            return _Died("timeout", "it took more CPU seconds than a page may")
+            return _Died("timeout", "it took more CPU seconds than a page may", row)
         if code == -signal.SIGKILL:
-            return _Died("memory", "the process was killed, most often for want of memory")
+            return _Died("memory", "the process was killed, most often for want of memory", row)
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        return _Died("crash", f"the process that extracts pages ended with {how}")
+        return _Died("crash", f"the process that extracts pages ended with {how}", row)
 
 
 _idle: list[_Child] = []
@@ -242,8 +262,8 @@ def end_all() -> None:
         _idle.pop().end()
 
 
-def _serve(questions: BinaryIO, answers: BinaryIO) -> None:
-    """The child: imports what it is told, then answers until its parent is gone."""
+def _serve(questions: BinaryIO, answers: BinaryIO, at: mmap.mmap) -> None:
+    """The child: imports what it is told, then answers until its parent is gone; `at` holds the row that it is at."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the parent too, which ends this process
     for module in _asked(questions) or ():
         importlib.import_module(module)
@@ -252,10 +272,13 @@ def _serve(questions: BinaryIO, answers: BinaryIO) -> None:
     limit = pages * resource.getpagesize() + ROOM
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     _answer(answers, pickle.dumps(None))
+    answers.flush()
     while question := _asked(questions):
         cpu_s, calls = question
-        for call in calls:
+        for row, call in enumerate(calls):
+            _ROW.pack_into(at, 0, row)
             _answer(answers, _outcome(call, cpu_s))
+        answers.flush()
 
 
 def _asked(questions: BinaryIO) -> Any:
@@ -268,7 +291,6 @@ def _asked(questions: BinaryIO) -> Any:
 
 def _answer(answers: BinaryIO, data: bytes) -> None:
     answers.write(_LENGTH.pack(len(data)) + data)
-    answers.flush()
 
 
 def _outcome(call: Call, cpu_s: float) -> bytes:
@@ -291,6 +313,6 @@ def _outcome(call: Call, cpu_s: float) -> bytes:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(BrokenPipeError), os.fdopen(os.dup(1), "wb") as out:
+    with contextlib.suppress(BrokenPipeError), os.fdopen(os.dup(1), "wb", _ANSWERS) as out:
         os.dup2(2, 1)  # what a library prints must not stand among the answers
-        _serve(sys.stdin.buffer, out)
+        _serve(sys.stdin.buffer, out, mmap.mmap(int(sys.argv[1]), _ROW.size))

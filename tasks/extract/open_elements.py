@@ -53,12 +53,10 @@ class Tags:
         self._first = np.flatnonzero(begins)
         self._step = 1 - 2 * ends[order].astype(np.int64)
 
-    def starts(self, name: str = "") -> int:
-        """Counts the start tags of one name, or all of them."""
-        wanted = self._step > 0
-        if name:
-            wanted &= np.isin(self._names, _keys([name]))[self._group]
-        return int(np.count_nonzero(wanted))
+    def starts(self, name: str) -> int:
+        """Counts the start tags of one name."""
+        wanted = self._are([name])
+        return int(np.count_nonzero(wanted[self._group] & (self._step > 0))) if wanted.any() else 0
 
     def most_open(self, flat: Iterable[str], formatting: Iterable[str]) -> Open:
         """Returns how many elements are open at one time.
@@ -70,9 +68,13 @@ class Tags:
         if not len(self._step):
             return Open(0, 0, 0)
         change = self._changes()
-        nests = ~np.isin(self._names, _keys(flat))
-        formats = np.isin(self._names, _keys(formatting))
-        return Open(self._most(change, nests), self._most(change, formats), self.starts())
+        nested = self._most(change, ~self._are(flat))
+        return Open(nested, self._most(change, self._are(formatting)), int(np.count_nonzero(self._step > 0)))
+
+    def _are(self, names: Iterable[str]) -> NDArray[np.bool_]:
+        """Tells of each group whether its name is one of these."""
+        wanted = {int.from_bytes(name.encode().ljust(_LETTERS, b"\0"), "little") for name in names}
+        return np.array([key in wanted for key in self._names.tolist()], dtype=bool)
 
     def _changes(self) -> NDArray[np.int64]:
         """Returns by how much each tag, in the order of the groups, changes how many of its name are open.
@@ -122,8 +124,3 @@ def _grouped(keys: NDArray[np.uint64]) -> NDArray[np.intp]:
     if (same & (keys[order][1:] != keys[order][:-1])).any():
         return np.argsort(keys, kind="stable")  # two names with one hash: rare, unless they were sought
     return order
-
-
-def _keys(names: Iterable[str]) -> NDArray[np.uint64]:
-    short = [name.encode() for name in names if len(name) <= _LETTERS]
-    return np.array([int.from_bytes(name.ljust(_LETTERS, b"\0"), "little") for name in short], dtype=np.uint64)
