@@ -29,17 +29,19 @@ MANIFEST_SCHEMA = pa.schema(
         pa.field("sha256", pa.string(), nullable=False),
         pa.field("bytes", pa.int64(), nullable=False),
         pa.field("records", pa.int64(), nullable=False),  # response, revisit and conversion records
+        pa.field("index", pa.string()),  # its CDXJ index, relative to the store; null for a file that has none
     ]
 )
 
 
 @dataclass(frozen=True)
 class WarcFile:
-    """One file of a crawl; `path` is relative to the store."""
+    """One file of a crawl; `path` and `index` ("" where there is none) are relative to the store."""
 
     path: str
     bytes: int
     records: int
+    index: str
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Capture:
 def warc_files(warc: Artifact) -> list[WarcFile]:
     """Returns the files of a `warc` artifact in manifest order; open one with `warc.store.open(file.path)`."""
     rows = warc.table(MANIFEST).to_pylist()
-    return [WarcFile(row["path"], row["bytes"], row["records"]) for row in rows]
+    return [WarcFile(row["path"], row["bytes"], row["records"], row["index"] or "") for row in rows]
 
 
 def captures(file: BinaryIO) -> Iterator[Capture]:

@@ -27,7 +27,7 @@ from tasks.engine import Engine
 from tasks.errors import InputError
 from tasks.stage import Inputs, Output, Report
 
-VERSION = 2
+VERSION = 3
 
 
 def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -71,6 +71,8 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
 
 def _files(segment: Artifact) -> Iterator[dict[str, Any]]:
     for part in segment.parts:
+        # A part has one WARC file and its index, or neither.
+        index = next((entry.path for entry in part.files if entry.path.startswith(INDEX)), None)
         for entry in part.files:
             if entry.path.startswith(WARC):
                 yield {
@@ -79,6 +81,7 @@ def _files(segment: Artifact) -> Iterator[dict[str, Any]]:
                     "sha256": entry.sha256,
                     "bytes": entry.bytes,
                     "records": part.rows_out,
+                    "index": f"{segment.address.path}/{index}" if index else None,
                 }
 
 

@@ -54,7 +54,7 @@ def read_warc(file: BinaryIO, name: str, source: str, config: ExtractConfig, *, 
 
 
 def _row(record: Record, name: str, source: str, config: ExtractConfig, choices: Choices | None) -> Row:
-    url = clean(record.url[: MAX_URL + 1])
+    url = capture_url(record.url)
     converted = record.kind == WarcRecordType.conversion
     # A quick row has no content, so what the server said of a response is of no use to it.
     sent = _of_conversion(record, url) if converted else _of_response((record.http or ()) if choices else (), url)
@@ -108,10 +108,16 @@ def _refusal(record: Record, url: str, config: ExtractConfig) -> str:
         return "warc_truncated"
     if record.size > config.max_payload_bytes:
         return "too_large"
-    return _url_refusal(url)
+    return url_refusal(url)
 
 
-def _url_refusal(url: str) -> str:
+def capture_url(written: str) -> str:
+    """Returns the address of a capture as documents carry it; of one that is too long, enough to tell that it is."""
+    return clean(written[: MAX_URL + 1])
+
+
+def url_refusal(url: str) -> str:
+    """Returns why captures of an address give no document, or ""."""
     if len(url) > MAX_URL:
         return "url_invalid"
     if _PLAIN_URL.fullmatch(url):

@@ -11,6 +11,9 @@ from pydantic import Field, StringConstraints, model_validator
 
 from tasks.config import Config
 
+WEB = "web"
+"""The source of what the crawl captures."""
+
 SourceName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=40)]
 
 
@@ -98,6 +101,6 @@ class ExtractConfig(Config):
     @model_validator(mode="after")
     def _names_differ(self) -> "ExtractConfig":
         names = [source.name for source in self.files]
-        if twice := sorted({name for name in names if names.count(name) > 1 or name == "web"}):
-            raise ValueError(f'file sources need names of their own, other than "web": {", ".join(twice)}')
+        if twice := sorted({name for name in names if names.count(name) > 1 or name == WEB}):
+            raise ValueError(f'file sources need names of their own, other than "{WEB}": {", ".join(twice)}')
         return self

@@ -23,7 +23,7 @@ IDENTITY = np.dtype([("id", "S32"), ("page", np.uint64), ("rendered", np.bool_)]
 is a page as a browser has drawn it."""
 
 Identity = tuple[bytes, int, bool]
-_NONE: Identity = (b"", 0, False)
+NONE: Identity = (b"", 0, False)
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,25 @@ class Spare:
 def unit_identities(unit: Unit, rows: Iterable[Row]) -> Iterator[Identity]:
     """Yields the identity of every row of a unit; `rows` are read only if it can have several."""
     if unit.source is not None and unit.source.kind in ONE_ROW_KINDS:
-        yield _NONE  # its URL is its place, and no two files stand in one place
+        yield NONE  # its URL is its place, and no two files stand in one place
         return
     for row in rows:
-        yield _NONE if row.refused else _identity(row)
+        yield NONE if row.refused else _of_row(row)
 
 
-def _identity(row: Row) -> Identity:
-    # Rows are read quickly here. Who makes another body with the same XXH3 digest replaces a page of his own by it,
-    # because the URL is hashed with BLAKE2b.
-    page = hash64(f"{row.source}\n{row.url}") if row.record_id or row.warc_file else 0
-    return document_id(row.url, row.payload_digest).encode(), page, row.rendered
+def _of_row(row: Row) -> Identity:
+    captured = row.record_id or row.warc_file
+    return identity(row.url, row.payload_digest, row.source if captured else "", rendered=row.rendered)
+
+
+def identity(url: str, digest: str, source: str, *, rendered: bool = False) -> Identity:
+    """Returns the identity of a row; `source` is "" for one that is no capture.
+
+    Digests are all of one kind. Who makes another body with the same XXH3 digest replaces a page of his own by it,
+    because the URL is hashed with BLAKE2b.
+    """
+    page = hash64(f"{source}\n{url}") if source else 0
+    return document_id(url, digest).encode(), page, rendered
 
 
 def identities(units: Iterable[Iterable[Identity]]) -> NDArray[np.void]:

@@ -19,12 +19,14 @@ MIN_PARTS = 8
 class Unit:
     """One input file.
 
-    A file of the crawl has no `source`; it lies in the store at `file.path` and holds `records` captures.
+    A file of the crawl has no `source`; it lies in the store at `file.path`, holds `records` captures, and `index`
+    lists them ("" where nothing does).
     """
 
     file: SourceFile
     source: FileSource | None = None
     records: int = 0
+    index: str = ""
 
     @property
     def weight(self) -> int:

@@ -6,8 +6,8 @@ source, reason); on request also `jsonl/<part>.jsonl.gz`, the same documents for
 annotate, dedup and consolidate.
 
 Rows in are response, revisit and conversion records, damaged places of foreign WARC files, files, and rows of dumps;
-each becomes one document or one rejection. A first pass reads identities only and extracts nothing, so that on any
-number of workers
+each becomes one document or one rejection. A first pass reads identities only, of a crawl from the index of its WARC
+files, and extracts nothing, so that on any number of workers
 - the same URL with the same bytes is one document however often it was captured: the earliest in input order;
 - a page that a browser has drawn takes the place of the captures of its URL in the same source.
 
@@ -19,7 +19,7 @@ import contextlib
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -36,10 +36,11 @@ from tasks.engine import Engine
 from tasks.errors import InputError
 from tasks.extract.captures import read_warc
 from tasks.extract.careful import check_installed
-from tasks.extract.config import ExtractConfig
+from tasks.extract.config import WEB, ExtractConfig
 from tasks.extract.files import read_file
 from tasks.extract.guard import Guard, Outcome
-from tasks.extract.identity import Spare, identities, spares, unit_identities
+from tasks.extract.identity import Identity, Spare, identities, spares, unit_identities
+from tasks.extract.indexed import indexed_identities
 from tasks.extract.jsonl import JsonLines
 from tasks.extract.layout import Unit, arrange
 from tasks.extract.ordered import OrderedDocuments
@@ -85,6 +86,8 @@ class Slice:
     config: ExtractConfig
     units: tuple[Unit, ...]
     spare: Spare = field(default_factory=Spare)
+    quick: bool = True
+    """Whether digests are compared with no others than quick ones; those of an index are SHA-1."""
 
 
 def external(config: ExtractConfig) -> dict[str, list[str]]:
@@ -101,13 +104,15 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     check_installed(config)
     warc = inputs.get("warc")
     store = warc.store if warc else None
-    units = [Unit(SourceFile(f.path, f.path, f.bytes), records=f.records) for f in warc_files(warc)] if warc else []
+    crawled = warc_files(warc) if warc else []
+    units = [Unit(SourceFile(f.path, f.path, f.bytes), records=f.records, index=f.index) for f in crawled]
     units += [Unit(file, source) for source in config.files for file in find_files(source)]
     if not units:
         raise InputError(
             f"{output.address}: no WARC file and no local file to read", "crawl first, or add [[extract.files]]"
         )
-    slices = [Slice(store, config, tuple(group)) for group in arrange(units, config)]
+    quick = not any(unit.index for unit in units)
+    slices = [Slice(store, config, tuple(group), quick=quick) for group in arrange(units, config)]
     names = part_names(len(slices))
     if any(name not in output.committed for name in names):
         found = dict(engine.map(slice_identities, slices))
@@ -175,7 +180,7 @@ def _write(part: Part, documents: OrderedDocuments, config: ExtractConfig) -> No
 def _marked(slice_: Slice) -> Iterator[Row]:
     for number, row in enumerate(_rows(slice_)):
         reason = slice_.spare.reason(number)
-        yield replace(row, refused=reason) if reason else row
+        yield replace(row, refused=reason) if reason and not row.refused else row
 
 
 def _document(row: Row, content: Content) -> dict[str, object]:
@@ -227,7 +232,7 @@ def _unit_rows(slice_: Slice, unit: Unit, *, quick: bool = False) -> Iterator[Ro
 def _crawled(store: Store, unit: Unit, config: ExtractConfig, quick: bool) -> Iterator[Row]:
     read = 0
     with store.open(unit.file.path) as file:
-        for row in read_warc(file, unit.file.path, "web", config, quick=quick):
+        for row in read_warc(file, unit.file.path, WEB, config, quick=quick):
             read += not row.damaged
             yield row
     # A foreign file is taken as it is; our own was whole when it was published.
@@ -240,4 +245,13 @@ def _crawled(store: Store, unit: Unit, config: ExtractConfig, quick: bool) -> It
 
 def slice_identities(slice_: Slice) -> NDArray[np.void]:
     """Returns `identity.IDENTITY` of every row of a slice, in row order."""
-    return identities(unit_identities(unit, _unit_rows(slice_, unit, quick=True)) for unit in slice_.units)
+    return identities(_unit_identities(slice_, unit) for unit in slice_.units)
+
+
+def _unit_identities(slice_: Slice, unit: Unit) -> Iterable[Identity]:
+    if unit.index and slice_.store is not None:
+        with slice_.store.open(unit.index) as file:
+            listed = indexed_identities(file, unit.records)
+        if listed is not None:
+            return listed
+    return unit_identities(unit, _unit_rows(slice_, unit, quick=slice_.quick))

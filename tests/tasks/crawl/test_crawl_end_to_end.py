@@ -61,6 +61,18 @@ def test_every_capture_is_found_again_through_the_index(crawl):
     assert wanted == {}
 
 
+def test_every_file_of_a_crawl_names_the_index_of_its_captures(crawl):
+    with Site(linked(12)) as site:
+        cycle = crawl(config_for(site, warc_pages_per_file=5))
+    for file in archive.warc_files(cycle.warc):
+        lines = cycle.warc.store.read(file.index).decode().splitlines()
+        with cycle.warc.store.open(file.path) as raw:
+            stored = [(capture.offset, capture.url, capture.payload_digest) for capture in archive.captures(raw)]
+        entries = sorted(map(archive.index_entry, lines), key=lambda entry: int(entry["offset"]))
+        assert stored == [(int(one["offset"]), one["url"], f"sha1:{one['digest']}") for one in entries]
+        assert len(stored) == file.records
+
+
 def test_two_requests_to_a_host_are_never_closer_than_the_delay(crawl):
     with Site(linked(6)) as one, Site(linked(6)) as two:
         crawl(config_for(one, two, delay_s=0.15, concurrency=8))
