@@ -12,7 +12,7 @@ from tasks.config import nearest
 from tasks.consolidate.config import ConsolidateConfig
 from tasks.crawl.config import CrawlConfig
 from tasks.extract.config import ExtractConfig
-from tasks.filters.catalogue import ASKED, measured
+from tasks.filters.catalogue import measured
 from tasks.perplexity.config import PerplexityConfig
 
 WEB = "web"
@@ -48,25 +48,10 @@ def check_sources(known: tuple[str, ...], consolidate: ConsolidateConfig) -> Non
 
 def check_measured(annotate: AnnotateConfig, consolidate: ConsolidateConfig) -> None:
     """Checks that what `consolidate` and `dedup` read is measured: annotators, their fields, and scores of models."""
-    needed = (*consolidate.reads(), "prose_score")
-    if missing := [name for name in needed if name not in annotate.use]:
-        raise ValueError(f'consolidate and dedup read "{missing[0]}": add it to annotate.use')
-    for name in ASKED:
-        if name in consolidate.filters:
-            _check_bounds(name, list(measured(name, annotate.settings[name])), consolidate)
-    read = dict.fromkeys(name.partition(".")[0] for name in consolidate.gold)
-    consolidate.check_gold({name: measured(name, annotate.settings[name]) for name in read})
-
-
-def _check_bounds(name: str, asked: list[str], consolidate: ConsolidateConfig) -> None:
-    limits = consolidate.limits[name]
-    for bound in ("at_least", "at_most"):
-        for model in limits[bound]:
-            if model not in asked:
-                raise ValueError(
-                    f'consolidate.limits.{name}.{bound}: "{model}" is not measured: {nearest(model, asked)} '
-                    f"(annotate.settings.{name}.{ASKED[name]} says what is)"
-                )
+    if found := consolidate.unmeasured(annotate.use, lambda name: measured(name, annotate.settings[name])):
+        raise ValueError(": ".join(found))
+    if "prose_score" not in annotate.use:
+        raise ValueError('annotate.use: dedup reads "prose_score": add it')
 
 
 def check_models(annotate: AnnotateConfig, classifiers: ClassifiersConfig, perplexity: PerplexityConfig) -> None:

@@ -3,13 +3,13 @@
 Read by the recipe and by `tasks.consolidate`. Changing one costs a join, not a new pass over the texts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from tasks.config import Config, nearest
-from tasks.filters.catalogue import complete, filter_of, once
+from tasks.filters.catalogue import ASKED, CATALOGUE, complete, filter_of, once
 
 # What Arrow calls the types of numbers and truth values.
 _NUMBERS = ("int", "uint", "float", "halffloat", "double", "bool")
@@ -77,25 +77,57 @@ class ConsolidateConfig(Config):
             raise ValueError("drop_lines needs a c4.min_sentences of 1 or more: a text could lose all its lines")
         return given
 
+    def marks(self) -> Iterator[tuple[str, str, float]]:
+        """Yields annotator, field and least value of every mark of `gold`."""
+        for name, least in self.gold.items():
+            annotator, _, field = name.partition(".")
+            yield annotator, field, least
+
     def reads(self) -> tuple[str, ...]:
         """Returns the annotators whose columns are read."""
-        named = [*self.filters, *(name.partition(".")[0] for name in self.gold), *(["pii"] if self.mask_pii else [])]
-        return tuple(dict.fromkeys(named))
+        return tuple(dict.fromkeys(name for name, _ in self._readers()))
 
-    def check_gold(self, measured: Mapping[str, Mapping[str, str]]) -> None:
-        """Checks that `gold` names numbers, given the fields of annotators and the names of their types.
+    def _readers(self) -> Iterator[tuple[str, str]]:
+        """Yields each annotator that is read, and the setting that reads it."""
+        yield from ((name, "filters") for name in self.filters)
+        yield from ((name, "gold") for name, _, _ in self.marks())
+        if self.mask_pii:
+            yield "pii", "mask_pii"
 
-        Raises:
-            ValueError: a field is none of its annotator, or holds no numbers.
+    def unmeasured(
+        self, measured: Collection[str], fields_of: Callable[[str], Mapping[str, str]]
+    ) -> tuple[str, str] | None:
+        """Returns the first thing that is read and not measured, and what to do about it; None where there is none.
+
+        Args:
+            measured: the annotators that have a column.
+            fields_of: gives the fields of an annotator's column, with Arrow's names of their types.
         """
-        for name in self.gold:
-            annotator, _, field = name.partition(".")
-            fields = measured[annotator]
+        for name, setting in self._readers():
+            if name not in CATALOGUE:
+                return f'consolidate.{setting}: no annotator "{name}"', nearest(name, CATALOGUE)
+            if name not in measured:
+                way_out = "set mask_pii = false" if setting == "mask_pii" else f"take it out of consolidate.{setting}"
+                return f'consolidate.{setting}: "{name}" is not measured', f'add "{name}" to annotate.use, or {way_out}'
+        return self._unbounded(fields_of) or self._unmarked(fields_of)
+
+    def _unbounded(self, fields_of: Callable[[str], Mapping[str, str]]) -> tuple[str, str] | None:
+        """Returns what is wrong with limits on models of which only the recipe knows."""
+        for name in (one for one in ASKED if one in self.filters):
+            for bound in ("at_least", "at_most"):
+                for model in self.limits[name][bound]:
+                    if model not in (asked := fields_of(name)):
+                        says = f"annotate.settings.{name}.{ASKED[name]} says what is"
+                        at = f"consolidate.limits.{name}.{bound}"
+                        return f'{at}: "{model}" is not measured ({says})', nearest(model, asked)
+        return None
+
+    def _unmarked(self, fields_of: Callable[[str], Mapping[str, str]]) -> tuple[str, str] | None:
+        """Returns what is wrong with the marks of `gold`."""
+        for annotator, field, _ in self.marks():
+            at, fields = f'consolidate.gold: "{annotator}.{field}"', fields_of(annotator)
             if field not in fields:
-                raise ValueError(
-                    f'consolidate.gold: "{name}": {annotator} measures no "{field}": {nearest(field, fields)}'
-                )
+                return f'{at}: {annotator} measures no "{field}"', nearest(field, fields)
             if not fields[field].startswith(_NUMBERS):
-                raise ValueError(
-                    f'consolidate.gold: "{name}" is no number ({fields[field]}): name a number, or a truth value'
-                )
+                return f"{at} is no number ({fields[field]})", "name a number, or a truth value"
+        return None

@@ -25,7 +25,7 @@ def columns(config: ConsolidateConfig) -> list[str]:
 
 def columns_of_tiers(config: ConsolidateConfig) -> list[str]:
     """Returns the columns of the attributes that the marks of `gold` read."""
-    return list(dict.fromkeys(name.partition(".")[0] for name in config.gold))
+    return list(dict.fromkeys(name for name, _, _ in config.marks()))
 
 
 def in_scope(config: ConsolidateConfig, sources: pa.ChunkedArray) -> NDArray[np.bool_]:
@@ -40,24 +40,13 @@ def check_measured(config: ConsolidateConfig, attributes: pa.Schema, where: str)
     """Checks that all that the settings read was measured; `where` names the artifact of this schema.
 
     Raises:
-        InputError: a column is missing, or `gold` names a field that is none or holds no numbers.
+        InputError: see `ConsolidateConfig.unmeasured`.
     """
-    for name in config.reads():
-        if name not in attributes.names:
-            raise InputError(
-                f"{where} has no column {name}", f'add "{name}" to [annotate] use, or take it out of [consolidate]'
-            )
-    for name in config.gold:
-        annotator, _, field = name.partition(".")
-        measured = {one.name: one.type for one in attributes.field(annotator).type}
-        if field not in measured:
-            raise InputError(
-                f'[consolidate.gold] "{name}": in {where} {annotator} measures {", ".join(measured)}',
-                "name one of these",
-            )
-        kind = measured[field]
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-            raise InputError(f'[consolidate.gold] "{name}" is no number ({kind})', "name a number, or a truth value")
+    columns_of = {one.name: one.type for one in attributes if pa.types.is_struct(one.type)}
+    found = config.unmeasured(columns_of, lambda name: {one.name: str(one.type) for one in columns_of[name]})
+    if found:
+        cause, remedy = found
+        raise InputError(f"{cause} in {where}", remedy)
 
 
 def reasons(config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.Table) -> list[list[str]]:
@@ -86,12 +75,11 @@ def tiers(config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.Ta
     """Returns "gold" for documents of trusted sources and those that reach every mark of `gold`, else "silver"."""
     gold = pc.is_in(sources, pa.array(config.trusted, pa.string())).to_numpy(zero_copy_only=False)
     if config.gold:
-        gold = gold | np.all([_reaches(attributes, name, least) for name, least in config.gold.items()], axis=0)
+        gold = gold | np.all([_reaches(attributes, *mark) for mark in config.marks()], axis=0)
     return [GOLD if one else SILVER for one in gold]
 
 
-def _reaches(attributes: pa.Table, name: str, least: float) -> NDArray[np.bool_]:
-    annotator, _, field = name.partition(".")
+def _reaches(attributes: pa.Table, annotator: str, field: str, least: float) -> NDArray[np.bool_]:
     reached: NDArray[np.bool_] = fields(attributes.column(annotator).combine_chunks())[field] >= least
     return reached
 

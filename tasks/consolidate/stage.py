@@ -39,7 +39,7 @@ from tasks.consolidate.funnel import (
 from tasks.consolidate.joint import Joint
 from tasks.consolidate.mask import masked, masked_titles
 from tasks.consolidate.resolve import COPIES, resolve
-from tasks.consolidate.rules import GOLD, SILVER, check_measured, columns, reasons, step_of, tiers
+from tasks.consolidate.rules import GOLD, SILVER, check_measured, reasons, step_of, tiers
 from tasks.documents import DOCUMENT
 from tasks.engine import Engine
 from tasks.errors import InputError
@@ -218,7 +218,7 @@ def _write_samples(
     places = pa.array(rows, pa.int64())
     shown, beside = documents.take(places), judged.take(places)
     texts = masked(config, shown, beside, [not why[row] for row in rows])
-    measured = beside.select([name for name in columns(config)[2:] if name in beside.column_names])
+    measured = beside.select(list(config.filters))
     part.table("samples", audit.samples(shown, measured, [why[row] for row in rows], texts), out=False)
 
 

@@ -3,13 +3,9 @@
 Used by `classifier` and `hugging_face`. In a file of its own, because the catalogue takes the filter that a file holds.
 """
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
-from tasks.errors import InputError
 from tasks.filters.base import Filter, Measured, Reasons
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class Bounds(Filter):
@@ -28,17 +24,8 @@ class Bounds(Filter):
     name: ClassVar[str]
 
     def reasons(self, measured: Measured) -> Reasons:
-        """See `Filter.reasons`; raises InputError for a limit on a model that was not asked."""
+        """See `Filter.reasons`; that each model was asked is checked before (`ConsolidateConfig.unmeasured`)."""
         for model, limit in sorted(self.at_least.items()):
-            yield f"{self.name}_{model}_low", ~(_scores(self.name, measured, model) >= limit)
+            yield f"{self.name}_{model}_low", ~(measured[model] >= limit)
         for model, limit in sorted(self.at_most.items()):
-            yield f"{self.name}_{model}_high", ~(_scores(self.name, measured, model) <= limit)
-
-
-def _scores(filter_name: str, measured: Measured, model: str) -> "NDArray[Any]":
-    if model not in measured:
-        raise InputError(
-            f'{filter_name} has a limit for the model "{model}", which was not asked',
-            f"ask it in [annotate.settings.{filter_name}]; asked were: {', '.join(measured) or 'none'}",
-        )
-    return measured[model]
+            yield f"{self.name}_{model}_high", ~(measured[model] <= limit)

@@ -127,7 +127,7 @@ def test_all_texts_of_a_place_are_filled_in_where_the_work_runs(monkeypatch: pyt
 
 def test_what_consolidate_reads_must_be_measured() -> None:
     use = ["language", "gopher_quality", "gopher_repetition", "prose_score"]
-    with pytest.raises(RecipeError, match=r'consolidate and dedup read "pii": add it to annotate\.use'):
+    with pytest.raises(RecipeError, match=r'consolidate\.mask_pii: "pii" is not measured: add "pii" to annotate\.use'):
         find_recipe("demo").override({"annotate.use": use})
     assert find_recipe("demo").override({"annotate.use": use, "consolidate.mask_pii": False}).annotate.use == tuple(use)
 

@@ -108,8 +108,10 @@ def test_a_limit_on_a_model_that_is_not_asked_is_refused_with_the_nearest(bound:
         "consolidate.limits": {"classifier": {bound: {"edo": 0.5}}},
     }
     said = refused(asked)
-    assert f'consolidate.limits.classifier.{bound}: "edo" is not measured: did you mean "edu"?' in said
-    assert "annotate.settings.classifier.models" in said
+    why = "annotate.settings.classifier.models says what is"
+    assert (
+        said == f'override: consolidate.limits.classifier.{bound}: "edo" is not measured ({why}). Did you mean "edu"?'
+    )
     assert DEMO.override({**asked, "consolidate.limits": {"classifier": {bound: {"edu": 0.5}}}})
 
 
@@ -122,8 +124,8 @@ def test_a_limit_on_a_score_of_hugging_face_that_is_not_asked_is_refused() -> No
             "consolidate.limits": {"hugging_face": {"at_most": {"toxic": 0.5}}},
         }
     )
-    assert 'consolidate.limits.hugging_face.at_most: "toxic" is not measured: known are: edu' in said
-    assert "annotate.settings.hugging_face.scores" in said
+    why = "annotate.settings.hugging_face.scores says what is"
+    assert f'consolidate.limits.hugging_face.at_most: "toxic" is not measured ({why}): known are: edu' in said
 
 
 def test_a_model_that_is_asked_and_not_trained_is_refused_with_the_nearest() -> None:
@@ -195,6 +197,16 @@ def test_perplexity_is_refused_without_references_or_a_file() -> None:
 )
 def test_gold_by_what_is_not_measured_or_no_number_is_refused(gold: str, said: str) -> None:
     assert said in refused({"consolidate.gold": {gold: 0.5}})
+
+
+def test_gold_by_an_annotator_that_there_is_not_is_refused_with_the_nearest() -> None:
+    said = refused({"consolidate.gold": {"langage.score": 0.5}})
+    assert said == 'override: consolidate.gold: no annotator "langage". Did you mean "language"?'
+
+
+def test_what_chooses_among_copies_must_be_measured() -> None:
+    use = [name for name in USE if name != "prose_score"]
+    assert refused({"annotate.use": use}) == 'override: annotate.use: dedup reads "prose_score": add it.'
 
 
 @pytest.mark.parametrize("gold", ["language.score", "pii.count", "gopher_quality.english", "prose_score.score"])

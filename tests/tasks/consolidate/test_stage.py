@@ -12,6 +12,7 @@ from tasks.consolidate.config import ConsolidateConfig
 from tasks.consolidate.figure import draw
 from tasks.consolidate.funnel import FUNNEL, STEPS, totals
 from tasks.consolidate.joint import Joint
+from tasks.consolidate.rules import check_measured
 from tasks.consolidate.what_if import what_if
 from tasks.dedup.config import DedupConfig
 from tasks.errors import InputError
@@ -294,10 +295,17 @@ def test_what_is_not_measured_is_refused_before_anything_is_made(tmp_path: Path)
     inputs = prepare(tmp_path, [document(text(seed), f"{seed}") for seed in range(3)])
     joint = Joint(inputs["extracted"], inputs["attributes"], inputs["duplicates"], inputs["extracted"].store, "")
     for config, said in (
-        (ConsolidateConfig(filters=("language", "c4")), r"test/attributes@dev has no column c4.*\[annotate\] use"),
-        (ConsolidateConfig(filters=("c4",), dedup=False), "has no column c4"),
-        (ConsolidateConfig(gold={"quality.score": 0.5}), "has no column quality"),
-        (ConsolidateConfig(gold={"prose_score.nope": 0.5}), "prose_score measures score"),
+        (ConsolidateConfig(filters=("language", "c4")), r'"c4" is not measured in test/attributes@dev.*annotate\.use'),
+        (ConsolidateConfig(filters=("c4",), dedup=False), r'consolidate\.filters: "c4" is not measured'),
+        (ConsolidateConfig(gold={"quality.score": 0.5}), r'consolidate\.gold: "quality" is not measured'),
+        (
+            ConsolidateConfig(gold={"qualty.score": 0.5}),
+            r'"qualty" in test/attributes@dev\. Known are: gopher_quality, ',
+        ),
+        (
+            ConsolidateConfig(gold={"prose_score.nope": 0.5}),
+            'prose_score measures no "nope" in test/attributes@dev. Known are: score',
+        ),
         (ConsolidateConfig(gold={"language.label": 0.5}), r'"language.label" is no number \(string\)'),
         (ConsolidateConfig(gold={"pii.spans": 0.5}), r'"pii.spans" is no number \(list'),
     ):
@@ -306,6 +314,15 @@ def test_what_is_not_measured_is_refused_before_anything_is_made(tmp_path: Path)
         with pytest.raises(InputError, match=said):
             what_if(ConsolidateConfig(), config, joint)
     assert not list((tmp_path / "test" / "tasks-consolidate-stage").rglob("*.parquet"))
+
+
+def test_a_limit_on_a_model_that_was_not_asked_is_refused() -> None:
+    limits = {"classifier": {"at_most": {"qualty": 0.5}}}
+    config = ConsolidateConfig(filters=("classifier",), limits=limits, mask_pii=False)
+    attributes = pa.schema({"classifier": pa.struct({"quality": pa.float32()})})
+    said = r'limits\.classifier\.at_most: "qualty" is not measured .* in demo/attributes@1\. Did you mean "quality"\?'
+    with pytest.raises(InputError, match=said):
+        check_measured(config, attributes, "demo/attributes@1")
 
 
 def test_a_truth_value_can_make_a_document_gold(tmp_path: Path) -> None:

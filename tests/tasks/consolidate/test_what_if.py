@@ -200,7 +200,7 @@ def test_a_filter_that_was_measured_by_an_override_can_be_asked_for(
     assert 'with filters = ["gopher_quality", "fineweb"] (before ["gopher_quality"])\n' in said
     assert "0 would go, of 3 captures and files" in said
     assert asked(recipe, "--version", "1", "--set", 'consolidate.filters=["c4"]', "--set", "consolidate.limits={}") == 2
-    assert "demo/attributes@1 has no column c4" in capsys.readouterr().err
+    assert 'consolidate.filters: "c4" is not measured in demo/attributes@1' in capsys.readouterr().err
 
 
 def test_tiers_are_told_where_any_document_is_gold(inputs: dict[str, Artifact]) -> None:

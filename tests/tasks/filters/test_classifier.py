@@ -66,12 +66,6 @@ def test_scores_do_not_depend_on_what_else_is_in_the_batch(models: dict[str, Art
     assert together == [annotator.annotate(Batch([text])).field("quality")[0].as_py() for text in texts]
 
 
-def test_a_limit_on_a_model_that_was_not_asked_is_an_error() -> None:
-    measured = {"quality": np.float32([0.5])}
-    with pytest.raises(InputError, match='"toxicity", which was not asked'):
-        list(Classifier(at_most={"toxicity": 0.5}).reasons(measured))
-
-
 def test_a_score_that_is_not_a_number_meets_no_limit() -> None:
     measured = {"quality": np.array([np.nan, 0.5, 0.4]), "toxicity": np.array([np.nan, 0.9, 1.0])}
     limits = Classifier(at_least={"quality": 0.5}, at_most={"toxicity": 0.9})
