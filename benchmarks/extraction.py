@@ -10,11 +10,10 @@ was trained on pages of other hosts.
 
 Speed is pages per CPU-second of one process: the least time of each page over the rounds, summed up, the contenders
 taken in turn, so that a busy machine hits all alike. Ours includes what the library leaves out: the check for pages
-made to stall it, cleaning, title, date, licence. The whole stage runs on the same pages as a WARC file, from compressed
-records to committed Parquet, its child process included, in turn with the bare library from the same WARC file: as
-it comes, and asked to leave out what the fast extractor leaves out.
-`--warc` measures the stage on other files, too; `--only-stage` leaves the other figures as they are. Writes
-`benchmarks/results/extraction.json`.
+made to stall it, cleaning, title, date, licence. The whole stage runs on the same pages as a crawl stores them, from
+compressed records to committed Parquet, its child process included, in turn with the bare library from the same WARC
+file: as it comes, and asked to leave out what the fast extractor leaves out. `--warc` measures the stage on the pages
+of other files, too; `--only-stage` leaves the other figures as they are. Writes `benchmarks/results/extraction.json`.
 """
 
 import argparse
@@ -27,22 +26,30 @@ import resource
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from benchmarks.result import keep
-from tasks.artifact import Address
+from tasks.archive import MANIFEST, MANIFEST_SCHEMA, warc_files
+from tasks.artifact import Address, Artifact
 from tasks.charset import decode
+from tasks.commit import commit
+from tasks.crawl.http.client import Answer
+from tasks.crawl.storage.warc import WarcWriter
 from tasks.engine import open_engine
-from tasks.extract.config import ExtractConfig, FileSource
+from tasks.extract.config import ExtractConfig
 from tasks.extract.html import read_page
 from tasks.extract.main_text import FURNITURE
-from tasks.stage import Inputs, Output
+from tasks.stage import Inputs, Output, Report
 from tasks.store import Store
 
 RESULT = Path(__file__).parent / "results" / "extraction.json"
@@ -167,27 +174,23 @@ def _figures(scored: Score) -> dict[str, float]:
     }
 
 
-def measure_gold_stage(pages: Sequence[GoldPage], rounds: int) -> dict[str, dict[str, float]]:
-    """Runs the whole extract stage over the pages as WARC records; see `measure_stage`."""
-    with tempfile.TemporaryDirectory() as folder:
-        records = [_record(page, f"http://{number}.example/{page.name}") for number in range(_COPIES) for page in pages]
-        Path(folder, "pages.warc.gz").write_bytes(b"".join(records))
-        return measure_stage(f"{folder}/pages.warc.gz", rounds)
+def measure_stage(captures: Iterable[tuple[str, bytes]], rounds: int) -> dict[str, dict[str, float]]:
+    """Runs the whole extract stage and the bare library over the captures of a crawl in turn; the least times count.
 
-
-def measure_stage(pattern: str, rounds: int) -> dict[str, dict[str, float]]:
-    """Runs the whole extract stage and the bare library over WARC files in turn; the least time of each counts."""
-    source = FileSource(name="pages", kind="warc", path=pattern)
+    Args:
+        captures: addresses and pages.
+        rounds: how often each is run; once more before, uncounted, starts the child.
+    """
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
+        crawl, pages, size = _crawled(folder, captures)
+        path = f"{folder}/{warc_files(crawl)[0].path}"
         for extractor in ("resiliparse", "blocks"):
-            config = ExtractConfig.model_validate({"extractor": extractor, "files": (source,), "honour_noindex": False})
-            # One round more than is counted: the first starts the child.
+            config = ExtractConfig.model_validate({"extractor": extractor, "honour_noindex": False})
             for number in range(rounds + 1):
-                pages, size, seconds = _bare(pattern, _BARE)
-                found.setdefault("bare library from WARC", []).append(seconds)
-                found.setdefault("bare library, same text", []).append(_bare(pattern, _SAME)[2])
-                seconds = _stage_seconds(folder, config, f"{extractor}-{number}")
+                for name, options in (("bare library from WARC", _BARE), ("bare library, same text", _SAME)):
+                    found.setdefault(name, []).append(_bare_seconds(path, options))
+                seconds = _stage_seconds(folder, config, crawl, f"{extractor}-{number}")
                 found.setdefault(f"stage, {extractor}", []).append(seconds)
     best = {name: min(times[1:]) for name, times in found.items()}
     return {
@@ -201,6 +204,44 @@ def measure_stage(pattern: str, rounds: int) -> dict[str, dict[str, float]]:
     }
 
 
+def _copies(pages: Sequence[GoldPage]) -> Iterator[tuple[str, bytes]]:
+    for number in range(_COPIES):
+        for page in pages:
+            yield f"http://{number}.example/{page.name}", page.raw
+
+
+def _captures(pattern: str) -> Iterator[tuple[str, bytes]]:
+    from fastwarc import ArchiveIterator, WarcRecordType
+
+    for path in sorted(glob.glob(pattern)):
+        with open(path, "rb") as file:
+            for record in ArchiveIterator(file, record_types=WarcRecordType.response):
+                yield record.headers["WARC-Target-URI"], record.reader.read()
+
+
+def _crawled(folder: str, captures: Iterable[tuple[str, bytes]]) -> tuple[Artifact, int, int]:
+    """Writes captures as the crawler does; returns the `warc` artifact, its pages, and the bytes of their HTML."""
+    output = Output(Store(folder), Address("benchmark/warc", "dev"), "fingerprint")
+    pages = size = 0
+    with output.part("crawl", conserved=False) as part:
+        with part.file("pages.warc.gz") as file:
+            writer = WarcWriter(file, "pages.warc.gz", "benchmark", "benchmark")
+            for url, html in captures:
+                answer = Answer(
+                    200, "OK", (("Content-Type", "text/html"),), html, False, "", b"GET / HTTP/1.1\r\n\r\n", 0
+                )
+                writer.capture(url, datetime(2026, 1, 1, tzinfo=UTC), answer, {})
+                pages, size = pages + 1, size + len(html)
+            lines = writer.finish()
+        with part.file("pages.cdxj") as file:
+            file.write("".join(f"{line}\n" for line in lines).encode())
+        row = {"segment": "benchmark/warc@dev", "sha256": "", "bytes": writer.bytes, "records": pages}
+        row |= {"path": "benchmark/warc/dev/pages.warc.gz", "index": "benchmark/warc/dev/pages.cdxj"}
+        with part.file(MANIFEST) as file:
+            pq.write_table(pa.Table.from_pylist([row], MANIFEST_SCHEMA), file)
+    return commit(output, "tasks.crawl.publish", 1, ExtractConfig(), [], Report()), pages, size
+
+
 _BARE = {"main_content": True, "preserve_formatting": True}
 # What `main_text` asks for: the library leaves out more, and looks longer for it.
 _SAME = {
@@ -210,33 +251,29 @@ _SAME = {
 }
 
 
-def _bare(pattern: str, options: dict[str, Any]) -> tuple[int, int, float]:
-    """Returns pages, bytes of HTML and CPU seconds of reading, parsing and extracting, and nothing else."""
+def _bare_seconds(path: str, options: dict[str, Any]) -> float:
+    """Returns CPU seconds of reading, parsing and extracting, and nothing else."""
     from fastwarc import ArchiveIterator, WarcRecordType
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.encoding import detect_encoding
     from resiliparse.parse.html import HTMLTree
 
-    count = size = 0
     begin = _cpu_seconds()
-    for path in sorted(glob.glob(pattern)):
-        with open(path, "rb") as file:
-            for record in ArchiveIterator(file, record_types=WarcRecordType.response):
-                payload = record.reader.read()
-                tree = HTMLTree.parse_from_bytes(payload, detect_encoding(payload) or "utf-8")
-                extract_plain_text(tree, **options)
-                count += 1
-                size += len(payload)
-    return count, size, _cpu_seconds() - begin
+    with open(path, "rb") as file:
+        for record in ArchiveIterator(file, record_types=WarcRecordType.response):
+            payload = record.reader.read()
+            tree = HTMLTree.parse_from_bytes(payload, detect_encoding(payload) or "utf-8")
+            extract_plain_text(tree, **options)
+    return _cpu_seconds() - begin
 
 
-def _stage_seconds(folder: str, config: ExtractConfig, version_: str) -> float:
+def _stage_seconds(folder: str, config: ExtractConfig, crawl: Artifact, version_: str) -> float:
     from tasks.extract import stage
 
     output = Output(Store(folder), Address("benchmark/extracted", version_), "fingerprint")
     begin = _cpu_seconds()
     with open_engine() as engine:
-        stage.run(config, Inputs({}), output, engine)
+        stage.run(config, Inputs({"warc": crawl}), output, engine)
     return _cpu_seconds() - begin
 
 
@@ -250,16 +287,6 @@ def _cpu_seconds() -> float:
         fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
         total += (int(fields[11]) + int(fields[12])) / ticks
     return total
-
-
-def _record(page: GoldPage, url: str) -> bytes:
-    block = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n" + page.raw
-    head = (
-        f"WARC/1.1\r\nWARC-Type: response\r\nWARC-Target-URI: {url}\r\nWARC-Date: 2019-11-20T00:00:00Z\r\n"
-        f"WARC-Record-ID: <urn:uuid:{page.name}>\r\nContent-Type: application/http; msgtype=response\r\n"
-        f"Content-Length: {len(block)}\r\n\r\n"
-    )
-    return gzip.compress(head.encode() + block + b"\r\n\r\n", 6, mtime=0)
 
 
 def main() -> None:
@@ -277,9 +304,9 @@ def main() -> None:
         result["megabytes"] = round(sum(len(page.raw) for page in pages) / 1e6, 2)
         result["extractors"] = measure(pages, given.rounds)
         result["extractors"]["sluice blocks, other hosts"] = _held_out(pages)
-    result["whole_stage"] = measure_gold_stage(pages, given.rounds)
+    result["whole_stage"] = measure_stage(_copies(pages), given.rounds)
     if given.warc:
-        result["whole_stage_other_pages"] = measure_stage(given.warc, given.rounds)
+        result["whole_stage_other_pages"] = measure_stage(_captures(given.warc), given.rounds)
     keep("extraction", {name: held for name, held in result.items() if name not in ("benchmark", "date", "machine")})
     _print(result)
 

@@ -5,19 +5,15 @@ Reads one file: gzip or zstd (a member per record, with or without dictionary, o
 byte at which a record begins, so one bad sector costs one record and not the rest of a gigabyte.
 """
 
-import base64
-import hashlib
-import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, Literal
 
 import fastwarc
-import xxhash
 from fastwarc import WarcRecordType
 
+from tasks.payload import Digest, read_body
 from tasks.warc_resync import Opening, ends_whole, is_arc, next_start
 
 CAPTURES = WarcRecordType.response | WarcRecordType.revisit | WarcRecordType.conversion
@@ -28,17 +24,9 @@ _HEADER_ERROR = "Invalid WARC header"
 _CUT_ERRORS = ("incomplete frame", "unexpected end")
 # FastWARC stops at 32 KiB, which is less than clients take: a page must not become unreadable by its headers.
 _MAX_HTTP_HEAD = 1 << 20
-_BLOCK = 1 << 20
-# Transfer coding in small chunks makes a body several times as long.
-_CHUNKING = 4
-_CHUNK_SIZE = re.compile(rb"[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\Z")
-_MAX_CHUNK_LINE = 4096
 # Nothing was captured before the web was; and from the last year of the calendar nobody can count on.
 _FIRST_PAGE = datetime(1991, 8, 6, tzinfo=UTC)
 _LAST = datetime(9998, 12, 31, tzinfo=UTC)
-# What a chunk holds at least on average, beyond the first ones, in a body that is as long as is asked for.
-_MEAN_CHUNK = 16
-_FEW_CHUNKS = 10_000
 
 
 @dataclass(frozen=True)
@@ -55,8 +43,8 @@ class Record:
         status: HTTP status of a response or revisit; None where there is none that can be read.
         http: the HTTP headers as sent; None for a record that holds no HTTP response.
         payload: the body without transfer coding; of a larger one than asked for, the beginning.
-        payload_digest: "sha1:" and Base32 over the whole body, as WARC writers spell it. Computed, not read from the
-            record: a header can be forged or stale, and identity hangs on it.
+        payload_digest: "sha1:" and Base32 over the whole body, as WARC writers spell it. Computed, unless asked
+            otherwise: a header can be forged or stale, and identity hangs on it.
         size: bytes of the whole body.
         short: bytes are missing: the file ends inside the record, or the record declares too small a length.
         offset: where the record begins in the file, compressed; None in a file that is one gzip member, which can
@@ -95,7 +83,7 @@ class Damage:
 
 
 def read_records(
-    file: BinaryIO, limit: int, kinds: WarcRecordType = CAPTURES, *, start: int = 0, quick: bool = False
+    file: BinaryIO, limit: int, kinds: WarcRecordType = CAPTURES, *, start: int = 0, digest: Digest = "computed"
 ) -> Iterator[Record | Damage]:
     """Yields the records of the given kinds and the damaged places of a file, in file order.
 
@@ -104,7 +92,8 @@ def read_records(
         limit: most bytes of a body to keep.
         kinds: which records are wanted; damage in the others is reported all the same.
         start: where to begin; a place at which a record begins.
-        quick: give `quick_digest` for `payload_digest`: good for comparing the bodies of one address with each other.
+        digest: what `payload_digest` holds: "quick" means `payload.quick_digest`, good for comparing the bodies of one
+            address with each other; "declared" the one that the record names, for files of our own crawler.
 
     Raises:
         OSError: the file cannot be read; damage inside it raises nothing.
@@ -117,7 +106,7 @@ def read_records(
     # A stretch ends at damage, at the end of the file, or never.
     told = False
     while at is not None:
-        stretch = _Stretch(opening, at, limit, kinds, quick)
+        stretch = _Stretch(opening, at, limit, kinds, digest)
         yield from stretch
         told = stretch.told or (told and not stretch.records)
         if stretch.damage is None:
@@ -131,12 +120,12 @@ def read_records(
 class _Stretch:
     """The records from one place to the next damage; afterwards, what the damage is."""
 
-    def __init__(self, opening: Opening, start: int, limit: int, kinds: WarcRecordType, quick: bool) -> None:
+    def __init__(self, opening: Opening, start: int, limit: int, kinds: WarcRecordType, digest: Digest) -> None:
         self._opening = opening
         self._start = start
         self._limit = limit
         self._kinds = kinds
-        self._quick = quick
+        self._digest = digest
         self.records = 0
         self.reached = start
         self.damage: Damage | None = None
@@ -154,7 +143,7 @@ class _Stretch:
                 _check_length(record)
                 self.records += 1
                 if record.record_type & self._kinds:
-                    held = _record(record, offset, self._limit, self._quick)
+                    held = _record(record, offset, self._limit, self._digest)
                     short = held.short
                 else:
                     declared = record.content_length
@@ -182,12 +171,12 @@ def _check_length(record: fastwarc.WarcRecord) -> None:
         raise ValueError(f"a record with the Content-Length {declared!r}")
 
 
-def _record(record: fastwarc.WarcRecord, offset: int | None, limit: int, quick: bool) -> Record:
+def _record(record: fastwarc.WarcRecord, offset: int | None, limit: int, digest: Digest) -> Record:
     with_http = bool(record.record_type & _WITH_HTTP) and record.is_http
     http = _http(record) if with_http else None
     chunked = http is not None and "chunked" in (http.get("Transfer-Encoding") or "").lower()
     declared = record.content_length
-    body = _body(record.reader, limit, chunked=chunked, quick=quick)
+    body = read_body(record.reader, limit, digest, chunked=chunked)
     return Record(
         kind=record.record_type,
         record_id=(record.record_id or "").strip("<> "),
@@ -198,7 +187,7 @@ def _record(record: fastwarc.WarcRecord, offset: int | None, limit: int, quick: 
         status=http.status_code if http is not None else None,
         http=http.to_tuples() if http is not None else None,
         payload=body.data,
-        payload_digest=body.digest,
+        payload_digest=body.digest or record.headers.get("WARC-Payload-Digest") or "",
         size=body.size,
         # Headers too long to be read are consumed in part: nobody can say how much of the record is left.
         short=body.taken < declared and (http is not None or not with_http),
@@ -222,80 +211,3 @@ def _http(record: fastwarc.WarcRecord) -> Any:
             raise  # the file is damaged here
         return None  # a record like another, whose block begins with no HTTP header that anybody would read
     return record.http_headers
-
-
-@dataclass(frozen=True)
-class _Body:
-    data: bytes
-    digest: str
-    size: int
-    taken: int
-
-
-def _body(reader: Any, limit: int, *, chunked: bool, quick: bool) -> _Body:
-    """Reads a body to its end; keeps `limit` bytes of it."""
-    keep = _CHUNKING * limit if chunked else limit
-    digest = xxhash.xxh3_128() if quick else hashlib.sha1(usedforsecurity=False)
-    kept: list[bytes] = []
-    taken = 0
-    while block := reader.read(_BLOCK):
-        if not chunked:
-            digest.update(block)
-        if taken < keep:
-            kept.append(block[: keep - taken])
-        taken += len(block)
-    data = b"".join(kept)
-    if not chunked:
-        label = _quick_label if quick else sha1_label
-        return _Body(data, label(digest.digest()), taken, taken)
-    body, ended = dechunk(data, limit)
-    size = len(body) if ended and taken <= keep else max(taken, limit + 1)
-    return _Body(body[:limit], (quick_digest if quick else payload_digest)(body), size, taken)
-
-
-def dechunk(body: bytes, limit: int = sys.maxsize) -> tuple[bytes, bool]:
-    """Undoes chunked transfer coding (RFC 9112, section 7.1), as far as it goes.
-
-    A body that does not begin with a chunk is returned as it is: archives are full of bodies that were stored without
-    their transfer coding under headers that still name it.
-
-    Returns:
-        The body, and whether it is within the limit; of a larger one the beginning. One of very many small chunks
-        counts as larger, because each of them costs as much as a large one.
-    """
-    whole, view = bytearray(), memoryview(body)
-    at = chunks = 0
-    while at < len(body):
-        end = body.find(b"\n", at, at + _MAX_CHUNK_LINE)
-        size = _CHUNK_SIZE.match(body, at, end) if end >= 0 else None
-        if size is None:
-            return (bytes(whole) if chunks else body), True
-        length = int(size[1], 16)
-        if not length:
-            break
-        if len(whole) > limit or chunks > limit // _MEAN_CHUNK + _FEW_CHUNKS:
-            return bytes(whole), False
-        at = end + 1 + length
-        whole += view[end + 1 : at]
-        chunks += 1
-        at += 2 if body.startswith(b"\r\n", at) else body.startswith(b"\n", at)
-    return bytes(whole), True
-
-
-def payload_digest(payload: bytes) -> str:
-    """Returns the digest of a payload as WARC and CDX write it: "sha1:" and Base32."""
-    return sha1_label(hashlib.sha1(payload, usedforsecurity=False).digest())
-
-
-def quick_digest(payload: bytes) -> str:
-    """Returns a digest ("xxh3:" and hex) at a twentieth of the cost of SHA-1, for which anyone can make collisions."""
-    return _quick_label(xxhash.xxh3_128_digest(payload))
-
-
-def _quick_label(digest: bytes) -> str:
-    return "xxh3:" + digest.hex()
-
-
-def sha1_label(digest: bytes) -> str:
-    """Returns a SHA-1 digest as WARC headers spell it."""
-    return "sha1:" + base64.b32encode(digest).decode()

@@ -19,6 +19,7 @@ from tasks.extract.config import ExtractConfig
 from tasks.extract.content import Sent, captured
 from tasks.extract.media import HTML_TYPES, media_type
 from tasks.extract.row import Row, no_content
+from tasks.payload import Digest
 from tasks.text import clean
 from tasks.warc_reader import Damage, Record, read_records
 
@@ -31,7 +32,9 @@ MAX_URL = 8_000
 _PLAIN_URL = re.compile(r"https?://[a-z0-9.-]+/(?!robots\.txt)[!-~]*")
 
 
-def read_warc(file: BinaryIO, name: str, source: str, config: ExtractConfig, *, quick: bool = False) -> Iterator[Row]:
+def read_warc(
+    file: BinaryIO, name: str, source: str, config: ExtractConfig, *, quick: bool = False, own: bool = False
+) -> Iterator[Row]:
     """Yields the captures of a WARC file in file order.
 
     Args:
@@ -39,10 +42,12 @@ def read_warc(file: BinaryIO, name: str, source: str, config: ExtractConfig, *, 
         name: what documents call this file (`warc_file`).
         source: the source that its documents belong to.
         config: limits and choices of the extraction.
-        quick: rows that only tell identities: without content, their digests as `warc_reader.quick_digest` makes them.
+        quick: rows that only tell identities: without content, their digests as `payload.quick_digest` makes them.
+        own: the file of our own crawler, whose digests are believed.
     """
     choices = Choices.of(config)
-    for found in read_records(file, config.max_payload_bytes + 1, quick=quick):
+    digest: Digest = "quick" if quick else "declared" if own else "computed"
+    for found in read_records(file, config.max_payload_bytes + 1, digest=digest):
         if isinstance(found, Damage):
             log.warning("%s: %s at byte %d or behind it (%s)", name, found.reason, found.offset, found.detail)
             place = f"{name}#{found.offset}"

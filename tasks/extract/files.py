@@ -20,9 +20,9 @@ from tasks.extract.captures import MAX_URL, read_warc
 from tasks.extract.config import ExtractConfig, FileSource
 from tasks.extract.content import metadata, plain, row_text
 from tasks.extract.row import Content, Row
+from tasks.payload import payload_digest, quick_digest
 from tasks.sources import SourceFile
 from tasks.text import clean
-from tasks.warc_reader import payload_digest, quick_digest
 
 _ROWS_AT_ONCE = 16
 

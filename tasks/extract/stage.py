@@ -232,7 +232,7 @@ def _unit_rows(slice_: Slice, unit: Unit, *, quick: bool = False) -> Iterator[Ro
 def _crawled(store: Store, unit: Unit, config: ExtractConfig, quick: bool) -> Iterator[Row]:
     read = 0
     with store.open(unit.file.path) as file:
-        for row in read_warc(file, unit.file.path, WEB, config, quick=quick):
+        for row in read_warc(file, unit.file.path, WEB, config, quick=quick, own=bool(unit.index)):
             read += not row.damaged
             yield row
     # A foreign file is taken as it is; our own was whole when it was published.

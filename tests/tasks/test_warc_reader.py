@@ -15,7 +15,8 @@ from fastwarc import WarcRecordType, ZstdWriter
 
 from tasks.archive import capture_at
 from tasks.codings import decode
-from tasks.warc_reader import Damage, Record, dechunk, quick_digest, read_records
+from tasks.payload import dechunk, quick_digest
+from tasks.warc_reader import Damage, Record, read_records
 from tests.tasks.extract.conftest import record
 
 LIMIT = 1 << 24
@@ -304,7 +305,7 @@ def test_quick_digests_tell_bodies_apart_as_sha1_does() -> None:
     bodies = [b"one", b"two", b"one"]
     file = io.BytesIO(b"".join(record(body=body) for body in bodies))
     slow = [found.payload_digest for found in read_records(file, LIMIT) if isinstance(found, Record)]
-    quick = [found.payload_digest for found in read_records(file, LIMIT, quick=True) if isinstance(found, Record)]
+    quick = [found.payload_digest for found in read_records(file, LIMIT, digest="quick") if isinstance(found, Record)]
     assert slow[0] == slow[2] != slow[1]
     assert quick[0] == quick[2] != quick[1]
     assert quick == [quick_digest(body) for body in bodies]

@@ -25,9 +25,9 @@ from tasks.crawl.http.address import refusal
 from tasks.crawl.http.client import Answer, Client, FetchError
 from tasks.crawl.page.reading import Reader, mime_of
 from tasks.crawl.storage.segment import Segment
-from tasks.crawl.storage.warc import payload_digest
 from tasks.crawl.url import Link, authority, canonical, key, link
 from tasks.part import POISON
+from tasks.payload import payload_digest
 
 log = logging.getLogger("sluice.crawl")
 

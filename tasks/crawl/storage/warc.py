@@ -19,7 +19,7 @@ from tasks.crawl.candidate import Earlier
 from tasks.crawl.http.client import Answer
 from tasks.crawl.storage.gzip_member import member
 from tasks.crawl.url import host_and_port
-from tasks.warc_reader import sha1_label
+from tasks.payload import payload_digest, sha1_label
 
 Compression = Literal["gzip", "zstd"]
 _SUFFIX = {"gzip": ".warc.gz", "zstd": ".warc.zst"}
@@ -42,11 +42,6 @@ class Written:
     payload_digest: str
     offset: int
     length: int
-
-
-def payload_digest(body: bytes) -> str:
-    """Returns the digest of a payload as WARC and CDX write it: "sha1:" and base32."""
-    return sha1_label(hashlib.sha1(body, usedforsecurity=False).digest())
 
 
 def suffix(compression: Compression) -> str:

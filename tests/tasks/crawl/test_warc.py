@@ -15,7 +15,8 @@ from warcio.archiveiterator import ArchiveIterator
 from tasks.archive import capture_at, captures, index_entry
 from tasks.crawl.candidate import Earlier
 from tasks.crawl.http.client import Answer
-from tasks.crawl.storage.warc import WarcWriter, payload_digest, suffix, surt
+from tasks.crawl.storage.warc import WarcWriter, suffix, surt
+from tasks.payload import payload_digest
 
 WHEN = datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)
 

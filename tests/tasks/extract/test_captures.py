@@ -19,7 +19,7 @@ from tasks.extract.captures import read_warc
 from tasks.extract.config import ExtractConfig
 from tasks.extract.media import mime_reason
 from tasks.extract.row import Rejected, Row
-from tasks.warc_reader import payload_digest
+from tasks.payload import payload_digest
 from tests.tasks.extract.conftest import conversion
 
 CONFIG = ExtractConfig()

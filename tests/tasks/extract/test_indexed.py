@@ -131,6 +131,7 @@ def test_documents_and_reasons_are_the_same_with_an_index_and_without(
         run_stage(MODULE, config, {"warc": publish(files, indexed=indexed)}, version=f"i{indexed}")
         for indexed in (True, False)
     ]
+    # The digest that a capture declares in one, a computed one in the other.
     assert made[0].record.content == made[1].record.content
     assert made[0].record.rejected == made[1].record.rejected
     assert made[0].record.rejected["duplicate_capture"] == 4
