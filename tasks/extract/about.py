@@ -32,13 +32,14 @@ _HEAD = (
     'meta[property*="publi" i], meta[name*="publi" i], meta[name*="dat" i], meta[name^="dcterms" i], meta[itemprop], '
     'meta[name*="licen" i], meta[name*="rights" i]'
 )
-# Anywhere in the page: times (see `_tells_publication`); robots tags, which browsers move into the body of a page whose
-# head ends too early.
+# Anywhere in the page: a date by RDFa or microdata, h-entry (microformats.org) or the old `pubdate`; robots tags, which
+# browsers move into the body of a page whose head ends too early. Not every `time`: pages hold thousands that tell of
+# something else, and only so many elements are read.
 _ANYWHERE = (
     'meta[name="robots" i], script[type="application/ld+json" i], a[rel~="license" i][href], '
-    'a[href*="creativecommons.org/"], time'
+    'a[href*="creativecommons.org/"], time[pubdate], time[itemprop~="datePublished"], time[class~="dt-published"], '
+    'time[class~="entry-date"]'
 )
-_PUBLISHED_CLASSES = frozenset(("dt-published", "entry-date"))
 _COMMONS = re.compile(r"https?://(?:www\.)?creativecommons\.org/(?:licenses|publicdomain)/[a-z0-9./+-]+", re.I)
 
 _NOINDEX = frozenset(("noindex", "none"))
@@ -139,20 +140,10 @@ class _Anywhere:
             elif tag == "script":
                 self.json_ld.append(element.text or "")
             elif tag == "time":
-                if _tells_publication(element):
-                    self.times.append(element.getattr("datetime") or "")
+                self.times.append(element.getattr("datetime") or "")
             else:
                 named = "license" in (element.getattr("rel") or "").lower().split()
                 self.licences.append((named, (element.getattr("href") or "").strip()))
-
-
-def _tells_publication(time: Any) -> bool:
-    """Tells whether a time is marked as that of publication: by microdata, h-entry (microformats.org) or `pubdate`."""
-    return (
-        time.getattr("pubdate") is not None
-        or "datePublished" in (time.getattr("itemprop") or "").split()
-        or not _PUBLISHED_CLASSES.isdisjoint((time.getattr("class") or "").split())
-    )
 
 
 def absolute(address: str, base: str, url: str) -> str:

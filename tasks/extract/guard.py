@@ -105,7 +105,7 @@ class Guard:
                     found.append(outcome)
             except _Died as death:
                 child.end()
-                row = start + death.row
+                row = max(len(found), start + death.row)  # what has answered already is not at fault
                 found += self.run(calls[len(found) : row])  # no row of these has ended a child
                 if death.poison.reason != "timeout" and alone != row:
                     alone = row
@@ -277,7 +277,10 @@ def _serve(questions: BinaryIO, answers: BinaryIO, at: mmap.mmap) -> None:
         cpu_s, calls = question
         for row, call in enumerate(calls):
             _ROW.pack_into(at, 0, row)
-            _answer(answers, _outcome(call, cpu_s))
+            outcome, final = _outcome(call, cpu_s)
+            _answer(answers, outcome)
+            if final:
+                return
         answers.flush()
 
 
@@ -293,12 +296,13 @@ def _answer(answers: BinaryIO, data: bytes) -> None:
     answers.write(_LENGTH.pack(len(data)) + data)
 
 
-def _outcome(call: Call, cpu_s: float) -> bytes:
+def _outcome(call: Call, cpu_s: float) -> tuple[bytes, bool]:
+    """Returns what comes of a call, and whether the parent ends this process for it: no more rows are read in vain."""
     # Nobody handles SIGPROF: it ends the process even where the interpreter is never reached.
     signal.setitimer(signal.ITIMER_PROF, cpu_s)
     failed: Exception
     try:
-        return pickle.dumps(call(), pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps(call(), pickle.HIGHEST_PROTOCOL), False
     except (Rejected, SluiceError) as known:
         failed = known
     except MemoryError:
@@ -309,7 +313,8 @@ def _outcome(call: Call, cpu_s: float) -> bytes:
         failed = Poison("crash", f"{type(panic).__name__}: {panic}"[:400])
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-    return pickle.dumps(failed, pickle.HIGHEST_PROTOCOL)
+    final = isinstance(failed, SluiceError) or (isinstance(failed, Poison) and failed.reason != "error")
+    return pickle.dumps(failed, pickle.HIGHEST_PROTOCOL), final
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Reads the source of a page, used by `bombs`, which imports it when a page has many tags: NumPy takes longer to load than
 hundreds of small pages take. The names of tags are looked at as 64-bit numbers, so what has a longer name than eight
-letters (`blockquote`, `figcaption`) counts as never closed; numbers are exact otherwise.
+letters (`blockquote`, `figcaption`) counts as nested and as never closed; numbers are exact otherwise.
 """
 
 from collections.abc import Iterable
@@ -16,6 +16,8 @@ _FIRST_LETTER = ord("a")
 # Letters in lower case, digits as they are, 0 for everything at which a name ends.
 _NAME_BYTE = np.array([ord(chr(code).lower()) * (code < 128 and chr(code).isalnum()) for code in range(256)], np.uint8)
 _LOW_BITS, _HIGH_BITS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
+# No letter has this bit. It keeps what begins like a name of eight letters from counting as that name.
+_LONG = np.uint64(1 << 63)
 # The golden ratio in 64 bits: its product's upper bits are well mixed (Knuth, TAOCP 3, section 6.4).
 _MIXER = np.uint64(0x9E3779B97F4A7C15)
 
@@ -54,7 +56,7 @@ class Tags:
         self._step = 1 - 2 * ends[order].astype(np.int64)
 
     def starts(self, name: str) -> int:
-        """Counts the start tags of one name."""
+        """Counts the start tags of one name, of at most eight letters."""
         wanted = self._are([name])
         return int(np.count_nonzero(wanted[self._group] & (self._step > 0))) if wanted.any() else 0
 
@@ -62,8 +64,8 @@ class Tags:
         """Returns how many elements are open at one time.
 
         Args:
-            flat: names of elements that do not nest.
-            formatting: names that are also counted by themselves.
+            flat: names of elements that do not nest, of at most eight letters.
+            formatting: names that are also counted by themselves, of at most eight letters.
         """
         if not len(self._step):
             return Open(0, 0, 0)
@@ -100,7 +102,10 @@ class Tags:
 
 
 def _tags(source: bytes) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Returns the name of each tag as a number, and whether it is an end tag; of long names only the start tags."""
+    """Returns the name of each tag as a number, and whether it is an end tag; of long names only the start tags.
+
+    Names are in lower case, the first letter in the lowest byte; long ones are their first letters and `_LONG`.
+    """
     data = np.frombuffer(source + bytes(_LETTERS + 2), np.uint8)
     at = np.flatnonzero(data == ord("<")) + 1
     ends = data[at] == ord("/")
@@ -112,7 +117,10 @@ def _tags(source: bytes) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
     lowest = zeros & (~zeros + np.uint64(1))
     keys &= (lowest >> np.uint64(7)) - np.uint64(1)
     is_tag = keys.view(np.uint8)[::_LETTERS] >= _FIRST_LETTER
-    is_tag &= ~ends | (lowest != 0)
+    full = np.flatnonzero(lowest == 0)
+    long = full[_NAME_BYTE[data[at[full] + _LETTERS]] != 0]
+    keys[long] |= _LONG
+    is_tag[long] &= ~ends[long]
     return keys[is_tag], ends[is_tag]
 
 
