@@ -1,10 +1,9 @@
 """Extraction in a process that can be killed: a page that hangs its parser or eats its memory costs itself only.
 
-Used by `stage`; run as `python -m tasks.extract.guard` it is the child. A parser is C code, which cannot be interrupted
-from inside. So rows go to a child in batches and answers come back in as few writes as will do, because to wake the
-worker for each costs more than to read a page; a mapped file tells at which row the child is. When it dies, that row is
-poison, and a new child takes the rest, first the rows before it whose answers were lost. A child serves one thread of
-the worker, from part to part.
+Used by `stage`; the child runs `guarded`. A parser is C code, which cannot be interrupted from inside. So rows go to a
+child in batches and answers come back in as few writes as will do, because to wake the worker for each costs more than
+to read a page; a mapped file tells at which row the child is. When it dies, that row is poison, and a new child takes
+the rest, first the rows before it whose answers were lost. A child serves one thread of the worker, from part to part.
 
 Limits count CPU seconds and not the time of day, so that a busy machine does not change what is kept. A row that wants
 too much memory, or crashes the child, is tried once more in a new one: what was read before must not matter.
@@ -13,40 +12,31 @@ too much memory, or crashes the child, is tried once more in a new one: what was
 import atexit
 import contextlib
 import fcntl
-import gc
-import importlib
 import mmap
 import os
 import pickle
-import resource
 import select
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from tasks.errors import InputError, SluiceError
+from tasks.extract.guarded import LENGTH, ROW, Call
 from tasks.extract.row import Content, Poison, Rejected, Row
 
-Call = Callable[[], Content]
 Outcome = Content | Rejected | Poison
 
 BATCH_ROWS = 64
 BATCH_BYTES = 4 << 20
-ROOM = 640 << 20
-"""Bytes of address space that a child may take beyond what it starts with."""
 
 _START_S = 120.0
 # A child that waits instead of computing is not caught by its CPU seconds; this many times as long it may be silent.
 _PATIENCE = 20
 _PIPE = 1 << 20
-_ANSWERS = 1 << 18
-_LENGTH = struct.Struct(">Q")
-_ROW = struct.Struct("=Q")
 _MODULES = ("tasks.extract.content",)
 _SETTINGS = {
     # A library that finds no memory must end at once, without a trace of its stack.
@@ -137,10 +127,10 @@ class _Child:
         self.modules = modules
         self.parent = os.getpid()
         with tempfile.TemporaryFile(buffering=0) as file:
-            file.write(_ROW.pack(0))
-            self._at = mmap.mmap(file.fileno(), _ROW.size)
+            file.write(ROW.pack(0))
+            self._at = mmap.mmap(file.fileno(), ROW.size)
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tasks.extract.guard", str(file.fileno())],
+                [sys.executable, "-m", "tasks.extract.guarded", str(file.fileno())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 bufsize=0,
@@ -169,7 +159,7 @@ class _Child:
 
     def answers(self, calls: Sequence[Call], cpu_s: float) -> Iterator[Outcome]:
         """Yields what the child makes of each call; raises _Died for the one that it did not survive."""
-        _ROW.pack_into(self._at, 0, 0)
+        ROW.pack_into(self._at, 0, 0)
         self._send((cpu_s, calls))
         for row in range(len(calls)):
             outcome = self._receive(cpu_s * _PATIENCE)
@@ -192,7 +182,7 @@ class _Child:
     def _send(self, question: Any) -> None:
         data = pickle.dumps(question, pickle.HIGHEST_PROTOCOL)
         try:
-            for block in (_LENGTH.pack(len(data)), memoryview(data)):
+            for block in (LENGTH.pack(len(data)), memoryview(data)):
                 sent = 0
                 while sent < len(block):
                     sent += os.write(self._questions, block[sent:])
@@ -200,11 +190,11 @@ class _Child:
             raise self._death() from None
 
     def _receive(self, patience_s: float) -> Any:
-        self._await(_LENGTH.size, patience_s)
-        end = _LENGTH.size + _LENGTH.unpack_from(self._held)[0]
+        self._await(LENGTH.size, patience_s)
+        end = LENGTH.size + LENGTH.unpack_from(self._held)[0]
         self._await(end, patience_s)
         with memoryview(self._held) as held:
-            answer = pickle.loads(held[_LENGTH.size : end])
+            answer = pickle.loads(held[LENGTH.size : end])
         del self._held[:end]
         return answer
 
@@ -222,7 +212,7 @@ class _Child:
             self._held += block
 
     def _row(self) -> int:
-        row: int = _ROW.unpack_from(self._at)[0]
+        row: int = ROW.unpack_from(self._at)[0]
         return row
 
     def _death(self) -> _Died:
@@ -260,64 +250,3 @@ def end_all() -> None:
     """Ends the children of this process that wait."""
     while _idle:
         _idle.pop().end()
-
-
-def _serve(questions: BinaryIO, answers: BinaryIO, at: mmap.mmap) -> None:
-    """The child: imports what it is told, then answers until its parent is gone; `at` holds the row that it is at."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the parent too, which ends this process
-    for module in _asked(questions) or ():
-        importlib.import_module(module)
-    gc.freeze()  # what was imported stays: no collection need look at it again
-    pages = int(Path("/proc/self/statm").read_text().split()[0]) if sys.platform == "linux" else 0
-    limit = pages * resource.getpagesize() + ROOM
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    _answer(answers, pickle.dumps(None))
-    answers.flush()
-    while question := _asked(questions):
-        cpu_s, calls = question
-        for row, call in enumerate(calls):
-            _ROW.pack_into(at, 0, row)
-            outcome, final = _outcome(call, cpu_s)
-            _answer(answers, outcome)
-            if final:
-                return
-        answers.flush()
-
-
-def _asked(questions: BinaryIO) -> Any:
-    head = questions.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        return None
-    data = questions.read(_LENGTH.unpack(head)[0])
-    return pickle.loads(data) if data else None
-
-
-def _answer(answers: BinaryIO, data: bytes) -> None:
-    answers.write(_LENGTH.pack(len(data)) + data)
-
-
-def _outcome(call: Call, cpu_s: float) -> tuple[bytes, bool]:
-    """Returns what comes of a call, and whether the parent ends this process for it: no more rows are read in vain."""
-    # Nobody handles SIGPROF: it ends the process even where the interpreter is never reached.
-    signal.setitimer(signal.ITIMER_PROF, cpu_s)
-    failed: Exception
-    try:
-        return pickle.dumps(call(), pickle.HIGHEST_PROTOCOL), False
-    except (Rejected, SluiceError) as known:
-        failed = known
-    except MemoryError:
-        failed = Poison("memory", f"it took more than {ROOM >> 20} MiB")
-    except Exception as error:  # whatever one page does to a parser must not stop the others
-        failed = Poison("error", f"{type(error).__name__}: {error}"[:400])
-    except BaseException as panic:  # Rust's panics are no Exception
-        failed = Poison("crash", f"{type(panic).__name__}: {panic}"[:400])
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-    final = isinstance(failed, SluiceError) or (isinstance(failed, Poison) and failed.reason != "error")
-    return pickle.dumps(failed, pickle.HIGHEST_PROTOCOL), final
-
-
-if __name__ == "__main__":
-    with contextlib.suppress(BrokenPipeError), os.fdopen(os.dup(1), "wb", _ANSWERS) as out:
-        os.dup2(2, 1)  # what a library prints must not stand among the answers
-        _serve(sys.stdin.buffer, out, mmap.mmap(int(sys.argv[1]), _ROW.size))
