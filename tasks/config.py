@@ -70,6 +70,13 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f'did you mean "{close[0]}"?' if close else f"known are: {', '.join(names)}"
 
 
+def absolute(path: str) -> str:
+    """Returns a path or pattern of files; raises ValueError where it is neither absolute nor a URL."""
+    if not (path.startswith("/") or "://" in path):
+        raise ValueError(f'the path "{path}" is not absolute: begin it with / or s3://')
+    return path
+
+
 def strictly(model: type[C], settings: Mapping[str, Any]) -> C:
     """Builds `model`; types are taken strictly ("30" is not 30, and neither is true 1).
 

@@ -14,7 +14,15 @@ from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from tasks.agreement import check_measured, check_models, check_sources, judged_by_default, sources_of
+from tasks.agreement import (
+    check_limits,
+    check_measured,
+    check_models,
+    check_sources,
+    judged_by_default,
+    named_sources,
+    sources_of,
+)
 from tasks.annotate.config import AnnotateConfig
 from tasks.canary.config import CanaryConfig
 from tasks.catalogue import Stage
@@ -92,9 +100,11 @@ class Recipe(Config):
 
     @model_validator(mode="after")
     def _agrees(self) -> "Recipe":
-        check_sources(sources_of(self.crawl, self.extract), self.consolidate)
+        named = named_sources(self.consolidate, self.classifiers, self.perplexity, self.tokenizer, self.canary)
+        check_sources(sources_of(self.crawl, self.extract), named, self.consolidate)
         check_measured(self.annotate, self.consolidate)
         check_models(self.annotate, self.classifiers, self.perplexity)
+        check_limits(self.annotate, self.classifiers, self.consolidate)
         return self
 
     def has(self, stage: Stage) -> bool:

@@ -26,6 +26,7 @@ def recipe(warcs: str, out: str, extractor: str) -> Recipe:
         {
             "place.store": out,
             "crawl.enabled": False,
+            "canary.current": {},
             "extract.files": [source],
             "extract.extractor": extractor,
             "extract.min_chars": 1,

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from tasks.config import Config
+from tasks.config import Config, absolute, nearest
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 
@@ -12,7 +12,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length
 class Texts(Config):
     """Files of texts to learn from: JSON lines, plain or compressed (.gz, .zst, .bz2)."""
 
-    path: str
+    path: Annotated[str, AfterValidator(absolute)]
     """Absolute glob (`**` for any depth), on the machine where the stage runs or as a URL on an object store
     (s3://bucket/reference/*.jsonl.zst)."""
     text_field: str = "text"
@@ -109,7 +109,21 @@ class ClassifierSettings(Config):
     def _fits_the_method(self) -> "ClassifierSettings":
         if self.method == "signals" and not self.positive:
             raise ValueError("the method signals tells two labels apart: name the positive one")
+        if self.positive and self.labels is not None and self.positive not in self.labels:
+            raise ValueError(
+                f'positive: no text bears the label "{self.positive}": {nearest(self.positive, self.labels)}'
+            )
         return self
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The labels that texts may bear; None where rows bear labels of which their files alone know."""
+        found = [self.crawl.label] if self.crawl else []
+        for texts in self.texts:
+            if not (texts.label or texts.relabel):
+                return None
+            found += [texts.label] if texts.label else texts.relabel.values()
+        return tuple(dict.fromkeys(found))
 
 
 class ClassifiersConfig(Config):

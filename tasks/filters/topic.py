@@ -1,8 +1,7 @@
 """The topic of a document, by a classifier that this pipeline has trained on labelled texts.
 
 The annotator reads a model of many labels from an artifact of kind `classifiers` (stage `train_classifiers`) and writes
-the likeliest label and its probability; the filter drops topics that a corpus should do without. Mixtures may name
-topics as they name sources.
+the likeliest label and its probability; the filter drops topics that a corpus should do without.
 
 Sources: fastText, Joulin et al., arXiv 1607.01759; topics to balance a corpus by, Wettig et al., "Organize the Web:
 Constructing Domains Enhances Pre-Training Data Curation", arXiv 2502.10341.

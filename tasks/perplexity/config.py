@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from tasks.config import Config
+from tasks.config import Config, absolute
 
 ANY_LANGUAGE = "und"
 """The model for documents in whose language there is none (ISO 639-2's code for an undetermined language)."""
@@ -39,8 +39,8 @@ class Reference(Config):
     def _files_have_a_path(self) -> "Reference":
         if (self.kind == "documents") == bool(self.path):
             raise ValueError("files need a path, and documents of the corpus have none")
-        if self.path and not (self.path.startswith("/") or "://" in self.path):
-            raise ValueError(f'the path "{self.path}" is not absolute: begin it with / or s3://')
+        if self.path:
+            absolute(self.path)
         return self
 
 
@@ -70,7 +70,8 @@ class PerplexityConfig(Config):
 
     cut_source: str = "web"
     """Source in the corpus whose documents set the cut points between head, middle and tail, a third of them each
-    (CCNet does so with the crawl). Empty, or fewer than 100 in a language: the texts held out set them."""
+    (CCNet does so with the crawl). Empty, or fewer than 100 in a language, or "web" where nothing is crawled: the texts
+    held out set them."""
 
     cut_bytes: int = Field(default=20_000_000, ge=1)
     """UTF-8 bytes of those documents to score for it, drawn by a hash of the text."""

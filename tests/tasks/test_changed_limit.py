@@ -24,6 +24,7 @@ def recipe(tmp_path: Path) -> Recipe:
         {
             "place.store": str(tmp_path / "store"),
             "crawl.enabled": False,
+            "canary.current": {},
             "extract.files": [{"name": "texts", "kind": "text", "path": f"{tmp_path}/texts/*.txt"}],
             "extract.min_chars": 1,
             "annotate.use": USE,

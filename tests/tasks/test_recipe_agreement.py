@@ -22,7 +22,7 @@ SCORES = {"edu": {"folder": "/models/edu", "label": "1"}}
 
 def files_only(*files: dict[str, Any], **consolidate: Any) -> Recipe:
     """A recipe that does not crawl, as its file would be read."""
-    settings = {"name": "mine", "crawl": {"enabled": False}, "canary": {"current": {"web": 1.0}}}
+    settings = {"name": "mine", "crawl": {"enabled": False}, "canary": {}}
     return read({**settings, "extract": {"files": files}, "consolidate": consolidate})
 
 
@@ -51,7 +51,8 @@ def test_beside_a_crawl_filters_judge_it_and_captures_of_other_crawls() -> None:
 def test_what_filters_judge_by_default_follows_an_override_and_survives_the_text() -> None:
     mine = files_only(BOOKS)
     assert mine.override({"extract.files": [BOOKS, CRAWLED]}).consolidate.sources == ("books", "commoncrawl")
-    assert DEMO.override({"crawl.enabled": False}).consolidate.sources == ("code", "packages")
+    of_files = DEMO.override({"crawl.enabled": False, "canary.current": {"code": 0.5, "packages": 0.5}})
+    assert of_files.consolidate.sources == ("code", "packages")
     assert Recipe.from_text(mine.text) == mine
 
 

@@ -179,7 +179,7 @@ def test_files_outside_the_store_are_kept_as_a_version_read_them(recipe: Recipe,
     notes.mkdir()
     (notes / "a.txt").write_text("A text that is long enough to be a document. " * 20)
     source = {"name": "notes", "kind": "text", "path": f"{notes}/*.txt"}
-    mine = recipe.override({"extract.files": [source]})
+    mine = recipe.override({"extract.files": [source], "canary.current": {}})
     no_captures(Store(str(tmp_path / "store")))
     first = run_stage(mine, "extract")
     assert first.rows["out"] == 1

@@ -85,6 +85,7 @@ def recipe(tmp_path: Path) -> Recipe:
     plain = {
         "place.store": str(tmp_path / "store"),
         "crawl.enabled": False,
+        "canary.current": {},
         "extract.files": [{"name": "texts", "kind": "text", "path": f"{tmp_path}/texts/*.txt"}],
     }
     return find_recipe("demo").override(plain | tomllib.loads(RECIPE.replace("LABELLED", str(folder))))

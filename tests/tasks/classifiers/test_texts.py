@@ -111,7 +111,7 @@ def test_a_grade_is_the_same_grade_written_as_a_whole_float_and_unknown_ones_are
     rows = [{"text": learned(seed), "label": 3 if seed % 2 else 3.0} for seed in range(40)]
     rows += [{"text": shop(seed), "label": 0} for seed in range(40)] + [{"text": shop(99), "label": 2.5}]
     texts = (Texts(path=jsonl(tmp_path / "rows.jsonl", rows), relabel={"3": "edu", "0": "other"}),)
-    found = gather(settings_for("", texts=texts, crawl=None, positive="edu"), crawl, Engine())
+    found = gather(settings_for("/a", texts=texts, crawl=None, positive="edu"), crawl, Engine())
     assert Counter(one.label for one in [*found.train, *found.heldout]) == {"edu": 40, "other": 40}
     assert found.rejected["other_label"] == 1
     assert "left out 1 texts whose label relabel does not name: '2.5' (1)" in caplog.text
@@ -131,7 +131,7 @@ def test_a_grade_is_the_same_grade_written_as_a_whole_float_and_unknown_ones_are
 )
 def test_a_row_that_cannot_be_used_is_named_with_its_file_and_line(tmp_path: Path, line: str, said: str) -> None:
     (tmp_path / "bad.jsonl").write_text(f'{{"text": "good", "label": "b"}}\n\n{line}\n')
-    settings = settings_for("", texts=(Texts(path=str(tmp_path / "bad.jsonl")),), crawl=None)
+    settings = settings_for("/a", texts=(Texts(path=str(tmp_path / "bad.jsonl")),), crawl=None)
     with pytest.raises(InputError, match=said):
         gather(settings, None, Engine())
 
@@ -146,7 +146,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
     data = "".join(json.dumps({"text": learned(seed), "label": "a"}) + "\n" for seed in range(5000)).encode()
     packed = gzip.compress(data) if name.endswith(".gz") else pa.compress(data, codec="zstd", asbytes=True)
     (tmp_path / name).write_bytes(data[:500] if name.startswith("none") else packed[:-40])
-    settings = settings_for("", texts=(Texts(path=str(tmp_path / name)),), crawl=None)
+    settings = settings_for("/a", texts=(Texts(path=str(tmp_path / name)),), crawl=None)
     with pytest.raises(InputError, match=rf"{name} cannot be read"):
         gather(settings, None, Engine())
 
@@ -159,6 +159,13 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
         (lambda: settings_for("/a", method="signals", positive=""), "positive"),
         (lambda: ClassifiersConfig(train=(settings_for("/a"), settings_for("/b"))), "two classifiers"),
         (lambda: settings_for("/a", name="Not a name"), "pattern"),
+        (lambda: settings_for("here.jsonl"), 'the path "here.jsonl" is not absolute: begin it with / or s3://'),
+        (lambda: settings_for("/a", positive="referense"), 'no text bears the label "referense": did you mean "refer'),
+        (lambda: settings_for("/a", positive="crowl"), 'no text bears the label "crowl": did you mean "crawl"'),
+        (
+            lambda: settings_for("/a", positive="good", texts=(Texts(path="/a", relabel={"1": "good one"}),)),
+            'no text bears the label "good"',
+        ),
     ],
 )
 def test_settings_that_contradict_one_another_are_refused(build: object, said: str) -> None:

@@ -110,6 +110,7 @@ def recipe(tmp_path: Path) -> Recipe:
         {
             "place.store": str(tmp_path / "store"),
             "crawl.enabled": False,
+            "canary.current": {},
             "extract.files": [{"name": "texts", "kind": "text", "path": f"{tmp_path}/*.txt"}],
             "extract.min_chars": 5,
             "annotate.use": ["gopher_quality", "prose_score", "pii"],

@@ -48,6 +48,7 @@ def test_a_recipe_takes_the_new_filter_by_its_name(own_filter: ModuleType, tmp_p
         {
             "place.store": str(tmp_path / "store"),
             "crawl.enabled": False,
+            "canary.current": {},
             "extract.files": [{"name": "texts", "kind": "text", "path": f"{tmp_path}/texts/*.txt"}],
             "extract.min_chars": 1,
             "annotate.use": ["question_marks", "prose_score", "pii"],
