@@ -8,7 +8,10 @@ import os
 import re
 from typing import Any, Literal, TypeVar
 
-from tasks.config import Config
+from pydantic import field_validator
+
+from tasks.catalogue import STAGES
+from tasks.config import Config, nearest
 from tasks.errors import RecipeError
 
 P = TypeVar("P", bound=Config)
@@ -81,6 +84,14 @@ class KubernetesPlace(PodPlace):
 
     node_silent_s: int = 300
     """How long a node may be silent (its kubelet restarts) before its pods are given up and started elsewhere."""
+
+    @field_validator("queue_priority")
+    @classmethod
+    def _of_stages(cls, given: dict[str, str]) -> dict[str, str]:
+        for stage in given:
+            if stage not in STAGES:
+                raise ValueError(f'no stage "{stage}": {nearest(stage, STAGES)}')
+        return given
 
 
 class DaskPods(PodPlace):

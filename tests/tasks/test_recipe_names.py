@@ -62,6 +62,12 @@ def test_a_sample_of_the_crawl_is_refused_where_nothing_is_crawled() -> None:
         files_only(BOOKS).override({"classifiers.train": [GATE]})
 
 
+def test_a_priority_of_a_stage_that_there_is_not_is_refused_with_the_nearest() -> None:
+    said = refused({"place.kubernetes": {"queue_priority": {"pretrain": "high"}}})
+    assert said == 'override: place.kubernetes.queue_priority: no stage "pretrain". Did you mean "train"?'
+    assert DEMO.override({"place.kubernetes": {"queue_priority": {"train": "high", "canary": "low"}}})
+
+
 def test_perplexity_of_languages_that_nothing_tells_apart_is_refused() -> None:
     reference = {"name": "wiki", "kind": "jsonl", "path": "/data/*.jsonl", "language": "en"}
     changes = {
