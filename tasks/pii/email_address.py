@@ -18,6 +18,9 @@ _MAX_DOMAIN = 255
 _LETTERS = r"A-Za-z0-9\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0370-\u052f\u1e00-\u1fff"
 _IS_LOCAL = re.compile(rf"[{_LETTERS}._%+'-]")
 _LOCAL = frozenset(character for code in range(0x2000) if _IS_LOCAL.match(character := chr(code))) | {"’"}
+MARK = re.compile(rf"@(?<=[{_LETTERS}._%+'’\"-]@)(?=[^\W_])")
+"""An "@" that may stand in an address; a handle's has nothing before it."""
+
 _LABEL = r"[^\W_](?:[\w-]{0,61}[^\W_])?"
 _DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL}){{1,9}}")
 # Where a top-level domain may end inside a label, because other text follows without a space.

@@ -15,26 +15,16 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 
+from tasks.pii.places import DASHES, NO_WIDTH, SPACES, WIDE, WIDE_DIGITS, WIDE_MARKS, Places, look
 from tasks.pii.span import Span
 
-_SPACES = "\u00a0\u2000-\u200a\u202f\u205f\u3000"
-_DASHES = "\u2010-\u2013\u2212"
-_WIDE_DIGITS = "\uff10-\uff19"
-_WIDE = f"{_WIDE_DIGITS}\uff21-\uff3a\uff41-\uff5a\uff20\uff0b"
-_WIDE_MARKS = "\uff08\uff09\uff0d\uff0e"
 # Every form begins with a set of characters, which is what makes the search for it fast. Spaces are folded everywhere
 # once one stands beside a number: a whole address may be written with them.
-_FOREIGN = re.compile(
-    rf"[{_WIDE}{_WIDE_MARKS}{_SPACES}{_DASHES}](?:(?<=[{_WIDE}])|(?<=[{_WIDE_MARKS}])(?=[0-9A-Za-z])"
-    rf"|(?<=[{_SPACES}])(?=[0-9(+])|(?<=[0-9][{_SPACES}])|(?<=[0-9)][{_DASHES}])(?=[0-9(]))"
-)
 _PLAIN = re.compile(
-    rf"[{_WIDE}{_WIDE_MARKS}{_SPACES}{_DASHES}]"
-    rf"(?:(?<![{_DASHES}])|(?<=[0-9){_WIDE_DIGITS}\uff09][{_DASHES}])(?=[0-9({_WIDE_DIGITS}\uff08]))"
+    rf"[{WIDE}{WIDE_MARKS}{SPACES}{DASHES}]"
+    rf"(?:(?<![{DASHES}])|(?<=[0-9){WIDE_DIGITS}\uff09][{DASHES}])(?=[0-9({WIDE_DIGITS}\uff08]))"
 )
-_NO_WIDTH = "\u00ad\u200b-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff"
-_INVISIBLE = re.compile(rf"[{_NO_WIDTH}](?<=[0-9A-Za-z@.+()-][{_NO_WIDTH}])[{_NO_WIDTH}]{{0,7}}+(?=[0-9A-Za-z@.+()-])")
-_SEEMS_FOREIGN = re.compile(f"[{_WIDE}{_WIDE_MARKS}{_SPACES}{_DASHES}{_NO_WIDTH}]")
+_INVISIBLE = re.compile(rf"[{NO_WIDTH}](?<=[0-9A-Za-z@.+()-][{NO_WIDTH}])[{NO_WIDTH}]{{0,7}}+(?=[0-9A-Za-z@.+()-])")
 _AT = re.compile(r"%40|&#(?:64|[xX]40);|\\u0040")
 
 _LABEL = (
@@ -55,12 +45,21 @@ _CHAT_LINK = re.compile(r"\bwa\.me/(?=[1-9][0-9]{6})")
 # A hyphen may end the line of any number; without one, only what is too short to be a number by itself goes on.
 _UNFINISHED = re.compile(r"(?:[0-9]-|\([0-9]{3}\)|\+(?:[ ().-]?[0-9]){1,6}[ -]?)\Z")
 _LONGEST_LABEL = 16
+# The labels' last letters: most of what stands before a digit is none, which is told without a regular expression.
+_LABEL_ENDS = (
+    *("ne", "on", "ax", "el", "ph", "le", "il", "ob", "ll", "dy", "pp", "sn"),
+    *("ip", "v4", "v6", "dr", "st", "nt", "rd", "cc", "an", "sa", "ex"),
+)
 
 Edit = tuple[int, int, str]
 
 
 class Folded:
-    """A folded text, and the way back from its places to those of the text as it stood.
+    """A folded text with its places, and the way back from them to those of the text as it stood.
+
+    Args:
+        text: the text in ASCII where it can be.
+        edits: what else to replace by what, in rising order and apart.
 
     >>> from tasks.pii.span import Evidence
     >>> folded = Folded("Tel#030", [(3, 4, ": ")])
@@ -80,6 +79,7 @@ class Folded:
             self._after.append(length)
             self._shift.append(end - length)
         self.text = "".join((*pieces, text[at:]))
+        self.places = look(self.text)
 
     def back(self, span: Span) -> Span:
         """Returns the span with the places of the text before it was folded."""
@@ -89,15 +89,20 @@ class Folded:
         return at + self._shift[bisect_right(self._after, at)]
 
 
-def fold(text: str) -> Folded | None:
+def fold(text: str, places: Places | None = None) -> Folded | None:
     r"""Returns the text with everything folded, or None where there is nothing to fold.
+
+    Args:
+        text: any text.
+        places: what `look` says of it, where that is known.
 
     >>> fold("SSN#\uff11\uff12\uff13-45-6789").text, fold("Tel415-555-0123Fax").text, fold("SSN 123-45-6789")
     ('SSN:123-45-6789', 'Tel 415-555-0123 Fax', None)
     """
-    foreign = not text.isascii() and _SEEMS_FOREIGN.search(text) is not None
-    plain = _PLAIN.sub(_as_ascii, text) if foreign and _FOREIGN.search(text) else text
-    edits = sorted(_edits(plain, foreign))
+    places = places or look(text)
+    # A character for a character: no place moves.
+    plain = _PLAIN.sub(_as_ascii, text) if places.foreign else text
+    edits = sorted(_edits(plain, places if plain is text else look(plain)))
     return Folded(plain, edits) if edits or plain != text else None
 
 
@@ -108,16 +113,16 @@ def _as_ascii(found: re.Match[str]) -> str:
     return "-" if 0x2010 <= code <= 0x2013 or code == 0x2212 else " "
 
 
-def _edits(text: str, foreign: bool) -> Iterator[Edit]:
+def _edits(text: str, places: Places) -> Iterator[Edit]:
     """Yields what to replace by what; no two of them touch one character."""
-    if foreign:
+    if places.hidden:
         yield from ((found.start(), found.end(), "") for found in _INVISIBLE.finditer(text))
-    if "%40" in text or "&#" in text or "\\u0040" in text:
+    if places.coded:
         yield from ((found.start(), found.end(), "@") for found in _AT.finditer(text))
-    if "wa.me/" in text:
         yield from ((found.end(), found.end(), "+") for found in _CHAT_LINK.finditer(text))
-    for found in _EDGES.finditer(text):
-        yield from _edge(text, found.start(), found.lastgroup)
+    for at in places.digits:
+        if found := _EDGES.match(text, at):
+            yield from _edge(text, at, found.lastgroup)
 
 
 def _edge(text: str, at: int, like: str | None) -> Iterator[Edit]:
@@ -127,8 +132,15 @@ def _edge(text: str, at: int, like: str | None) -> Iterator[Edit]:
     elif like == "line":
         if before := _UNFINISHED.search(text, max(0, at - 18), at - 1):
             yield at - 1, at, "" if before.group().endswith("-") else " "
-    elif label := _LABEL_BEFORE.search(text, max(0, at - _LONGEST_LABEL), at):
+    elif _may_be_label(text[max(0, at - 5) : at]) and (
+        label := _LABEL_BEFORE.search(text, max(0, at - _LONGEST_LABEL), at)
+    ):
         start, end = label.span(1)
         yield start, end, ":" if end > start else " "
     elif text[at - 1] == "_" and not text[max(0, at - 2) : at - 1].isalnum():
         yield at - 1, at, " "
+
+
+def _may_be_label(before: str) -> bool:
+    """Tells whether what stands before a digit ends as a label does; always, if it is not ASCII."""
+    return not before.isascii() or before.rstrip("+(").rstrip("=#_/.,-").lower().endswith(_LABEL_ENDS)

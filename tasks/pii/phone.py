@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tasks.pii.context import GOODS, OTHER_NUMBERS, Labels
-from tasks.pii.phone_formats import NO_END, STRONG
+from tasks.pii.phone_formats import ANY, NO_END, STRONG
 from tasks.pii.span import Evidence, Span
 
 if TYPE_CHECKING:
@@ -69,8 +69,9 @@ def find(text: str, start: int, end: int, countries: Sequence[str]) -> Iterator[
     >>> [text[a:b] for _, a, b, _ in find(text, 0, len(text), ["US"])]
     ['+49 30 23125 123', '(415) 555-0123']
     """
-    yield from _international(text, start, end)
-    for country in countries:
+    if text.find("+", start, end) >= 0 or text.find("00", start, end) >= 0:
+        yield from _international(text, start, end)
+    for country in countries if ANY.search(text, start, end) else ():
         if form := STRONG.get(country):
             for found in form.finditer(text, start, end):
                 if exists(found.group(), country) and not _is_other(text, found.start(), found.end()):

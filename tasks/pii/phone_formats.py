@@ -42,3 +42,5 @@ NO_END = "(?!x[0-9]{1,5}(?![0-9]))[0-9A-Za-z_%]"
 _OPEN = r"(?:(?<![0-9A-Za-z_=/#@&%$€£+.,])(?<![^\s-]-)|(?<=[^0-9],)|(?<=[-.][0-9]{4}[,/]))"
 _CLOSE = rf"(?!{NO_END}|[.:-][0-9]|(?<![-.][0-9]{{4}})[,/][0-9]| ?[€$£])"
 STRONG = {country: re.compile(f"{_OPEN}(?:{form}){_CLOSE}") for country, form in _FORMS.items()}
+ANY = re.compile(f"{_OPEN}(?:{'|'.join(dict.fromkeys(_FORMS.values()))}){_CLOSE}")
+"""Where any of them begins: most runs of digits are none, which one search tells instead of one per country."""

@@ -5,7 +5,7 @@ beside it, it is where somebody lives. The forms and their sources are in `addre
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tasks.pii.address_forms import (
     FR,
@@ -33,15 +33,18 @@ _LOOK_BACK = 60
 _LONGEST = 130
 
 
-def find(text: str, countries: Sequence[str]) -> Iterator[Span]:
-    """Yields the addresses in a text; of one place there may be several readings.
+def find(text: str, starts: Iterable[int], countries: Sequence[str]) -> Iterator[Span]:
+    """Yields the addresses whose house number begins at one of `starts`; of one place there may be several readings.
 
     >>> text = "Ship to 123 Elm Street, Apt 45, Springfield, IL 62704 today"
-    >>> sorted({text[a:b] for _, a, b, _ in find(text, ["US"])})
+    >>> sorted({text[a:b] for _, a, b, _ in find(text, [8], ["US"])})
     ['123 Elm Street, Apt 45, Springfield, IL 62704']
     """
-    for house in HOUSES.finditer(text):
-        start, like = house.start(), house.lastgroup
+    for start in starts:
+        house = HOUSES.match(text, start)
+        if house is None:
+            continue
+        like = house.lastgroup
         if like == "DE":
             for country in STREET_BEFORE:
                 if country in countries:

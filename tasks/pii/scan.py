@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 
 from tasks.pii import card, email_address, iban, ip_address, phone, postal_address, ssn
 from tasks.pii.folding import fold
+from tasks.pii.places import GAPS, Places, look
 from tasks.pii.span import Span, resolve
 
 KINDS = ("email", "phone", "ip", "ssn", "card", "iban", "address")
 
-_GAPS = r"[ .()/\u2010-\u2013-]{0,3}+"
 # In this order: the place where an IBAN or an IPv6 address begins (nothing is consumed but its first digit), an IPv4
 # address, a run of at least seven digits with the gaps that people put between them, an IPv4 address before too few
 # digits for a run.
@@ -22,7 +22,7 @@ _NUMBERS = re.compile(
     r"(?P<iban>(?<=[A-Za-z][A-Za-z][0-9])(?=[0-9][ ./_\n-]{0,2}[A-Za-z0-9]{4}))"
     r"|(?P<ipv6>(?<=[23])(?=[0-9A-Fa-f]{3}:[0-9A-Fa-f]{0,4}:))"
     r"|(?P<ipv4>[0-9]{0,2}(?:\.[0-9]{1,3}){3}(?![0-9]|[ .()/-]{1,2}[0-9]))"
-    rf"|(?P<run>(?:{_GAPS}[0-9]){{6,}}+)"
+    rf"|(?P<run>(?:{GAPS}[0-9]){{6,}}+)"
     r"|(?P<short>[0-9]{0,2}(?:\.[0-9]{1,3}){3}(?![0-9.]))"
     r")"
 )
@@ -49,29 +49,28 @@ def find(text: str, kinds: Sequence[str] = KINDS, countries: Sequence[str] = pho
 def readings(text: str, kinds: Sequence[str] = KINDS, countries: Sequence[str] = phone.COUNTRIES) -> Iterator[Span]:
     """Yields what each recogniser finds, in no order: several may read the same stretch, or parts of it."""
     text = text.replace("\r\n", " \n")  # no place moves
-    yield from _reading(text, kinds, countries)
-    if folded := fold(text):
-        yield from map(folded.back, _reading(folded.text, kinds, countries))
+    places = look(text)
+    yield from _reading(text, places, kinds, countries)
+    if folded := fold(text, places):
+        yield from map(folded.back, _reading(folded.text, folded.places, kinds, countries))
 
 
-def _reading(text: str, kinds: Sequence[str], countries: Sequence[str]) -> Iterator[Span]:
+def _reading(text: str, places: Places, kinds: Sequence[str], countries: Sequence[str]) -> Iterator[Span]:
     if "email" in kinds and "@" in text:
         yield from _emails(text)
     if not _NUMBER_KINDS.isdisjoint(kinds):
-        yield from _numbers(text, kinds, countries)
+        yield from _numbers(text, places.digits, kinds, countries)
     if "address" in kinds:
-        yield from postal_address.find(text, countries)
+        yield from postal_address.find(text, places.digits, countries)
 
 
 def _emails(text: str) -> Iterator[Span]:
-    at = text.find("@")
-    while at >= 0:
-        yield from email_address.find(text, at)
-        at = text.find("@", at + 1)
+    for mark in email_address.MARK.finditer(text):
+        yield from email_address.find(text, mark.start())
 
 
-def _numbers(text: str, kinds: Sequence[str], countries: Sequence[str]) -> Iterator[Span]:
-    for place in _NUMBERS.finditer(text):
+def _numbers(text: str, starts: Sequence[int], kinds: Sequence[str], countries: Sequence[str]) -> Iterator[Span]:
+    for place in _number_places(text, starts):
         start = place.start()
         if place.lastgroup == "iban":
             if "iban" in kinds:
@@ -84,6 +83,15 @@ def _numbers(text: str, kinds: Sequence[str], countries: Sequence[str]) -> Itera
                 yield from ip_address.find_v4(text, start, place.end())
         else:
             yield from _run(text, start, place.end(), kinds, countries)
+
+
+def _number_places(text: str, starts: Sequence[int]) -> Iterator[re.Match[str]]:
+    end = 0
+    for start in starts:
+        at = start
+        while at >= end and (place := _NUMBERS.match(text, at)):
+            yield place
+            at = end = place.end()  # behind the first digit of an IBAN its others may still be a run
 
 
 def _run(text: str, start: int, end: int, kinds: Sequence[str], countries: Sequence[str]) -> Iterator[Span]:
