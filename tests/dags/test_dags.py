@@ -148,6 +148,8 @@ def test_a_veto_stands_before_the_gate_where_the_recipe_asks_for_a_human(recipes
         ({"version": "2026.11.21"}, True),
         ({"version": None, "overrides": {"crawl.max_pages": 5}}, True),
         ({"crawl.max_pages": 5}, True),
+        ({"source_version": "2026.11.21-0300"}, True),
+        ({"source_version": "tiny/documents@dev"}, False),
         ({"version": "../escape"}, False),
         ({"version": ""}, False),
         ({"crawl.max_pages": 0}, False),
@@ -167,6 +169,17 @@ def test_the_form_refuses_what_does_not_fit_its_schema(conf, accepted, recipes, 
     else:
         with pytest.raises(ParamValidationError):
             filled(params, conf)
+
+
+def test_the_form_says_what_a_source_version_spares_and_how_it_is_written(recipes, dag_bag):
+    recipes("tiny")
+    form = dag_bag().dags["tiny.corpus"].params
+    said = form.get_param("source_version").description
+    assert (
+        "Of extract, train_classifiers, train_perplexity, annotate and dedup, what it holds is not made again" in said
+    )
+    example = re.search(r"The version alone, such as (\S+),", said)[1]
+    assert filled(form, {"source_version": example})["source_version"] == example
 
 
 def test_dag_files_are_short():
