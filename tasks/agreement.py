@@ -13,13 +13,10 @@ from tasks.classifiers.config import ClassifiersConfig, ClassifierSettings
 from tasks.config import nearest
 from tasks.consolidate.config import ConsolidateConfig
 from tasks.crawl.config import CrawlConfig
-from tasks.extract.config import ExtractConfig
+from tasks.extract.config import WEB, ExtractConfig
 from tasks.filters.catalogue import measured
 from tasks.perplexity.config import ANY_LANGUAGE, PerplexityConfig
 from tasks.tokens.config import TokenizerConfig
-
-WEB = "web"
-"""The source that the crawl makes."""
 
 
 def sources_of(crawl: CrawlConfig, extract: ExtractConfig) -> tuple[str, ...]:
