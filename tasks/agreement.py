@@ -9,12 +9,13 @@ from typing import Any
 
 from tasks.annotate.config import AnnotateConfig
 from tasks.canary.config import CanaryConfig
-from tasks.classifiers.config import ClassifiersConfig, ClassifierSettings
+from tasks.classifiers.config import ClassifiersConfig
 from tasks.config import nearest
 from tasks.consolidate.config import ConsolidateConfig
 from tasks.crawl.config import CrawlConfig
 from tasks.extract.config import WEB, ExtractConfig
 from tasks.filters.catalogue import measured
+from tasks.filters.trained import misfit
 from tasks.perplexity.config import ANY_LANGUAGE, PerplexityConfig
 from tasks.tokens.config import TokenizerConfig
 
@@ -89,8 +90,8 @@ def check_models(annotate: AnnotateConfig, classifiers: ClassifiersConfig, perpl
         at = f"annotate.settings.{name}.{field}"
         if model not in trained:
             raise ValueError(f'{at}: [[classifiers.train]] has no "{model}": {nearest(model, trained)}')
-        if misfit := _misfit(name, trained[model]):
-            raise ValueError(f'{at}: the model "{model}" {misfit}')
+        if why := misfit(name, trained[model].method, trained[model].positive):
+            raise ValueError(f'{at}: the model "{model}" {": ".join(why)}')
     if "perplexity" in annotate.use and not annotate.settings["perplexity"]["file"]:
         _check_ngrams(annotate, perplexity)
 
@@ -116,17 +117,6 @@ def _asked(annotate: AnnotateConfig) -> Iterator[tuple[str, str, str]]:
         if name in annotate.use:
             said = annotate.settings[name][field]
             yield from ((name, field, model) for model in ([said] if isinstance(said, str) else said) if model)
-
-
-def _misfit(name: str, model: ClassifierSettings) -> str:
-    """Returns why an annotator cannot ask a model, and who can; "" where it can."""
-    if name == "quality":
-        return "" if model.method == "signals" else f'is of the method {model.method}: ask it through "classifier"'
-    if model.method != "fasttext":
-        return f'is of the method {model.method}: ask it through "quality"'
-    if name == "classifier" and not model.positive:
-        return 'has no positive label: give it one, or ask it through "topic"'
-    return ""
 
 
 def check_limits(annotate: AnnotateConfig, classifiers: ClassifiersConfig, consolidate: ConsolidateConfig) -> None:

@@ -6,6 +6,7 @@ Used by every stage and by the recipe. Light on purpose: the Airflow dag-process
 import difflib
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 from enum import Enum
@@ -68,6 +69,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f'did you mean "{close[0]}"?' if close else f"known are: {', '.join(names)}"
+
+
+def twice(names: Iterable[str]) -> list[str]:
+    """Returns the names that stand there more than once, sorted."""
+    return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
 def absolute(path: str) -> str:

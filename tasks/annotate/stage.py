@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from tasks.annotate.config import AnnotateConfig
 from tasks.artifact import Artifact
+from tasks.catalogue import STAGES
 from tasks.engine import Engine
 from tasks.errors import InputError
 from tasks.filters.base import Annotator
@@ -26,7 +27,7 @@ from tasks.stage import Inputs, Output, Part, PartSpec, Report
 
 VERSION = 4
 
-MODELS = ("classifiers", "perplexity")
+MODELS = tuple(STAGES["annotate"].wants)
 """Roles of the inputs that hold trained models."""
 
 _COLUMNS = ["id", "text", "source", "url"]

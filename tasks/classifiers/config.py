@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from tasks.config import Config, absolute, nearest
+from tasks.config import Config, absolute, nearest, twice
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 
@@ -134,9 +134,8 @@ class ClassifiersConfig(Config):
 
     @model_validator(mode="after")
     def _names_differ(self) -> "ClassifiersConfig":
-        names = [one.name for one in self.train]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"two classifiers are called {twice[0]}: their folders would be one")
+        if several := twice(one.name for one in self.train):
+            raise ValueError(f"two classifiers are called {several[0]}: their folders would be one")
         return self
 
     @property

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.consolidate.config import ConsolidateConfig
+from tasks.consolidate.funnel import DEDUP, LANGUAGE, QUALITY
 from tasks.errors import InputError
 from tasks.filters.base import fields
 from tasks.filters.catalogue import filter_of
@@ -85,7 +86,7 @@ def _reaches(attributes: pa.Table, annotator: str, field: str, least: float) -> 
 
 
 def step_of(reason: str) -> str:
-    """Returns the step of the funnel that a reason belongs to: "language", "dedup" or "quality"."""
+    """Returns the step of the funnel that a reason belongs to: LANGUAGE, DEDUP or QUALITY."""
     if reason.startswith("language_"):
-        return "language"
-    return "dedup" if reason.startswith("duplicate_") else "quality"
+        return LANGUAGE
+    return DEDUP if reason.startswith("duplicate_") else QUALITY

@@ -43,6 +43,7 @@ from tasks.consolidate.rules import GOLD, SILVER, check_measured, reasons, step_
 from tasks.documents import DOCUMENT
 from tasks.engine import Engine
 from tasks.errors import InputError
+from tasks.filters.base import UNDETERMINED
 from tasks.stage import Inputs, Output, Part, PartSpec, Report
 
 VERSION = 4
@@ -150,7 +151,7 @@ def _scored(documents: pa.Table, judged: pa.Table) -> pa.Table:
             return pa.chunked_array([pa.nulls(rows, kind)], kind)
         return pc.struct_field(judged.column(annotator), name)
 
-    language = pc.fill_null(field("language", "label", pa.string()), "und")
+    language = pc.fill_null(field("language", "label", pa.string()), UNDETERMINED)
     return documents.append_column("language", language).append_column(
         "prose_score", field("prose_score", "score", pa.float32())
     )

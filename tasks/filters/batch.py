@@ -8,6 +8,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
+from tasks.filters.base import UNDETERMINED
 from tasks.filters.lines import Lines
 from tasks.filters.words import Words, split
 
@@ -43,7 +44,7 @@ class Batch:
         self.column = column if column is not None else pa.array(texts, pa.string())
         self.sources = sources if sources is not None else ["web"] * len(texts)
         self.urls = urls if urls is not None else [""] * len(texts)
-        self.languages = languages if languages is not None else ["und"] * len(texts)
+        self.languages = languages if languages is not None else [UNDETERMINED] * len(texts)
         self.found: dict[str, pa.StructArray] = {}
         """Columns of the annotators that have run before this one, by name."""
 

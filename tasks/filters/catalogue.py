@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from tasks.config import fault, nearest, strictly
+from tasks.config import fault, nearest, strictly, twice
 from tasks.filters.base import Annotator, Filter
 
 CATALOGUE = {
@@ -77,8 +77,8 @@ def complete(
 
 def once(names: tuple[str, ...]) -> tuple[str, ...]:
     """Returns `names`; raises ValueError if one of them stands there twice."""
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"{twice[0]} is named twice")
+    if several := twice(names):
+        raise ValueError(f"{several[0]} is named twice")
     return names
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from tasks.errors import InputError
 from tasks.filters.base import Annotator
 from tasks.filters.bounds import Bounds
 
@@ -48,11 +47,7 @@ class ClassifierMeasures(Annotator):
         """See `Annotator.prepare`; raises InputError when a model is not there or has no positive label."""
         from tasks.filters.fasttext_model import load
 
-        for name in self.models:
-            model = load(models, name)
-            if not model.meaning.positive:
-                raise InputError(f'the model "{name}" names topics and has no positive label', "use `topic` for it")
-            self._loaded[name] = model
+        self._loaded.update({name: load(models, name, "classifier") for name in self.models})
 
     def measure(self, batch: "Batch") -> Mapping[str, Any]:
         """See `Annotator.measure`."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tasks.artifact import Artifact
 from tasks.config import Config
 from tasks.errors import InputError
+from tasks.filters.trained import misfit
 
 KIND = "classifiers"
 """The kind of artifact that holds the models."""
@@ -77,11 +78,11 @@ class FastText:
         return self.probabilities(texts)[:, self.meaning.labels.index(self.meaning.positive)]
 
 
-def meaning_of(models: Mapping[str, Artifact], name: str) -> Meaning:
-    """Returns what the trained model `name` is.
+def meaning_of(models: Mapping[str, Artifact], name: str, annotator: str) -> Meaning:
+    """Returns what the trained model `name` is, which `annotator` is going to ask.
 
     Raises:
-        InputError: there are no trained models, or none of this name.
+        InputError: there are no trained models, none of this name, or the annotator cannot ask it.
     """
     artifact = models.get(KIND)
     if artifact is None:
@@ -92,14 +93,16 @@ def meaning_of(models: Mapping[str, Artifact], name: str) -> Meaning:
             f'{artifact.address} holds no model "{name}" (it holds: {", ".join(known) or "none"})',
             "name one of these, or describe it in the recipe under [[classifiers.train]]",
         )
-    return Meaning.model_validate_json(artifact.read(f"{name}/{MEANING}"))
+    meaning = Meaning.model_validate_json(artifact.read(f"{name}/{MEANING}"))
+    if why := misfit(annotator, meaning.method, meaning.positive):
+        cause, remedy = why
+        raise InputError(f'the model "{name}" {cause}', remedy)
+    return meaning
 
 
-def load(models: Mapping[str, Artifact], name: str) -> FastText:
-    """Returns the fastText model `name`; raises InputError when it is not there or is of another method."""
-    meaning = meaning_of(models, name)
-    if meaning.method != "fasttext":
-        raise InputError(f'the model "{name}" is no fastText model but one of {meaning.method}', "see docs/filters.md")
+def load(models: Mapping[str, Artifact], name: str, annotator: str) -> FastText:
+    """Returns the fastText model `name` for `annotator`; raises what `meaning_of` raises."""
+    meaning = meaning_of(models, name, annotator)
     artifact = models[KIND]
     # By content: an artifact at the same address may have been made anew while this process lives.
     loaded: FastText = _loaded(artifact.local(f"{name}/{meaning.file}"), artifact.record.content, meaning)

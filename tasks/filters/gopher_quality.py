@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from tasks.filters.base import Annotator, Filter, Measured, Reasons, share
+from tasks.filters.base import UNDETERMINED, Annotator, Filter, Measured, Reasons, share
 
 if TYPE_CHECKING:
     from tasks.filters.batch import Batch
@@ -21,7 +21,7 @@ class GopherQualityMeasures(Annotator):
 
     reads: ClassVar[tuple[str, ...]] = ("language",)
 
-    english: tuple[str, ...] = ("en", "und")
+    english: tuple[str, ...] = ("en", UNDETERMINED)
     """Languages to which the rules on stop words and on the mean word length apply: they describe English. Without the
     annotator `language` every document is "und"."""
 

@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from tasks.filters.base import Annotator, Filter, Measured, Reasons
+from tasks.filters.base import UNDETERMINED, Annotator, Filter, Measured, Reasons
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tasks.artifact import Artifact
     from tasks.filters.batch import Batch
-
-UNDETERMINED = "und"
-"""BCP 47's code for text whose language is not known."""
 
 
 class LanguageLabels(Annotator):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, PrivateAttr, model_validator
 
 from tasks.errors import InputError
-from tasks.filters.base import Annotator, Filter, Measured, Reasons
+from tasks.filters.base import UNDETERMINED, Annotator, Filter, Measured, Reasons
 
 if TYPE_CHECKING:
     from tasks.artifact import Artifact
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tasks.perplexity.loaded import Loaded
 
 Bucket = Literal["head", "middle", "tail"]
-_ANY_LANGUAGE = "und"
 
 
 class PerplexityMeasures(Annotator):
@@ -71,7 +70,7 @@ class PerplexityMeasures(Annotator):
         from tasks.perplexity.loaded import Loaded, load_artifact, load_file
 
         if self.file:
-            self._models.update({_ANY_LANGUAGE: Loaded(load_file(self.file), None)})
+            self._models.update({UNDETERMINED: Loaded(load_file(self.file), None)})
         elif "perplexity" in models:
             self._models.update(load_artifact(models["perplexity"]))
         else:
@@ -111,7 +110,7 @@ class PerplexityMeasures(Annotator):
     def _by_model(self, languages: Sequence[str]) -> dict[str, list[int]]:
         places: dict[str, list[int]] = {}
         for place, language in enumerate(languages):
-            known = language if language in self._models else _ANY_LANGUAGE
+            known = language if language in self._models else UNDETERMINED
             if known in self._models:
                 places.setdefault(known, []).append(place)
         return places

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from tasks.errors import InputError
-from tasks.filters.base import Annotator, Filter, Measured, Reasons
+from tasks.filters.base import UNDETERMINED, Annotator, Filter, Measured, Reasons
 from tasks.filters.signals import CHARS, Weights, matrix
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ WEIGHTS = Weights(
 )
 """What `tasks.filters.signals.fit` makes of those votes."""
 
-_READ = ("en", "und")
+_READ = ("en", UNDETERMINED)
 """English, and what is of no language because it holds no letter: `needs` sees to it that "und" means no more."""
 
 
@@ -72,9 +71,7 @@ class QualityMeasures(Annotator):
 
         if not self.model:
             return
-        meaning = meaning_of(models, self.model)
-        if meaning.method != "signals":
-            raise InputError(f'the model "{self.model}" is one of {meaning.method}', "ask it through `classifier`")
+        meaning = meaning_of(models, self.model, "quality")
         self._weights = Weights.model_validate_json(models[KIND].read(f"{self.model}/{meaning.file}"))
         self._chars = meaning.chars
 

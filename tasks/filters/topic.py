@@ -34,10 +34,10 @@ class TopicMeasures(Annotator):
     _loaded: "FastText" = PrivateAttr()
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
-        """See `Annotator.prepare`; raises InputError when the model is not there."""
+        """See `Annotator.prepare`; raises InputError when the model is not there or of another method."""
         from tasks.filters.fasttext_model import load
 
-        self._loaded = load(models, self.model)
+        self._loaded = load(models, self.model, "topic")
 
     def measure(self, batch: "Batch") -> Mapping[str, Any]:
         """See `Annotator.measure`."""

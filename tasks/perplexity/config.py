@@ -4,10 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from tasks.config import Config, absolute
+from tasks.config import Config, absolute, twice
+from tasks.filters.base import UNDETERMINED
 
-ANY_LANGUAGE = "und"
-"""The model for documents in whose language there is none (ISO 639-2's code for an undetermined language)."""
+ANY_LANGUAGE = UNDETERMINED
+"""The model for documents in whose language there is none."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=40)]
 Language = Annotated[str, StringConstraints(pattern=r"^[a-z]{2,3}$")]
@@ -88,9 +89,8 @@ class PerplexityConfig(Config):
 
     @model_validator(mode="after")
     def _names_differ(self) -> "PerplexityConfig":
-        names = [reference.name for reference in self.references]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"references need names of their own: {', '.join(twice)}")
+        if several := twice(reference.name for reference in self.references):
+            raise ValueError(f"references need names of their own: {', '.join(several)}")
         return self
 
     @property

@@ -19,10 +19,10 @@ from tasks.errors import InputError
 from tasks.perplexity.arpa import read_arpa
 from tasks.perplexity.model import MODEL, NgramModel, Scores
 from tasks.perplexity.words import words
+from tasks.sources import codec_of
 
 ABOUT = "about.json"
 _ARPA = (".arpa", ".lm")
-_PACKED = (".gz", ".zst", ".bz2")
 
 
 class Scorer(Protocol):
@@ -61,8 +61,8 @@ def load_file(path: str) -> Scorer:
     Raises:
         InputError: it is not there, is damaged, or needs a package that is not installed.
     """
-    suffixes = [suffix for suffix in Path(path).suffixes if suffix not in _PACKED]
-    if not suffixes or suffixes[-1] not in _ARPA:
+    plain = Path(path).with_suffix("") if codec_of(path) else Path(path)
+    if plain.suffix not in _ARPA:
         return KenlmModel(path)
     try:
         return NgramModel.build(read_arpa(path))

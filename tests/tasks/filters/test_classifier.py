@@ -91,12 +91,12 @@ def test_models_that_are_not_there_are_named(models: dict[str, Artifact]) -> Non
         ClassifierMeasures().prepare({})
     with pytest.raises(InputError, match=r'no model "toxicity" \(it holds: adverts, quality, topic\)'):
         ClassifierMeasures(models=("toxicity",)).prepare(models)
-    with pytest.raises(InputError, match="one of fasttext"):
+    with pytest.raises(InputError, match="of the method fasttext"):
         QualityMeasures(model="quality").prepare(models)
 
 
 def test_a_model_is_loaded_once_per_process(models: dict[str, Artifact]) -> None:
-    assert load(models, "quality") is load(models, "quality")
+    assert load(models, "quality", "classifier") is load(models, "quality", "classifier")
 
 
 @pytest.mark.parametrize("name", ["classifier", "topic", "lexicon", "quality", "hugging_face"])
