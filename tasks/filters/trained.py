@@ -1,0 +1,25 @@
+"""Which annotator can ask which of the models that this pipeline trains.
+
+Used when a recipe is read, where the models are described, and by the annotators, which are given models. Light, as all
+that recipes import.
+"""
+
+
+def misfit(annotator: str, method: str, positive: str) -> tuple[str, str] | None:
+    """Returns why an annotator cannot ask a model, and what to do; None where it can.
+
+    Args:
+        annotator: "classifier", "topic" or "quality".
+        method: how the model was trained, `fasttext` or `signals`.
+        positive: its positive label; "" where it has none.
+
+    >>> misfit("classifier", "signals", "good")
+    ('is of the method signals', 'ask it through "quality"')
+    >>> misfit("topic", "fasttext", "")
+    """
+    fits, other = ("signals", "classifier") if annotator == "quality" else ("fasttext", "quality")
+    if method != fits:
+        return f"is of the method {method}", f'ask it through "{other}"'
+    if annotator == "classifier" and not positive:
+        return "has no positive label", 'give it one, or ask it through "topic"'
+    return None
