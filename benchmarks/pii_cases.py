@@ -44,6 +44,15 @@ def _mail(rng: random.Random) -> str:
     return rng.choice((address, address, address.title(), address.upper()))
 
 
+def _spelt(rng: random.Random) -> str:
+    """Returns an address with "(at)" and, most often, "(dot)"."""
+    at, dot = rng.choice(
+        ((" (at) ", " (dot) "), (" [at] ", " [dot] "), ("(at)", "(dot)"), (" [at] ", "."), ("(at)", "."))
+    )
+    name, host = rng.choice(MAIL_NAMES.split()), rng.choice(MAIL_HOSTS.split())
+    return name + at + host.replace(".", dot)
+
+
 def rare() -> list[Case]:
     """Returns the rare forms, the same every time."""
     made = []
@@ -93,6 +102,7 @@ def _put(frame: str, value: str, kind: str, topic: str) -> Case:
 def positive(rng: random.Random) -> list[Case]:
     """Returns one round of cases, every kind and country at least once."""
     made = [_put(rng.choice(AROUND["email"]), _mail(rng), "email", "email")]
+    made.append(_put(rng.choice(AROUND["email"][:6]), _spelt(rng), "email", "email_spelt"))
     made.append(_put(rng.choice(AROUND["ssn"]), rng.choice(SSNS.split()), "ssn", "ssn"))
     made.append(_put("SSN {}", rng.choice(SSNS.split()).replace("-", rng.choice((" ", ""))), "ssn", "ssn"))
     made.append(_put(rng.choice(AROUND["card"]), _card(rng, rng.choice(CARDS.split())), "card", "card"))
@@ -168,6 +178,7 @@ NEGATIVE: dict[str, Callable[[random.Random], str]] = {
         f"https://example.com/item/{_digits(r, 10)}?page={r.randint(1, 9)}&t=415-555-01{_digits(r, 2)}"
     ),
     "matrix": lambda r: f"y = x@w.T + b  # {r.randint(2, 9)} x {r.randint(2, 9)}; a@b.shape",
+    "brackets": lambda r: f"Meet (at) noon. Time (AT) {r.randint(1, 9)}.{r.randint(1, 9)} min; example [dot] matrix.",
     "image": lambda r: f"icon@{r.randint(2, 3)}x.png and logo@2x.webp",
     "table": lambda r: _table(r),
     "floats": lambda r: f"[0.{_digits(r, 16)}, -1.{_digits(r, 15)}, {r.randint(1, 9)}.{_digits(r, 10)}e-05]",
@@ -184,6 +195,11 @@ NEGATIVE: dict[str, Callable[[random.Random], str]] = {
     ),
     "street": lambda r: f"On 5 January {r.randint(1950, 2020)} The Court sat; 42 Million People; 7 Days Way out.",
     "count": lambda r: f"In 12 {r.randint(10000, 99999)} Menschen, und 3 {r.randint(10000, 99999)} Euro.",
+    "sum": lambda r: (
+        f"{r.randint(1, 9)} + {r.randint(10, 99)} {_digits(r, 3)} {_digits(r, 3)} = "
+        f"{r.randint(1, 9)}.{_digits(r, 9)} + {r.randint(1, 9)}.{_digits(r, 9)}; "
+        f"up + {r.randint(10, 99)} {_digits(r, 3)} {_digits(r, 3)} in all"
+    ),
     "population": lambda r: (
         f"The town had {r.randint(1, 9)} {_digits(r, 3)} {_digits(r, 3)} people in {r.randint(1900, 2020)}."
     ),

@@ -5,6 +5,7 @@ finds is personal data. Folded are, for a reader's eye has no trouble with any o
 - digits and letters of full width, spaces that do not break, dashes that stand for a hyphen (Unicode, blocks "Halfwidth
   and Fullwidth Forms" and "General Punctuation");
 - characters without width inside a word (Unicode, UAX 9 and UAX 14);
+- "@" and "." spelt in brackets (`spelt`);
 - "@" written as "%40" (RFC 3986, section 2.1), "&#64;" (HTML) or "\u0040" (JSON);
 - a word glued to a number ("SSN#123-45-6789", "Tel415-555-0123", "415-555-0123Fax"), which is set apart, and the low
   lines of Markdown's emphasis;
@@ -17,6 +18,8 @@ from collections.abc import Iterator
 
 from tasks.pii.places import DASHES, NO_WIDTH, SPACES, WIDE, WIDE_DIGITS, WIDE_MARKS, Places, look
 from tasks.pii.span import Span
+from tasks.pii.spelt import Edit
+from tasks.pii.spelt import edits as spelt_edits
 
 # Every form begins with a set of characters, which is what makes the search for it fast. Spaces are folded everywhere
 # once one stands beside a number: a whole address may be written with them.
@@ -50,8 +53,6 @@ _LABEL_ENDS = (
     *("ne", "on", "ax", "el", "ph", "le", "il", "ob", "ll", "dy", "pp", "sn"),
     *("ip", "v4", "v6", "dr", "st", "nt", "rd", "cc", "an", "sa", "ex"),
 )
-
-Edit = tuple[int, int, str]
 
 
 class Folded:
@@ -117,6 +118,8 @@ def _edits(text: str, places: Places) -> Iterator[Edit]:
     """Yields what to replace by what; no two of them touch one character."""
     if places.hidden:
         yield from ((found.start(), found.end(), "") for found in _INVISIBLE.finditer(text))
+    if places.spelt:
+        yield from spelt_edits(text, places.spelt)
     if places.coded:
         yield from ((found.start(), found.end(), "@") for found in _AT.finditer(text))
         yield from ((found.end(), found.end(), "+") for found in _CHAT_LINK.finditer(text))

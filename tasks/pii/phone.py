@@ -28,10 +28,14 @@ LONGEST = 40
 
 _MOST_NATIONAL = 12
 _GAP = r"[ .()/\u2010-\u2013-]{0,3}"
+# A "+" that stands apart ("+ 44 20 7946 0123", in newspapers and old pages) is a sum behind a digit or bracket.
 _INTERNATIONAL = re.compile(
-    r"(?:(?<![0-9A-Za-z_=/_#@&%.+])\(?(?:\+\(?|(?<![0-9][ .-])00)|(?<![0-9+])(?P<glued>\+))[1-9]"
+    r"(?:(?<![0-9A-Za-z_=/_#@&%.+])\(?(?:\+\(?|(?<![0-9][ .-])00)|(?<![^\s:;,(|])(?<![0-9)\]}$] )(?P<apart>\+ )"
+    r"|(?<![0-9+])(?P<glued>\+))[1-9]"
     rf"(?:{_GAP}[0-9]){{6,16}}+(?!{NO_END})"
 )
+# Of several groups, and not all of three digits: those are thousands.
+_GROUPS = re.compile(r"(?!\+ [0-9]{1,3}(?: [0-9]{3}){1,5}+\Z)\+ [0-9]{1,3}(?:[ -](?:\([0-9]{1,5}\)|[0-9]{1,8})){2}")
 _WEAK = re.compile(
     r"(?<![0-9A-Za-z_=#@&%$€£+,])(?<![\s0-9]\.)\(?\+?[0-9]"
     rf"(?:{_GAP}[0-9]){{6,13}}+(?!{NO_END}|[.,:][0-9]| ?[€$£])"
@@ -96,7 +100,9 @@ def _international(text: str, start: int, end: int) -> Iterator[Span]:
         number = found.group()
         if "+" not in number and not re.search(r"[0-9][ ./-]+[0-9]", number[2:]):
             continue  # zeros before a bare number count something
-        if kept := _longest(number, lenient=found["glued"] is None):
+        if found["apart"] and not _GROUPS.match(number):
+            continue
+        if kept := _longest(number, lenient=found["glued"] is found["apart"] is None):
             first = 1 if kept.startswith("(") and kept.count("(") > kept.count(")") else 0
             yield Span("phone", found.start() + first, found.start() + len(kept), Evidence.PATTERN)
 
@@ -107,7 +113,8 @@ def _longest(number: str, lenient: bool) -> str | None:
     With gaps as in print its length need only be one that exists: plans grow, and numbers of films are in none. Not so
     (`lenient` is false) for a "+" behind a letter or sign, which may be a sum.
     """
-    plain = "+" + number[2:] if number.startswith("00") else number
+    # "(0049) 30" is "(+49) 30", and "+ 49" is "+49".
+    plain = re.sub(r"^(\(?)00", r"\1+", number).replace("+ ", "+", 1)
     if lenient and "+" in number and plain.count(" ") + plain.count("-") >= 2 and _could_exist(plain, ("",)):
         return number
     for _ in range(4):

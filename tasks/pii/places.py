@@ -53,11 +53,12 @@ _FOREIGN = (
 )
 _HIDDEN = rf"(?<=[0-9A-Za-z@.+()-][{NO_WIDTH}])(?=[0-9A-Za-z@.+(){NO_WIDTH}-])"
 _CODED = r"(?<=[%#xXu/][0-9])(?:(?<=%4)(?=0)|(?<=&#6)(?=4;)|(?<=&#[xX]4)(?=0;)|(?<=\\u0)(?=040)|(?<=wa\.me/[0-9]))"
+_SPELT = r"(?<=[(\[]) ?[aA][tT] ?[)\]]"
 # The first digit of several, or the last one of a number that a word is glued to.
 _PLACE = re.compile(
-    f"[0-9{WIDE}{WIDE_MARKS}{SPACES}{DASHES}{NO_WIDTH}](?:(?<=[0-9])"
+    rf"[0-9(\[{WIDE}{WIDE_MARKS}{SPACES}{DASHES}{NO_WIDTH}](?:(?<=[0-9])"
     f"(?:(?<![0-9][0-9])(?:(?P<coded>{_CODED})|{_NUMBER}|{_HOUSE}|{_GLUED})|(?<=[0-9][0-9]){_GLUED_BEHIND})"
-    f"|(?<![0-9])(?:(?P<foreign>{_FOREIGN})|(?P<hidden>{_HIDDEN})))"
+    f"|(?<![0-9])(?:(?P<spelt>{_SPELT})|(?P<foreign>{_FOREIGN})|(?P<hidden>{_HIDDEN})))"
 )
 
 
@@ -66,12 +67,14 @@ class Places(NamedTuple):
 
     Attributes:
         digits: where, in rising order, a number or a house may begin or a word may be glued to one.
+        spelt: where a bracket opens around "at".
         coded: whether "@" may be written with digits, or a telephone number in a link.
         foreign: whether a character is to be written in ASCII.
         hidden: whether one without width may stand inside a word.
     """
 
     digits: list[int]
+    spelt: list[int]
     coded: bool
     foreign: bool
     hidden: bool
@@ -84,6 +87,7 @@ def look(text: str) -> Places:
     ([24], True, True)
     """
     digits: list[int] = []
+    spelt: list[int] = []
     others: set[str] = set()
     for found in _PLACE.finditer(text):
         other = found.lastgroup
@@ -91,4 +95,6 @@ def look(text: str) -> Places:
             others.add(other)
         if other is None or other == "coded":
             digits.append(found.start())
-    return Places(digits, "coded" in others, "foreign" in others, "hidden" in others)
+        elif other == "spelt":
+            spelt.append(found.start())
+    return Places(digits, spelt, "coded" in others, "foreign" in others, "hidden" in others)
