@@ -89,7 +89,7 @@ class Guard:
         alone = -1  # the row that has a new child to itself
         while len(found) < len(calls):
             start = len(found)
-            child = _Child(self._modules) if alone == start else _taken(self._modules)
+            child = _new(self._modules) if alone == start else _taken(self._modules)
             try:
                 for outcome in child.answers(calls[start:], self._cpu_s):
                     found.append(outcome)
@@ -243,6 +243,13 @@ def _taken(modules: tuple[str, ...]) -> _Child:
         if child.parent == os.getpid() and child.modules == modules:
             return child
         child.end()
+
+
+def _new(modules: tuple[str, ...]) -> _Child:
+    """Returns a child that has read nothing yet, in the place of one that waits, so that they do not add up."""
+    with contextlib.suppress(IndexError):
+        _idle.pop().end()
+    return _Child(modules)
 
 
 @atexit.register

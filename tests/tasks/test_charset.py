@@ -3,8 +3,10 @@
 import codecs
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tasks.charset import decode
+from tasks.charset import decode, with_source
 
 GERMAN = "<html><p>Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich</p>"
 RUSSIAN = "<html><p>Съешь же ещё этих мягких французских булок, да выпей чаю, а потом ещё и ещё раз выпей чаю</p>"
@@ -50,3 +52,35 @@ def test_one_torn_character_does_not_change_the_encoding() -> None:
 def test_no_bytes_and_no_label_make_it_fail(declared: str | None) -> None:
     for data in (b"", b"\xff", bytes(range(256)) * 8, b"\x80" * 1000, b"\xfe\xff\xd8"):
         decode(data, declared).encode("utf-8", "surrogatepass")
+
+
+LABELS = [
+    None,
+    "",
+    "utf-8",
+    "UTF8",
+    "latin1",
+    "windows-1251",
+    "gbk",
+    "shift_jis",
+    "iso-2022-jp",
+    "utf-16",
+    "utf-7",
+    "\0",
+]
+CODECS = ["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "cp1252", "koi8-r", "gbk", "euc-jp", "iso-2022-jp"]
+
+
+@given(st.binary() | st.builds(lambda text, codec: text.encode(codec, "ignore"), st.text(), st.sampled_from(CODECS)))
+def test_the_source_is_the_text_in_utf_8(data: bytes) -> None:
+    for declared in LABELS:
+        text, source = with_source(data, declared)
+        assert source == text.encode("utf-8", "surrogatepass")
+        assert text == decode(data, declared)
+
+
+def test_bytes_in_utf_8_are_the_source_themselves() -> None:
+    data = RUSSIAN.encode()
+    assert with_source(data, "utf-8")[1] is with_source(data)[1] is data
+    assert with_source(codecs.BOM_UTF8 + data)[1] == data
+    assert with_source(data[:-5])[1] == decode(data[:-5]).encode()

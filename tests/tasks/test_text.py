@@ -1,5 +1,6 @@
 """Contract of tasks.text: the same split, form and hash everywhere."""
 
+import re
 import subprocess
 import sys
 import unicodedata
@@ -31,6 +32,46 @@ def test_clean_keeps_thirty_marks_on_a_letter_and_not_a_million(marks: str) -> N
 def test_clean_removes_lone_surrogates_so_that_text_always_encodes() -> None:
     text.clean("a\ud800b\U0001f600").encode()
     assert text.clean("a\ud800b\U0001f600") == "ab\U0001f600"
+
+
+SPECIAL = (
+    "ab \t\n\r\x0b\x0c\x85\u2028\u2029\x00\x1f\x7f\x9f\ufeff\ufffe\uffff\ud800\udfff\u00a0\u2007\u202f\u3000\u2000"
+    "\u212a\u0301\u0316\u0344\u05b0\u09c7\u09be\u1100\u1161\u11a8\uac00\U0001d165\U0001e8d0\U0001109b\U000110ba\U0002f800é"
+)
+
+
+def plainly(sample: str) -> str:
+    """What `clean` returns, one step after the other on the whole text."""
+    kept: list[str] = []
+    marks = 0
+    for char in sample:
+        marks = marks + 1 if unicodedata.combining(char) else 0
+        kept += char * (marks <= 30)
+    sample = re.sub("[\u00a0\u2007\u202f]", " ", unicodedata.normalize("NFC", "".join(kept)))
+    sample = re.sub("[\x0b\x0c\x85\u2028\u2029]", "\n", re.sub("\r\n?", "\n", sample))
+    # Controls and surrogates, the byte order mark and what is no character.
+    sample = "".join(char for char in sample if char in "\t\n" or unicodedata.category(char) not in ("Cc", "Cs"))
+    sample = re.sub("[\ufeff\ufffe\uffff]", "", sample)
+    lines = "\n".join(line.rstrip() for line in sample.split("\n"))
+    return re.sub("\n{3,}", "\n\n", lines).strip("\n")
+
+
+@given(st.text(st.sampled_from(SPECIAL) | st.characters()) | st.text(st.sampled_from("ab \n\r\té\u00a0")))
+def test_clean_does_every_step_to_every_text(sample: str) -> None:
+    assert text.clean(sample) == plainly(sample)
+
+
+def test_clean_composes_whatever_unicode_composes_with_ascii() -> None:
+    for point in range(0x80, 0x110000):
+        parts = unicodedata.decomposition(chr(point)).split()
+        if len(parts) == 2 and parts[0][0] != "<" and int(parts[0], 16) < 0x80:
+            pair = "".join(chr(int(part, 16)) for part in parts)
+            assert text.clean(f"x {pair} y") == f"x {unicodedata.normalize('NFC', pair)} y"
+
+
+@pytest.mark.parametrize("sample", ["\u1100 a \u1161", "\u1100\u1161", "\u09c7 x\u09be", "\u09c7\u09be", "a\u212b"])
+def test_clean_composes_only_what_stands_together(sample: str) -> None:
+    assert text.clean(sample) == unicodedata.normalize("NFC", sample)
 
 
 def test_normalise_ignores_case_layout_punctuation_and_compatibility_forms() -> None:

@@ -117,3 +117,23 @@ def test_the_title_is_that_of_the_head_and_not_of_a_drawing() -> None:
 
 def test_a_robots_tag_counts_wherever_it_stands() -> None:
     assert about("", "<p>x</p><meta name=robots content='noindex'>").noindex
+
+
+def test_thousands_of_times_that_tell_of_something_else_hide_nothing_behind_them() -> None:
+    comments = "<p><time datetime='2001-01-01'>then</time>" * 2_500
+    robots, marked = "<meta name=robots content=noindex>", "<time class=entry-date datetime='2019-11-20'>"
+    found = about("", comments + robots + marked + f"<a rel=license href='{CC}'>this</a>")
+    assert (found.noindex, found.published, found.licence) == (True, DAY, CC)
+
+
+@pytest.mark.parametrize("value", ["entry-date\u00a0x", "entry-date\x0bx", "Entry-Date", "entry-dates", "x-entry-date"])
+def test_a_class_is_what_stands_between_the_white_space_of_html(value: str) -> None:
+    assert about("", f"<time class='{value}' datetime='2019-11-20'>").published is None
+    assert about("", f"<time class='\n{value}\t\fentry-date\r' datetime='2019-11-20'>").published == DAY
+
+
+@pytest.mark.parametrize(
+    "before", ["<!-- c -->", "<!doctype html>", "\ufeff <?xml version='1.0'?>\n<!doctype html><!-- -->"]
+)
+def test_the_root_is_found_behind_whatever_stands_before_it(before: str) -> None:
+    assert read_about(HTMLTree.parse(before + "<html lang=fr><svg><html lang=de></html></svg>")).language == "fr"

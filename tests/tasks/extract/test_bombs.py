@@ -54,10 +54,46 @@ def test_names_hidden_by_nothing_but_their_number_are_found() -> None:
 
 def test_no_page_passes_that_going_tag_by_tag_refuses() -> None:
     chance = random.Random(11)
-    names = ["div", "DIV", "span", "b", "Code", "i", "p", "option", "a", "table", "td"]
+    names = [
+        "div",
+        "DIV",
+        "span",
+        "b",
+        "Code",
+        "i",
+        "p",
+        "option",
+        "a",
+        "table",
+        "td",
+        "optgroup",
+        "optgroups",
+        "dialogue1",
+    ]
     for _ in range(40):
         weights = [chance.random() ** 3 for _ in names]
         closed = chance.choice([0.0, 0.2, 0.45, 0.5])
         tags = chance.choices(names, weights, k=chance.choice([2_500, 5_000, 12_000]))
         html = "".join(f"<{'/' if chance.random() < closed else ''}{name}>x" for name in tags)
         assert reason(html) == exact(html)
+
+
+@pytest.mark.parametrize("html", ["<optgroups>", "<COLGROUP2>", "<fieldset1></fieldset>", "<blockquote>"])
+def test_a_name_that_only_begins_like_another_is_another(html: str) -> None:
+    assert reason(html * 4_100) == "nesting"
+
+
+@pytest.mark.parametrize("space", [" ", "\t", "\n", "\f", "\r", "  \n"])
+def test_attributes_are_counted_at_the_white_space_of_html(space: str) -> None:
+    assert reason(f"<p {f'ab{space}' * 10_001}>") == "attributes"
+    assert reason(f"<p {f'ab{space}' * 9_990}>") == ""
+
+
+def test_attributes_are_split_at_no_other_white_space() -> None:
+    assert reason("<p a='" + "word\u00a0" * 10_001 + "'>") == reason("<p a='" + "字\u3000" * 10_001 + "'>") == ""
+
+
+@pytest.mark.parametrize(("name", "count", "expected"), [("div", 4_000, ""), ("div", 4_001, "nesting")])
+def test_limits_are_the_last_number_that_passes(name: str, count: int, expected: str) -> None:
+    assert reason(f"<{name}>" * count) == expected
+    assert reason("<select>" + "<option>" * 10_000) == ""

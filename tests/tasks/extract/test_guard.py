@@ -128,6 +128,12 @@ def test_processes_that_are_killed_between_and_during_batches_cost_no_row(tmp_pa
     assert found.count(None) == 4
 
 
+def test_one_thread_is_left_with_one_process_whatever_died(tmp_path: Path) -> None:
+    guard.end_all()
+    Guard(5.0).run([GOOD, FATAL, GOOD, killed_once(tmp_path / "killed"), GOOD])
+    assert len(guard.children()) == 1
+
+
 def test_rows_behind_one_that_ends_the_process_are_not_read_in_vain(tmp_path: Path) -> None:
     greedy = [noting(tmp_path / str(number), "bytes(4 << 30)") for number in range(5)]
     assert summary([*greedy, GOOD]) == ["memory"] * 5 + ["read"]

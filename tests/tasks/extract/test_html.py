@@ -145,3 +145,15 @@ def test_pages_made_to_stall_the_parser_are_refused_at_once(html: str, reason: s
 )
 def test_odd_but_harmless_pages_pass(html: str) -> None:
     read_page(html)
+
+
+@pytest.mark.parametrize("html", ["<di\0v>" * 5_000, "\0<\0d\0i\0v\0>" * 5_000])
+def test_nuls_hide_no_tag_whether_or_not_the_bytes_are_given(html: str) -> None:
+    for source in (None, html.encode()):
+        with pytest.raises(Rejected, match="nesting"):
+            read_page(html, source=source)
+
+
+def test_the_bytes_of_a_page_change_nothing_of_what_is_read() -> None:
+    html = f"<html><title>Gr\0öße</title><body>\0{PARAGRAPH * 3}<p>\U0001f600 \ufffd \u00e9"
+    assert read_page(html, source=html.encode()) == read_page(html)
