@@ -147,7 +147,7 @@ def _categories(lists: Mapping[str, Any]) -> tuple[str, ...] | None:
     if lists["folders"] and lists["categories"] is None:
         return None
     banned = ["banned_word"] if lists["banned_words"] else []
-    return (*lists["files"], *((lists["categories"] or ()) if lists["folders"] else ()), *banned)
+    return (*lists["files"], *(lists["categories"] or ()), *banned)
 
 
 def _check_named(limit: str, consolidate: ConsolidateConfig, known: tuple[str, ...] | None, misses: str) -> None:

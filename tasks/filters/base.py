@@ -45,12 +45,16 @@ class Annotator(Config):
     needs: ClassVar[tuple[str, ...]] = ()
     """Those without whose findings it would judge wrongly: they are in use, before it."""
 
+    def named(self) -> Mapping[str, str]:
+        """Returns the fields of the annotator's column by name: `measures`, or those that the settings name."""
+        return self.measures
+
     def type(self) -> "pa.StructType":
         """Returns the type of the annotator's column; for fields that no name describes it is overridden."""
         import pyarrow as pa
 
         return pa.struct(
-            [pa.field(name, pa.type_for_alias(kind), nullable=False) for name, kind in self.measures.items()]
+            [pa.field(name, pa.type_for_alias(kind), nullable=False) for name, kind in self.named().items()]
         )
 
     def external(self) -> list[str]:

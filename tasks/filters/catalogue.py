@@ -85,12 +85,10 @@ def once(names: tuple[str, ...]) -> tuple[str, ...]:
 def measured(name: str, settings: Mapping[str, Any]) -> dict[str, str]:
     """Returns the fields of an annotator's column, with the names of their types.
 
-    It loads Arrow only where neither `measures` nor the settings name them, as for `language` and `pii`.
+    It loads Arrow only where no name describes them (`Annotator.named`), as for `language` and `pii`.
     """
     one = annotator(name, settings)
-    if asked := ASKED.get(name):
-        return dict.fromkeys(getattr(one, asked), "float32")
-    return dict(one.measures) or {field.name: str(field.type) for field in one.type()}
+    return dict(one.named()) or {field.name: str(field.type) for field in one.type()}
 
 
 def _changed(load: Callable[[str, Mapping[str, Any]], Annotator | Filter], name: str, given: Mapping[str, Any]) -> str:

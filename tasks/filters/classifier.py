@@ -17,8 +17,6 @@ from tasks.filters.base import Annotator
 from tasks.filters.bounds import Bounds
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from tasks.artifact import Artifact
     from tasks.filters.batch import Batch
     from tasks.filters.fasttext_model import FastText
@@ -37,11 +35,9 @@ class ClassifierMeasures(Annotator):
 
     _loaded: "dict[str, FastText]" = PrivateAttr(default_factory=dict)
 
-    def type(self) -> "pa.StructType":
-        """See `Annotator.type`."""
-        import pyarrow as pa
-
-        return pa.struct([pa.field(name, pa.float32(), nullable=False) for name in self.models])
+    def named(self) -> Mapping[str, str]:
+        """See `Annotator.named`."""
+        return dict.fromkeys(self.models, "float32")
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """See `Annotator.prepare`; raises InputError when a model is not there or has no positive label."""

@@ -17,8 +17,6 @@ from tasks.filters.base import Annotator
 from tasks.filters.bounds import Bounds
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from tasks.artifact import Artifact
     from tasks.filters.batch import Batch
     from tasks.filters.bert import SequenceClassifier
@@ -54,11 +52,9 @@ class HuggingFaceMeasures(Annotator):
     def _folders(self) -> list[str]:
         return sorted({asked.folder for asked in self.scores.values()})
 
-    def type(self) -> "pa.StructType":
-        """See `Annotator.type`."""
-        import pyarrow as pa
-
-        return pa.struct([pa.field(name, pa.float32(), nullable=False) for name in self.scores])
+    def named(self) -> Mapping[str, str]:
+        """See `Annotator.named`."""
+        return dict.fromkeys(self.scores, "float32")
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """See `Annotator.prepare`; raises InputError when a model is not there or has no such label."""

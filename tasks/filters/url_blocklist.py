@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from pydantic import PrivateAttr
+from pydantic import PrivateAttr, model_validator
 
 from tasks.filters.base import Annotator, Filter, Measured, Reasons
 
@@ -50,6 +50,12 @@ class UrlListed(Annotator):
     and digits, as in datatrove's URLFilter (FineWeb), whose `banned_words` these are."""
 
     _index: "Index | None" = PrivateAttr(default=None)
+
+    @model_validator(mode="after")
+    def _of_folders(self) -> "UrlListed":
+        if self.categories and not self.folders:
+            raise ValueError("categories are those of folders: name folders, or leave categories out")
+        return self
 
     def type(self) -> "pa.StructType":
         """See `Annotator.type`: `category` and the `entry` that matched, both null where none did."""

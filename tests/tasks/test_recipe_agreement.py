@@ -235,11 +235,19 @@ def test_filters_that_are_taken_out_leave_limits_with_a_way_out() -> None:
 
 def test_the_checks_of_a_recipe_with_models_load_nothing_heavy() -> None:
     asked = {
-        "classifiers.train": [TRAIN],
-        "annotate.use": [*USE, "classifier"],
+        "classifiers.train": [{**TRAIN, "crawl": {"sources": ["web"]}}, {**TRAIN, "name": "kind"}],
+        "perplexity.references": [{"name": "web", "kind": "documents", "language": "en"}],
+        "annotate.use": [*USE, "classifier", "topic", "url_blocklist", "perplexity"],
         "annotate.settings.classifier": {"models": ["edu"]},
-        "consolidate.filters": ["classifier"],
-        "consolidate.limits": {"classifier": {"at_least": {"edu": 0.5}}},
+        "annotate.settings.topic": {"model": "kind"},
+        "annotate.settings.url_blocklist": {"files": {"adult": "/lists/adult"}},
+        "consolidate.filters": ["classifier", "topic", "url_blocklist", "perplexity"],
+        "consolidate.limits": {
+            "classifier": {"at_least": {"edu": 0.5}},
+            "topic": {"drop": ["lyrics"]},
+            "url_blocklist": {"categories": ["adult"]},
+            "perplexity": {"drop_buckets": ["tail"]},
+        },
         "consolidate.gold": {"classifier.edu": 0.5, "prose_score.score": 0.5},
     }
     code = (

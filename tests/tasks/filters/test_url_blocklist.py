@@ -212,6 +212,11 @@ def test_a_deep_entry_covers_its_address_with_a_query() -> None:
     assert f"{deep}?a=1" in list(keys(f"http://{deep}?a=1"))
 
 
+def test_categories_without_a_folder_that_holds_them_are_refused() -> None:
+    with pytest.raises(ValueError, match="categories are those of folders: name folders, or leave categories out"):
+        UrlListed(files={"games": "/lists/games"}, categories=("games",))
+
+
 def test_the_filter_drops_the_categories_it_is_told_to(lists: Path) -> None:
     listed = UrlListed(folders=(str(lists),))
     listed.prepare({})
