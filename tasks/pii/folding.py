@@ -61,6 +61,7 @@ class Folded:
     Args:
         text: the text in ASCII where it can be.
         edits: what else to replace by what, in rising order and apart.
+        places: what `look` says of the text, where that is known.
 
     >>> from tasks.pii.span import Evidence
     >>> folded = Folded("Tel#030", [(3, 4, ": ")])
@@ -68,7 +69,7 @@ class Folded:
     ('Tel: 030', (4, 7))
     """
 
-    def __init__(self, text: str, edits: list[Edit]) -> None:
+    def __init__(self, text: str, edits: list[Edit], places: Places | None = None) -> None:
         pieces: list[str] = []
         self._after: list[int] = []
         self._shift: list[int] = [0]
@@ -80,7 +81,7 @@ class Folded:
             self._after.append(length)
             self._shift.append(end - length)
         self.text = "".join((*pieces, text[at:]))
-        self.places = look(self.text)
+        self.places = places if places and not edits else look(self.text)
 
     def back(self, span: Span) -> Span:
         """Returns the span with the places of the text before it was folded."""
@@ -103,8 +104,9 @@ def fold(text: str, places: Places | None = None) -> Folded | None:
     places = places or look(text)
     # A character for a character: no place moves.
     plain = _PLAIN.sub(_as_ascii, text) if places.foreign else text
-    edits = sorted(_edits(plain, places if plain is text else look(plain)))
-    return Folded(plain, edits) if edits or plain != text else None
+    seen = look(plain) if places.foreign else places
+    edits = sorted(_edits(plain, seen))
+    return Folded(plain, edits, seen) if edits or plain != text else None
 
 
 def _as_ascii(found: re.Match[str]) -> str:

@@ -143,7 +143,7 @@ def _labelled(text: str, start: int, end: int, countries: Sequence[str]) -> Iter
 def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Yields the stretches of digits that wide gaps separate ("030 123456 / 030 123457"), without loose brackets."""
     at = start
-    digits = sum(character.isdigit() for character in text[start:end])
+    digits = sum(map(str.isdigit, text[start:end]))
     wide = r" [/-] |  +" if digits > _MOST_NATIONAL else r"  +"
     for gap in [*re.finditer(wide, text[start:end]), None]:
         last = start + gap.start() if gap else end
@@ -152,7 +152,7 @@ def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
         elif text.rfind("(", at, last) > text.rfind(")", at, last):
             last = at + len(text[at : text.rfind("(", at, last)].rstrip())
         piece = text[at:last]
-        if piece.count("(") == piece.count(")") and sum(character.isdigit() for character in piece) >= 7:
+        if piece.count("(") == piece.count(")") and sum(map(str.isdigit, piece)) >= 7:
             yield at, last
         at = start + gap.end() if gap else end
 
