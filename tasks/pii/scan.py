@@ -1,7 +1,7 @@
-"""One pass over a text for numbers, one for houses, one over its "@"; a second time where `folding` has changed it.
+"""One pass over a text for what has digits, one over its "@"; a second time where `folding` has changed it.
 
-Used by `tasks.filters.pii`. A regular expression that begins with a digit runs at some 190 million characters per
-second; whatever it stops at is handed to the recognisers of `tasks.pii`. Digits are ASCII digits; others are folded.
+Used by `tasks.filters.pii`. `places` says where numbers and houses may be, at up to 350 million characters per second;
+what they are is for the recognisers of `tasks.pii` to say. Digits are ASCII digits; others are folded.
 """
 
 import re
@@ -14,7 +14,7 @@ from tasks.pii.span import Span, resolve
 
 KINDS = ("email", "phone", "ip", "ssn", "card", "iban", "address")
 
-# In this order: the place where an IBAN or an IPv6 address begins (nothing is consumed but its first digit), an IPv4
+# Tried at those places. In this order: the place where an IBAN or an IPv6 address begins (nothing is consumed but its first digit), an IPv4
 # address, a run of at least seven digits with the gaps that people put between them, an IPv4 address before too few
 # digits for a run.
 _NUMBERS = re.compile(
