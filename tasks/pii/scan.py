@@ -14,9 +14,9 @@ from tasks.pii.span import Span, resolve
 
 KINDS = ("email", "phone", "ip", "ssn", "card", "iban", "address")
 
-# Tried at those places. In this order: the place where an IBAN or an IPv6 address begins (nothing is consumed but its first digit), an IPv4
-# address, a run of at least seven digits with the gaps that people put between them, an IPv4 address before too few
-# digits for a run.
+# Tried at those places, in this order: where an IBAN or an IPv6 address begins (nothing is consumed but its first
+# digit), an IPv4 address, a run of at least seven digits with the gaps that people put between them, an IPv4 address
+# before too few digits for a run.
 _NUMBERS = re.compile(
     r"[0-9](?:"
     r"(?P<iban>(?<=[A-Za-z][A-Za-z][0-9])(?=[0-9][ ./_\n-]{0,2}[A-Za-z0-9]{4}))"
