@@ -44,6 +44,8 @@ RECIPES = Path(__file__).parents[1] / "dags" / "recipes"
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*(-[a-z0-9_]+)*")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_MIXTURES = ("current", "target", "weights")
+"""Tables that a recipe which extends another gives as a whole: shares that sum to 1."""
 
 
 class Recipe(Config):
@@ -114,6 +116,8 @@ class Recipe(Config):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Recipe":
         """Reads a TOML file; `extends = "other.toml"` takes what it does not set from a file beside it (one level).
+
+        Of a mixture (`canary.current`, `canary.target`, `tokenizer.weights`) it takes all or nothing.
 
         Raises:
             RecipeError: one line naming file, field, cause and remedy.
@@ -198,4 +202,4 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tables(below: dict[str, Any], above: dict[str, Any], key: str) -> bool:
-    return isinstance(below[key], dict) and isinstance(above[key], dict)
+    return key not in _MIXTURES and isinstance(below[key], dict) and isinstance(above[key], dict)

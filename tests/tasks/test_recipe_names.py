@@ -1,5 +1,6 @@
 """Names that no stage could find are refused when the recipe is read: sources, topics, categories, languages."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,6 +48,16 @@ def test_sources_that_the_recipe_has_are_taken_wherever_they_are_named() -> None
 def test_a_mixture_of_what_is_crawled_is_refused_where_nothing_is_crawled() -> None:
     said = refused({"crawl.enabled": False})
     assert said == 'override: canary.current: the recipe has no source "web": known are: code, packages.'
+
+
+def test_a_recipe_that_extends_one_of_other_sources_takes_a_mixture_of_its_own_whole(tmp_path: Path) -> None:
+    (tmp_path / "below.toml").write_text('name = "below"\n[canary]\ncurrent = { web = 1.0 }\nsteps = 7\n')
+    books = '[[extract.files]]\nname = "books"\nkind = "text"\npath = "/data/*.txt"\n'
+    mine = f'extends = "below.toml"\nname = "mine"\n[crawl]\nenabled = false\n{books}[canary]\ncurrent = '
+    for current, weights in (("{ books = 1.0 }", {"books": 1.0}), ("{}", {})):
+        (tmp_path / "mine.toml").write_text(mine + current)
+        canary = Recipe.load(tmp_path / "mine.toml").canary
+        assert (canary.current, canary.steps) == (weights, 7)
 
 
 def test_what_cuts_head_middle_and_tail_by_default_needs_no_crawl() -> None:
