@@ -98,7 +98,9 @@ def _without_oddities(text: str, unusual: str) -> str:
     # In UTF-16 a character of another plane takes the room of two.
     planes = len(unusual.encode("utf-16-le", "surrogatepass")) > 2 * len(unusual)
     odd = bool(_odd_or_mark(planes).search(unusual))
-    if odd:
+    if odd:  # first, because what goes may stand between a letter and its mark
+        text = _LINE_END.sub("\n", _CARRIAGE.sub("\n", text) if "\r" in text else text)
+        text = _UNPRINTABLE.sub("", text)
         text = _mark_run(planes).sub(r"\1", text)
     # Without marks nothing forms a character with ASCII, so the rest tells for all.
     if odd or not unicodedata.is_normalized("NFC", unusual):
@@ -106,9 +108,6 @@ def _without_oddities(text: str, unusual: str) -> str:
     for space in _NO_BREAK_SPACES:
         if space in unusual:
             text = text.replace(space, " ")
-    if odd:
-        text = _LINE_END.sub("\n", _CARRIAGE.sub("\n", text) if "\r" in text else text)
-        text = _UNPRINTABLE.sub("", text)
     return text
 
 

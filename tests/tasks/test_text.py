@@ -42,16 +42,16 @@ SPECIAL = (
 
 def plainly(sample: str) -> str:
     """What `clean` returns, one step after the other on the whole text."""
+    sample = re.sub("[\x0b\x0c\x85\u2028\u2029]", "\n", re.sub("\r\n?", "\n", sample))
+    # Controls and surrogates, the byte order mark and what is no character.
+    sample = "".join(char for char in sample if char in "\t\n" or unicodedata.category(char) not in ("Cc", "Cs"))
+    sample = re.sub("[\ufeff\ufffe\uffff]", "", sample)
     kept: list[str] = []
     marks = 0
     for char in sample:
         marks = marks + 1 if unicodedata.combining(char) else 0
         kept += char * (marks <= 30)
     sample = re.sub("[\u00a0\u2007\u202f]", " ", unicodedata.normalize("NFC", "".join(kept)))
-    sample = re.sub("[\x0b\x0c\x85\u2028\u2029]", "\n", re.sub("\r\n?", "\n", sample))
-    # Controls and surrogates, the byte order mark and what is no character.
-    sample = "".join(char for char in sample if char in "\t\n" or unicodedata.category(char) not in ("Cc", "Cs"))
-    sample = re.sub("[\ufeff\ufffe\uffff]", "", sample)
     lines = "\n".join(line.rstrip() for line in sample.split("\n"))
     return re.sub("\n{3,}", "\n\n", lines).strip("\n")
 
@@ -67,6 +67,14 @@ def test_clean_composes_whatever_unicode_composes_with_ascii() -> None:
         if len(parts) == 2 and parts[0][0] != "<" and int(parts[0], 16) < 0x80:
             pair = "".join(chr(int(part, 16)) for part in parts)
             assert text.clean(f"x {pair} y") == f"x {unicodedata.normalize('NFC', pair)} y"
+
+
+@given(st.text(st.sampled_from(SPECIAL)))
+def test_cleaned_text_is_composed_whatever_stood_between_a_letter_and_its_mark(sample: str) -> None:
+    found = text.clean(sample)
+    assert unicodedata.is_normalized("NFC", found)
+    assert text.clean(found) == found
+    assert text.clean("e\0\u0301") == "é"
 
 
 @pytest.mark.parametrize("sample", ["\u1100 a \u1161", "\u1100\u1161", "\u09c7 x\u09be", "\u09c7\u09be", "a\u212b"])
