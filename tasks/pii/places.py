@@ -9,6 +9,8 @@ digits alone are a range, which `re` searches more slowly (2.7 against 4.2 ms pe
 """
 
 import re
+from array import array
+from collections.abc import Sequence
 from typing import NamedTuple
 
 SPACES = "\u00a0\u2000-\u200a\u202f\u205f\u3000"
@@ -73,8 +75,8 @@ class Places(NamedTuple):
         hidden: whether one without width may stand inside a word.
     """
 
-    digits: list[int]
-    spelt: list[int]
+    digits: Sequence[int]
+    spelt: Sequence[int]
     coded: bool
     foreign: bool
     hidden: bool
@@ -83,11 +85,10 @@ class Places(NamedTuple):
 def look(text: str) -> Places:
     """Returns the places of a text.
 
-    >>> look("In 1914, of 12 men: SSN 123-45-6789").digits, look("5\u00a0Elm St.").foreign, look("jo%40a.org").coded
+    >>> list(look("In 1914, of 12 men: SSN 123-45-6789").digits), look("5\u00a0Elm St.").foreign, look("a%40b.de").coded
     ([24], True, True)
     """
-    digits: list[int] = []
-    spelt: list[int] = []
+    digits, spelt = array("I"), array("I")  # four bytes each: a document of 16 MB may be all places
     others: set[str] = set()
     for found in _PLACE.finditer(text):
         other = found.lastgroup

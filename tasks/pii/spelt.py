@@ -6,7 +6,7 @@ real papers, pages and newspapers. Brackets it must have: " at " and " dot " wit
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 Edit = tuple[int, int, str]
 
@@ -20,7 +20,7 @@ _LONGEST = 99
 """Characters before an "@" that are looked at: 64 (RFC 5321) and some spelt dots."""
 
 
-def edits(text: str, places: list[int]) -> Iterator[Edit]:
+def edits(text: str, places: Iterable[int]) -> Iterator[Edit]:
     """Yields what to replace by "@" and "." where brackets open at `places`, in rising order and apart.
 
     >>> list(edits("jo (at) example (dot) org", [3]))
