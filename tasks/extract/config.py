@@ -7,14 +7,22 @@ Sluice.
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from tasks.config import Config
+from tasks.config import Config, absolute
 
 WEB = "web"
 """The source of what the crawl captures."""
 
 SourceName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=40)]
+
+
+PLACEHOLDERS = {"{stdlib}": "stdlib", "{site_packages}": "purelib"}
+"""What a path may begin with, and what `sysconfig` calls it."""
+
+
+def _absolute(path: str) -> str:
+    return path if path.startswith(tuple(PLACEHOLDERS)) else absolute(path)
 
 
 class FileSource(Config):
@@ -29,7 +37,7 @@ class FileSource(Config):
     Of WARC files (`warc`) the captured pages are taken, and of WET files, which are WARC files too, the texts.
     """
 
-    path: str
+    path: Annotated[str, AfterValidator(_absolute)]
     """Absolute glob (`**` for any depth), on this machine or as a URL on an object store (s3://bucket/folder/*.gz).
 
     {stdlib} and {site_packages} are those of the running Python. Files may be compressed: .gz, .zst or .bz2.

@@ -7,22 +7,20 @@ import fnmatch
 import sysconfig
 
 from tasks.errors import InputError
-from tasks.extract.config import FileSource
+from tasks.extract.config import PLACEHOLDERS, FileSource
 from tasks.sources import SourceFile, find
 from tasks.text import hash64
-
-_PLACEHOLDERS = {"{stdlib}": "stdlib", "{site_packages}": "purelib"}
 
 
 def find_files(source: FileSource) -> list[SourceFile]:
     """Returns the files of a source in name order.
 
     Raises:
-        InputError: the pattern is not absolute or matches no file, or all of them are excluded.
+        InputError: the pattern matches no file, or all of them are excluded.
         StoreError, TransientError: the object store that it names cannot be used, or did not answer.
     """
     pattern = source.path
-    for placeholder, name in _PLACEHOLDERS.items():
+    for placeholder, name in PLACEHOLDERS.items():
         pattern = pattern.replace(placeholder, sysconfig.get_path(name))
     found = find(pattern, f'the file source "{source.name}"')
     kept = [file for file in found if not any(fnmatch.fnmatch(file.name, glob) for glob in source.exclude)]

@@ -152,3 +152,11 @@ def test_a_category_of_addresses_of_which_there_is_no_list_is_refused(lists: dic
     assert 'consolidate.limits.url_blocklist.categories: annotate.settings.url_blocklist has no list of "adlt"' in found
     assert said in found
     assert DEMO.override({**asked, "annotate.settings.url_blocklist": {"folders": ["/lists"]}})
+
+
+def test_a_path_of_files_that_is_not_absolute_is_refused_where_it_stands() -> None:
+    notes = {"name": "notes", "kind": "text"}
+    for path in ("/notes/*.txt", "s3://notes/*.txt", "{stdlib}/*.py"):
+        assert files_only({**notes, "path": path}).extract.files[0].path == path
+    with pytest.raises(RecipeError, match=r'the path "notes/\*\.txt" is not absolute: begin it with / or s3://'):
+        files_only({**notes, "path": "notes/*.txt"})
