@@ -42,6 +42,7 @@ BARS = (
     "verdict on 99.9 % of the texts"
 )
 FEW = 20
+_NOISE_S = 0.05
 
 
 def measured(command: Sequence[str], folders: Mapping[str, Path], count: int, html_mb: float) -> dict[str, Any]:
@@ -63,11 +64,16 @@ def measured(command: Sequence[str], folders: Mapping[str, Path], count: int, ht
 
 
 def _stage_speeds(few: Mapping[str, Any], every: Mapping[str, Any], html_mb: float) -> dict[str, float]:
-    """Returns MB per CPU-second of each stage: of HTML for extract, of text for the others."""
+    """Returns MB per CPU-second of each stage: of HTML for extract, of text for the others.
+
+    A stage that took no longer for all pages than for a few is left out: the machine's noise was greater than its work.
+    """
     text_mb = every["text_mb"] - few["text_mb"]
+    spent = {stage: seconds - few["stages"][stage] for stage, seconds in every["stages"].items()}
     return {
-        stage: round((html_mb if stage == "extract" else text_mb) / (seconds - few["stages"][stage]), 1)
-        for stage, seconds in every["stages"].items()
+        stage: round((html_mb if stage == "extract" else text_mb) / seconds, 1)
+        for stage, seconds in spent.items()
+        if seconds > _NOISE_S
     }
 
 
