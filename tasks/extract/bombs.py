@@ -37,7 +37,7 @@ _FORMATTING = frozenset(("b", "big", "code", "em", "font", "i", "s", "small", "s
 _TAG_START = re.compile(rb"<[a-zA-Z]")
 # So few start tags pass no limit: 1,000 formatting elements before 1,000 others are repeated a million times.
 _FEW = 2_000
-# Tags of which an array or two are no burden.
+# Of so many tags a dozen arrays are no burden: 60 MB.
 _MOST_COUNTED = 500_000
 # Ten thousand attributes of one letter each, and the spaces between them.
 _LONG = 2 * MAX_ATTRIBUTES

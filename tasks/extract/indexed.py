@@ -18,12 +18,15 @@ def indexed_identities(file: BinaryIO, records: int) -> list[Identity] | None:
     One case differs: a body too large for extraction has an identity here. It is refused by its own reason anyway.
 
     Returns:
-        None where the index does not tell: it does not list as many `records` as were published, or it lists
-        conversions, which stand for other captures only if they are small enough.
+        None where the index does not tell: it is damaged, it does not list as many `records` as were published, or it
+        lists conversions, which stand for other captures only if they are small enough.
     """
-    entries = [index_entry(line) for line in io.TextIOWrapper(file, "utf-8")]
-    entries.sort(key=lambda entry: int(entry["offset"]))
-    found = [_identity(entry) for entry in entries]
+    try:
+        entries = [index_entry(line) for line in io.TextIOWrapper(file, "utf-8")]
+        entries.sort(key=lambda entry: int(entry["offset"]))
+        found = [_identity(entry) for entry in entries]
+    except (ValueError, LookupError, TypeError):
+        return None
     return None if len(found) != records or None in found else [one for one in found if one is not None]
 
 

@@ -115,6 +115,15 @@ def test_an_index_that_does_not_tell_is_not_believed() -> None:
     _, conversions = written(1, drawn)
     assert indexed_identities(io.BytesIO("\n".join(lines[1:]).encode()), len(lines)) is None
     assert indexed_identities(io.BytesIO("\n".join(conversions).encode()), len(conversions)) is None
+    whole = "\n".join(lines).encode()
+    for damaged in (
+        whole[:-9],
+        whole.replace(b'"offset"', b'"offs"'),
+        b"\xff" + whole,
+        whole.replace(b" ", b"", 2),
+        b"[]",
+    ):
+        assert indexed_identities(io.BytesIO(damaged), len(lines)) is None
 
 
 @pytest.mark.parametrize("parts", [1, 3])
