@@ -58,8 +58,10 @@ def refuse_bombs(source: bytes) -> None:
 def _may_stall(source: bytes) -> bool:
     """Tells whether tags may pass a limit, by upper bounds, the cheapest first: nearly every page stays below them."""
     tags = source.count(b"<")
-    if not _FEW < tags <= _MOST_COUNTED:
-        return tags > _FEW
+    if tags <= _FEW or tags - source.count(b"</") <= _FEW:
+        return False
+    if tags > _MOST_COUNTED:
+        return True
     from tasks.extract.open_elements import Tags
 
     found = Tags(source)

@@ -38,6 +38,17 @@ def test_undeclared_text_is_recognised(encoding: str) -> None:
     assert decode((RUSSIAN * 3).encode(encoding)) == RUSSIAN * 3
 
 
+def test_utf_8_is_recognised_by_a_single_letter() -> None:
+    page = "<html><p>" + "plain words " * 20 + "stämma"
+    assert decode(page.encode()) == page
+    assert decode(("<!-- charset=koi8-r -->" + page).encode()) == "<!-- charset=koi8-r -->" + page
+
+
+def test_plain_ascii_may_be_escaped_japanese() -> None:
+    page = "<html><p>" + "すべての人間は、生まれながらにして自由であり" * 4
+    assert decode(page.encode("iso-2022-jp")) == page
+
+
 def test_a_wrong_declaration_is_ignored() -> None:
     assert decode((RUSSIAN * 3).encode("utf-8"), "ascii") == RUSSIAN * 3
     assert decode((RUSSIAN * 3).encode("koi8-r"), "utf-8") == RUSSIAN * 3
