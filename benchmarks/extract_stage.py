@@ -8,52 +8,53 @@ import os
 import resource
 import tempfile
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from tasks.archive import MANIFEST, MANIFEST_SCHEMA, warc_files
+from benchmarks.published import published
+from tasks.archive import warc_files
 from tasks.artifact import Address, Artifact
-from tasks.commit import commit
-from tasks.crawl.http.client import Answer
-from tasks.crawl.storage.warc import WarcWriter
 from tasks.engine import open_engine
 from tasks.extract.config import ExtractConfig
 from tasks.extract.main_text import FURNITURE
-from tasks.stage import Inputs, Output, Report
+from tasks.stage import Inputs, Output
 from tasks.store import Store
 
 
 def measure_stage(captures: Iterable[tuple[str, bytes]], rounds: int) -> dict[str, dict[str, float]]:
-    """Runs the whole extract stage and the bare library over the captures of a crawl in turn; the least times count.
+    """Runs the whole extract stage and the bare library over the captures of a crawl in turn.
 
     Args:
         captures: addresses and pages.
         rounds: how often each is run; once more before, uncounted, starts the child.
+
+    Returns:
+        For each: speeds by the median of its times, and shares by the median of each round's own share, because the
+        speed of a shared machine changes from minute to minute.
     """
-    found: dict[str, list[float]] = {}
+    told: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        crawl, pages, size = _crawled(folder, captures)
+        crawl, pages, size = published(folder, "benchmark", captures)
         path = f"{folder}/{warc_files(crawl)[0].path}"
         for extractor in ("resiliparse", "blocks"):
             config = ExtractConfig.model_validate({"extractor": extractor, "honour_noindex": False})
+            runs = []
             for number in range(rounds + 1):
-                for name, options in (("bare library from WARC", _BARE), ("bare library, same text", _SAME)):
-                    found.setdefault(name, []).append(_bare_seconds(path, options))
-                seconds = _stage_seconds(folder, config, crawl, f"{extractor}-{number}")
-                found.setdefault(f"stage, {extractor}", []).append(seconds)
-    best = {name: min(times[1:]) for name, times in found.items()}
+                run = {name: _bare_seconds(path, options) for name, options in _LIBRARY.items()}
+                run[f"stage, {extractor}"] = _stage_seconds(folder, config, crawl, f"{extractor}-{number}")
+                runs.append(run)
+            told |= {name: _figures(name, runs[1:], pages, size) for name in runs[0] if name not in told}
+    return told
+
+
+def _figures(name: str, runs: list[dict[str, float]], pages: int, size: int) -> dict[str, float]:
+    seconds = median(run[name] for run in runs)
     return {
-        name: {
-            "pages_per_cpu_second": round(pages / seconds, 1),
-            "megabytes_per_cpu_second": round(size / 1e6 / seconds, 1),
-            "of_bare_library_from_warc": round(best["bare library from WARC"] / seconds, 2),
-            "of_bare_library_same_text": round(best["bare library, same text"] / seconds, 2),
-        }
-        for name, seconds in best.items()
+        "pages_per_cpu_second": round(pages / seconds, 1),
+        "megabytes_per_cpu_second": round(size / 1e6 / seconds, 1),
+        "of_bare_library_from_warc": round(median(run["bare library from WARC"] / run[name] for run in runs), 3),
+        "of_bare_library_same_text": round(median(run["bare library, same text"] / run[name] for run in runs), 3),
     }
 
 
@@ -67,29 +68,6 @@ def captures_of(pattern: str) -> Iterator[tuple[str, bytes]]:
                 yield record.headers["WARC-Target-URI"], record.reader.read()
 
 
-def _crawled(folder: str, captures: Iterable[tuple[str, bytes]]) -> tuple[Artifact, int, int]:
-    """Writes captures as the crawler does; returns the `warc` artifact, its pages, and the bytes of their HTML."""
-    output = Output(Store(folder), Address("benchmark/warc", "dev"), "fingerprint")
-    pages = size = 0
-    with output.part("crawl", conserved=False) as part:
-        with part.file("pages.warc.gz") as file:
-            writer = WarcWriter(file, "pages.warc.gz", "benchmark", "benchmark")
-            for url, html in captures:
-                answer = Answer(
-                    200, "OK", (("Content-Type", "text/html"),), html, False, "", b"GET / HTTP/1.1\r\n\r\n", 0
-                )
-                writer.capture(url, datetime(2026, 1, 1, tzinfo=UTC), answer, {})
-                pages, size = pages + 1, size + len(html)
-            lines = writer.finish()
-        with part.file("pages.cdxj") as file:
-            file.write("".join(f"{line}\n" for line in lines).encode())
-        row = {"segment": "benchmark/warc@dev", "sha256": "", "bytes": writer.bytes, "records": pages}
-        row |= {"path": "benchmark/warc/dev/pages.warc.gz", "index": "benchmark/warc/dev/pages.cdxj"}
-        with part.file(MANIFEST) as file:
-            pq.write_table(pa.Table.from_pylist([row], MANIFEST_SCHEMA), file)
-    return commit(output, "tasks.crawl.publish", 1, ExtractConfig(), [], Report()), pages, size
-
-
 _BARE = {"main_content": True, "preserve_formatting": True}
 # What `main_text` asks for: the library leaves out more, and looks longer for it.
 _SAME = {
@@ -97,6 +75,7 @@ _SAME = {
     **{"comments": False, "post_meta": False, "list_bullets": False, "alt_texts": False},
     "skip_elements": list(FURNITURE),
 }
+_LIBRARY = {"bare library from WARC": _BARE, "bare library, same text": _SAME}
 
 
 def _bare_seconds(path: str, options: dict[str, Any]) -> float:

@@ -1,6 +1,9 @@
 """Sluice's side: WARC files to kept and rejected documents, by the stages as they are. Run as a process of its own.
 
-    python -m benchmarks.refine.ours WARC_FOLDER OUT EXTRACTOR
+    python -m benchmarks.refine.ours WARC_FOLDER OUT EXTRACTOR [crawl]
+
+With `crawl` it reads the same pages as a crawl of its own left them (`pages.CRAWL` in the folder) and not the WARC
+files themselves, which are somebody else's: those are read twice, the first time for what stands in an index.
 
 The rules are those of the peer: Gopher's two filters, C4 and FineWeb with their defaults. Neither side labels languages
 (the peer fetches its model over the network), looks for personal data, or removes copies here.
@@ -8,10 +11,13 @@ The rules are those of the peer: Gopher's two filters, C4 and FineWeb with their
 
 import json
 import resource
+import shutil
 import sys
 
+from benchmarks.refine.pages import CRAWL
 from tasks.artifact import Address, Artifact
 from tasks.extract import guard
+from tasks.extract.config import WEB
 from tasks.recipe import Recipe, find_recipe
 from tasks.runner import open_store, run_stage
 from tasks.tracking import TrackingContext
@@ -19,15 +25,15 @@ from tasks.tracking import TrackingContext
 RULES = ["gopher_repetition", "gopher_quality", "c4", "fineweb"]
 
 
-def recipe(warcs: str, out: str, extractor: str) -> Recipe:
+def recipe(warcs: str, out: str, extractor: str, crawled: bool) -> Recipe:
     """Returns the demo's recipe with these WARC files and rules."""
     source = {"name": "pages", "kind": "warc", "path": f"{warcs}/*.warc.gz"}
     return find_recipe("demo").override(
         {
             "place.store": out,
-            "crawl.enabled": False,
+            "crawl.enabled": crawled,
             "canary.current": {},
-            "extract.files": [source],
+            "extract.files": [] if crawled else [source],
             "extract.extractor": extractor,
             "extract.min_chars": 1,
             "annotate.use": [*RULES, "prose_score"],
@@ -36,7 +42,7 @@ def recipe(warcs: str, out: str, extractor: str) -> Recipe:
             "dedup.near": False,
             "consolidate.filters": RULES,
             "consolidate.limits": {},
-            "consolidate.sources": ["pages"],
+            "consolidate.sources": [WEB if crawled else "pages"],
             "consolidate.dedup": False,
             "consolidate.mask_pii": False,
         }
@@ -45,8 +51,10 @@ def recipe(warcs: str, out: str, extractor: str) -> Recipe:
 
 def main() -> None:
     """Runs the stages and prints how many pages came in and how many are kept."""
-    warcs, out, extractor = sys.argv[1:]
-    made = recipe(warcs, out, extractor)
+    warcs, out, extractor, *crawl = sys.argv[1:]
+    if crawl:
+        shutil.copytree(f"{warcs}/{CRAWL}", out)
+    made = recipe(warcs, out, extractor, bool(crawl))
     spent = {}
     for stage in ("extract", "annotate", "dedup", "consolidate"):
         before = cpu_seconds()

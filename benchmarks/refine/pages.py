@@ -8,12 +8,17 @@ from pathlib import Path
 
 from fastwarc import WarcRecord, WarcRecordType
 
+from benchmarks.published import published
+
 # All that Debian 12 has under these names: manuals of programs, a handbook and a guide in twenty languages, essays.
 PACKAGES = (
     *("anarchism", "debian-handbook", "gimp-help-en", "git-doc", "installation-guide-amd64", "libreoffice-help-en-us"),
     *("lilypond-doc-html", "postgresql-doc-15", "python-django-doc", "python3.11-doc", "selinux-policy-doc"),
     "sqlite3-doc",
 )
+CRAWL = "crawl"
+"""Name of the folder that is a store with nothing but a finished crawl, of the recipe `demo`."""
+
 _FILES = 4
 _SMALLEST = 2_000
 
@@ -47,25 +52,30 @@ def _place(folder: Path, page: Path) -> bytes:
 
 
 def write(pages: list[Path], folder: Path) -> int:
-    """Writes the pages as captures of a web into WARC files, as Common Crawl's are; returns their HTML's bytes."""
+    """Writes the pages twice, and returns their HTML's bytes.
+
+    Once as captures into WARC files as Common Crawl's are, and once in `CRAWL` as a crawl of Sluice leaves them.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    size = 0
+    _, _, size = published(str(folder / CRAWL), "demo", ((_url(page), page.read_bytes()) for page in pages))
     files = min(_FILES, len(pages))
     for number in range(files):
         with (folder / f"pages-{number}.warc.gz").open("wb") as file:
             for page in pages[number::files]:
-                html = page.read_bytes()
-                size += len(html)
                 # A gzip member for each record; FastWARC's own writer makes one of all.
-                file.write(gzip.compress(_capture(page, html)))
+                file.write(gzip.compress(_capture(page, page.read_bytes())))
     return size
 
 
-def _capture(page: Path, html: bytes) -> bytes:
+def _url(page: Path) -> str:
     digest = hashlib.blake2b(str(page).encode(), digest_size=8).hexdigest()
+    return f"https://{page.parent.name}.example/{digest}.html"
+
+
+def _capture(page: Path, html: bytes) -> bytes:
     record = WarcRecord()
     record.init_headers(record_type=WarcRecordType.response)
-    record.headers["WARC-Target-URI"] = f"https://{page.parent.name}.example/{digest}.html"
+    record.headers["WARC-Target-URI"] = _url(page)
     record.headers["WARC-Date"] = "2026-01-01T00:00:00Z"
     # What Common Crawl's records say; without it datatrove asks libmagic, which takes XHTML for XML: no page.
     record.headers["WARC-Identified-Payload-Type"] = "text/html"
