@@ -11,7 +11,8 @@ seconds, user and system, of the process and its children; what the same command
 
 "fast" and "careful" read the very files of the peer; "crawl, fast" reads the same pages as a crawl of ours leaves them.
 Of our stages it shows MB per CPU-second, of HTML for extract and of text for the others, and what share of the bare
-library's speed (`bare`: the WARC read, the main text found, nothing kept) the whole stage extract has.
+library's speed (`bare`: the WARC read, the main text found, nothing kept) the whole stage extract has; "same" is the
+library asked for the same text.
 
 With `--texts`, a folder of JSON lines (`*.jsonl.zst`, field `text`), both are asked for their verdict on every text;
 documents on which they differ are listed. Needs PyPI and a Debian mirror once; writes `benchmarks/results/refine.json`.
@@ -44,6 +45,9 @@ BARS = (
 )
 OWN = "crawl, "
 """Begins the names of the sides that read a crawl of our own."""
+
+SHARES = {"extract_of_bare": "bare", "extract_of_same_text": "same"}
+"""What our stage extract is compared with, by the name of the figure."""
 
 FEW = 20
 _NOISE_S = 0.05
@@ -95,10 +99,12 @@ def one_round(sides: Mapping[str, Sequence[str]], folders: Mapping[str, Path], c
     for name, command in sides.items():
         found[name] = measured(command, folders, count, mb)
         print(f"{name:12} {found[name]}", flush=True)
-    for name in found:
-        if "mb_per_cpu_s" in found[name]:
-            bare = found[f"bare {name.removeprefix(OWN)}"]["pages_per_cpu_s"] * mb / count
-            found[name]["extract_of_bare"] = round(found[name]["mb_per_cpu_s"]["extract"] / bare, 3)
+    for name, line in found.items():
+        for share, library in SHARES.items():
+            bare = found.get(f"{library} {name.removeprefix(OWN)}")
+            if bare and "mb_per_cpu_s" in line:
+                speed = bare["pages_per_cpu_s"] * mb / count
+                line[share] = round(line["mb_per_cpu_s"]["extract"] / speed, 3)
     return found
 
 
@@ -107,6 +113,7 @@ def sides_of(python: str, careful: bool) -> dict[str, list[str]]:
     ours = [sys.executable, "-m", "benchmarks.refine.ours", "{warcs}", "{out}"]
     bare = [sys.executable, "-m", "benchmarks.refine.bare", "{warcs}"]
     sides = {"fast": [*ours, "resiliparse"], "bare fast": [*bare, "resiliparse"]}
+    sides["same fast"] = [*bare, "same"]
     sides[f"{OWN}fast"] = [*ours, "resiliparse", "crawl"]
     sides["datatrove"] = [python, PEER, "pages", "{warcs}", "{out}"]
     if careful:
@@ -140,9 +147,12 @@ def main() -> None:
         for name in sides
         if "extract_of_bare" in rounds[0][name]
     }
-    shares = {name: median(one[name]["extract_of_bare"] for one in rounds) for name in ratios}
+    shares = {
+        share: {name: median(one[name][share] for one in rounds) for name in ratios if share in rounds[0][name]}
+        for share in SHARES
+    }
     result = {"bars": BARS, "peers": PEERS, "pages": len(chosen), "html_mb": round(size / 1e6, 1)}
-    result |= {"ratio": ratios, "extract_of_bare": shares, "rounds": rounds}
+    result |= {"ratio": ratios, **shares, "rounds": rounds}
     if asked.texts:
         result["verdicts"] = compared(asked.texts, python, STATE)
     print(f"x datatrove: {ratios}; extract, of the bare library: {shares}")

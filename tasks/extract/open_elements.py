@@ -1,8 +1,8 @@
 """How many elements of a page are open at one time, counted by whole arrays: 20 million tags a second.
 
-Reads the source of a page, used by `bombs`, which imports it when a page has many tags: NumPy takes longer to load than
-hundreds of small pages take. The names of tags are looked at as 64-bit numbers, so what has a longer name than eight
-letters (`blockquote`, `figcaption`) counts as nested and as never closed; numbers are exact otherwise.
+Reads the source of a page, used by `bombs`, which imports it when a page is long enough to have many tags: NumPy takes
+longer to load than a hundred small pages take. The names of tags are looked at as 64-bit numbers, so what has a longer
+name than eight letters (`blockquote`, `figcaption`) counts as nested and as never closed; numbers are exact otherwise.
 """
 
 from collections.abc import Iterable
@@ -22,6 +22,15 @@ _LONG = np.uint64(1 << 63)
 _MIXER = np.uint64(0x9E3779B97F4A7C15)
 
 
+def most_tags(source: bytes) -> tuple[int, int]:
+    """Returns how many tags and how many start tags a page may have: every "<", and those that begin no end tag."""
+    data = np.frombuffer(source, np.uint8)
+    begins = data == ord("<")
+    ends = begins[:-1] & (data[1:] == ord("/"))
+    tags = int(np.count_nonzero(begins))
+    return tags, tags - int(np.count_nonzero(ends))
+
+
 class Open(NamedTuple):
     """What is open at one time, at most, and how many start tags there are; never less than going tag by tag finds.
 
@@ -37,28 +46,18 @@ class Open(NamedTuple):
 
 
 class Tags:
-    """The tags of a page, grouped by name.
+    """The tags of a page.
 
     Args:
         source: the page in UTF-8, or any encoding in which ASCII is ASCII; it may end anywhere.
     """
 
     def __init__(self, source: bytes) -> None:
-        keys, ends = _tags(source)
-        order = _grouped(keys)
-        keys = keys[order]
-        begins = np.ones(len(keys), dtype=bool)
-        np.not_equal(keys[1:], keys[:-1], out=begins[1:])
-        self._order = order
-        self._names = keys[begins]
-        self._group = np.cumsum(begins) - 1
-        self._first = np.flatnonzero(begins)
-        self._step = 1 - 2 * ends[order].astype(np.int64)
+        self._keys, self._ends = _tags(source)
 
     def starts(self, name: str) -> int:
         """Counts the start tags of one name, of at most eight letters."""
-        wanted = self._are([name])
-        return int(np.count_nonzero(wanted[self._group] & (self._step > 0))) if wanted.any() else 0
+        return int(np.count_nonzero((self._keys == _key(name)) & ~self._ends))
 
     def most_open(self, flat: Iterable[str], formatting: Iterable[str]) -> Open:
         """Returns how many elements are open at one time.
@@ -67,15 +66,30 @@ class Tags:
             flat: names of elements that do not nest, of at most eight letters.
             formatting: names that are also counted by themselves, of at most eight letters.
         """
-        if not len(self._step):
+        if not len(self._keys):
             return Open(0, 0, 0)
-        change = self._changes()
-        nested = self._most(change, ~self._are(flat))
-        return Open(nested, self._most(change, self._are(formatting)), int(np.count_nonzero(self._step > 0)))
+        groups = _Groups(self._keys, self._ends)
+        starts = int(np.count_nonzero(~self._ends))
+        return Open(groups.most_open(~groups.are(flat)), groups.most_open(groups.are(formatting)), starts)
 
-    def _are(self, names: Iterable[str]) -> NDArray[np.bool_]:
+
+class _Groups:
+    """Tags grouped by name, each group in the order of the page; there is at least one."""
+
+    def __init__(self, keys: NDArray[np.uint64], ends: NDArray[np.bool_]) -> None:
+        self._order = _grouped(keys)
+        keys = keys[self._order]
+        begins = np.ones(len(keys), dtype=bool)
+        np.not_equal(keys[1:], keys[:-1], out=begins[1:])
+        self._names = keys[begins]
+        self._group = np.cumsum(begins) - 1
+        self._first = np.flatnonzero(begins)
+        self._step = 1 - 2 * ends[self._order].astype(np.int64)
+        self._change = self._changes()
+
+    def are(self, names: Iterable[str]) -> NDArray[np.bool_]:
         """Tells of each group whether its name is one of these."""
-        wanted = {int.from_bytes(name.encode().ljust(_LETTERS, b"\0"), "little") for name in names}
+        wanted = set(map(_key, names))
         return np.array([key in wanted for key in self._names.tolist()], dtype=bool)
 
     def _changes(self) -> NDArray[np.int64]:
@@ -93,12 +107,17 @@ class Tags:
         change[self._first] = total[self._first]
         return change
 
-    def _most(self, change: NDArray[np.int64], wanted: NDArray[np.bool_]) -> int:
+    def most_open(self, wanted: NDArray[np.bool_]) -> int:
+        """Returns how many elements of the wanted groups are open at one time."""
         if not wanted.any():
             return 0
-        in_page = np.empty_like(change)
-        in_page[self._order] = change * wanted[self._group]
+        in_page = np.empty_like(self._change)
+        in_page[self._order] = self._change * wanted[self._group]
         return int(np.cumsum(in_page).max())
+
+
+def _key(name: str) -> int:
+    return int.from_bytes(name.encode().ljust(_LETTERS, b"\0"), "little")
 
 
 def _tags(source: bytes) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
