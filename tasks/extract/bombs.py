@@ -61,14 +61,14 @@ def _may_stall(source: bytes) -> bool:
         return False
     from tasks.extract.open_elements import Tags, most_tags
 
-    most_counted, most_started = most_tags(source)
-    if most_started <= _FEW:
+    tags, starts = most_tags(source)
+    if starts <= _FEW:
         return False
-    if most_counted > _MOST_COUNTED:
+    if tags > _MOST_COUNTED:
         return True
-    tags = Tags(source)
-    most = tags.most_open(_FLAT, _FORMATTING)
-    return most.nested > MAX_DEPTH or _repeats(most.formatting, most.starts) or tags.starts("option") > MAX_OPTIONS
+    found = Tags(source)
+    most = found.most_open(_FLAT, _FORMATTING)
+    return most.nested > MAX_DEPTH or _repeats(most.formatting, most.starts) or found.starts("option") > MAX_OPTIONS
 
 
 def _repeats(formats: int, starts: int) -> bool:
