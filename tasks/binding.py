@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.artifact import Address, Artifact, InputRef, Record, fingerprint
-from tasks.catalogue import STAGES, Stage
+from tasks.catalogue import CRAWL, STAGES, Stage
 from tasks.config import Config, canonical_json, nearest
 from tasks.errors import DriftError, InputError, RecipeError
 from tasks.ledger import newest
@@ -101,7 +101,7 @@ def _read(
 
 def _earlier(recipe: Recipe, store: Store, stage: Stage, own: Address) -> dict[str, Artifact | list[Artifact]]:
     """Finds the inputs of the cycle before. Once bound they stay: a run repeated later reads what it read first."""
-    if not stage.earlier or not recipe.crawl.recrawl:
+    if not stage.earlier or (stage.section == CRAWL and not recipe.crawl.recrawl):
         return {}
     member = own.name.removeprefix(f"{recipe.name}/").partition("/")[2]
     bound = Artifact.find(store, own)

@@ -6,7 +6,7 @@ listing stages costs nothing. A stage is added by writing its module and one ent
 `reads` maps a role to an artifact kind; "segment/*" is the artifact of the stage's own member. `gathers` maps a role to
 (kind, kind of the artifact that names its members): all members of a mapped stage. `earlier` maps a role to (kind, kind
 of the artifact that completes a cycle): it is read at the newest version of the second, so that a cycle that never came
-to its end is nobody's past. `wants` maps a role to the stage that makes it, and is read where the recipe has that
+to its end is nobody's past; a crawl looks back where `[crawl] recrawl` says so, a canary always. `wants` maps a role to the stage that makes it, and is read where the recipe has that
 stage: one that is `on_request` runs where its section of the recipe gives it something to do (`wanted`). Of a `shared`
 stage what the source version holds serves the new version too, where settings and inputs are the same; its result is
 read by stages of this catalogue alone, which look at both versions.
@@ -32,21 +32,24 @@ class Stage:
     shared: bool = False
 
 
+CRAWL = "crawl"
+"""The section of the stages of a crawl cycle."""
+
 _CYCLE_BEFORE = {"previous": ("crawldb/*", "warc")}
 
 _ALL = (
-    Stage("inject", "tasks.crawl.inject", "crawl", "seeds"),
+    Stage("inject", "tasks.crawl.inject", CRAWL, "seeds"),
     Stage(
         "rank",
         "tasks.crawl.rank",
-        "crawl",
+        CRAWL,
         "ranks",
         earlier={"crawldb": ("crawldb/*", "warc"), "previous": ("ranks", "warc")},
     ),
     Stage(
         "generate",
         "tasks.crawl.generate",
-        "crawl",
+        CRAWL,
         "fetchlist",
         {"seeds": "seeds", "ranks": "ranks"},
         earlier=_CYCLE_BEFORE,
@@ -55,7 +58,7 @@ _ALL = (
     Stage(
         "fetch",
         "tasks.crawl.fetch",
-        "crawl",
+        CRAWL,
         "segment",
         {"seeds": "seeds", "fetchlist": "fetchlist/*"},
         {"fetchlists": ("fetchlist", "seeds")},
@@ -65,7 +68,7 @@ _ALL = (
     Stage(
         "render",
         "tasks.render.stage",
-        "crawl",
+        CRAWL,
         "rendered",
         {"seeds": "seeds", "segment": "segment/*"},
         mapped=True,
@@ -73,7 +76,7 @@ _ALL = (
     Stage(
         "update",
         "tasks.crawl.update",
-        "crawl",
+        CRAWL,
         "crawldb",
         {"seeds": "seeds", "ranks": "ranks", "fetchlist": "fetchlist/*"},
         {"segments": ("segment", "seeds"), "rendered": ("rendered", "seeds")},
@@ -83,7 +86,7 @@ _ALL = (
     Stage(
         "publish",
         "tasks.crawl.publish",
-        "crawl",
+        CRAWL,
         "warc",
         gathers={
             "segments": ("segment", "seeds"),

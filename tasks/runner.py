@@ -29,6 +29,7 @@ from tasks.tracking.run import StageRun
 log = logging.getLogger("sluice.runner")
 
 TRACKING = ".tracking.json"
+RANKS = "SLUICE_NPROC"
 
 
 @dataclass(frozen=True)
@@ -143,8 +144,7 @@ def _run(recipe: Recipe, bound: Binding, output: Output, on_dask: bool) -> Artif
     started = datetime.now(UTC)
     log.info("[%s] running %s, fingerprint %s", bound.address, bound.stage.name, bound.fingerprint[:16])
     address = filled(recipe.place.dask.address) if on_dask else ""
-    os.environ.setdefault("SLUICE_NPROC", str(recipe.place.train.nproc))
-    with open_engine(address, recipe.place.workers) as engine:
+    with _ranks(recipe.place.train.nproc), open_engine(address, recipe.place.workers) as engine:
         report = bound.module.run(bound.config, bound.inputs, output, engine)
     artifact = commit(output, bound.stage.name, bound.module.VERSION, bound.config, bound.refs, report, started)
     record = artifact.record
@@ -152,6 +152,21 @@ def _run(recipe: Recipe, bound: Binding, output: Output, on_dask: bool) -> Artif
         "[%s] done: %s rows in, %s out, rejected %s", bound.address, record.rows_in, record.rows_out, record.rejected
     )
     return artifact
+
+
+@contextmanager
+def _ranks(nproc: int) -> Iterator[None]:
+    """Sets how many ranks a training run of this stage may have, where the environment does not say (as in a pod).
+
+    Not for longer than the stage runs: the next recipe of this process has a place of its own.
+    """
+    given = RANKS in os.environ
+    os.environ.setdefault(RANKS, str(nproc))
+    try:
+        yield
+    finally:
+        if not given:
+            os.environ.pop(RANKS, None)
 
 
 def _result(artifact: Artifact, *, skipped: bool) -> StageResult:

@@ -4,8 +4,8 @@ Reads `plan` (how many sequences each source has) and, where there is one, the `
 a list of {arm, kind, weights}, and names the members of the mapped stage canary: "arm-<k>-seed-<s>", one per arm and
 seed.
 
-`arm-0` is always the current mixture, everything is compared with it: the one that the previous cycle decided on, else
-that of the recipe, else the natural one. Then come what the previous cycle's fit proposed, the anchors, and mixtures
+`arm-0` is always the current mixture, everything is compared with it: the one that the previous cycle decided on, unless
+the recipe names another since; else that of the recipe, else the natural one. Then come what the previous cycle's fit proposed, the anchors, and mixtures
 sampled from Dirichlet distributions around the natural one, with concentrations from near (5) to far (0.5), as in
 RegMix (Liu et al. 2024, arXiv 2407.01492). A mixture that would read a source more often than `repetition_cap` times
 is sampled anew.
@@ -24,7 +24,7 @@ from tasks.stage import Inputs, Output, Report
 from tasks.tokens.mixture import Mixture, repetitions, resolved
 from tasks.tokens.plan import Plan
 
-VERSION = 1
+VERSION = 2
 ARMS = "arms.json"
 RESULT = "result.json"
 """What the run of each arm writes, and the decision reads."""
@@ -44,7 +44,8 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
     targets(config, plan.summary)
     previous = inputs.get("previous")
     decision = json.loads(previous.read("mixture.json")) if previous else None
-    arms = choose(config, {source: plan.sequences[source] for source in plan.sources}, decision)
+    restated = previous is not None and previous.record.config.get("current") != config.current
+    arms = choose(config, {source: plan.sequences[source] for source in plan.sources}, decision, restated=restated)
     if ARMS not in output.committed:
         with output.part(ARMS, conserved=False) as part, part.file(ARMS) as file:
             file.write(json.dumps(arms, indent=2, sort_keys=True).encode() + b"\n")
@@ -78,20 +79,27 @@ def targets(config: CanaryConfig, summary: Mapping[str, Mapping[str, int]]) -> d
     return Mixture(weights=config.target).over(measurable, "[canary] target").weights
 
 
-def choose(config: CanaryConfig, sequences: Mapping[str, int], previous: Mapping[str, Any] | None = None) -> list[Arm]:
+def choose(
+    config: CanaryConfig,
+    sequences: Mapping[str, int],
+    previous: Mapping[str, Any] | None = None,
+    *,
+    restated: bool = False,
+) -> list[Arm]:
     """Returns the arms, the current mixture first; deterministic.
 
     Args:
         config: settings of the cycle.
         sequences: source -> sequences it has, all above 0.
         previous: what the previous cycle decided, the content of its `mixture.json`.
+        restated: the recipe names another current mixture than it did in the previous cycle: then that one counts.
 
     Raises:
         RecipeError: the current mixture names an unknown source, or needs too much repetition.
         InputError: no sampled mixture keeps to the repetition cap.
     """
     natural = resolved(sequences)
-    current = _current(config, sequences, natural, previous)
+    current = _current(config, sequences, natural, None if restated else previous)
     _refuse_repetition(config, current, sequences)
     arms: list[Arm] = []
     candidates = [(CURRENT, current), *_proposed(sequences, previous), *_anchors(config, current, natural)]

@@ -1,6 +1,7 @@
 """The runner on the cheap first stage of a real recipe: what is skipped, what is refused, what a cycle starts from."""
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -20,6 +21,8 @@ from tasks.runner import StageResult, run_stage
 from tasks.stage import Output, Report
 from tasks.store import Store
 from tasks.tracking import TrackingContext
+from tasks.train.launch import ranks_here
+from tests.corpora import tokens_in
 
 EMPTY = {
     crawldb.URLS_FILE: crawldb.URLS,
@@ -172,6 +175,46 @@ def test_the_record_tells_code_host_and_times(recipe: Recipe, tmp_path: Path) ->
     assert record.code["version"]
     assert record.host["python"].startswith("3.11")
     assert record.started <= record.finished
+
+
+def test_a_stage_gets_the_ranks_of_its_own_recipe_and_leaves_none_behind(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLUICE_NPROC", raising=False)
+    seen = []
+
+    def run(*_: object) -> Report:
+        seen.append(ranks_here())
+        raise InputError("enough")
+
+    monkeypatch.setattr("tasks.crawl.inject.run", run)
+    for nproc in (2, 3):
+        with pytest.raises(InputError, match="enough"):
+            run_stage(recipe.override({"place.train.nproc": nproc}), "inject")
+    assert seen == [2, 3]
+    assert "SLUICE_NPROC" not in os.environ
+    monkeypatch.setenv("SLUICE_NPROC", "5")  # as a pod sets it
+    with pytest.raises(InputError, match="enough"):
+        run_stage(recipe, "inject")
+    assert (seen[2], os.environ["SLUICE_NPROC"]) == (5, "5")
+
+
+@pytest.mark.parametrize("recrawl", [True, False])
+@pytest.mark.parametrize(("named", "first"), [({"code": 0.5, "web": 0.5}, 0.8), ({"code": 0.3, "web": 0.7}, 0.3)])
+def test_a_cycle_begins_with_the_mixture_that_was_decided_unless_the_recipe_names_another_since(
+    recipe: Recipe, tmp_path: Path, recrawl: bool, named: dict[str, float], first: float
+) -> None:
+    mine = recipe.override({"name": "test", "crawl.recrawl": recrawl, "canary.current": {"code": 0.5, "web": 0.5}})
+    store = Store(str(tmp_path / "store"))
+    tokens_in(tmp_path / "store")
+    output = Output(store, Address("test/mixture", "1"), "one")
+    decision = {"weights": {"code": 0.8, "web": 0.2}, "response": None}
+    with output.part("mixture.json", conserved=False) as part, part.file("mixture.json") as file:
+        file.write(json.dumps(decision).encode())
+    commit(output, "decide", 1, mine.canary, (), Report())
+    run_stage(mine.override({"canary.current": named}), "arms", version="2", source_version="dev")
+    arms = json.loads(Artifact.open_at(store, Address("test/arms", "2")).read("arms.json"))
+    assert arms[0]["weights"]["code"] == first
 
 
 def test_files_outside_the_store_are_kept_as_a_version_read_them(recipe: Recipe, tmp_path: Path) -> None:
