@@ -12,6 +12,7 @@ from typing import Any
 from tasks import pid1
 from tasks.catalogue import STAGES
 from tasks.errors import SluiceError
+from tasks.piped import ends_quietly
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -152,14 +153,15 @@ def _sync(options: argparse.Namespace) -> None:
 
     store = open_store(_recipe(options))
     try:
-        print(f"{outbox.send(store)} sent, {outbox.waiting(store)} waiting")
+        sent = outbox.send(store)
     except Exception as error:
         raise TransientError(
             f"MLflow does not take {outbox.waiting(store)} waiting runs ({error})", "start it and run again"
         ) from None
+    print(f"{sent} sent, {outbox.waiting(store)} waiting")
 
 
 if __name__ == "__main__":
     pid1.stand_in()
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
-    sys.exit(main())
+    sys.exit(ends_quietly(main))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.errors import InputError, SluiceError, TransientError
+from tasks.piped import ends_quietly
 
 FOLDER_VARIABLE = "SLUICE_MODELS"
 
@@ -121,4 +122,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ends_quietly(main))

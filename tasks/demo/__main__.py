@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from tasks.errors import SluiceError
+from tasks.piped import ends_quietly
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -98,4 +99,4 @@ def _site(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ends_quietly(main))
