@@ -6,10 +6,11 @@ listing stages costs nothing. A stage is added by writing its module and one ent
 `reads` maps a role to an artifact kind; "segment/*" is the artifact of the stage's own member. `gathers` maps a role to
 (kind, kind of the artifact that names its members): all members of a mapped stage. `earlier` maps a role to (kind, kind
 of the artifact that completes a cycle): it is read at the newest version of the second, so that a cycle that never came
-to its end is nobody's past; a crawl looks back where `[crawl] recrawl` says so, a canary always. `wants` maps a role to the stage that makes it, and is read where the recipe has that
-stage: one that is `on_request` runs where its section of the recipe gives it something to do (`wanted`). Of a `shared`
-stage what the source version holds serves the new version too, where settings and inputs are the same; its result is
-read by stages of this catalogue alone, which look at both versions.
+to its end is nobody's past; a crawl looks back where `[crawl] recrawl` says so, a canary always. `wants` maps a role to
+the stage that makes it, and is read where the recipe has that stage: one that is `on_request` runs where its section of
+the recipe gives it something to do (`wanted`). Of a `shared` stage what the source version holds serves the new version
+too, where settings and inputs are the same; its result is read by stages of this catalogue alone, which look at both
+versions.
 """
 
 from dataclasses import dataclass, field

@@ -4,11 +4,11 @@ Reads `plan` (how many sequences each source has) and, where there is one, the `
 a list of {arm, kind, weights}, and names the members of the mapped stage canary: "arm-<k>-seed-<s>", one per arm and
 seed.
 
-`arm-0` is always the current mixture, everything is compared with it: the one that the previous cycle decided on, unless
-the recipe names another since; else that of the recipe, else the natural one. Then come what the previous cycle's fit proposed, the anchors, and mixtures
-sampled from Dirichlet distributions around the natural one, with concentrations from near (5) to far (0.5), as in
-RegMix (Liu et al. 2024, arXiv 2407.01492). A mixture that would read a source more often than `repetition_cap` times
-is sampled anew.
+`arm-0` is always the current mixture, everything is compared with it: the one that the previous cycle decided on,
+unless the recipe names another since; else that of the recipe, else the natural one. Then come what the previous
+cycle's fit proposed, the anchors, and mixtures sampled from Dirichlet distributions around the natural one, with
+concentrations from near (5) to far (0.5), as in RegMix (Liu et al. 2024, arXiv 2407.01492). A mixture that would read
+a source more often than `repetition_cap` times is sampled anew.
 """
 
 import json

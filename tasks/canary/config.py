@@ -17,8 +17,8 @@ class CanaryConfig(Config):
 
     current: dict[str, float] = {}
     """The mixture in use: source -> share of the sequences of a batch; sums to 1. It stays unless an arm is surely
-    better. Empty: the natural one, each source by its number of sequences. A later cycle begins with what the one before
-    it decided, until another mixture is written here."""
+    better. Empty: the natural one, each source by its number of sequences. A later cycle begins with what the one
+    before it decided, until another mixture is written here."""
     arms: int = Field(default=4, ge=0)
     """Mixtures sampled around the natural one, in addition to the current one and the anchors."""
     anchors: tuple[Literal["natural", "uniform", "drop_one"], ...] = ("natural", "uniform")
