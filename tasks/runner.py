@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from tasks.artifact import Artifact
@@ -23,7 +23,7 @@ from tasks.probe import probe
 from tasks.recipe import Recipe
 from tasks.stage import Output
 from tasks.store import Store
-from tasks.tracking import TrackingContext, outbox
+from tasks.tracking import TrackingContext, describe, outbox
 from tasks.tracking.run import StageRun
 
 log = logging.getLogger("sluice.runner")
@@ -110,7 +110,9 @@ def _tracked(
     if not context.uri:
         return _run(recipe, bound, output, on_dask)
     key = f"{context.parent_key}|{bound.address}|{bound.fingerprint[:16]}"
-    run = StageRun(context, key, f"{bound.stage.name} {output.member}".strip())
+    described = replace(context, description=describe.recipe(recipe))
+    about = (bound.module.__doc__ or "").partition("\n")[0]
+    run = StageRun(described, key, f"{bound.stage.name} {output.member}".strip(), about)
     if url := run.open():
         log.info("[%s] MLflow: %s", bound.address, url)
     output.listen(run)

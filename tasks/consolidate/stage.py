@@ -83,7 +83,8 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     output.log_file("funnel.png", draw(funnel, str(output.address)))
     output.log_file("funnel.csv", table(funnel))
     output.log_file("audit.html", output.store.read(f"{output.address.path}/audit.html"))
-    return Report(metrics=_metrics(funnel))
+    metrics = _metrics(funnel)
+    return Report(metrics=metrics, note=_note(metrics))
 
 
 def _write_whole(config: ConsolidateConfig, joint: Joint, names: list[str], output: Output) -> None:
@@ -235,6 +236,12 @@ def _refuse_empty(funnel: pa.Table, output: Output) -> None:
         f"{output.address}: none of {lost.total():,} captures and files is left ({most})",
         f"loosen [consolidate], or see why in {output.store.url(output.address.path)}/rejected",
     )
+
+
+def _note(metrics: dict[str, float]) -> str:
+    gone = [f"{step} {metrics[f'gone_in_{step}']:,.0f}" for step in STEPS if step != KEPT]
+    kept = f"{metrics['kept']:,.0f} of {metrics['captures']:,.0f} captures and files are kept"
+    return f"{kept} ({metrics['kept_share']:.0%}); gone in {', '.join(gone)}"
 
 
 def _metrics(funnel: pa.Table) -> dict[str, float]:

@@ -60,6 +60,7 @@ def _mlflow(home: Home) -> Service:
     command = (
         *("mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
         *("--artifacts-destination", home.mlflow_files),
+        *("--app-name", "sluice"),  # see tasks.tracking.view
         *("--allowed-hosts", "localhost,localhost:*,127.0.0.1,127.0.0.1:*"),
         # Airflow shows MLflow in a frame; both are on loopback only.
         *("--x-frame-options", "NONE"),

@@ -3,6 +3,9 @@
 import json
 from dataclasses import asdict, dataclass, field
 
+TRAINING_VIEW = "workflowType=machine_learning"
+"""Ends the address of a page of MLflow that is to be shown as one of model training."""
+
 
 @dataclass(frozen=True)
 class TrackingContext:
@@ -13,21 +16,27 @@ class TrackingContext:
         experiment: experiment name, the recipe's.
         parent_key: identity of the parent run ("<dag id>/<run id>"); empty: no parent.
         tags: further tags of the runs (dag id, run id, try number).
+        description: what the experiment is, in Markdown.
     """
 
     uri: str
     experiment: str
     parent_key: str = ""
     tags: dict[str, str] = field(default_factory=dict)
+    description: str = ""
 
 
 @dataclass
 class Message:
-    """All that is to be told about one stage run; what was told already is taken out."""
+    """All that is to be told about one stage run; what was told already is taken out.
+
+    `name` is that of the stage, with its member; `about` says in a sentence what the stage does.
+    """
 
     context: TrackingContext
     key: str
     name: str
+    about: str = ""
     status: str = "RUNNING"
     artifact: str = ""
     run_id: str = ""
@@ -51,8 +60,12 @@ class Message:
 
 
 def run_url(message: Message) -> str:
-    """Returns the page of a message's run, or "" while there is none."""
+    """Returns the page of a message's run, or "" while there is none.
+
+    MLflow 3 shows an experiment as one of GenAI or of model training. Which, a browser remembers for all experiments,
+    and begins with GenAI, whatever kind the experiment is of; the address alone says otherwise.
+    """
     if not message.run_id:
         return ""
     experiment, _, run_id = message.run_id.partition("/")
-    return f"{message.context.uri.rstrip('/')}/#/experiments/{experiment}/runs/{run_id}"
+    return f"{message.context.uri.rstrip('/')}/#/experiments/{experiment}/runs/{run_id}?{TRAINING_VIEW}"

@@ -18,8 +18,8 @@ _FLUSH_S = 3.0
 class StageRun(Listener):
     """The MLflow run of one stage run; buffers while the server does not answer."""
 
-    def __init__(self, context: TrackingContext, key: str, name: str) -> None:
-        self.message = Message(context, key, name)
+    def __init__(self, context: TrackingContext, key: str, name: str, about: str = "") -> None:
+        self.message = Message(context, key, name, about)
         self._flushed = 0.0
         self._down = False
 

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tasks.artifact import Artifact, Record
+from tasks.tracking import describe, notes
 from tasks.tracking.message import Message
 from tasks.tracking.model import register, scratch_folder
 
 _BATCH = 900  # MLflow takes 1,000 metrics in one call
 _TEXT = 450  # longest parameter and tag that every backend takes
+_KIND = {"mlflow.experimentKind": "custom_model_development"}  # as MLflow's UI calls model training
 
 
 def deliver(message: Message, artifact: Artifact | None) -> None:
@@ -28,9 +30,20 @@ def deliver(message: Message, artifact: Artifact | None) -> None:
             register(client, message, run_id, artifact)
     if message.error:
         client.set_tag(run_id, "sluice.error", message.error[:_TEXT])
+    _describe(client, message, artifact.record if artifact else None)
     client.set_terminated(run_id, status=message.status)
     if parent := _parent_of(client, run_id):
         client.set_terminated(parent, status=message.status)
+
+
+def _describe(client: Any, message: Message, record: Record | None) -> None:
+    experiment, _, run_id = message.run_id.partition("/")
+    if record:
+        notes.on_run(client, run_id, describe.stage(message.about, record))
+        notes.on_experiment(client, experiment, message.context.description, record)
+    if parent := _parent_of(client, run_id):
+        came_to = describe.outcome(record) if record else f"{message.status.lower()}: {message.error}"
+        notes.on_dag_run(client, parent, message.context.parent_key, message.name, came_to[:_TEXT])
 
 
 def _client(uri: str) -> Any:
@@ -50,6 +63,7 @@ def open_run(message: Message) -> Any:
         return client
     context = message.context
     experiment = _experiment(client, context.experiment)
+    notes.on_experiment(client, experiment, context.description)
     tags = {**context.tags, "sluice.run_key": message.key, "sluice.stage": message.name}
     if context.parent_key:
         tags["mlflow.parentRunId"] = _find_or_create(
@@ -58,6 +72,7 @@ def open_run(message: Message) -> Any:
     message.run_id = (
         f"{experiment}/{_find_or_create(client, experiment, 'sluice.run_key', message.key, message.name, tags)}"
     )
+    notes.on_run(client, message.run_id.partition("/")[2], describe.stage(message.about, None))
     return client
 
 
@@ -66,9 +81,11 @@ def _experiment(client: Any, name: str) -> str:
 
     found = client.get_experiment_by_name(name)
     if found:
+        for tag in _KIND.keys() - found.tags.keys():
+            client.set_experiment_tag(found.experiment_id, tag, _KIND[tag])
         return str(found.experiment_id)
     try:
-        return str(client.create_experiment(name))
+        return str(client.create_experiment(name, tags=_KIND))
     except MlflowException:  # a task beside this one was faster
         return str(client.get_experiment_by_name(name).experiment_id)
 

@@ -64,11 +64,14 @@ def test_a_task_leads_to_its_mlflow_run(stack, smoke, page) -> None:
     assert address.startswith(stack.home.mlflow_url)
     page.goto(address)
     page.get_by_text("publish", exact=True).first.wait_for()  # the run's name on MLflow's page of it
+    page.get_by_text(re.compile("closes a crawl cycle with one artifact")).first.wait_for()  # and what it is
+    assert page.url.startswith(address.partition("?")[0])
+    assert not page.get_by_text("Evaluations", exact=True).count()
 
 
 def test_the_audit_page_and_the_funnel_can_be_read_in_mlflow(stack, smoke, page) -> None:
     (made,) = [result for result in smoke[1].results if result["address"] == "smoke/documents@dev"]
-    page.goto(f"{made['mlflow_run_url']}/artifacts/audit.html")
+    page.goto(made["mlflow_run_url"].replace("?", "/artifacts/audit.html?"))
     audit = page.frame_locator("iframe")
     kept, gone = made["rows"].pop("out"), made["rows"].keys() - {"in"}
     audit.get_by_text(re.compile(rf"^{kept:,} of [\d,]+ captures and files are kept")).wait_for()
