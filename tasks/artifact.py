@@ -14,9 +14,12 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks import without_pandas
 from tasks.config import Config, canonical_json
 from tasks.errors import InputError
 from tasks.store import Store
+
+without_pandas.leave_out()  # here, because every process of a stage reads or writes artifacts
 
 RECORD = ".artifact.json"
 
