@@ -19,7 +19,6 @@ from operators.assets import asset
 from operators.forms import dag_settings
 from operators.recipes import recipes_for
 from operators.stage import StageOperator
-from tasks import catalogue
 
 STAGES = ["inject", "rank", "generate", "fetch", "render", "update", "publish"]
 FORM = {"crawl.max_pages": "Most pages that this cycle fetches."}
@@ -35,8 +34,6 @@ def mapped(recipe, stage: str, **settings):
 
 
 for recipe in recipes_for("crawl"):
-    if not recipe.has(catalogue.STAGES["publish"]):
-        continue  # its corpus comes from files alone
     settings = dag_settings(recipe, "crawl", __doc__, stages=STAGES, schedule=recipe.schedule, form=FORM)
     with DAG(**settings):
         inject = StageOperator(task_id="inject", recipe=recipe.name, stage="inject")

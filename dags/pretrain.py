@@ -2,7 +2,7 @@
 
 | | |
 |---|---|
-| reads | the asset `mixture`, and the tokens it was decided on |
+| reads | the asset `mixture`, and the tokens it was decided on; of a recipe without canaries the asset `tokens` |
 | makes | the asset `checkpoint`, `scores` on held-out text, and a version in MLflow's model registry |
 | costs | `train.steps` training steps, in the pool `gpu`: on this machine, or in a GPU pod where the place says so |
 
@@ -16,16 +16,19 @@ from operators.forms import dag_settings
 from operators.places import training_operator
 from operators.recipes import recipes_for
 from operators.stage import StageOperator
+from tasks.catalogue import STAGES
 
 FORM = {"train.steps": "Training steps."}
 
 for recipe in recipes_for("pretrain"):
+    # Without canaries the recipe says what to train on.
+    decided = recipe.has(STAGES["decide"])
     settings = dag_settings(
         recipe,
         "pretrain",
         __doc__,
         stages=["train", "evaluate", "register"],
-        schedule=[asset(recipe.name, "mixture")],
+        schedule=[asset(recipe.name, "mixture" if decided else "tokens")],
         form=FORM,
     )
     with DAG(**settings):

@@ -5,7 +5,7 @@
 | reads | the asset `documents` |
 | makes | `tokenizer`, `shards`, and the asset `tokens` (the plan: which slice of a document stands in which sequence) |
 | costs | CPU: encoding runs on Dask where the recipe's place names a cluster, or makes one for the run |
-| next | `canary` starts by itself |
+| next | `canary` starts by itself, or `pretrain` where the recipe has no canaries |
 
 Another sequence length rewrites the plan, never the tokens.
 """

@@ -6,7 +6,7 @@ overrides}: the consumer needs nothing else to find and check the artifact.
 
 from airflow.sdk import Asset
 
-KINDS = ("warc", "documents", "tokens", "mixture", "checkpoint")
+from tasks.catalogue import ASSETS
 
 
 def asset(recipe: str, kind: str) -> Asset:
@@ -15,6 +15,6 @@ def asset(recipe: str, kind: str) -> Asset:
     The scheme begins with "x-", which Airflow keeps for users: any other makes it look through all providers for a
     handler (0.16 CPU-seconds in each task process) and reserves the name for whoever ships one.
     """
-    if kind not in KINDS:
-        raise ValueError(f'no asset kind "{kind}": known are {", ".join(KINDS)}')
+    if kind not in ASSETS:
+        raise ValueError(f'no asset kind "{kind}": known are {", ".join(ASSETS)}')
     return Asset(name=f"{recipe}/{kind}", uri=f"x-sluice://{recipe}/{kind}", group="sluice")

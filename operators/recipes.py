@@ -1,6 +1,7 @@
 """The recipes as the DAG files see them: each good one becomes DAGs, each bad one an import error of its own.
 
-Used by the DAG files at parse time. Reads `dags/recipes/*.toml`, or the folder in $SLUICE_RECIPES.
+Used by the DAG files at parse time. Reads `dags/recipes/*.toml`, or the folder in $SLUICE_RECIPES. A recipe has a DAG
+for each of its parts.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from tasks.recipe import Recipe, recipe_files
 
 
 def recipes_for(dag: str) -> Iterator[Recipe]:
-    """Yields the recipes whose DAG `<recipe>.<dag>` is wanted: all of them, or in a task process only its own.
+    """Yields the recipes whose DAG `<recipe>.<dag>` is wanted: all that have it, or in a task process only its own.
 
     A bad recipe is left out here, so that it does not take the others' DAGs away; `broken_recipes` names it.
     """
@@ -21,19 +22,21 @@ def recipes_for(dag: str) -> Iterator[Recipe]:
     for path in recipe_files():
         if wanted is None or wanted == f"{path.stem}.{dag}":
             try:
-                yield _read(path)
+                recipe = _read(path)
             except RecipeError:
                 continue
+            if dag in recipe.parts:
+                yield recipe
 
 
 def broken_recipes() -> list[str]:
-    """Returns one line for each recipe that cannot be used: file, field, cause and remedy."""
+    """Returns a line for each thing that is wrong with a recipe: file, field, cause and remedy."""
     lines = []
     for path in recipe_files():
         try:
             _read(path)
         except RecipeError as error:
-            lines.append(str(error))
+            lines += str(error).splitlines()
     return lines
 
 

@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
         with logging_to_stderr():
             options.run(options)
     except SluiceError as error:
-        print(f"sluice: {error}", file=sys.stderr)
+        print("\n".join(f"sluice: {line}" for line in str(error).splitlines()), file=sys.stderr)
         return error.exit_code
     return 0
 

@@ -53,7 +53,7 @@ def bind(recipe: Recipe, store: Store, name: str, version: str, source_version: 
         member: which member of a mapped stage, or "".
 
     Raises:
-        RecipeError: there is no such stage, or a member too many or too few.
+        RecipeError: there is no such stage, the recipe has nothing for it, or a member too many or too few.
         InputError: an input does not exist, names the stage that makes it; or a file outside the store cannot be read.
     """
     stage = STAGES.get(name)
@@ -61,6 +61,11 @@ def bind(recipe: Recipe, store: Store, name: str, version: str, source_version: 
         raise RecipeError(f'no stage "{name}"', nearest(name, STAGES))
     if stage.mapped != bool(member):
         raise RecipeError(f'stage "{name}" {"needs" if stage.mapped else "takes no"} member', "see its --help")
+    if not recipe.has(stage):
+        raise RecipeError(
+            f"the recipe {recipe.name} gives the stage {name} nothing to do",
+            f"add the section [{stage.section}], and what it makes where the recipe has `makes`",
+        )
     module = importlib.import_module(stage.module)
     config: Config = getattr(recipe, stage.section)
     kind = f"{stage.writes}/{member}" if member else stage.writes

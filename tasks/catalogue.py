@@ -39,13 +39,14 @@ CRAWL = "crawl"
 _CYCLE_BEFORE = {"previous": ("crawldb/*", "warc")}
 
 _ALL = (
-    Stage("inject", "tasks.crawl.inject", CRAWL, "seeds"),
+    Stage("inject", "tasks.crawl.inject", CRAWL, "seeds", on_request=True),
     Stage(
         "rank",
         "tasks.crawl.rank",
         CRAWL,
         "ranks",
         earlier={"crawldb": ("crawldb/*", "warc"), "previous": ("ranks", "warc")},
+        on_request=True,
     ),
     Stage(
         "generate",
@@ -55,6 +56,7 @@ _ALL = (
         {"seeds": "seeds", "ranks": "ranks"},
         earlier=_CYCLE_BEFORE,
         mapped=True,
+        on_request=True,
     ),
     Stage(
         "fetch",
@@ -65,6 +67,7 @@ _ALL = (
         {"fetchlists": ("fetchlist", "seeds")},
         earlier=_CYCLE_BEFORE,
         mapped=True,
+        on_request=True,
     ),
     Stage(
         "render",
@@ -73,6 +76,7 @@ _ALL = (
         "rendered",
         {"seeds": "seeds", "segment": "segment/*"},
         mapped=True,
+        on_request=True,
     ),
     Stage(
         "update",
@@ -83,6 +87,7 @@ _ALL = (
         {"segments": ("segment", "seeds"), "rendered": ("rendered", "seeds")},
         earlier=_CYCLE_BEFORE,
         mapped=True,
+        on_request=True,
     ),
     Stage(
         "publish",
@@ -159,7 +164,8 @@ _ALL = (
         "tasks.train.stage",
         "train",
         "checkpoint",
-        {"shards": "shards", "plan": "plan", "mixture": "mixture"},
+        {"shards": "shards", "plan": "plan"},
+        wants={"mixture": "decide"},
     ),
     Stage(
         "evaluate",
@@ -173,8 +179,47 @@ _ALL = (
         "tasks.register.stage",
         "registry",
         "model",
-        {"checkpoint": "checkpoint", "scores": "scores", "tokenizer": "tokenizer", "mixture": "mixture"},
+        {"checkpoint": "checkpoint", "scores": "scores", "tokenizer": "tokenizer"},
+        wants={"mixture": "decide"},
     ),
 )
 
 STAGES = {stage.name: stage for stage in _ALL}
+
+ASSETS = {
+    "warc": ("inject", "rank", "generate", "fetch", "render", "update", "publish"),
+    "documents": ("extract", "train_classifiers", "train_perplexity", "annotate", "dedup", "consolidate"),
+    "tokens": ("tokenizer", "encode", "pack"),
+    "mixture": ("arms", "canary", "decide"),
+    "checkpoint": ("train", "evaluate", "register"),
+}
+"""What a recipe can make, in this order, each with the stages that make it: the last stage of what comes before is done
+when the first of these begins."""
+
+PARTS = {
+    "crawl": "warc",
+    "corpus": "documents",
+    "tokens": "tokens",
+    "canary": "mixture",
+    "pretrain": "checkpoint",
+}
+"""The parts of the pipeline, in order, each with what it makes."""
+
+NEEDS = {
+    "warc": (),
+    "documents": (),
+    "tokens": ("documents",),
+    "mixture": ("documents", "tokens"),
+    "checkpoint": ("documents", "tokens"),
+}
+"""What each is made from. Documents come from a crawl, from files, or from both; the mixture of a checkpoint from the
+canaries, or from the recipe."""
+
+
+def sections_of(asset: str) -> tuple[str, ...]:
+    """Returns the sections of a recipe that set the stages of what it makes.
+
+    >>> sections_of("tokens")
+    ('tokenizer', 'encode', 'pack')
+    """
+    return tuple(dict.fromkeys(STAGES[stage].section for stage in ASSETS[asset]))

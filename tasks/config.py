@@ -7,7 +7,7 @@ import difflib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime
 from enum import Enum
 from pathlib import Path
@@ -16,6 +16,19 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tasks.errors import RecipeError
+
+
+class Problems(ValueError):
+    """All that is wrong with some settings. A validator raises it; who reads the settings takes it apart again.
+
+    Args:
+        several: what is wrong, each as "where: what: what to do". What begins with a dot has its place below that of
+            the validator's field: ".c4.min_words: ...".
+    """
+
+    def __init__(self, several: Iterable[str]) -> None:
+        self.several = tuple(several)
+        super().__init__("; ".join(text.removeprefix(".") for text in self.several))
 
 
 class Config(BaseModel):
@@ -94,28 +107,36 @@ def strictly(model: type[C], settings: Mapping[str, Any]) -> C:
     return model.model_validate_json(json.dumps(_plain(settings)), strict=True)
 
 
-def parse(model: type[C], settings: Mapping[str, Any], where: str) -> C:
+def parse(
+    model: type[C],
+    settings: Mapping[str, Any],
+    where: str,
+    across: Callable[[Mapping[str, Any]], Iterable[str]] = lambda settings: (),
+) -> C:
     """Builds `model` from settings read out of a file (`strictly`); what it returns has a canonical encoding.
 
     Args:
         model: the class to build.
         settings: nested mapping as `tomllib` returns it.
         where: the file or form the settings came from; named in the error.
+        across: returns what else is wrong where some fields are: what the class itself checks only if none is.
 
     Raises:
-        RecipeError: one line naming the field, what was wrong and what would be right.
+        RecipeError: for each thing that is wrong one line naming the field, what was wrong and what would be right.
     """
     try:
         found = strictly(model, settings)
         _plain(found)  # settings of free form may still hold what the class cannot know of
+        return found
     except ValidationError as error:
-        raise RecipeError(*_explain(model, error, where)) from None
+        several = [_explain(model, one) for one in _apart(error)]
+        if all(one["loc"] for one in error.errors()):
+            several += map(_remedied, across(settings))
     except TypeError as error:
         finite = "only finite" in str(error)
-        raise RecipeError(
-            f"{where}: {error}", "write a finite number" if finite else "write text or a number"
-        ) from None
-    return found
+        several = [(str(error), "write a finite number" if finite else "write text or a number")]
+    (cause, remedy), *more = ((f"{where}: {cause}", remedy) for cause, remedy in dict(several).items())
+    raise RecipeError(cause, remedy, more)
 
 
 def _plain(settings: Any) -> Any:
@@ -144,26 +165,62 @@ def assign(settings: dict[str, Any], values: Mapping[str, Any]) -> None:
         at[last] = value
 
 
-def fault(error: ValidationError) -> str:
-    """Returns what is wrong with the first field of `error`, and what stood there."""
-    first = error.errors(include_url=False)[0]
-    shown = first.get("input")
+def faults(error: ValidationError) -> list[tuple[str, str]]:
+    """Returns of each field of `error` its dotted path, "" for the whole, and what is wrong and what to do about it."""
+    return [
+        (".".join(map(str, one["loc"])), ": ".join(filter(None, (_said(one), _WRITE.get(one["type"])))))
+        for one in _apart(error)
+    ]
+
+
+def _apart(error: ValidationError) -> Iterator[Any]:
+    """Yields the errors of pydantic, with one for each of several `Problems`."""
+    for one in error.errors(include_url=False):
+        cause = (one.get("ctx") or {}).get("error")
+        if not isinstance(cause, Problems):
+            yield one
+            continue
+        for text in cause.several:
+            at, said = text.removeprefix(".").split(": ", 1) if text.startswith(".") else ("", text)
+            yield {**one, "loc": (*one["loc"], *([at] if at else [])), "msg": said, "input": {}}
+
+
+def _said(one: Any) -> str:
+    shown = one.get("input")
     got = "" if isinstance(shown, Mapping | list) else f" (got {shown!r})"
-    return f"{str(first['msg']).removeprefix('Value error, ')}{got}"
+    return f"{str(one['msg']).removeprefix('Value error, ')}{got}"
 
 
-def _explain(model: type[Config], error: ValidationError, where: str) -> tuple[str, str]:
-    first = error.errors(include_url=False)[0]
-    path = [str(step) for step in first["loc"]]
-    more = f" ({error.error_count() - 1} more)" if error.error_count() > 1 else ""
+_WRITE = {
+    "bool_type": "write true or false, without quotes",
+    "int_type": "write a whole number, without quotes",
+    "float_type": "write a number, without quotes",
+    "string_type": "write text, in quotes",
+    "tuple_type": "write a list, in brackets",
+    "list_type": "write a list, in brackets",
+    "dict_type": "write a table, with a name and a value for each entry",
+    "model_type": "write a section, or a table with a name and a value for each setting",
+}
+"""What to do about a value of another type, by pydantic's name of the error."""
+
+
+def _explain(model: type[Config], one: Any) -> tuple[str, str]:
+    """Returns cause and remedy of one error of pydantic."""
+    path = [str(step) for step in one["loc"]]
     field = ".".join(path)
-    if first["type"] == "extra_forbidden":
+    if one["type"] == "extra_forbidden":
         known = _fields_at(model, path[:-1])
-        return f"{where}: unknown key {field}{more}", nearest(path[-1], known) if known else "remove it"
-    if first["type"] == "missing":
-        return f"{where}: {field} is missing{more}", "add it"
-    cause, _, remedy = fault(error).rpartition(": ") if fault(error).endswith("?") else (fault(error), "", "")
-    return ": ".join(part for part in (where, field, cause + more) if part), remedy
+        return f"unknown key {field}", nearest(path[-1], known) if known else "remove it"
+    if one["type"] == "missing":
+        return f"{field} is missing", "add it"
+    cause, remedy = _remedied(": ".join(part for part in (field, _said(one)) if part))
+    return cause, remedy or _WRITE.get(one["type"], "")
+
+
+def _remedied(text: str) -> tuple[str, str]:
+    """Returns a text as cause and remedy; what asks "did you mean" is one."""
+    cause, _, remedy = text.rpartition(": ") if text.endswith("?") else (text, "", "")
+    return cause, remedy
 
 
 def _fields_at(model: type[Config], path: list[str]) -> list[str]:

@@ -3,6 +3,8 @@
 Used everywhere. An operator fails at once on a permanent error and retries any other.
 """
 
+from collections.abc import Sequence
+
 
 class SluiceError(Exception):
     """A failure that is explained in one line.
@@ -27,7 +29,23 @@ class SluiceError(Exception):
 
 
 class RecipeError(SluiceError):
-    """The recipe, or an override of it, cannot be used as written."""
+    """The recipe, or an override of it, cannot be used as written.
+
+    Args:
+        cause: what was wrong and where, without a full stop.
+        remedy: what to do about it, without a full stop; may be empty.
+        more: what else is wrong, as (cause, remedy) each: shown in lines of their own.
+    """
+
+    def __init__(self, cause: str, remedy: str = "", more: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__(cause, remedy)
+        self.more = tuple(RecipeError(*one) for one in more)
+
+    def __str__(self) -> str:
+        return "\n".join([super().__str__(), *map(str, self.more)])
+
+    def __reduce__(self) -> tuple[type["RecipeError"], tuple[object, ...]]:
+        return type(self), (self.cause, self.remedy, tuple((one.cause, one.remedy) for one in self.more))
 
 
 class InputError(SluiceError):

@@ -8,26 +8,18 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from tasks.agreement import (
-    check_limits,
-    check_measured,
-    check_models,
-    check_sources,
-    judged_by_default,
-    named_sources,
-    sources_of,
-)
+from tasks.agreement import READ, Sections, disagreements, judged_by_default
 from tasks.annotate.config import AnnotateConfig
 from tasks.canary.config import CanaryConfig
-from tasks.catalogue import Stage
+from tasks.catalogue import ASSETS, NEEDS, PARTS, STAGES, Stage, sections_of
 from tasks.classifiers.config import ClassifiersConfig
-from tasks.config import Config, assign, canonical_json, parse
+from tasks.config import Config, Problems, assign, canonical_json, parse, strictly
 from tasks.consolidate.config import ConsolidateConfig
 from tasks.crawl.config import CrawlConfig
 from tasks.dedup.config import DedupConfig
@@ -44,7 +36,7 @@ RECIPES = Path(__file__).parents[1] / "dags" / "recipes"
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*(-[a-z0-9_]+)*")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_MIXTURES = ("current", "target", "weights")
+_MIXTURES = ("current", "target", "weights", "mixture")
 """Tables that a recipe which extends another gives as a whole: shares that sum to 1."""
 
 
@@ -63,7 +55,10 @@ class Recipe(Config):
     max_bad_share: float = 0.01
     """Largest share of rows that may be quarantined before a stage stops."""
 
-    crawl: CrawlConfig = CrawlConfig()
+    makes: tuple[Literal["warc", "documents", "tokens", "mixture", "checkpoint"], ...] = ()
+    """What the recipe makes. Left out: what its sections are about, and what that is made from."""
+
+    crawl: CrawlConfig = CrawlConfig(enabled=False)
     extract: ExtractConfig = ExtractConfig()
     classifiers: ClassifiersConfig = ClassifiersConfig()
     perplexity: PerplexityConfig = PerplexityConfig()
@@ -73,7 +68,7 @@ class Recipe(Config):
     tokenizer: TokenizerConfig = TokenizerConfig()
     encode: EncodeConfig = EncodeConfig()
     pack: PackConfig = PackConfig()
-    canary: CanaryConfig
+    canary: CanaryConfig = CanaryConfig()
     train: TrainConfig = TrainConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     registry: RegisterConfig = RegisterConfig()
@@ -96,31 +91,39 @@ class Recipe(Config):
     @field_validator("consolidate")
     @classmethod
     def _judges(cls, given: ConsolidateConfig, info: ValidationInfo) -> ConsolidateConfig:
-        if "sources" in given.model_fields_set or not {"crawl", "extract"} <= info.data.keys():
+        if "sources" in given.model_fields_set or not {"makes", "crawl", "extract"} <= info.data.keys():
             return given
-        return given.model_copy(update={"sources": judged_by_default(info.data["crawl"], info.data["extract"])})
+        crawls = _crawls(info.data["makes"], info.data["crawl"])
+        return given.model_copy(update={"sources": judged_by_default(crawls, info.data["extract"])})
 
     @model_validator(mode="after")
     def _agrees(self) -> "Recipe":
-        named = named_sources(self.consolidate, self.classifiers, self.perplexity, self.tokenizer, self.canary)
-        check_sources(sources_of(self.crawl, self.extract), named, self.consolidate)
-        check_measured(self.annotate, self.consolidate)
-        check_models(self.annotate, self.classifiers, self.perplexity)
-        check_limits(self.annotate, self.classifiers, self.consolidate)
+        if "makes" not in self.model_fields_set:
+            self.__dict__["makes"] = _made_by(self.model_fields_set, self.crawl.enabled)
+        sections = {name: getattr(self, name) for name in READ if _counts(name, self.makes)}
+        held = Sections(frozenset(self.model_fields_set), self.makes, _crawls(self.makes, self.crawl), **sections)
+        if wrong := list(disagreements(held)):
+            raise Problems(wrong)
         return self
 
     def has(self, stage: Stage) -> bool:
         """Returns whether a stage has anything to do in this recipe."""
-        return not stage.on_request or bool(getattr(self, stage.section).wanted)
+        made = any(stage.name in ASSETS[asset] for asset in self.makes)
+        return made and (not stage.on_request or bool(getattr(self, stage.section).wanted))
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts of the pipeline that the recipe has: those with a stage that has anything to do."""
+        return tuple(part for part, made in PARTS.items() if any(self.has(STAGES[stage]) for stage in ASSETS[made]))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Recipe":
         """Reads a TOML file; `extends = "other.toml"` takes what it does not set from a file beside it (one level).
 
-        Of a mixture (`canary.current`, `canary.target`, `tokenizer.weights`) it takes all or nothing.
+        Of a mixture (`canary.current`, `canary.target`, `tokenizer.weights`, `train.mixture`) it takes all or nothing.
 
         Raises:
-            RecipeError: one line naming file, field, cause and remedy.
+            RecipeError: for each thing that is wrong one line naming file, field, cause and remedy.
         """
         file = Path(path)
         settings = _toml(file)
@@ -129,7 +132,7 @@ class Recipe(Config):
             if "extends" in below:
                 raise RecipeError(f"{file.name}: {base} extends another recipe itself", "extend one level only")
             settings = _merged(below, settings)
-        return parse(cls, settings, file.name)
+        return parse(cls, settings, file.name, _across)
 
     @classmethod
     def from_text(cls, text: str) -> "Recipe":
@@ -138,7 +141,7 @@ class Recipe(Config):
             settings = json.loads(text)
         except ValueError as error:
             raise RecipeError(f"the recipe's JSON text is no JSON: {error}", "give `Recipe.text` as it is") from None
-        return parse(cls, settings, "the recipe's JSON text")
+        return parse(cls, settings, "the recipe's JSON text", _across)
 
     @property
     def text(self) -> str:
@@ -154,10 +157,57 @@ class Recipe(Config):
             RecipeError: an unknown path or an unusable value.
         """
         settings: dict[str, Any] = json.loads(self.text)
-        if self.consolidate.sources == judged_by_default(self.crawl, self.extract):
+        if self.consolidate.sources == judged_by_default(_crawls(self.makes, self.crawl), self.extract):
             del settings["consolidate"]["sources"]
         assign(settings, values)
-        return parse(type(self), settings, "override")
+        return parse(type(self), settings, "override", _across)
+
+
+def _made_by(given: Collection[str], crawls: bool) -> tuple[str, ...]:
+    """Returns what the sections that a recipe gives are about, and what that is made from."""
+    about = {asset for asset in ASSETS if any(section in given for section in sections_of(asset))}
+    if not crawls:
+        about.discard("warc")
+    needed = {asset for one in about for asset in NEEDS[one]}
+    return tuple(asset for asset in ASSETS if asset in about | needed)
+
+
+def _crawls(makes: Collection[str], crawl: CrawlConfig) -> bool:
+    """Returns whether documents come from a crawl; `makes` may be empty where the sections say what is made."""
+    return crawl.enabled and (not makes or "warc" in makes)
+
+
+def _counts(section: str, makes: Sequence[str]) -> bool:
+    """Returns whether a section bears on what a recipe makes; where documents come from does in any case."""
+    return section in ("crawl", "extract") or any(section in sections_of(asset) for asset in makes)
+
+
+def _across(settings: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what is wrong between the sections of settings that cannot be read as a whole.
+
+    Of each section the fields are read that the checks look at; one where these are wrong is left out.
+    """
+    crawl = _readable("crawl", settings)
+    if crawl is None:
+        return
+    makes = settings.get("makes", _made_by(settings, crawl.enabled))
+    if not isinstance(makes, list | tuple) or any(one not in ASSETS for one in makes):
+        return
+    held = {name: _readable(name, settings) for name in READ if _counts(name, makes)}
+    crawls, extract, consolidate = _crawls(makes, crawl), held["extract"], held.get("consolidate")
+    if extract and consolidate and "sources" not in consolidate.model_fields_set:
+        held["consolidate"] = consolidate.model_copy(update={"sources": judged_by_default(crawls, extract)})
+    yield from disagreements(Sections(frozenset(settings), tuple(makes), crawls, **held))
+
+
+def _readable(name: str, settings: Mapping[str, Any]) -> Any:
+    """Returns a section with the fields that the checks look at, or None where these cannot be read."""
+    kind, fields = READ[name]
+    given = settings.get(name, {"enabled": False} if name == "crawl" else {})
+    try:
+        return strictly(kind, {field: given[field] for field in fields if field in given})
+    except (ValidationError, TypeError):
+        return None
 
 
 def recipe_files(folder: Path | None = None) -> list[Path]:

@@ -48,6 +48,7 @@ vocab_size = 300
 heldout_share = 0.1
 [pack]
 seq_len = 64
+[evaluate]
 [canary]
 seeds = [0, 1]
 """

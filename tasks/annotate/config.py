@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from tasks.config import Config
+from tasks.config import Config, Problems
 from tasks.filters.catalogue import annotator, complete, once
 
 DEFAULT = ("language", "gopher_quality", "gopher_repetition", "prose_score", "pii")
@@ -31,16 +31,20 @@ class AnnotateConfig(Config):
     @field_validator("settings")
     @classmethod
     def _complete(cls, given: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
-        return complete(annotator, info.data.get("use", ()), given, ("annotate.use", "annotate.settings"))
+        if "use" not in info.data:
+            return given  # what is wrong with `use` is told already
+        return complete(annotator, info.data["use"], given, ("annotate.use", "annotate.settings"))
 
     @model_validator(mode="after")
     def _in_order(self) -> "AnnotateConfig":
+        wrong = []
         for place, name in enumerate(self.use):
             one = annotator(name, self.settings[name])
-            for other in (*one.reads, *one.needs):
+            for other in dict.fromkeys((*one.reads, *one.needs)):
                 if other in self.use[place:]:
-                    raise ValueError(f"{name} reads what {other} finds: put {other} before {name} in use")
-            for other in one.needs:
-                if other not in self.use:
-                    raise ValueError(f"{name} cannot do without {other}: put {other} before {name} in use")
+                    wrong.append(f"{name} reads what {other} finds: put {other} before {name} in use")
+                elif other in one.needs and other not in self.use:
+                    wrong.append(f"{name} cannot do without {other}: put {other} before {name} in use")
+        if wrong:
+            raise Problems(wrong)
         return self

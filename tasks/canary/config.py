@@ -5,9 +5,9 @@ Used by the stages arms, canary and decide, and by the recipe. pydantic only: th
 
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
-from tasks.config import Config
+from tasks.config import Config, Problems, faults
 from tasks.tokens.mixture import check_weights
 from tasks.train.config import ModelConfig, OptimConfig, TrainConfig
 
@@ -81,7 +81,10 @@ class CanaryConfig(Config):
 
     @model_validator(mode="after")
     def _run_fits(self) -> "CanaryConfig":
-        self.training(self.seeds[0])
+        try:
+            self.training(self.seeds[0])
+        except ValidationError as error:
+            raise Problems(": ".join(filter(None, one)) for one in faults(error)) from None
         return self
 
     def training(self, seed: int) -> TrainConfig:

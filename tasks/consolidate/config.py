@@ -58,7 +58,9 @@ class ConsolidateConfig(Config):
     @field_validator("limits")
     @classmethod
     def _complete(cls, given: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
-        return complete(filter_of, info.data.get("filters", ()), given, ("consolidate.filters", "consolidate.limits"))
+        if "filters" not in info.data:
+            return given  # what is wrong with `filters` is told already
+        return complete(filter_of, info.data["filters"], given, ("consolidate.filters", "consolidate.limits"))
 
     @field_validator("gold")
     @classmethod
@@ -71,9 +73,11 @@ class ConsolidateConfig(Config):
     @field_validator("drop_lines")
     @classmethod
     def _something_left(cls, given: bool, info: ValidationInfo) -> bool:
-        if given and "c4" not in info.data.get("filters", ()):
+        if not {"filters", "limits"} <= info.data.keys():
+            return given
+        if given and "c4" not in info.data["filters"]:
             raise ValueError('drop_lines needs "c4" among the filters')
-        if given and info.data.get("limits", {}).get("c4", {}).get("min_sentences", 1) < 1:
+        if given and info.data["limits"].get("c4", {}).get("min_sentences", 1) < 1:
             raise ValueError("drop_lines needs a c4.min_sentences of 1 or more: a text could lose all its lines")
         return given
 
@@ -96,38 +100,43 @@ class ConsolidateConfig(Config):
 
     def unmeasured(
         self, measured: Collection[str], fields_of: Callable[[str], Mapping[str, str]]
-    ) -> tuple[str, str] | None:
-        """Returns the first thing that is read and not measured, and what to do about it; None where there is none.
+    ) -> Iterator[tuple[str, str]]:
+        """Yields what is read and not measured, and what to do about it.
 
         Args:
             measured: the annotators that have a column.
             fields_of: gives the fields of an annotator's column, with Arrow's names of their types.
         """
-        for name, setting in self._readers():
+        for name, setting in dict.fromkeys(self._readers()):
             if name not in CATALOGUE:
-                return f'consolidate.{setting}: no annotator "{name}"', nearest(name, CATALOGUE)
-            if name not in measured:
+                yield f'consolidate.{setting}: no annotator "{name}"', nearest(name, CATALOGUE)
+            elif name not in measured:
                 way_out = "set mask_pii = false" if setting == "mask_pii" else f"take it out of consolidate.{setting}"
-                return f'consolidate.{setting}: "{name}" is not measured', f'add "{name}" to annotate.use, or {way_out}'
-        return self._unbounded(fields_of) or self._unmarked(fields_of)
+                yield f'consolidate.{setting}: "{name}" is not measured', f'add "{name}" to annotate.use, or {way_out}'
+        yield from self._unbounded(measured, fields_of)
+        yield from self._unmarked(measured, fields_of)
 
-    def _unbounded(self, fields_of: Callable[[str], Mapping[str, str]]) -> tuple[str, str] | None:
-        """Returns what is wrong with limits on models of which only the recipe knows."""
-        for name in (one for one in ASKED if one in self.filters):
+    def _unbounded(
+        self, measured: Collection[str], fields_of: Callable[[str], Mapping[str, str]]
+    ) -> Iterator[tuple[str, str]]:
+        """Yields what is wrong with limits on models of which only the recipe knows."""
+        for name in (one for one in ASKED if one in self.filters and one in measured):
             for bound in ("at_least", "at_most"):
                 for model in self.limits[name][bound]:
                     if model not in (asked := fields_of(name)):
                         says = f"annotate.settings.{name}.{ASKED[name]} says what is"
                         at = f"consolidate.limits.{name}.{bound}"
-                        return f'{at}: "{model}" is not measured ({says})', nearest(model, asked)
-        return None
+                        yield f'{at}: "{model}" is not measured ({says})', nearest(model, asked)
 
-    def _unmarked(self, fields_of: Callable[[str], Mapping[str, str]]) -> tuple[str, str] | None:
-        """Returns what is wrong with the marks of `gold`."""
+    def _unmarked(
+        self, measured: Collection[str], fields_of: Callable[[str], Mapping[str, str]]
+    ) -> Iterator[tuple[str, str]]:
+        """Yields what is wrong with the marks of `gold`."""
         for annotator, field, _ in self.marks():
+            if annotator not in measured:
+                continue
             at, fields = f'consolidate.gold: "{annotator}.{field}"', fields_of(annotator)
             if field not in fields:
-                return f'{at}: {annotator} measures no "{field}"', nearest(field, fields)
-            if not fields[field].startswith(_NUMBERS):
-                return f"{at} is no number ({fields[field]})", "name a number, or a truth value"
-        return None
+                yield f'{at}: {annotator} measures no "{field}"', nearest(field, fields)
+            elif not fields[field].startswith(_NUMBERS):
+                yield f"{at} is no number ({fields[field]})", "name a number, or a truth value"

@@ -45,8 +45,7 @@ def check_measured(config: ConsolidateConfig, attributes: pa.Schema, where: str)
     """
     columns_of = {one.name: one.type for one in attributes if pa.types.is_struct(one.type)}
     found = config.unmeasured(columns_of, lambda name: {one.name: str(one.type) for one in columns_of[name]})
-    if found:
-        cause, remedy = found
+    for cause, remedy in found:
         raise InputError(f"{cause} in {where}", remedy)
 
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.config import Config
+from tasks.config import Config, Problems
 from tasks.crawl.render_config import RenderConfig
 
 _TOKEN = re.compile(r"[A-Za-z_-]+")
@@ -164,9 +164,8 @@ class CrawlConfig(Config):
     @field_validator("seeds")
     @classmethod
     def _are_urls(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for seed in value:
-            if _host_of(seed) is None:
-                raise ValueError(f"the seed {seed!r} is no http or https address")
+        if wrong := [f"the seed {seed!r} is no http or https address" for seed in value if _host_of(seed) is None]:
+            raise Problems(wrong)
         return value
 
     @field_validator("include_hosts")
@@ -200,20 +199,23 @@ class CrawlConfig(Config):
 
     @model_validator(mode="after")
     def _is_polite(self) -> "CrawlConfig":
+        wrong = []
         if self.delay_s < 1.0 and not self.allow_loopback:
-            raise ValueError(f"delay_s = {self.delay_s} is below 1 second, which only loopback hosts may get")
+            wrong.append(f"delay_s = {self.delay_s} is below 1 second, which only loopback hosts may get")
         named = [_host_of(seed) or "" for seed in self.seeds]
         named += [_host_of(f"http://{entry.removeprefix('*.')}/") or "" for entry in self.include_hosts]
         named += [_host_of(prefix) or "" for prefix in self.include_prefixes]
         public = sorted({host for host in named if not is_loopback(host)})
         if public and not self.contact:
-            raise ValueError(
+            wrong.append(
                 f"contact is missing: webmasters of {public[0]} must be able to reach you; "
                 "set contact to a page or to mailto:name@host"
             )
         local = [seed for seed in self.seeds if is_loopback(_host_of(seed) or "")]
         if local and not self.allow_loopback:
-            raise ValueError(f"the seed {local[0]!r} is on this machine; set allow_loopback = true if you mean it")
+            wrong.append(f"the seed {local[0]!r} is on this machine; set allow_loopback = true if you mean it")
+        if wrong:
+            raise Problems(wrong)
         return self
 
 

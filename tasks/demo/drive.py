@@ -1,20 +1,21 @@
 """Follows one run through its chain of DAGs: crawl, corpus, tokens, canary, pretrain.
 
-Triggers `<recipe>.crawl` through the REST API and reads from the asset events which runs follow from it, so other runs
+Triggers the first one through the REST API and reads from the asset events which runs follow from it, so other runs
 of the same DAGs are never mixed in. Used by `python -m tasks.demo run` and by the system tests. One look at the chain
 is about four requests and 30 ms of the API server; logs of running tasks are read every 3 s.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from tasks.catalogue import PARTS
 from tasks.demo.airflow_api import Airflow, ApiError, Json
 from tasks.errors import SluiceError, TransientError
 
-CHAIN = ("crawl", "corpus", "tokens", "canary", "pretrain")
+CHAIN = tuple(PARTS)
 
 LOOK_S = 1.0
 LOGS_S = 3.0
@@ -52,11 +53,12 @@ class Chain:
         airflow: logged-in client.
         recipe: whose DAGs.
         last: the DAG after which the run is complete.
+        dags: the DAGs that the recipe has.
     """
 
-    def __init__(self, airflow: Airflow, recipe: str, last: str = CHAIN[-1]) -> None:
+    def __init__(self, airflow: Airflow, recipe: str, last: str = "", dags: Sequence[str] = CHAIN) -> None:
         self.airflow = airflow
-        self.legs = [Leg(f"{recipe}.{dag}") for dag in CHAIN[: CHAIN.index(last) + 1]]
+        self.legs = [Leg(f"{recipe}.{dag}") for dag in dags[: dags.index(last or dags[-1]) + 1]]
         self._waiting_since = time.monotonic()
         self._logs_read = 0.0
 

@@ -4,7 +4,7 @@ Reads the committed artifacts of one recipe and version; writes nothing. Used by
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -38,18 +38,19 @@ class Made:
         return json.loads(self.artifact(kind).read(path))
 
 
-def report(made: Made, legs: list[Leg]) -> Iterator[str]:
-    """Yields the lines of the report."""
-    for title, lines in (
-        ("Funnel (documents)", funnel(made)),
-        ("Mixture", mixture(made)),
-        ("Training", training(made)),
-        ("Trace", traced(made)),
-        ("Time", times(legs)),
+def report(made: Made, legs: list[Leg], parts: Collection[str]) -> Iterator[str]:
+    """Yields the lines of the report; `parts` are those that the recipe has."""
+    for title, lines, needed in (
+        ("Funnel (documents)", funnel(made), {"corpus"}),
+        ("Mixture", mixture(made), {"canary"}),
+        ("Training", training(made), {"pretrain"}),
+        ("Trace", traced(made), {"crawl", "corpus"}),
+        ("Time", times(legs), set()),
     ):
-        yield ""
-        yield title
-        yield from (f"  {line}" for line in lines)
+        if needed <= set(parts):
+            yield ""
+            yield title
+            yield from (f"  {line}" for line in lines)
 
 
 def funnel(made: Made) -> Iterator[str]:

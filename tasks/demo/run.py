@@ -20,14 +20,15 @@ def run(home: Home, order: Order) -> None:
     Raises:
         SluiceError: a service does not start, or a task of the chain failed; one line with where to look.
     """
-    version = order.version or find_recipe(order.recipe).version
+    recipe = find_recipe(order.recipe)
     stack.up(home)
     with Airflow(home.airflow_url, home.password()) as airflow, Screen() as screen:
-        chain = Chain(airflow, order.recipe)
+        chain = Chain(airflow, recipe.name, dags=recipe.parts)
         chain.wait_for_dags()
         chain.start(order.conf())
         for legs in chain.follow():
             screen.show(legs)
-    for line in report(Made(Store(home.store), order.recipe, version), chain.legs):
+    made = Made(Store(home.store), recipe.name, order.version or recipe.version)
+    for line in report(made, chain.legs, recipe.parts):
         print(line)
     print(f"\n{stack.addresses(home)}\nStop everything: make down")

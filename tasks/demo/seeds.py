@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from tasks.demo.home import Home
 from tasks.demo.site import HOSTS, SITE_PORT, address
 from tasks.errors import InputError
+from tasks.recipe import find_recipe
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def order(home: Home, recipe: str, version: str, seeds: str, contact: str) -> Or
         InputError: the seeds file or the contact cannot be used, in one line.
     """
     if not seeds:
-        return Order(recipe, version, _moved_site(home))
+        return Order(recipe, version, _moved_site(home, recipe))
     listed = read_seeds(Path(seeds))
     if not contact:
         raise InputError(
@@ -89,8 +90,8 @@ def _is_url(text: str) -> bool:
         return False
 
 
-def _moved_site(home: Home) -> dict[str, Any]:
-    """Returns the override for a site that is not at the ports which the recipe names."""
-    if home.ports.site == SITE_PORT:
+def _moved_site(home: Home, recipe: str) -> dict[str, Any]:
+    """Returns the override for a site that is not at the ports which the recipe names, if it crawls it at all."""
+    if home.ports.site == SITE_PORT or "crawl" not in find_recipe(recipe).parts:
         return {}
     return {"crawl.seeds": [address(host, home.ports.site + at) for at, host in enumerate(HOSTS)]}

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from tasks.config import fault, nearest, strictly, twice
+from tasks.config import Problems, faults, nearest, strictly, twice
 from tasks.filters.base import Annotator, Filter
 
 CATALOGUE = {
@@ -38,12 +38,12 @@ Kind = TypeVar("Kind", Annotator, Filter)
 
 
 def annotator(name: str, settings: Mapping[str, Any]) -> Annotator:
-    """Returns the annotator `name` with `settings`; raises ValueError naming what is unknown or out of range."""
+    """Returns the annotator `name` with `settings`; raises Problems naming all that is unknown or out of range."""
     return _load(Annotator, "annotator", name, settings)
 
 
 def filter_of(name: str, limits: Mapping[str, Any]) -> Filter:
-    """Returns the filter `name` with `limits`; raises ValueError naming what is unknown or out of range."""
+    """Returns the filter `name` with `limits`; raises Problems naming all that is unknown or out of range."""
     return _load(Filter, "filter", name, limits)
 
 
@@ -62,17 +62,26 @@ def complete(
         keys: where in a recipe `use` and `given` stand.
 
     Raises:
-        ValueError: a name or setting is unknown, out of range or of another type, or there are settings for what is
-            not in use.
+        Problems: names or settings are unknown, out of range or of another type, or there are settings for what is not
+            in use.
     """
     wanted = tuple(use)
-    for name in sorted(set(given) - set(wanted)):
-        if changed := _changed(load, name, given[name]):
-            raise ValueError(
-                f"settings for {name} ({changed}), which is not in use: name it in {keys[0]}, or take them out "
-                f"(--set {keys[1]}.{name}={{}})"
-            )
-    return {name: load(name, given.get(name, {})).model_dump(mode="json") for name in wanted}
+    found: dict[str, dict[str, Any]] = {}
+    wrong: list[str] = []
+    for name in (*wanted, *sorted(set(given) - set(wanted))):
+        try:
+            if name in wanted:
+                found[name] = load(name, given.get(name, {})).model_dump(mode="json")
+            elif changed := _changed(load, name, given[name]):
+                wrong.append(
+                    f"settings for {name} ({changed}), which is not in use: name it in {keys[0]}, or take them out "
+                    f"(--set {keys[1]}.{name}={{}})"
+                )
+        except Problems as problems:
+            wrong += problems.several
+    if wrong:
+        raise Problems(wrong)
+    return found
 
 
 def once(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -106,18 +115,20 @@ def _changed(load: Callable[[str, Mapping[str, Any]], Annotator | Filter], name:
 
 def _load(kind: type[Kind], word: str, name: str, settings: Mapping[str, Any]) -> Kind:
     if name not in CATALOGUE:
-        raise ValueError(f'no {word} "{name}": {nearest(name, CATALOGUE)}')
+        raise Problems([f'no {word} "{name}": {nearest(name, CATALOGUE)}'])
     module = import_module(CATALOGUE[name])
     own = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
     found = next((one for one in own if issubclass(one, kind)), None)
     if found is None:
-        raise ValueError(f'"{name}" is no {word}')
-    if unknown := sorted(set(settings) - set(found.model_fields)):
-        raise ValueError(f"{name} has no setting {unknown[0]}: {nearest(unknown[0], found.model_fields)}")
+        raise Problems([f'"{name}" is no {word}'])
+    unknown = sorted(set(settings) - set(found.model_fields))
+    wrong = [f"{name} has no setting {one}: {nearest(one, found.model_fields)}" for one in unknown]
     try:
-        return strictly(found, settings)
+        made = strictly(found, {key: value for key, value in settings.items() if key not in unknown})
     except ValidationError as error:
-        at = ".".join(map(str, error.errors(include_url=False)[0]["loc"]))
-        raise ValueError(f"{name}.{at}: {fault(error)}" if at else f"{name}: {fault(error)}") from None
+        wrong += [f".{name}.{at}: {said}" if at else f".{name}: {said}" for at, said in faults(error)]
     except TypeError as error:
-        raise ValueError(f"{name}.{error}") from None
+        wrong.append(f".{name}.{error}")
+    if wrong:
+        raise Problems(wrong)
+    return made

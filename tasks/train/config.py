@@ -11,9 +11,10 @@ unigram model's by 39 % (8 sequences per step, lr 4e-3); 38 % with 4 sequences, 
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from tasks.config import Config
+from tasks.config import Config, Problems
+from tasks.tokens.mixture import check_weights
 
 
 class ModelConfig(Config):
@@ -107,13 +108,26 @@ class TrainConfig(Config):
     """Newest checkpoints kept beside the milestones."""
     milestones: int = Field(default=3, ge=1)
     """Evenly spaced checkpoints that become part of the artifact; the last one is the trained model."""
+    mixture: dict[str, float] = {}
+    """Where no canary decides: source -> share of the sequences of a batch; sums to 1. Empty: the natural one, each
+    source by its number of sequences."""
+
+    @field_validator("mixture")
+    @classmethod
+    def _shares(cls, weights: dict[str, float]) -> dict[str, float]:
+        if weights:
+            check_weights(weights)
+        return weights
 
     @model_validator(mode="after")
     def _steps_fit(self) -> "TrainConfig":
+        wrong = []
         if self.batch_size % self.microbatch:
-            raise ValueError(f"batch_size {self.batch_size} must be a multiple of microbatch {self.microbatch}")
+            wrong.append(f"batch_size {self.batch_size} must be a multiple of microbatch {self.microbatch}")
         if self.milestones > self.steps:
-            raise ValueError(f"{self.milestones} milestones do not fit into {self.steps} steps")
+            wrong.append(f"{self.milestones} milestones do not fit into {self.steps} steps")
+        if wrong:
+            raise Problems(wrong)
         return self
 
     @property

@@ -22,7 +22,7 @@ from tasks.artifact import Artifact
 from tasks.config import canonical_json
 from tasks.engine import Engine
 from tasks.stage import Inputs, Output, Report
-from tasks.tokens.mixture import resolved
+from tasks.tokens.mixture import Mixture, resolved
 from tasks.tokens.plan import Plan
 from tasks.tokens.shard import ShardSet
 from tasks.train.config import TrainConfig, TrainSpec
@@ -86,18 +86,26 @@ def join(config: TrainConfig, inputs: Inputs) -> None:
 
 def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path) -> TrainSpec:
     """Returns the run as the training command reads it, with every file it needs on the local disk."""
-    mixture = inputs.get("mixture")
-    if mixture:
-        weights = json.loads(mixture.read("mixture.json"))["weights"]
-    else:
-        weights = resolved(Plan.open(inputs["plan"]).sequences)
     return TrainSpec(
         run=config,
-        weights=weights,
+        weights=_weights(config, inputs),
         shards=tuple(sorted(map(str, _local(inputs["shards"], "shards/", scratch / "input" / "shards").iterdir()))),
         plan=str(_local(inputs["plan"], "", scratch / "input" / "plan")),
         out=str(scratch),
     )
+
+
+def _weights(config: TrainConfig, inputs: Inputs) -> dict[str, float]:
+    """Returns the mixture: that of the canaries, that of the recipe, or the natural one; raises RecipeError."""
+    if mixture := inputs.get("mixture"):
+        weights: dict[str, float] = json.loads(mixture.read("mixture.json"))["weights"]
+        return weights
+    plan = Plan.open(inputs["plan"])
+    sequences = {source: plan.sequences[source] for source in plan.sources}
+    if not config.mixture:
+        return resolved(sequences)
+    Mixture(weights=config.mixture).over(sequences, "[train] mixture, among the sources with a whole sequence")
+    return resolved({source: config.mixture.get(source, 0.0) for source in sequences})
 
 
 def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -189,15 +190,54 @@ def test_dag_files_are_short():
         assert re.match(r'"""[A-Z]', lines[0]), name
 
 
-def test_a_recipe_of_files_alone_has_no_crawl(recipes, dag_bag):
-    recipes(
-        "files",
-        text='name = "files"\nschedule = "0 3 * * *"\ncrawl = { enabled = false }\n[canary]\ncurrent = { web = 1.0 }\n',
-    )
+BOOKS = '[[extract.files]]\nname = "books"\nkind = "text"\npath = "/data/*.txt"\n'
+SEEDS = '[crawl]\nseeds = ["http://site.localhost:18799/"]\nallow_loopback = true\n'
+OFF = "crawl = { enabled = false }\n"
+
+
+@pytest.mark.parametrize(
+    ("sections", "dags"),
+    [
+        (BOOKS, ["corpus"]),
+        (SEEDS, ["crawl"]),
+        (SEEDS + "[consolidate]\n", ["crawl", "corpus"]),
+        (BOOKS + "[pack]\nseq_len = 64\n", ["corpus", "tokens"]),
+        (BOOKS + "[canary]\nsteps = 3\n", ["corpus", "tokens", "canary"]),
+        (BOOKS + "[train]\nmixture = { books = 1.0 }\n", ["corpus", "tokens", "pretrain"]),
+        (OFF + BOOKS + "[canary]\n[train]\n", ["corpus", "tokens", "canary", "pretrain"]),
+        (SEEDS + "[canary]\n[train]\n", DAGS),
+        ('makes = ["warc", "documents"]\n' + SEEDS + "[canary]\n[train]\n", ["crawl", "corpus"]),
+    ],
+)
+def test_a_recipe_has_a_dag_for_what_its_sections_are_about(sections, dags, recipes, dag_bag):
+    recipes("mine", text='name = "mine"\nschedule = "0 3 * * *"\n' + sections)
     bag = dag_bag()
     assert bag.import_errors == {}
-    assert sorted(bag.dags) == sorted(f"files.{dag}" for dag in DAGS if dag != "crawl")
-    assert bag.dags["files.corpus"].schedule == "0 3 * * *"
+    assert set(bag.dags) == {f"mine.{dag}" for dag in dags}
+    # The first one follows the calendar, each other one what the one before it makes.
+    kinds = {"crawl": "warc", "corpus": "documents", "tokens": "tokens", "canary": "mixture"}
+    assert bag.dags[f"mine.{dags[0]}"].schedule == "0 3 * * *"
+    for before, after in pairwise(dags):
+        assert {one.uri for one in bag.dags[f"mine.{after}"].schedule} == {f"x-sluice://mine/{kinds[before]}"}
+
+
+def test_one_that_extends_another_says_how_much_of_it_it_makes(recipes, dag_bag):
+    recipes("whole")
+    recipes("less", text='extends = "whole.toml"\nname = "less"\nmakes = ["warc", "documents", "tokens"]\n')
+    bag = dag_bag()
+    assert bag.import_errors == {}
+    assert {dag for dag in bag.dags if dag.startswith("less.")} == {"less.crawl", "less.corpus", "less.tokens"}
+
+
+def test_all_errors_of_a_recipe_stand_in_the_import_error(recipes, dag_bag):
+    recipes("bad", '[dedup]\njacard = 0.7\n[consolidate]\ntrusted = ["wib"]\n[train]\nsteps = "many"\n')
+    [error] = dag_bag().import_errors.values()
+    for said in (
+        'bad.toml: unknown key dedup.jacard. Did you mean "jaccard"?',
+        "bad.toml: train.steps: Input should be a valid integer (got 'many'). Write a whole number, without quotes.",
+        'bad.toml: consolidate.trusted: the recipe has no source "wib". Did you mean "web"?',
+    ):
+        assert said in error
 
 
 def test_models_that_a_recipe_asks_for_are_trained_before_documents_are_measured(recipes, dag_bag):
