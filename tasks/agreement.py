@@ -65,11 +65,12 @@ def sources_of(crawls: bool, extract: ExtractConfig) -> tuple[str, ...]:
     return (*([WEB] if crawls else []), *(source.name for source in extract.files))
 
 
-def judged_by_default(crawls: bool, extract: ExtractConfig) -> tuple[str, ...]:
+def judged_by_default(crawls: bool, extract: ExtractConfig, trusted: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the sources that filters judge where a recipe does not say (see `ConsolidateConfig.sources`)."""
+    several = sources_of(crawls, extract) or (WEB,)
     if crawls:
-        return (WEB, *(source.name for source in extract.files if source.kind == "warc"))
-    return sources_of(crawls, extract) or (WEB,)
+        several = (WEB, *(source.name for source in extract.files if source.kind == "warc"))
+    return tuple(name for name in several if name not in trusted)
 
 
 def disagreements(held: Sections) -> Iterator[str]:
@@ -136,7 +137,14 @@ def _judged(held: Sections) -> Iterator[str]:
     if held.extract is None or held.consolidate is None:
         return
     known = sources_of(held.crawls, held.extract)
-    if known and held.consolidate.filters and held.consolidate.sources == ():
+    sources, trusted = held.consolidate.sources, held.consolidate.trusted
+    for name in trusted:
+        if name in (sources or ()):
+            yield (
+                f'consolidate.trusted: filters judge the source "{name}", as consolidate.sources says, and none that is '
+                "trusted: take it out of one of the two"
+            )
+    if set(known) - set(trusted) and held.consolidate.filters and sources == ():
         yield (
             f"consolidate.sources names no source, so the filters would judge nothing: name some of "
             f"{', '.join(known)}, or set consolidate.filters = []"

@@ -94,7 +94,7 @@ class Recipe(Config):
         if "sources" in given.model_fields_set or not {"makes", "crawl", "extract"} <= info.data.keys():
             return given
         crawls = _crawls(info.data["makes"], info.data["crawl"])
-        return given.model_copy(update={"sources": judged_by_default(crawls, info.data["extract"])})
+        return given.model_copy(update={"sources": judged_by_default(crawls, info.data["extract"], given.trusted)})
 
     @model_validator(mode="after")
     def _agrees(self) -> "Recipe":
@@ -157,7 +157,8 @@ class Recipe(Config):
             RecipeError: an unknown path or an unusable value.
         """
         settings: dict[str, Any] = json.loads(self.text)
-        if self.consolidate.sources == judged_by_default(_crawls(self.makes, self.crawl), self.extract):
+        crawls, trusted = _crawls(self.makes, self.crawl), self.consolidate.trusted
+        if self.consolidate.sources == judged_by_default(crawls, self.extract, trusted):
             del settings["consolidate"]["sources"]
         assign(settings, values)
         return parse(type(self), settings, "override", _across)
@@ -196,7 +197,8 @@ def _across(settings: Mapping[str, Any]) -> Iterator[str]:
     held = {name: _readable(name, settings) for name in READ if _counts(name, makes)}
     crawls, extract, consolidate = _crawls(makes, crawl), held["extract"], held.get("consolidate")
     if extract and consolidate and "sources" not in consolidate.model_fields_set:
-        held["consolidate"] = consolidate.model_copy(update={"sources": judged_by_default(crawls, extract)})
+        sources = judged_by_default(crawls, extract, consolidate.trusted)
+        held["consolidate"] = consolidate.model_copy(update={"sources": sources})
     yield from disagreements(Sections(frozenset(settings), tuple(makes), crawls, **held))
 
 

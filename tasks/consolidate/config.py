@@ -25,9 +25,10 @@ class ConsolidateConfig(Config):
     """Limits by filter, such as `[consolidate.limits.gopher_quality] min_words = 30`; the rest are defaults."""
 
     sources: tuple[str, ...] | None = ("web",)
-    """Sources that filters judge; None for all. Where a recipe does not say: the crawl and files of kind "warc", which
-    come from the web; without a crawl, all sources. Gopher's rules were drawn up for web prose: code has few stop words
-    and many symbols, so they would reject 338 of 551 files of Python's standard library, good code as it is."""
+    """Sources that filters judge, `trusted` ones apart; None for all. Where a recipe does not say: the crawl and files
+    of kind "warc", which come from the web; without a crawl, all sources. Gopher's rules were drawn up for web prose:
+    code has few stop words and many symbols, so they would reject 338 of 551 files of Python's standard library, good
+    code as it is."""
 
     dedup: bool = True
     """Drop copies, as `duplicate_exact` and `duplicate_near`, of documents that pass the rules above."""
@@ -45,7 +46,8 @@ class ConsolidateConfig(Config):
     is kept is silver."""
 
     trusted: tuple[str, ...] = ()
-    """Sources whose documents are gold as they are."""
+    """Sources whose documents are gold, and which no filter judges: they go only as copies, or where an annotator
+    failed on them. Personal data in them is masked as in all others."""
 
     samples: int = Field(default=5, ge=0, le=1000)
     """Documents that the audit page shows of what is kept, and of each reason."""

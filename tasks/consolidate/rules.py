@@ -30,10 +30,13 @@ def columns_of_tiers(config: ConsolidateConfig) -> list[str]:
 
 
 def in_scope(config: ConsolidateConfig, sources: pa.ChunkedArray) -> NDArray[np.bool_]:
-    """Returns which documents are of the sources that filters judge."""
-    if config.sources is None:
-        return np.ones(len(sources), np.bool_)
-    found: NDArray[np.bool_] = pc.is_in(sources, pa.array(config.sources, pa.string())).to_numpy(zero_copy_only=False)
+    """Returns which documents are of the sources that filters judge; trusted ones are not."""
+    trusted = _among(sources, config.trusted)
+    return ~trusted if config.sources is None else _among(sources, config.sources) & ~trusted
+
+
+def _among(sources: pa.ChunkedArray, names: tuple[str, ...]) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = pc.is_in(sources, pa.array(names, pa.string())).to_numpy(zero_copy_only=False)
     return found
 
 
@@ -73,7 +76,7 @@ def reasons(config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.
 
 def tiers(config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.Table) -> list[str]:
     """Returns "gold" for documents of trusted sources and those that reach every mark of `gold`, else "silver"."""
-    gold = pc.is_in(sources, pa.array(config.trusted, pa.string())).to_numpy(zero_copy_only=False)
+    gold = _among(sources, config.trusted)
     if config.gold:
         gold = gold | np.all([_reaches(attributes, *mark) for mark in config.marks()], axis=0)
     return [GOLD if one else SILVER for one in gold]

@@ -46,7 +46,7 @@ from tasks.errors import InputError
 from tasks.filters.base import UNDETERMINED
 from tasks.stage import Inputs, Output, Part, PartSpec, Report
 
-VERSION = 5
+VERSION = 6
 
 _SCORES = [pa.field("language", pa.string(), nullable=False), pa.field("prose_score", pa.float32())]
 KEPT_SCHEMA = pa.schema([*DOCUMENT, *_SCORES, pa.field("tier", pa.string(), nullable=False)])  # silver or gold

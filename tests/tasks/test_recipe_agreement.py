@@ -48,6 +48,18 @@ def test_beside_a_crawl_filters_judge_it_and_captures_of_other_crawls() -> None:
     assert DEMO.override({"extract.files": more}).consolidate.sources == ("web", "commoncrawl")
 
 
+def test_filters_judge_no_trusted_source_by_default_and_none_that_is_named_as_both() -> None:
+    mine = files_only(BOOKS, CRAWLED, trusted=["books"])
+    assert mine.consolidate.sources == ("commoncrawl",)
+    assert Recipe.from_text(mine.text) == mine
+    assert mine.override({"consolidate.trusted": []}).consolidate.sources == ("books", "commoncrawl")
+    assert files_only(BOOKS, trusted=["books"]).consolidate.sources == (), "all of it is trusted"
+    with pytest.raises(
+        RecipeError, match=r'consolidate\.trusted: filters judge the source "books".*take it out of one'
+    ):
+        files_only(BOOKS, CRAWLED, sources=["books"], trusted=["books"])
+
+
 def test_what_filters_judge_by_default_follows_an_override_and_survives_the_text() -> None:
     mine = files_only(BOOKS)
     assert mine.override({"extract.files": [BOOKS, CRAWLED]}).consolidate.sources == ("books", "commoncrawl")
@@ -69,7 +81,7 @@ def test_a_recipe_without_any_source_yet_is_no_matter_of_the_filters() -> None:
 
 @pytest.mark.parametrize("field", ["sources", "trusted"])
 def test_a_source_that_the_recipe_has_not_is_refused_with_the_nearest(field: str) -> None:
-    said = refused({f"consolidate.{field}": ["web", "packges"]})
+    said = refused({f"consolidate.{field}": ["code", "packges"]})
     assert said == f'override: consolidate.{field}: the recipe has no source "packges". Did you mean "packages"?'
 
 

@@ -110,6 +110,24 @@ def test_filters_judge_the_sources_that_they_are_for(tmp_path: Path) -> None:
     assert kept(consolidate(tmp_path / "all", rows, ConsolidateConfig(limits=limits, sources=None))) == {rows[3]["id"]}
 
 
+@pytest.mark.parametrize("sources", [None, ("web", "books")])
+def test_no_filter_judges_a_trusted_source_and_its_copies_go_all_the_same(
+    tmp_path: Path, sources: tuple[str, ...] | None
+) -> None:
+    rows = [
+        document(text(1), "a", source="books", language="la", language_score=0.1, poor=True),
+        document(text(1), "b", source="books", language="la", poor=True),
+        document(text(2), "c", source="books", error="ValueError: no"),
+        document(text(3), "d", poor=True),
+    ]
+    config = ConsolidateConfig(limits={"language": {"keep": ("en",)}}, sources=sources, trusted=("books",))
+    artifact = consolidate(tmp_path, rows, config, max_bad_share=0.5)
+    (row,) = rows_of(artifact, "kept/")
+    assert (row["source"], row["tier"]) == ("books", "gold")
+    reasons = {gone["reason"] for gone in rejected(artifact).values()}
+    assert reasons == {"duplicate_exact", "poison", "gopher_quality_few_words"}
+
+
 def test_a_copy_goes_and_names_the_document_that_stays(tmp_path: Path) -> None:
     rows = [
         document(text(1), "best", prose_score=0.9),

@@ -23,7 +23,6 @@ AFTER = ConsolidateConfig(
     limits={"language": {"keep": ("en",)}, "gopher_quality": {"min_words": 1}},
     sources=("web", "code"),
     gold={"prose_score.score": 0.9},
-    trusted=("code",),
 )
 
 
