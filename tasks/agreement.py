@@ -141,8 +141,8 @@ def _judged(held: Sections) -> Iterator[str]:
     for name in trusted:
         if name in (sources or ()):
             yield (
-                f'consolidate.trusted: "{name}" stands in consolidate.sources, too, which filters judge: take it out of '
-                "one of the two"
+                f'consolidate.trusted: "{name}" stands in consolidate.sources, too, which filters judge: take it out '
+                "of one of the two"
             )
     if set(known) - set(trusted) and held.consolidate.filters and sources == ():
         yield (

@@ -22,6 +22,8 @@ DOCUMENT = pa.schema(
         pa.field("published", pa.timestamp("ms", tz="UTC")),
         pa.field("canonical", pa.string()),  # the address that it calls its own
         pa.field("licence", pa.string()),  # address or words of the licence that it names: a hint, not a right
+        # What a row of a dump holds beside its text: a JSON object; null for documents from elsewhere.
+        pa.field("metadata", pa.string()),
         pa.field("text", pa.string(), nullable=False),
         pa.field("source", pa.string(), nullable=False),  # "web", or the name of a file source
         pa.field("payload_digest", pa.string(), nullable=False),  # "sha1:BASE32" of the payload as received

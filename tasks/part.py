@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
@@ -26,10 +26,15 @@ POISON = "poison"
 
 @dataclass(frozen=True)
 class PartSpec:
-    """One part to make: its name, and what the part function needs to know (small, picklable)."""
+    """One part to make: its name, and what the part function needs to know (small, picklable).
+
+    Parts of one `run` are made on one worker, one after the other in their order, because each begins where the one
+    before it has ended; "" for a part that can be made anywhere at any time.
+    """
 
     name: str
     payload: Any
+    run: str = ""
 
 
 def part_names(count: int) -> list[str]:
@@ -182,6 +187,11 @@ def make_part(
     part = Part(store, folder, spec.name, attempt)
     fn(part, spec.payload)
     return commit_part(store, folder, fingerprint, part.record(conserved=conserved))
+
+
+def make_run(make: Callable[[PartSpec], PartRecord], specs: Sequence[PartSpec]) -> list[PartRecord]:
+    """Makes and commits the parts of a run with `make`; runs on a worker."""
+    return [make(spec) for spec in specs]
 
 
 def commit_part(store: Store, folder: str, fingerprint: str, record: PartRecord) -> PartRecord:

@@ -22,7 +22,7 @@ from typing import Any
 from tasks.artifact import Address, Artifact, PartRecord
 from tasks.engine import Engine
 from tasks.errors import InputError
-from tasks.part import PARTS, POISON, Part, PartSpec, commit_part, make_part, part_names
+from tasks.part import PARTS, POISON, Part, PartSpec, commit_part, make_part, make_run, part_names
 from tasks.progress import Progress
 from tasks.store import Store
 
@@ -146,9 +146,9 @@ class Output:
         if done:
             log.info("[%s] %d of %d parts are there already", self.address, done, len(specs))
         make = partial(make_part, self.store, self.address.path, self.fingerprint, self.attempt, fn, conserved)
-        for _, record in engine.map(make, missing):
-            self.committed[record.name] = record
-            done, rows = done + 1, rows + record.rows_in
+        for _, records in engine.map(partial(make_run, make), in_runs(missing)):
+            self.committed |= {record.name: record for record in records}
+            done, rows = done + len(records), rows + sum(record.rows_in for record in records)
             self._progress.report(done, len(specs), f"{rows:,} rows on {engine.name}")
         return [self.committed[spec.name] for spec in specs]
 
@@ -212,6 +212,19 @@ class Output:
     def _whole(self, record: PartRecord) -> bool:
         paths = [(f"{self.address.path}/{entry.path}", entry.bytes) for entry in record.files]
         return all(self.store.exists(path) and self.store.size(path) == size for path, size in paths)
+
+
+def in_runs(specs: Sequence[PartSpec]) -> list[list[PartSpec]]:
+    """Returns specs with those of one run together (see `PartSpec`), each in the order given.
+
+    >>> specs = [PartSpec("a", 0), PartSpec("b", 0, "x"), PartSpec("c", 0, "x")]
+    >>> [[spec.name for spec in run] for run in in_runs(specs)]
+    [['a'], ['b', 'c']]
+    """
+    found: dict[str, list[PartSpec]] = {}
+    for spec in specs:
+        found.setdefault(f"run {spec.run}" if spec.run else f"part {spec.name}", []).append(spec)
+    return list(found.values())
 
 
 class Listener:

@@ -1,8 +1,9 @@
-"""Masking: personal data in texts and titles becomes a placeholder that names its kind; lines that a rule drops go.
+"""Masking: personal data in texts, titles and metadata becomes a placeholder of its kind; lines that a rule drops go.
 
 Used by `stage` and `what_if`.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -53,6 +54,33 @@ def masked_titles(config: ConsolidateConfig, titles: pa.ChunkedArray) -> pa.Chun
         return titles
     found = [mask(title, [span._asdict() for span in find(title)]) for title in titles.to_pylist()]
     return pa.chunked_array([pa.array(found, pa.string())])
+
+
+def masked_metadata(config: ConsolidateConfig, metadata: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns metadata as the settings want it: JSON objects, of which the texts are searched here, like titles."""
+    if not config.mask_pii:
+        return metadata
+    known: dict[str, str] = {}
+    found = [text and _object(text, known) for text in metadata.to_pylist()]
+    return pa.chunked_array([pa.array(found, pa.string())])
+
+
+def _object(text: str, known: dict[str, str]) -> str:
+    held = json.loads(text)
+    masked = _searched(held, known)
+    # As it was written, to the byte, where there is nothing to mask.
+    return text if masked == held else json.dumps(masked, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+
+def _searched(value: Any, known: dict[str, str]) -> Any:
+    """Returns a value of JSON with its texts masked; `known` holds those that have been looked at before."""
+    if isinstance(value, str):
+        if value not in known:
+            known[value] = mask(value, [span._asdict() for span in find(value)])
+        return known[value]
+    if isinstance(value, dict):
+        return {name: _searched(one, known) for name, one in value.items()}
+    return [_searched(one, known) for one in value] if isinstance(value, list) else value
 
 
 def _spans(

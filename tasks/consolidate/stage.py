@@ -2,7 +2,8 @@
 
 Reads `extracted`, `attributes` and `duplicates`, co-partitioned (checked). Writes
 
-    kept/<part>.parquet      documents that stay, text and title masked, with language, score and tier (KEPT_SCHEMA)
+    kept/<part>.parquet      documents that stay, text, title and metadata masked, with language, score and tier
+                             (KEPT_SCHEMA)
     rejected/<part>.parquet  documents that go: first reason, all reasons, what they are a copy of (schema REJECTED),
                              and what the filters' annotators have measured, one struct column each
     funnel.parquet           source x language x step x reason x tier: documents and bytes (tasks.consolidate.funnel)
@@ -37,7 +38,7 @@ from tasks.consolidate.funnel import (
     totals,
 )
 from tasks.consolidate.joint import Joint
-from tasks.consolidate.mask import masked, masked_titles
+from tasks.consolidate.mask import masked, masked_metadata, masked_titles
 from tasks.consolidate.resolve import COPIES, resolve
 from tasks.consolidate.rules import GOLD, SILVER, check_measured, reasons, step_of, tiers
 from tasks.documents import DOCUMENT
@@ -161,7 +162,11 @@ def _scored(documents: pa.Table, judged: pa.Table) -> pa.Table:
 def _write_kept(config: ConsolidateConfig, part: Part, kept: pa.Table, judged: pa.Table) -> list[str]:
     """Returns the tier of each."""
     texts = masked(config, kept, judged, [True] * kept.num_rows, part)
-    columns = {"text": pa.array(texts, pa.string()), "title": masked_titles(config, kept.column("title"))}
+    columns = {
+        "text": pa.array(texts, pa.string()),
+        "title": masked_titles(config, kept.column("title")),
+        "metadata": masked_metadata(config, kept.column("metadata")),
+    }
     for name, values in columns.items():
         kept = kept.set_column(kept.schema.get_field_index(name), DOCUMENT.field(name), values)
     tier = tiers(config, kept.column("source"), judged)

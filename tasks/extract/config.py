@@ -61,6 +61,12 @@ class FileSource(Config):
     url_field: str = "url"
     """Rows: the field that holds the URL; a row without one gets a URL made of file and row number."""
 
+    metadata_fields: tuple[str, ...] | None = None
+    """Rows: the fields that a document keeps as `metadata`; None keeps all beside text and URL, an empty list none."""
+
+    max_metadata_bytes: int = Field(default=65_536, ge=2)
+    """Rows: bytes of `metadata` at most, as JSON; the longest fields are left out until it fits."""
+
 
 class ExtractConfig(Config):
     """How captures and files become documents."""
@@ -104,7 +110,8 @@ class ExtractConfig(Config):
     """How many output parts; 0 chooses by `part_bytes`, and at least 8 where there are as many files."""
 
     part_bytes: int = Field(default=64_000_000, ge=1)
-    """Input per part when `parts` is 0; compressed WARC counts four times its size."""
+    """Input per part when `parts` is 0; what is compressed counts four times its size. A file of rows that is larger
+    goes into several parts."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> "ExtractConfig":

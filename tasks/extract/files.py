@@ -5,6 +5,7 @@ document's URL names the source and the path below the fixed folder of the patte
 """
 
 import bz2
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -16,10 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.errors import InputError
+from tasks.extract import beside
 from tasks.extract.captures import MAX_URL, read_warc
 from tasks.extract.config import ExtractConfig, FileSource
 from tasks.extract.content import metadata, plain, row_text
 from tasks.extract.row import Content, Row
+from tasks.extract.spans import Span, Window, window
 from tasks.payload import payload_digest, quick_digest
 from tasks.sources import SourceFile
 from tasks.text import clean
@@ -27,13 +30,26 @@ from tasks.text import clean
 _ROWS_AT_ONCE = 16
 
 
-def read_file(file: SourceFile, source: FileSource, config: ExtractConfig, *, quick: bool = False) -> Iterator[Row]:
+def read_file(
+    file: SourceFile, source: FileSource, config: ExtractConfig, *, quick: bool = False, span: Span | None = None
+) -> Iterator[Row]:
     """Yields the rows of one file, in file order; raises InputError when the file itself cannot be read.
 
     Quick rows only tell identities, see `captures.read_warc`; all rows of one kind of digest compare with each other.
+    Of a file of rows a `span` may be read alone.
     """
+    with readable(file, source):
+        if source.kind in _ROWS:
+            yield from _ROWS[source.kind](file, source, config, quick, span)
+        else:
+            yield from _READERS[source.kind](file, source, config, quick)
+
+
+@contextlib.contextmanager
+def readable(file: SourceFile, source: FileSource) -> Iterator[None]:
+    """Raises InputError, which names file and source, for what goes wrong while a file is read."""
     try:
-        yield from _READERS[source.kind](file, source, config, quick)
+        yield
     except (OSError, EOFError, pa.ArrowException) as error:
         raise InputError(
             f'{file.path} of the file source "{source.name}" cannot be read ({error})', "mend it, or exclude it"
@@ -91,9 +107,11 @@ def _unpacked(file: SourceFile, limit: int) -> bytes:
             raise _Damaged from error
 
 
-def _json_lines(file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool) -> Iterator[Row]:
-    with pa.OSFile(file.local()) as raw, _opened(raw, file.codec) as stream:
-        for number, line in enumerate(_lines(stream, config.max_payload_bytes)):
+def _json_lines(
+    file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool, span: Span | None
+) -> Iterator[Row]:
+    with window(file, span) as stream:
+        for number, line in enumerate(_lines(stream, config.max_payload_bytes), start=span.first if span else 0):
             if line is None:
                 yield Row(f"{_url(source, file)}#{number}", source.name, refused="too_large")
             elif line.strip():
@@ -107,11 +125,7 @@ def _parsed(line: bytes) -> Any:
         return None
 
 
-def _opened(raw: pa.NativeFile, codec: str | None) -> pa.NativeFile:
-    return pa.CompressedInputStream(raw, codec) if codec else raw
-
-
-def _lines(stream: pa.NativeFile, limit: int) -> Iterator[bytes | None]:
+def _lines(stream: Window, limit: int) -> Iterator[bytes | None]:
     """Yields lines without their end; None for a line longer than `limit`, which is not kept in memory."""
     parts: list[bytes] = []
     size = 0
@@ -126,25 +140,38 @@ def _lines(stream: pa.NativeFile, limit: int) -> Iterator[bytes | None]:
         yield b"".join(parts) if size <= limit else None
 
 
-def _parquet_rows(file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool) -> Iterator[Row]:
-    names = set(pq.read_schema(file.local()).names)
-    if source.text_field not in names:
-        raise InputError(
-            f'{file.path} has no column "{source.text_field}" (it has: {", ".join(sorted(names))})',
-            f'set text_field of the file source "{source.name}"',
-        )
+def _parquet_rows(
+    file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool, span: Span | None
+) -> Iterator[Row]:
+    columns = _columns(file, source, quick)
+    number = span.first if span else 0
     # Dictionary-encoded, so that a text that stands in a thousand rows is in memory once.
     with pq.ParquetFile(file.local(), read_dictionary=[source.text_field]) as parquet:
-        columns = [name for name in (source.text_field, source.url_field) if name in names]
-        number = 0
-        for batch in parquet.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
+        groups = list(range(span.start, span.end)) if span else None
+        for batch in parquet.iter_batches(batch_size=_ROWS_AT_ONCE, row_groups=groups, columns=columns):
             for row in zip(*(batch.column(name) for name in columns), strict=True):
-                if any(_bytes_of(value) > config.max_payload_bytes for value in row):
+                held = dict(zip(columns, row, strict=True))
+                named = [held[name] for name in (source.text_field, source.url_field) if name in held]
+                if any(_bytes_of(value) > config.max_payload_bytes for value in named):
                     yield Row(f"{_url(source, file)}#{number}", source.name, refused="too_large")
                 else:
-                    held = {name: value.as_py() for name, value in zip(columns, row, strict=True)}
-                    yield _record(held, number, file, source, quick)
+                    yield _record({name: value.as_py() for name, value in held.items()}, number, file, source, quick)
                 number += 1
+
+
+def _columns(file: SourceFile, source: FileSource, quick: bool) -> list[str]:
+    """Returns the columns to read: text and URL, and where a document is made of them what it keeps as metadata."""
+    names = pq.read_schema(file.local()).names
+    metadata = names if source.metadata_fields is None else source.metadata_fields
+    for field, wanted in (("text_field", (source.text_field,)), ("metadata_fields", metadata)):
+        for name in wanted:
+            if name not in names:
+                raise InputError(
+                    f'{file.path} has no column "{name}" (it has: {", ".join(sorted(names))})',
+                    f'set {field} of the file source "{source.name}"',
+                )
+    wanted = (source.text_field, source.url_field, *(() if quick else metadata))
+    return [name for name in dict.fromkeys(wanted) if name in names]
 
 
 def _bytes_of(value: pa.Scalar) -> int:
@@ -162,13 +189,27 @@ def _record(held: Any, number: int, file: SourceFile, source: FileSource, quick:
     url = held.get(source.url_field)
     if isinstance(url, str) and len(url) > MAX_URL:
         return Row(place, source.name, refused="url_invalid")
+    try:
+        found, left_out = ("", False) if quick else _metadata(held, source)
+    except RecursionError:
+        return Row(place, source.name, refused="json_malformed")
     return Row(
         url=clean(url) if isinstance(url, str) and url.strip() else place,
         source=source.name,
         content=partial(row_text, text),
         size=len(text),
         payload_digest=_digest(text.encode("utf-8", "surrogatepass"), quick),
+        metadata=found,
+        left_out=left_out,
     )
+
+
+def _metadata(held: Mapping[str, Any], source: FileSource) -> tuple[str, bool]:
+    """Returns what a row holds beside text and URL, as JSON, and whether a field of it was left out."""
+    wanted = held.keys() if source.metadata_fields is None else source.metadata_fields
+    found = {name: held.get(name) for name in wanted if name not in (source.text_field, source.url_field)}
+    text, left_out = beside.metadata(found, source.max_metadata_bytes)
+    return text, bool(left_out)
 
 
 def _digest(data: bytes, quick: bool) -> str:
@@ -186,7 +227,9 @@ def _captures(file: SourceFile, source: FileSource, config: ExtractConfig, quick
 _READERS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool], Iterator[Row]]] = {
     "text": partial(_whole_file, plain),
     "metadata": partial(_whole_file, metadata),
+    "warc": _captures,
+}
+_ROWS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool, Span | None], Iterator[Row]]] = {
     "jsonl": _json_lines,
     "parquet": _parquet_rows,
-    "warc": _captures,
 }

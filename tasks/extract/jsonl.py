@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import BinaryIO, cast
 
 FIELDS = (
-    *("id", "url", "fetched_at", "title", "language_hint", "published", "canonical", "licence", "text"),
+    *("id", "url", "fetched_at", "title", "language_hint", "published", "canonical", "licence", "metadata", "text"),
     *("source", "record_id", "warc_file", "warc_offset"),
 )
 _LEVEL = 6
@@ -34,9 +34,13 @@ class JsonLines:
         self._packed.close()
 
     def write(self, documents: Iterable[Mapping[str, object]]) -> None:
-        """Writes rows of tasks.documents.DOCUMENT; times become text (ISO 8601, UTC, milliseconds) or null."""
+        """Writes rows of tasks.documents.DOCUMENT.
+
+        Times become text (ISO 8601, UTC, milliseconds) or null, metadata the object that it says.
+        """
         for document in documents:
             held = {name: _plain(document[name]) for name in FIELDS}
+            held["metadata"] = json.loads(str(document["metadata"] or "null"))
             self._out.write(json.dumps(held, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
 
 

@@ -31,7 +31,7 @@ class OrderedDocuments:
     text_bytes: int = 0
     _held: list[dict[str, object]] = field(default_factory=list)
     _held_bytes: int = 0
-    # Id, number of the batch, row in it, bytes of text.
+    # Id, number of the batch, row in it, bytes of text and metadata.
     _places: list[tuple[str, int, int, int]] = field(default_factory=list)
     _batches: int = 0
     _scratch: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
@@ -49,11 +49,12 @@ class OrderedDocuments:
     def add(self, document: dict[str, object]) -> None:
         """Takes one row of DOCUMENT."""
         size = len(str(document["text"]).encode())
-        self._places.append((str(document["id"]), self._batches, len(self._held), size))
+        held = size + len(str(document.get("metadata") or ""))
+        self._places.append((str(document["id"]), self._batches, len(self._held), held))
         self._held.append(document)
         self.rows += 1
         self.text_bytes += size
-        self._held_bytes += size
+        self._held_bytes += held
         if self._held_bytes >= HELD_BYTES:
             self._spill()
 

@@ -65,9 +65,11 @@ class Row:
     """One capture or one file.
 
     `refused` holds the reason when the headers alone tell that there is no document. `content` extracts; it can be
-    pickled, is called in the process of `guard`, and raises `Rejected` for reasons that were foreseen, anything else
-    for a poison row. `size` is about the bytes that it holds. A `rendered` row is a page as a browser has drawn it,
-    which stands for the capture that it was made from. A `damaged` one is not whole.
+    pickled, is called in the process of `guard`, and raises `Rejected` for reasons that were foreseen, anything
+    else for a poison row. `metadata` is what a row of a dump holds beside it, as JSON, "" where it holds nothing,
+    and `left_out` says that a field of it was too long. `size` is about the bytes that it holds. A `rendered` row
+    is a page as a browser has drawn it, which stands for the capture that it was made from. A `damaged` one is not
+    whole.
     """
 
     url: str
@@ -79,6 +81,8 @@ class Row:
     fetched_at: datetime | None = None
     warc_file: str = ""
     warc_offset: int | None = None
+    metadata: str = ""
+    left_out: bool = False
     refused: str = ""
     rendered: bool = False
     damaged: bool = False

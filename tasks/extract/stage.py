@@ -19,7 +19,7 @@ import contextlib
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -42,18 +42,18 @@ from tasks.extract.guard import Guard, Outcome
 from tasks.extract.identity import Identity, Spare, identities, spares, unit_identities
 from tasks.extract.indexed import indexed_identities
 from tasks.extract.jsonl import JsonLines
-from tasks.extract.layout import Unit, arrange
+from tasks.extract.layout import Unit, arrange, divide, runs
 from tasks.extract.ordered import OrderedDocuments
 from tasks.extract.row import Content, Poison, Rejected, Row
 from tasks.extract.sources import find_files
 from tasks.part import POISON
 from tasks.sources import SourceFile
-from tasks.stage import Inputs, Output, Part, PartSpec, Report, part_names
+from tasks.stage import Inputs, Output, Part, PartSpec, Report, in_runs, part_names
 from tasks.store import Store
 
 log = logging.getLogger("sluice.extract")
 
-VERSION = 7
+VERSION = 8
 
 # What an extractor needs and `content` does not import: it must not count as time of the first page.
 _SLOW_TO_IMPORT = {"blocks": ("tasks.extract.blocks",), "trafilatura": ("trafilatura",)}
@@ -112,13 +112,19 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
             f"{output.address}: no WARC file and no local file to read", "crawl first, or add [[extract.files]]"
         )
     quick = not any(unit.index for unit in units)
-    slices = [Slice(store, config, tuple(group), quick=quick) for group in arrange(units, config)]
-    names = part_names(len(slices))
-    if any(name not in output.committed for name in names):
-        found = dict(engine.map(slice_identities, slices))
-        spare = spares([found[index] for index in range(len(slices))])
-        slices = [replace(slice_, spare=rows) for slice_, rows in zip(slices, spare, strict=True)]
-    specs = [PartSpec(name, slice_) for name, slice_ in zip(names, slices, strict=True)]
+    parts = arrange(divide(units, config, engine), config)
+    slices = [Slice(store, config, tuple(group), quick=quick) for group in parts]
+    specs = list(map(PartSpec, part_names(len(slices)), slices, runs(parts)))
+    if any(spec.name not in output.committed for spec in specs):
+        together = in_runs(specs)
+        found = dict(engine.map(run_identities, together))
+        held = {
+            spec.name: rows for place, run in enumerate(together) for spec, rows in zip(run, found[place], strict=True)
+        }
+        spare = spares([held[spec.name] for spec in specs])
+        specs = [
+            replace(spec, payload=replace(spec.payload, spare=rows)) for spec, rows in zip(specs, spare, strict=True)
+        ]
     records = output.map_parts(engine, extract_part, specs)
     reasons = sum((Counter(record.rejected) for record in records), Counter[str]())
     if not any(record.rows_out for record in records):
@@ -140,6 +146,8 @@ def extract_part(part: Part, slice_: Slice) -> None:
                 rejected.append({"record_id": row.record_id, "url": row.url, "source": row.source, "reason": reason})
             elif isinstance(outcome, Content):
                 documents.add(_document(row, outcome))
+                if row.left_out:
+                    part.metric("metadata_cut", 1)
         _write(part, documents, config)
     rejected.sort(key=lambda row: (row["url"], row["record_id"], row["source"], row["reason"]))
     part.table("rejected", pa.Table.from_pylist(rejected, REJECTED), out=False)
@@ -195,6 +203,7 @@ def _document(row: Row, content: Content) -> dict[str, object]:
         "published": content.published if _is_past(content.published, row.fetched_at) else None,
         "canonical": content.canonical or None,
         "licence": content.licence or None,
+        "metadata": row.metadata or None,
         "text": content.text,
         "source": row.source,
         "payload_digest": row.payload_digest,
@@ -224,7 +233,7 @@ def _rows(slice_: Slice) -> Iterator[Row]:
 
 def _unit_rows(slice_: Slice, unit: Unit, *, quick: bool = False) -> Iterator[Row]:
     if unit.source is not None:
-        yield from read_file(unit.file, unit.source, slice_.config, quick=quick)
+        yield from read_file(unit.file, unit.source, slice_.config, quick=quick, span=unit.span)
     elif slice_.store is not None:
         yield from _crawled(slice_.store, unit, slice_.config, quick)
 
@@ -241,6 +250,11 @@ def _crawled(store: Store, unit: Unit, config: ExtractConfig, quick: bool) -> It
             f"{store.url(unit.file.path)}: {unit.records} captures were published, {read} can be read",
             "the file was damaged afterwards: restore it, or crawl again under another version",
         )
+
+
+def run_identities(specs: Sequence[PartSpec]) -> list[NDArray[np.void]]:
+    """Returns `slice_identities` of the parts of a run; runs on a worker."""
+    return [slice_identities(spec.payload) for spec in specs]
 
 
 def slice_identities(slice_: Slice) -> NDArray[np.void]:

@@ -63,6 +63,7 @@ def document(text: str, name: str = "", **more: Any) -> dict[str, Any]:
         "pii_spans": [],
         "poor": False,
         "error": None,
+        "metadata": None,
     }
     return {**row, **more}
 

@@ -274,7 +274,7 @@ def test_documents_are_written_as_json_lines_on_request(
         for row, document in zip(found, expected, strict=True):
             fetched = document["fetched_at"]
             assert row["fetched_at"] == (fetched and fetched.isoformat(timespec="milliseconds")[:-6] + "Z")
-            assert set(row) == {*names, "fetched_at", "published"}
+            assert set(row) == {*names, "fetched_at", "published", "metadata"}
     again = run_stage(MODULE, config, {"warc": captured}, version="again", workers=2)
     assert [again.read(path) for path in paths] == [made.read(path) for path in paths]
     assert made.read(paths[0])[4:8] == bytes(4)  # no time of day in the header
