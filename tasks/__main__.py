@@ -53,6 +53,8 @@ def _parser() -> argparse.ArgumentParser:
     asked.add_argument("--source-version", default="", help="version that holds what is missing at --version")
     asked.add_argument("--examples", type=int, default=5, help="documents to show that would change side, each way")
     _command(commands, "sync", "send MLflow what it missed while it was down", _sync)
+    text = "list annotators, filters and parsers, with the package that each comes from"
+    commands.add_parser("filters", help=text, description=text).set_defaults(run=_filters)
     return parser
 
 
@@ -124,6 +126,12 @@ def _what_if(options: argparse.Namespace) -> None:
     values = dict(_override(text.removeprefix(section)) for text in options.set)
     versions = (options.version or recipe.version, options.source_version)
     print(ask(open_store(recipe), recipe.name, recipe.consolidate, values, *versions, options.examples))
+
+
+def _filters(_options: argparse.Namespace) -> None:
+    from tasks.listing import listing
+
+    print("\n".join(listing()))
 
 
 def _ledger(options: argparse.Namespace) -> None:

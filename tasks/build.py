@@ -12,12 +12,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tasks.errors import SluiceError
+from tasks.extensions import packages
 
 PACKAGES = ("python", "sluice", "dask", "distributed", "numpy", "pyarrow")
 """What must be equal; of Python the first two numbers."""
 
 CODE = "sluice code"
 """Key of the code's own digest: a wheel built twice from one version number may still differ."""
+
+EXTENSIONS = "extensions"
+"""Key of the packages that bring filters and parsers, with their versions."""
 
 Versions = Mapping[str, str | None]
 
@@ -38,7 +42,12 @@ def code_digest() -> str:
 
 def build_here() -> dict[str, str | None]:
     """Returns what this process runs: version of each package, and the digest of the code."""
-    return {**{package: _version(package) for package in PACKAGES}, CODE: code_digest()}
+    return {**{package: _version(package) for package in PACKAGES}, **own_build()}
+
+
+def own_build() -> dict[str, str]:
+    """Returns what is Sluice's own of what this process runs: the digest of its code, and its extensions."""
+    return {CODE: code_digest(), EXTENSIONS: packages()}
 
 
 @cache
@@ -66,7 +75,7 @@ def check_same(here: Versions, there: Mapping[str, Versions], cluster: str) -> N
         f"{name} has {package} {_short(package, versions.get(package)) or 'not at all'}, "
         f"this task has {_short(package, here.get(package))}"
         for name, versions in there.items()
-        for package in (*PACKAGES, CODE)
+        for package in (*PACKAGES, CODE, EXTENSIONS)
         if package in versions and _short(package, versions[package]) != _short(package, here.get(package))
     ]
     if wrong:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from tasks.build import CODE, PACKAGES, VersionError, build_here, check_same, code_digest, require
+from tasks.build import PACKAGES, VersionError, build_here, check_same, own_build, require
 from tasks.errors import TransientError
 from tasks.workers import Watch
 
@@ -240,15 +240,15 @@ def _check_versions(client: Any, address: str) -> None:
     """Raises VersionError unless scheduler and workers run this process's versions and code."""
     # Dask reports versions by name, so this works where pickled code would not arrive.
     found = client.get_versions(packages=[name for name in PACKAGES if name != "python"])
-    here = {**found["client"]["packages"], CODE: code_digest()}
+    here = {**found["client"]["packages"], **own_build()}
     there = {f"worker {name}": one["packages"] for name, one in found["workers"].items() if one}
     cluster = f"the Dask cluster at {address}"
     check_same(here, {"the scheduler": found["scheduler"]["packages"], **there}, cluster)
     try:
-        digests = client.run(code_digest)
+        owned = client.run(own_build)
     except (ImportError, AttributeError):
         raise VersionError(f"{cluster} runs another build of Sluice", "start its workers from this wheel") from None
-    check_same(here, {f"worker {name}": {CODE: digest} for name, digest in digests.items()}, cluster)
+    check_same(here, {f"worker {name}": one for name, one in owned.items()}, cluster)
 
 
 def _processes(workers: int) -> Iterator[Engine]:

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field, ValidationInfo, field_validator
 
 from tasks.config import Config, nearest
-from tasks.filters.catalogue import ASKED, CATALOGUE, complete, filter_of, once
+from tasks.filters.catalogue import ASKED, complete, filter_of, known, once
 
 # What Arrow calls the types of numbers and truth values.
 _NUMBERS = ("int", "uint", "float", "halffloat", "double", "bool")
@@ -110,8 +110,8 @@ class ConsolidateConfig(Config):
             fields_of: gives the fields of an annotator's column, with Arrow's names of their types.
         """
         for name, setting in dict.fromkeys(self._readers()):
-            if name not in CATALOGUE:
-                yield f'consolidate.{setting}: no annotator "{name}"', nearest(name, CATALOGUE)
+            if name not in (names := known()):
+                yield f'consolidate.{setting}: no annotator "{name}"', nearest(name, names)
             elif name not in measured:
                 way_out = "set mask_pii = false" if setting == "mask_pii" else f"take it out of consolidate.{setting}"
                 yield f'consolidate.{setting}: "{name}" is not measured', f'add "{name}" to annotate.use, or {way_out}'

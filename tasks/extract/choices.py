@@ -6,7 +6,8 @@ takes as long as all else that the process loads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,10 +23,15 @@ class Choices:
     min_main_share: float
     max_payload_bytes: int
     honour_noindex: bool
+    parsers: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """By media type the parser that reads such bodies, and its settings as JSON."""
 
     @classmethod
     def of(cls, config: ExtractConfig) -> Choices:
         """Returns what the settings say."""
+        from tasks.extract.parsers import by_media_type
+
         return cls(
-            config.extractor, config.comments, config.min_main_share, config.max_payload_bytes, config.honour_noindex
+            *(config.extractor, config.comments, config.min_main_share, config.max_payload_bytes),
+            *(config.honour_noindex, by_media_type(config.parsers)),
         )

@@ -5,11 +5,12 @@ folder of text, a dump of rows, foreign WARC files, or the descriptions of the p
 Sluice.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
-from tasks.config import Config, absolute
+from tasks.config import Config, Problems, absolute, nearest
+from tasks.extract import parsers
 
 WEB = "web"
 """The source of what the crawl captures."""
@@ -25,16 +26,21 @@ def _absolute(path: str) -> str:
     return path if path.startswith(tuple(PLACEHOLDERS)) else absolute(path)
 
 
+KINDS = ("text", "jsonl", "parquet", "metadata", "warc")
+"""What files may hold without any parser of a package."""
+
+
 class FileSource(Config):
     """Local files that enter the corpus as one source."""
 
     name: SourceName
     """What mixtures and reports call this source; also the host in its documents' URLs."""
 
-    kind: Literal["text", "jsonl", "parquet", "metadata", "warc"]
-    """What a file holds: one text, one document per row, a package description, or WARC records.
+    kind: str
+    """What a file holds: one text (`text`), one document per row (`jsonl`, `parquet`), a package description
+    (`metadata`), or WARC records (`warc`); or the name of a parser of an installed package, which reads it whole.
 
-    Of WARC files (`warc`) the captured pages are taken, and of WET files, which are WARC files too, the texts.
+    Of WARC files the captured pages are taken, and of WET files, which are WARC files too, the texts.
     """
 
     path: Annotated[str, AfterValidator(_absolute)]
@@ -53,7 +59,8 @@ class FileSource(Config):
     """Take files of that sample only while their sizes sum up to this many bytes; None takes all."""
 
     max_file_bytes: int = Field(default=4_000_000, ge=1)
-    """A larger text or description is rejected: it is data, not prose or code. Rows have no such cap."""
+    """A larger text, description or file for a parser is rejected: it is data, not prose or code. Rows have no such
+    cap."""
 
     text_field: str = "text"
     """Rows (jsonl, parquet): the field that holds the text."""
@@ -66,6 +73,13 @@ class FileSource(Config):
 
     max_metadata_bytes: int = Field(default=65_536, ge=2)
     """Rows: bytes of `metadata` at most, as JSON; the longest fields are left out until it fits."""
+
+    @field_validator("kind")
+    @classmethod
+    def _is_known(cls, given: str) -> str:
+        if given not in (known := [*KINDS, *parsers.known()]):
+            raise Problems([f'no kind "{given}": {nearest(given, known)}'])
+        return given
 
 
 class ExtractConfig(Config):
@@ -106,12 +120,23 @@ class ExtractConfig(Config):
     files: tuple[FileSource, ...] = ()
     """Sources beside the crawl."""
 
+    parsers: dict[str, dict[str, Any]] = Field(default={}, validate_default=True)
+    """Parsers of installed packages, with their settings, such as `[extract.parsers.pdf] pages = 100`: for captured
+    bodies of their media types, and for files of that kind. Those that files name need not stand here."""
+
     parts: int = Field(default=0, ge=0)
     """How many output parts; 0 chooses by `part_bytes`, and at least 8 where there are as many files."""
 
     part_bytes: int = Field(default=64_000_000, ge=1)
     """Input per part when `parts` is 0; what is compressed counts four times its size. A file of rows that is larger
     goes into several parts."""
+
+    @field_validator("parsers")
+    @classmethod
+    def _complete(cls, given: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
+        if "files" not in info.data:
+            return given  # what is wrong with `files` is told already
+        return parsers.complete((one.kind for one in info.data["files"] if one.kind not in KINDS), given)
 
     @model_validator(mode="after")
     def _names_differ(self) -> "ExtractConfig":

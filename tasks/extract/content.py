@@ -5,7 +5,7 @@ because every worker starts such a process: what few bodies need is imported whe
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tasks import codings
 from tasks.charset import decode, with_source
@@ -46,6 +46,11 @@ def captured(payload: bytes, sent: Sent, choices: Choices) -> Content:
         raise Rejected("noindex")
     data = _body(payload, sent.coding, choices.max_payload_bytes)
     kind = media_type(sent.content_type) or sniffed(data)
+    if reader := choices.parsers.get(kind):
+        from tasks.extract.parsers import parsed
+
+        content = parsed(*reader, data, sent.url)
+        return replace(content, language_hint=content.language_hint or clean(sent.language)[:_MAX_LANGUAGE])
     if reason := refusal(data, kind):
         raise Rejected(reason)
     charset = _CHARSET.search(sent.content_type)

@@ -21,6 +21,7 @@ from tasks.extract import beside
 from tasks.extract.captures import MAX_URL, read_warc
 from tasks.extract.config import ExtractConfig, FileSource
 from tasks.extract.content import metadata, plain, row_text
+from tasks.extract.parsers import parsed
 from tasks.extract.row import Content, Row
 from tasks.extract.spans import Span, Window, window
 from tasks.payload import payload_digest, quick_digest
@@ -41,8 +42,11 @@ def read_file(
     with readable(file, source):
         if source.kind in _ROWS:
             yield from _ROWS[source.kind](file, source, config, quick, span)
-        else:
+        elif source.kind in _READERS:
             yield from _READERS[source.kind](file, source, config, quick)
+        else:
+            reads = partial(parsed, source.kind, json.dumps(config.parsers[source.kind]))
+            yield from _whole_file(reads, file, source, config, quick)
 
 
 @contextlib.contextmanager

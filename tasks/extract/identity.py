@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from tasks.documents import document_id
 from tasks.extract.layout import Unit
 from tasks.extract.row import Row
+from tasks.extract.spans import ROW_KINDS
 from tasks.text import hash64
 
-ONE_ROW_KINDS = ("text", "metadata")
-"""Kinds of sources whose files are one row each."""
+SEVERAL_ROWS = (*ROW_KINDS, "warc")
+"""Kinds of sources whose files hold several rows; of any other a file is one."""
 
 IDENTITY = np.dtype([("id", "S32"), ("page", np.uint64), ("rendered", np.bool_)])
 """Of one row: a hash of its URL and its digest ("" where there is no other like it), its source and URL, and whether it
@@ -42,7 +43,7 @@ class Spare:
 
 def unit_identities(unit: Unit, rows: Iterable[Row]) -> Iterator[Identity]:
     """Yields the identity of every row of a unit; `rows` are read only if it can have several."""
-    if unit.source is not None and unit.source.kind in ONE_ROW_KINDS:
+    if unit.source is not None and unit.source.kind not in SEVERAL_ROWS:
         yield NONE  # its URL is its place, and no two files stand in one place
         return
     for row in rows:

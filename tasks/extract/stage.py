@@ -44,6 +44,7 @@ from tasks.extract.indexed import indexed_identities
 from tasks.extract.jsonl import JsonLines
 from tasks.extract.layout import Unit, arrange, divide, runs
 from tasks.extract.ordered import OrderedDocuments
+from tasks.extract.parsers import parser
 from tasks.extract.row import Content, Poison, Rejected, Row
 from tasks.extract.sources import find_files
 from tasks.part import POISON
@@ -137,7 +138,7 @@ def extract_part(part: Part, slice_: Slice) -> None:
     """Makes one part; see the module's docstring for what it writes."""
     config = slice_.config
     check_installed(config)  # on this worker, too
-    guard = Guard(config.max_page_cpu_s, _SLOW_TO_IMPORT.get(config.extractor, ()))
+    guard = Guard(config.max_page_cpu_s, _slow_to_import(config))
     rejected: list[dict[str, str]] = []
     with OrderedDocuments() as documents:
         for row, outcome in guard.outcomes(_marked(slice_)):
@@ -151,6 +152,12 @@ def extract_part(part: Part, slice_: Slice) -> None:
         _write(part, documents, config)
     rejected.sort(key=lambda row: (row["url"], row["record_id"], row["source"], row["reason"]))
     part.table("rejected", pa.Table.from_pylist(rejected, REJECTED), out=False)
+
+
+def _slow_to_import(config: ExtractConfig) -> tuple[str, ...]:
+    """Returns the modules that the process of `guard` imports before the first page, whose time they must not take."""
+    parsers = ("tasks.extract.parsers", *(type(parser(*one)).__module__ for one in config.parsers.items()))
+    return (*_SLOW_TO_IMPORT.get(config.extractor, ()), *(parsers if config.parsers else ()))
 
 
 def _refusal(part: Part, row: Row, outcome: Outcome, config: ExtractConfig) -> str:

@@ -1,4 +1,4 @@
-"""Every annotator and filter by name. Adding one is a file beside this one and a line here.
+"""Every annotator and filter by name. Adding one is a file beside this one and a line here, or an installed package.
 
 Used by the settings of `annotate` and `consolidate` and by both stages. A file holds an annotator, a filter or both;
 the classes are found by their kind. Files are named by strings and imported when wanted, and import what is heavy
@@ -6,12 +6,11 @@ inside functions, because recipes are read at DAG parse time.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
+from types import ModuleType
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
-from tasks.config import Problems, faults, nearest, strictly, twice
+from tasks import extensions
+from tasks.config import Problems, twice
 from tasks.filters.base import Annotator, Filter
 
 CATALOGUE = {
@@ -47,6 +46,11 @@ def filter_of(name: str, limits: Mapping[str, Any]) -> Filter:
     return _load(Filter, "filter", name, limits)
 
 
+def known() -> list[str]:
+    """Returns the names of all annotators and filters, those of installed packages among them."""
+    return extensions.names(extensions.FILTERS, CATALOGUE)
+
+
 def complete(
     load: Callable[[str, Mapping[str, Any]], Annotator | Filter],
     use: Iterable[str],
@@ -54,6 +58,8 @@ def complete(
     keys: tuple[str, str],
 ) -> dict[str, dict[str, Any]]:
     """Returns the settings of all that is in use, defaults written out: a changed default changes the fingerprint.
+
+    Those of what a package brings hold its name and version, too (`extensions.PACKAGE`).
 
     Args:
         load: `annotator` or `filter_of`.
@@ -72,6 +78,8 @@ def complete(
         try:
             if name in wanted:
                 found[name] = load(name, given.get(name, {})).model_dump(mode="json")
+                if package := _module("annotator", name)[1]:
+                    found[name][extensions.PACKAGE] = package
             elif changed := _changed(load, name, given[name]):
                 wrong.append(
                     f"settings for {name} ({changed}), which is not in use: name it in {keys[0]}, or take them out "
@@ -114,21 +122,20 @@ def _changed(load: Callable[[str, Mapping[str, Any]], Annotator | Filter], name:
 
 
 def _load(kind: type[Kind], word: str, name: str, settings: Mapping[str, Any]) -> Kind:
-    if name not in CATALOGUE:
-        raise Problems([f'no {word} "{name}": {nearest(name, CATALOGUE)}'])
-    module = import_module(CATALOGUE[name])
-    own = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
-    found = next((one for one in own if issubclass(one, kind)), None)
+    module, package = _module(word, name)
+    found = held(module, kind)
     if found is None:
         raise Problems([f'"{name}" is no {word}'])
-    unknown = sorted(set(settings) - set(found.model_fields))
-    wrong = [f"{name} has no setting {one}: {nearest(one, found.model_fields)}" for one in unknown]
-    try:
-        made = strictly(found, {key: value for key, value in settings.items() if key not in unknown})
-    except ValidationError as error:
-        wrong += [f".{name}.{at}: {said}" if at else f".{name}: {said}" for at, said in faults(error)]
-    except TypeError as error:
-        wrong.append(f".{name}.{error}")
-    if wrong:
-        raise Problems(wrong)
-    return made
+    if issubclass(found, Filter) and held(module, Annotator) is not found.measured_by:
+        raise Problems([f'the filter "{name}" judges what another module measures: put its annotator beside it'])
+    return extensions.made(found, name, settings, package)
+
+
+def _module(word: str, name: str) -> tuple[ModuleType, str]:
+    return extensions.module_of(extensions.FILTERS, word, name, CATALOGUE)
+
+
+def held(module: ModuleType, kind: type[Kind]) -> type[Kind] | None:
+    """Returns the annotator or the filter that a module holds, None where it holds none."""
+    own = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
+    return next((one for one in own if issubclass(one, kind)), None)

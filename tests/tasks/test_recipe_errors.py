@@ -57,7 +57,7 @@ SAID = """\
 crawl.seeds: the seed 'example.org' is no http or https address.
 crawl.seeds: the seed 'ftp://example.org/' is no http or https address.
 crawl.max_pages: Input should be greater than or equal to 1 (got 0).
-extract.files.0.kind: Input should be 'text', 'jsonl', 'parquet', 'metadata' or 'warc' (got 'txt').
+extract.files.0.kind: no kind "txt". Did you mean "text"?
 extract.files.1.exclude: Input should be a valid array (got 'test'). Write a list, in brackets.
 annotate.settings: language has no setting char. Did you mean "chars"?
 annotate.settings.language.chars: Input should be greater than or equal to 1 (got 0).

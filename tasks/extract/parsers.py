@@ -1,0 +1,82 @@
+"""The parsers of a recipe: found among what installed packages bring, checked, and run.
+
+Used by the settings of the stage, and in the process of `guard` for the bodies that they are for.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from tasks import extensions
+from tasks.config import Problems
+from tasks.extract.parser import Parser
+from tasks.extract.row import Content
+
+
+def known() -> list[str]:
+    """Returns the names of all parsers of installed packages."""
+    return extensions.names(extensions.PARSERS, {})
+
+
+def parser(name: str, settings: Mapping[str, Any]) -> Parser:
+    """Returns the parser `name` with `settings`; raises Problems naming all that is unknown or out of range."""
+    module, package = extensions.module_of(extensions.PARSERS, "parser", name, {})
+    for one in vars(module).values():
+        if isinstance(one, type) and issubclass(one, Parser) and one.__module__ == module.__name__:
+            return extensions.made(one, name, settings, package)
+    raise Problems([f'the module of the parser "{name}" of {package} holds no Parser'])
+
+
+def complete(used: Iterable[str], given: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Returns the settings of all parsers in use, defaults, package and version written out.
+
+    Args:
+        used: names of parsers that kinds of files name.
+        given: settings by name; a parser that is named here alone reads captured bodies.
+
+    Raises:
+        Problems: a parser is not there or its settings are wrong, or two parsers read the same media type.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    wrong: list[str] = []
+    readers: dict[str, str] = {}
+    for name in dict.fromkeys((*used, *given)):
+        try:
+            one = parser(name, given.get(name, {}))
+            package = extensions.module_of(extensions.PARSERS, "parser", name, {})[1]
+            found[name] = {**one.model_dump(mode="json"), extensions.PACKAGE: package}
+            for kind in one.media_types:
+                if (other := readers.setdefault(kind, name)) != name:
+                    wrong.append(f'"{other}" and "{name}" both read {kind}: leave one of them out')
+        except Problems as problems:
+            wrong += problems.several
+    if wrong:
+        raise Problems(wrong)
+    return dict(sorted(found.items()))
+
+
+def by_media_type(parsers: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
+    """Returns for each media type which parser reads it, and its settings as JSON: small, for another process."""
+    return {kind: (name, json.dumps(held)) for name, held in parsers.items() for kind in parser(name, held).media_types}
+
+
+def parsed(name: str, settings: str, data: bytes, place: str) -> Content:
+    """Returns what a parser makes of a body, its text and title cleaned.
+
+    Args:
+        name: the parser.
+        settings: its settings, as JSON.
+        data: the body.
+        place: the path of a file, or the URL of a captured body.
+    """
+    from tasks.text import clean
+
+    content = _loaded(name, settings).parse(data, place)
+    return replace(content, text=clean(content.text), title=clean(content.title))
+
+
+@cache
+def _loaded(name: str, settings: str) -> Parser:
+    return parser(name, json.loads(settings))

@@ -1,0 +1,337 @@
+"""Filters and parsers of a package that is really installed: named in a recipe, checked, run here and on workers."""
+
+import base64
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tasks import extensions
+from tasks.config import Problems
+from tasks.extract.choices import Choices
+from tasks.extract.config import ExtractConfig
+from tasks.extract.content import Sent, captured
+from tasks.extract.parsers import complete
+from tasks.extract.row import Rejected
+from tasks.filters.catalogue import annotator, filter_of
+
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs" / "filters.md"
+
+PARSER = '''
+"""Tables as texts: one line per row. Our own."""
+
+from typing import ClassVar
+
+from tasks.extract.parser import Content, Parser, Rejected
+
+
+class Tables(Parser):
+    """Joins the cells of a row."""
+
+    media_types: ClassVar[tuple[str, ...]] = ("text/csv",)
+
+    between: str = " "
+
+    def parse(self, data: bytes, name: str) -> Content:
+        import csv
+
+        if not data.strip():
+            raise Rejected("csv_empty")
+        if data.startswith(b"boom"):
+            raise RuntimeError("no table")
+        rows = csv.reader(data.decode().splitlines())
+        return Content(text="\\n".join(self.between.join(row) for row in rows), title=name)
+'''
+
+RECIPE = """
+name = "mine"
+
+[[extract.files]]
+name = "tables"
+kind = "csv"
+path = "{folder}/tables/*.csv"
+
+[extract]
+min_chars = 1
+parsers.csv = {{ between = ", " }}
+
+[annotate]
+use = ["prose_score", "pii", "question_marks"]
+
+[consolidate]
+filters = ["question_marks"]
+limits.question_marks = {{ max_share = 0.4 }}
+
+[place]
+store = "{folder}/store"
+mlflow = ""
+workers = 2
+"""
+
+
+def filter_module() -> str:
+    """The filter that the guide writes."""
+    found: list[str] = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.S)
+    return found[0]
+
+
+def wheel(folder: Path, version: str, **changes: str) -> Path:
+    """Builds the package `sluice-toys`, as any build tool would lay it out."""
+    info = f"sluice_toys-{version}.dist-info"
+    files = {
+        "sluice_toys/__init__.py": '"""Toys."""\n',
+        "sluice_toys/question_marks.py": filter_module(),
+        "sluice_toys/tables.py": PARSER,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: sluice-toys\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": "[sluice.filters]\nquestion_marks = sluice_toys.question_marks\n"
+        "[sluice.parsers]\ncsv = sluice_toys.tables\n",
+        **changes,
+    }
+    record = ""
+    for name, text in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+        record += f"{name},sha256={digest},{len(text.encode())}\n"
+    path = folder / f"sluice_toys-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in {**files, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
+            archive.writestr(name, text)
+    return path
+
+
+def installed(folder: Path, version: str = "1.0") -> Path:
+    """Installs the package into a folder of its own with pip."""
+    site = folder / f"site-{version}"
+    command = ("pip", "install", "--quiet", "--no-index", "--no-deps", "--disable-pip-version-check", "--target")
+    subprocess.run([sys.executable, "-m", *command, str(site), str(wheel(folder, version))], check=True)
+    return site
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed(tmp_path_factory.mktemp("package"))
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    (tmp_path / "tables").mkdir()
+    for name, text in {
+        "asks": "who,and when?\nwhere,and why?\nhow,come?\n",
+        "tells": "the baker,on Monday\nthe smith,at noon\n",
+        "empty": "\n",
+    }.items():
+        (tmp_path / "tables" / f"{name}.csv").write_text(text)
+    path = tmp_path / "mine.toml"
+    path.write_text(RECIPE.format(folder=tmp_path))
+    return path
+
+
+def shell(site: Path | None, *command: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": "", "PYTHONPATH": str(site or "")}
+    return subprocess.run(
+        [sys.executable, "-m", "tasks", *command],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def made(site: Path | None, stage: str, recipe: Path, *more: str) -> dict[str, Any]:
+    found = shell(site, stage, "--recipe", str(recipe), *more)
+    assert not found.returncode, found.stderr
+    result: dict[str, Any] = json.loads(found.stdout)
+    return result
+
+
+def test_a_package_brings_a_filter_and_a_parser_that_run_on_workers(site: Path, recipe: Path, tmp_path: Path) -> None:
+    extracted = made(site, "extract", recipe)
+    assert extracted["rows"] == {"in": 3, "out": 2, "csv_empty": 1}
+    made(site, "annotate", recipe)
+    made(site, "dedup", recipe, "--set=place.workers=0")
+    documents = made(site, "consolidate", recipe)
+    assert documents["rows"] == {"in": 2, "out": 1, "question_marks_many": 1}
+    import pyarrow.parquet as pq
+
+    (kept,) = [
+        row
+        for path in (tmp_path / "store/mine/documents/dev/kept").iterdir()
+        for row in pq.read_table(path).to_pylist()
+    ]
+    assert (kept["text"], kept["title"]) == ("the baker, on Monday\nthe smith, at noon", "tells.csv")
+    held = {
+        kind: json.loads((tmp_path / f"store/mine/{kind}/dev/.artifact.json").read_text())["config"]
+        for kind in ("extracted", "attributes", "documents")
+    }
+    assert held["extracted"]["parsers"] == {"csv": {"between": ", ", "package": "sluice-toys 1.0"}}
+    assert held["attributes"]["settings"]["question_marks"] == {"package": "sluice-toys 1.0"}
+    assert "package" not in held["attributes"]["settings"]["pii"]
+    assert held["documents"]["limits"]["question_marks"] == {"max_share": 0.4, "package": "sluice-toys 1.0"}
+    # Another version of the package is another measurement.
+    newer = installed(tmp_path, "1.1")
+    drift = shell(newer, "annotate", "--recipe", str(recipe))
+    assert drift.returncode == 2
+    assert 'annotate.settings.question_marks.package was "sluice-toys 1.0" and is "sluice-toys 1.1"' in drift.stderr
+    # A recipe that was read elsewhere, as a pod gets it, says with which version.
+    program = "import sys; from tasks.recipe import Recipe; print(Recipe.load(sys.argv[1]).text)"
+    text = subprocess.run(
+        [sys.executable, "-c", program, str(recipe)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    elsewhere = shell(newer, "annotate", "--recipe", text)
+    assert elsewhere.returncode == 2
+    assert (
+        "question_marks is to come from sluice-toys 1.0, and sluice-toys 1.1 is installed here: install that"
+        in elsewhere.stderr
+    )
+
+
+def test_without_the_package_its_names_are_unknown(recipe: Path) -> None:
+    found = shell(None, "annotate", "--recipe", str(recipe))
+    assert found.returncode == 2
+    for said in (
+        'extract.files.0.kind: no kind "csv": known are: jsonl, metadata, parquet, text, warc.',
+        'annotate.settings: no annotator "question_marks": known are: c4, ',
+        'consolidate.limits: no filter "question_marks": known are: c4, ',
+    ):
+        assert f"mine.toml: {said}" in found.stderr
+
+
+def test_wrong_settings_of_what_a_package_brings_are_told_like_others(site: Path, recipe: Path) -> None:
+    limits = '--set=consolidate.limits.question_marks={ max_shar = 0.5, max_share = "much" }'
+    found = shell(site, "consolidate", "--recipe", str(recipe), limits, '--set=extract.parsers.csv.betwen=","')
+    for said in (
+        'extract.parsers: csv has no setting betwen. Did you mean "between"?',
+        'consolidate.limits: question_marks has no setting max_shar. Did you mean "max_share"?',
+        "consolidate.limits.question_marks.max_share: Input should be a valid number (got 'much')",
+    ):
+        assert f"override: {said}" in found.stderr
+
+
+def test_a_cluster_whose_workers_lack_the_package_is_refused(site: Path, tmp_path: Path) -> None:
+    from tests.tasks.test_engine import Dask
+    from tests.waiting import until
+
+    program = "import sys; from tasks.engine import open_engine\nwith open_engine(sys.argv[1]) as e: print(e.workers)"
+    cluster = Dask(tmp_path)
+    try:
+        cluster.scheduler()
+        worker = cluster.worker("--name", "bare")
+
+        def opened() -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [sys.executable, "-c", program, cluster.address],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(site)},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+
+        assert "has extensions none, this task has sluice-toys 1.0" in opened().stderr
+        worker.kill()
+        worker.wait()
+        cluster.worker("--name", "whole", before=str(site))
+        found = until(lambda: (one := opened()) and not one.returncode and one)
+        assert found.stdout == "1\n"
+    finally:
+        cluster.end()
+
+
+def test_the_shell_lists_what_there_is_and_where_it_comes_from(site: Path) -> None:
+    listed = {line.split()[0]: line.split(maxsplit=1)[1] for line in shell(site, "filters").stdout.splitlines()}
+    assert re.fullmatch(r"annotator and filter +sluice-toys 1\.0", listed["question_marks"])
+    assert re.fullmatch(r"parser of text/csv +sluice-toys 1\.0", listed["csv"])
+    assert re.fullmatch(r"annotator +sluice", listed["prose_score"])
+
+
+@pytest.fixture
+def entries(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Lets a test say which entry points there are: group, name, value, package."""
+    found: list[tuple[str, str, str, str]] = []
+
+    def entry_points(group: str) -> list[Any]:
+        return [
+            SimpleNamespace(
+                name=name, value=value, dist=SimpleNamespace(name=package.split()[0], version=package.split()[1])
+            )
+            for of, name, value, package in found
+            if of == group
+        ]
+
+    assert EntryPoint(name="a", value="b", group="c").value == "b"
+    monkeypatch.setattr(extensions, "entry_points", entry_points)
+    extensions.brought.cache_clear()
+    yield found
+    extensions.brought.cache_clear()
+
+
+def test_a_name_that_two_bring_is_refused_by_both_names(entries: list[tuple[str, str, str, str]]) -> None:
+    entries += [("sluice.filters", "c4", "tasks.filters.c4", "other-c4 2.0")]
+    entries += [("sluice.filters", "twice", f"{name}.twice", f"{name} 1.0") for name in ("b", "a")]
+    with pytest.raises(Problems, match=r'annotator "c4": Sluice and other-c4 2\.0 each bring one: uninstall all'):
+        annotator("c4", {})
+    with pytest.raises(Problems, match=r'filter "twice": a 1\.0 and b 1\.0 each bring one'):
+        filter_of("twice", {})
+    assert annotator("pii", {})
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("no.such.module", r'"mine" of toys 1\.0 cannot be imported \(ModuleNotFoundError: .*\): mend or uninstall it'),
+        ("tasks.filters.c4:C4", r"toys 1\.0 names tasks\.filters\.c4:C4, no module: name the module alone"),
+        ("tasks.text", '"mine" is no filter'),
+        ("tests.tasks.test_extensions", '"mine" is no filter'),
+    ],
+)
+def test_what_cannot_be_used_is_told_with_its_package(
+    entries: list[tuple[str, str, str, str]], value: str, said: str
+) -> None:
+    entries.append(("sluice.filters", "mine", value, "toys 1.0"))
+    with pytest.raises(Problems, match=said):
+        filter_of("mine", {})
+
+
+def test_two_parsers_of_one_media_type_are_refused(
+    entries: list[tuple[str, str, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("first_tables", "second_tables"):
+        (tmp_path / f"{name}.py").write_text(PARSER)
+        entries.append(("sluice.parsers", name, name, "toys 1.0"))
+    with pytest.raises(Problems, match='"first_tables" and "second_tables" both read text/csv: leave one of them out'):
+        complete(["first_tables"], {"second_tables": {}})
+    assert list(complete(["second_tables"], {})) == ["second_tables"]
+
+
+def test_a_captured_body_goes_to_the_parser_of_its_media_type(
+    entries: list[tuple[str, str, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "captured_tables.py").write_text(PARSER)
+    entries.append(("sluice.parsers", "tables", "captured_tables", "toys 1.0"))
+    choices = Choices.of(ExtractConfig(parsers={"tables": {"between": "|"}}))
+    sent = Sent("http://a.example/t.csv", "text/csv; charset=utf-8", language="de")
+    found = captured(b"a,b\r\nc,d\r\n", sent, choices)
+    assert (found.text, found.title, found.language_hint) == ("a|b\nc|d", "http://a.example/t.csv", "de")
+    with pytest.raises(Rejected, match="csv_empty"):
+        captured(b" ", sent, choices)
+    with pytest.raises(Rejected, match="mime_text_other"):
+        captured(b"a,b", sent, Choices.of(ExtractConfig()))
