@@ -45,6 +45,10 @@ class CrawlConfig(Config):
     seed_files: tuple[str, ...] = ()
     """Local text files with a URL per line ("#" begins a remark), beside `seeds`."""
 
+    max_bad_seeds: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Share of the lines of `seed_files` that may be no seeds; these are set aside and listed. Above it, the file is
+    taken for something else than a list of seeds."""
+
     contact: str = ""
     """A page or "mailto:" address for webmasters; sent with every request. Required outside loopback."""
 
