@@ -1,9 +1,9 @@
 """Stage `fetch`: fetches one partition of the crawl into WARC files.
 
 Reads the seeds (for what the crawl covers), the partition's fetch list, the sizes of all fetch lists (for its share of
-the requests) and the filter of known URLs in the crawl DB of the cycle before. Writes parts of one WARC file, its CDXJ
-index, its log and its links (`tasks.crawl.db.fetchlog`) each, and at the end one part of what was learned of the hosts
-(`tasks.crawl.db.hostlog`). Read by render, update and publish. One process, one event loop.
+the requests), the hosts file (for whom not to ask any more) and the filter of known URLs in the crawl DB of the cycle
+before. Writes parts of one WARC file, its CDXJ index, its log and its links (`tasks.crawl.db.fetchlog`) each, and at
+the end one part of what was learned of the hosts (`tasks.crawl.db.hostlog`). One process, one event loop.
 """
 
 import asyncio
@@ -36,13 +36,15 @@ from tasks.crawl.http.client import Client
 from tasks.crawl.inject import number_of, scope_of
 from tasks.crawl.page.parser import Parser
 from tasks.crawl.page.reading import Reader
+from tasks.crawl.policy import HOST_DENIED, Policy
 from tasks.crawl.storage.segment import ORDER, Segment, held
 from tasks.crawl.storage.spool import Spool
+from tasks.crawl.url import owner_of
 from tasks.engine import Engine
 from tasks.errors import InputError, TransientError
 from tasks.stage import Inputs, Output, Report
 
-VERSION = 4
+VERSION = 5
 
 log = logging.getLogger("sluice.crawl")
 
@@ -58,6 +60,7 @@ _REMEDIES = {
     "robots_denied": "the site's robots.txt forbids it; choose other seeds or ask the site for permission",
     "private_address": "the name leads to an internal address; use a public host",
     "noindex": "the page asks not to be kept; choose another seed",
+    HOST_DENIED: "the hosts file denies it; lift that, or choose other seeds",
     "mime": "the seed is of a content type that is not in [crawl] mime_types",
 }
 
@@ -99,14 +102,18 @@ class Crawl:
         self._start = fetchlist.candidates(self._listed.table(fetchlist.URLS_FILE))
         self._scope = scope_of(config, inputs["seeds"])
         self._hosts = self._listed.table(fetchlist.HOSTS_FILE).to_pylist()
+        self._policy = Policy.of(config, self._listed)
+        number = number_of(output.member)
+        self._policy.unlock(lambda host: owner_of(host) % config.partitions == number)
         self._waves = Waves(
             config,
-            number_of(output.member),
+            number,
             _budget(config, inputs.many("fetchlists"), output.member),
             self._scope,
             self._start,
-            {row["host"]: _plan(config, row) for row in self._hosts},
+            {row["host"]: _plan(config, self._policy, row) for row in self._hosts},
             _known(inputs.get("previous")),
+            self._policy,
         )
         self._spool = Spool(output, config.buffer_bytes, ORDER)
         self._held = {outcome.url: outcome for outcome in held(output, self._spool)}
@@ -141,10 +148,10 @@ class Crawl:
     async def _crawl(self) -> None:
         config = self._config
         clocks = Clocks(self._output)
-        politeness = self._politeness = Politeness(config, clocks)
+        politeness = self._politeness = Politeness(config, clocks, self._policy)
         politeness.seed(map(hostlog.clock_of, self._hosts))
         parser = Parser(config.user_agent)
-        async with Client(config) as client:
+        async with self._policy.watched(), Client(config, policy=self._policy) as client:
             rules = HostRules(
                 client,
                 politeness,
@@ -155,7 +162,7 @@ class Crawl:
             )
             rules.seed(hostlog.rules_of(self._listed.table(fetchlist.ROBOTS_FILE)))
             reader = Reader(config, parser, self._scope, rules.sitemaps, self._waves.traps.note)
-            visitor = Visitor(config, client, politeness, rules, reader, self._segment, self._done)
+            visitor = Visitor(config, client, politeness, rules, reader, self._segment, self._policy, self._done)
             deadline = self._begin + config.time_box_s
 
             async def visit(host: Host, candidate: Candidate) -> Visit:
@@ -238,6 +245,7 @@ class Crawl:
         if hostlog.PART not in self._output.committed:
             with self._output.part(hostlog.PART) as part:
                 hostlog.write(part, *self._learned, self._waves.traps.scores())
+                self._policy.write(part)
         self._watch.finish(self._waves.spent)
 
     def _nothing_fetched(self) -> InputError:
@@ -273,9 +281,10 @@ class Crawl:
             self._frontier.stop()
 
 
-def _plan(config: CrawlConfig, row: Mapping[str, Any]) -> HostPlan:
+def _plan(config: CrawlConfig, policy: Policy, row: Mapping[str, Any]) -> HostPlan:
     """Returns what a row of fetchlist.LISTED_HOSTS means for the waves."""
-    slower = max(1.0, row["crawl_delay_s"] / config.delay_s) if config.delay_s > 0 else 1.0
+    delay_s = max(row["crawl_delay_s"], policy.delay_s(row["host"], 0.0))
+    slower = max(1.0, delay_s / config.delay_s) if config.delay_s > 0 else 1.0
     return HostPlan(row["score"], row["cap"], max(1, int(WAVE / slower)))
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tasks.crawl.config import CrawlConfig, is_loopback
 from tasks.crawl.http.address import refusal
+from tasks.crawl.http.grants import Grants
 from tasks.crawl.url import Link, Scope, canonical, host_and_port, link
 from tasks.errors import InputError
 
@@ -32,16 +33,19 @@ _SHOWN = 3
 _USER = re.compile(r"//[^/?#\s]*@")
 _SCOPE = "scope"
 
+_REACHABLE = (
+    "name a public host on port 80 or 443; allow_hosts grants others one by one, allow_loopback = true this machine"
+)
 _WHY = {
     "encoding": ("is no UTF-8", "save the file as UTF-8"),
     "url": ("cannot be fetched", "write an http or https URL without user name and password"),
     "private_address": (
         "leads to an address that crawlers must not reach (private_address)",
-        "name a public host on port 80 or 443; allow_loopback = true admits this machine",
+        _REACHABLE,
     ),
     "port": (
         "leads to an address that crawlers must not reach (port)",
-        "name a public host on port 80 or 443; allow_loopback = true admits this machine",
+        _REACHABLE,
     ),
     _SCOPE: (
         "is not covered by the crawl",
@@ -82,11 +86,11 @@ def seeds_of(config: CrawlConfig) -> tuple[list[Link], list[Rejected]]:
     """
     good: list[tuple[_Named, Link]] = []
     rejected: list[Rejected] = []
-    lines = 0
+    lines, grants = 0, Grants(config.allow_hosts)
     for named in _named(config):
         lines += bool(named.file)
         try:
-            good.append((named, _checked(config, named)))
+            good.append((named, _checked(config, grants, named)))
         except _Unusable as reason:
             rejected.append(_rejected(named, str(reason)))
     hosts = config.include_hosts or [seed.host for _, seed in good]
@@ -140,7 +144,7 @@ def _named(config: CrawlConfig) -> Iterator[_Named]:
             raise InputError(f"the seeds of {path} cannot be read ({error})", "correct [crawl] seed_files") from error
 
 
-def _checked(config: CrawlConfig, named: _Named) -> Link:
+def _checked(config: CrawlConfig, grants: Grants, named: _Named) -> Link:
     if named.broken:
         raise _Unusable("encoding")
     url = canonical(named.text)
@@ -152,7 +156,7 @@ def _checked(config: CrawlConfig, named: _Named) -> Link:
             f"contact is missing, and {host} ({_where(named)}) is on the public web",
             "set [crawl] contact to a page or to mailto:name@host, by which webmasters can reach you",
         )
-    if reason := refusal(url, allow_loopback=config.allow_loopback):
+    if reason := refusal(url, allow_loopback=config.allow_loopback, grants=grants):
         raise _refused(named, reason)
     return link(url)
 

@@ -6,9 +6,9 @@ both in the order of before, then the new ones by key: no sort of the whole, and
 
 Rules. Unchanged (304, or the digest of before): the interval grows by half. Changed: it halves. Both stay within 24 h
 and 30 d. Gone, or a page that names another address as its own: 30 d. No answer: tomorrow, then after 2, 4, 8 days,
-then gone; a page that was put off with its host has not failed. A capture whose permission is withdrawn (robots.txt,
-noindex, an AI opt-out, 451) is marked for takedown; a new capture takes the mark back. The depth of a URL is that of
-the shortest way in the cycle that found it.
+then gone; a page that was put off with its host, or whose host is denied, has not failed. A capture whose permission is
+withdrawn (robots.txt, noindex, an AI opt-out, 451) is marked for takedown; a new capture takes the mark back. The depth
+of a URL is that of the shortest way in the cycle that found it.
 """
 
 from datetime import datetime
@@ -16,6 +16,7 @@ from datetime import datetime
 from tasks.crawl.db import crawldb, fetchlog
 from tasks.crawl.db.duck import quoted
 from tasks.crawl.hosts.politeness import GIVEN_UP
+from tasks.crawl.policy import HOST_DENIED
 
 NEW = """
 CREATE TABLE new AS
@@ -47,7 +48,7 @@ WITH joined AS (
     coalesce(l.status = '{fetchlog.SUCCESS}', false) AS captured,
     coalesce(l.status = '{fetchlog.NOT_MODIFIED}'
       OR (l.status = '{fetchlog.SUCCESS}' AND l.payload_digest = a.payload_digest), false) AS unchanged,
-    CASE WHEN l.status IS NULL OR l.reason = '{GIVEN_UP}' THEN coalesce(a.fails, 0)
+    CASE WHEN l.status IS NULL OR l.reason IN ('{GIVEN_UP}', '{HOST_DENIED}') THEN coalesce(a.fails, 0)
       WHEN l.status = '{fetchlog.RETRY}' THEN coalesce(a.fails, 0) + 1 ELSE 0 END AS now_fails
   FROM ({_TRIED_AND_NEW}) a LEFT JOIN log l ON a.key = l.key
 ), paced AS (

@@ -23,7 +23,9 @@ from tasks.crawl.hosts.politeness import GIVEN_UP, HOST_FAILURES, Host, Politene
 from tasks.crawl.hosts.rules import UNAVAILABLE, HostRules
 from tasks.crawl.http.address import refusal
 from tasks.crawl.http.client import Answer, Client, FetchError
+from tasks.crawl.http.grants import Grants
 from tasks.crawl.page.reading import Reader, mime_of
+from tasks.crawl.policy import HOST_DENIED, Policy
 from tasks.crawl.storage.segment import Segment
 from tasks.crawl.url import Link, authority, canonical, key, link
 from tasks.part import POISON
@@ -45,6 +47,7 @@ class Visitor:
         rules: robots.txt and tdmrep.json by origin.
         reader: reads what came.
         segment: takes captures.
+        policy: whom not to ask.
         done: called once per URL with its outcome.
     """
 
@@ -56,6 +59,7 @@ class Visitor:
         rules: HostRules,
         reader: Reader,
         segment: Segment,
+        policy: Policy,
         done: Callable[[Candidate, Outcome], None],
     ) -> None:
         self._config = config
@@ -64,15 +68,18 @@ class Visitor:
         self._rules = rules
         self._reader = reader
         self._segment = segment
+        self._policy = policy
+        self._grants = Grants(config.allow_hosts)
         self._done = done
         self._tries: dict[str, int] = {}
         self._told: set[str] = set()
 
     async def visit(self, host: Host, candidate: Candidate) -> Visit:
         """Tries one URL; the outcome goes to `done` unless the visit has to be made again."""
-        reason = host.given_up or refusal(candidate.url, allow_loopback=self._config.allow_loopback)
+        put_off = HOST_DENIED if self._policy.denies(host.authority) else host.given_up
+        reason = put_off or refusal(candidate.url, allow_loopback=self._config.allow_loopback, grants=self._grants)
         if reason:
-            return self._end(candidate, RETRY if host.given_up else GONE, reason)
+            return self._end(candidate, RETRY if put_off else GONE, reason)
         if not self._rules.known(candidate.url):
             await self._rules.look_up(candidate.url)
             return Visit.AGAIN
@@ -96,6 +103,8 @@ class Visitor:
                     headers={} if reserved else _conditions(candidate),
                 )
         except FetchError as error:
+            if error.reason == HOST_DENIED:  # while its turn came
+                return self._end(candidate, RETRY, HOST_DENIED)
             return self._failed(host, candidate, error.reason, str(error), None)
         if answer.status in (429, 503):
             pause = retry_after(answer.header("retry-after"))

@@ -17,6 +17,7 @@ from tasks.crawl.candidate import Candidate
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.db.fetchlog import SITEMAP, Outcome
 from tasks.crawl.frontier.traps import Traps
+from tasks.crawl.policy import Policy
 from tasks.crawl.url import Link, Scope, link, owner_of
 
 MAX_REDIRECTS = 5
@@ -54,6 +55,7 @@ class Waves:
         start: the fetch list.
         plans: by host, what generate decided; hosts found on the way get the middle rank.
         known: keys of URLs that earlier cycles know; links to them wait until they are due.
+        policy: caps and pauses that operators have set for single hosts.
     """
 
     def __init__(
@@ -65,13 +67,14 @@ class Waves:
         start: Iterable[Candidate],
         plans: Mapping[str, HostPlan] | None = None,
         known: Container[bytes] = _NOTHING,
+        policy: Policy | None = None,
     ) -> None:
         self._config = config
         self._number = number
         self._scope = scope
-        self._plans = plans or {}
+        self._plans = dict(plans or {})
         self._known = known
-        self._plan = HostPlan(1.0, min(config.max_pages_per_host, _fits_in_box(config)))
+        self._policy = policy or Policy()
         self.traps = Traps(config)
         self.budget = budget
         self.spent = 0
@@ -131,7 +134,7 @@ class Waves:
     def _best_of(self, host: str, on_domain: Counter[int]) -> list[tuple[_Rank, Candidate]]:
         """Takes the best URLs of a host out of its queue, as many as a wave and the caps allow."""
         queue, owner = self._queues[host], owner_of(host)
-        plan = self._plans.get(host, self._plan)
+        plan = self._plan(host)
         cap = plan.cap - self._spent_on[host]
         room = min(plan.wave, cap, self._config.max_pages_per_domain - on_domain[owner])
         taken = [heapq.heappop(queue) for _ in range(min(room, len(queue)))]
@@ -155,8 +158,18 @@ class Waves:
             self._found[found] = self._candidate(found, depth, hops, via)
 
     def _candidate(self, found: Link, depth: int, hops: int, via: str) -> Candidate:
-        score = self._plans.get(found.host, self._plan).score / (1 + depth)
+        score = self._plan(found.host).score / (1 + depth)
         return Candidate(found.url, depth, score, hops, via)
+
+    def _plan(self, host: str) -> HostPlan:
+        """Returns what was decided for a host; one that is found on the way gets the middle rank."""
+        held = self._plans.get(host)
+        if held is None:
+            most = self._policy.max_pages(host, self._config.max_pages_per_host)
+            delay_s = self._policy.delay_s(host, self._config.delay_s)
+            in_box = max(1, int(self._config.time_box_s / delay_s)) if delay_s > 0 else most
+            held = self._plans[host] = HostPlan(1.0, min(most, in_box))
+        return held
 
     def _push(self, host: str, candidate: Candidate) -> None:
         queue = self._queues.setdefault(host, [])
@@ -165,8 +178,3 @@ class Waves:
 
 def _order(candidate: Candidate) -> tuple[int, int, str]:
     return candidate.depth, candidate.hops, candidate.url
-
-
-def _fits_in_box(config: CrawlConfig) -> int:
-    """Returns how many pages of one host can politely be fetched in the time box."""
-    return max(1, int(config.time_box_s / config.delay_s)) if config.delay_s > 0 else config.max_pages_per_host

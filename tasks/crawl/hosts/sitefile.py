@@ -10,6 +10,7 @@ from tasks.codings import decode
 from tasks.crawl.hosts.politeness import Politeness, retry_after
 from tasks.crawl.http.address import PORT, PRIVATE
 from tasks.crawl.http.client import Answer, Client, FetchError
+from tasks.crawl.policy import HOST_DENIED
 from tasks.crawl.robots.lines import MAX_BYTES
 from tasks.crawl.url import authority, canonical
 
@@ -18,7 +19,7 @@ UNUSABLE = "unusable"
 """The reason of a file that no other try would bring, although its host may be well."""
 
 # Another try would end the same way; of the host's own file these say as much of its pages.
-_PERMANENT = (PRIVATE, PORT, "url", "tls")
+_PERMANENT = (PRIVATE, PORT, "url", "tls", HOST_DENIED)
 # One byte more than counts tells that a file goes on.
 _READ = MAX_BYTES + 1
 

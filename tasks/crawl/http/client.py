@@ -26,6 +26,9 @@ from tasks.codings import ACCEPTED_CODINGS
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.http.address import PRIVATE, GuardedResolver, RefusedAddressError, reachable, refusal
 from tasks.crawl.http.dns import CachingResolver
+from tasks.crawl.http.grants import Grants
+from tasks.crawl.policy import HOST_DENIED, Policy
+from tasks.crawl.url import authority
 
 VERSION = "0.1"
 # Unwanted bodies up to this size are read to their end, which keeps the connection; above, it is closed.
@@ -33,6 +36,8 @@ _DRAIN = 16 << 10
 
 # Caps of one answer. Browsers take heads of 256 KiB at most; 1xx answers come once or twice, if at all.
 _MAX_FIELD, _MAX_FIELDS, _MAX_HEAD, _MAX_INTERIM = 32 << 10, 128, 512 << 10, 16
+# What stands in the place of a value that is kept nowhere.
+_REDACTED = "[redacted]"
 # Chunked framing may double a body; what makes it longer wants to be long.
 _FRAMING, _MARGIN = 2, 1 << 20
 
@@ -54,7 +59,7 @@ class Answer:
         body: entity body without transfer coding, with content coding; b"" when it was not wanted.
         truncated: the body was longer than allowed.
         address: the IP address that answered, or "".
-        request: the request head as sent.
+        request: the request head as sent, without the values of credentials.
         seconds: from the first to the last byte.
     """
 
@@ -107,11 +112,16 @@ class Client:
         config: the crawl's settings.
         resolver: looks public names up; the name servers of the recipe or of this machine by default. Its answers are
             checked all the same.
+        policy: whom not to ask, and what single hosts are sent beside the usual headers.
     """
 
-    def __init__(self, config: CrawlConfig, resolver: AbstractResolver | None = None) -> None:
+    def __init__(
+        self, config: CrawlConfig, resolver: AbstractResolver | None = None, policy: Policy | None = None
+    ) -> None:
         self._config = config
         self._resolver = resolver
+        self._policy = policy or Policy()
+        self._grants = Grants(config.allow_hosts)
         self._headers = {"User-Agent": agent_of(config), "Accept-Encoding": ACCEPTED_CODINGS}
         self._session: aiohttp.ClientSession | None = None
         self._guard: GuardedResolver | None = None
@@ -119,9 +129,9 @@ class Client:
     async def __aenter__(self) -> "Client":
         loopback = self._config.allow_loopback
         inner = self._resolver or CachingResolver(self._config.name_servers)
-        self._guard = GuardedResolver(allow_loopback=loopback, inner=inner)
+        self._guard = GuardedResolver(allow_loopback=loopback, inner=inner, grants=self._grants)
         self._session = aiohttp.ClientSession(
-            connector=_Connector(self._guard, loopback),
+            connector=_Connector(self._guard, self._grants, loopback),
             timeout=aiohttp.ClientTimeout(total=self._config.timeout_s),
             headers=self._headers,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -151,7 +161,7 @@ class Client:
         """Requests a canonical URL.
 
         Args:
-            url: where; refused here when its literal address or port is not for crawlers.
+            url: where; refused here when its literal address or port is not for crawlers, or its host is denied.
             limit: bytes of body taken at most.
             wanted: decides by status and headers whether the body is worth its bytes.
             headers: further request headers (conditional requests).
@@ -159,18 +169,22 @@ class Client:
         Raises:
             FetchError: no usable answer.
         """
-        reason = refusal(url, allow_loopback=self._config.allow_loopback)
+        reason = refusal(url, allow_loopback=self._config.allow_loopback, grants=self._grants)
+        if reason is None and self._policy.denies(authority(url)):
+            reason = HOST_DENIED
         if reason is not None:
             raise FetchError(reason, url)
         if self._session is None:
             raise RuntimeError("use the client as an async context manager")
         _limit.set(limit)
+        # By the URL of this very request: a redirect is another one, and takes nothing along to another host.
+        sent = self._policy.sent_to(url)
         try:
             begin = time.monotonic()
             async with self._session.get(
-                URL(url, encoded=True), allow_redirects=False, headers=headers or {}
+                URL(url, encoded=True), allow_redirects=False, headers={**sent.headers, **(headers or {})}
             ) as response:
-                return await _answer(response, limit, wanted, begin)
+                return await _answer(response, limit, wanted, begin, sent.secret)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise FetchError(_reason(error), str(error)) from error
 
@@ -232,36 +246,45 @@ class _Connector(aiohttp.TCPConnector):
     here: the resolver has one that keeps to the life of the answers.
     """
 
-    def __init__(self, resolver: AbstractResolver, allow_loopback: bool) -> None:
+    def __init__(self, resolver: AbstractResolver, grants: Grants, allow_loopback: bool) -> None:
         super().__init__(resolver=resolver, limit=0, use_dns_cache=False, keepalive_timeout=30.0)
+        self._grants = grants
         self._allow_loopback = allow_loopback
         self._factory = functools.partial(_handler, loop=self._loop)
 
-    async def connect(self, *args: Any, **kwargs: Any) -> Connection:
+    async def connect(self, req: aiohttp.ClientRequest, *args: Any, **kwargs: Any) -> Connection:
         """Returns a connection to a host, new or kept; raises RefusedAddressError."""
-        connection = await super().connect(*args, **kwargs)
+        connection = await super().connect(req, *args, **kwargs)
         handler = connection.protocol
         known = handler.peer if isinstance(handler, _Handler) else ""
-        _peer.set(known or self._checked(connection))
+        _peer.set(known or self._checked(connection, req.url))
         if isinstance(handler, _Handler):
             handler.peer = _peer.get()
             handler.expect(_limit.get())
         return connection
 
-    def _checked(self, connection: Connection) -> str:
+    def _checked(self, connection: Connection, url: URL) -> str:
         """Returns the address that a new connection leads to."""
         peer = connection.transport and connection.transport.get_extra_info("peername")
         address = str(peer[0]) if peer else ""
-        if address and not reachable(address, allow_loopback=self._allow_loopback):
+        granted = self._grants.of(url.host or "", url.port)
+        if address and not reachable(address, granted, allow_loopback=self._allow_loopback):
             connection.close()
             raise RefusedAddressError(f"connected to {address}, which is not public")
         return address
 
 
 async def _answer(
-    response: aiohttp.ClientResponse, limit: int, wanted: Callable[[int, Headers], bool] | None, begin: float
+    response: aiohttp.ClientResponse,
+    limit: int,
+    wanted: Callable[[int, Headers], bool] | None,
+    begin: float,
+    secret: frozenset[str],
 ) -> Answer:
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in response.raw_headers)
+    if secret:
+        # A session that a host renews for us is a credential as well.
+        headers = tuple((name, _REDACTED if name.lower() == "set-cookie" else value) for name, value in headers)
     keep = wanted is None or wanted(response.status, headers)
     body, truncated = await _body(response, limit if keep else _DRAIN)
     if truncated:
@@ -273,7 +296,7 @@ async def _answer(
         body=body if keep else b"",
         truncated=truncated,
         address=_peer.get(),
-        request=_request(response),
+        request=_request(response, secret),
         seconds=time.monotonic() - begin,
     )
 
@@ -289,9 +312,10 @@ async def _body(response: aiohttp.ClientResponse, limit: int) -> tuple[bytes, bo
     return b"".join(chunks), False
 
 
-def _request(response: aiohttp.ClientResponse) -> bytes:
+def _request(response: aiohttp.ClientResponse, secret: frozenset[str]) -> bytes:
     info = response.request_info
-    lines = [f"GET {info.url.raw_path_qs} HTTP/1.1", *(f"{key}: {value}" for key, value in info.headers.items())]
+    sent = ((key, _REDACTED if key.lower() in secret else value) for key, value in info.headers.items())
+    lines = [f"GET {info.url.raw_path_qs} HTTP/1.1", *(f"{key}: {value}" for key, value in sent)]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
 
 

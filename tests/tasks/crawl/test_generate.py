@@ -11,6 +11,7 @@ from tasks.crawl.db import crawldb, duck
 from tasks.crawl.db.fetchlist import shares
 from tasks.crawl.db.known import Known
 from tasks.crawl.generate import _choose
+from tasks.crawl.policy import Policy
 from tasks.crawl.rank import RANKS, scores
 from tasks.crawl.url import Scope, key
 
@@ -27,7 +28,7 @@ def host_row(host, **changes):
     return {**dict.fromkeys(crawldb.HOSTS.names), "host": host, "crawl_delay_s": 0.0, "failures": 0, **changes}
 
 
-def chosen(urls, hosts=(), ranks=(), seeds=(), **settings):
+def chosen(urls, hosts=(), ranks=(), seeds=(), policy=None, **settings):
     """Returns the URLs that generate lists, in order."""
     config = CrawlConfig(**{**BASE, **settings})
     with duck.connect(".") as connection:
@@ -38,7 +39,7 @@ def chosen(urls, hosts=(), ranks=(), seeds=(), **settings):
         empty = pa.schema([("key", pa.uuid()), ("url", pa.string()), ("host", pa.string())])
         connection.register("seeds", pa.Table.from_pylist(rows, schema=empty))
         scope = Scope(config.include_hosts, config.include_prefixes, config.include_pattern, config.exclude_pattern)
-        _choose(connection, config, scope, NOW)
+        _choose(connection, config, scope, NOW, policy or Policy())
         return [url for (url,) in connection.execute("SELECT url FROM chosen ORDER BY place").fetchall()]
 
 
