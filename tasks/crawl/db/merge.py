@@ -2,13 +2,16 @@
 
 Used by update. Views: `previous` (crawldb.URLS), `log` (fetchlog.FETCH_LOG), `links` (fetchlog.LINKS of the partition,
 not too deep), `listed` (fetchlist.FETCHLIST). Rows that were not tried are copied first, then come those that were,
-both in the order of before, then the new ones by key: no sort of the whole, and equal inputs give equal bytes.
+both in the order of before, then the new ones by key: no sort of the whole, and equal inputs give equal bytes. Of rows
+that were not tried only the time when they are due may change.
 
 Rules. Unchanged (304, or the digest of before): the interval grows by half. Changed: it halves. Both stay within 24 h
 and 30 d. Gone, or a page that names another address as its own: 30 d. No answer: tomorrow, then after 2, 4, 8 days,
 then gone; a page that was put off with its host, or whose host is denied, has not failed. A capture whose permission is
 withdrawn (robots.txt, noindex, an AI opt-out, 451) is marked for takedown; a new capture takes the mark back. The depth
-of a URL is that of the shortest way in the cycle that found it.
+of a URL is that of the shortest way in the cycle that found it. A page that a sitemap of its domain calls changed since
+it was fetched is due at once, a day after that fetch at the earliest: a sitemap that always says "now" costs one
+request a day.
 """
 
 from datetime import datetime
@@ -28,6 +31,14 @@ FROM (
 ) ANTI JOIN previous USING (key) GROUP BY key ORDER BY key
 """
 
+# Known pages that sitemaps call changed since they were fetched. Those that do not answer wait as they would.
+SOONER = """
+CREATE TABLE sooner AS
+SELECT key FROM previous JOIN (
+  SELECT key, max(lastmod) AS lastmod FROM links WHERE lastmod IS NOT NULL GROUP BY key
+) USING (key) ANTI JOIN log USING (key) WHERE lastmod > last_fetch AND fails = 0
+"""
+
 _TRIED_AND_NEW = """
   SELECT * FROM previous SEMI JOIN log USING (key)
   UNION ALL BY NAME SELECT key, url, depth, seen AS first_seen FROM new
@@ -39,7 +50,12 @@ def _list(words: tuple[str, ...]) -> str:
 
 
 _MERGED = f"""
-SELECT * FROM previous ANTI JOIN log USING (key) UNION ALL BY NAME (
+SELECT * REPLACE (
+  CASE WHEN key IN (SELECT key FROM sooner)
+    THEN least(next_due, greatest(last_fetch + to_seconds({crawldb.SHORTEST_INTERVAL_S}), CAST($now AS TIMESTAMPTZ)))
+    ELSE next_due
+  END AS next_due
+) FROM previous ANTI JOIN log USING (key) UNION ALL BY NAME (
 WITH joined AS (
   SELECT a.* EXCLUDE (record_id), a.record_id AS a_record_id, l.key IS NOT NULL AS tried, l.status AS l_status,
     l.reason AS l_reason, l.kind AS l_kind, l.fetched_at, l.etag AS l_etag, l.last_modified AS l_last_modified,

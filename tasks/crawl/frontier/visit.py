@@ -176,7 +176,9 @@ class Visitor:
             return outcome._replace(reason="mime")
         read = await self._reader.read(candidate.url, answer, outcome.mime, reserved=reserved)
         links = read.outlinks + self._sitemaps(candidate.url)
-        outcome = outcome._replace(reason=read.reason, outlinks=links, kind=read.kind, canonical=read.canonical)
+        outcome = outcome._replace(
+            reason=read.reason, outlinks=links, lastmods=read.lastmods, kind=read.kind, canonical=read.canonical
+        )
         if read.reason:
             return outcome
         if candidate.earlier and candidate.earlier.payload_digest == payload_digest(answer.body):

@@ -7,6 +7,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 from tasks.codings import decode
 from tasks.crawl.config import CrawlConfig
@@ -17,11 +18,11 @@ from tasks.crawl.page.feed import read_feed
 from tasks.crawl.page.links import Page
 from tasks.crawl.page.optout import opted_out
 from tasks.crawl.page.parser import Parser
-from tasks.crawl.page.sitemap import MAX_BYTES, read_sitemap
+from tasks.crawl.page.sitemap import MAX_BYTES, Entry, read_sitemap
 from tasks.crawl.page.soft404 import SOFT_404
 from tasks.crawl.page.spa import needs_browser
 from tasks.crawl.robots.tag import Directives, directives
-from tasks.crawl.url import Link, Scope, link
+from tasks.crawl.url import Link, Scope, authority, link, owner_of
 from tasks.payload import payload_digest
 
 _HTML = ("text/html", "application/xhtml+xml", "")
@@ -29,6 +30,9 @@ _FEEDS = ("application/rss+xml", "application/atom+xml", "application/rdf+xml", 
 _XML = ("application/xml", "text/xml")
 _PACKED = ("application/gzip", "application/x-gzip")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.I)
+
+# Clocks differ, and a date without a zone is taken for UTC.
+_AHEAD = timedelta(days=1)
 
 NoteCopy = Callable[[str, str, str, int], str]
 """Tells (URL, payload digest, title, characters of text) of a page; returns why it is none, or ""."""
@@ -42,6 +46,7 @@ class Reading:
         reason: why it is not kept, or "".
         kind: page, sitemap or feed.
         outlinks: in scope, each once.
+        lastmods: those of them of which a sitemap of their own domain says when they have changed.
         canonical: the address the page names as its own, or "".
         render: whether it takes a browser to show its text.
     """
@@ -49,6 +54,7 @@ class Reading:
     reason: str = ""
     kind: str = PAGE
     outlinks: tuple[Link, ...] = ()
+    lastmods: tuple[tuple[Link, datetime], ...] = ()
     canonical: str = ""
     render: bool = False
 
@@ -123,7 +129,8 @@ class Reader:
         links += self._covered(page.feeds if self._config.feeds else ())
         named = page.canonical if page.canonical != url else ""
         links += self._covered([named] if named else ())
-        return Reading(refused, PAGE, tuple(dict.fromkeys(links)), named, render and not refused)
+        outlinks = tuple(dict.fromkeys(links))
+        return Reading(refused, PAGE, outlinks, canonical=named, render=render and not refused)
 
     def _list(self, url: str, answer: Answer) -> Reading:
         """Reads what may be a sitemap or a feed."""
@@ -131,7 +138,8 @@ class Reader:
         if self._config.feeds and (entries := read_feed(body, url)) is not None:
             return Reading(kind=FEED, outlinks=self._covered(entries))
         if self._config.sitemaps and (found := read_sitemap(body, url)) is not None:
-            return Reading(kind=SITEMAP, outlinks=self._covered(entry.url for entry in found.entries))
+            outlinks = self._covered(entry.url for entry in found.entries)
+            return Reading(kind=SITEMAP, outlinks=outlinks, lastmods=_lastmods(found.entries, outlinks, url))
         return Reading("mime")
 
     def _refused(self, answer: Answer, said: Directives, page: Page, reserved: bool) -> str:
@@ -145,6 +153,14 @@ class Reader:
 
     def _decoded(self, answer: Answer, limit: int) -> bytes:
         return decode(answer.body, ",".join(answer.all("content-encoding")), limit).data
+
+
+def _lastmods(entries: Iterable[Entry], links: Iterable[Link], url: str) -> tuple[tuple[Link, datetime], ...]:
+    """Returns when the pages of its own domain have changed by a sitemap; what lies in the future was not meant."""
+    latest = datetime.now(UTC) + _AHEAD
+    said = {entry.url: entry.lastmod for entry in entries if entry.lastmod is not None and entry.lastmod <= latest}
+    owner = owner_of(authority(url))
+    return tuple((one, said[one.url]) for one in links if one.owner == owner and one.url in said)
 
 
 def mime_of(headers: Headers) -> str:

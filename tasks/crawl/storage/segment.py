@@ -82,7 +82,7 @@ class Segment:
         """
         part = self._part()
         part.links.add(outcome)
-        part.rows.append(outcome._replace(outlinks=()))
+        part.rows.append(outcome._replace(outlinks=(), lastmods=()))
         full = part.captures >= self._config.warc_pages_per_file or part.bytes >= self._max_bytes
         full = full or part.links.bytes + _ROW_BYTES * len(part.rows) >= _MAX_MEMORY
         if full or (part.captures and time.monotonic() - part.begin > _MAX_AGE_S):
