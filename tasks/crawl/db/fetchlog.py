@@ -55,6 +55,7 @@ FETCH_LOG = pa.schema(
         pa.field("fetched_at", pa.timestamp("ms", tz="UTC")),  # when it was tried
         pa.field("etag", pa.string(), nullable=False),
         pa.field("last_modified", pa.string(), nullable=False),
+        pa.field("terms", pa.string(), nullable=False),  # what was stated of its use, as JSON (`page.terms`), or ""
         pa.field("error", pa.string(), nullable=False),  # for people
     ]
 )
@@ -86,6 +87,7 @@ class Outcome(NamedTuple):
     fetched_at: datetime | None = None
     etag: str = ""
     last_modified: str = ""
+    terms: str = ""
     error: str = ""
 
 

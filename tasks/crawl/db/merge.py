@@ -39,9 +39,11 @@ SELECT key FROM previous JOIN (
 ) USING (key) ANTI JOIN log USING (key) WHERE lastmod > last_fetch AND fails = 0
 """
 
+# The row that is none lends its column to crawl DBs made before there was one.
 _TRIED_AND_NEW = """
   SELECT * FROM previous SEMI JOIN log USING (key)
   UNION ALL BY NAME SELECT key, url, depth, seen AS first_seen FROM new
+  UNION ALL BY NAME SELECT CAST(NULL AS VARCHAR) AS terms WHERE false
 """
 
 
@@ -60,7 +62,7 @@ WITH joined AS (
   SELECT a.* EXCLUDE (record_id), a.record_id AS a_record_id, l.key IS NOT NULL AS tried, l.status AS l_status,
     l.reason AS l_reason, l.kind AS l_kind, l.fetched_at, l.etag AS l_etag, l.last_modified AS l_last_modified,
     l.payload_digest AS l_digest, l.record_id AS l_record_id, l.warc_file, l.warc_offset AS l_warc_offset,
-    l.canonical AS l_canonical,
+    l.canonical AS l_canonical, l.terms AS l_terms,
     coalesce(l.status = '{fetchlog.SUCCESS}', false) AS captured,
     coalesce(l.status = '{fetchlog.NOT_MODIFIED}'
       OR (l.status = '{fetchlog.SUCCESS}' AND l.payload_digest = a.payload_digest), false) AS unchanged,
@@ -114,7 +116,8 @@ SELECT key, url,
     WHEN captured OR unchanged THEN ''
     WHEN coalesce(warc_path, '') <> '' AND l_reason IN ({_list(crawldb.WITHDRAWN)}) THEN l_reason
     ELSE coalesce(takedown, '')
-  END AS takedown
+  END AS takedown,
+  CASE WHEN captured THEN l_terms ELSE coalesce(terms, '') END AS terms
 FROM paced
 )
 """

@@ -25,6 +25,7 @@ from tasks.crawl.http.address import refusal
 from tasks.crawl.http.client import Answer, Client, FetchError
 from tasks.crawl.http.grants import Grants
 from tasks.crawl.page.reading import Reader, mime_of
+from tasks.crawl.page.terms import also, header_terms, kept
 from tasks.crawl.policy import HOST_DENIED, Policy
 from tasks.crawl.storage.segment import Segment
 from tasks.crawl.url import Link, authority, canonical, key, link
@@ -34,6 +35,9 @@ from tasks.payload import payload_digest
 log = logging.getLogger("sluice.crawl")
 
 TRIES = 3
+PAYMENT = "payment_required"
+"""An answer (402), not a failure: the page is not to be had without a contract."""
+
 _TRANSIENT = frozenset({"timeout", "connect", "protocol", "dns"})
 
 
@@ -161,6 +165,7 @@ class Visitor:
             fetched_at=fetched_at,
             etag=(answer.header("etag") or "")[:1000],
             last_modified=(answer.header("last-modified") or "")[:100],
+            terms=kept(**self._rules.terms(candidate.url), header=header_terms(answer.headers)),
         )
         if answer.status == 304 and candidate.earlier is not None and not reserved:
             if refused := self._reader.refused_by_headers(answer):
@@ -170,6 +175,8 @@ class Visitor:
             return _redirected(candidate, answer, outcome)
         if answer.status >= 500 or answer.status == 408:
             return outcome._replace(status=RETRY)
+        if answer.status == 402:
+            return outcome._replace(reason=PAYMENT)
         if answer.status != 200:
             return outcome
         if not self._reader.wants(answer.status, answer.headers):
@@ -177,7 +184,12 @@ class Visitor:
         read = await self._reader.read(candidate.url, answer, outcome.mime, reserved=reserved)
         links = read.outlinks + self._sitemaps(candidate.url)
         outcome = outcome._replace(
-            reason=read.reason, outlinks=links, lastmods=read.lastmods, kind=read.kind, canonical=read.canonical
+            reason=read.reason,
+            outlinks=links,
+            lastmods=read.lastmods,
+            kind=read.kind,
+            canonical=read.canonical,
+            terms=also(outcome.terms, page=read.terms),
         )
         if read.reason:
             return outcome

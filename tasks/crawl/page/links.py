@@ -46,6 +46,7 @@ _BODY = re.compile(rb"<body[\s>]", re.I)
 _RUN = re.compile(rb">([^<>]{1,1024})")
 _REFRESH = re.compile(r"\s{0,9}[\d.]{0,9}\s{0,9}[;,]\s{0,9}url\s{0,9}=\s{0,9}[\"']?([^\"'>]{1,4096})", re.I)
 _REL_NOFOLLOW = re.compile(r"(?:^|\s)(?:nofollow|ugc|sponsored)(?:\s|$)", re.I)
+_NOAI = re.compile(r"\bno(?:ai|ml)\b", re.I)
 _NO_PAGES = ("mailto:", "javascript:", "tel:", "data:")
 # Paths that no URL parser changes: joining strings gives the canonical form.
 _PLAIN = re.compile(r"(?:/|(?=[a-z0-9]))(?:[\w~-][\w.~-]*/)*(?:[\w~-][\w.~-]*)?", re.I | re.A)
@@ -69,6 +70,7 @@ class Page:
         text_chars: characters of visible text, counted up to 1,024.
         noai: robots meta refuses AI training ("noai").
         tdm: what its tdm-reservation meta says: True reserved, False free, None nothing.
+        terms: what it states of its use, as (name, value); see `terms`.
     """
 
     links: tuple[Link, ...] = ()
@@ -80,6 +82,7 @@ class Page:
     text_chars: int = 0
     noai: bool = False
     tdm: bool | None = None
+    terms: tuple[tuple[str, str], ...] = ()
 
 
 def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: str = "") -> Page:
@@ -111,6 +114,7 @@ def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: s
         text_chars=_text_runs(html, len(head)) if deep else found.text_chars(),
         noai=said.noai,
         tdm=found.tdm(),
+        terms=found.terms(agent, base),
     )
 
 
@@ -164,6 +168,14 @@ class _Found:
     def tdm(self) -> bool | None:
         said = [(held["content"] or "").strip() for held in self._metas if _lower(held, "name") == "tdm-reservation"]
         return True if "1" in said else False if "0" in said else None
+
+    def terms(self, agent: str, base: str) -> tuple[tuple[str, str], ...]:
+        """Returns what meta and link elements state of the page's use."""
+        stated = [(_lower(held, "name"), held["content"] or "") for held in self._metas]
+        tdm = [(name, value) for name, value in stated if name in ("tdm-reservation", "tdm-policy")]
+        robots = [("robots", value) for value in self.robots(agent) if _NOAI.search(value)]
+        named = [held["href"] or "" for held in self._links if "license" in _lower(held, "rel").split()]
+        return (*tdm, *robots, *(("license", canonical(address, base) or address) for address in named))
 
     def refreshes(self) -> list[str]:
         """Returns where meta refresh leads: a redirect to people, a link to us."""

@@ -49,6 +49,7 @@ class Reading:
         lastmods: those of them of which a sitemap of their own domain says when they have changed.
         canonical: the address the page names as its own, or "".
         render: whether it takes a browser to show its text.
+        terms: what the page itself states of its use, as (name, value).
     """
 
     reason: str = ""
@@ -57,6 +58,7 @@ class Reading:
     lastmods: tuple[tuple[Link, datetime], ...] = ()
     canonical: str = ""
     render: bool = False
+    terms: tuple[tuple[str, str], ...] = ()
 
 
 class Reader:
@@ -124,13 +126,13 @@ class Reader:
         if not refused and not render:
             refused = self._note(url, payload_digest(answer.body), page.title, page.text_chars)
         if refused == SOFT_404:
-            return Reading(refused)
+            return Reading(refused, terms=page.terms)
         links = [one for one in page.links if self._scope.covers(one.url, one.host)]
         links += self._covered(page.feeds if self._config.feeds else ())
         named = page.canonical if page.canonical != url else ""
         links += self._covered([named] if named else ())
         outlinks = tuple(dict.fromkeys(links))
-        return Reading(refused, PAGE, outlinks, canonical=named, render=render and not refused)
+        return Reading(refused, PAGE, outlinks, canonical=named, render=render and not refused, terms=page.terms)
 
     def _list(self, url: str, answer: Answer) -> Reading:
         """Reads what may be a sitemap or a feed."""

@@ -13,7 +13,8 @@ MAX_BYTES = 512 << 10
 _MAX_LINE = 2083 * 8 - 1
 
 RULES = ("allow", "disallow")
-SIGNAL = "signal"
+SIGNALS = ("content-signal", "content-usage")
+LICENSE = "license"
 _AGENT, _DELAY, _SITEMAP, _MEANT = "agent", "delay", "sitemap", "meant"
 
 # A field is known by its beginning, as Google does ("Disallowed: /x").
@@ -23,7 +24,7 @@ _FIELDS = (
     (RULES[1], (b"disallow", b"dissallow", b"dissalow", b"disalow", b"diasllow", b"disallaw")),
     (_DELAY, (b"crawl-delay", b"crawl delay", b"crawldelay")),
     (_SITEMAP, (b"sitemap", b"site-map")),
-    (SIGNAL, (b"content-signal", b"content-usage")),
+    *((field, (field.encode(),)) for field in (*SIGNALS, LICENSE)),
 )
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _BLANK = b" \t\v\f\0"
@@ -39,14 +40,14 @@ class Group:
         names: whom it addresses, in lower case, b"*" for everyone; with the place of each in the list.
         rules: ("allow" or "disallow", path pattern) in file order.
         delays: (number of names that stood above the line, value) of every Crawl-delay.
-        signals: the same of every Content-Signal or Content-Usage.
+        signals: (number of names that stood above the line, field, value) of every Content-Signal or Content-Usage.
         closed: a rule has ended the list of names.
     """
 
     names: dict[bytes, int] = field(default_factory=dict)
     rules: list[tuple[str, bytes]] = field(default_factory=list)
     delays: list[tuple[int, bytes]] = field(default_factory=list)
-    signals: list[tuple[int, bytes]] = field(default_factory=list)
+    signals: list[tuple[int, str, bytes]] = field(default_factory=list)
     closed: bool = False
 
     def addresses(self, names: set[bytes], above: int) -> bool:
@@ -62,21 +63,21 @@ def beginning(body: bytes) -> bytes:
     return body[: end if end > 0 else MAX_BYTES]
 
 
-def parsed(body: bytes) -> tuple[list[Group], tuple[str, ...]]:
-    """Returns the groups of a robots.txt and the addresses of its sitemaps as written."""
+def parsed(body: bytes) -> tuple[list[Group], tuple[str, ...], tuple[str, ...]]:
+    """Returns the groups of a robots.txt, and the addresses of its sitemaps and of its licences as written."""
     groups: list[Group] = [Group()]
-    sitemaps: list[str] = []
+    named: dict[str, list[str]] = {_SITEMAP: [], LICENSE: []}
     for kind, value in _lines(_utf8(beginning(body))):
         group = groups[-1]
-        if kind == _SITEMAP:
-            sitemaps.append(value.decode("utf-8", "replace"))
+        if kind in named:
+            named[kind].append(value.decode("utf-8", "replace"))
         elif kind == _AGENT:
             if group.closed:
                 group = Group()
                 groups.append(group)
             group.names.setdefault(_name(value), len(group.names))
-        elif kind == SIGNAL:
-            group.signals.append((len(group.names), value))
+        elif kind in SIGNALS:
+            group.signals.append((len(group.names), kind, value))
         elif kind == _DELAY:
             group.delays.append((len(group.names), value))
         elif kind in RULES and group.names:
@@ -84,7 +85,7 @@ def parsed(body: bytes) -> tuple[list[Group], tuple[str, ...]]:
             group.rules.append((kind, value))
         elif kind == _MEANT:
             group.closed = True
-    return groups, tuple(dict.fromkeys(sitemaps))
+    return groups, tuple(dict.fromkeys(named[_SITEMAP])), tuple(dict.fromkeys(named[LICENSE]))
 
 
 def _utf8(body: bytes) -> bytes:

@@ -8,11 +8,11 @@ equal to what they stand for (RFC 9309, 2.2.2), and a URL must pass both. `lines
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from tasks.crawl.robots.lines import RULES, Group, parsed
+from tasks.crawl.robots.lines import LICENSE, RULES, Group, parsed
 from tasks.crawl.robots.pattern import KEEP, Pattern, equal, literal, path_of, split
 
 AI_AGENTS = frozenset(
@@ -76,7 +76,7 @@ class Robots:
     """
 
     def __init__(self, body: bytes, agent: str) -> None:
-        groups, self.sitemaps = parsed(body)
+        groups, self.sitemaps, self._licenses = parsed(body)
         names = _names_of(agent, groups)
         own = [group for group in groups if names & group.names.keys()]
         spoken_to = own or [group for group in groups if b"*" in group.names]
@@ -86,6 +86,8 @@ class Robots:
         self._against_ai = _against_ai(groups, known)
         # Who is named but told nothing about training is told what all are told.
         self._signals = _signals(own, names) or _signals(groups, {b"*"})
+        # Terms are kept of all groups that speak to this crawler or to everyone.
+        self._stated = list(_stated(groups, names | {b"*"}))
 
     def allows(self, url: str) -> bool:
         """Tells whether the crawler may fetch `url`."""
@@ -106,6 +108,17 @@ class Robots:
             return True
         path = path_of(url)
         return next((says_no for start, says_no in self._signals if path.startswith(start)), False)
+
+    def terms(self, url: str) -> list[tuple[str, str]]:
+        """Returns what the file states of the use of `url`, as (field in lower case, value) of each line.
+
+        License (RSL 1.0) holds for the whole site, whatever group it stands in.
+        """
+        if not (self._stated or self._licenses):
+            return []
+        path = path_of(url)
+        found = [(field, text) for field, text in self._stated if path.startswith(_start_of(text))]
+        return found + [(LICENSE, address) for address in self._licenses]
 
 
 def _names_of(agent: str, groups: list[Group]) -> set[bytes]:
@@ -157,17 +170,24 @@ def _delay(groups: list[Group], names: set[bytes]) -> float | None:
 def _signals(groups: list[Group], names: set[bytes]) -> list[tuple[str, bool]]:
     """Returns (beginning of paths, whether training is refused) of every signal, in the order in which they count."""
     found = []
-    for group in groups:
-        for above, value in group.signals:
-            # A signal above all groups is meant for everyone.
-            if above and not group.addresses(names, above):
-                continue
-            text = value.decode("latin-1")
-            answers = [answer.lower() for answer in _TRAINING.findall(text)]
-            if answers:
-                start = text.split()[0] if text.startswith("/") else "/"
-                found.append((start, bool({"no", "n"} & set(answers))))
+    for _, text in _stated(groups, names):
+        answers = [answer.lower() for answer in _TRAINING.findall(text)]
+        if answers:
+            found.append((_start_of(text), bool({"no", "n"} & set(answers))))
     return sorted(found, key=lambda signal: (-len(signal[0]), not signal[1]))
+
+
+def _stated(groups: list[Group], names: set[bytes]) -> Iterator[tuple[str, str]]:
+    """Yields (field, value) of every signal that is for a crawler of one of `names`, or stands above all groups."""
+    for group in groups:
+        for above, field, value in group.signals:
+            if not above or group.addresses(names, above):
+                yield field, value.decode("latin-1")
+
+
+def _start_of(text: str) -> str:
+    """Returns with what paths begin for which a signal holds."""
+    return text.split()[0] if text.startswith("/") else "/"
 
 
 def _sorted(lines: Iterable[tuple[str, bytes]], known: _Known, form: _Form) -> list[_Rule]:

@@ -46,6 +46,7 @@ def known(**changes):
         "captured_at": T0,
         "canonical": "",
         "takedown": "",
+        "terms": "",
     }
     return pa.Table.from_pylist([{**row, **changes}], schema=URLS)
 
@@ -185,6 +186,21 @@ def test_a_page_that_a_sitemap_calls_changed_since_it_was_fetched_is_due_at_once
     row = next(row for row in merged(before, links=[*older, found(URL, 1, lastmod)]) if row["url"] == URL)
     assert row["next_due"] == due
     assert row["interval_s"] == 7 * DAY_S
+
+
+def test_a_crawl_db_made_before_terms_were_kept_is_read():
+    before = known().drop_columns(["terms"])
+    row = one(before, tried("fetch_success", payload_digest="sha1:B", terms='{"robots.license": "https://h/l.xml"}'))
+    assert row["terms"] == '{"robots.license": "https://h/l.xml"}'
+    assert one(before, tried("fetch_notmodified"))["terms"] == ""
+    assert one(before)["url"] == URL
+
+
+def test_the_terms_of_a_row_are_those_of_the_capture_it_names():
+    before = known(terms='{"header.tdm-reservation": "0"}')
+    assert one(before, tried("fetch_notmodified", terms="{}"))["terms"] == before.column("terms")[0].as_py()
+    assert one(before, tried("fetch_gone", reason="payment_required", terms="{}"))["terms"].startswith('{"header')
+    assert one(before, tried("fetch_success", payload_digest="sha1:B"))["terms"] == ""
 
 
 def test_the_order_of_the_crawl_db_is_kept_whatever_sitemaps_say():
