@@ -108,6 +108,12 @@ class Policy:
             return Sent({**headers, **held.headers}, held.secret)
         return Sent(headers)
 
+    def names_sent_to(self, host: str) -> list[str]:
+        """Returns the names of the headers and cookies that the hosts file sets for a host, without their values."""
+        one = self._settled.hosts.get(host, _NO_SETTINGS)
+        languages = ["Accept-Language"] if any(held.accept_language for held in self._of(host)) else []
+        return [*languages, *sorted(one.headers), *(f"Cookie {name}" for name in sorted(one.cookies))]
+
     def unlock(self, mine: Callable[[str], bool]) -> None:
         """Finds the headers and cookies of those hosts for which `mine` is true; of no other any is ever sent.
 

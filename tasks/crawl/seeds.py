@@ -150,14 +150,14 @@ def _checked(config: CrawlConfig, grants: Grants, named: _Named) -> Link:
     url = canonical(named.text)
     if url is None:
         raise _refused(named, "url")
+    if reason := refusal(url, allow_loopback=config.allow_loopback, grants=grants):
+        raise _refused(named, reason)
     host = host_and_port(url)[0]
     if not config.contact and not is_loopback(host):
         raise InputError(
             f"contact is missing, and {host} ({_where(named)}) is on the public web",
             "set [crawl] contact to a page or to mailto:name@host, by which webmasters can reach you",
         )
-    if reason := refusal(url, allow_loopback=config.allow_loopback, grants=grants):
-        raise _refused(named, reason)
     return link(url)
 
 

@@ -39,6 +39,7 @@ class Group:
     Attributes:
         names: whom it addresses, in lower case, b"*" for everyone; with the place of each in the list.
         rules: ("allow" or "disallow", path pattern) in file order.
+        numbers: the line of each rule, from 1.
         delays: (number of names that stood above the line, value) of every Crawl-delay.
         signals: (number of names that stood above the line, field, value) of every Content-Signal or Content-Usage.
         closed: a rule has ended the list of names.
@@ -46,6 +47,7 @@ class Group:
 
     names: dict[bytes, int] = field(default_factory=dict)
     rules: list[tuple[str, bytes]] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
     delays: list[tuple[int, bytes]] = field(default_factory=list)
     signals: list[tuple[int, str, bytes]] = field(default_factory=list)
     closed: bool = False
@@ -67,7 +69,7 @@ def parsed(body: bytes) -> tuple[list[Group], tuple[str, ...], tuple[str, ...]]:
     """Returns the groups of a robots.txt, and the addresses of its sitemaps and of its licences as written."""
     groups: list[Group] = [Group()]
     named: dict[str, list[str]] = {_SITEMAP: [], LICENSE: []}
-    for kind, value in _lines(_utf8(beginning(body))):
+    for number, kind, value in _lines(_utf8(beginning(body))):
         group = groups[-1]
         if kind in named:
             named[kind].append(value.decode("utf-8", "replace"))
@@ -83,6 +85,7 @@ def parsed(body: bytes) -> tuple[list[Group], tuple[str, ...], tuple[str, ...]]:
         elif kind in RULES and group.names:
             group.closed = True
             group.rules.append((kind, value))
+            group.numbers.append(number)
         elif kind == _MEANT:
             group.closed = True
     return groups, tuple(dict.fromkeys(named[_SITEMAP])), tuple(dict.fromkeys(named[LICENSE]))
@@ -94,9 +97,9 @@ def _utf8(body: bytes) -> bytes:
     return body.removeprefix(b"\xef\xbb\xbf")
 
 
-def _lines(body: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yields (kind of field, value) of every line that says something."""
-    for line in _LINE_END.split(body):
+def _lines(body: bytes) -> Iterator[tuple[int, str, bytes]]:
+    """Yields (number from 1, kind of field, value) of every line that says something."""
+    for number, line in enumerate(_LINE_END.split(body), 1):
         text = line[:_MAX_LINE].partition(b"#")[0].strip(_BLANK)
         name, colon, value = text.partition(b":")
         if not colon:
@@ -107,11 +110,11 @@ def _lines(body: bytes) -> Iterator[tuple[str, bytes]]:
         name, value = name.strip(_BLANK).lower(), value.strip(_BLANK)
         kind = next((kind for kind, starts in _FIELDS if name.startswith(starts)), None)
         if kind is not None:
-            yield kind, value
+            yield number, kind, value
         elif name and value.startswith(b"/"):
             # A misspelt rule ("Disalow: /private", "Noindex: /old") ends a list of names as the rule it was meant
             # to be.
-            yield _MEANT, b""
+            yield number, _MEANT, b""
 
 
 def _name(value: bytes) -> bytes:

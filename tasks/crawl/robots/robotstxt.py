@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import quote
 
 from tasks.crawl.robots.lines import LICENSE, RULES, Group, parsed
@@ -119,6 +120,60 @@ class Robots:
         path = path_of(url)
         found = [(field, text) for field, text in self._stated if path.startswith(_start_of(text))]
         return found + [(LICENSE, address) for address in self._licenses]
+
+
+class Decision(NamedTuple):
+    """What decides about a URL.
+
+    Attributes:
+        allowed: whether it may be fetched.
+        line: number of the rule's line, from 1; 0 where no rule matches.
+        rule: the rule as it is read, "Disallow: /a"; "" where no rule matches.
+        group: names of the group that it stands in, as one text.
+    """
+
+    allowed: bool
+    line: int = 0
+    rule: str = ""
+    group: str = ""
+
+
+def decided_by(body: bytes, agent: str, url: str) -> Decision:
+    """Returns which rule of a robots.txt decides whether a crawler may fetch `url`; agrees with `Robots.allows`."""
+    groups = parsed(body)[0]
+    names = _names_of(agent, groups)
+    own = [group for group in groups if names & group.names.keys()]
+    return _decision(own or [group for group in groups if b"*" in group.names], url)
+
+
+def ai_optout_by(body: bytes, url: str) -> Decision:
+    """Returns which rule of a group for an AI crawler forbids `url` to that; an allowed one if none does."""
+    groups = parsed(body)[0]
+    agents = sorted({name for group in groups for name in group.names if name.decode("latin-1") in AI_AGENTS})
+    for agent in agents:
+        found = _decision([group for group in groups if agent in group.names], url)
+        if not found.allowed:
+            return found
+    return Decision(allowed=True)
+
+
+def _decision(groups: list[Group], url: str) -> Decision:
+    path, known = path_of(url), [Decision(allowed=True)]
+    for form in (literal, equal):
+        held = [
+            (rule, number, f"{verb.capitalize()}: {value.decode('utf-8', 'replace')}", group)
+            for group in groups
+            for (verb, value), number in zip(group.rules, group.numbers, strict=True)
+            for rule in _rules(verb == RULES[0], value, form)
+        ]
+        held.sort(key=lambda one: (-one[0].priority, not one[0].allow))
+        for rule, number, text, group in held:
+            if rule.matches(form(path)):
+                listed = b", ".join(group.names).decode("latin-1")
+                known.append(Decision(rule.allow, number, text, listed))
+                break
+    # A URL must pass both readings.
+    return next((one for one in known if not one.allowed), known[-1])
 
 
 def _names_of(agent: str, groups: list[Group]) -> set[bytes]:
