@@ -44,7 +44,7 @@ class Sent:
         secret: names in lower case whose values are kept nowhere.
     """
 
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     secret: frozenset[str] = frozenset()
 
 

@@ -67,10 +67,11 @@ class SiteFiles:
         Raises:
             Unavailable: 429, 5xx, no answer, or an answer that leads nowhere.
         """
+        origin = authority(url)
         for hop in range(MAX_REDIRECTS + 1):
             if not allowed(url):
                 raise Unavailable(f"robots.txt forbids {url}", reason=UNUSABLE)
-            answer = await self._get(url, own=hop == 0)
+            answer = await self._get(url, own=hop == 0, anonymous=authority(url) != origin)
             if not 300 <= answer.status < 400:
                 return _file(answer, url)
             target = canonical(answer.location, url) if answer.location is not None else None
@@ -79,14 +80,14 @@ class SiteFiles:
             url = target
         raise Unavailable(f"more than {MAX_REDIRECTS} redirects", reason=UNUSABLE)
 
-    async def _get(self, url: str, *, own: bool) -> Answer:
+    async def _get(self, url: str, *, own: bool, anonymous: bool) -> Answer:
         host = self._politeness.host(authority(url))
         if not own and (host.given_up or host.next_at - time.monotonic() > self._patience_s):
             raise Unavailable(f"{host.authority} is not to be asked for a while", reason=UNUSABLE)
         try:
             # A redirect may lead to a host that is being crawled: it waits for that host's turn.
             async with self._politeness.turn(host):
-                return await self._client.get(url, limit=_READ)
+                return await self._client.get(url, limit=_READ, anonymous=anonymous)
         except FetchError as error:
             if error.reason not in _PERMANENT:
                 raise Unavailable(str(error), authority=host.authority) from error

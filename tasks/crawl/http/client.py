@@ -27,7 +27,7 @@ from tasks.crawl.config import CrawlConfig
 from tasks.crawl.http.address import PRIVATE, GuardedResolver, RefusedAddressError, reachable, refusal
 from tasks.crawl.http.dns import CachingResolver
 from tasks.crawl.http.grants import Grants
-from tasks.crawl.policy import HOST_DENIED, Policy
+from tasks.crawl.policy import HOST_DENIED, Policy, Sent
 from tasks.crawl.url import authority
 
 VERSION = "0.1"
@@ -157,6 +157,7 @@ class Client:
         limit: int,
         wanted: Callable[[int, Headers], bool] | None = None,
         headers: Mapping[str, str] | None = None,
+        anonymous: bool = False,
     ) -> Answer:
         """Requests a canonical URL.
 
@@ -165,6 +166,7 @@ class Client:
             limit: bytes of body taken at most.
             wanted: decides by status and headers whether the body is worth its bytes.
             headers: further request headers (conditional requests).
+            anonymous: without what the hosts file sets: another host has chosen this address.
 
         Raises:
             FetchError: no usable answer.
@@ -178,7 +180,7 @@ class Client:
             raise RuntimeError("use the client as an async context manager")
         _limit.set(limit)
         # By the URL of this very request: a redirect is another one, and takes nothing along to another host.
-        sent = self._policy.sent_to(url)
+        sent = Sent() if anonymous else self._policy.sent_to(url)
         try:
             begin = time.monotonic()
             async with self._session.get(

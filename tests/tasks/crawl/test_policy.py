@@ -224,6 +224,17 @@ def test_credentials_reach_their_host_and_no_other_and_are_stored_nowhere(crawl,
         assert {capture.url for capture in archive.captures(file)} == {guarded.url(), other.url(), other.url("/landed")}
 
 
+def test_a_robots_txt_that_leads_to_another_host_is_asked_for_there_without_credentials(crawl, configured, guarded):
+    with Site({"/": "public"}) as other:
+        other.robots = lambda _: web.Response(status=302, headers={"Location": guarded.url("/theirs")})
+        scope = tuple(f"127.0.0.1:{site.port}" for site in (guarded, other))
+        crawl(configured(guarded.url(), other.url(), include_hosts=scope), "c1")
+    sent = dict(guarded.headers)
+    assert "Authorization" not in sent["/theirs"]
+    assert "Cookie" not in sent["/theirs"]
+    assert sent["/robots.txt"]["Authorization"] == SECRETS[0]
+
+
 def test_credentials_do_not_go_over_http_unless_they_may(crawl, configured, guarded, hosts_file):
     hosts_file.write_text(hosts_file.read_text().replace("over_http = true", ""))
     with pytest.raises(InputError, match="http_403"):
