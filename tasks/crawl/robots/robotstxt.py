@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -28,6 +29,7 @@ AI_AGENTS = frozenset(
 speaks of AI. Sources: the pages of OpenAI, Common Crawl, Google, Apple, Anthropic, ByteDance, Meta, Amazon, Cohere,
 Diffbot, Webz.io, Perplexity and Ai2 about their crawlers; the list ai-robots-txt/ai.robots.txt on GitHub (2026-11)."""
 
+_MOST_TERMS = 50
 _TOKEN = re.compile(r"[a-zA-Z_-]+")
 _TRAINING = re.compile(r"(?:^|[\s,;])(?:ai-train|train-ai)\s*=\s*(no|n|yes|y)\b", re.I)
 
@@ -77,7 +79,7 @@ class Robots:
     """
 
     def __init__(self, body: bytes, agent: str) -> None:
-        groups, self.sitemaps, self._licenses = parsed(body)
+        groups, self.sitemaps, licenses = parsed(body)
         names = _names_of(agent, groups)
         own = [group for group in groups if names & group.names.keys()]
         spoken_to = own or [group for group in groups if b"*" in group.names]
@@ -87,8 +89,9 @@ class Robots:
         self._against_ai = _against_ai(groups, known)
         # Who is named but told nothing about training is told what all are told.
         self._signals = _signals(own, names) or _signals(groups, {b"*"})
-        # Terms are kept of all groups that speak to this crawler or to everyone.
-        self._stated = list(_stated(groups, names | {b"*"}))
+        # Terms are kept of all groups that speak to this crawler or to everyone. They are gone through for every page.
+        self._stated = list(islice(_stated(groups, names | {b"*"}), _MOST_TERMS))
+        self._licenses = licenses[:_MOST_TERMS]
 
     def allows(self, url: str) -> bool:
         """Tells whether the crawler may fetch `url`."""

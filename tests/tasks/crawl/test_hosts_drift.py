@@ -72,3 +72,15 @@ def test_records_name_the_hosts_file_and_the_fetch_list_holds_it_without_remarks
     held = second.read("policy.json")
     assert HostsFile.model_validate(json.loads(held)["file"]) == HostsFile(deny=("b.localhost",))
     assert b"Doe" not in held
+
+
+def test_a_hosts_file_on_an_object_store_is_bound_and_read_like_one_on_this_machine(recipe, s3):
+    folder = f"s3://{s3.buckets[0]}/operators"
+    with Store(folder).write("hosts.toml") as file:
+        file.write(b'deny = ["b.localhost"]')
+    away = recipe.override({"crawl.hosts_file": f"{folder}/hosts.toml"})
+    for stage, member in (("inject", ""), ("rank", ""), ("generate", "p0")):
+        made = run_stage(away, stage, version="v1", member=member, tracking=TrackingContext("", "hosts"))
+    artifact = Artifact.open_at(Store(away.place.store), Address.parse(made.address))
+    assert artifact.table("urls.parquet").column("url").to_pylist() == ["http://a.localhost/"]
+    assert "hosts_file" in {ref.role for ref in artifact.record.inputs}

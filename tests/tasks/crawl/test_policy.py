@@ -101,6 +101,16 @@ def test_a_host_denied_while_it_is_fetched_gets_no_further_request(crawl, config
     assert {row["fails"] for row in cycle.urls().values()} == {0}
 
 
+def test_what_held_for_a_fetch_holds_for_the_rendering_of_its_pages(crawl, configured, hosts_file):
+    with Site({"/": "a page"}) as site:
+        hosts_file.write_text(f"deny = ['bad.localhost']\n[hosts.'127.0.0.1:{site.port}']\ndelay_s = 0.4\n")
+        cycle = crawl(configured(site.url(), delay_s=0.01, time_box_s=60), "c1")
+    hosts_file.write_text("deny = ['worse.localhost']")
+    policy = Policy.of(cycle.config, cycle.segments[0])
+    assert policy.delay_s(f"127.0.0.1:{site.port}", 1.0) == 0.4
+    assert [policy.denies(f"{one}.localhost") for one in ("bad", "worse", "good")] == [True, True, False]
+
+
 def test_no_request_reaches_a_denied_host_by_way_of_another(crawl, configured, hosts_file):
     with Site({"/": "secret"}) as denied, Site({}) as other, Site({}) as third:
         hosts_file.write_text(f'deny = ["127.0.0.1:{denied.port}"]')

@@ -41,6 +41,13 @@ def test_robots_txt_states_terms_for_a_page(path, usage):
     assert Robots(b"User-agent: *\nDisallow: /a", "sluice").terms("http://h/") == []
 
 
+def test_a_file_full_of_terms_is_gone_through_as_far_as_pages_can_pay_for():
+    lines = [f"Content-Usage: /{n} train-ai=n\nLicense: https://a.example/{n}" for n in range(5000)]
+    robots = Robots("\n".join(["User-agent: *", *lines]).encode(), "sluice")
+    assert len(robots.terms("http://h/1")) == 51
+    assert robots.ai_optout("http://h/4999/a")  # what decides is read to the end
+
+
 def test_a_license_belongs_to_no_group_and_ends_none():
     robots = Robots(b"User-agent: sluice\nLicense: https://a.example/l.xml\nUser-agent: b\nDisallow: /x", "sluice")
     assert not robots.allows("http://h/x")
