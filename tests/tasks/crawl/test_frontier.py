@@ -1,4 +1,4 @@
-"""When URLs are tried: hosts go at their own pace, whatever the others do. In virtual time, so that seconds are exact."""
+"""When URLs are tried: hosts go at their own pace, whatever others do. In virtual time, so that seconds are exact."""
 
 import asyncio
 import selectors
