@@ -175,11 +175,12 @@ def cycle(plan: Plan, hosts: Hosts, budget: float, day: float = 0) -> Cycle:
         day: of the crawl; a silent host is tried again when it is due.
     """
     listed = np.where(hosts.due <= day, np.minimum(hosts.left, hosts.cap), 0)
-    chosen = _within(listed, budget)
-    if not chosen.any():
+    mute = hosts.silent & (listed > 0)
+    # What silent hosts cannot use, others get.
+    chosen = _within(np.where(mute, 0, listed), budget)
+    asked = chosen > 0
+    if not (asked | mute).any():
         return Cycle()
-    mute = hosts.silent & (chosen > 0)
-    asked = (chosen > 0) & ~hosts.silent
     # The first turn of a host is for its robots.txt.
     turns = np.floor(plan.time_box_s / (hosts.latency + hosts.pause)) - 1
     want = np.where(asked, np.minimum(chosen, np.clip(turns, 0, None)), 0)

@@ -125,7 +125,8 @@ class CrawlConfig(Config):
     captured pages depend on the speed of the sites."""
 
     concurrency: int = Field(default=64, ge=1, le=4096)
-    """Requests under way at one time in one fetch task (one per host)."""
+    """Places for requests in one fetch task, one request per host. One that lasts longer than a second gives its place
+    up, so that hosts that are slow or silent take none from the others."""
 
     warc_pages_per_file: int = Field(default=1000, ge=1)
     """Captures per WARC file. A file is the unit of commit: a kill loses at most the open one."""

@@ -143,7 +143,12 @@ class Crawl:
         watch = self._watch
         pages = sum(record.rows_out for record in self._output.committed.values())
         return Report(
-            {"urls_per_s": watch.rate, "hosts": float(len(watch.hosts)), **self._segment.metrics()},
+            {
+                "urls_per_s": watch.rate,
+                "hosts": float(len(watch.hosts)),
+                "links_let_go": float(self._order.let_go),
+                **self._segment.metrics(),
+            },
             note=f"{pages} pages of {len(watch.hosts)} hosts, {watch.errors.total()} URLs without a page",
         )
 
