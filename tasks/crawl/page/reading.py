@@ -31,7 +31,7 @@ _XML = ("application/xml", "text/xml")
 _PACKED = ("application/gzip", "application/x-gzip")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.I)
 
-# Clocks differ, and a date without a zone is taken for UTC.
+# Clocks differ, and a date without a zone is taken for UTC; what lies further ahead was not meant.
 _AHEAD = timedelta(days=1)
 
 NoteCopy = Callable[[str, str, str, int], str]
@@ -140,9 +140,20 @@ class Reader:
         if self._config.feeds and (entries := read_feed(body, url)) is not None:
             return Reading(kind=FEED, outlinks=self._covered(entries))
         if self._config.sitemaps and (found := read_sitemap(body, url)) is not None:
-            outlinks = self._covered(entry.url for entry in found.entries)
-            return Reading(kind=SITEMAP, outlinks=outlinks, lastmods=_lastmods(found.entries, outlinks, url))
+            return self._of_sitemap(found.entries, url)
         return Reading("mime")
+
+    def _of_sitemap(self, entries: Iterable[Entry], url: str) -> Reading:
+        """Returns what a sitemap lists, and of pages of its own domain when they have changed."""
+        owner, latest = owner_of(authority(url)), datetime.now(UTC) + _AHEAD
+        links, lastmods = [], []
+        for entry in entries:
+            if self._scope.covers(entry.url):
+                to = link(entry.url)
+                links.append(to)
+                if entry.lastmod is not None and entry.lastmod <= latest and to.owner == owner:
+                    lastmods.append((to, entry.lastmod))
+        return Reading(kind=SITEMAP, outlinks=tuple(links), lastmods=tuple(lastmods))
 
     def _refused(self, answer: Answer, said: Directives, page: Page, reserved: bool) -> str:
         if page.noindex:
@@ -155,14 +166,6 @@ class Reader:
 
     def _decoded(self, answer: Answer, limit: int) -> bytes:
         return decode(answer.body, ",".join(answer.all("content-encoding")), limit).data
-
-
-def _lastmods(entries: Iterable[Entry], links: Iterable[Link], url: str) -> tuple[tuple[Link, datetime], ...]:
-    """Returns when the pages of its own domain have changed by a sitemap; what lies in the future was not meant."""
-    latest = datetime.now(UTC) + _AHEAD
-    said = {entry.url: entry.lastmod for entry in entries if entry.lastmod is not None and entry.lastmod <= latest}
-    owner = owner_of(authority(url))
-    return tuple((one, said[one.url]) for one in links if one.owner == owner and one.url in said)
 
 
 def mime_of(headers: Headers) -> str:
