@@ -42,7 +42,7 @@ from tasks.engine import Engine
 from tasks.errors import InputError, TransientError
 from tasks.stage import Inputs, Output, Report
 
-VERSION = 4
+VERSION = 5
 
 log = logging.getLogger("sluice.crawl")
 
@@ -165,7 +165,7 @@ class Crawl:
                         await self._segment.room()
                 except TimeoutError:
                     return Visit.AGAIN
-                if not politeness.ready(host):
+                if not politeness.ready(host, await client.locate(candidate.url)):
                     return Visit.AGAIN
                 return await visitor.visit(host, candidate)
 

@@ -4,13 +4,12 @@ Used by the proxy, for every connection of the browser.
 """
 
 import asyncio
-import ipaddress
 import socket
 
 from aiohttp.abc import AbstractResolver
 
 from tasks.crawl.config import is_loopback
-from tasks.crawl.http.address import GuardedResolver, RefusedAddressError, refusal
+from tasks.crawl.http.address import GuardedResolver, RefusedAddressError, is_address, refusal
 from tasks.crawl.url import canonical, host_and_port
 
 _LOOKUP_S = 10.0
@@ -48,7 +47,7 @@ class Guard:
         host, explicit = host_and_port(url)
         port = explicit or (443 if scheme == "https" else 80)
         name = host.strip("[]")
-        if _is_address(name) and not is_loopback(name):
+        if is_address(name) and not is_loopback(name):
             return [(name, port)]
         async with asyncio.timeout(_LOOKUP_S):
             answers = await self._resolver.resolve(name, port, socket.AF_UNSPEC)
@@ -57,11 +56,3 @@ class Guard:
     async def close(self) -> None:
         """Lets the resolver go."""
         await self._resolver.close()
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

@@ -79,6 +79,15 @@ def _refusal(place: str, allow_loopback: bool) -> str | None:
         return None
 
 
+def is_address(host: str) -> bool:
+    """Tells whether a host (without brackets) is an IP address and no name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def reachable(address: str, *, allow_loopback: bool) -> bool:
     """Tells whether a crawler may talk to an IP address."""
     return is_public(address) or (allow_loopback and is_loopback(address))

@@ -8,6 +8,7 @@ would look names up themselves.
 
 import asyncio
 import functools
+import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -24,8 +25,9 @@ from yarl import URL
 
 from tasks.codings import ACCEPTED_CODINGS
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.http.address import PRIVATE, GuardedResolver, RefusedAddressError, reachable, refusal
+from tasks.crawl.http.address import PRIVATE, GuardedResolver, RefusedAddressError, is_address, reachable, refusal
 from tasks.crawl.http.dns import CachingResolver
+from tasks.crawl.url import host_and_port
 
 VERSION = "0.1"
 # Unwanted bodies up to this size are read to their end, which keeps the connection; above, it is closed.
@@ -173,6 +175,20 @@ class Client:
                 return await _answer(response, limit, wanted, begin)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise FetchError(_reason(error), str(error)) from error
+
+    async def locate(self, url: str) -> str:
+        """Returns the IP address at which a canonical URL would be asked for, or "" where none is known."""
+        if self._guard is None:
+            raise RuntimeError("use the client as an async context manager")
+        name = host_and_port(url)[0].strip("[]")
+        if is_address(name):
+            return name
+        try:
+            async with asyncio.timeout(self._config.timeout_s):
+                answers = await self._guard.resolve(name, family=socket.AF_UNSPEC)
+        except (OSError, TimeoutError, ValueError):
+            return ""  # the request itself will say why
+        return answers[0]["host"] if answers else ""
 
 
 class _Handler(ResponseHandler):
