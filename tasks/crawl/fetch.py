@@ -144,7 +144,7 @@ class Crawl:
         politeness = self._politeness = Politeness(config, clocks)
         politeness.seed(map(hostlog.clock_of, self._hosts))
         parser = Parser(config.user_agent)
-        async with Client(config) as client:
+        async with Client(config, begin=politeness.begin) as client:
             rules = HostRules(
                 client,
                 politeness,

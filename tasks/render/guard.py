@@ -6,10 +6,8 @@ Used by the proxy, for every connection of the browser.
 import asyncio
 import socket
 
-from aiohttp.abc import AbstractResolver
-
 from tasks.crawl.config import is_loopback
-from tasks.crawl.http.address import GuardedResolver, RefusedAddressError, is_address, refusal
+from tasks.crawl.http.address import GuardedResolver, RefusedAddressError, Resolver, is_address, refusal
 from tasks.crawl.url import canonical, host_and_port
 
 _LOOKUP_S = 10.0
@@ -23,7 +21,7 @@ class Guard:
         resolver: looks public names up; the system's by default. Its answers are checked all the same.
     """
 
-    def __init__(self, *, allow_loopback: bool, resolver: AbstractResolver | None = None) -> None:
+    def __init__(self, *, allow_loopback: bool, resolver: Resolver | None = None) -> None:
         self._allow_loopback = allow_loopback
         self._resolver = GuardedResolver(allow_loopback=allow_loopback, inner=resolver)
 

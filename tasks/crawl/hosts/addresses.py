@@ -5,7 +5,6 @@ stop the others there; each host has its own pause besides. Places in line are g
 is not yet due waits without a connection. Precedents: Heritrix' and Nutch's queues by IP, BUbiNG's `ipDelay`.
 """
 
-import asyncio
 import math
 import time
 
@@ -46,17 +45,12 @@ class Addresses:
         """Takes the next free place in the line before an address; returns its time on the monotonic clock."""
         return self._next(self._line, address)
 
-    async def begin(self, address: str) -> float:
-        """Waits until a request to the address may begin, and notes that it has; returns the seconds waited.
+    def begin(self, address: str) -> float:
+        """Begins a request to an address: returns the seconds to wait before it is sent.
 
         Whoever comes at his place waits for what others are late, mostly nothing.
         """
-        came = time.monotonic()
-        begin = self._next(self._free, address)
-        # Timers may fire a little early.
-        while (wait := begin - time.monotonic()) > 0:
-            await asyncio.sleep(wait)
-        return max(begin - came, 0.0)
+        return max(self._next(self._free, address) - time.monotonic(), 0.0)
 
     def _next(self, ends: dict[str, float], address: str) -> float:
         now, delay = time.monotonic(), self.delay(address)

@@ -197,11 +197,12 @@ class Politeness:
                 host.latency_s = last if host.latency_s is None else 0.75 * host.latency_s + 0.25 * last
                 self.rest(host, end)
 
-    async def begin(self, address: str) -> None:
-        """Waits until a request may be sent to an IP address: the client calls it right before it sends one."""
-        waited = await self._addresses.begin(address)
+    def begin(self, address: str) -> float:
+        """Returns the seconds for which a request to an IP address waits, beyond its turn, before it is sent."""
+        wait = self._addresses.begin(address)
         if (held_up := _held_up.get()) is not None:
-            held_up[0] += waited
+            held_up[0] += wait
+        return wait
 
     async def rested(self, host: Host) -> None:
         """Waits for the end of the host's pause."""

@@ -12,8 +12,7 @@ import ipaddress
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
-
-from aiohttp.abc import AbstractResolver, ResolveResult
+from typing import Protocol, TypedDict
 
 from tasks.crawl.config import is_loopback
 from tasks.crawl.url import authority, host_and_port
@@ -93,7 +92,24 @@ def reachable(address: str, *, allow_loopback: bool) -> bool:
     return is_public(address) or (allow_loopback and is_loopback(address))
 
 
-class SystemResolver(AbstractResolver):
+class Resolved(TypedDict):
+    """One address of a name: the address as text, and its family."""
+
+    host: str
+    family: socket.AddressFamily
+
+
+class Resolver(Protocol):
+    """What looks names up."""
+
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[Resolved]:
+        """Returns the addresses of `host`, those to be tried first in front; raises OSError."""
+
+    async def close(self) -> None:
+        """Lets go of what it holds."""
+
+
+class SystemResolver:
     """Asks the system's resolver in threads of its own.
 
     The event loop's own threads are four: as many slow name servers would hold up every other host.
@@ -102,30 +118,18 @@ class SystemResolver(AbstractResolver):
     def __init__(self, threads: int = 32) -> None:
         self._pool = ThreadPoolExecutor(threads, "lookup")
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[Resolved]:
         """Returns the addresses of `host`; raises OSError."""
         ask = partial(socket.getaddrinfo, host, port, family=family, type=socket.SOCK_STREAM)
         answers = await asyncio.get_running_loop().run_in_executor(self._pool, ask)
-        return [
-            ResolveResult(
-                hostname=host,
-                host=str(where[0]),
-                port=int(where[1]),
-                family=kind,
-                proto=proto,
-                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
-            )
-            for kind, _, proto, _, where in answers
-        ]
+        return [Resolved(host=str(where[0]), family=kind) for kind, _, _, _, where in answers]
 
     async def close(self) -> None:
         """Lets the threads end; a look-up that hangs is not waited for."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-class GuardedResolver(AbstractResolver):
+class GuardedResolver:
     """Resolves names and refuses every name that has an answer outside the public Internet.
 
     A name with one public and one private answer is refused as a whole. Names under .localhost mean this machine
@@ -136,18 +140,16 @@ class GuardedResolver(AbstractResolver):
         inner: where other names are looked up; the system's resolver by default.
     """
 
-    def __init__(self, *, allow_loopback: bool, inner: AbstractResolver | None = None) -> None:
+    def __init__(self, *, allow_loopback: bool, inner: Resolver | None = None) -> None:
         self._allow_loopback = allow_loopback
         self._inner = inner or SystemResolver()
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[Resolved]:
         """Returns checked addresses of `host`, `MAX_ADDRESSES` at most; raises RefusedAddressError."""
         if is_loopback(host):
             if not self._allow_loopback:
                 raise RefusedAddressError(f"{host} is this machine")
-            return [_loopback(host, port)]
+            return [Resolved(host="127.0.0.1", family=socket.AF_INET)]
         answers = await self._inner.resolve(host, port, family)
         for answer in answers:
             if not is_public(answer["host"]):
@@ -157,9 +159,3 @@ class GuardedResolver(AbstractResolver):
     async def close(self) -> None:
         """Closes the inner resolver."""
         await self._inner.close()
-
-
-def _loopback(host: str, port: int) -> ResolveResult:
-    return ResolveResult(
-        hostname=host, host="127.0.0.1", port=port, family=socket.AF_INET, proto=0, flags=socket.AI_NUMERICHOST
-    )
