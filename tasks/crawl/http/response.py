@@ -2,9 +2,9 @@
 
 Pure: bytes in, a response or ProtocolError out. What curl reads is read: bare line feeds, blanks before a colon, lone
 CR within a value (a blank takes its place: RFC 9112, 2.2), folded lines, control characters, one length said twice,
-bytes behind the body. What leaves in doubt where a response ends is refused, though curl reads some of it: two different
-lengths, a length and chunks at once, a length that is no number; so are NUL, lines without a colon, and other transfer
-codings than chunks.
+bytes behind the body. What leaves in doubt where a response ends is refused, though curl reads some of it: two
+different lengths, a length and chunks at once, a length that is no number; so are NUL, lines without a colon, and other
+transfer codings than chunks.
 """
 
 import re
