@@ -3,8 +3,8 @@
 Used by client and visit. Checked three times: the literal or name in a canonical URL before anything is sent; every
 answer of the resolver, whose checked address is the one connected to, so that a name cannot change its mind in between
 (DNS rebinding); and the address at the other end of a connection before a request goes over it.
-Ranges: IANA special-purpose registries (RFC 6890), by `ipaddress.is_global`, plus
-translations that hide another address.
+Ranges: IANA's special-purpose registries (RFC 6890), in full and here, for what Python's `ipaddress` knows of them
+differs from release to release.
 """
 
 import asyncio
@@ -20,14 +20,21 @@ from tasks.crawl.url import authority, host_and_port
 PRIVATE = "private_address"
 PORT = "port"
 
-# Addresses that carry another address inside: NAT64 (RFC 6052, 8215), 6to4, Teredo, IPv4-compatible and -mapped;
-# then ranges that `is_global` lets through: IETF protocol assignments, 6to4 relays, site-local.
-_NEVER = tuple(
-    ipaddress.ip_network(net)
+# IANA's registries of special-purpose addresses, with what was allocated up to 2025 (RFC 9780): every block, also the
+# few that are called globally reachable (AS112, multicast relays, anycast of the IETF), for none holds a web server.
+# Besides: multicast; addresses of IPv6 that carry another inside (6to4); and of IPv6 nothing outside global unicast,
+# which leaves out NAT64, IPv4-mapped and -compatible, local, link-local, site-local, discard-only and SRv6 addresses.
+_SPECIAL_4 = tuple(
+    ipaddress.IPv4Network(net)
     for net in (
-        *("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96", "::ffff:0:0/96"),
-        *("192.0.0.0/24", "192.88.99.0/24", "fec0::/10"),
+        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+        *("192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16"),
+        *("192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
     )
+)
+_GLOBAL_6 = ipaddress.IPv6Network("2000::/3")
+_SPECIAL_6 = tuple(
+    ipaddress.IPv6Network(net) for net in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")
 )
 # Names that clouds and home routers answer from inside.
 _INSIDE = (".internal", ".local", ".localdomain", ".home.arpa", ".intranet", ".lan")
@@ -49,9 +56,9 @@ def is_public(address: str) -> bool:
     (True, False, False)
     """
     ip = ipaddress.ip_address(address.partition("%")[0])
-    if any(ip in net for net in _NEVER if net.version == ip.version):
-        return False
-    return ip.is_global and not ip.is_multicast and not ip.is_reserved
+    if isinstance(ip, ipaddress.IPv4Address):
+        return not any(ip in net for net in _SPECIAL_4)
+    return ip in _GLOBAL_6 and not any(ip in net for net in _SPECIAL_6)
 
 
 def refusal(url: str, *, allow_loopback: bool) -> str | None:
