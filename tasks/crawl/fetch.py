@@ -158,7 +158,8 @@ class Crawl:
         politeness = self._politeness = Politeness(config, clocks, self._policy)
         politeness.seed(map(hostlog.clock_of, self._hosts))
         parser = Parser(config.user_agent)
-        async with self._policy.watched(), Client(config, policy=self._policy) as client:
+        client = Client(config, begin=politeness.begin, policy=self._policy)
+        async with self._policy.watched(), client:
             rules = HostRules(
                 client,
                 politeness,
@@ -182,7 +183,7 @@ class Crawl:
                         await self._segment.room()
                 except TimeoutError:
                     return Visit.AGAIN
-                if not politeness.ready(host):
+                if not politeness.ready(host, await client.locate(candidate.url)):
                     return Visit.AGAIN
                 return await visitor.visit(host, candidate)
 

@@ -4,13 +4,10 @@ Used by the proxy, for every connection of the browser.
 """
 
 import asyncio
-import ipaddress
 import socket
 
-from aiohttp.abc import AbstractResolver
-
 from tasks.crawl.config import is_loopback
-from tasks.crawl.http.address import GuardedResolver, RefusedAddressError, refusal
+from tasks.crawl.http.address import GuardedResolver, RefusedAddressError, Resolver, is_address, refusal
 from tasks.crawl.http.grants import Grants
 from tasks.crawl.policy import HOST_DENIED, Policy
 from tasks.crawl.url import canonical, host_and_port
@@ -32,7 +29,7 @@ class Guard:
         self,
         *,
         allow_loopback: bool,
-        resolver: AbstractResolver | None = None,
+        resolver: Resolver | None = None,
         grants: Grants | None = None,
         policy: Policy | None = None,
     ) -> None:
@@ -72,7 +69,7 @@ class Guard:
         host, explicit = host_and_port(url)
         port = explicit or (443 if scheme == "https" else 80)
         name = host.strip("[]")
-        if _is_address(name) and not is_loopback(name):
+        if is_address(name) and not is_loopback(name):
             return [(name, port)]
         async with asyncio.timeout(_LOOKUP_S):
             answers = await self._resolver.resolve(name, port, socket.AF_UNSPEC)
@@ -81,11 +78,3 @@ class Guard:
     async def close(self) -> None:
         """Lets the resolver go."""
         await self._resolver.close()
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

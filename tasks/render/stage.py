@@ -73,7 +73,7 @@ async def _work(config: CrawlConfig, inputs: Inputs, output: Output, waiting: Se
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(clocks.end)
         await stack.enter_async_context(policy.watched())
-        client = await stack.enter_async_context(Client(config, policy=policy))
+        client = await stack.enter_async_context(Client(config, begin=politeness.begin, policy=policy))
         rules = HostRules(
             client, politeness, config.user_agent, config.max_backoff_s, ai_optout="robots" in config.ai_optouts
         )

@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Iterable
 
-from tasks.crawl.http.client import Headers
+from tasks.crawl.http.response import Headers
 
 Terms = Iterable[tuple[str, str]]
 """(name, value) of everything that was stated; a name may come several times."""
