@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from tasks.crawl.http.address import RefusedAddressError, Resolver, is_address, reachable
 from tasks.crawl.http.grants import Grants, Network
 from tasks.crawl.http.response import ProtocolError, Response
+from tasks.crawl.http.room import Room
 from tasks.crawl.url import host_and_port
 
 _NEXT_S = 0.25
@@ -46,6 +47,7 @@ class Connection(asyncio.Protocol):
         self._place = place
         self._transport: asyncio.Transport | None = None
         self._response: Response | None = None
+        self._visit: asyncio.Task[object] | None = None
         self._finished: asyncio.Future[None] | None = None
         self._lost = False
 
@@ -64,11 +66,12 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self._lost:
             raise ConnectionResetError("the server has closed the connection")
         self._response, self._finished = response, asyncio.get_running_loop().create_future()
+        self._visit = asyncio.current_task()
         try:
             self._transport.write(request)
             await self._finished
         finally:
-            self._response = self._finished = None
+            self._response = self._finished = self._visit = None
             self.used = True
             if not (response.done and response.reusable):
                 self.close()
@@ -98,6 +101,8 @@ class Connection(asyncio.Protocol):
             return
         if response.done:
             self._finish(None)
+        elif self._visit is not None and self._transport is not None:
+            self._pool.room.take(self._visit, self._transport, response.size)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Takes the end of the connection."""
@@ -134,9 +139,13 @@ class Pool:
         resolver: looks names up, and checks the answers.
         grants: hosts that may lie inside.
         allow_loopback: whether this machine may be reached.
+
+    Attributes:
+        room: for large bodies.
     """
 
     def __init__(self, resolver: Resolver, grants: Grants, *, allow_loopback: bool) -> None:
+        self.room = Room()
         self._resolver = resolver
         self._grants = grants
         self._allow_loopback = allow_loopback

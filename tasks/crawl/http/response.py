@@ -50,6 +50,7 @@ class Response:
         begun: something has come.
         done: it is complete, or as much of it is here as is taken.
         truncated: the body goes on beyond the limit.
+        size: bytes of body that have come.
         reusable: another request may go over the same connection.
     """
 
@@ -64,7 +65,7 @@ class Response:
         self._buffer = b""
         self._head_bytes = self._interims = 0
         self._body: list[bytes] = []
-        self._size = self._framing = 0
+        self._framing = self.size = 0
         # Bytes still to come, of the body or of the chunk; and whether the line end behind a chunk is.
         self._left = 0
         self._behind_chunk = False
@@ -147,8 +148,8 @@ class Response:
 
     def _take(self, data: bytes) -> None:
         self._body.append(data)
-        self._size += len(data)
-        if self._size > self._limit:
+        self.size += len(data)
+        if self.size > self._limit:
             self.done = self.truncated = True
             self.reusable = False
 
@@ -182,8 +183,8 @@ class Response:
 
     def _count_framing(self, count: int) -> None:
         self._framing += count + 2
-        if self._framing > self._size + _FRAMING_MARGIN:
-            raise ProtocolError(f"{self._framing} bytes of chunked coding for a body of {self._size}")
+        if self._framing > self.size + _FRAMING_MARGIN:
+            raise ProtocolError(f"{self._framing} bytes of chunked coding for a body of {self.size}")
 
     def _feed_trailers(self, data: bytes) -> None:
         self._buffer += data
