@@ -23,7 +23,7 @@ from operators.links import ArtifactLink, MlflowLink
 from operators.pods.api import JOBSETS, Api
 from operators.pods.owner import Claim, Owner
 from operators.pods.spec import CONTAINER, place_of, stage_pod
-from operators.pods.stage import START_OUTAGE_S, Object, command_of, deadline_of, ended, removed, taken
+from operators.pods.stage import START_OUTAGE_S, Object, command_of, deadline_of, ended, made, removed, taken
 from operators.runs import fails_at_once
 from tasks.recipe import find_recipe
 
@@ -91,6 +91,7 @@ class JobSetOperator(BaseOperator):  # type: ignore[misc]
             words=f"{self.recipe}-{self.stage}",
             build=lambda name: self.manifest(name, context),
             ended=lambda found: {"Completed": True, "Failed": False}.get(terminal_state(found)),
+            made=lambda: made(self, context),
             grace_s=place.grace_s,
             propagation="Foreground",
         )

@@ -20,8 +20,9 @@ from kubernetes_asyncio.client.exceptions import ApiException
 from kubernetes_asyncio.config import ConfigException
 
 from operators.dask.manifests import API, COMM, OWNER, STATUS, Object
-from operators.pods.api import EVENTS, NODES, PODS, Api, Kind, Unreachable, message_of
+from operators.pods.api import EVENTS, NODES, PODS, Api, Kind, message_of
 from operators.pods.failure import PodFailure, failure_of
+from operators.pods.outage import Unreachable
 from operators.pods.waiting import SURE_S, broken_by, why_waiting
 from tasks.errors import RecipeError, TransientError
 from tasks.place import DaskPods
@@ -201,7 +202,7 @@ class _Start:
 
     async def _listed(self, kind: Kind, *, everywhere: bool = False) -> list[Object]:
         try:
-            return (await self.api.list(kind, "" if everywhere else self.namespace)).get("items") or []
+            return (await self.api.list(kind, "" if everywhere else self.namespace, optional=True)).get("items") or []
         except ApiException:
             return []  # without the right to read them the answer is only less exact
 

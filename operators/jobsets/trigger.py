@@ -12,9 +12,10 @@ from typing import Any
 
 from operators.jobsets.manifest import JOBSET_NAME, RANKS
 from operators.jobsets.ranks import Ranks, rank_of, restart_of
-from operators.pods.api import JOBSETS, PODS, Refused, Unreachable
+from operators.pods.api import JOBSETS, PODS
 from operators.pods.failure import PodFailure
 from operators.pods.logs import READ_UNTIL, LogReader
+from operators.pods.outage import Refused, Unreachable
 from operators.pods.trigger import DRAIN_S, StageTrigger, lost_since, outcome
 from operators.pods.waiting import SURE_S, Wait, broken_by
 

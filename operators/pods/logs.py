@@ -17,8 +17,9 @@ from datetime import UTC, datetime, timedelta
 
 import aiohttp
 
-from operators.pods.api import PODS, Api, Refused
+from operators.pods.api import PODS, Api
 from operators.pods.failure import LAST_LINES
+from operators.pods.outage import Refused
 
 READ_UNTIL = "sluice/log-read-until"
 """Annotation of the pod: timestamp of the last line that is in the task's log."""

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from operators.pods.api import EVENTS, LOCAL_QUEUES, NODES, WORKLOADS, Api, Kind, Refused
+from operators.pods.api import EVENTS, LOCAL_QUEUES, NODES, WORKLOADS, Api, Kind
 from operators.pods.failure import PodFailure
+from operators.pods.outage import Refused
 from operators.pods.waiting import SURE_S, Wait, why_queued, why_waiting
 
 Object = dict[str, Any]
@@ -23,6 +24,9 @@ _OLDER = {"/apis/kueue.x-k8s.io/v1beta2": "/apis/kueue.x-k8s.io/v1beta1"}
 
 LOOK_S = 10.0
 """Pause between two looks at the reasons of a wait."""
+
+REFUSED_S = 60.0
+"""How long a kind that could not be read is left out of the answer."""
 
 
 class Patience:
@@ -41,7 +45,7 @@ class Patience:
         self._said = ""
         self._hopeless_since: float | None = None
         self._looked = float("-inf")
-        self._refused: set[Kind] = set()
+        self._refused: dict[Kind, float] = {}
         self._nodes: list[Object] | None = None
         self._older = False
 
@@ -121,17 +125,17 @@ class Patience:
         return PodFailure("config", f"{what} got no place in {waited:.0f} s ({self._said})", False, remedy)
 
     async def _no_queue(self) -> PodFailure | None:
-        if not self.queue or LOCAL_QUEUES in self._refused:
+        if not self.queue or self._unreadable(LOCAL_QUEUES):
             return None
         try:
-            await self.api.get(self._served(LOCAL_QUEUES), self.namespace, self.queue)
+            await self.api.get(self._served(LOCAL_QUEUES), self.namespace, self.queue, optional=True)
         except Refused as error:
             if error.unknown_kind and not self._older:
                 self._older = True
                 return await self._no_queue()
             if error.status == 404:
                 return _queue_missing(self.queue, self.namespace, error)
-            self._refused.add(LOCAL_QUEUES)
+            self._refused[LOCAL_QUEUES] = time.monotonic()
         return None
 
     def _served(self, kind: Kind) -> Kind:
@@ -139,16 +143,18 @@ class Patience:
         return Kind(_OLDER[kind.base], kind.plural) if self._older and kind.base in _OLDER else kind
 
     async def _list(self, kind: Kind, *, namespace: str | None = None, fields: str = "") -> list[Object]:
-        if kind in self._refused:
+        if self._unreadable(kind):
             return []
+        where = self.namespace if namespace is None else namespace
         try:
-            listed = await self.api.list(
-                self._served(kind), self.namespace if namespace is None else namespace, fields=fields
-            )
+            listed = await self.api.list(self._served(kind), where, fields=fields, optional=True)
         except Refused:
-            self._refused.add(kind)  # no right, or no such kind: the reason stays unknown, the wait goes on
+            self._refused[kind] = time.monotonic()  # no right, or no such kind: the reason stays unknown
             return []
         return list(listed.get("items") or [])
+
+    def _unreadable(self, kind: Kind) -> bool:
+        return time.monotonic() - self._refused.get(kind, float("-inf")) < REFUSED_S
 
 
 def _queue_missing(queue: str, namespace: str, error: Refused) -> PodFailure:

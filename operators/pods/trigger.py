@@ -18,10 +18,11 @@ from asgiref.sync import sync_to_async
 from kubernetes_asyncio.config import ConfigException
 
 from operators.links import MlflowLink
-from operators.pods.api import NODES, PODS, Api, Kind, Refused, Unreachable
+from operators.pods.api import NODES, PODS, Api, Kind
 from operators.pods.failure import PodFailure, disruption_of, failure_of, gone, has_ended, terminated
 from operators.pods.link import LinkFinder
 from operators.pods.logs import READ_UNTIL, LogReader
+from operators.pods.outage import Refused, Unreachable
 from operators.pods.patience import Patience, epoch
 from operators.pods.refusal import no_cluster, refused
 
@@ -89,7 +90,7 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         try:
             told = await self.wait()
         except Unreachable as error:
-            told = outcome(PodFailure("killed", f"{error}; {self.name} was left alone"), keep=True)
+            told = outcome(PodFailure("killed", str(error)), keep=True)
         except Refused as error:
             told = outcome(refused(error, self.kind, self.namespace), keep=True)
         except ConfigException as error:
@@ -120,7 +121,13 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
             return
         self.say(f"stopping {self.name}, which has {self.grace_s} s to save")
         api = Api(self.conn_id, outage_s=20.0)
-        await api.delete(self.kind, self.namespace, self.name, grace_s=self.stop_grace, propagation=self.propagation)
+        try:
+            await api.delete(
+                self.kind, self.namespace, self.name, grace_s=self.stop_grace, propagation=self.propagation
+            )
+        except (Refused, Unreachable) as error:
+            self.say(f"{self.name} in namespace {self.namespace} may still run, delete it: {error}")
+            return
         if self.reader is not None:
             await self.reader.finish(LAST_WORDS_S)
 
@@ -206,7 +213,7 @@ class PodTrigger(StageTrigger):
         if not node or not ready or ready[0]["status"] == "True":
             return False
         try:
-            await self.api.get(NODES, "", node)
+            await self.api.get(NODES, "", node, optional=True)
         except Refused as error:
             return bool(error.status == 404)
         return False

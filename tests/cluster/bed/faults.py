@@ -8,6 +8,7 @@ from fnmatch import fnmatch
 from tests.cluster.bed.resources import ApiError
 
 MESSAGES = {
+    403: ("Forbidden", 'pods is forbidden: User "x" cannot list resource "pods" in API group "" in the namespace "y"'),
     409: ("AlreadyExists", "object already exists"),
     410: ("Expired", "too old resource version: 1 (1000)"),
     429: ("TooManyRequests", "too many requests, please try again later"),

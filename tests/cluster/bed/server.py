@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from http.server import ThreadingHTTPServer
@@ -46,6 +47,12 @@ class Bed:
 
         self.webhooks: list[Callable[[Resource, Object], None]] = []
         """Mutating admission: each may change or refuse a new object."""
+
+        self.starts = 1
+        """How often the API server was started; connections of an earlier start are cut off."""
+
+        self.unsynced_until = 0.0
+        """Until then all rights of all but administrators (the tests) are unknown to the API server."""
 
         self.closing = threading.Event()
         self.manager = Manager(self)
@@ -131,6 +138,11 @@ class Bed:
             what = {"reason": reason, "message": message, "type": kind, "source": {"component": source}}
             meta = {"name": name, "namespace": namespace}
             self.store.create(EVENTS, {"metadata": meta, "involvedObject": about, **what, **times})
+
+    def restart_api(self, unsynced_s: float = 0.2) -> None:
+        """Starts the API server anew: streams break off, and for `unsynced_s` everybody else is answered 403."""
+        self.unsynced_until = time.monotonic() + unsynced_s
+        self.starts += 1
 
     def kill_kubelet(self, name: str) -> None:
         """The node's kubelet dies: its pods run on, nothing is reported, logs answer 500, deletions have no effect."""
