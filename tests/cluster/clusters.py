@@ -166,6 +166,10 @@ class Cluster:
         """Starts it again."""
         raise NotImplementedError
 
+    def silence_node(self, node: str) -> None:
+        """Stops the kubelet of a node until its pods are given up; its containers run on."""
+        raise NotImplementedError
+
     def lose_node(self, node: str) -> None:
         """Takes a node away with everything on it."""
         raise NotImplementedError
@@ -201,6 +205,9 @@ class Loopback(Cluster):
 
     def start_kubelet(self, node: str) -> None:
         self.bed.start_kubelet(node)
+
+    def silence_node(self, node: str) -> None:
+        self.bed.silence_node(node)
 
     def lose_node(self, node: str) -> None:
         self.bed.lose_node(node)
@@ -265,6 +272,10 @@ class Real(Cluster):
     def start_kubelet(self, node: str) -> None:
         self._command("START_KUBELET", self.settings.start_kubelet, node)
         self._stopped.remove(node)
+
+    def silence_node(self, node: str) -> None:
+        # Kubernetes gives the pods up after 40 s and `[place.kubernetes] node_silent_s`.
+        self.stop_kubelet(node)
 
     def lose_node(self, node: str) -> None:
         self._command("LOSE_NODE", self.settings.lose_node, node)

@@ -9,6 +9,7 @@ from tests.cluster.clusters import JOBSETS, KUEUE
 from tests.cluster.runs import Task, ended_by, event_of, meanwhile
 
 STEPS = 600
+SAVED = "test/checkpoint/dev/.scratch/*/epoch-*/checkpoints/step-*/state.json"
 RANK = "batch.kubernetes.io/job-completion-index"
 GANG = {"operator": "JobSetOperator", "nodes": 2}
 
@@ -28,7 +29,7 @@ def saved(cluster, store):
 
     def wait():
         cluster.until(lambda: len([pod for pod in cluster.pods() if pod.status.phase == "Running"]) == 2)
-        cluster.until(lambda: len(list(store.glob("test/checkpoint/dev/.scratch/*/checkpoints/step-*/state.json"))) > 1)
+        cluster.until(lambda: len(list(store.glob(SAVED))) > 1)
         return {pod.metadata.annotations[RANK]: pod for pod in cluster.pods()}
 
     return wait

@@ -4,14 +4,17 @@ Whatever it is, the run goes on or resumes, there are never two pods at once, an
 undisturbed run makes.
 """
 
+import io
 import re
 import time
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.cluster.runs import Task, ended_by, event_of, first, meanwhile
 
 STEPS = 600
+SAVED = "test/checkpoint/dev/.scratch/*/epoch-*/checkpoints/step-*/state.json"
 COUNT = "[print('line', n) or time.sleep(0.2) for n in range({})]"
 
 
@@ -33,7 +36,7 @@ def saved(cluster, store):
 
     def wait():
         pod = cluster.pod()
-        cluster.until(lambda: len(list(store.glob("test/checkpoint/dev/.scratch/*/checkpoints/step-*/state.json"))) > 1)
+        cluster.until(lambda: len(list(store.glob(SAVED))) > 1)
         return pod
 
     return wait
@@ -193,6 +196,18 @@ def test_a_run_whose_node_is_lost_resumes_on_another_one(run, cluster, saved, un
     assert cluster.history.at_once() == 1
 
 
+def test_a_trainer_that_lives_on_a_silent_node_is_fenced_off_from_its_successor(
+    run, cluster, saved, undisturbed, caplog
+) -> None:
+    with meanwhile(lambda: cluster.silence_node(saved().spec.node_name)):
+        ended = run("train", steps=STEPS, node_silent_s=5)
+    trained_as_if_nothing_had_happened(ended, undisturbed)
+    table = pq.read_table(io.BytesIO(ended.artifact("checkpoint").read("loss.parquet")))
+    assert table["step"].to_pylist() == list(range(STEPS))
+    assert "does not go away: its node is silent; going on beside it" in caplog.text
+    assert not list(ended.store.glob("test/checkpoint/dev/.scratch/**/*.safetensors"))
+
+
 # Airflow
 
 
@@ -240,7 +255,7 @@ def test_a_task_that_is_marked_failed_lets_the_trainer_save(task, cluster, saved
     [only] = cluster.history.lives()
     assert only.name == pod.metadata.name
     assert only.last.status.container_statuses[0].state.terminated.exit_code == 143
-    assert list(store.glob("test/checkpoint/dev/.scratch/*/checkpoints/step-*/state.json"))
+    assert list(store.glob(SAVED))
 
 
 def test_a_worker_that_is_told_to_end_its_task_stops_the_pod(task, cluster, saved) -> None:

@@ -158,13 +158,17 @@ class Bed:
         Its pods stay Running; then the node is unreachable, the pods are marked for deletion, and go with the node.
         In a cluster the three take 40 s, 300 s more, and the cloud's time to notice.
         """
-        self.kill_kubelet(name)
+        self.silence_node(name, unreachable_s, evicted_s)
         for run in list(self.kubelet.runs.values()):
             if run.node == name:
                 run.kill()
+        self.later(removed_s, lambda: self.remove_node(name))
+
+    def silence_node(self, name: str, unreachable_s: float = 0.5, evicted_s: float = 1.0) -> None:
+        """A node's kubelet dies and stays so: its pods are marked for deletion, and their processes live on."""
+        self.kill_kubelet(name)
         self.later(unreachable_s, lambda: self._unreachable(name))
         self.later(evicted_s, lambda: self._drop_pods(name))
-        self.later(removed_s, lambda: self.remove_node(name))
 
     def remove_node(self, name: str) -> None:
         """The node object goes, and with it what was on it."""
