@@ -138,6 +138,7 @@ class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
             conn_id=self.kubernetes_conn_id,
             queue=place.queue,
             queue_s=place.queue_s,
+            scale_up_s=place.scale_up_s,
             grace_s=self.termination_grace_period or 0,
             deadline=deadline_of(self, context),
             restarts=self._restarts,

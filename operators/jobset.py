@@ -67,6 +67,7 @@ class JobSetOperator(BaseOperator):  # type: ignore[misc]
                 conn_id=place.conn_id,
                 queue=place.queue,
                 queue_s=place.queue_s,
+                scale_up_s=place.scale_up_s,
                 grace_s=place.grace_s,
                 deadline=deadline_of(self, context),
                 restarts=restarts,

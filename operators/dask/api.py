@@ -193,7 +193,7 @@ class _Start:
         if failed:
             return failed.reason, failed
         waits = why_waiting(pods[-1], events, await self._listed(NODES, everywhere=True))
-        return f"{component}: {waits.reason}", waits.hopeless
+        return f"{component}: {waits.reason}", None if waits.growable else waits.hopeless
 
     async def _pods(self, component: str) -> list[Object]:
         labels = f"dask.org/cluster-name={self.name},dask.org/component={component}"

@@ -138,13 +138,20 @@ def gone(pod: Object) -> PodFailure:
     return PodFailure(kind, f"{reason}, and it left no artifact")
 
 
-def blocked(pod: Object) -> PodFailure | None:
-    """Returns what keeps a container from starting, or None: an image that cannot be had, a setting that is missing."""
+def blocked(pod: Object, last_pull: str = "") -> PodFailure | None:
+    """Returns what keeps a container from starting, or None: an image that cannot be had, a setting that is missing.
+
+    Args:
+        pod: as the API gives it.
+        last_pull: the last event about a pull that failed. While a kubelet backs off the pod does not always say why.
+    """
     status = _status(pod)
     for one in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
         waiting = (one.get("state") or {}).get("waiting") or {}
         reason, message = str(waiting.get("reason") or ""), " ".join(str(waiting.get("message") or "").split())
         if reason in _IMAGE_WAITS:
+            if reason == "ImagePullBackOff" and "Err" not in message and last_pull:
+                message = last_pull
             return _no_image(reason, message, str(one.get("image") or ""))
         if reason in _CONFIG_WAITS:
             return PodFailure(

@@ -37,13 +37,17 @@ class Patience:
         namespace: of the pods.
         queue: Kueue local queue; empty: none.
         queue_s: how long to wait for a place.
+        scale_up_s: how long to wait for a node that is not there, where no autoscaler says anything.
         say: takes each change of the reason.
     """
 
-    def __init__(self, api: Api, namespace: str, queue: str, queue_s: float, say: Callable[[str], None]) -> None:
-        self.api, self.namespace, self.queue, self.queue_s, self.say = api, namespace, queue, queue_s, say
+    def __init__(
+        self, api: Api, namespace: str, queue: str, queue_s: float, scale_up_s: float, say: Callable[[str], None]
+    ) -> None:
+        self.api, self.namespace, self.queue, self.say = api, namespace, queue, say
+        self.queue_s, self.scale_up_s = queue_s, scale_up_s
         self._said = ""
-        self._hopeless_since: float | None = None
+        self._hopeless_since: tuple[bool, float] | None = None
         self._looked = float("-inf")
         self._refused: dict[Kind, float] = {}
         self._nodes: list[Object] | None = None
@@ -80,16 +84,21 @@ class Patience:
         return Wait("waiting in its Kueue queue")
 
     def judge(self, wait: Wait) -> PodFailure | None:
-        """Says a new reason, and returns it once it has been hopeless for `SURE_S`."""
-        if wait.reason != self._said:
-            self._said = wait.reason
-            self.say(wait.reason)
+        """Says a new reason, and returns it once it has been hopeless for `SURE_S` (growable: for `scale_up_s`)."""
+        reason = wait.reason
+        if wait.growable:
+            reason += f" [if no autoscaler adds a node within {self.scale_up_s:.0f} s, the task fails]"
+        if reason != self._said:
+            self._said = reason
+            self.say(reason)
         if wait.hopeless is None:
             self._hopeless_since = None
             return None
         now = time.monotonic()
-        self._hopeless_since = self._hopeless_since or now
-        return wait.hopeless if now - self._hopeless_since >= SURE_S else None
+        if self._hopeless_since is None or self._hopeless_since[0] != wait.growable:
+            self._hopeless_since = (wait.growable, now)
+        stood = now - self._hopeless_since[1]
+        return wait.hopeless if stood >= (self.scale_up_s if wait.growable else SURE_S) else None
 
     async def events(self, name: str) -> list[Object]:
         """Returns the events about an object."""
@@ -101,7 +110,8 @@ class Patience:
 
     def _due(self) -> bool:
         now = time.monotonic()
-        if now - self._looked < LOOK_S and self._hopeless_since is None:
+        soon = self._hopeless_since is not None and not self._hopeless_since[0]
+        if now - self._looked < LOOK_S and not soon:
             return False
         self._looked = now
         return True

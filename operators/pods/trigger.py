@@ -50,6 +50,7 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         container: whose end and log count.
         queue: Kueue local queue; empty: none.
         queue_s: how long it may wait for its place.
+        scale_up_s: how long it may wait for a node that is not there, where no autoscaler says anything.
         grace_s: how long it may take to save when it is stopped.
         deadline: epoch second at which the task's `execution_timeout` is over; None: never.
         restarts: how often this try of the task has started it again; passed on with the event.
@@ -66,26 +67,27 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         container: str,
         queue: str,
         queue_s: float,
+        scale_up_s: float,
         grace_s: int,
         deadline: float | None = None,
         restarts: int = 0,
     ) -> None:
         super().__init__()
         self.name, self.namespace, self.conn_id, self.container = name, namespace, conn_id, container
-        self.queue, self.queue_s, self.grace_s, self.deadline = queue, queue_s, grace_s, deadline
-        self.restarts = restarts
+        self.queue, self.queue_s, self.scale_up_s = queue, queue_s, scale_up_s
+        self.grace_s, self.deadline, self.restarts = grace_s, deadline, restarts
         self.reader: LogReader | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Returns what another triggerer needs to go on."""
-        names = ("name", "namespace", "conn_id", "container", "queue", "queue_s", "grace_s", "deadline", "restarts")
+        names = ("name", "namespace", "conn_id", "container", "queue", "queue_s", "scale_up_s", "grace_s", "deadline")
         kind = type(self)
-        return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(self, name) for name in names}
+        return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(self, name) for name in (*names, "restarts")}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yields one event: {name, namespace, restarts, mlflow_run_url} and what `outcome` says."""
         self.api = Api(self.conn_id)
-        self.patience = Patience(self.api, self.namespace, self.queue, self.queue_s, self.say)
+        self.patience = Patience(self.api, self.namespace, self.queue, self.queue_s, self.scale_up_s, self.say)
         self.pass_on = LinkFinder(self.say, self.task_instance, MlflowLink().xcom_key)
         try:
             told = await self.wait()

@@ -41,6 +41,9 @@ class Bed:
         self.kinds: list[Resource] = list(BUILT_IN)
         self.image_env = image_environment()
         self.missing_images: set[str] = set()
+        self.registry_down = False
+        """Whether every pull ends with 503."""
+
         self.overlays: list[Callable[[Object, dict[str, str]], dict[str, str]]] = []
         self.tokens: dict[str, str] = {}
         """Bearer token -> user; a user named here has no rights at all. Without a known token: all rights."""
