@@ -80,7 +80,7 @@ class JobSetTrigger(StageTrigger):
             return outcome(self._because(_failed_condition(status)))
         if status.get("restarts", 0) > self._restarts:
             self._restarts = status["restarts"]
-            counted = status.get("restartsCountTowardsMax", self._restarts)
+            counted = status.get("restartsCountTowardsMax", 0)  # JobSet leaves out what is 0
             first = self.ranks.first_failure()
             because = f": {first.reason}" if first else ""
             self.say(f"the gang is started again (restart {self._restarts}, of which {counted} count){because}")

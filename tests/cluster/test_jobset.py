@@ -5,6 +5,8 @@ import time
 
 import pytest
 
+from tests.cluster.bed.kueue import CLUSTER_QUEUES
+from tests.cluster.bed.resources import LIMIT_RANGES
 from tests.cluster.clusters import JOBSETS, KUEUE
 from tests.cluster.runs import Task, ended_by, event_of, meanwhile
 
@@ -215,6 +217,26 @@ def test_a_queue_that_does_not_exist_is_told_with_a_remedy(run, cluster) -> None
     assert ended.task.try_number == 1
     assert 'no Kueue LocalQueue "no-such-queue"' in ended.said
     assert cluster.history.at_once() == 0
+
+
+@pytest.mark.parametrize("covered", [True, False])
+def test_what_the_limit_range_adds_must_be_covered_by_the_queue(run, cluster, queue, covered) -> None:
+    bed = cluster.only_here("a ClusterQueue of the tests' own")
+    sizes = {"default": {"ephemeral-storage": "220Gi"}, "defaultRequest": {"ephemeral-storage": "1Gi"}}
+    limits = {"metadata": {"name": "work", "namespace": cluster.namespace}}
+    bed.store.create(LIMIT_RANGES, {**limits, "spec": {"limits": [{"type": "Container", **sizes}]}})
+    if covered:
+        bed.store.change(CLUSTER_QUEUES, "", "training", covers_storage)
+    ended = run("tokenizer", queue=queue, **GANG)
+    assert (ended.state == "success") == covered, ended.said
+    assert ("resource ephemeral-storage unavailable in ClusterQueue" in ended.said) != covered
+    assert ended.task.try_number == 1
+
+
+def covers_storage(queue: dict) -> None:
+    [group] = queue["spec"]["resourceGroups"]
+    group["coveredResources"].append("ephemeral-storage")
+    group["flavors"][0]["resources"].append({"name": "ephemeral-storage", "nominalQuota": "10Gi"})
 
 
 def test_a_gang_larger_than_its_queue_is_told_with_a_remedy(run, cluster, queue) -> None:
