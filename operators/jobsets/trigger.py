@@ -13,7 +13,7 @@ from typing import Any
 from operators.jobsets.manifest import JOBSET_NAME, RANKS
 from operators.jobsets.ranks import Ranks, rank_of, restart_of
 from operators.pods.api import JOBSETS, PODS
-from operators.pods.failure import PodFailure
+from operators.pods.failure import PodFailure, last_words
 from operators.pods.logs import READ_UNTIL, LogReader
 from operators.pods.outage import Refused, Unreachable
 from operators.pods.trigger import DRAIN_S, StageTrigger, lost_since, outcome
@@ -47,7 +47,8 @@ class JobSetTrigger(StageTrigger):
             told = await self._wait()
             await asyncio.sleep(1.0)  # the pods' own last words come by another watch
             if self.reader is not None:
-                await self.reader.stop(DRAIN_S)
+                read = self.pods.get(self.reader.pod) or {}
+                await self.reader.stop(DRAIN_S, last_words(read, self.container))
         finally:
             pods.cancel()
             if self.reader is not None:

@@ -233,6 +233,11 @@ def _sentence(message: Any) -> str:
     return f": {text}" if text else ""
 
 
+def last_words(pod: Object, container: str) -> tuple[str, ...]:
+    """Returns the lines of a container's termination message: the end of its log, where it has failed."""
+    return tuple(str((terminated(pod, container) or {}).get("message") or "").splitlines())
+
+
 def _lines(ended: Object | None) -> tuple[str, ...]:
     text = str((ended or {}).get("message") or "").strip()
     return tuple(text.splitlines()[-LAST_LINES:])

@@ -7,7 +7,7 @@ triggers move to another one, must leave the pods alone; that is why `on_kill` a
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ from kubernetes_asyncio.config import ConfigException
 
 from operators.links import MlflowLink
 from operators.pods.api import NODES, PODS, Api, Kind
-from operators.pods.failure import PodFailure, disruption_of, failure_of, gone, has_ended, terminated
+from operators.pods.failure import PodFailure, disruption_of, failure_of, gone, has_ended, last_words, terminated
 from operators.pods.link import LinkFinder
 from operators.pods.logs import READ_UNTIL, LogReader
 from operators.pods.outage import Refused, Unreachable
@@ -192,7 +192,7 @@ class PodTrigger(StageTrigger):
         """Returns the outcome, or None while the pod lives."""
         if has_ended(pod) or terminated(pod, self.container):
             self._read_log(pod)
-            await self._drain()
+            await self._drain(words=last_words(pod, self.container))
             return outcome(failure_of(pod, self.container, self._tail()))
         if (pod.get("status") or {}).get("phase") == "Pending":
             failure = await self.patience.pod(pod)
@@ -225,9 +225,9 @@ class PodTrigger(StageTrigger):
             until = (pod["metadata"].get("annotations") or {}).get(READ_UNTIL, "")
             self.reader = LogReader(self.api, self.namespace, self.name, self.container, self.pass_on, until).start()
 
-    async def _drain(self, patience_s: float = DRAIN_S) -> None:
+    async def _drain(self, patience_s: float | None = None, words: Sequence[str] = ()) -> None:
         if self.reader is not None:
-            await self.reader.stop(patience_s)
+            await self.reader.stop(DRAIN_S if patience_s is None else patience_s, words)
 
     def _tail(self) -> tuple[str, ...]:
         return tuple(self.reader.spool.last_lines) if self.reader is not None else ()

@@ -44,7 +44,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("operators.pods.api.STARTING_S", 0.5)
         monkeypatch.setattr("operators.pods.api.FORBIDDEN_S", 4.0)
         monkeypatch.setattr("operators.pods.trigger.LOST_S", 3.0)
-        monkeypatch.setattr("operators.pods.trigger.PodTrigger._drain.__defaults__", (3.0,))
+        monkeypatch.setattr("operators.pods.trigger.DRAIN_S", 3.0)
         monkeypatch.setattr("operators.jobsets.trigger.DRAIN_S", 3.0)
         monkeypatch.setattr("operators.pods.owner.LOST_S", 3.0)
 

@@ -97,6 +97,36 @@ def test_a_pod_that_ends_while_its_log_is_out_of_reach_has_succeeded(run, cluste
     assert "the rest of the pod's log is out of reach" in ended.said
 
 
+SAYS_AND_FAILS = "import time\nfor n in range(40): print('line', n, flush=True); time.sleep(0.05)\nraise SystemExit(3)"
+
+
+@pytest.mark.parametrize("read", [0, 12])
+def test_a_log_that_stays_out_of_reach_ends_with_the_termination_message(recipe, cluster, read) -> None:
+    from operators.gpu_pod import GpuPodOperator
+
+    recipe()
+    says = ["python", "-u", "-c", SAYS_AND_FAILS]
+    task = Task(lambda: GpuPodOperator(task_id="train", recipe="test", stage="train", cmds=says))
+    bed, said = cluster.only_here("a log endpoint that is blocked past the end of a pod"), []
+    bed.faults.cut_log_after = read
+
+    def take(line: str) -> None:
+        said.append(line)
+        if line == f"line {read - 1}":
+            bed.faults.logs_unreachable()
+
+    if not read:
+        bed.faults.logs_unreachable()
+    _, trigger = task.process()
+    trigger.say = take
+    event = event_of(trigger)
+    assert event["failure"]["exit_code"] == 3
+    counted = [line for line in said if line.startswith("line ")]
+    assert counted == [f"line {number}" for number in range(40)]
+    assert "[the rest of the pod's log is out of reach]" in said
+    assert any("termination message" in line for line in said)
+
+
 # The API server
 
 
@@ -170,8 +200,8 @@ def test_an_evicted_trainer_saves_and_the_next_try_resumes(run, cluster, saved, 
         ended = run("train", steps=STEPS)
     trained_as_if_nothing_had_happened(ended, undisturbed)
     evicted, again = cluster.history.lives()[:2]
-    assert evicted.last.status.container_statuses[0].state.terminated.exit_code == 143
-    assert again.phases[-1] == "Succeeded"
+    assert evicted.exit_code == 143
+    assert again.exit_code == 0
     assert "evicted" in ended.said
     assert "resumed at step" in ended.said
     assert cluster.history.at_once() == 1

@@ -46,6 +46,9 @@ class Faults:
 
     rules: list[Fault] = field(default_factory=list)
     log_cuts: list[Fault] = field(default_factory=list)
+    cut_log_after: int = 0
+    """Log streams break off, without a word, once so many lines were sent; 0: they do not."""
+
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(

@@ -163,6 +163,8 @@ class Handler(BaseHTTPRequestHandler):
                 raise Reset
             self._chunk(line)
             sent += 1
+            if sent == self.bed.faults.cut_log_after:
+                raise Reset
         self._chunk(b"")
 
     def _stopped(self) -> bool:

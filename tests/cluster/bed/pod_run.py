@@ -19,6 +19,9 @@ _IMAGE = re.compile(
     r"[a-z0-9]+([._-][a-z0-9]+)*(:\d+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*(:[\w][\w.-]*)?(@sha256:[0-9a-f]+)?"
 )
 
+PHASE_LAG_S = 0.2
+"""How long a pod is Running after its containers have ended (a cluster: up to some seconds)."""
+
 
 class PodRun:
     """The processes of one pod; lives on when the kubelet is dead, and when the API has forgotten the pod."""
@@ -114,6 +117,9 @@ class PodRun:
                 for thread in threads:
                     thread.join()
         finally:
+            # A kubelet reports how the containers have ended before it reports the pod's phase.
+            self.kubelet.sync(self)
+            self.stopping.wait(PHASE_LAG_S)
             self.ended.set()
             self.kubelet.sync(self)
 
