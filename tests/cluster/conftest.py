@@ -47,6 +47,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("operators.pods.trigger.DRAIN_S", 3.0)
         monkeypatch.setattr("operators.jobsets.trigger.DRAIN_S", 3.0)
         monkeypatch.setattr("operators.pods.owner.LOST_S", 3.0)
+        monkeypatch.setattr("operators.dask.api.SURE_S", 1.0)
 
 
 @pytest.fixture(scope="session")
