@@ -97,6 +97,9 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
             told = outcome(refused(error, self.kind, self.namespace), keep=True)
         except ConfigException as error:
             told = outcome(no_cluster(self.conn_id, error), keep=True)
+        except Exception as error:  # a fault of ours must not leave a pod that nobody knows of
+            self.log.exception("waiting for %s failed", self.name)
+            told = outcome(PodFailure("killed", f"waiting failed: {type(error).__name__}: {error}"), keep=True)
         await self.pass_on.settled()
         about = {"name": self.name, "namespace": self.namespace, "restarts": self.restarts}
         yield TriggerEvent({**about, "mlflow_run_url": self.pass_on.url, **told})

@@ -105,6 +105,25 @@ def test_a_task_that_gives_up_for_good_takes_its_pod_along_where_it_may(recipe, 
     cluster.until(lambda: not cluster.pods(), 60)
 
 
+def test_a_fault_of_the_trigger_itself_leaves_no_pod_that_nobody_knows_of(recipe, cluster, monkeypatch) -> None:
+    from airflow.sdk.exceptions import AirflowException
+
+    from operators.gpu_pod import GpuPodOperator
+
+    recipe()
+    counts = commands("time.sleep(60)")
+    task = Task(lambda: GpuPodOperator(task_id="train", recipe="test", stage="train", cmds=counts))
+    operator, trigger = task.process()
+    [pod] = cluster.pods()
+
+    async def broken(_pod: object) -> None:
+        raise KeyError("status")
+
+    trigger._look = broken
+    with pytest.raises(AirflowException, match=rf"waiting failed: KeyError.*pod {pod.metadata.name} in namespace"):
+        task.resumed(operator, event_of(trigger))
+
+
 def test_who_may_not_look_says_how_to_find_what_an_earlier_try_has_left(run, cluster, stranger) -> None:
     stranger()
     ended = run("tokenizer")
