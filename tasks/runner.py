@@ -16,7 +16,7 @@ from tasks.artifact import Artifact
 from tasks.binding import Binding, bind, check_drift
 from tasks.commit import commit
 from tasks.engine import open_engine
-from tasks.errors import SluiceError, StoppedError
+from tasks.errors import SluiceError, StoppedError, SupersededError
 from tasks.lineage import held
 from tasks.place import filled
 from tasks.probe import probe
@@ -83,7 +83,13 @@ def run_stage(
         log.info("[%s] not made anew: %s is what it would be", bound.address, same.address)
         return _result(same, skipped=True)
     output = Output(store, bound.address, bound.fingerprint, member=member, max_bad_share=recipe.max_bad_share)
-    artifact = _tracked(recipe, store, bound, output, context, on_dask)
+    try:
+        artifact = _tracked(recipe, store, bound, output, context, on_dask)
+    except SupersededError:
+        committed = Artifact.find(store, bound.address)
+        if committed is None or committed.record.fingerprint != bound.fingerprint:
+            raise
+        return _result(committed, skipped=True)  # the other attempt was there first; its result is the same
     return _result(artifact, skipped=False)
 
 

@@ -107,6 +107,9 @@ class Output:
         self.max_bad_share = max_bad_share
         self.attempt = secrets.token_hex(4)
         self.model: tuple[str, str] | None = None
+        self.fence: Callable[[], None] | None = None
+        """Raises where another attempt has taken the work over; called before each commit."""
+
         self._listener: Listener | None = None
         self._progress = Progress(f"{member or address.name.rpartition('/')[2]} {address.version}")
         self.committed = self._load()
@@ -158,6 +161,7 @@ class Output:
         part = Part(self.store, self.address.path, name, self.attempt)
         yield part
         record = part.record(conserved=conserved)
+        self.check_fence()
         self.committed[name] = commit_part(self.store, self.address.path, self.fingerprint, record)
 
     def progress(self, done: float, total: float, note: str = "") -> None:
@@ -177,6 +181,11 @@ class Output:
     def register_model(self, folder: str, name: str) -> None:
         """Asks the tracker to put `folder` of the artifact into the model registry as `name` ("": the recipe's)."""
         self.model = (folder, name)
+
+    def check_fence(self) -> None:
+        """Raises SupersededError where another attempt has taken the work over."""
+        if self.fence is not None:
+            self.fence()
 
     def check_poison(self, causes: str = "") -> None:
         """Raises InputError when a larger share of rows could not be processed than the recipe tolerates.
