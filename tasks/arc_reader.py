@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import fastwarc
 from fastwarc import WarcRecordType
@@ -175,7 +175,7 @@ class _Arc:
                 pass
             return None
         try:
-            record = next(iter(fastwarc.ArchiveIterator(block, parse_http=False)))
+            record = next(iter(fastwarc.ArchiveIterator(cast(BinaryIO, block), parse_http=False)))
             return read_record(record, _Reader(record.reader), offset, self._limit, self._digest)
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno is not None:
