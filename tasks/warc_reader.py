@@ -1,4 +1,4 @@
-"""The records of a WARC file, and of a damaged one those before and behind the damage.
+"""The records of a WARC or ARC file, and of a damaged one those before and behind the damage.
 
 Reads one file: gzip or zstd (a member per record, with or without dictionary, or one for all), or plain. Used by
 `archive` and `extract`. FastWARC reads 857 MB/s and ends at the first damaged record; here reading goes on at the next
@@ -6,87 +6,24 @@ byte at which a record begins, so one bad sector costs one record and not the re
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Any, BinaryIO, Literal
+from dataclasses import replace
+from typing import Any, BinaryIO
 
 import fastwarc
 from fastwarc import WarcRecordType
 
-from tasks.payload import Digest, read_body
+from tasks.arc_reader import is_arc, read_arc
+from tasks.payload import Digest
 from tasks.warc_bounds import UNKNOWN, Bounds
-from tasks.warc_resync import BOUNDARY, Opening, is_arc
+from tasks.warc_record import CAPTURES, Damage, Reason, Record, read_record, unread
+from tasks.warc_resync import BOUNDARY, Opening
 
-Reason = Literal["warc_damaged", "warc_truncated", "arc_unsupported"]
-
-CAPTURES = WarcRecordType.response | WarcRecordType.revisit | WarcRecordType.conversion
-"""The records that are rows of a crawl; the others describe them."""
-
-_WITH_HTTP = WarcRecordType.response | WarcRecordType.revisit
 _HEADER_ERROR = "Invalid WARC header"
 _MARK, _SEAM = b"\nWARC/", 64
 _BLOCK = 1 << 20
 # Whoever has lied so much about lengths wants his file to be read for ever.
 _MAX_WASTED = 32 << 30
 _CUT_ERRORS = ("incomplete frame", "unexpected end")
-# FastWARC stops at 32 KiB, which is less than clients take: a page must not become unreadable by its headers.
-_MAX_HTTP_HEAD = 1 << 20
-# Nothing was captured before the web was; and from the last year of the calendar nobody can count on.
-_FIRST_PAGE = datetime(1991, 8, 6, tzinfo=UTC)
-_LAST = datetime(9998, 12, 31, tzinfo=UTC)
-
-
-@dataclass(frozen=True)
-class Record:
-    """One record.
-
-    Attributes:
-        kind: WARC-Type.
-        record_id: WARC-Record-ID without angle brackets ("urn:uuid:...").
-        url: WARC-Target-URI, without the angle brackets that some writers add.
-        date: WARC-Date in UTC; None where it is missing, no date, or none at which anything can have been captured.
-        refers_to: WARC-Refers-To without angle brackets, or "".
-        headers: the headers of the record (FastWARC's map; `get` takes names in any case).
-        status: HTTP status of a response or revisit; None where there is none that can be read.
-        http: the HTTP headers as sent; None for a record that holds no HTTP response.
-        payload: the body without transfer coding; of a larger one than asked for, the beginning.
-        payload_digest: "sha1:" and Base32 over the whole body, as WARC writers spell it. Computed, unless asked
-            otherwise: a header can be forged or stale, and identity hangs on it.
-        size: bytes of the whole body.
-        short: bytes are missing: the file ends inside the record, or the record declares too small a length.
-        offset: where the record begins in the file, compressed; None in a file that is one gzip member, which can
-            only be read from its beginning.
-    """
-
-    kind: WarcRecordType
-    record_id: str
-    url: str
-    date: datetime | None
-    refers_to: str
-    headers: Any
-    status: int | None
-    http: tuple[tuple[str, str], ...] | None
-    payload: bytes
-    payload_digest: str
-    size: int
-    short: bool
-    offset: int | None
-
-
-@dataclass(frozen=True)
-class Damage:
-    """Bytes that give no record.
-
-    Attributes:
-        reason: machine word.
-        offset: the last place known for sure: the record that begins here, or what stands behind it, is unreadable. 0
-            in a file that is one gzip member.
-        detail: for people.
-    """
-
-    reason: Reason
-    offset: int
-    detail: str
 
 
 def read_records(
@@ -105,8 +42,8 @@ def read_records(
     Raises:
         OSError: the file cannot be read; damage inside it raises nothing.
     """
-    if start == 0 and is_arc(file):
-        yield Damage("arc_unsupported", 0, "an ARC file; convert it to WARC, for example with `warcio recompress`")
+    if is_arc(file):
+        yield from read_arc(file, limit, kinds, start, digest)
         return
     opening = Opening(file)
     at: int | None = start
@@ -230,7 +167,7 @@ class _Stretch:
         block = _Block(record, self._doubt)
         if not record.record_type & self._kinds:
             return block.drain() < declared
-        self._held = _record(record, block, self._offset, self._limit, self._digest)
+        self._held = read_record(record, block, self._offset, self._limit, self._digest)
         return self._held.short
 
     @property
@@ -258,7 +195,7 @@ class _Stretch:
         self.damage = Damage("warc_damaged", self._reached, why)
         self.behind = self.behind or self._place + 1
         if self._record.record_type & self._kinds:
-            self._held = _unread(self._record, self._offset)
+            self._held = unread(self._record, self._offset)
         self._mark()
 
     def _bounds(self) -> Bounds:
@@ -301,60 +238,3 @@ def _check_length(record: fastwarc.WarcRecord) -> None:
     declared = record.headers.get("Content-Length") or ""
     if not declared.strip().isdecimal() or int(declared) != record.content_length:
         raise ValueError(f"a record with the Content-Length {declared!r}")
-
-
-def _unread(record: fastwarc.WarcRecord, offset: int | None) -> Record:
-    """Returns a record as its own headers tell of it."""
-    return Record(
-        kind=record.record_type,
-        record_id=(record.record_id or "").strip("<> "),
-        url=(record.headers.get("WARC-Target-URI") or "").strip("<> "),
-        date=_moment(record.record_date),
-        refers_to=(record.headers.get("WARC-Refers-To") or "").strip("<> "),
-        headers=record.headers,
-        status=None,
-        http=None,
-        payload=b"",
-        payload_digest="",
-        size=0,
-        short=False,
-        offset=offset,
-    )
-
-
-def _record(record: fastwarc.WarcRecord, block: _Block, offset: int | None, limit: int, digest: Digest) -> Record:
-    with_http = bool(record.record_type & _WITH_HTTP) and record.is_http
-    http = _http(record) if with_http else None
-    chunked = http is not None and "chunked" in (http.get("Transfer-Encoding") or "").lower()
-    declared = record.content_length
-    # Two who agree on a length need no third: looking through a page takes as long as to inflate half of it.
-    block.certain = http is not None and http.get("Content-Length") == str(declared)
-    body = read_body(block, limit, digest, chunked=chunked)
-    return replace(
-        _unread(record, offset),
-        status=http.status_code if http is not None else None,
-        http=http.to_tuples() if http is not None else None,
-        payload=body.data,
-        payload_digest=body.digest or record.headers.get("WARC-Payload-Digest") or "",
-        size=body.size,
-        # Headers too long to be read are consumed in part: nobody can say how much of the record is left.
-        short=body.taken < declared and (http is not None or not with_http),
-    )
-
-
-def _moment(date: datetime | None) -> datetime | None:
-    try:
-        found = date.astimezone(UTC) if date else None
-    except OverflowError:
-        return None  # in the first or the last hours that a calendar has
-    return found if found and _FIRST_PAGE <= found <= _LAST else None
-
-
-def _http(record: fastwarc.WarcRecord) -> Any:
-    try:
-        record.parse_http(max_header_len=_MAX_HTTP_HEAD)
-    except OSError as error:
-        if "header length" not in str(error):
-            raise  # the file is damaged here
-        return None  # a record like another, whose block begins with no HTTP header that anybody would read
-    return record.http_headers

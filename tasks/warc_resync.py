@@ -30,7 +30,6 @@ _LONGEST_END = len(b"\r\n\r\n")
 # A skippable frame at the very beginning that holds the dictionary of all others (the warc-zstd proposal of the IIPC).
 _DICTIONARY = b"\x5d\x2a\x4d\x18"
 _MAX_DICTIONARY = 16 << 20
-_ARC = b"filedesc:"
 _BLOCK = 1 << 20
 
 
@@ -165,18 +164,6 @@ def _first_member(file: BinaryIO) -> Iterator[bytes]:
             yield stream.decompress(block, _BLOCK)
     except zlib.error:
         return
-
-
-def is_arc(file: BinaryIO) -> bool:
-    """Tells whether a file is an ARC file, the format before WARC, compressed or not."""
-    file.seek(0)
-    head = file.read(512)
-    if head.startswith(_GZIP):
-        try:
-            head = zlib.decompressobj(31).decompress(head, len(_ARC))
-        except zlib.error:
-            return False
-    return head.startswith(_ARC)
 
 
 def _ends_whole(file: BinaryIO, place: int) -> bool:

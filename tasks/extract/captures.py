@@ -1,6 +1,6 @@
-"""Captures of a WARC file as rows, and what their headers refuse; `content` makes texts of the rest.
+"""Captures of a WARC or ARC file as rows, and what their headers refuse; `content` makes texts of the rest.
 
-Reads one WARC file, used by `stage` and `files`. Every response, revisit and conversion record is one row, and so is
+Reads one file, used by `stage` and `files`. Every response, revisit and conversion record is one row, and so is
 every damaged place; the other records (request, metadata, warcinfo) describe rows and are none. A conversion record
 holds what somebody has made of a page: its text (the WET files of Common Crawl), or the page as a browser has drawn it.
 """
@@ -21,7 +21,8 @@ from tasks.extract.media import HTML_TYPES, media_type
 from tasks.extract.row import Row, no_content
 from tasks.payload import Digest
 from tasks.text import clean
-from tasks.warc_reader import Damage, Record, read_records
+from tasks.warc_reader import read_records
+from tasks.warc_record import Damage, Record
 
 log = logging.getLogger("sluice.extract")
 
@@ -54,7 +55,7 @@ def read_warc(
             yield Row(place, source, warc_file=name, warc_offset=found.offset, refused=found.reason, damaged=True)
         else:
             if found.short:
-                log.warning("%s: the record at byte %d lacks bytes that it declares", name, found.offset)
+                log.warning("%s: the record of %s is damaged, or declares a wrong length", name, found.url)
             yield _row(found, name, source, config, None if quick else choices)
 
 

@@ -19,7 +19,8 @@ from fastwarc import WarcRecordType, ZstdWriter
 from tasks.archive import capture_at
 from tasks.codings import decode
 from tasks.payload import dechunk, quick_digest
-from tasks.warc_reader import Damage, Record, read_records
+from tasks.warc_reader import read_records
+from tasks.warc_record import Damage, Record
 from tests.tasks.extract.conftest import record
 
 LIMIT = 1 << 24
@@ -68,9 +69,11 @@ BROKEN: dict[str, tuple[int, list[str]]] = {
     "derived-a-mal-empty.warc.gz": (0, []),
     # Declares a block two bytes shorter than it is: its own digest says so.
     "warcio__example-trunc.warc": (3, ["short"]),
-    "warcio__bad.arc": (0, ["arc_unsupported"]),
-    "warcio__example.arc": (0, ["arc_unsupported"]),
-    "aut__badexample.arc.gz": (0, ["arc_unsupported"]),
+    # No length, a length of one, no length: ARC files, too.
+    "warcio__bad.arc": (1, ["warc_damaged", "warc_damaged"]),
+    "warcio__example.arc": (2, []),
+    # A date that is none, and two records shorter than they declare.
+    "aut__badexample.arc.gz": (3, ["warc_damaged", "short", "short"]),
 }
 
 

@@ -32,6 +32,8 @@ _SMALLEST_BACKOFF_S = 0.05
 # Whoever comes so short a time before a host is free keeps its place and waits; who would wait longer comes again.
 _EARLY_S = 0.05
 _LOOK_AGAIN_S = 0.1
+# A place in the line before an IP address that nobody has used for so long is lost.
+_PLACE_S = 30.0
 # Pauses up to so many floors are not stored: a resumed task waits that long before it asks any host.
 _SHORT_FLOORS = 3
 # A delay that creeps up with a host's answer times is stored a few times, not at every request.
@@ -179,9 +181,10 @@ class Politeness:
         wait = self._free_at(host) - time.monotonic()
         if wait > _EARLY_S:
             return wait
-        if host.place is None or host.address != address:
+        now = time.monotonic()
+        if host.place is None or host.address != address or host.place < now - _PLACE_S:
             host.address, host.place = address, self._addresses.place(address)
-        return max(wait, host.place - time.monotonic())
+        return max(wait, host.place - now)
 
     @asynccontextmanager
     async def turn(self, host: Host) -> AsyncIterator[None]:

@@ -178,6 +178,8 @@ class Client:
         """Returns the IP address at which a canonical URL would be asked for, or "" where none is known."""
         guard, pool = self._open()
         name, port = host_and_port(url)[0].strip("[]"), port_of(url)
+        if refusal(url, allow_loopback=self._config.allow_loopback, grants=self._grants) is not None:
+            return ""  # a name that must not be asked for is not looked up either
         if is_address(name):
             return name
         if peer := pool.peer(url):

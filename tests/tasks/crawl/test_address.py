@@ -175,6 +175,21 @@ def test_a_name_that_turns_private_after_a_public_answer_is_not_connected_to():
     assert caught.value.reason == "private_address"
 
 
+def test_the_address_to_be_polite_to_is_looked_up_for_public_names_only():
+    async def located(answers, *urls):
+        config = CrawlConfig(contact="mailto:a@b.example")
+        async with Client(config, answers) as client:
+            return [await client.locate(url) for url in urls]
+
+    public = Answers(["1.1.1.1", "1.0.0.1"])
+    urls = [
+        f"http://{name}/" for name in ("example.com", "10.0.0.1", "metadata.google.internal", "router.lan", "9.9.9.9")
+    ]
+    assert asyncio.run(located(public, *urls, "http://example.com:22/")) == ["1.1.1.1", "", "", "", "9.9.9.9", ""]
+    assert public.asked == ["example.com"]
+    assert asyncio.run(located(Answers(["10.0.0.1"]), "http://example.com/")) == [""]
+
+
 def test_the_systems_answers_are_checked_too():
     name = socket.gethostname()
     answers = {where[0] for *_, where in socket.getaddrinfo(name, 80)}

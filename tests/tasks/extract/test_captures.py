@@ -196,9 +196,9 @@ REAL = [
     ("warcio__example.warc.gz", 1, {}),
     ("warcio__example-bad-non-chunked.warc.gz", 1, {}),
     ("warcio__example-trunc.warc", 0, {"warc_truncated": 1}),
-    ("warcio__bad.arc", 0, {"arc_unsupported": 1}),
-    ("warcio__example.arc", 0, {"arc_unsupported": 1}),
-    ("aut__badexample.arc.gz", 0, {"arc_unsupported": 1}),
+    ("warcio__bad.arc", 0, {"warc_damaged": 2}),
+    ("warcio__example.arc", 1, {}),
+    ("aut__badexample.arc.gz", 0, {"warc_damaged": 1, "warc_truncated": 2}),
 ]
 
 
@@ -208,7 +208,7 @@ def test_real_files_good_and_broken_give_documents_or_reasons(
 ) -> None:
     with (shared_data / "warc" / name).open("rb") as file:
         found = Counter(outcome(row) for row in read_warc(file, name, "web", CONFIG))
-    reasons = ("warc_damaged", "warc_truncated", "arc_unsupported")
+    reasons = ("warc_damaged", "warc_truncated")
     assert {reason: found[reason] for reason in reasons if found[reason]} == broken
     assert sum(found[reason] for reason in ("document", "empty", "noindex")) == captures
 
