@@ -12,9 +12,13 @@ finds is personal data. Folded are, for a reader's eye has no trouble with any o
 - a line that ends inside a number: behind a hyphen, an area code in brackets, or a few digits behind a "+".
 """
 
+import heapq
 import re
+from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from io import StringIO
+from itertools import chain
 
 from tasks.pii.places import DASHES, NO_WIDTH, SPACES, WIDE, WIDE_DIGITS, WIDE_MARKS, Places, look
 from tasks.pii.span import Span
@@ -58,6 +62,8 @@ _LABEL_ENDS = (
 class Folded:
     """A folded text with its places, and the way back from them to those of the text as it stood.
 
+    Memory: 8 bytes per edit beside the text, since a document of 16 MB may be edited at every second character.
+
     Args:
         text: the text in ASCII where it can be.
         edits: what else to replace by what, in rising order and apart.
@@ -69,19 +75,21 @@ class Folded:
     ('Tel: 030', (4, 7))
     """
 
-    def __init__(self, text: str, edits: list[Edit], places: Places | None = None) -> None:
-        pieces: list[str] = []
-        self._after: list[int] = []
-        self._shift: list[int] = [0]
+    def __init__(self, text: str, edits: Iterable[Edit], places: Places | None = None) -> None:
+        pieces = StringIO()
+        self._after = array("I")
+        self._shift = array("i", [0])
         at = length = 0
         for start, end, new in edits:
-            pieces += (text[at:start], new)
+            pieces.write(text[at:start])
+            pieces.write(new)
             length += start - at + len(new)
             at = end
             self._after.append(length)
             self._shift.append(end - length)
-        self.text = "".join((*pieces, text[at:]))
-        self.places = places if places and not edits else look(self.text)
+        pieces.write(text[at:])
+        self.text = pieces.getvalue() if self._after else text
+        self.places = places if places and not self._after else look(self.text)
 
     def back(self, span: Span) -> Span:
         """Returns the span with the places of the text before it was folded."""
@@ -103,29 +111,46 @@ def fold(text: str, places: Places | None = None) -> Folded | None:
     """
     places = places or look(text)
     # A character for a character: no place moves.
-    plain = _PLAIN.sub(_as_ascii, text) if places.foreign else text
+    plain = _in_ascii(text) if places.foreign else text
     seen = look(plain) if places.foreign else places
-    edits = sorted(_edits(plain, seen))
-    return Folded(plain, edits, seen) if edits or plain != text else None
+    edits = heapq.merge(*_edits(plain, seen))
+    first = next(edits, None)
+    if first is None:
+        return Folded(plain, (), seen) if plain != text else None
+    return Folded(plain, chain((first,), edits), seen)
 
 
-def _as_ascii(found: re.Match[str]) -> str:
-    code = ord(found.group())
+def _in_ascii(text: str) -> str:
+    # `re.sub` would hold each piece between two of them as a string of its own: up to 76 bytes a character.
+    made, at = StringIO(), 0
+    for found in _PLAIN.finditer(text):
+        made.write(text[at : found.start()])
+        made.write(_as_ascii(ord(found.group())))
+        at = found.end()
+    made.write(text[at:])
+    return made.getvalue()
+
+
+def _as_ascii(code: int) -> str:
     if code > 0xFF00:
         return chr(code - 0xFEE0)
     return "-" if 0x2010 <= code <= 0x2013 or code == 0x2212 else " "
 
 
-def _edits(text: str, places: Places) -> Iterator[Edit]:
-    """Yields what to replace by what; no two of them touch one character."""
+def _edits(text: str, places: Places) -> Iterator[Iterator[Edit]]:
+    """Yields, one form after the other, what to replace by what in rising order; no two of them touch one character."""
     if places.hidden:
-        yield from ((found.start(), found.end(), "") for found in _INVISIBLE.finditer(text))
+        yield ((found.start(), found.end(), "") for found in _INVISIBLE.finditer(text))
     if places.spelt:
-        yield from spelt_edits(text, places.spelt)
+        yield spelt_edits(text, places.spelt)
     if places.coded:
-        yield from ((found.start(), found.end(), "@") for found in _AT.finditer(text))
-        yield from ((found.end(), found.end(), "+") for found in _CHAT_LINK.finditer(text))
-    for at in places.digits:
+        yield ((found.start(), found.end(), "@") for found in _AT.finditer(text))
+        yield ((found.end(), found.end(), "+") for found in _CHAT_LINK.finditer(text))
+    yield _edges(text, places.digits)
+
+
+def _edges(text: str, digits: Iterable[int]) -> Iterator[Edit]:
+    for at in digits:
         if found := _EDGES.match(text, at):
             yield from _edge(text, at, found.lastgroup)
 
