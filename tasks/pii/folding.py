@@ -5,7 +5,7 @@ finds is personal data. Folded are, for a reader's eye has no trouble with any o
 - digits and letters of full width, spaces that do not break, dashes that stand for a hyphen (Unicode, blocks "Halfwidth
   and Fullwidth Forms" and "General Punctuation");
 - characters without width inside a word (Unicode, UAX 9 and UAX 14);
-- "@" and "." spelt in brackets (`spelt`);
+- "@" and "." spelt as words (`spelt`);
 - "@" written as "%40" (RFC 3986, section 2.1), "&#64;" (HTML) or "\u0040" (JSON);
 - a word glued to a number ("SSN#123-45-6789", "Tel415-555-0123", "415-555-0123Fax"), which is set apart, and the low
   lines of Markdown's emphasis;
@@ -20,10 +20,10 @@ from collections.abc import Iterable, Iterator
 from io import StringIO
 from itertools import chain
 
+from tasks.pii import spelt
 from tasks.pii.places import DASHES, NO_WIDTH, SPACES, WIDE, WIDE_DIGITS, WIDE_MARKS, Places, look
 from tasks.pii.span import Span
 from tasks.pii.spelt import Edit
-from tasks.pii.spelt import edits as spelt_edits
 
 # Every form begins with a set of characters, which is what makes the search for it fast. Spaces are folded everywhere
 # once one stands beside a number: a whole address may be written with them.
@@ -113,7 +113,8 @@ def fold(text: str, places: Places | None = None) -> Folded | None:
     # A character for a character: no place moves.
     plain = _in_ascii(text) if places.foreign else text
     seen = look(plain) if places.foreign else places
-    edits = heapq.merge(*_edits(plain, seen))
+    forms = _edits(plain, seen)
+    edits = forms[0] if len(forms) == 1 else heapq.merge(*forms)
     first = next(edits, None)
     if first is None:
         return Folded(plain, (), seen) if plain != text else None
@@ -137,16 +138,19 @@ def _as_ascii(code: int) -> str:
     return "-" if 0x2010 <= code <= 0x2013 or code == 0x2212 else " "
 
 
-def _edits(text: str, places: Places) -> Iterator[Iterator[Edit]]:
-    """Yields, one form after the other, what to replace by what in rising order; no two of them touch one character."""
+def _edits(text: str, places: Places) -> list[Iterator[Edit]]:
+    """Returns what to replace by what, each form in rising order; no two of them touch one character."""
+    forms = [_edges(text, places.digits)]
+    if spelt.words(text):
+        forms.append(spelt.spoken(text))
     if places.hidden:
-        yield ((found.start(), found.end(), "") for found in _INVISIBLE.finditer(text))
+        forms.append((found.start(), found.end(), "") for found in _INVISIBLE.finditer(text))
     if places.spelt:
-        yield spelt_edits(text, places.spelt)
+        forms.append(spelt.in_brackets(text, places.spelt))
     if places.coded:
-        yield ((found.start(), found.end(), "@") for found in _AT.finditer(text))
-        yield ((found.end(), found.end(), "+") for found in _CHAT_LINK.finditer(text))
-    yield _edges(text, places.digits)
+        forms.append((found.start(), found.end(), "@") for found in _AT.finditer(text))
+        forms.append((found.end(), found.end(), "+") for found in _CHAT_LINK.finditer(text))
+    return forms
 
 
 def _edges(text: str, digits: Iterable[int]) -> Iterator[Edit]:
