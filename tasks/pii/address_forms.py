@@ -40,7 +40,7 @@ FR = re.compile(
     r"(?i:rue|avenue|av\.|boulevard|bd|blvd|place|pl\.|impasse|allée|allées|chemin|quai|cours|route|square|passage"
     r"|faubourg|esplanade|sentier|villa|cité|rond-point)\b (?:(?i:de|du|des|la|le|les|l|d|aux?|sur)[ '’]){0,3}"
     r"(?:[\w'’.-]{1,48}+(?: |(?![\w'’.-]))){1,6}?"
-    rf"(?P<town>{GAP}(?:F-)?[0-9]{{5}} {_PLACE}(?: [0-9]{{1,2}}(?:e|er)?\b)?)?(?!\w)"
+    rf"(?P<town>{GAP}(?:F ?- ?)?[0-9]{{5}} {_PLACE}(?: [0-9]{{1,2}}(?:e|er)?\b)?)?(?!\w)"
 )
 
 # Countries that write the street first: what may follow the house number, and the street before it.
@@ -58,8 +58,9 @@ def _ends_in(types: str) -> str:
     return "(?:" + "|".join(rf"(?<=[{name[0].upper()}{name[0]}]{name[1:]})" for name in types.split("|")) + ")"
 
 
-_FIVE = rf"{GAP}(?:[A-Z]{{1,2}}-)?[0-9]{{4,5}},? {_PLACE}(?: \([{_UP}][\w. ]{{0,20}}\))?"
-_DUTCH = rf"{GAP}[1-9][0-9]{{3}} ?[A-Z]{{2}}{GAP}{_PLACE}"
+_LAND = "(?:[A-Z]{1,2}(?: ?- ?| )?)?"
+_FIVE = rf"{GAP}{_LAND}[0-9]{{4,5}},? {_PLACE}(?: \([{_UP}][\w. ]{{0,20}}\))?"
+_DUTCH = rf"{GAP}{_LAND}[1-9][0-9]{{3}} {{0,2}}[A-Z]{{2}}{GAP}(?:'s-)?{_PLACE}"
 TAIL = {
     "DE": re.compile(rf"{_HOUSE}(?P<town>{_FIVE})?(?!\w)"),
     "NL": re.compile(rf"{_HOUSE}(?P<town>{_DUTCH})?(?!\w)"),

@@ -99,12 +99,13 @@ class Folded:
         return at + self._shift[bisect_right(self._after, at)]
 
 
-def fold(text: str, places: Places | None = None) -> Folded | None:
+def fold(text: str, places: Places | None = None, dots: bool | None = None) -> Folded | None:
     r"""Returns the text with everything folded, or None where there is nothing to fold.
 
     Args:
         text: any text.
         places: what `look` says of it, where that is known.
+        dots: whether `spelt.DOT` stands in it, where that is known.
 
     >>> fold("SSN#\uff11\uff12\uff13-45-6789").text, fold("Tel415-555-0123Fax").text, fold("SSN 123-45-6789")
     ('SSN:123-45-6789', 'Tel 415-555-0123 Fax', None)
@@ -114,6 +115,8 @@ def fold(text: str, places: Places | None = None) -> Folded | None:
     plain = _in_ascii(text) if places.foreign else text
     seen = look(plain) if places.foreign else places
     forms = _edits(plain, seen)
+    if spelt.has_dots(text) if dots is None else dots:
+        forms.append(spelt.spoken(plain))
     edits = forms[0] if len(forms) == 1 else heapq.merge(*forms)
     first = next(edits, None)
     if first is None:
@@ -141,8 +144,6 @@ def _as_ascii(code: int) -> str:
 def _edits(text: str, places: Places) -> list[Iterator[Edit]]:
     """Returns what to replace by what, each form in rising order; no two of them touch one character."""
     forms = [_edges(text, places.digits)]
-    if spelt.words(text):
-        forms.append(spelt.spoken(text))
     if places.hidden:
         forms.append((found.start(), found.end(), "") for found in _INVISIBLE.finditer(text))
     if places.spelt:

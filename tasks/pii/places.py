@@ -30,8 +30,7 @@ _NUMBER = (
 )
 # A postcode of North America, behind the name of a state.
 _POSTCODE = (
-    r"(?<=[\s,][0-9])(?=[0-9]{4}+(?![0-9]))"
-    r"(?:(?<=[A-Za-z.)*#/>|%;\s]\s[0-9])|(?<=[A-Za-z.],\s[0-9])|(?<=[A-Za-z],[0-9]))"
+    r"(?=[0-9]{4}(?![0-9]))(?:(?<=[A-Za-z.)*#/>|%;\s]\s[0-9])|(?<=[A-Za-z.],\s[0-9])|(?<=[A-Za-z],[0-9]))"
     r"|(?<=[A-Z][0-9])(?=[A-Z][ -]?[0-9][A-Z][0-9])"
 )
 # A house in a street. Most numbers are followed by a space and a small word: only the French begin a street so, or a

@@ -47,6 +47,8 @@ def in_brackets(text: str, places: Iterable[int]) -> Iterator[Edit]:
 
 _NAME = "[A-Za-z0-9][A-Za-z0-9-]{0,62}+"
 _SPOKEN = re.compile(rf" (?i:at) (?P<host>{_NAME}(?: (?:dot|DOT) {_NAME}){{1,5}}+)(?![\w@])")
+DOT = " dot "
+"""Without it no address is read aloud."""
 _SPOKEN_DOT = re.compile(" (?:dot|DOT) ")
 _LOCAL = re.compile(r"(?<![\w.+@-])[A-Za-z0-9][\w+-]{0,62}+(?:(?:\.| (?:dot|DOT) )[\w+-]{1,63}+){0,4}+\Z")
 _BEFORE_SITES = re.compile(
@@ -60,10 +62,9 @@ _BEFORE_SITES = re.compile(
 )
 
 
-def words(text: str) -> bool:
-    """Tells whether `spoken` may find something."""
-    # Without the space behind them, which is what these searches would stop at most often.
-    return " dot" in text or " DOT" in text
+def has_dots(text: str) -> bool:
+    """Tells whether `DOT` stands in a text; Arrow's search of a whole batch is six times as fast (`filters.pii`)."""
+    return DOT in text or DOT.upper() in text
 
 
 def spoken(text: str) -> Iterator[Edit]:
