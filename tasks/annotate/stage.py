@@ -25,7 +25,7 @@ from tasks.filters.catalogue import annotator
 from tasks.part import POISON
 from tasks.stage import Inputs, Output, Part, PartSpec, Report
 
-VERSION = 5
+VERSION = 6
 
 MODELS = tuple(STAGES["annotate"].wants)
 """Roles of the inputs that hold trained models."""

@@ -38,7 +38,7 @@ from tasks.errors import InputError
 from tasks.keepers import choose
 from tasks.stage import Inputs, Output, PartSpec, Report, part_names
 
-VERSION = 1
+VERSION = 2
 
 DUPLICATES = pa.schema(
     [

@@ -123,10 +123,7 @@ def test_splits_are_held_until_the_last_annotator_that_reads_them(name: str) -> 
 def test_a_missing_model_stops_the_stage_and_names_the_remedy(
     run_stage: Run, extracted: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from tasks.filters.language import _model
-
     monkeypatch.setenv("SLUICE_MODELS", str(tmp_path / "none"))
-    _model.cache_clear()
     with pytest.raises(InputError, match="make models"):
         run_stage(ANNOTATE, AnnotateConfig(), {"extracted": extracted})
 
