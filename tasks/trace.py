@@ -17,9 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tasks.artifact import Address, Artifact
 from tasks.crawl.url import canonical
@@ -166,7 +164,7 @@ class Chain:
         checkpoint = self.artifacts.get("checkpoint")
         if checkpoint is None:
             return frozenset()
-        table = _read(checkpoint, "loss.parquet", ["step"], pc.field("loss").is_null())
+        table = checkpoint.table("loss.parquet", ["step"], pc.field("loss").is_null())
         return frozenset(table.column("step").to_pylist())
 
     def entries_of(self, url: str) -> list[Entry]:
@@ -179,7 +177,7 @@ class Chain:
         for path in artifact.files(folder) if artifact else []:
             assert artifact is not None
             part = path.removeprefix(folder).removesuffix(".parquet")
-            found += [(part, row) for row in _read(artifact, path, columns, where).to_pylist()]
+            found += [(part, row) for row in artifact.table(path, columns, where).to_pylist()]
         return found
 
     def row(self, kind: str, folder: str, part: str, doc_id: str) -> Found:
@@ -188,14 +186,8 @@ class Chain:
         path = f"{folder}{part}.parquet"
         if artifact is None or path not in artifact.files(folder):
             return {}
-        rows = _read(artifact, path, _CAPTURE, pc.field("id") == doc_id).to_pylist()
+        rows = artifact.table(path, _CAPTURE, pc.field("id") == doc_id).to_pylist()
         return rows[0] if rows else {}
-
-
-def _read(artifact: Artifact, path: str, columns: list[str], where: pc.Expression) -> pa.Table:
-    # By path and not as an open Python file: Arrow's read-ahead threads may still hold that file when the interpreter
-    # ends, which then aborts (apache/arrow issues 34314 and 39162): 7 of 60 traces did so, by path 0 of 60.
-    return pq.read_table(artifact.local(path), columns=columns, filters=where)
 
 
 def _head(chain: Chain, asked: str, kind: str) -> Found:
@@ -246,7 +238,7 @@ def _sequences(chain: Chain, source: str, entry: Entry) -> list[int]:
     if plan is None or path not in plan.files("plan/"):
         return []
     here = (pc.field("shard") == entry.shard) & (pc.field("row") == entry.row)
-    return sorted(set(_read(plan, path, ["seq_id"], here).column("seq_id").to_pylist()))
+    return sorted(set(plan.table(path, ["seq_id"], here).column("seq_id").to_pylist()))
 
 
 def _not_kept(chain: Chain, where: pc.Expression) -> list[Found]:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from tasks import parquet
 from tasks.artifact import Address, Artifact
 from tasks.documents import same_rows
 from tasks.errors import InputError
@@ -94,12 +94,11 @@ class Joint:
 
     def measured(self, name: str) -> pa.Schema:
         """Returns the columns of the attributes of one part."""
-        return pq.read_schema(self.attributes.local(f"attributes/{name}.parquet"))
+        return parquet.schema(self.attributes.local(f"attributes/{name}.parquet"))
 
     def own(self, path: str) -> pa.Table:
         """Reads a file of this stage's artifact."""
-        with self.store.open(f"{self.folder}/{path}") as file:
-            return pq.read_table(file)
+        return parquet.read(self.store.local(f"{self.folder}/{path}"))
 
 
 def _names(artifact: Artifact, folder: str) -> list[str]:

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from tasks import parquet
 from tasks.artifact import Artifact
 from tasks.dedup.candidates import all_pairs
 from tasks.dedup.clusters import components
@@ -125,8 +126,7 @@ def _verify(config: DedupConfig, corpus: Corpus, extracted: Artifact, output: Ou
     records = output.map_parts(engine, work, specs, conserved=False)
     tables = [VERIFIED.empty_table()]
     for record in records:
-        with output.store.open(f"{output.address.path}/{record.files[0].path}") as file:
-            tables.append(pq.read_table(file))
+        tables.append(parquet.read(output.store.local(f"{output.address.path}/{record.files[0].path}")))
     return pa.concat_tables(tables)
 
 
