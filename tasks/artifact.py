@@ -135,6 +135,11 @@ class Artifact:
                 "restore the file; or remove its folder, and run the stage that makes it again",
             ) from None
 
+    def ref(self, role: str) -> InputRef:
+        """Returns what the record of something made from this artifact says of it."""
+        address, record = str(self.address), self.record
+        return InputRef(role=role, address=address, fingerprint=record.fingerprint, content=record.content)
+
     @property
     def parts(self) -> tuple[PartRecord, ...]:
         """The committed parts in name order."""
@@ -159,6 +164,11 @@ class Artifact:
     def table(self, path: str, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
         """Reads one Parquet file of the artifact, optionally some columns and the rows that pass `filters`."""
         return parquet.read(self.local(path), columns, filters)
+
+    def remove(self) -> None:
+        """Removes the artifact: its record first, so that no record ever stands without the files that it names."""
+        self.store.remove(f"{self.address.path}/{RECORD}")
+        self.store.remove(self.address.path)
 
     def verify(self) -> list[str]:
         """Hashes every file anew; returns the paths that are missing or differ from the record."""

@@ -145,7 +145,7 @@ def _line(artifact: Artifact) -> list[object]:
 
 
 def _to(address: str) -> Markup:
-    return text(address) if address.startswith("external:") else link(address, f"{ROOT}/artifact/{address}")
+    return text(address) if address.startswith(("external:", "code:")) else link(address, f"{ROOT}/artifact/{address}")
 
 
 def _mlflow(artifact: Artifact) -> Markup:

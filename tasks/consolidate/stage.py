@@ -44,6 +44,8 @@ from tasks.documents import DOCUMENT
 from tasks.engine import Engine
 from tasks.errors import InputError
 from tasks.filters.base import UNDETERMINED
+from tasks.groups import KIND
+from tasks.part import POISON
 from tasks.stage import Inputs, Output, Part, PartSpec, Report
 
 VERSION = 5
@@ -76,7 +78,7 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     check_measured(config, joint.measured(names[0]), str(attributes.address))
     _write_copies(config, joint, names, output)
     output.map_parts(engine, partial(consolidate_part, config, joint), [PartSpec(name, name) for name in names])
-    output.check_poison(f"the column `error` of {attributes.store.url(attributes.address.path)}/attributes")
+    output.check_poison(f"the column `error` of {_where_errors_stand(joint)}")
     _write_whole(config, joint, names, output)
     funnel = joint.own("funnel.parquet")
     _refuse_empty(funnel, output)
@@ -84,6 +86,11 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     output.log_file("funnel.csv", table(funnel))
     output.log_file("audit.html", output.store.read(f"{output.address.path}/audit.html"))
     return Report(metrics=_metrics(funnel))
+
+
+def _where_errors_stand(joint: Joint) -> str:
+    failed = (group for group in joint.groups.values() if group.record.metrics.get(POISON))
+    return ", ".join(group.store.url(f"{group.address.path}/{KIND}/") for group in failed)
 
 
 def _write_whole(config: ConsolidateConfig, joint: Joint, names: list[str], output: Output) -> None:
