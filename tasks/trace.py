@@ -1,8 +1,8 @@
 """Trace: from a page to every training step and checkpoint that saw it, and from a step to its pages.
 
-Used by the shell and the plugin. Reads committed artifacts only, as far as there are any: extracted, documents, shards,
-plan and checkpoint. Which versions belong together is read from the records: the chain is followed from the checkpoint
-upwards, and not guessed from equal names.
+Used by the shell and the plugin. Reads committed artifacts only, as far as there are any: extracted, attributes,
+documents, shards, plan and checkpoint. Which versions belong together is read from the records: the chain is followed
+from the checkpoint upwards, and not guessed from equal names.
 
     URL -> documents (WARC file and offset, kept or why not) -> shard rows -> sequences -> steps -> checkpoints
     step -> sequences -> slices -> documents -> URLs, with the text of each slice
@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from tasks.artifact import Address, Artifact
 from tasks.crawl.url import canonical
 from tasks.errors import InputError
+from tasks.groups import named_in
 from tasks.store import Store
 from tasks.tokens.index import DocumentIndex, Entry
 from tasks.tokens.order import Order
@@ -33,7 +34,7 @@ __all__ = ["Chain", "render", "trace", "trace_document", "trace_step", "trace_ur
 
 Found = dict[str, Any]
 
-_KINDS = ("checkpoint", "plan", "shards", "tokenizer", "documents", "extracted")
+_KINDS = ("checkpoint", "plan", "shards", "tokenizer", "documents", "attributes", "extracted")
 _CAPTURE = ["id", "url", "source", "title", "fetched_at", "record_id", "payload_digest", "warc_file", "warc_offset"]
 _ID = re.compile(r"[0-9a-f]{32}")
 _STEP = re.compile(r"(?:step:)?(\d+)")
@@ -57,8 +58,8 @@ def trace_url(store: Store, recipe: str, version: str, url: str) -> Found:
     """Returns what became of every capture of a URL.
 
     Returns:
-        {asked, kind: "url", artifacts, run, documents: [see `_kept` and `_not_kept`], captures_without_document:
-        [{record_id, url, reason}]}.
+        {asked, kind: "url", artifacts, measured: {annotator: {group, fingerprint}}, run, documents: [see `_kept` and
+        `_not_kept`], captures_without_document: [{record_id, url, reason}]}.
     """
     chain = Chain.follow(store, recipe, version)
     urls = sorted({url, canonical(url) or url})
@@ -81,8 +82,8 @@ def trace_step(store: Store, recipe: str, version: str, step: int) -> Found:
     """Returns the sequences of a step (from 0) with the pages they are made of.
 
     Returns:
-        {asked, kind: "step", artifacts, run, step, skipped, first_checkpoint, sequences: [{source, sequence, epoch,
-        slices: [{id, url, start, length, pos, text}]}]}; `text` is the beginning of what the model read.
+        {asked, kind: "step", artifacts, measured, run, step, skipped, first_checkpoint, sequences: [{source, sequence,
+        epoch, slices: [{id, url, start, length, pos, text}]}]}; `text` is the beginning of what the model read.
 
     Raises:
         InputError: nothing was trained, or the run had fewer steps.
@@ -158,6 +159,13 @@ class Chain:
         run = self.run
         return Order(run["sequences"], run["weights"], run["batch_size"], run["seed"]) if run else None
 
+    @property
+    def measured(self) -> dict[str, dict[str, str]]:
+        """Where what each annotator has measured lies (`tasks.groups`), and its fingerprint."""
+        attributes = self.artifacts.get("attributes")
+        refs = named_in(attributes) if attributes else {}
+        return {name: {"group": ref.address, "fingerprint": ref.fingerprint} for name, ref in refs.items()}
+
     @cached_property
     def skipped_steps(self) -> frozenset[int]:
         """Steps whose batch was read but did not change the model (a spike, not a number)."""
@@ -197,6 +205,7 @@ def _head(chain: Chain, asked: str, kind: str) -> Found:
         "kind": kind,
         "recipe": chain.recipe,
         "artifacts": {name: str(chain.artifacts[name].address) for name in _KINDS if name in chain.artifacts},
+        "measured": chain.measured,
         "run": run and {name: run[name] for name in ("steps", "batch_size", "seed", "weights", "checkpoint_steps")},
     }
 

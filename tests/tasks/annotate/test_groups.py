@@ -30,6 +30,7 @@ from tasks.groups import groups_of, named_in
 from tasks.ledger import Ledger
 from tasks.recipe import Recipe
 from tasks.runner import StageResult, open_store, run_stage
+from tasks.trace import render, trace
 from tasks.tracking import TrackingContext
 from tests.tasks.classifiers.texts_by_hand import jsonl
 from tests.tasks.dedup.made import found_in
@@ -392,6 +393,17 @@ def test_the_ledger_leads_from_a_column_to_its_group_and_back(recipe: Recipe) ->
     assert [ref.address for ref in record.inputs] == ["demo/extracted@1"]
     index = ledger.find("demo/attributes@2")
     assert [row["annotator"] for row in json.loads(index.read("groups.json"))] == [*USE, "c4"]
+
+
+def test_a_trace_names_the_group_behind_every_column(recipe: Recipe) -> None:
+    run(recipe, "1")
+    run(recipe.override({"annotate.use": [*USE, "c4"]}), "2", "1")
+    found = trace(open_store(recipe), "demo", "2", "file://texts/0.txt")
+    assert found["artifacts"]["attributes"] == "demo/attributes@2"
+    assert {name: one["group"] for name, one in found["measured"].items()} == {**at("1", *USE), **at("2", "c4")}
+    c4 = artifact(recipe, "measured/c4", "2").record
+    assert f"demo/measured/pii@1 ({found['measured']['pii']['fingerprint'][:12]})" in render(found)
+    assert found["measured"]["c4"]["fingerprint"] == c4.fingerprint
 
 
 def test_the_package_of_an_annotator_belongs_to_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
