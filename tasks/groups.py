@@ -2,8 +2,9 @@
 
 `annotate` writes them as `<recipe>/measured/<annotator>@<version>`:
 
-    measured/<part>.parquet   `id`, `error` (null, or what made the annotator fail) and the annotator's struct column,
-                              with the part names and the row order of the documents
+    measured/<part>.parquet   `error` (null, or what made the annotator fail) and the annotator's struct column, with
+                              the part names and the row order of the documents; which those are says a hash of
+                              their ids in the file's metadata (`tasks.documents.mark_of`)
 
 The artifact `attributes` of a version holds no columns. Its record names, as inputs of the roles `measured:<annotator>`
 and in the order of `[annotate] use`, the groups that the version is made of, with fingerprint and content: its own, and

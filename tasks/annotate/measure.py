@@ -16,7 +16,7 @@ from tasks import parquet
 from tasks.annotate.config import AnnotateConfig
 from tasks.annotate.groups import models_of, reads_of
 from tasks.artifact import Artifact, PartRecord
-from tasks.documents import same_rows
+from tasks.documents import mark_of, marked, same_mark
 from tasks.filters.base import Annotator
 from tasks.filters.batch import Batch
 from tasks.filters.catalogue import annotator
@@ -83,16 +83,15 @@ def _read(work: Pass, other: str, name: str, documents: pa.Table) -> Found:
     """Reads what was measured before of one part."""
     store, path = work.extracted.store, f"{work.folders[other]}/{path_of(name)}"
     table = parquet.read(store.local(path)).combine_chunks()
-    same_rows(documents, table, f"{work.extracted.address} and {path}")
+    same_mark(mark_of(documents.column("id")), table, f"{work.extracted.address} and {path}")
     return Found(*(table.column(column).combine_chunks() for column in (_ERROR.name, other)))
 
 
 def _commit(work: Pass, one: str, name: str, ids: pa.ChunkedArray, by: Annotator, made: Sequence[Found]) -> PartRecord:
     part = Part(work.extracted.store, work.folders[one], name, work.attempt)
-    schema = pa.schema([pa.field("id", pa.string(), nullable=False), _ERROR, pa.field(one, by.type())])
     errors = pa.chunked_array([found.errors for found in made], _ERROR.type)
     column = pa.chunked_array([found.column for found in made], by.type())
-    table = pa.table([ids, errors, column], schema=schema)
+    table = marked(pa.table([errors, column], schema=pa.schema([_ERROR, pa.field(one, by.type())])), ids)
     part.count_in(len(ids))
     part.table(KIND, table.combine_chunks())
     part.metric(POISON, len(ids) - table.column(_ERROR.name).null_count)

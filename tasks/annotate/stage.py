@@ -4,8 +4,8 @@ Reads `extracted`, and the models that the pipeline has trained, where annotator
 measured is a group, an artifact of its own (`tasks.groups`): `<recipe>/measured/<annotator>@<version>`, with the part
 names and the row order of the documents, so that dedup and consolidate join by position. Writes the groups that neither
 this version nor the source version holds, and `attributes`: its record names all groups of the version, `groups.json`
-their fingerprints and contents. So a new annotator costs its own pass, and a changed setting, file or model the pass of
-those that read it.
+their contents. So a new annotator costs its own pass, and a changed setting, file or model the pass of those that read
+it.
 
 Documents are never changed or dropped here, and no limit is applied: a changed limit costs the join of consolidate. A
 document that makes an annotator fail keeps its place, with a null and the error, and is measured by the others that do
@@ -164,13 +164,10 @@ def _refuse_poison(
 
 
 def _write_index(groups: Mapping[str, Wanted], held: Mapping[str, Artifact], output: Output) -> None:
-    """Writes what each group is, and not where it lies: the same groups give the same bytes at any version."""
+    """Writes what each group holds, and not where it lies or why: the same bytes give the same bytes."""
     if GROUPS in output.committed:
         return
-    told = [
-        {"annotator": name, "fingerprint": record.fingerprint, "content": record.content}
-        for name, record in ((name, held[name].record) for name in groups)
-    ]
+    told = [{"annotator": name, "content": held[name].record.content} for name in groups]
     rows = max((held[name].record.rows_in for name in groups), default=0)
     with output.part(GROUPS) as part, part.file(GROUPS, rows=len(told)) as file:
         part.count_in(rows)

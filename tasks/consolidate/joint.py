@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from tasks import parquet
 from tasks.artifact import Address, Artifact
-from tasks.documents import same_rows
+from tasks.documents import mark_of, same_mark, same_rows
 from tasks.errors import InputError
 from tasks.groups import KIND, groups_of, path_of
 from tasks.lineage import one_held
@@ -80,14 +80,14 @@ class Joint:
         return documents
 
     def part(
-        self, name: str, documents: list[str] | None, judged: Sequence[str] | None, copies: list[str] | None
+        self, name: str, documents: list[str] | None, judged: Sequence[str], copies: list[str] | None
     ) -> tuple[pa.Table, pa.Table, pa.Table]:
         """Reads one part of the three inputs.
 
         Args:
             name: the part.
             documents: which columns of the documents, with "id" among them; None for all.
-            judged: whose findings, of the annotators that have measured; None for all.
+            judged: whose findings, of the annotators that have measured.
             copies: which columns of the duplicates, with "id" among them; None for all.
 
         Returns:
@@ -98,7 +98,7 @@ class Joint:
             InputError: ids or their order differ.
         """
         rows = self.extracted.table(f"documents/{name}.parquet", columns=documents)
-        found = self._found(name, rows, list(self.groups) if judged is None else judged)
+        found = self._found(name, rows, judged)
         beside = self.duplicates.table(f"duplicates/{name}.parquet", columns=copies)
         same_rows(rows, beside, f"{self.extracted.address} and {self.duplicates.address}, {name}")
         return rows, found, beside
@@ -107,12 +107,13 @@ class Joint:
         """Reads findings; see `part`. Of annotators that are not asked for only those that failed are read."""
         errors = pa.chunked_array([pa.nulls(documents.num_rows, pa.string())])
         columns: dict[str, pa.Array | pa.ChunkedArray] = {}
+        mark = mark_of(documents.column("id"))
         for annotator, group in self.groups.items():
             failed = bool(group.record.metrics.get(POISON))
             wanted = [*(["error"] if failed else []), *([annotator] if annotator in judged else [])]
             if wanted:
-                table = group.table(path_of(name), columns=["id", *wanted])
-                same_rows(documents, table, f"{self.extracted.address} and {group.address}, {name}")
+                table = group.table(path_of(name), columns=wanted)
+                same_mark(mark, table, f"{self.extracted.address} and {group.address}, {name}")
                 columns |= {one: table.column(one) for one in wanted}
                 errors = pc.coalesce(errors, columns.pop("error")) if failed else errors
         if errors.null_count < len(errors):

@@ -51,6 +51,8 @@ from tasks.stage import Inputs, Output, Part, PartSpec, Report
 VERSION = 5
 
 _SCORES = [pa.field("language", pa.string(), nullable=False), pa.field("prose_score", pa.float32())]
+_SHOWN = ("language", "prose_score")
+"""The annotators, where they are in use, that `_SCORES` come from."""
 KEPT_SCHEMA = pa.schema([*DOCUMENT, *_SCORES, pa.field("tier", pa.string(), nullable=False)])  # silver or gold
 REJECTED = pa.schema(
     [
@@ -123,7 +125,8 @@ def _write_copies(config: ConsolidateConfig, joint: Joint, names: list[str], out
 
 def consolidate_part(config: ConsolidateConfig, joint: Joint, part: Part, name: str) -> None:
     """Makes one part; runs on a worker."""
-    documents, judged, copies = joint.part(name, None, None, ["id", "duplicate_of", "kind"])
+    read = [annotator for annotator in joint.groups if annotator in (*config.reads(), *_SHOWN)]
+    documents, judged, copies = joint.part(name, None, read, ["id", "duplicate_of", "kind"])
     part.count_in(documents.num_rows)
     why = reasons(config, documents.column("source"), judged)
     keeper = _copies(config, joint.own(f"copies/{name}.parquet"), copies, why)

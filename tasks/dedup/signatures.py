@@ -17,7 +17,7 @@ from tasks.dedup.config import DedupConfig
 from tasks.dedup.exact import KEY_BYTES, text_key
 from tasks.dedup.minhash import MinHasher, band_keys
 from tasks.dedup.shingle import batches, shingle
-from tasks.documents import same_rows
+from tasks.documents import mark_of, same_mark
 from tasks.part import Part
 from tasks.text import normalise
 
@@ -46,8 +46,8 @@ def sign_part(config: DedupConfig, extracted: Artifact, scores: Artifact, part: 
     """
     source, judged = f"documents/{name}.parquet", groups.path_of(name)
     documents = extracted.table(source, columns=["id", "source", "fetched_at", "text"])
-    scored = scores.table(judged, columns=["id", "prose_score"])
-    same_rows(documents, scored, f"{extracted.address} {source} and {scores.address} {judged}")
+    scored = scores.table(judged, columns=["prose_score"])
+    same_mark(mark_of(documents.column("id")), scored, f"{extracted.address} {source} and {scores.address} {judged}")
     # A document that made the annotator fail has none, and is preferred to no other.
     score = pc.fill_null(pc.struct_field(scored.column("prose_score"), "score"), 0.0)
     table = documents.drop_columns("text").append_column("prose_score", score)

@@ -159,7 +159,7 @@ def test_the_join_gives_what_one_table_of_all_annotators_would_hold(recipe: Reci
         found = measured(documents, annotators, {})
         table = {name: found[name].column for name in USE}
         errors = pa.nulls(documents.num_rows, pa.string())
-        joined = joint.part(part, ["id"], None, ["id"])[1]
+        joined = joint.part(part, ["id"], USE, ["id"])[1]
         assert joined.equals(pa.table({"id": documents["id"], "error": errors, **table}))
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from tasks.artifact import Address, Artifact, InputRef, fingerprint
 from tasks.commit import commit
 from tasks.config import Config
-from tasks.documents import DOCUMENT, document_id
+from tasks.documents import DOCUMENT, document_id, marked
 from tasks.filters.catalogue import annotator
 from tasks.groups import KIND, groups_of, ref_to
 from tasks.part import POISON
@@ -81,13 +81,12 @@ def _measured(row: dict[str, Any]) -> dict[str, Any]:
 
 def _group(name: str, rows: list[dict[str, Any]]) -> pa.Table:
     """Returns what an annotator has measured of some documents, as annotate writes it."""
-    schema = pa.schema([("id", pa.string()), ("error", pa.string()), (name, annotator(name, {}).type())])
+    schema = pa.schema([("error", pa.string()), (name, annotator(name, {}).type())])
     failed = [row["error"] if name == FAILS else None for row in rows]
     found = [
-        {"id": row["id"], "error": error, name: None if error else _measured(row)[name]}
-        for row, error in zip(rows, failed, strict=True)
+        {"error": error, name: None if error else _measured(row)[name]} for row, error in zip(rows, failed, strict=True)
     ]
-    return pa.Table.from_pylist(found, schema=schema)
+    return marked(pa.Table.from_pylist(found, schema=schema), pa.chunked_array([[row["id"] for row in rows]]))
 
 
 def write(folder: Path, kind: str, tables: dict[str, dict[str, pa.Table]], *inputs: InputRef) -> Artifact:
@@ -144,10 +143,10 @@ def rows_of(artifact: Artifact, folder: str) -> list[dict[str, Any]]:
 
 def found_in(attributes: Artifact) -> list[dict[str, Any]]:
     """Returns one row per document: `id`, `error` of the first annotator that failed, and what each has found."""
-    rows: dict[str, dict[str, Any]] = {}
+    (ref,) = (ref for ref in attributes.record.inputs if ref.role == "extracted")
+    extracted = Artifact.open_at(attributes.store, Address.parse(ref.address))
+    rows: list[dict[str, Any]] = [{"id": row["id"], "error": None} for row in rows_of(extracted, "documents/")]
     for name, group in groups_of(attributes).items():
-        for row in rows_of(group, f"{KIND}/"):
-            held = rows.setdefault(row["id"], {"id": row["id"], "error": None})
-            held[name] = row[name]
-            held["error"] = held["error"] or row["error"]
-    return list(rows.values())
+        for held, row in zip(rows, rows_of(group, f"{KIND}/"), strict=True):
+            held |= {name: row[name], "error": held["error"] or row["error"]}
+    return rows

@@ -171,7 +171,7 @@ def test_attributes_of_other_documents_are_refused(tmp_path: Path) -> None:
     other = corpus(tmp_path / "other", [document("a b c", "a"), document("d e f", "z")], 1)
     with pytest.raises(InputError, match="do not hold the same documents in the same order"):
         run_stage_in(tmp_path, DEDUP, DedupConfig(), {**inputs, "prose_score": other["prose_score"]})
-    fewer = write(tmp_path, "fewer", {"part-00000-of-00009": {KIND: pa.table({"id": ["a"], "error": [None]})}})
+    fewer = write(tmp_path, "fewer", {"part-00000-of-00009": {KIND: pa.table({"error": [None]})}})
     with pytest.raises(InputError, match="other parts"):
         run_stage_in(tmp_path, DEDUP, DedupConfig(), {**inputs, "prose_score": fewer}, kind="b")
 
