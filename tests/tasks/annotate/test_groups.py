@@ -32,6 +32,7 @@ from tasks.recipe import Recipe
 from tasks.runner import StageResult, open_store, run_stage
 from tasks.trace import render, trace
 from tasks.tracking import TrackingContext
+from tests.s3_server import S3Server
 from tests.tasks.classifiers.texts_by_hand import jsonl
 from tests.tasks.dedup.made import found_in
 from tests.tasks.test_changed_limit import STAGES, USE, recipe, run
@@ -286,6 +287,22 @@ def test_a_group_is_found_by_way_of_any_version_that_is_made_of_it(recipe: Recip
     counted.clear()
     assert one(recipe.override({"annotate.use": [*USE, "c4", "fineweb"]}), "annotate", "6", "5").skipped
     assert not counted
+
+
+def test_on_an_object_store_groups_are_what_they_are_in_a_folder(
+    recipe: Recipe, s3: S3Server, counted: Counter[str]
+) -> None:
+    contents = []
+    for store in (open_store(recipe).root, "s3://sluice/groups"):
+        there = recipe.override({"place.store": store})
+        for version, source, use in (("1", None, USE), ("2", "1", [*USE, "c4"])):
+            counted.clear()
+            for stage in STAGES[:-1]:
+                made = one(there.override({"annotate.use": use}), stage, version, source)
+                contents.append((stage, made.content))
+        assert counted == {"C4Measures": DOCUMENTS}
+        assert origins(there, "2") == {**at("1", *USE), **at("2", "c4")}
+    assert contents[: len(contents) // 2] == contents[len(contents) // 2 :]
 
 
 class Killed(BaseException):
