@@ -91,7 +91,7 @@ def _record(
         fingerprint=output.fingerprint,
         content=content_of(parts),
         config=config.model_dump(mode="json"),
-        inputs=tuple(inputs),
+        inputs=(*inputs, *report.inputs),
         code=code_version(),
         rows_in=sum(part.rows_in for part in parts),
         rows_out=sum(part.rows_out for part in parts),

@@ -8,9 +8,9 @@ from collections import defaultdict
 from typing import Any
 
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from sluice_ui.html import Markup, bar, form, join, link, outside, page, table, text
+from tasks import parquet
 from tasks.artifact import Artifact
 from tasks.consolidate.funnel import totals
 from tasks.errors import InputError
@@ -164,7 +164,7 @@ def _line(artifact: Artifact) -> list[object]:
 
 
 def _to(address: str) -> Markup:
-    return text(address) if address.startswith("external:") else link(address, f"{ROOT}/artifact/{address}")
+    return text(address) if address.startswith(("external:", "code:")) else link(address, f"{ROOT}/artifact/{address}")
 
 
 def _mlflow(artifact: Artifact) -> Markup:
@@ -210,9 +210,8 @@ def _hosts(held: dict[str, Artifact]) -> Markup:
 def _rows(artifact: Artifact, prefix: str, columns: list[str]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for path in artifact.files(prefix):
-        with artifact.open(path) as file:
-            parquet = pq.ParquetFile(file)
-            for batch in parquet.iter_batches(batch_size=SAMPLE, columns=columns):
+        with parquet.opened(artifact.local(path)) as file:
+            for batch in file.iter_batches(batch_size=SAMPLE, columns=columns):
                 rows += _short(batch).to_pylist()
                 if len(rows) >= SAMPLE:
                     return rows[:SAMPLE]

@@ -66,6 +66,10 @@ class QualityMeasures(Annotator):
     _weights: Weights = PrivateAttr(default=WEIGHTS)
     _chars: int = PrivateAttr(default=CHARS)
 
+    def trained(self) -> Mapping[str, tuple[str, ...]]:
+        """See `Annotator.trained`."""
+        return {"classifiers": (self.model,)} if self.model else {}
+
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """See `Annotator.prepare`; raises InputError when the model is not there or is of another method."""
         from tasks.filters.fasttext_model import KIND, meaning_of

@@ -20,10 +20,8 @@ _SMALL_BYTES, _SMALL_LEVEL = 4096, 1
 
 def member(packed: bytes, stored: bytes) -> bytes:
     """Returns `packed` and `stored` as one gzip member; only the first is compressed."""
-    if len(packed) <= _SMALL_BYTES:
-        deflater = isal_zlib.compressobj(_SMALL_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-    else:
-        deflater = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    of, level = (isal_zlib, _SMALL_LEVEL) if len(packed) <= _SMALL_BYTES else (zlib, _LEVEL)
+    deflater = of.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
     # The flush ends at a whole byte, where a stored block may follow.
     parts = [_HEADER, deflater.compress(packed), deflater.flush(zlib.Z_FULL_FLUSH if stored else zlib.Z_FINISH)]
     for begin in range(0, len(stored), _MOST):

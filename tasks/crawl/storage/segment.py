@@ -6,7 +6,6 @@ background: a kill loses at most the open file, and the next attempt finds every
 """
 
 import contextlib
-import io
 import logging
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from datetime import UTC, datetime
 
 import pyarrow.parquet as pq
 
+from tasks import parquet
 from tasks.artifact import PartRecord
 from tasks.crawl.candidate import Candidate
 from tasks.crawl.config import CrawlConfig
@@ -243,7 +243,7 @@ def _logs(record: PartRecord) -> list[str]:
 
 def _outcomes(files: dict[str, bytes]) -> list[Outcome]:
     tables = {
-        folder: pq.read_table(io.BytesIO(data))
+        folder: parquet.from_bytes(data)
         for folder in (LOG, LINK)
         for path, data in files.items()
         if path.startswith(folder)
