@@ -42,7 +42,7 @@ from tasks.engine import Engine
 from tasks.errors import InputError, TransientError
 from tasks.stage import Inputs, Output, Report
 
-VERSION = 4
+VERSION = 5
 
 log = logging.getLogger("sluice.crawl")
 

@@ -30,7 +30,7 @@ from tasks.render.guard import Guard
 from tasks.render.queue import Waiting, queue
 from tasks.stage import Inputs, Output, Report
 
-VERSION = 1
+VERSION = 2
 
 log = logging.getLogger("sluice.crawl")
 

@@ -21,13 +21,13 @@ from tasks.crawl.hosts.politeness import Politeness
 from tasks.crawl.hosts.rules import AI_OPTOUT, DENIED, HostRules
 from tasks.crawl.page.optout import opted_out
 from tasks.crawl.page.parser import Parser
-from tasks.crawl.robots.tag import directives
 from tasks.crawl.url import Scope, authority, canonical, key, link
 from tasks.part import POISON
 from tasks.render.browser import Browser, Rendered
 from tasks.render.page import PageError
 from tasks.render.queue import Source, Waiting, source
 from tasks.render.rendered import RenderedPart
+from tasks.robots_tag import directives
 from tasks.stage import Output, Part
 
 log = logging.getLogger("sluice.crawl")

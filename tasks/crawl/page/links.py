@@ -19,8 +19,8 @@ import numpy as np
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from tasks.charset import decode
-from tasks.crawl.robots.tag import Directives, directives
 from tasks.crawl.url import MAX_URL, Link, canonical, link
+from tasks.robots_tag import Directives, directives
 
 MAX_LINKS = 5000
 MAX_FEEDS = 10

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tasks.crawl.page.links import Page, read_page
-from tasks.crawl.robots.tag import Directives
+from tasks.robots_tag import Directives
 
 INLINE_BYTES = 128 << 10
 # A tag as long as this holds thousands of attributes, and every one is compared with all before it.

@@ -20,9 +20,9 @@ from tasks.crawl.page.parser import Parser
 from tasks.crawl.page.sitemap import MAX_BYTES, read_sitemap
 from tasks.crawl.page.soft404 import SOFT_404
 from tasks.crawl.page.spa import needs_browser
-from tasks.crawl.robots.tag import Directives, directives
 from tasks.crawl.url import Link, Scope, link
 from tasks.payload import payload_digest
+from tasks.robots_tag import Directives, directives
 
 _HTML = ("text/html", "application/xhtml+xml", "")
 _FEEDS = ("application/rss+xml", "application/atom+xml", "application/rdf+xml", "application/feed+json")

@@ -5,8 +5,8 @@ import pytest
 
 from tasks.crawl.page.links import deeper_than, read_page
 from tasks.crawl.page.parser import INLINE_BYTES, Parser
-from tasks.crawl.robots.tag import Directives, directives
 from tasks.crawl.url import canonical, link
+from tasks.robots_tag import Directives, directives
 
 NONE = Directives()
 

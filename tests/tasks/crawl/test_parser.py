@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from tasks.crawl.page.parser import INLINE_BYTES, Parser
-from tasks.crawl.robots.tag import Directives
+from tasks.robots_tag import Directives
 
 SMALL = b"<a href=/small>x</a>"
 LARGE = b"<a href=/large>x</a>" + b"<p>text</p>" * (INLINE_BYTES // 10)
