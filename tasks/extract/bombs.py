@@ -59,7 +59,7 @@ def _may_stall(source: bytes) -> bool:
     """Tells whether tags may pass a limit, by upper bounds, the cheapest first: nearly every page stays below them."""
     if len(source) < _FEW * len(b"<b>"):
         return False
-    from tasks.extract.open_elements import Tags, most_tags
+    from tasks.open_elements import Tags, most_tags
 
     tags, starts = most_tags(source)
     if starts <= _FEW:

@@ -1,24 +1,19 @@
 """What an HTML page says to a crawler: outlinks, robots directives, its own address, feeds, title, how much text.
 
-Used by fetch and render. selectolax (lexbor) reads 5,000 pages per CPU-second but is quadratic in nesting depth:
-100,000 nested elements take 11 s, a million never end. Of pages with more than 2,048 tags that are nested deeper than
-512 only the head is parsed, and the links are read by a regular expression.
-
-The tree is walked once for everything. Links are looked up in a table first: the menu of a site is the same on all its
-pages, so that most links cost one look-up in place of a parse and two hashes.
+Reads the source of a page, made harmless (`defuse`), by selectolax (lexbor): 5,000 pages per CPU-second. The tree is
+walked once for everything. Links are looked up in a table first: the menu of a site is the same on all its pages, so
+that most links cost one look-up in place of a parse and two hashes.
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from html import unescape
 
-import numpy as np
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
-from tasks.charset import decode
+from tasks.charset import with_source
+from tasks.crawl.page.defuse import ANCHORS, as_written, defused
 from tasks.crawl.url import MAX_URL, Link, canonical, link
 from tasks.robots_tag import Directives, directives
 
@@ -26,24 +21,9 @@ MAX_LINKS = 5000
 MAX_FEEDS = 10
 TEXT_ENOUGH = 1024
 _MAX_TITLE = 200
-_MAX_DEPTH = 512
-# So few cannot cost more than 7 ms however they are nested; 99 % of articles have no more.
-_FEW_TAGS = 2048
 _MAX_HTML = 4 << 20
-_MAX_HEAD = 64 << 10
 _MAX_CACHED = 256
 
-# Elements that never nest in themselves without another element between, or have no content.
-_FLAT = frozenset(
-    b"area base br col dd dt embed hr img input li link meta option p param source td th tr track wbr".split()
-)
-_TAG = re.compile(rb"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
-# Every repetition is bounded: on hostile input an unbounded one is quadratic.
-_HREF = re.compile(
-    rb"""<a\s[^<>]{0,2000}?href\s{0,9}=\s{0,9}("[^"<>]{0,4096}"|'[^'<>]{0,4096}'|[^\s<>"']{1,4096})""", re.I
-)
-_BODY = re.compile(rb"<body[\s>]", re.I)
-_RUN = re.compile(rb">([^<>]{1,1024})")
 _REFRESH = re.compile(r"\s{0,9}[\d.]{0,9}\s{0,9}[;,]\s{0,9}url\s{0,9}=\s{0,9}[\"']?([^\"'>]{1,4096})", re.I)
 _REL_NOFOLLOW = re.compile(r"(?:^|\s)(?:nofollow|ugc|sponsored)(?:\s|$)", re.I)
 _NO_PAGES = ("mailto:", "javascript:", "tel:", "data:")
@@ -51,7 +31,8 @@ _NO_PAGES = ("mailto:", "javascript:", "tel:", "data:")
 _PLAIN = re.compile(r"(?:/|(?=[a-z0-9]))(?:[\w~-][\w.~-]*/)*(?:[\w~-][\w.~-]*)?", re.I | re.A)
 _UTF8 = ("utf-8", "utf8", "us-ascii")
 _FEED_TYPES = frozenset({"application/rss+xml", "application/atom+xml", "application/feed+json"})
-_READ = "a[href], area[href], frame[src], iframe[src], meta[content], base[href], link[href], title, p"
+_UTF8_MARK = b"\xef\xbb\xbf"
+_READ = "z[href], area[href], frame[src], iframe[src], meta[content], base[href], link[href], title, p"
 _UNSEEN = "script, style, noscript, template"
 
 
@@ -92,12 +73,7 @@ def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: s
         headers: what X-Robots-Tag said.
         charset: what Content-Type said; without it the page's own declaration counts.
     """
-    html = html[:_MAX_HTML]
-    deep = _is_deep(html)
-    head = _head(html) if deep else b""
-    found = _Found(_parsed(head if deep else html, charset))
-    if deep:
-        found.hrefs = [_attribute(raw) for raw in _HREF.findall(html)]
+    found = _Found(LexborHTMLParser(defused(_utf8(html[:_MAX_HTML], charset))))
     said = directives(found.robots(agent), agent, names=False)
     both = said | headers
     base = found.base(url)
@@ -108,7 +84,7 @@ def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: s
         canonical=found.canonical(base),
         feeds=() if both.nofollow else found.feeds(base),
         title=found.title,
-        text_chars=_text_runs(html, len(head)) if deep else found.text_chars(),
+        text_chars=found.text_chars(),
         noai=said.noai,
         tdm=found.tdm(),
     )
@@ -127,10 +103,11 @@ class _Found:
         self._text_chars = 0
         for node in tree.css(_READ):
             tag = node.tag or ""
-            if tag == "a" or tag == "area":
+            if tag in ANCHORS:
                 held = node.attributes
                 if "rel" not in held or not _REL_NOFOLLOW.search(held["rel"] or ""):
-                    self.hrefs.append(held["href"] or "")
+                    # Drawings hold links as `xlink:href`, which is [href] to a selector.
+                    self.hrefs.append(_value(held, "href") or _value(held, "xlink:href"))
             elif tag == "p":
                 if self._text_chars < TEXT_ENOUGH:
                     self._text_chars += len(node.text(skip_empty=True))
@@ -146,12 +123,12 @@ class _Found:
             if _in_head(node):
                 self._links.append(held)
         elif tag == "base":
-            self._base = self._base or held["href"] or ""
+            self._base = self._base or _value(held, "href")
         elif tag == "title":
             if not self.title and _in_head(node):
                 self.title = " ".join(node.text()[: 4 * _MAX_TITLE].split())[:_MAX_TITLE]
         else:
-            self.hrefs.append(held["src"] or "")
+            self.hrefs.append(_value(held, "src"))
 
     def base(self, url: str) -> str:
         # canonical() refuses javascript:, data: and the like.
@@ -159,29 +136,29 @@ class _Found:
 
     def robots(self, agent: str) -> list[str]:
         names = ("robots", agent.lower())
-        return [held["content"] or "" for held in self._metas if _lower(held, "name") in names]
+        return [_value(held, "content") for held in self._metas if _lower(held, "name") in names]
 
     def tdm(self) -> bool | None:
-        said = [(held["content"] or "").strip() for held in self._metas if _lower(held, "name") == "tdm-reservation"]
+        said = [_value(held, "content").strip() for held in self._metas if _lower(held, "name") == "tdm-reservation"]
         return True if "1" in said else False if "0" in said else None
 
     def refreshes(self) -> list[str]:
         """Returns where meta refresh leads: a redirect to people, a link to us."""
         matches = [
-            _REFRESH.match(held["content"] or "") for held in self._metas if _lower(held, "http-equiv") == "refresh"
+            _REFRESH.match(_value(held, "content")) for held in self._metas if _lower(held, "http-equiv") == "refresh"
         ]
         return [match[1] for match in matches if match]
 
     def canonical(self, base: str) -> str:
         """Returns the address the page names as its own; "" where it names two, as search engines read it."""
         named = {
-            canonical(held["href"] or "", base) for held in self._links if "canonical" in _lower(held, "rel").split()
+            canonical(_value(held, "href"), base) for held in self._links if "canonical" in _lower(held, "rel").split()
         }
         return (named.pop() or "") if len(named) == 1 else ""
 
     def feeds(self, base: str) -> tuple[str, ...]:
         named = [
-            canonical(held["href"] or "", base)
+            canonical(_value(held, "href"), base)
             for held in self._links
             if "alternate" in _lower(held, "rel").split() and _lower(held, "type") in _FEED_TYPES
         ]
@@ -202,52 +179,18 @@ def _in_head(node: LexborNode) -> bool:
     return node.parent is not None and node.parent.tag == "head"
 
 
+def _value(held: dict[str, str | None], name: str) -> str:
+    return held.get(name) or ""
+
+
 def _lower(held: dict[str, str | None], name: str) -> str:
-    return (held.get(name) or "").strip().lower()
+    return _value(held, name).strip().lower()
 
 
-def _is_deep(html: bytes) -> bool:
-    # Counting by numpy takes a third of the time of bytes.count where every twentieth byte is a hit.
-    octets = np.frombuffer(html, np.uint8)
-    begins = octets == ord("<")
-    ends = begins[:-1] & (octets[1:] == ord("/"))
-    return bool(np.count_nonzero(begins) - np.count_nonzero(ends) > _FEW_TAGS) and deeper_than(html, _MAX_DEPTH)
-
-
-def deeper_than(html: bytes, depth: int) -> bool:
-    """Tells whether elements are nested deeper than `depth`, by counting tags.
-
-    An end tag counts only for an open element of its name. End tags in comments and attributes can still hide some
-    depth; `parser` bounds what that may cost.
-    """
-    current = 0
-    still_open: Counter[bytes] = Counter()
-    for match in _TAG.finditer(html):
-        name = match[2].lower()
-        if name in _FLAT:
-            continue
-        if not match[1]:
-            still_open[name] += 1
-            current += 1
-            if current > depth:
-                return True
-        elif still_open[name]:
-            still_open[name] -= 1
-            current -= 1
-    return False
-
-
-def _head(html: bytes) -> bytes:
-    """Returns what stands before the body of a page that is nested too deeply, or nothing if that is deep itself."""
-    body = _BODY.search(html, 0, _MAX_HEAD)
-    head = html[: body.start() if body else _MAX_HEAD]
-    return b"" if _is_deep(head) else head
-
-
-def _parsed(html: bytes, charset: str) -> LexborHTMLParser:
+def _utf8(html: bytes, charset: str) -> bytes:
     if charset.lower() in _UTF8:
-        return LexborHTMLParser(html)  # which replaces what is no UTF-8
-    return LexborHTMLParser(decode(html, charset))
+        return html.removeprefix(_UTF8_MARK)  # the parser replaces what is no UTF-8
+    return with_source(html, charset)[1]
 
 
 def _links(hrefs: Iterable[str], base: str) -> tuple[Link, ...]:
@@ -281,18 +224,5 @@ def _links(hrefs: Iterable[str], base: str) -> tuple[Link, ...]:
 @lru_cache(maxsize=1 << 16)
 def _resolved(base: str, href: str) -> Link | None:
     plain = base and len(base) + len(href) <= MAX_URL and _PLAIN.fullmatch(href)
-    url = base + href if plain else canonical(href, base)
+    url = base + href if plain else canonical(as_written(href), base)
     return link(url) if url is not None else None
-
-
-def _text_runs(html: bytes, start: int) -> int:
-    count = 0
-    for run in _RUN.finditer(html, start):
-        count += len(run[1].strip())
-        if count >= TEXT_ENOUGH:
-            return TEXT_ENOUGH
-    return count
-
-
-def _attribute(raw: bytes) -> str:
-    return unescape(raw.strip(b"\"'").decode("utf-8", "replace"))

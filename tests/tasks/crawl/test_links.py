@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from tasks.crawl.page.links import deeper_than, read_page
+from tasks.crawl.page.links import read_page
 from tasks.crawl.page.parser import INLINE_BYTES, Parser
 from tasks.crawl.url import canonical, link
 from tasks.robots_tag import Directives, directives
@@ -88,7 +88,6 @@ def test_header_directives_for_another_bot_do_not_count():
 )
 def test_a_deeply_nested_page_keeps_its_links_and_costs_little(html):
     begin = time.process_time()
-    assert deeper_than(html, 512)
     assert links(html) == ("http://h/dir/z",)
     assert time.process_time() - begin < 0.5
 
@@ -194,11 +193,6 @@ def test_a_page_with_few_tags_is_read_whole_however_deep_they_are():
     html = b"<div>" * 2000 + b"<p>" + b"x" * 2000 + b"<meta name=robots content=noindex><a href=z>z</a>"
     page = read_page(html, "http://h/dir/page", "sluice", NONE)
     assert (page.links, page.noindex, page.text_chars) == ((link("http://h/dir/z"),), True, 1024)
-
-
-def test_flat_pages_with_many_tags_are_not_taken_for_deep_ones():
-    assert not deeper_than(b"<p>text<br>" * 5000, 512)
-    assert not deeper_than(b"<div><p>x</p></div>" * 5000, 512)
 
 
 def test_a_page_that_stalls_the_parser_is_given_up_and_the_next_one_is_read():

@@ -1,4 +1,4 @@
-"""Contract of tasks.extract.open_elements: never less than going tag by tag finds, and the same for short names."""
+"""Contract of tasks.open_elements: never less than going tag by tag finds, and the same for short names."""
 
 import random
 import re
@@ -8,7 +8,7 @@ from collections.abc import Collection
 import numpy as np
 import pytest
 
-from tasks.extract.open_elements import _MIXER, Open, Tags, most_tags
+from tasks.open_elements import _MIXER, Open, Tags, most_tags
 
 FLAT = ("br", "li", "p", "option", "optgroup", "colgroup")
 FORMATTING = ("b", "code", "tt")
