@@ -32,6 +32,9 @@ from tasks.crawl.config import CrawlConfig
 from tasks.crawl.page.soft404 import MAX_TEXT, SOFT_404, is_soft_404
 from tasks.crawl.url import Link, authority, is_trap
 
+TRAPS = frozenset({"trap_path", "trap_calendar", "trap_queries", "trap_session", "trap_hosts"})
+"""What `Traps.refuses` returns."""
+
 FIRST_YEAR = 1990
 MAX_DATES = 500
 MAX_COPIES = 3

@@ -110,6 +110,11 @@ class Visitor:
         self._done(candidate, outcome)
         return Visit.DONE
 
+    def replay(self, outcome: Outcome) -> None:
+        """Takes in what an earlier attempt of the task has made of a URL."""
+        if outcome.http_status == 200 and outcome.reason != "mime":
+            self._told.add(_origin(outcome.url))
+
     def _end(self, candidate: Candidate, status: str, reason: str, why: str = "") -> Visit:
         self._done(candidate, unasked(candidate, status, reason, why))
         return Visit.UNASKED
@@ -171,7 +176,7 @@ class Visitor:
 
     def _sitemaps(self, url: str) -> tuple[Link, ...]:
         """Returns the sitemaps of a site as links of the first of its pages that comes."""
-        origin = "/".join(url.split("/", 3)[:3])
+        origin = _origin(url)
         if not self._config.sitemaps or origin in self._told:
             return ()
         self._told.add(origin)
@@ -186,6 +191,10 @@ class Visitor:
             last_modified=outcome.last_modified or candidate.last_modified,
         )
         return self._segment.revisit(candidate, answer, known)
+
+
+def _origin(url: str) -> str:
+    return "/".join(url.split("/", 3)[:3])
 
 
 def _redirected(candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
