@@ -187,8 +187,8 @@ class Work:
         tags = [value for name, value in captured.headers if name.lower() == "x-robots-tag"]
         said = directives(tags, self._config.user_agent)
         read = await self._parser.read(shown.html, base, said, "utf-8")
-        if read is None:
-            return outcome._replace(status=GONE, reason="unparsable")
+        if read.unread:
+            log.warning("%s is kept without its links: %s", outcome.url, read.unread)
         found = dict.fromkeys((*map(link, shown.leads), *read.links))
         links = tuple(one for one in found if self._scope.covers(one.url, one.host))
         outcome = outcome._replace(outlinks=links, canonical=read.canonical if read.canonical != outcome.url else "")

@@ -15,6 +15,7 @@ page of the other kinds is flattened: what holds other elements becomes empty.
 """
 
 import re
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,14 +50,14 @@ _RENAMED_LETTER = np.frombuffer(bytes.maketrans(_OLD.encode(), _NEW.encode()), n
 _BACK = str.maketrans(_NEW, _OLD)
 _RENAMED = re.compile(r"(</?)((?:[zjkvx]|ot|wm)(?=[\t\n\f\r />])|jig|yod|gon|mob|vma|vtr)", re.I)
 
-# Elements that say something, and those whose content is no markup.
-_KEPT = rb"(?:area|base|bgsound|iframe|link|meta|noembed|noframes|p|plaintext|script|style|textarea|title|xmp)"
-_NAMED_A = re.compile(rb"<(/?)a(?=[\t\n\f\r />])", re.I)
-# `bgsound` is an empty element that may stand in a head, so the head goes on behind it.
-_NAMED_ROOT = re.compile(rb"<(?:html|head)(?=[\t\n\f\r />])", re.I)
-# A name that runs into the next tag would swallow the end of a style sheet.
-_BARE = re.compile(rb"</?(?!%b>)[a-z][^\t\n\f\r /><]*(?:>|(?=<))" % _KEPT, re.I)
-_NAMED_ELSE = re.compile(rb"<(/?)(?!%b[\t\n\f\r />])[a-z][^\t\n\f\r /><]*" % _KEPT, re.I)
+# In a flattened page, elements that say something, and those whose content is no markup. `bgsound` is an empty element
+# that may stand in a head, so the head goes on behind it.
+_FLATTENED = {b"a": b"area", b"html": b"bgsound", b"head": b"bgsound"} | {
+    name: name
+    for name in b"area base iframe link meta noembed noframes p plaintext script style textarea title xmp".split()
+}
+_PIECE = 256 << 10
+_TAG = re.compile(rb"<(/?)([a-zA-Z][^\t\n\f\r /><]*)(?:(>)|((?=<))|)")
 
 
 def _tables() -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
@@ -115,11 +116,27 @@ def flattened(html: bytes) -> bytes:
     Kept are links, meta elements, the title, paragraphs (which never nest by themselves), and what hides markup from a
     parser: scripts, styles and the like.
     """
-    html = _NAMED_A.sub(rb"<\1area", html)
-    html = _NAMED_ROOT.sub(b"<bgsound", html)
-    # Without attributes there is nothing to lose; a blank keeps what stood before from joining what stands behind.
-    html = _BARE.sub(b" ", html)
-    return _NAMED_ELSE.sub(rb"<\1wbr", html)
+    return b"".join(_TAG.sub(_flat, piece) for piece in _pieces(html))
+
+
+def _pieces(html: bytes) -> Iterator[bytes]:
+    """Yields a page in pieces that begin with a "<": what a substitution holds is twenty times as long as its text."""
+    at = 0
+    while at < len(html):
+        end = html.find(b"<", at + _PIECE)
+        end = end if end >= 0 else len(html)
+        yield html[at:end]
+        at = end
+
+
+def _flat(tag: re.Match[bytes]) -> bytes:
+    end, name, closed, runs_on = tag.groups()
+    new = _FLATTENED.get(name.lower())
+    # A name that runs into the next tag is no tag but text, as "a<b" is at the end of a style sheet. A tag without
+    # attributes has nothing to lose; the blank keeps a "<" before it from becoming one with what stands behind.
+    if runs_on is not None or (new is None and closed):
+        return b" " if tag.string[tag.start() - 1 : tag.start()] in (b"<", b"") else b""
+    return b"<" + end + (new or b"wbr") + (closed or b"")
 
 
 def as_written(value: str) -> str:

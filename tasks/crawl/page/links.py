@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from html import unescape
+from itertools import islice
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
@@ -19,6 +21,8 @@ from tasks.robots_tag import Directives, directives
 
 MAX_LINKS = 5000
 MAX_FEEDS = 10
+# Of so many the first 5,000 different ones stand among the first; to read on would take seconds.
+_MOST_HREFS = 10 * MAX_LINKS
 TEXT_ENOUGH = 1024
 _MAX_TITLE = 200
 _MAX_HTML = 4 << 20
@@ -32,8 +36,17 @@ _PLAIN = re.compile(r"(?:/|(?=[a-z0-9]))(?:[\w~-][\w.~-]*/)*(?:[\w~-][\w.~-]*)?"
 _UTF8 = ("utf-8", "utf8", "us-ascii")
 _FEED_TYPES = frozenset({"application/rss+xml", "application/atom+xml", "application/feed+json"})
 _UTF8_MARK = b"\xef\xbb\xbf"
-_READ = "z[href], area[href], frame[src], iframe[src], meta[content], base[href], link[href], title, p"
+_READ = (
+    r"z[href], area[href], area[xlink\:href], frame[src], iframe[src], meta[content], base[href], link[href], title, p"
+)
 _UNSEEN = "script, style, noscript, template"
+# Every repetition is bounded: on hostile input an unbounded one is quadratic.
+_META = re.compile(rb"<meta[\t\n\f\r /]([^<>]{1,4096})", re.I)
+_ATTRIBUTE = re.compile(
+    r"""([^\s"'<>/=]{1,64})\s{0,9}=\s{0,9}(?:"([^"]{0,4096})"|'([^']{0,4096})'|([^\s"'>]{1,4096}))"""
+)
+_MAX_METAS = 1000
+_Attributes = dict[str, str | None]
 
 
 @dataclass(frozen=True)
@@ -50,6 +63,7 @@ class Page:
         text_chars: characters of visible text, counted up to 1,024.
         noai: robots meta refuses AI training ("noai").
         tdm: what its tdm-reservation meta says: True reserved, False free, None nothing.
+        unread: why its links could not be read, for people, or "".
     """
 
     links: tuple[Link, ...] = ()
@@ -61,6 +75,7 @@ class Page:
     text_chars: int = 0
     noai: bool = False
     tdm: bool | None = None
+    unread: str = ""
 
 
 def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: str = "") -> Page:
@@ -74,7 +89,7 @@ def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: s
         charset: what Content-Type said; without it the page's own declaration counts.
     """
     found = _Found(LexborHTMLParser(defused(_utf8(html[:_MAX_HTML], charset))))
-    said = directives(found.robots(agent), agent, names=False)
+    said = directives(_robots(found.metas, agent), agent, names=False)
     both = said | headers
     base = found.base(url)
     return Page(
@@ -86,8 +101,40 @@ def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: s
         title=found.title,
         text_chars=found.text_chars(),
         noai=said.noai,
-        tdm=found.tdm(),
+        tdm=_tdm(found.metas),
     )
+
+
+def refusals(html: bytes, agent: str, headers: Directives, unread: str) -> Page:
+    """Returns what the meta elements of a page forbid, found in its source; for a page that no parser could read.
+
+    One in a comment or a script counts as well: where in doubt, the page forbids it.
+
+    Args:
+        html: see `read_page`.
+        agent: see `read_page`.
+        headers: see `read_page`.
+        unread: why it could not be read.
+    """
+    source = html[:_MAX_HTML].replace(b"\0", b"")  # UTF-16 without its zeros is ASCII as far as tags go
+    metas = [_attributes(tag[1].decode("utf-8", "replace")) for tag in islice(_META.finditer(source), _MAX_METAS)]
+    said = directives(_robots(metas, agent), agent, names=False)
+    both = said | headers
+    return Page(noindex=both.noindex, noarchive=both.noarchive, noai=said.noai, tdm=_tdm(metas), unread=unread)
+
+
+def _attributes(tag: str) -> _Attributes:
+    return {one[1].lower(): unescape(one[2] or one[3] or one[4] or "") for one in _ATTRIBUTE.finditer(tag)}
+
+
+def _robots(metas: Iterable[_Attributes], agent: str) -> list[str]:
+    names = ("robots", agent.lower())
+    return [_value(held, "content") for held in metas if _lower(held, "name") in names]
+
+
+def _tdm(metas: Iterable[_Attributes]) -> bool | None:
+    said = [_value(held, "content").strip() for held in metas if _lower(held, "name") == "tdm-reservation"]
+    return True if "1" in said else False if "0" in said else None
 
 
 class _Found:
@@ -98,12 +145,14 @@ class _Found:
         self.hrefs: list[str] = []
         self.title = ""
         self._base = ""
-        self._metas: list[dict[str, str | None]] = []
-        self._links: list[dict[str, str | None]] = []
+        self.metas: list[_Attributes] = []
+        self._links: list[_Attributes] = []
         self._text_chars = 0
         for node in tree.css(_READ):
             tag = node.tag or ""
             if tag in ANCHORS:
+                if len(self.hrefs) >= _MOST_HREFS:
+                    continue
                 held = node.attributes
                 if "rel" not in held or not _REL_NOFOLLOW.search(held["rel"] or ""):
                     # Drawings hold links as `xlink:href`, which is [href] to a selector.
@@ -117,7 +166,7 @@ class _Found:
     def _take(self, tag: str, node: LexborNode) -> None:
         held = node.attributes
         if tag == "meta":
-            self._metas.append(held)
+            self.metas.append(held)
         elif tag == "link":
             # What stands in the body may come from a visitor's comment.
             if _in_head(node):
@@ -126,7 +175,7 @@ class _Found:
             self._base = self._base or _value(held, "href")
         elif tag == "title":
             if not self.title and _in_head(node):
-                self.title = " ".join(node.text()[: 4 * _MAX_TITLE].split())[:_MAX_TITLE]
+                self.title = as_written(" ".join(node.text()[: 4 * _MAX_TITLE].split())[:_MAX_TITLE])
         else:
             self.hrefs.append(_value(held, "src"))
 
@@ -134,31 +183,25 @@ class _Found:
         # canonical() refuses javascript:, data: and the like.
         return (self._base and canonical(self._base, url)) or url
 
-    def robots(self, agent: str) -> list[str]:
-        names = ("robots", agent.lower())
-        return [_value(held, "content") for held in self._metas if _lower(held, "name") in names]
-
-    def tdm(self) -> bool | None:
-        said = [_value(held, "content").strip() for held in self._metas if _lower(held, "name") == "tdm-reservation"]
-        return True if "1" in said else False if "0" in said else None
-
     def refreshes(self) -> list[str]:
         """Returns where meta refresh leads: a redirect to people, a link to us."""
         matches = [
-            _REFRESH.match(_value(held, "content")) for held in self._metas if _lower(held, "http-equiv") == "refresh"
+            _REFRESH.match(_value(held, "content")) for held in self.metas if _lower(held, "http-equiv") == "refresh"
         ]
-        return [match[1] for match in matches if match]
+        return [as_written(match[1]) for match in matches if match]
 
     def canonical(self, base: str) -> str:
         """Returns the address the page names as its own; "" where it names two, as search engines read it."""
         named = {
-            canonical(_value(held, "href"), base) for held in self._links if "canonical" in _lower(held, "rel").split()
+            canonical(as_written(_value(held, "href")), base)
+            for held in self._links
+            if "canonical" in _lower(held, "rel").split()
         }
         return (named.pop() or "") if len(named) == 1 else ""
 
     def feeds(self, base: str) -> tuple[str, ...]:
         named = [
-            canonical(_value(held, "href"), base)
+            canonical(as_written(_value(held, "href")), base)
             for held in self._links
             if "alternate" in _lower(held, "rel").split() and _lower(held, "type") in _FEED_TYPES
         ]
@@ -179,11 +222,11 @@ def _in_head(node: LexborNode) -> bool:
     return node.parent is not None and node.parent.tag == "head"
 
 
-def _value(held: dict[str, str | None], name: str) -> str:
+def _value(held: _Attributes, name: str) -> str:
     return held.get(name) or ""
 
 
-def _lower(held: dict[str, str | None], name: str) -> str:
+def _lower(held: _Attributes, name: str) -> str:
     return _value(held, name).strip().lower()
 
 

@@ -69,7 +69,7 @@ def read_sitemap(body: bytes, url: str, limit: int = MAX_ENTRIES) -> Sitemap | N
     whole = plain.complete
     if _TEXT.match(plain.data):
         return _read_text(plain.data, url, limit, whole)
-    stream = XmlStream(plain.data, roots=("urlset", "sitemapindex"), items=("url", "sitemap"))
+    stream = XmlStream([plain.data], roots=("urlset", "sitemapindex"), items=("url", "sitemap"))
     entries: dict[str, Entry] = {}
     for number, element in enumerate(stream):
         if number >= limit:
