@@ -56,7 +56,7 @@ def captured(payload: bytes, sent: Sent, choices: Choices) -> Content:
     if reason := refusal(data, kind):
         raise Rejected(reason)
     charset = _CHARSET.search(sent.content_type)
-    text, source = with_source(data, charset[1] if charset else None)
+    text, source, _ = with_source(data, charset[1] if charset else None)
     language = clean(sent.language)[:_MAX_LANGUAGE]
     if kind == "text/plain":
         return Content(text=clean(text), language_hint=language)

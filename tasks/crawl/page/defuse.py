@@ -16,14 +16,19 @@ page of the other kinds is flattened: what holds other elements becomes empty.
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
+from itertools import compress
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tasks.open_elements import Tags
 
-ANCHORS = frozenset({"z", "area"})
-"""What links are called in a page that was made harmless."""
+TOLD = ("a", "area", "base", "frame", "iframe", "link", "meta", "p", "title")
+"""Elements of which is told whether a page has any."""
+ANCHOR = "z"
+"""What the element `a` is called in a page that was made harmless; in a flattened one it is an `area`."""
 
 # So few cannot cost more than 7 ms however they are nested; 99 % of articles have no more.
 _FEW_TAGS = 2048
@@ -39,11 +44,17 @@ _FLAT = (
     *("param", "source", "td", "th", "tr", "track", "wbr"),
 )
 
+# What begins so late has no more than a name, and nothing behind it.
+_TAIL = 4
 _BEHIND_NAME = b"\t\n\f\r />"
-# What tells an element by its first letters from all others that HTML knows: formatting elements, and what is counted.
+# What tells elements by their first three letters from nearly all others that HTML knows. Formatting elements:
 _FORMATTING = (b"a", b"b", b"i", b"s", b"u", b"tt", b"em", b"big", b"cod", b"fon", b"nob", b"sma", b"str")
-_OPTION, _ROOT = 254, 255
-_COUNTED = ((b"opt", _OPTION), (b"bod", _ROOT), (b"htm", _ROOT))
+_A, _OPTION, _ROOT = 1, 254, 255
+# Others by what they count as; the first in `TOLD` is `a`.
+_OTHERS = (
+    *((b"opt", _OPTION), (b"bod", _ROOT), (b"htm", _ROOT)),
+    *((name.encode()[:3], 100 + number) for number, name in enumerate(TOLD) if number),
+)
 # First letters with which the names of formatting elements are unknown names.
 _OLD, _NEW = "abcefinstuABCEFINSTU", "zjywgkmvoxZJYWGKMVOX"
 _RENAMED_LETTER = np.frombuffer(bytes.maketrans(_OLD.encode(), _NEW.encode()), np.uint8)
@@ -64,7 +75,7 @@ def _tables() -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
     """Returns the kind of a name by its first two bytes, 0 for most, and which third bytes a name of a kind has."""
     kinds = np.zeros(1 << 16, np.uint8)
     thirds = np.zeros((256, 256), np.bool_)
-    for begin, kind in (*zip(_FORMATTING, range(1, 100), strict=False), *_COUNTED):
+    for begin, kind in (*zip(_FORMATTING, range(_A, 100), strict=False), *_OTHERS):
         first, second, third = ([*((letter, letter ^ 32) for letter in begin), _BEHIND_NAME, range(256)])[:3]
         for one in first:
             for two in second:
@@ -74,36 +85,56 @@ def _tables() -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
 
 
 _KINDS, _THIRDS = _tables()
+_ALL = frozenset(TOLD)
+# Where in the counts of kinds those of `TOLD` stand.
+_COUNTS = np.array([_A, *range(101, 100 + len(TOLD))])
 
 
-def defused(html: bytes) -> bytes:
-    """Returns a page in which elements neither multiply nor nest without bound; its links: see `ANCHORS`.
+class Harmless(NamedTuple):
+    """A page in which elements neither multiply nor nest without bound.
 
-    Attribute values that hold tags are renamed like tags: see `as_written`.
+    Attributes:
+        source: the page. Attribute values that hold tags are renamed like tags: see `as_written`.
+        holds: those of `TOLD` that it may hold; no other.
+    """
+
+    source: bytes
+    holds: frozenset[str]
+
+
+def defused(html: bytes) -> Harmless:
+    """Makes a page harmless.
 
     Args:
         html: the page in UTF-8, or what claims to be.
     """
-    data = np.frombuffer(html + b"   ", np.uint8)
-    at = np.flatnonzero(data == ord("<"))
+    if len(html) <= _TAIL:
+        return Harmless(html, _ALL)
+    octets = np.frombuffer(html, np.uint8)
+    at = np.flatnonzero(octets[:-_TAIL] == ord("<"))
     at += 1
-    ends = data.take(at) == ord("/")
+    ends = octets.take(at) == ord("/")
     starts = len(at) - int(np.count_nonzero(ends))
     if starts > _FEW_TAGS and _is_deep(html, len(at)):
-        return flattened(html)
+        return Harmless(flattened(html), _ALL)
     at += ends
-    kinds = _KINDS.take(np.ndarray(len(data) - 1, "<u2", data, strides=(1,))[at])
-    named = np.flatnonzero(kinds)
-    at, kinds = at[named], kinds[named]
-    known = _THIRDS[kinds, data.take(at + 2)]
+    kinds = _KINDS.take(np.ndarray(len(html) - 1, "<u2", html, strides=(1,))[at])
+    named = kinds.nonzero()[0]
+    at, kinds = at.take(named), kinds.take(named)
+    known = _THIRDS[kinds, octets.take(at + 2)]
     at, kinds = at[known], kinds[known]
     counts = np.bincount(kinds, minlength=256)
     if counts[_OPTION] > _MAX_OPTIONS or counts[_ROOT] > _MAX_ROOTS:
-        return flattened(html)
-    at = at[kinds < _OPTION]
-    tame = np.frombuffer(bytearray(html), np.uint8)
-    tame[at] = _RENAMED_LETTER[data[at]]
-    return tame.tobytes()
+        return Harmless(flattened(html), _ALL)
+    at = at[kinds < 100]
+    source = bytearray(html)
+    np.frombuffer(source, np.uint8)[at] = _RENAMED_LETTER.take(octets.take(at))
+    return Harmless(bytes(source), _held((counts.take(_COUNTS) > 0).tobytes()))
+
+
+@lru_cache(maxsize=1 << len(TOLD))
+def _held(some: bytes) -> frozenset[str]:
+    return frozenset(compress(TOLD, some))
 
 
 def _is_deep(html: bytes, tags: int) -> bool:

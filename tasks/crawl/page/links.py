@@ -1,8 +1,7 @@
 """What an HTML page says to a crawler: outlinks, robots directives, its own address, feeds, title, how much text.
 
 Reads the source of a page, made harmless (`defuse`), by selectolax (lexbor): 5,000 pages per CPU-second. The tree is
-walked once for everything. Links are looked up in a table first: the menu of a site is the same on all its pages, so
-that most links cost one look-up in place of a parse and two hashes.
+walked once for everything.
 """
 
 import re
@@ -15,38 +14,50 @@ from itertools import islice
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from tasks.charset import with_source
-from tasks.crawl.page.defuse import ANCHORS, as_written, defused
-from tasks.crawl.url import MAX_URL, Link, canonical, link
+from tasks.crawl.page.defuse import ANCHOR, as_written, defused
+from tasks.crawl.page.resolve import MAX_LINKS, address, links_of
+from tasks.crawl.url import Link
 from tasks.robots_tag import Directives, directives
 
-MAX_LINKS = 5000
 MAX_FEEDS = 10
 # Of so many the first 5,000 different ones stand among the first; to read on would take seconds.
 _MOST_HREFS = 10 * MAX_LINKS
 TEXT_ENOUGH = 1024
 _MAX_TITLE = 200
 _MAX_HTML = 4 << 20
-_MAX_CACHED = 256
 
-_REFRESH = re.compile(r"\s{0,9}[\d.]{0,9}\s{0,9}[;,]\s{0,9}url\s{0,9}=\s{0,9}[\"']?([^\"'>]{1,4096})", re.I)
+# HTML Living Standard, section 4.2.5.3 "Pragma directives", shared declarative refresh steps: a number, and an address
+# that may be written without "url=". Repetitions are bounded: on hostile input an unbounded one is quadratic.
+_BLANK = r"[\t\n\f\r ]{0,99}+"
+_REFRESH = re.compile(
+    rf"{_BLANK}(?:\d{{1,99}}|(?=\.))[\d.]{{0,99}}(?=[;,\t\n\f\r ]){_BLANK}[;,]?+{_BLANK}(?:url{_BLANK}={_BLANK})?+"
+    r"""(?:"([^"]{1,4096})|'([^']{1,4096})|([^"'].{0,4095}))""",
+    re.I | re.S,
+)
 _REL_NOFOLLOW = re.compile(r"(?:^|\s)(?:nofollow|ugc|sponsored)(?:\s|$)", re.I)
-_NO_PAGES = ("mailto:", "javascript:", "tel:", "data:")
-# Paths that no URL parser changes: joining strings gives the canonical form.
-_PLAIN = re.compile(r"(?:/|(?=[a-z0-9]))(?:[\w~-][\w.~-]*/)*(?:[\w~-][\w.~-]*)?", re.I | re.A)
 _UTF8 = ("utf-8", "utf8", "us-ascii")
 _FEED_TYPES = frozenset({"application/rss+xml", "application/atom+xml", "application/feed+json"})
 _UTF8_MARK = b"\xef\xbb\xbf"
-_READ = (
-    r"z[href], area[href], area[xlink\:href], frame[src], iframe[src], meta[content], base[href], link[href], title, p"
-)
+_READ = {
+    "a": f"{ANCHOR}[href]",
+    "area": r"area[href], area[xlink\:href]",
+    "base": "base[href]",
+    "frame": "frame[src]",
+    "iframe": "iframe[src]",
+    "link": 'link:is([rel~="canonical" i], [rel~="alternate" i])',
+    "meta": "meta:is([name], [http-equiv])",
+    "p": "p",
+    "title": "title",
+}
 _UNSEEN = "script, style, noscript, template"
-# Every repetition is bounded: on hostile input an unbounded one is quadratic.
 _META = re.compile(rb"<meta[\t\n\f\r /]([^<>]{1,4096})", re.I)
 _ATTRIBUTE = re.compile(
     r"""([^\s"'<>/=]{1,64})\s{0,9}=\s{0,9}(?:"([^"]{0,4096})"|'([^']{0,4096})'|([^\s"'>]{1,4096}))"""
 )
 _MAX_METAS = 1000
 _Attributes = dict[str, str | None]
+# Name and content of a meta element.
+_Meta = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -88,16 +99,19 @@ def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: s
         headers: what X-Robots-Tag said.
         charset: what Content-Type said; without it the page's own declaration counts.
     """
-    found = _Found(LexborHTMLParser(defused(_utf8(html[:_MAX_HTML], charset))))
+    source, encoding = _utf8(html[:_MAX_HTML], charset)
+    page = defused(source)
+    found = _Found(LexborHTMLParser(page.source), page.holds)
     said = directives(_robots(found.metas, agent), agent, names=False)
     both = said | headers
-    base = found.base(url)
+    # `address` refuses javascript:, data: and the like.
+    base = (found.base and address(found.base, url, encoding)) or url
     return Page(
-        links=() if both.nofollow else _links([*found.refreshes(), *found.hrefs], base),
+        links=() if both.nofollow else links_of([*_refreshes(found.refreshes), *found.hrefs], base, encoding),
         noindex=both.noindex,
         noarchive=both.noarchive,
-        canonical=found.canonical(base),
-        feeds=() if both.nofollow else found.feeds(base),
+        canonical=_only({address(href, base, encoding) for href in found.canonicals}),
+        feeds=() if both.nofollow else _feeds(address(href, base, encoding) for href in found.feeds),
         title=found.title,
         text_chars=found.text_chars(),
         noai=said.noai,
@@ -117,7 +131,8 @@ def refusals(html: bytes, agent: str, headers: Directives, unread: str) -> Page:
         unread: why it could not be read.
     """
     source = html[:_MAX_HTML].replace(b"\0", b"")  # UTF-16 without its zeros is ASCII as far as tags go
-    metas = [_attributes(tag[1].decode("utf-8", "replace")) for tag in islice(_META.finditer(source), _MAX_METAS)]
+    tags = [_attributes(tag[1].decode("utf-8", "replace")) for tag in islice(_META.finditer(source), _MAX_METAS)]
+    metas = [(_lower(held, "name"), _value(held, "content")) for held in tags]
     said = directives(_robots(metas, agent), agent, names=False)
     both = said | headers
     return Page(noindex=both.noindex, noarchive=both.noarchive, noai=said.noai, tdm=_tdm(metas), unread=unread)
@@ -127,30 +142,47 @@ def _attributes(tag: str) -> _Attributes:
     return {one[1].lower(): unescape(one[2] or one[3] or one[4] or "") for one in _ATTRIBUTE.finditer(tag)}
 
 
-def _robots(metas: Iterable[_Attributes], agent: str) -> list[str]:
+def _robots(metas: Iterable[_Meta], agent: str) -> list[str]:
     names = ("robots", agent.lower())
-    return [_value(held, "content") for held in metas if _lower(held, "name") in names]
+    return [content for name, content in metas if name in names]
 
 
-def _tdm(metas: Iterable[_Attributes]) -> bool | None:
-    said = [_value(held, "content").strip() for held in metas if _lower(held, "name") == "tdm-reservation"]
+def _tdm(metas: Iterable[_Meta]) -> bool | None:
+    said = [content.strip() for name, content in metas if name == "tdm-reservation"]
     return True if "1" in said else False if "0" in said else None
 
 
-class _Found:
-    """The elements of a page that matter, from one walk over its tree."""
+def _refreshes(contents: Iterable[str]) -> list[str]:
+    """Returns where meta refresh leads: a redirect to people, a link to us."""
+    matches = map(_REFRESH.match, contents)
+    return [match[1] or match[2] or match[3] for match in matches if match]
 
-    def __init__(self, tree: LexborHTMLParser) -> None:
+
+def _only(named: set[str | None]) -> str:
+    """Returns the address that a page names as its own; "" where it names two, as search engines read it."""
+    return (named.pop() or "") if len(named) == 1 else ""
+
+
+def _feeds(named: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(feed for feed in named if feed))[:MAX_FEEDS]
+
+
+class _Found:
+    """The elements of a page that matter, from one walk over its tree; addresses as they are written."""
+
+    def __init__(self, tree: LexborHTMLParser, holds: frozenset[str]) -> None:
         self._tree = tree
         self.hrefs: list[str] = []
         self.title = ""
-        self._base = ""
-        self.metas: list[_Attributes] = []
-        self._links: list[_Attributes] = []
+        self.base = ""
+        self.metas: list[_Meta] = []
+        self.refreshes: list[str] = []
+        self.canonicals: list[str] = []
+        self.feeds: list[str] = []
         self._text_chars = 0
-        for node in tree.css(_READ):
+        for node in tree.css(_selector(holds)):
             tag = node.tag or ""
-            if tag in ANCHORS:
+            if tag == ANCHOR or tag == "area":
                 if len(self.hrefs) >= _MOST_HREFS:
                     continue
                 held = node.attributes
@@ -166,46 +198,29 @@ class _Found:
     def _take(self, tag: str, node: LexborNode) -> None:
         held = node.attributes
         if tag == "meta":
-            self.metas.append(held)
+            name = _lower(held, "name")
+            if name:
+                self.metas.append((name, _value(held, "content")))
+            if "http-equiv" in held and _lower(held, "http-equiv") == "refresh":
+                self.refreshes.append(_value(held, "content"))
         elif tag == "link":
             # What stands in the body may come from a visitor's comment.
             if _in_head(node):
-                self._links.append(held)
+                self._take_link(held)
         elif tag == "base":
-            self._base = self._base or _value(held, "href")
+            self.base = self.base or _value(held, "href")
         elif tag == "title":
             if not self.title and _in_head(node):
                 self.title = as_written(" ".join(node.text()[: 4 * _MAX_TITLE].split())[:_MAX_TITLE])
         else:
             self.hrefs.append(_value(held, "src"))
 
-    def base(self, url: str) -> str:
-        # canonical() refuses javascript:, data: and the like.
-        return (self._base and canonical(self._base, url)) or url
-
-    def refreshes(self) -> list[str]:
-        """Returns where meta refresh leads: a redirect to people, a link to us."""
-        matches = [
-            _REFRESH.match(_value(held, "content")) for held in self.metas if _lower(held, "http-equiv") == "refresh"
-        ]
-        return [as_written(match[1]) for match in matches if match]
-
-    def canonical(self, base: str) -> str:
-        """Returns the address the page names as its own; "" where it names two, as search engines read it."""
-        named = {
-            canonical(as_written(_value(held, "href")), base)
-            for held in self._links
-            if "canonical" in _lower(held, "rel").split()
-        }
-        return (named.pop() or "") if len(named) == 1 else ""
-
-    def feeds(self, base: str) -> tuple[str, ...]:
-        named = [
-            canonical(as_written(_value(held, "href")), base)
-            for held in self._links
-            if "alternate" in _lower(held, "rel").split() and _lower(held, "type") in _FEED_TYPES
-        ]
-        return tuple(dict.fromkeys(feed for feed in named if feed))[:MAX_FEEDS]
+    def _take_link(self, held: _Attributes) -> None:
+        relations = _lower(held, "rel").split()
+        if "canonical" in relations:
+            self.canonicals.append(_value(held, "href"))
+        if "alternate" in relations and _lower(held, "type") in _FEED_TYPES:
+            self.feeds.append(_value(held, "href"))
 
     def text_chars(self) -> int:
         """Counts visible text: that of paragraphs, which the walk has passed anyway, and if need be that of all."""
@@ -218,6 +233,12 @@ class _Found:
         return max(0, min(len(body.text(skip_empty=True)) - hidden, TEXT_ENOUGH))
 
 
+# The walk costs elements times selectors, so only what stands in the page is asked for.
+@lru_cache(maxsize=1 << len(_READ))
+def _selector(holds: frozenset[str]) -> str:
+    return ", ".join(selector for name, selector in _READ.items() if name in holds) or "title"
+
+
 def _in_head(node: LexborNode) -> bool:
     return node.parent is not None and node.parent.tag == "head"
 
@@ -227,45 +248,13 @@ def _value(held: _Attributes, name: str) -> str:
 
 
 def _lower(held: _Attributes, name: str) -> str:
-    return _value(held, name).strip().lower()
+    value = held.get(name)
+    return value.strip().lower() if value else ""
 
 
-def _utf8(html: bytes, charset: str) -> bytes:
+def _utf8(html: bytes, charset: str) -> tuple[bytes, str]:
+    """Returns a page in UTF-8, and the encoding that it came in."""
     if charset.lower() in _UTF8:
-        return html.removeprefix(_UTF8_MARK)  # the parser replaces what is no UTF-8
-    return with_source(html, charset)[1]
-
-
-def _links(hrefs: Iterable[str], base: str) -> tuple[Link, ...]:
-    """Returns the links of a page with the base URL `base`."""
-    folder = base.partition("?")[0].rpartition("/")[0] + "/"
-    origin = "/".join(base.split("/", 3)[:3])
-    links: dict[bytes, Link] = {}
-    # Menus name the same address several times over; each is looked up once.
-    for href in dict.fromkeys([href.partition("#")[0].strip() for href in hrefs]):
-        if not href:
-            continue
-        # As little of the base as the result depends on, so that one entry serves many pages.
-        start = href[0]
-        if start == "/":
-            known = origin
-        elif ":" in href:
-            if href.lower().startswith(_NO_PAGES):
-                continue
-            known = "" if href.startswith(("https://", "http://")) else base
-        else:
-            known = folder if start.isalnum() or start == "." else base
-        found = _resolved(known, href) if len(href) <= _MAX_CACHED else _resolved.__wrapped__(known, href)
-        if found is not None and found.key not in links:
-            links[found.key] = found
-            if len(links) >= MAX_LINKS:
-                break
-    return tuple(links.values())
-
-
-# Some 30 MB when full, and at worst 70 MB.
-@lru_cache(maxsize=1 << 16)
-def _resolved(base: str, href: str) -> Link | None:
-    plain = base and len(base) + len(href) <= MAX_URL and _PLAIN.fullmatch(href)
-    url = base + href if plain else canonical(as_written(href), base)
-    return link(url) if url is not None else None
+        return html.removeprefix(_UTF8_MARK), "utf-8"  # the parser replaces what is no UTF-8
+    _, source, encoding = with_source(html, charset)
+    return source, encoding

@@ -28,6 +28,67 @@ def test_frames_and_meta_refresh_lead_on():
     assert links(html) == ("http://h/next", "http://h/dir/in")
 
 
+@pytest.mark.parametrize(
+    ("content", "leads_to"),
+    [
+        ("5; url=/next", "/next"),
+        ("5; URL = '/next' ", "/next"),
+        ('0;url="/next"x', "/next"),
+        ("5; /next", "/next"),
+        ("5, /next", "/next"),
+        ("5 /next", "/next"),
+        ("5;/next?a=1;b", "/next?a=1;b"),
+        ("5; '/next", "/next"),
+        (".5; /next", "/next"),
+        ("1.5;url=/a b", "/a%20b"),
+        ("5; urlaub", "/dir/urlaub"),
+        ("5; url", "/dir/url"),
+        ("5; /url=x", "/url=x"),
+        ("5", ""),
+        ("5;", ""),
+        ("5; url=", ""),
+        ("; /next", ""),
+        ("/next", ""),
+        ("5x; /next", ""),
+        ("", ""),
+    ],
+)
+def test_a_refresh_names_its_address_with_or_without_url(content, leads_to):
+    want = (f"http://h{leads_to}",) if leads_to else ()
+    quote = "'" if '"' in content else '"'
+    assert links(f"<meta http-equiv=refresh content={quote}{content}{quote}>".encode()) == want
+
+
+def test_queries_are_written_in_the_encoding_of_the_page():
+    body = """<base href="/д/?q=д"><meta http-equiv=refresh content="0; ?п"><link rel=canonical href="?q=д">
+    <a href="/поиск?слово=дом&amp;x=%E4#якорь">x</a><a href="?ж=漢">x</a><a href="http://h/a?b">x</a>"""
+    head = "<meta charset=windows-1251>"
+    page = read_page((head + body).encode("cp1251", "xmlcharrefreplace"), "http://h/", "sluice", NONE)
+    assert [one.url for one in page.links] == [
+        "http://h/%D0%B4/?%EF",
+        "http://h/%D0%BF%D0%BE%D0%B8%D1%81%D0%BA?%F1%EB%EE%E2%EE=%E4%EE%EC&x=%E4",
+        "http://h/%D0%B4/?%E6=%26%2328450%3B",
+        "http://h/a?b",
+    ]
+    assert page.canonical == "http://h/%D0%B4/?q=%E4"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "charset", "query"),
+    [
+        ("utf-8", "utf-8", "%E6%97%A5%D0%BF%C3%A9"),
+        ("utf-16", "", "%E6%97%A5%D0%BF%C3%A9"),
+        ("cp932", "shift_jis", "%93%FA%84%81%26%23233%3B"),
+        ("iso2022_jp", "iso-2022-jp", "%1B$BF|%27a%1B(B%26%23233%3B"),
+        ("gb18030", "gb18030", "%C8%D5%A7%E1%A8%A6"),
+        ("cp1252", "latin1", "%26%2326085%3B%26%231087%3B%E9"),
+    ],
+)
+def test_letters_that_an_encoding_lacks_are_references(encoding, charset, query):
+    html = '<a href="/?日пé">x</a>'.encode(encoding, "xmlcharrefreplace")
+    assert links(html + " ".encode(encoding) * 20, charset=charset) == (f"http://h/?{query}",)
+
+
 def test_links_are_read_in_the_charset_of_the_header_or_the_page():
     want = ("http://h/%D0%BF%D1%80",)
     body = '<a href="/\u043f\u0440">x</a>'
