@@ -84,7 +84,11 @@ def test_the_digest_is_computed_from_the_payload_as_it_came(warc: Make) -> None:
         ({"http": "Content-Type: text/html\r\nX-Robots-Tag: otherbot: nofollow; noindex\r\n"}, "document"),
         ({"http": "Content-Type: text/html\r\nX-Robots-Tag: unavailable_after: 2001-01-01\r\n"}, "noindex"),
         ({"http": "Content-Type: text/html\r\nX-Robots-Tag: unavailable_after: 2100-01-01\r\n"}, "document"),
-        ({"http": "Content-Type: text/html\r\nContent-Encoding: snappy\r\n"}, "content_coding"),
+        ({"http": "Content-Type: text/html\r\nContent-Encoding: utf-8\r\n"}, "document"),
+        (
+            {"http": "Content-Type: text/html\r\nContent-Encoding: zstd\r\n", "body": b"\x28\xb5\x2f\xfd<p>packed"},
+            "content_coding",
+        ),
         (
             {"http": "Content-Type: text/html\r\nContent-Encoding: br\r\n", "body": b"\xff\xff\xff\xff"},
             "content_coding",
