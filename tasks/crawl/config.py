@@ -89,6 +89,10 @@ class CrawlConfig(Config):
     delay_s: float = Field(default=1.0, ge=0.0, le=3600.0)
     """Seconds between the end of one request to a host and the start of the next. Below 1 only on loopback hosts."""
 
+    ip_delay_s: float | None = Field(default=None, ge=0.0, le=3600.0)
+    """Seconds between the starts of two requests of a fetch task to one IP address, whichever of its hosts they go to.
+    Unset: 0.25 for public addresses, and none for loopback."""
+
     latency_factor: float = Field(default=2.0, ge=0.0, le=100.0)
     """The delay is at least this many times the host's average answer time."""
 

@@ -146,7 +146,7 @@ class Crawl:
         politeness = self._politeness = Politeness(config, clocks)
         politeness.seed(map(hostlog.clock_of, self._hosts))
         parser = Parser(config.user_agent)
-        async with Client(config) as client:
+        async with Client(config, begin=politeness.begin) as client:
             rules = HostRules(
                 client,
                 politeness,
@@ -170,7 +170,7 @@ class Crawl:
                         await self._segment.room()
                 except TimeoutError:
                     return Visit.AGAIN
-                if not politeness.ready(host):
+                if not politeness.ready(host, await client.locate(candidate.url)):
                     return Visit.AGAIN
                 return await visitor.visit(host, candidate)
 

@@ -4,13 +4,10 @@ Used by the proxy, for every connection of the browser.
 """
 
 import asyncio
-import ipaddress
 import socket
 
-from aiohttp.abc import AbstractResolver
-
 from tasks.crawl.config import is_loopback
-from tasks.crawl.http.address import GuardedResolver, RefusedAddressError, refusal
+from tasks.crawl.http.address import GuardedResolver, RefusedAddressError, Resolver, is_address, refusal
 from tasks.crawl.url import canonical, host_and_port
 
 _LOOKUP_S = 10.0
@@ -24,7 +21,7 @@ class Guard:
         resolver: looks public names up; the system's by default. Its answers are checked all the same.
     """
 
-    def __init__(self, *, allow_loopback: bool, resolver: AbstractResolver | None = None) -> None:
+    def __init__(self, *, allow_loopback: bool, resolver: Resolver | None = None) -> None:
         self._allow_loopback = allow_loopback
         self._resolver = GuardedResolver(allow_loopback=allow_loopback, inner=resolver)
 
@@ -48,7 +45,7 @@ class Guard:
         host, explicit = host_and_port(url)
         port = explicit or (443 if scheme == "https" else 80)
         name = host.strip("[]")
-        if _is_address(name) and not is_loopback(name):
+        if is_address(name) and not is_loopback(name):
             return [(name, port)]
         async with asyncio.timeout(_LOOKUP_S):
             answers = await self._resolver.resolve(name, port, socket.AF_UNSPEC)
@@ -57,11 +54,3 @@ class Guard:
     async def close(self) -> None:
         """Lets the resolver go."""
         await self._resolver.close()
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

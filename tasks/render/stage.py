@@ -70,7 +70,7 @@ async def _work(config: CrawlConfig, inputs: Inputs, output: Output, waiting: Se
     politeness = Politeness(config, clocks)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(clocks.end)
-        client = await stack.enter_async_context(Client(config))
+        client = await stack.enter_async_context(Client(config, begin=politeness.begin))
         rules = HostRules(
             client, politeness, config.user_agent, config.max_backoff_s, ai_optout="robots" in config.ai_optouts
         )

@@ -152,6 +152,7 @@ class Work:
             return OVER_TIME
         while not self._rules.known(page.url):
             await self._rules.look_up(page.url)
+            await self._politeness.rested(host)
         if reason := host.given_up or self._rules.verdict(page.url):
             return reason
         # A Crawl-delay may just have become known.

@@ -14,7 +14,8 @@ from tasks.codings import decode
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.db.fetchlog import FEED, PAGE, SITEMAP
 from tasks.crawl.hosts.rules import AI_OPTOUT
-from tasks.crawl.http.client import Answer, Headers
+from tasks.crawl.http.client import Answer
+from tasks.crawl.http.response import Headers
 from tasks.crawl.page.feed import read_feed
 from tasks.crawl.page.links import Page, refusals
 from tasks.crawl.page.optout import opted_out
