@@ -10,8 +10,9 @@ import re
 import socket
 import ssl
 import time
+import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from tasks.codings import ACCEPTED_CODINGS
@@ -19,10 +20,11 @@ from tasks.crawl.config import CrawlConfig
 from tasks.crawl.http.address import PRIVATE, GuardedResolver, RefusedAddressError, Resolver, is_address, refusal
 from tasks.crawl.http.connection import LookUpError, NoConnectionError, Pool
 from tasks.crawl.http.dns import CachingResolver
-from tasks.crawl.http.response import Headers, ProtocolError, Response, Wanted
+from tasks.crawl.http.response import Headers, Place, ProtocolError, Response, Wanted
 from tasks.crawl.url import authority, host_and_port
 
 VERSION = "0.1"
+_MOST_LARGE, _LOOK_S = 4, 0.05
 _CONTROL = re.compile(r"[\0\r\n]")
 # The first that fits; what breaks later than in opening a connection is "protocol".
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
@@ -47,6 +49,7 @@ class Answer:
         address: the IP address that answered.
         request: the request as sent.
         seconds: from the beginning, a new connection included, to the last byte.
+        place: one of the few places for large answers, if it is one; free when it is no more.
     """
 
     status: int
@@ -57,6 +60,7 @@ class Answer:
     address: str
     request: bytes
     seconds: float
+    place: Place | None = field(default=None, repr=False, compare=False)
 
     def header(self, name: str) -> str | None:
         """Returns the first header called `name` (lower case), or None."""
@@ -112,6 +116,7 @@ class Client:
         self._begin = begin
         self._headers = {"User-Agent": agent_of(config), "Accept-Encoding": ACCEPTED_CODINGS, "Accept": "*/*"}
         self._opened: tuple[GuardedResolver, Pool] | None = None
+        self._large: weakref.WeakSet[Place] = weakref.WeakSet()
 
     async def __aenter__(self) -> "Client":
         loopback = self._config.allow_loopback
@@ -145,7 +150,8 @@ class Client:
         Args:
             url: where; refused here when its literal address or port is not for crawlers.
             limit: bytes of body taken at most.
-            wanted: decides by status and headers whether the body is worth its bytes.
+            wanted: says by status and headers how many are worth taking instead; 0 for none. Of the answers with more
+                than `limit` four are in memory at a time; others wait until one of these is no more.
             headers: further request headers (conditional requests).
 
         Raises:
@@ -178,13 +184,18 @@ class Client:
     async def _exchange(self, url: str, request: bytes, response: Response) -> Answer:
         _, pool = self._open()
         start, waited, kept = time.monotonic(), 0.0, True
+
+        async def room() -> None:
+            nonlocal waited
+            waited += await self._room(response, limit)
+
         async with asyncio.timeout(self._config.timeout_s) as limit:
             connection = await pool.take(url)
             while not response.done:
                 kept = connection.used
                 waited += await self._wait(connection.peer, limit)
                 try:
-                    await connection.ask(request, response)
+                    await connection.ask(request, response, room)
                 except (ProtocolError, OSError):
                     # A server may close a kept connection at any time (RFC 9112, 9.3.1); it has not taken the request.
                     if not kept or response.begun:
@@ -201,7 +212,20 @@ class Client:
             address=connection.peer,
             request=request,
             seconds=time.monotonic() - start - waited,
+            place=response.place,
         )
+
+    async def _room(self, response: Response, limit: asyncio.Timeout) -> float:
+        """Waits until there is room for a large answer; the time goes to nobody's account. Returns the seconds."""
+        begin, until = time.monotonic(), limit.when()
+        limit.reschedule(None)
+        while len(self._large) >= _MOST_LARGE:
+            await asyncio.sleep(_LOOK_S)
+        response.place = Place()
+        self._large.add(response.place)
+        waited = time.monotonic() - begin
+        limit.reschedule(until and until + waited)
+        return waited
 
     async def _wait(self, peer: str, limit: asyncio.Timeout) -> float:
         """Waits until a request may be sent to an address; the time goes to nobody's account. Returns the seconds."""

@@ -9,7 +9,7 @@ import resource
 import socket
 import ssl
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from tasks.crawl.http.address import RefusedAddressError, Resolver, is_address, reachable
 from tasks.crawl.http.response import ProtocolError, Response
@@ -46,15 +46,20 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._response: Response | None = None
         self._finished: asyncio.Future[None] | None = None
-        self._lost = False
+        self._lost = self._has_room = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Takes the open connection."""
         self._transport = transport  # type: ignore[assignment]  # a stream's transport is a Transport
         self.peer = str(transport.get_extra_info("peername")[0])
 
-    async def ask(self, request: bytes, response: Response) -> None:
+    async def ask(self, request: bytes, response: Response, room: Callable[[], Awaitable[None]]) -> None:
         """Sends a request and reads `response` until it is done; whoever cancels this closes the connection.
+
+        Args:
+            request: the bytes to send.
+            response: takes the answer.
+            room: awaited once before more is read of a large answer.
 
         Raises:
             ProtocolError: what came is no response.
@@ -66,9 +71,14 @@ class Connection(asyncio.Protocol):
         try:
             self._transport.write(request)
             await self._finished
+            if not response.done:
+                self._finished, self._has_room = asyncio.get_running_loop().create_future(), True
+                await room()
+                self._transport.resume_reading()
+                await self._finished
         finally:
             self._response = self._finished = None
-            self.used = True
+            self.used, self._has_room = True, False
             if not (response.done and response.reusable):
                 self.close()
 
@@ -96,6 +106,9 @@ class Connection(asyncio.Protocol):
             self._finish(error)
             return
         if response.done:
+            self._finish(None)
+        elif response.is_large and not self._has_room and self._transport is not None:
+            self._transport.pause_reading()
             self._finish(None)
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 Headers = tuple[tuple[str, str], ...]
-Wanted = Callable[[int, Headers], bool]
+Wanted = Callable[[int, Headers], int]
 
 # curl takes fields of 100 KiB and, since 8.6, 5,000 of them in 300 KiB. 1xx answers come once or twice, if at all.
 MAX_FIELD, MAX_FIELDS, MAX_HEAD, MAX_INTERIM = 100 << 10, 5000, 512 << 10, 16
@@ -36,12 +36,16 @@ class ProtocolError(Exception):
     """The bytes are no response, or none with a clear end."""
 
 
+class Place:
+    """Stands for the room that a large response takes; held by whoever holds its body."""
+
+
 class Response:
     """One response while it comes in.
 
     Args:
         limit: bytes of body to take.
-        wanted: decides by status and headers whether the body is worth its bytes.
+        wanted: says by status and headers how many bytes of body are worth taking instead; 0 for none.
 
     Attributes:
         status: HTTP status; 0 while the head is not complete.
@@ -51,6 +55,7 @@ class Response:
         done: it is complete, or as much of it is here as is taken.
         truncated: the body goes on beyond the limit.
         reusable: another request may go over the same connection.
+        place: of a large one, once there is room for it.
     """
 
     def __init__(self, limit: int, wanted: Wanted | None = None) -> None:
@@ -58,7 +63,8 @@ class Response:
         self.reason = ""
         self.headers: Headers = ()
         self.begun = self.done = self.truncated = self.reusable = False
-        self._limit = limit
+        self.place: Place | None = None
+        self._limit = self._usual = limit
         self._wanted = wanted
         self._keep = True
         self._buffer = b""
@@ -70,6 +76,11 @@ class Response:
         self._behind_chunk = False
         # No bound methods: they would make a circle, which keeps the body until garbage is looked for.
         self._feed = Response._feed_head
+
+    @property
+    def is_large(self) -> bool:
+        """Whether more of the body is here than bodies usually may have."""
+        return self._size > self._usual
 
     @property
     def body(self) -> bytes:
@@ -119,8 +130,9 @@ class Response:
             return
         self.status, self.reason, self.headers = status, reason, headers
         length, chunked, self.reusable = _framing(version, status, headers)
-        if self._wanted is not None and not self._wanted(status, headers):
-            self._keep, self._limit = False, min(self._limit, MAX_UNWANTED)
+        self._limit = self._usual if self._wanted is None else self._wanted(status, headers)
+        if not self._limit and self._wanted is not None:
+            self._keep, self._limit = False, min(self._usual, MAX_UNWANTED)
             if length is not None and length > self._limit:
                 self.done = self.truncated = True
                 self.reusable = False

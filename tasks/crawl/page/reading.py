@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from tasks.codings import decode
+from tasks.codings import Unpacked, decode
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.db.fetchlog import FEED, PAGE, SITEMAP
 from tasks.crawl.hosts.rules import AI_OPTOUT
 from tasks.crawl.http.client import Answer
 from tasks.crawl.http.response import Headers
+from tasks.crawl.page.feed import MAX_BYTES as FEED_BYTES
 from tasks.crawl.page.feed import read_feed
 from tasks.crawl.page.links import Page, refusals
 from tasks.crawl.page.optout import opted_out
@@ -89,9 +90,15 @@ class Reader:
         if config.sitemaps:
             self._wanted.update(_XML, _PACKED)
 
-    def wants(self, status: int, headers: Headers) -> bool:
-        """Tells by status and headers whether a body is worth its bytes."""
-        return status == 200 and mime_of(headers) in self._wanted
+    def worth(self, status: int, headers: Headers) -> int:
+        """Returns by status and headers how many bytes of a body are worth taking, 0 for none."""
+        mime = mime_of(headers)
+        if status != 200 or mime not in self._wanted:
+            return 0
+        most = self._config.max_body_bytes
+        # Sitemaps may be as long as their protocol allows, which is more than pages may.
+        is_list = self._config.sitemaps and mime in (*_XML, *_PACKED) and mime not in self._config.mime_types
+        return max(most, MAX_BYTES) if is_list else most
 
     async def read(self, url: str, answer: Answer, mime: str, *, reserved: bool) -> Reading:
         """Returns what a wanted body is; `reserved` is what the site's tdmrep.json says of it."""
@@ -138,10 +145,12 @@ class Reader:
 
     def _list(self, url: str, answer: Answer) -> Reading:
         """Reads what may be a sitemap or a feed."""
-        body = self._decoded(answer, MAX_BYTES)
-        if self._config.feeds and (entries := read_feed(body, url)) is not None:
+        if self._config.feeds and (entries := read_feed(self._decoded(answer, FEED_BYTES), url)) is not None:
             return Reading(kind=FEED, outlinks=self._covered(entries))
+        body = Unpacked(answer.body, ",".join(answer.all("content-encoding")), MAX_BYTES)
         if self._config.sitemaps and (found := read_sitemap(body, url)) is not None:
+            if found.left_out:
+                log.warning("the sitemap %s gives %d addresses: %s", url, len(found.entries), found.left_out)
             return Reading(kind=SITEMAP, outlinks=self._covered(entry.url for entry in found.entries))
         return Reading("mime")
 

@@ -6,9 +6,11 @@ sitemaps. `mutated` damages a page. Both are a function of their random generato
 
 import gzip
 import random
+import re
 import zlib
 from collections.abc import Sequence
 from html.entities import html5
+from pathlib import Path
 
 import brotli
 
@@ -144,6 +146,13 @@ ROBOTS = (
     "unavailable_after: 0001-01-01T00:00+23:59",
     ":,:",
 )
+
+
+def memory(field: str, process: int | str = "self") -> int:
+    """A figure of a process in MB."""
+    found = re.search(rf"{field}:\s*(\d+) kB", Path(f"/proc/{process}/status").read_text())
+    assert found is not None
+    return int(found[1]) // 1024
 
 
 def reference(chance: random.Random) -> str:

@@ -180,3 +180,59 @@ def test_a_body_that_ends_with_the_connection_needs_no_farewell_of_tls(tmp_path,
     with server(cut_off, authority.server("tls.localhost")) as (url, _):
         answer = runner(run(url.replace("127.0.0.1", "tls.localhost")))
     assert (answer.body, answer.address) == (b"hello", "127.0.0.1")
+
+
+def large(link, number):
+    body = b"%05d" % number + b"x" * 3_000_000
+    link.recv(65536)
+    link.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+
+def test_only_so_many_large_answers_are_in_memory_and_the_next_one_waits():
+    async def run(url):
+        async with Client(CrawlConfig(allow_loopback=True, timeout_s=5.0)) as client:
+
+            async def get():
+                return await client.get(url, limit=1000, wanted=lambda status, headers: 4_000_000)
+
+            held = [await get() for _ in range(4)]
+            assert [len(one.body) for one in held] == [3_000_005] * 4
+            waiting = asyncio.ensure_future(get())
+            done, _ = await asyncio.wait([waiting], timeout=0.5)
+            assert not done
+            # Small ones go on meanwhile.
+            small = await client.get(url, limit=1000)
+            assert (small.truncated, len(small.body)) == (True, 1000)
+            held.pop()
+            last = await waiting
+            return len(last.body), last.seconds
+
+    with server(large) as (url, _):
+        size, seconds = uvloop.run(run(url))
+    assert size == 3_000_005
+    assert seconds < 0.4, "waiting is not the host's doing"
+
+
+def test_a_large_answer_is_cut_where_it_is_worth_no_more():
+    async def run(url):
+        async with Client(CrawlConfig(allow_loopback=True, timeout_s=5.0)) as client:
+            return await client.get(url, limit=1000, wanted=lambda status, headers: 2_000_000)
+
+    with server(large) as (url, _):
+        answer = uvloop.run(run(url))
+    assert (answer.truncated, len(answer.body)) == (True, 2_000_000)
+
+
+def test_a_large_answer_that_breaks_off_gives_its_place_back():
+    def broken(link, number):
+        link.recv(65536)
+        link.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\n" + b"x" * 3_000_000)
+
+    async def run(url):
+        async with Client(CrawlConfig(allow_loopback=True, timeout_s=5.0)) as client:
+            for _ in range(6):
+                with pytest.raises(FetchError, match="protocol"):
+                    await client.get(url, limit=1000, wanted=lambda status, headers: 9_000_000)
+
+    with server(broken) as (url, _):
+        uvloop.run(asyncio.wait_for(run(url), 20))

@@ -16,20 +16,13 @@ from tasks.crawl.http.client import Answer
 from tasks.crawl.page.parser import Parser
 from tasks.crawl.page.reading import Reader, mime_of
 from tasks.crawl.url import Scope, canonical, key
-from tests.tasks.crawl.page_cases import answer, drawn, mutated
+from tests.tasks.crawl.page_cases import answer, drawn, memory, mutated
 
 SAMPLES = Path(__file__).with_name("samples")
 URL = "http://h.example/dir/page?q=1"
 REASONS = {"", "noindex", "ai_optout", "soft_404", "mime"}
 # What a page may cost a parser, told in the log; everything else that the log says is a fault.
 _GIVEN_UP = re.compile(r"it takes (?:more than [\d.]+ s|too much memory)$")
-
-
-def memory(field: str, process: int | str = "self") -> int:
-    """A figure of a process in MB."""
-    found = re.search(rf"{field}:\s*(\d+) kB", Path(f"/proc/{process}/status").read_text())
-    assert found is not None
-    return int(found[1]) // 1024
 
 
 async def read_all(answers: Iterable[Answer], caplog: pytest.LogCaptureFixture) -> tuple[int, int]:
