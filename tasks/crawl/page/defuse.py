@@ -21,9 +21,9 @@ from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tasks.open_elements import Tags
+from tasks.tag_names import FORMATTING, Names, all_tags
 
 TOLD = ("a", "area", "base", "frame", "iframe", "link", "meta", "p", "title")
 """Elements of which is told whether a page has any."""
@@ -44,17 +44,16 @@ _FLAT = (
     *("param", "source", "td", "th", "tr", "track", "wbr"),
 )
 
-# What begins so late has no more than a name, and nothing behind it.
-_TAIL = 4
-_BEHIND_NAME = b"\t\n\f\r />"
-# What tells elements by their first three letters from nearly all others that HTML knows. Formatting elements:
-_FORMATTING = (b"a", b"b", b"i", b"s", b"u", b"tt", b"em", b"big", b"cod", b"fon", b"nob", b"sma", b"str")
 _A, _OPTION, _ROOT = 1, 254, 255
-# Others by what they count as; the first in `TOLD` is `a`.
-_OTHERS = (
-    *((b"opt", _OPTION), (b"bod", _ROOT), (b"htm", _ROOT)),
-    *((name.encode()[:3], 100 + number) for number, name in enumerate(TOLD) if number),
+_NAMES = Names(
+    dict(zip(FORMATTING, range(_A, 100), strict=False))
+    | {b"opt": _OPTION, b"bod": _ROOT, b"htm": _ROOT}
+    # The first in `TOLD` is `a`.
+    | {name.encode()[:3]: 100 + number for number, name in enumerate(TOLD) if number}
 )
+_ALL = frozenset(TOLD)
+# Where in the counts of kinds those of `TOLD` stand.
+_COUNTS = np.array([_A, *range(101, 100 + len(TOLD))])
 # First letters with which the names of formatting elements are unknown names.
 _OLD, _NEW = "abcefinstuABCEFINSTU", "zjywgkmvoxZJYWGKMVOX"
 _RENAMED_LETTER = np.frombuffer(bytes.maketrans(_OLD.encode(), _NEW.encode()), np.uint8)
@@ -69,25 +68,6 @@ _FLATTENED = {b"a": b"area", b"html": b"bgsound", b"head": b"bgsound"} | {
 }
 _PIECE = 256 << 10
 _TAG = re.compile(rb"<(/?)([a-zA-Z][^\t\n\f\r /><]*)(?:(>)|((?=<))|)")
-
-
-def _tables() -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """Returns the kind of a name by its first two bytes, 0 for most, and which third bytes a name of a kind has."""
-    kinds = np.zeros(1 << 16, np.uint8)
-    thirds = np.zeros((256, 256), np.bool_)
-    for begin, kind in (*zip(_FORMATTING, range(_A, 100), strict=False), *_OTHERS):
-        first, second, third = ([*((letter, letter ^ 32) for letter in begin), _BEHIND_NAME, range(256)])[:3]
-        for one in first:
-            for two in second:
-                kinds[one | two << 8] = kind
-        thirds[kind, list(third)] = True
-    return kinds, thirds
-
-
-_KINDS, _THIRDS = _tables()
-_ALL = frozenset(TOLD)
-# Where in the counts of kinds those of `TOLD` stand.
-_COUNTS = np.array([_A, *range(101, 100 + len(TOLD))])
 
 
 class Harmless(NamedTuple):
@@ -108,27 +88,17 @@ def defused(html: bytes) -> Harmless:
     Args:
         html: the page in UTF-8, or what claims to be.
     """
-    if len(html) <= _TAIL:
-        return Harmless(html, _ALL)
-    octets = np.frombuffer(html, np.uint8)
-    at = np.flatnonzero(octets[:-_TAIL] == ord("<"))
-    at += 1
-    ends = octets.take(at) == ord("/")
-    starts = len(at) - int(np.count_nonzero(ends))
-    if starts > _FEW_TAGS and _is_deep(html, len(at)):
+    tags = all_tags(html)
+    if tags.starts > _FEW_TAGS and _is_deep(html, len(tags.at)):
         return Harmless(flattened(html), _ALL)
-    at += ends
-    kinds = _KINDS.take(np.ndarray(len(html) - 1, "<u2", html, strides=(1,))[at])
-    named = kinds.nonzero()[0]
-    at, kinds = at.take(named), kinds.take(named)
-    known = _THIRDS[kinds, octets.take(at + 2)]
-    at, kinds = at[known], kinds[known]
+    named, kinds = _NAMES.find(html, tags)
     counts = np.bincount(kinds, minlength=256)
     if counts[_OPTION] > _MAX_OPTIONS or counts[_ROOT] > _MAX_ROOTS:
         return Harmless(flattened(html), _ALL)
-    at = at[kinds < 100]
+    at = tags.at.take(named[kinds < 100])
     source = bytearray(html)
-    np.frombuffer(source, np.uint8)[at] = _RENAMED_LETTER.take(octets.take(at))
+    octets = np.frombuffer(source, np.uint8)
+    octets[at] = _RENAMED_LETTER.take(octets.take(at))
     return Harmless(bytes(source), _held((counts.take(_COUNTS) > 0).tobytes()))
 
 
