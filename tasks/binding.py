@@ -20,7 +20,7 @@ from tasks.ledger import newest
 from tasks.lineage import changes, one_held
 from tasks.recipe import Recipe
 from tasks.stage import Inputs
-from tasks.store import Store
+from tasks.store import Store, read_outside
 
 log = logging.getLogger("sluice.runner")
 
@@ -159,6 +159,8 @@ def _external(module: Any, config: Config) -> Iterator[InputRef]:
 
 def _hashed(role: str, path: str) -> str:
     try:
+        if "://" in path:
+            return hashlib.sha256(read_outside(path)).hexdigest()
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:

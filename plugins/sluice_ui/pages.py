@@ -1,4 +1,4 @@
-"""What the pages say: recipes, one run of a recipe, one artifact, samples of the corpus, a trace.
+"""What the pages say: recipes, one run of a recipe, one artifact, samples of the corpus, a trace, why of a URL.
 
 Reads artifacts through the ledger. A page shows whatever is there: half a pipeline is shown as half a pipeline.
 """
@@ -47,6 +47,9 @@ def run(recipe: Recipe, version: str) -> str:
         Markup("<h2>Trace a page or a step</h2>"),
         form(f"{ROOT}/trace", "what", "", "Trace", **hidden),
         Markup('<p class="quiet">a URL, a document id, or a training step as step:120</p>'),
+        Markup("<h2>Why is a URL crawled, or not?</h2>"),
+        form(f"{ROOT}/why", "url", "", "Ask", **hidden),
+        Markup('<p class="quiet">any URL, known or not, for the cycle of this version</p>'),
         Markup("<h2>Crawl</h2>"),
         _hosts(held),
         Markup("<h2>Funnel</h2>"),
@@ -127,6 +130,22 @@ def trace(recipe: Recipe, version: str, what: str) -> str:
     again = form(f"{ROOT}/trace", "what", what, "Trace", recipe=recipe.name, version=version)
     back = link(f"{recipe.name} {version}", f"{ROOT}/recipe/{recipe.name}", version=version)
     return page(f"Trace: {what}", ROOT, back, again, Markup(f"<pre>{text(said)}</pre>"))
+
+
+def why(recipe: Recipe, version: str, url: str) -> str:
+    """Shows why a URL is crawled, or is not."""
+    from tasks.crawl.why import why as asked
+    from tasks.crawl.why_text import render
+
+    try:
+        said = render(asked(open_store(recipe), recipe.name, recipe.crawl, url, version))
+    except InputError as error:
+        said = str(error)
+    again = form(f"{ROOT}/why", "url", url, "Ask", recipe=recipe.name, version=version)
+    back = link(f"{recipe.name} {version}", f"{ROOT}/recipe/{recipe.name}", version=version)
+    newest = link("the newest cycle", f"{ROOT}/why", recipe=recipe.name, url=url)
+    ways = join([back, " · ", newest]) if version else link("All recipes", f"{ROOT}/")
+    return page(f"Why: {url}", ROOT, ways, again, Markup(f"<pre>{text(said)}</pre>"))
 
 
 def versions_of(ledger: Ledger) -> list[str]:

@@ -1,9 +1,9 @@
 """Stage `fetch`: fetches one partition of the crawl into WARC files.
 
 Reads the seeds (for what the crawl covers), the partition's fetch list, the sizes of all fetch lists (for its share of
-the requests) and the filter of known URLs in the crawl DB of the cycle before. Writes parts of one WARC file, its CDXJ
-index, its log and its links (`tasks.crawl.db.fetchlog`) each, and at the end one part of what was learned of the hosts
-(`tasks.crawl.db.hostlog`). Read by render, update and publish. One process, one event loop.
+the requests), the hosts file (for whom not to ask any more) and the filter of known URLs in the crawl DB of the cycle
+before. Writes parts of one WARC file, its CDXJ index, its log and its links (`tasks.crawl.db.fetchlog`) each, and at
+the end one part of what was learned of the hosts (`tasks.crawl.db.hostlog`). One process, one event loop.
 """
 
 import asyncio
@@ -36,8 +36,10 @@ from tasks.crawl.http.client import Client
 from tasks.crawl.inject import number_of, scope_of
 from tasks.crawl.page.parser import Parser
 from tasks.crawl.page.reading import Reader
+from tasks.crawl.policy import HOST_DENIED, Policy
 from tasks.crawl.storage.segment import ORDER, Segment, held
 from tasks.crawl.storage.spool import Spool
+from tasks.crawl.url import owner_of
 from tasks.engine import Engine
 from tasks.errors import InputError, TransientError
 from tasks.stage import Inputs, Output, Report
@@ -58,6 +60,7 @@ _REMEDIES = {
     "robots_denied": "the site's robots.txt forbids it; choose other seeds or ask the site for permission",
     "private_address": "the name leads to an internal address; use a public host",
     "noindex": "the page asks not to be kept; choose another seed",
+    HOST_DENIED: "the hosts file denies it; lift that, or choose other seeds",
     "mime": "the seed is of a content type that is not in [crawl] mime_types",
 }
 
@@ -99,14 +102,18 @@ class Crawl:
         self._start = fetchlist.candidates(self._listed.table(fetchlist.URLS_FILE))
         self._scope = scope_of(config, inputs["seeds"])
         self._hosts = self._listed.table(fetchlist.HOSTS_FILE).to_pylist()
+        self._policy = Policy.of(config, self._listed)
+        number = number_of(output.member)
+        self._policy.unlock(lambda host: owner_of(host) % config.partitions == number)
         self._order = Order(
             config,
-            number_of(output.member),
+            number,
             _budget(config, inputs.many("fetchlists"), output.member),
             self._scope,
             self._start,
             {row["host"]: HostPlan(row["score"], row["cap"]) for row in self._hosts},
             _known(inputs.get("previous")),
+            self._policy,
         )
         self._spool = Spool(output, config.buffer_bytes, ORDER)
         self._segment = Segment(
@@ -136,17 +143,23 @@ class Crawl:
         watch = self._watch
         pages = sum(record.rows_out for record in self._output.committed.values())
         return Report(
-            {"urls_per_s": watch.rate, "hosts": float(len(watch.hosts)), **self._segment.metrics()},
+            {
+                "urls_per_s": watch.rate,
+                "hosts": float(len(watch.hosts)),
+                "links_let_go": float(self._order.let_go),
+                **self._segment.metrics(),
+            },
             note=f"{pages} pages of {len(watch.hosts)} hosts, {watch.errors.total()} URLs without a page",
         )
 
     async def _crawl(self) -> None:
         config = self._config
         clocks = Clocks(self._output)
-        politeness = self._politeness = Politeness(config, clocks)
+        politeness = self._politeness = Politeness(config, clocks, self._policy)
         politeness.seed(map(hostlog.clock_of, self._hosts))
         parser = Parser(config.user_agent)
-        async with Client(config, begin=politeness.begin) as client:
+        client = Client(config, begin=politeness.begin, policy=self._policy)
+        async with self._policy.watched(), client:
             rules = HostRules(
                 client,
                 politeness,
@@ -157,7 +170,7 @@ class Crawl:
             )
             rules.seed(hostlog.rules_of(self._listed.table(fetchlist.ROBOTS_FILE)))
             reader = Reader(config, parser, self._scope, rules.sitemaps, self._order.traps.note)
-            visitor = Visitor(config, client, politeness, rules, reader, self._segment, self._done)
+            visitor = Visitor(config, client, politeness, rules, reader, self._segment, self._policy, self._done)
             deadline = self._begin + config.time_box_s
 
             async def visit(host: Host, candidate: Candidate) -> Visit:
@@ -249,6 +262,7 @@ class Crawl:
         if hostlog.PART not in self._output.committed:
             with self._output.part(hostlog.PART) as part:
                 hostlog.write(part, *self._learned, self._order.traps.scores())
+                self._policy.write(part)
         self._watch.finish(self._order.spent)
 
     def _nothing_fetched(self) -> InputError:

@@ -233,7 +233,7 @@ class Scope:
             covered = self.covers_host(host)
             if len(self._known) < _KNOWN_HOSTS:
                 self._known[host] = covered
-        return covered and (self._plain or self._admits(url, host))
+        return covered and (self._plain or not self._refused_by(url, host))
 
     @property
     def is_open(self) -> bool:
@@ -245,6 +245,13 @@ class Scope:
         """The hosts that are named, without "www."."""
         return self._hosts.union(self._prefixes)
 
+    def refusal(self, url: str) -> str:
+        """Returns which setting keeps a canonical URL out ("include_hosts", "exclude_pattern", ...), or ""."""
+        host = authority(url)
+        if not self.covers_host(host):
+            return "include_hosts"
+        return self._refused_by(url, host)
+
     @property
     def looks_at_urls(self) -> bool:
         """Whether more than the host decides."""
@@ -255,13 +262,13 @@ class Scope:
         name = bare(host)
         return name in self._hosts or name in self._prefixes or f".{host}".endswith(self._domains)
 
-    def _admits(self, url: str, host: str) -> bool:
+    def _refused_by(self, url: str, host: str) -> str:
         prefixes = self._prefixes.get(bare(host))
         if prefixes is not None and not _schemeless(url).startswith(prefixes):
-            return False
+            return "include_prefixes"
         if self._include is not None and not self._include.search(url):
-            return False
-        return self._exclude is None or not self._exclude.search(url)
+            return "include_pattern"
+        return "exclude_pattern" if self._exclude is not None and self._exclude.search(url) else ""
 
 
 def _prefix(url: str) -> str:

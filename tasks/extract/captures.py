@@ -106,7 +106,7 @@ def _refusal(record: Record, url: str, config: ExtractConfig) -> str:
         return "revisit"
     if record.kind == WarcRecordType.response:
         if record.http is None:
-            return "not_http"
+            return "warc_truncated" if record.short else "not_http"
         if record.status is None or not 100 <= record.status <= 599:
             return "http_status_invalid"
         if record.status != 200:

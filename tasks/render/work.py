@@ -21,6 +21,7 @@ from tasks.crawl.hosts.politeness import Politeness
 from tasks.crawl.hosts.rules import AI_OPTOUT, DENIED, HostRules
 from tasks.crawl.page.optout import opted_out
 from tasks.crawl.page.parser import Parser
+from tasks.crawl.policy import HOST_DENIED, Policy
 from tasks.crawl.url import Scope, authority, canonical, key, link
 from tasks.part import POISON
 from tasks.render.browser import Browser, Rendered
@@ -50,6 +51,7 @@ class Work:
         rules: robots.txt by origin.
         scope: links outside it are dropped.
         agent: the User-Agent.
+        policy: whom not to ask.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Work:
         rules: HostRules,
         scope: Scope,
         agent: str,
+        policy: Policy,
     ) -> None:
         self._config = config
         self._segment = segment
@@ -70,6 +73,7 @@ class Work:
         self._politeness = politeness
         self._rules = rules
         self._agent = agent
+        self._policy = policy
         self._scope = scope
         self._parser = Parser(config.user_agent)
         self._deadline = time.monotonic() + config.time_box_s
@@ -148,6 +152,8 @@ class Work:
     async def _obstacle(self, page: Waiting) -> str | None:
         """Returns why a page is not to be shown now, or None."""
         host = self._politeness.host(page.host)
+        if self._policy.denies(page.host):
+            return HOST_DENIED
         if max(time.monotonic(), host.next_at) > self._deadline:
             return OVER_TIME
         while not self._rules.known(page.url):

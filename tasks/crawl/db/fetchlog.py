@@ -28,6 +28,7 @@ RETRY = "fetch_retry"
 
 # Of a link beside its text: itself, its place in a table, its sources, and its row when the table is made.
 _LINK_BYTES = 500
+_LASTMOD_BYTES = 200
 
 CAPTURED = frozenset({SUCCESS, NOT_MODIFIED})
 
@@ -54,6 +55,7 @@ FETCH_LOG = pa.schema(
         pa.field("fetched_at", pa.timestamp("ms", tz="UTC")),  # when it was tried
         pa.field("etag", pa.string(), nullable=False),
         pa.field("last_modified", pa.string(), nullable=False),
+        pa.field("terms", pa.string(), nullable=False),  # what was stated of its use, as JSON (`page.terms`), or ""
         pa.field("error", pa.string(), nullable=False),  # for people
     ]
 )
@@ -81,9 +83,11 @@ class Outcome(NamedTuple):
     canonical: str = ""
     render: bool = False
     outlinks: tuple[Link, ...] = ()
+    lastmods: tuple[tuple[Link, datetime], ...] = ()  # when a sitemap says that its own pages have changed
     fetched_at: datetime | None = None
     etag: str = ""
     last_modified: str = ""
+    terms: str = ""
     error: str = ""
 
 
@@ -98,6 +102,7 @@ LINKS = pa.schema(
         pa.field("seen", pa.timestamp("ms", tz="UTC")),  # first
         pa.field("sources", pa.list_(pa.int32()), nullable=False),  # rows of the log beside it that lead there
         pa.field("source_hosts", pa.list_(pa.string()), nullable=False),  # hosts of these, other than its own
+        pa.field("lastmod", pa.timestamp("ms", tz="UTC")),  # the latest that sitemaps of its domain give it
     ]
 )
 
@@ -122,11 +127,15 @@ class LinkRows:
         # Targets of links, and of redirects, with the numbers of the outcomes that lead there.
         self._links: dict[Link, list[int]] = {}
         self._redirects: dict[Link, list[int]] = {}
+        self._lastmods: dict[Link, datetime] = {}
 
     def add(self, outcome: Outcome) -> None:
         """Takes in the links of the next outcome."""
         for to in outcome.outlinks:
             self._put(self._links, to)
+        for to, lastmod in outcome.lastmods:
+            self.bytes += _LASTMOD_BYTES
+            self._lastmods[to] = max(lastmod, self._lastmods.get(to, lastmod))
         if outcome.redirect:
             self._put(self._redirects, link(outcome.redirect))
         self._count += 1
@@ -164,6 +173,7 @@ class LinkRows:
             "seen": (_first(outcomes[one].fetched_at for one in sources) for _, _, sources in rows),
             "sources": (sorted(place[one] for one in sources) for _, _, sources in rows),
             "source_hosts": (sorted({outcomes[one].host for one in sources} - {to.host}) for to, _, sources in rows),
+            "lastmod": (None if redirect else self._lastmods.get(to) for to, redirect, _ in rows),
         }
         arrays = [pa.array(columns[field.name], field.type, size=len(rows)) for field in LINKS]
         return pa.Table.from_arrays(arrays, schema=LINKS)
@@ -193,6 +203,6 @@ def from_tables(log: pa.Table, links: pa.Table) -> list[Outcome]:
         target = link(row["url"])
         for number in row["sources"]:
             outlinks[number].append(target)
-    names = [name for name in Outcome._fields if name != "outlinks"]
+    names = [name for name in Outcome._fields if name not in ("outlinks", "lastmods")]
     rows = [{**row, "key": row["key"].bytes} for row in log.select(names).to_pylist()]
     return [Outcome(**row, outlinks=tuple(outlinks[number])) for number, row in enumerate(rows)]

@@ -26,6 +26,7 @@ from tasks.crawl.frontier.domain import Domain, ranked
 from tasks.crawl.frontier.host_queue import HostQueue, Waiting
 from tasks.crawl.frontier.shares import Shares
 from tasks.crawl.frontier.traps import Traps
+from tasks.crawl.policy import Policy
 from tasks.crawl.url import Link, Scope, authority, bare, link, owner_of
 
 MAX_REDIRECTS = 5
@@ -33,6 +34,7 @@ MAX_REDIRECTS = 5
 _ROOM = 32 << 20
 # Links of one domain that are logged as traps, so that no later cycle takes them for news. More are not remembered.
 _MOST_REFUSED = 20_000
+_MIDDLE = 1.0
 _NOTHING: frozenset[bytes] = frozenset()
 
 
@@ -63,6 +65,7 @@ class Order:
         start: the fetch list.
         plans: by host, what generate decided; hosts found on the way get the middle rank.
         known: keys of URLs that earlier cycles know; links to them wait until they are due.
+        policy: caps and pauses that operators have set for single hosts.
 
     Attributes:
         budget: requests this partition may make.
@@ -81,13 +84,14 @@ class Order:
         start: Iterable[Candidate],
         plans: Mapping[str, HostPlan] | None = None,
         known: Container[bytes] = _NOTHING,
+        policy: Policy | None = None,
     ) -> None:
         self._config = config
         self._number = number
         self._scope = scope
         self._plans = plans or {}
         self._known = known
-        self._plan = HostPlan(1.0, min(config.max_pages_per_host, _fits_in_box(config)))
+        self._policy = policy or Policy()
         self.traps = Traps(config)
         self.budget = budget
         self.spent = 0
@@ -213,7 +217,15 @@ class Order:
         found.clear()
 
     def _front(self, host: str, depth: int) -> int:
-        return _front(self._plans.get(host, self._plan).score / (1 + depth))
+        return _front((self._plans[host].score if host in self._plans else _MIDDLE) / (1 + depth))
+
+    def _plan(self, host: str) -> HostPlan:
+        """Returns what was decided for a host; one that is found on the way gets the middle rank."""
+        if host in self._plans:
+            return self._plans[host]
+        most = self._policy.max_pages(host, self._config.max_pages_per_host)
+        delay_s = self._policy.delay_s(host, self._config.delay_s)
+        return HostPlan(_MIDDLE, min(most, max(1, int(self._config.time_box_s / delay_s))) if delay_s > 0 else most)
 
     def _list(self, start: Iterable[Candidate]) -> None:
         """Takes in the fetch list."""
@@ -241,7 +253,7 @@ class Order:
             domain = self._domains[owner] = Domain(owner, self._config.max_pages_per_domain)
         if host not in domain.hosts:
             self._meet(owner, host)
-            plan = self._plans.get(host, self._plan)
+            plan = self._plan(host)
             domain.hosts[host] = HostQueue(plan.score, plan.cap)
         return domain
 
@@ -318,8 +330,3 @@ def _by_owner(hosts: Iterable[str], partitions: int, number: int) -> dict[int, s
 def _front(score: float) -> int:
     """Returns the number of a score's front queue: each is a power of two, the best is the lowest."""
     return -math.floor(math.log2(score))
-
-
-def _fits_in_box(config: CrawlConfig) -> int:
-    """Returns how many pages of one host can politely be fetched in the time box."""
-    return max(1, int(config.time_box_s / config.delay_s)) if config.delay_s > 0 else config.max_pages_per_host

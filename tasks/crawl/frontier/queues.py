@@ -20,13 +20,14 @@ from tasks.crawl.candidate import Candidate
 from tasks.crawl.frontier.order import Order
 from tasks.crawl.hosts.politeness import Host, Politeness
 
+PROMPT_S = 1.0
+"""An answer within this time is prompt; a visit that lasts longer gives its place up."""
+WAITING = 1024
+"""Visits that have given their place up and go on; each holds a connection, and what it has received."""
+
 _GRACE_S = 5.0
-# An answer within this time is prompt; a visit that lasts longer gives its place up.
-_PROMPT_S = 1.0
 # URLs that cost no request are worked off without a pause; the others get their turn after so many.
 _TURN = 64
-# Visits that have given their place up and go on; each holds a connection, and what it has received.
-_WAITING = 1024
 # Files that the process has open besides: the store, WARC files, name servers, children.
 _OTHER_FILES = 256
 
@@ -71,7 +72,7 @@ class Frontier:
         self._politeness = politeness
         self._visit = visit
         self._concurrency = concurrency
-        self._most_open = _connections(concurrency + _WAITING)
+        self._most_open = _connections(concurrency + WAITING)
         self._deadline = deadline
         # By whether hosts are proven: (time, order of arrival, host).
         self._heaps: dict[bool, list[tuple[float, int, str]]] = {True: [], False: []}
@@ -127,7 +128,7 @@ class Frontier:
             return False
         waits = [one[0] - now for one, _ in ready]
         if len(ready) < sum(map(bool, self._heaps.values())) and self._begun:
-            waits.append(self._begun[0].begin + _PROMPT_S - now)
+            waits.append(self._begun[0].begin + PROMPT_S - now)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), min(waits, default=None))
         return False
@@ -182,13 +183,13 @@ class Frontier:
         self._queued.add(name)
         self._pushed += 1
         host = self._politeness.host(name)
-        proven = host.latency_s is not None and host.latency_s < _PROMPT_S and not host.failures
+        proven = host.latency_s is not None and host.latency_s < PROMPT_S and not host.failures
         # Of hosts that may be asked at the same time the one that waited longest comes first.
         heapq.heappush(self._heaps[proven], (0.0 if host.given_up else host.next_at, self._pushed, name))
 
     def _release(self, now: float) -> None:
         """Takes their places from visits that last too long, and forgets those that are over."""
-        while self._begun and (not self._begun[0].placed or self._begun[0].begin + _PROMPT_S <= now):
+        while self._begun and (not self._begun[0].placed or self._begun[0].begin + PROMPT_S <= now):
             self._leave(self._begun.popleft())
 
     def _leave(self, work: _Work) -> None:

@@ -23,7 +23,10 @@ from tasks.crawl.hosts.politeness import GIVEN_UP, HOST_FAILURES, Host, Politene
 from tasks.crawl.hosts.rules import UNAVAILABLE, HostRules
 from tasks.crawl.http.address import refusal
 from tasks.crawl.http.client import Answer, Client, FetchError
+from tasks.crawl.http.grants import Grants
 from tasks.crawl.page.reading import Reader, mime_of
+from tasks.crawl.page.terms import also, header_terms, kept
+from tasks.crawl.policy import HOST_DENIED, Policy
 from tasks.crawl.storage.segment import Segment
 from tasks.crawl.url import Link, authority, canonical, key, link
 from tasks.part import POISON
@@ -32,6 +35,9 @@ from tasks.payload import payload_digest
 log = logging.getLogger("sluice.crawl")
 
 TRIES = 3
+PAYMENT = "payment_required"
+"""An answer (402), not a failure: the page is not to be had without a contract."""
+
 _TRANSIENT = frozenset({"timeout", "connect", "protocol", "dns"})
 
 
@@ -45,6 +51,7 @@ class Visitor:
         rules: robots.txt and tdmrep.json by origin.
         reader: reads what came.
         segment: takes captures.
+        policy: whom not to ask.
         done: called once per URL with its outcome.
     """
 
@@ -56,6 +63,7 @@ class Visitor:
         rules: HostRules,
         reader: Reader,
         segment: Segment,
+        policy: Policy,
         done: Callable[[Candidate, Outcome], None],
     ) -> None:
         self._config = config
@@ -64,15 +72,18 @@ class Visitor:
         self._rules = rules
         self._reader = reader
         self._segment = segment
+        self._policy = policy
+        self._grants = Grants(config.allow_hosts)
         self._done = done
         self._tries: dict[str, int] = {}
         self._told: set[str] = set()
 
     async def visit(self, host: Host, candidate: Candidate) -> Visit:
         """Tries one URL; the outcome goes to `done` unless the visit has to be made again."""
-        reason = host.given_up or refusal(candidate.url, allow_loopback=self._config.allow_loopback)
+        put_off = HOST_DENIED if self._policy.denies(host.authority) else host.given_up
+        reason = put_off or refusal(candidate.url, allow_loopback=self._config.allow_loopback, grants=self._grants)
         if reason:
-            return self._end(candidate, RETRY if host.given_up else GONE, reason)
+            return self._end(candidate, RETRY if put_off else GONE, reason)
         if not self._rules.known(candidate.url):
             await self._rules.look_up(candidate.url)
             return Visit.AGAIN
@@ -96,6 +107,8 @@ class Visitor:
                     headers={} if reserved else _conditions(candidate),
                 )
         except FetchError as error:
+            if error.reason == HOST_DENIED:  # while its turn came
+                return self._end(candidate, RETRY, HOST_DENIED)
             return self._failed(host, candidate, error.reason, str(error), None)
         if answer.status in (429, 503):
             pause = retry_after(answer.header("retry-after"))
@@ -152,6 +165,7 @@ class Visitor:
             fetched_at=fetched_at,
             etag=(answer.header("etag") or "")[:1000],
             last_modified=(answer.header("last-modified") or "")[:100],
+            terms=kept(**self._rules.terms(candidate.url), header=header_terms(answer.headers)),
         )
         if answer.status == 304 and candidate.earlier is not None and not reserved:
             if refused := self._reader.refused_by_headers(answer):
@@ -161,13 +175,22 @@ class Visitor:
             return _redirected(candidate, answer, outcome)
         if answer.status >= 500 or answer.status == 408:
             return outcome._replace(status=RETRY)
+        if answer.status == 402:
+            return outcome._replace(reason=PAYMENT)
         if answer.status != 200:
             return outcome
         if not self._reader.worth(answer.status, answer.headers):
             return outcome._replace(reason="mime")
         read = await self._reader.read(candidate.url, answer, outcome.mime, reserved=reserved)
         links = read.outlinks + self._sitemaps(candidate.url)
-        outcome = outcome._replace(reason=read.reason, outlinks=links, kind=read.kind, canonical=read.canonical)
+        outcome = outcome._replace(
+            reason=read.reason,
+            outlinks=links,
+            lastmods=read.lastmods,
+            kind=read.kind,
+            canonical=read.canonical,
+            terms=also(outcome.terms, page=read.terms),
+        )
         if read.reason:
             return outcome
         if candidate.earlier and candidate.earlier.payload_digest == payload_digest(answer.body):

@@ -20,6 +20,7 @@ from email.utils import parsedate_to_datetime
 from tasks.crawl.config import CrawlConfig, is_loopback
 from tasks.crawl.hosts.addresses import Addresses
 from tasks.crawl.hosts.clocks import Clocks, Owed
+from tasks.crawl.policy import Policy
 
 MAX_RETRY_AFTER_S = 24 * 3600.0
 MAX_CRAWL_DELAY_S = 24 * 3600.0
@@ -100,11 +101,13 @@ class Politeness:
     Args:
         config: the crawl's settings.
         clocks: what outlives the process; None for a crawl of one attempt.
+        policy: pauses that operators have set for single hosts.
     """
 
-    def __init__(self, config: CrawlConfig, clocks: Clocks | None = None) -> None:
+    def __init__(self, config: CrawlConfig, clocks: Clocks | None = None, policy: Policy | None = None) -> None:
         self._config = config
         self._clocks = clocks
+        self._policy = policy or Policy()
         self._hosts: dict[str, Host] = {}
         self._seeds: dict[str, HostClock] = {}
         self._begin, self._began_at = time.monotonic(), time.time()
@@ -131,7 +134,8 @@ class Politeness:
         found = self._hosts.get(authority)
         if found is None:
             name = authority.rsplit(":", 1)[0] if authority[-1] != "]" else authority
-            floor = self._config.delay_s if is_loopback(name) else max(1.0, self._config.delay_s)
+            delay = self._policy.delay_s(authority, self._config.delay_s)
+            floor = delay if is_loopback(name) else max(1.0, delay)
             found = self._hosts[authority] = Host(authority, floor)
             self._remember(found)
         return found

@@ -231,6 +231,16 @@ class HostRules:
         reservations = self._known.rules(origin).reservations
         return reservations is not None and reservations.reserves(url)
 
+    def terms(self, url: str) -> dict[str, list[tuple[str, str]]]:
+        """Returns what the site states of the use of `url`, as (name, value), by the file that says so."""
+        origin = origin_of(url)
+        entry = self._known.get(origin)
+        if entry is None or not entry.size:
+            return {}
+        rules = self._known.rules(origin)
+        said = rules.reservations.terms(url) if rules.reservations is not None else ()
+        return {"robots": rules.robots.terms(url), "tdmrep": list(said)}
+
     async def look_up_reservations(self, url: str) -> None:
         """Tries to fetch the tdmrep.json that governs `url`, which robots.txt must allow to be fetched itself.
 

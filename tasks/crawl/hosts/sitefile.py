@@ -15,6 +15,7 @@ from tasks.crawl.hosts.memory import packed, unpacked
 from tasks.crawl.hosts.politeness import Host, Politeness, retry_after
 from tasks.crawl.http.address import PORT, PRIVATE
 from tasks.crawl.http.client import Answer, Client, FetchError
+from tasks.crawl.policy import HOST_DENIED
 from tasks.crawl.robots.lines import MAX_BYTES
 from tasks.crawl.url import authority, canonical
 
@@ -25,7 +26,7 @@ UNUSABLE = "unusable"
 """The reason of a file that no other try would bring, although its host may be well."""
 
 # Another try would end the same way; of the host's own file these say as much of its pages.
-_PERMANENT = (PRIVATE, PORT, "url", "tls")
+_PERMANENT = (PRIVATE, PORT, "url", "tls", HOST_DENIED)
 # One byte more than counts tells that a file goes on.
 _READ = MAX_BYTES + 1
 # Of files that others redirect to: bytes kept, compressed, and what an entry takes besides.
@@ -103,7 +104,8 @@ class SiteFiles:
         self._patience_s = patience_s
         self._meet = meet
         self._ways: dict[str, _Way] = {}
-        self._kept: OrderedDict[str, _Found] = OrderedDict()
+        # By address, and by whether it was asked for without what the hosts file sets.
+        self._kept: OrderedDict[tuple[str, bool], _Found] = OrderedDict()
         self._kept_bytes = 0
         # By address: the look-up that fetches it for all who wait, and until when they believe that it does.
         self._fetchers: dict[str, tuple[str, float]] = {}
@@ -143,21 +145,23 @@ class SiteFiles:
             await self._meet(way.url, (*origins, origin_of(first)))
         if not allowed(way.url):
             raise Unavailable(f"robots.txt forbids {way.url}", reason=UNUSABLE)
-        kept = self._kept.get(way.url)
+        # Whom another host has led there is shown what anybody is.
+        anonymous = authority(way.url) != authority(first)
+        kept = self._kept.get((way.url, anonymous))
         if kept is not None and time.monotonic() - kept.at < LIFE_S:
-            self._kept.move_to_end(way.url)
+            self._kept.move_to_end((way.url, anonymous))
             return kept
         host = self._politeness.host(authority(way.url))
         if not way.hops and not origins:
-            return await self._ask(way.url, host, own=True)
+            return await self._ask(way.url, host, own=True, anonymous=False)
         if host.given_up or host.next_at - time.monotonic() > self._patience_s:
             raise Unavailable(f"{host.authority} is not to be asked for a while", reason=UNUSABLE)
         await self._wait_for_turn(first, way, host)
         try:
-            found = await self._ask(way.url, host, own=not way.hops)
+            found = await self._ask(way.url, host, own=not way.hops, anonymous=anonymous)
         finally:
             self._fetchers.pop(way.url, None)
-        self._keep(way.url, found)
+        self._keep((way.url, anonymous), found)
         return found
 
     async def _wait_for_turn(self, first: str, way: _Way, host: Host) -> None:
@@ -172,10 +176,10 @@ class SiteFiles:
         if wait:
             raise Later(wait)
 
-    async def _ask(self, url: str, host: Host, *, own: bool) -> _Found:
+    async def _ask(self, url: str, host: Host, *, own: bool, anonymous: bool) -> _Found:
         try:
             async with self._politeness.turn(host):
-                answer = await self._client.get(url, limit=_READ)
+                answer = await self._client.get(url, limit=_READ, anonymous=anonymous)
         except FetchError as error:
             if error.reason not in _PERMANENT:
                 raise Unavailable(str(error), authority=host.authority) from error
@@ -188,9 +192,9 @@ class SiteFiles:
             raise Unavailable(f"status {answer.status} without a usable Location", reason=UNUSABLE)
         return _Found(None, target)
 
-    def _keep(self, url: str, found: _Found) -> None:
-        before = self._kept.pop(url, None)
-        self._kept[url] = found
+    def _keep(self, place: tuple[str, bool], found: _Found) -> None:
+        before = self._kept.pop(place, None)
+        self._kept[place] = found
         self._kept_bytes += _size(found) - (_size(before) if before else 0)
         while self._kept_bytes > _MAX_KEPT:
             self._kept_bytes -= _size(self._kept.popitem(last=False)[1])

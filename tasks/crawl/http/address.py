@@ -4,17 +4,19 @@ Used by client and visit. Checked three times: the literal or name in a canonica
 answer of the resolver, whose checked address is the one connected to, so that a name cannot change its mind in between
 (DNS rebinding); and the address at the other end of a connection before a request goes over it.
 Ranges: IANA's special-purpose registries (RFC 6890), in full and here, for what Python's `ipaddress` knows of them
-differs from release to release.
+differs from release to release. What the recipe grants to single hosts (`grants`) is theirs alone.
 """
 
 import asyncio
 import ipaddress
 import socket
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from typing import Protocol, TypedDict
 
-from tasks.crawl.config import is_loopback
+from tasks.crawl.config import INSIDE_NAMES, is_loopback
+from tasks.crawl.http.grants import WEB_PORTS, Grants, Network, is_metadata, within
 from tasks.crawl.url import authority, host_and_port
 
 PRIVATE = "private_address"
@@ -38,8 +40,7 @@ _SPECIAL_6 = tuple(
 )
 # Names that clouds and home routers answer from inside.
 _INSIDE = (".internal", ".local", ".localdomain", ".home.arpa", ".intranet", ".lan")
-_INSIDE_NAMES = frozenset({"metadata", "metadata.goog", "instance-data", "instance-data.ec2.internal"})
-_WEB_PORTS = (None, 80, 443)
+_NO_GRANTS = Grants()
 # A name may have hundreds of addresses; trying them all would be the crawler's time, not the name's.
 MAX_ADDRESSES = 8
 
@@ -56,31 +57,34 @@ def is_public(address: str) -> bool:
     (True, False, False)
     """
     ip = ipaddress.ip_address(address.partition("%")[0])
+    if is_metadata(address):
+        return False
     if isinstance(ip, ipaddress.IPv4Address):
         return not any(ip in net for net in _SPECIAL_4)
     return ip in _GLOBAL_6 and not any(ip in net for net in _SPECIAL_6)
 
 
-def refusal(url: str, *, allow_loopback: bool) -> str | None:
+def refusal(url: str, *, allow_loopback: bool, grants: Grants = _NO_GRANTS) -> str | None:
     """Returns why a canonical URL must not be requested ("private_address", "port"), or None.
 
     Run it after `canonical`: the parser turns every spelling of an address (0x7f.1, 2130706433, full-width digits)
     into the same literal.
     """
-    return _refusal(authority(url), allow_loopback)
+    return _refusal(authority(url), allow_loopback, grants)
 
 
 @lru_cache(maxsize=1 << 14)
-def _refusal(place: str, allow_loopback: bool) -> str | None:
+def _refusal(place: str, allow_loopback: bool, grants: Grants) -> str | None:
     host, port = host_and_port(f"http://{place}/")
     if is_loopback(host):
         return None if allow_loopback else PRIVATE
-    if port not in _WEB_PORTS:
+    granted = grants.of(host, port)
+    if port not in WEB_PORTS and granted is None:
         return PORT
-    if host in _INSIDE_NAMES or host.endswith(_INSIDE):
+    if host in INSIDE_NAMES or (host.endswith(_INSIDE) and not granted):
         return PRIVATE
     try:
-        return None if is_public(host.strip("[]")) else PRIVATE
+        return None if reachable(host.strip("[]"), granted) else PRIVATE
     except ValueError:
         return None
 
@@ -94,9 +98,9 @@ def is_address(host: str) -> bool:
     return True
 
 
-def reachable(address: str, *, allow_loopback: bool) -> bool:
-    """Tells whether a crawler may talk to an IP address."""
-    return is_public(address) or (allow_loopback and is_loopback(address))
+def reachable(address: str, granted: Sequence[Network] | None, *, allow_loopback: bool = False) -> bool:
+    """Tells whether a crawler may talk to an IP address on behalf of a host to which `granted` was granted."""
+    return is_public(address) or within(address, granted) or (allow_loopback and is_loopback(address))
 
 
 class Resolved(TypedDict):
@@ -145,11 +149,16 @@ class GuardedResolver:
     Args:
         allow_loopback: whether .localhost names may be reached.
         inner: where other names are looked up; the system's resolver by default.
+        grants: names that may lie inside.
+
+    Attributes:
+        inner: the same.
     """
 
-    def __init__(self, *, allow_loopback: bool, inner: Resolver | None = None) -> None:
+    def __init__(self, *, allow_loopback: bool, inner: Resolver | None = None, grants: Grants = _NO_GRANTS) -> None:
         self._allow_loopback = allow_loopback
-        self._inner = inner or SystemResolver()
+        self._grants = grants
+        self.inner = inner or SystemResolver()
 
     async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[Resolved]:
         """Returns checked addresses of `host`, `MAX_ADDRESSES` at most; raises RefusedAddressError."""
@@ -157,12 +166,12 @@ class GuardedResolver:
             if not self._allow_loopback:
                 raise RefusedAddressError(f"{host} is this machine")
             return [Resolved(host="127.0.0.1", family=socket.AF_INET)]
-        answers = await self._inner.resolve(host, port, family)
+        answers = await self.inner.resolve(host, port, family)
         for answer in answers:
-            if not is_public(answer["host"]):
+            if not reachable(answer["host"], self._grants.of(host, port)):
                 raise RefusedAddressError(f"{host} resolves to {answer['host']}, which is not public")
         return answers[:MAX_ADDRESSES]
 
     async def close(self) -> None:
         """Closes the inner resolver."""
-        await self._inner.close()
+        await self.inner.close()

@@ -18,14 +18,18 @@ from types import TracebackType
 from tasks.codings import ACCEPTED_CODINGS
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.http.address import PRIVATE, GuardedResolver, RefusedAddressError, Resolver, is_address, refusal
-from tasks.crawl.http.connection import LookUpError, NoConnectionError, Pool
+from tasks.crawl.http.connection import LookUpError, NoConnectionError, Pool, port_of
 from tasks.crawl.http.dns import CachingResolver
+from tasks.crawl.http.grants import Grants
 from tasks.crawl.http.response import Headers, Place, ProtocolError, Response, Wanted
+from tasks.crawl.policy import HOST_DENIED, Policy, Sent
 from tasks.crawl.url import authority, host_and_port
 
 VERSION = "0.1"
 _MOST_LARGE, _LOOK_S = 4, 0.05
 _CONTROL = re.compile(r"[\0\r\n]")
+# What stands in the place of a value that is kept nowhere.
+_REDACTED = "[redacted]"
 # The first that fits; what breaks later than in opening a connection is "protocol".
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
     (RefusedAddressError, PRIVATE),
@@ -47,7 +51,7 @@ class Answer:
         body: entity body without transfer coding, with content coding; b"" when it was not wanted.
         truncated: the body was longer than allowed.
         address: the IP address that answered.
-        request: the request as sent.
+        request: the request as sent, without the values of credentials.
         seconds: from the beginning, a new connection included, to the last byte.
         place: one of the few places for large answers, if it is one; free when it is no more.
     """
@@ -103,6 +107,7 @@ class Client:
         resolver: looks public names up; the name servers of the recipe or of this machine by default. Its answers are
             checked all the same.
         begin: called with an IP address before a request is sent there; returns the seconds to wait until then.
+        policy: whom not to ask, and what single hosts are sent beside the usual headers.
     """
 
     def __init__(
@@ -110,10 +115,13 @@ class Client:
         config: CrawlConfig,
         resolver: Resolver | None = None,
         begin: Callable[[str], float] | None = None,
+        policy: Policy | None = None,
     ) -> None:
         self._config = config
         self._resolver = resolver
         self._begin = begin
+        self._policy = policy or Policy()
+        self._grants = Grants(config.allow_hosts)
         self._headers = {"User-Agent": agent_of(config), "Accept-Encoding": ACCEPTED_CODINGS, "Accept": "*/*"}
         self._opened: tuple[GuardedResolver, Pool] | None = None
         self._large: weakref.WeakSet[Place] = weakref.WeakSet()
@@ -121,8 +129,8 @@ class Client:
     async def __aenter__(self) -> "Client":
         loopback = self._config.allow_loopback
         inner = self._resolver or CachingResolver(self._config.name_servers)
-        guard = GuardedResolver(allow_loopback=loopback, inner=inner)
-        self._opened = guard, Pool(guard, allow_loopback=loopback)
+        guard = GuardedResolver(allow_loopback=loopback, inner=inner, grants=self._grants)
+        self._opened = guard, Pool(guard, self._grants, allow_loopback=loopback)
         return self
 
     async def __aexit__(
@@ -144,44 +152,50 @@ class Client:
         limit: int,
         wanted: Wanted | None = None,
         headers: Mapping[str, str] | None = None,
+        anonymous: bool = False,
     ) -> Answer:
         """Requests a canonical URL.
 
         Args:
-            url: where; refused here when its literal address or port is not for crawlers.
+            url: where; refused here when its literal address or port is not for crawlers, or its host is denied.
             limit: bytes of body taken at most.
             wanted: says by status and headers how many are worth taking instead; 0 for none. Of the answers with more
                 than `limit` four are in memory at a time; others wait until one of these is no more.
             headers: further request headers (conditional requests).
+            anonymous: without what the hosts file sets: another host has chosen this address.
 
         Raises:
             FetchError: no usable answer.
         """
-        reason = refusal(url, allow_loopback=self._config.allow_loopback)
+        reason = refusal(url, allow_loopback=self._config.allow_loopback, grants=self._grants)
+        if reason is None and self._policy.denies(authority(url)):
+            reason = HOST_DENIED
         if reason is not None:
             raise FetchError(reason, url)
+        # By the URL of this very request: a redirect is another one, and takes nothing along to another host.
+        sent = Sent() if anonymous else self._policy.sent_to(url)
         try:
-            request = _request(url, {**self._headers, **(headers or {})})
-            return await self._exchange(url, request, Response(limit, wanted))
+            request = _Request(url, {**self._headers, **sent.headers, **(headers or {})}, sent.secret)
+            return await self._exchange(request, Response(limit, wanted))
         except (ProtocolError, TimeoutError, OSError, ValueError) as error:
             raise FetchError(_reason(error), str(error)) from error
 
     async def locate(self, url: str) -> str:
         """Returns the IP address at which a canonical URL would be asked for, or "" where none is known."""
         guard, pool = self._open()
-        name = host_and_port(url)[0].strip("[]")
+        name, port = host_and_port(url)[0].strip("[]"), port_of(url)
         if is_address(name):
             return name
         if peer := pool.peer(url):
             return peer
         try:
             async with asyncio.timeout(self._config.timeout_s):
-                answers = await guard.resolve(name, family=socket.AF_UNSPEC)
+                answers = await guard.resolve(name, port, socket.AF_UNSPEC)
         except (OSError, TimeoutError, ValueError):
             return ""  # the request itself will say why
         return answers[0]["host"] if answers else ""
 
-    async def _exchange(self, url: str, request: bytes, response: Response) -> Answer:
+    async def _exchange(self, request: "_Request", response: Response) -> Answer:
         _, pool = self._open()
         start, waited, kept = time.monotonic(), 0.0, True
 
@@ -190,27 +204,27 @@ class Client:
             waited += await self._room(response, limit)
 
         async with asyncio.timeout(self._config.timeout_s) as limit:
-            connection = await pool.take(url)
+            connection = await pool.take(request.url)
             while not response.done:
                 kept = connection.used
                 waited += await self._wait(connection.peer, limit)
                 try:
-                    await connection.ask(request, response, room)
+                    await connection.ask(request.sent, response, room)
                 except (ProtocolError, OSError):
                     # A server may close a kept connection at any time (RFC 9112, 9.3.1); it has not taken the request.
                     if not kept or response.begun:
                         raise
-                    connection = await pool.take(url, fresh=True)
+                    connection = await pool.take(request.url, fresh=True)
         if response.reusable:
-            pool.give(url, connection)
+            pool.give(request.url, connection)
         return Answer(
             status=response.status,
             reason=response.reason,
-            headers=response.headers,
+            headers=request.kept_headers(response.headers),
             body=response.body,
             truncated=response.truncated,
             address=connection.peer,
-            request=request,
+            request=request.kept,
             seconds=time.monotonic() - start - waited,
             place=response.place,
         )
@@ -238,14 +252,41 @@ class Client:
         return wait
 
 
-def _request(url: str, headers: Mapping[str, str]) -> bytes:
-    """Returns the head of a request; raises ValueError where a header would break it."""
-    place = authority(url)
-    target = url.split("/", 3)[3]
-    lines = [f"GET /{target} HTTP/1.1", f"Host: {place}", *(f"{name}: {value}" for name, value in headers.items())]
-    if any(map(_CONTROL.search, lines)):
-        raise ValueError("a line break in a header")
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
+class _Request:
+    """The head of a request.
+
+    Args:
+        url: canonical.
+        headers: in the order in which they are sent.
+        secret: names (lower case) of headers whose values are kept nowhere.
+
+    Raises:
+        ValueError: a header would break the head.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str], secret: frozenset[str]) -> None:
+        self.url = url
+        self._secret = secret
+        self.sent = self._head(headers)
+        self.kept = self.sent
+        if secret:
+            shown = {name: _REDACTED if name.lower() in secret else value for name, value in headers.items()}
+            self.kept = self._head(shown)
+
+    def kept_headers(self, headers: Headers) -> Headers:
+        """Returns the headers of the answer as they may be kept."""
+        if not self._secret:
+            return headers
+        # A session that a host renews for us is a credential as well.
+        return tuple((name, _REDACTED if name.lower() == "set-cookie" else value) for name, value in headers)
+
+    def _head(self, headers: Mapping[str, str]) -> bytes:
+        target = self.url.split("/", 3)[3]
+        lines = [f"GET /{target} HTTP/1.1", f"Host: {authority(self.url)}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        if any(map(_CONTROL.search, lines)):
+            raise ValueError("a line break in a header")
+        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
 
 
 def _reason(error: BaseException) -> str:

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 
 from tasks.crawl.http.address import RefusedAddressError, Resolver, is_address, reachable
+from tasks.crawl.http.grants import Grants, Network
 from tasks.crawl.http.response import ProtocolError, Response
 from tasks.crawl.url import host_and_port
 
@@ -144,11 +145,13 @@ class Pool:
 
     Args:
         resolver: looks names up, and checks the answers.
+        grants: hosts that may lie inside.
         allow_loopback: whether this machine may be reached.
     """
 
-    def __init__(self, resolver: Resolver, *, allow_loopback: bool) -> None:
+    def __init__(self, resolver: Resolver, grants: Grants, *, allow_loopback: bool) -> None:
         self._resolver = resolver
+        self._grants = grants
         self._allow_loopback = allow_loopback
         self._tls: ssl.SSLContext | None = None
         self._kept: OrderedDict[str, tuple[float, Connection]] = OrderedDict()
@@ -212,22 +215,24 @@ class Pool:
         self._sweeper = loop.call_later(_SWEEP_S, self._sweep) if self._kept else None
 
     async def _opened(self, url: str, place: str) -> Connection:
-        host, explicit = host_and_port(url)
-        name, secure = host.strip("[]"), url.startswith("https:")
-        port = explicit or (443 if secure else 80)
-        addresses = await self._addresses(name)
+        host, _ = host_and_port(url)
+        name, port, secure = host.strip("[]"), port_of(url), url.startswith("https:")
+        addresses = await self._addresses(name, port)
         try:
-            return await self._connected(await _dialled(addresses, port), name if secure else None, place)
+            link = await _dialled(addresses, port)
+            return await self._connected(link, self._grants.of(name, port), name if secure else None, place)
         except (RefusedAddressError, ssl.SSLError, TimeoutError):
             raise
         except OSError as error:
             raise NoConnectionError(str(error)) from error
 
-    async def _connected(self, link: socket.socket, name: str | None, place: str) -> Connection:
+    async def _connected(
+        self, link: socket.socket, granted: Sequence[Network] | None, name: str | None, place: str
+    ) -> Connection:
         """Returns the connection over a socket, with TLS where the server has to prove its `name`."""
         try:
             peer = str(link.getpeername()[0])
-            if not reachable(peer, allow_loopback=self._allow_loopback):
+            if not reachable(peer, granted, allow_loopback=self._allow_loopback):
                 raise RefusedAddressError(f"connected to {peer}, which is not public")
             _, connection = await asyncio.get_running_loop().create_connection(
                 lambda: Connection(self, place), sock=link, ssl=self._context() if name else None, server_hostname=name
@@ -237,11 +242,11 @@ class Pool:
             raise
         return connection
 
-    async def _addresses(self, name: str) -> Sequence[str]:
+    async def _addresses(self, name: str, port: int) -> Sequence[str]:
         if is_address(name):
             return (name,)
         try:
-            answers = await self._resolver.resolve(name, family=socket.AF_UNSPEC)
+            answers = await self._resolver.resolve(name, port, socket.AF_UNSPEC)
         except RefusedAddressError:
             raise
         except OSError as error:
@@ -252,6 +257,11 @@ class Pool:
         if self._tls is None:
             self._tls = ssl.create_default_context()
         return self._tls
+
+
+def port_of(url: str) -> int:
+    """Returns the port of a canonical URL."""
+    return host_and_port(url)[1] or (443 if url.startswith("https:") else 80)
 
 
 def _place(url: str) -> str:

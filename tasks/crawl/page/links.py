@@ -5,7 +5,7 @@ walked once for everything.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from html import unescape
@@ -35,6 +35,7 @@ _REFRESH = re.compile(
     re.I | re.S,
 )
 _REL_NOFOLLOW = re.compile(r"(?:^|\s)(?:nofollow|ugc|sponsored)(?:\s|$)", re.I)
+_NOAI = re.compile(r"\bno(?:ai|ml)\b", re.I)
 _UTF8 = ("utf-8", "utf8", "us-ascii")
 _FEED_TYPES = frozenset({"application/rss+xml", "application/atom+xml", "application/feed+json"})
 _UTF8_MARK = b"\xef\xbb\xbf"
@@ -44,7 +45,7 @@ _READ = {
     "base": "base[href]",
     "frame": "frame[src]",
     "iframe": "iframe[src]",
-    "link": 'link:is([rel~="canonical" i], [rel~="alternate" i])',
+    "link": 'link:is([rel~="canonical" i], [rel~="alternate" i], [rel~="license" i])',
     "meta": "meta:is([name], [http-equiv])",
     "p": "p",
     "title": "title",
@@ -74,6 +75,7 @@ class Page:
         text_chars: characters of visible text, counted up to 1,024.
         noai: robots meta refuses AI training ("noai").
         tdm: what its tdm-reservation meta says: True reserved, False free, None nothing.
+        terms: what it states of its use, as (name, value); see `terms`.
         unread: why its links could not be read, for people, or "".
     """
 
@@ -86,6 +88,7 @@ class Page:
     text_chars: int = 0
     noai: bool = False
     tdm: bool | None = None
+    terms: tuple[tuple[str, str], ...] = ()
     unread: str = ""
 
 
@@ -116,6 +119,10 @@ def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: s
         text_chars=found.text_chars(),
         noai=said.noai,
         tdm=_tdm(found.metas),
+        terms=(
+            *_terms(found.metas, agent),
+            *(("license", address(one, base, encoding) or one) for one in found.licences),
+        ),
     )
 
 
@@ -135,7 +142,14 @@ def refusals(html: bytes, agent: str, headers: Directives, unread: str) -> Page:
     metas = [(_lower(held, "name"), _value(held, "content")) for held in tags]
     said = directives(_robots(metas, agent), agent, names=False)
     both = said | headers
-    return Page(noindex=both.noindex, noarchive=both.noarchive, noai=said.noai, tdm=_tdm(metas), unread=unread)
+    return Page(
+        noindex=both.noindex,
+        noarchive=both.noarchive,
+        noai=said.noai,
+        tdm=_tdm(metas),
+        terms=tuple(_terms(metas, agent)),
+        unread=unread,
+    )
 
 
 def _attributes(tag: str) -> _Attributes:
@@ -150,6 +164,12 @@ def _robots(metas: Iterable[_Meta], agent: str) -> list[str]:
 def _tdm(metas: Iterable[_Meta]) -> bool | None:
     said = [content.strip() for name, content in metas if name == "tdm-reservation"]
     return True if "1" in said else False if "0" in said else None
+
+
+def _terms(metas: Sequence[_Meta], agent: str) -> list[tuple[str, str]]:
+    """Returns what meta elements state of the page's use."""
+    tdm = [(name, content) for name, content in metas if name in ("tdm-reservation", "tdm-policy")]
+    return tdm + [("robots", content) for content in _robots(metas, agent) if _NOAI.search(content)]
 
 
 def _refreshes(contents: Iterable[str]) -> list[str]:
@@ -179,6 +199,7 @@ class _Found:
         self.refreshes: list[str] = []
         self.canonicals: list[str] = []
         self.feeds: list[str] = []
+        self.licences: list[str] = []
         self._text_chars = 0
         for node in tree.css(_selector(holds)):
             tag = node.tag or ""
@@ -205,7 +226,7 @@ class _Found:
                 self.refreshes.append(_value(held, "content"))
         elif tag == "link":
             # What stands in the body may come from a visitor's comment.
-            if _in_head(node):
+            if "href" in held and _in_head(node):
                 self._take_link(held)
         elif tag == "base":
             self.base = self.base or _value(held, "href")
@@ -219,6 +240,8 @@ class _Found:
         relations = _lower(held, "rel").split()
         if "canonical" in relations:
             self.canonicals.append(_value(held, "href"))
+        if "license" in relations:
+            self.licences.append(_value(held, "href"))
         if "alternate" in relations and _lower(held, "type") in _FEED_TYPES:
             self.feeds.append(_value(held, "href"))
 

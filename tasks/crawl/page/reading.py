@@ -9,6 +9,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 from tasks.codings import Unpacked, decode
 from tasks.crawl.config import CrawlConfig
@@ -21,10 +22,10 @@ from tasks.crawl.page.feed import read_feed
 from tasks.crawl.page.links import Page, refusals
 from tasks.crawl.page.optout import opted_out
 from tasks.crawl.page.parser import Parser, why
-from tasks.crawl.page.sitemap import MAX_BYTES, read_sitemap
+from tasks.crawl.page.sitemap import MAX_BYTES, Entry, read_sitemap
 from tasks.crawl.page.soft404 import SOFT_404
 from tasks.crawl.page.spa import needs_browser
-from tasks.crawl.url import Link, Scope, link
+from tasks.crawl.url import Link, Scope, authority, link, owner_of
 from tasks.payload import payload_digest
 from tasks.robots_tag import Directives, directives
 
@@ -35,6 +36,9 @@ _FEEDS = ("application/rss+xml", "application/atom+xml", "application/rdf+xml", 
 _XML = ("application/xml", "text/xml")
 _PACKED = ("application/gzip", "application/x-gzip")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.I)
+
+# Clocks differ, and a date without a zone is taken for UTC; what lies further ahead was not meant.
+_AHEAD = timedelta(days=1)
 
 NoteCopy = Callable[[str, str, str, int], str]
 """Tells (URL, payload digest, title, characters of text) of a page; returns why it is none, or ""."""
@@ -48,15 +52,19 @@ class Reading:
         reason: why it is not kept, or "".
         kind: page, sitemap or feed.
         outlinks: in scope, each once.
+        lastmods: those of them of which a sitemap of their own domain says when they have changed.
         canonical: the address the page names as its own, or "".
         render: whether it takes a browser to show its text.
+        terms: what the page itself states of its use, as (name, value).
     """
 
     reason: str = ""
     kind: str = PAGE
     outlinks: tuple[Link, ...] = ()
+    lastmods: tuple[tuple[Link, datetime], ...] = ()
     canonical: str = ""
     render: bool = False
+    terms: tuple[tuple[str, str], ...] = ()
 
 
 class Reader:
@@ -136,12 +144,13 @@ class Reader:
         if not refused and not render:
             refused = self._note(url, payload_digest(answer.body), page.title, page.text_chars)
         if refused == SOFT_404:
-            return Reading(refused)
+            return Reading(refused, terms=page.terms)
         links = [one for one in page.links if self._scope.covers(one.url, one.host)]
         links += self._covered(page.feeds if self._config.feeds else ())
         named = page.canonical if page.canonical != url else ""
         links += self._covered([named] if named else ())
-        return Reading(refused, PAGE, tuple(dict.fromkeys(links)), named, render and not refused)
+        outlinks = tuple(dict.fromkeys(links))
+        return Reading(refused, PAGE, outlinks, canonical=named, render=render and not refused, terms=page.terms)
 
     def _list(self, url: str, answer: Answer) -> Reading:
         """Reads what may be a sitemap or a feed."""
@@ -151,8 +160,20 @@ class Reader:
         if self._config.sitemaps and (found := read_sitemap(body, url)) is not None:
             if found.left_out:
                 log.warning("the sitemap %s gives %d addresses: %s", url, len(found.entries), found.left_out)
-            return Reading(kind=SITEMAP, outlinks=self._covered(entry.url for entry in found.entries))
+            return self._of_sitemap(found.entries, url)
         return Reading("mime")
+
+    def _of_sitemap(self, entries: Iterable[Entry], url: str) -> Reading:
+        """Returns what a sitemap lists, and of pages of its own domain when they have changed."""
+        owner, latest = owner_of(authority(url)), datetime.now(UTC) + _AHEAD
+        links, lastmods = [], []
+        for entry in entries:
+            if self._scope.covers(entry.url):
+                to = link(entry.url)
+                links.append(to)
+                if entry.lastmod is not None and entry.lastmod <= latest and to.owner == owner:
+                    lastmods.append((to, entry.lastmod))
+        return Reading(kind=SITEMAP, outlinks=tuple(links), lastmods=tuple(lastmods))
 
     def _refused(self, answer: Answer, said: Directives, page: Page, reserved: bool) -> str:
         if page.noindex:
@@ -172,7 +193,8 @@ class Reader:
         except Exception:  # perhaps this is what raised
             body = b""
         page = refusals(body, self._config.user_agent, said, reason)
-        return Reading(self._refused(answer, said, page, reserved), PAGE if mime in _HTML else SITEMAP)
+        refused = self._refused(answer, said, page, reserved)
+        return Reading(refused, PAGE if mime in _HTML else SITEMAP, terms=page.terms)
 
     def _decoded(self, answer: Answer, limit: int) -> bytes:
         return decode(answer.body, ",".join(answer.all("content-encoding")), limit).data

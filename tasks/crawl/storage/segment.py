@@ -63,14 +63,14 @@ class Segment:
     def capture(self, candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
         """Writes a capture to the open file; returns the outcome with its place."""
         fetched_at = outcome.fetched_at or datetime.now(UTC)
-        notes = _notes(candidate, answer)
+        notes = _notes(candidate, answer, outcome)
         return self._placed(outcome, self._warc().capture(outcome.url, fetched_at, answer, notes))
 
     def revisit(self, candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
         """Writes a revisit record to the open file; returns the outcome with its place."""
         if candidate.earlier is None:
             raise ValueError(f"{candidate.url} was never captured before")
-        fetched_at, notes = outcome.fetched_at or datetime.now(UTC), _notes(candidate, answer)
+        fetched_at, notes = outcome.fetched_at or datetime.now(UTC), _notes(candidate, answer, outcome)
         written = self._warc().revisit(outcome.url, fetched_at, answer, candidate.earlier, notes)
         return self._placed(outcome, written)
 
@@ -82,7 +82,7 @@ class Segment:
         """
         part = self._part()
         part.links.add(outcome)
-        part.rows.append(outcome._replace(outlinks=()))
+        part.rows.append(outcome._replace(outlinks=(), lastmods=()))
         full = part.captures >= self._config.warc_pages_per_file or part.bytes >= self._max_bytes
         full = full or part.links.bytes + _ROW_BYTES * len(part.rows) >= _MAX_MEMORY
         if full or (part.captures and time.monotonic() - part.begin > _MAX_AGE_S):
@@ -251,10 +251,12 @@ def _outcomes(files: dict[str, bytes]) -> list[Outcome]:
     return from_tables(tables[LOG], tables[LINK]) if LOG in tables else []
 
 
-def _notes(candidate: Candidate, answer: Answer) -> dict[str, str]:
+def _notes(candidate: Candidate, answer: Answer, outcome: Outcome) -> dict[str, str]:
     notes = {"fetchTimeMs": str(round(answer.seconds * 1000)), "hopsFromSeed": str(candidate.depth)}
     if candidate.via:
         notes["via"] = candidate.via
+    if outcome.terms:
+        notes["statedTerms"] = outcome.terms
     return notes
 
 

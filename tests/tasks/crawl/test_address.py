@@ -8,6 +8,7 @@ from aiohttp.abc import AbstractResolver
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.http.address import GuardedResolver, RefusedAddressError, is_public, refusal
 from tasks.crawl.http.client import Client, FetchError
+from tasks.crawl.http.grants import Grants, within
 from tasks.crawl.url import canonical
 
 LOOPBACK = [
@@ -35,6 +36,8 @@ INSIDE = [
     "[::]",
     "[ff02::1]",
     "169.254.169.254",
+    "168.63.129.16",
+    "100.100.100.200",
     "metadata.google.internal",
     "metadata",
     "printer.local",
@@ -179,3 +182,66 @@ def test_the_systems_answers_are_checked_too():
         pytest.skip(f"{name} has public addresses only")
     with pytest.raises(RefusedAddressError):
         resolve(GuardedResolver(allow_loopback=True), name)
+
+
+GRANTS = Grants({"wiki.corp:8080": ["10.20.0.0/16"], "10.20.0.6": ["10.20.0.6/32"], "far.example:81": []})
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("http://wiki.corp:8080/", None),
+        ("http://wiki.corp/", None),  # its name is looked up, and must then be public
+        ("http://wiki.corp:8081/", "port"),
+        ("http://www.wiki.corp:8080/", "port"),
+        ("http://10.20.0.6/", None),
+        ("https://10.20.0.6/", None),
+        ("http://10.20.0.6:8080/", "port"),
+        ("http://10.20.0.7/", "private_address"),
+        ("http://far.example:81/", None),
+        ("http://far.example:82/", "port"),
+    ],
+)
+def test_a_grant_is_of_one_host_on_one_port(url, reason):
+    assert refusal(canonical(url), allow_loopback=False, grants=GRANTS) == reason
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "answers", "refused"),
+    [
+        ("wiki.corp", 8080, ["10.20.1.2"], False),
+        ("wiki.corp", 8080, ["10.20.1.2", "1.1.1.1"], False),
+        ("wiki.corp", 8080, ["10.21.1.2"], True),
+        ("wiki.corp", 8080, ["10.20.1.2", "169.254.169.254"], True),
+        ("wiki.corp", 8080, ["::ffff:10.20.1.2"], True),
+        ("wiki.corp", 80, ["10.20.1.2"], True),
+        ("evil.corp", 8080, ["10.20.1.2"], True),
+        ("far.example", 81, ["10.20.1.2"], True),
+        ("far.example", 81, ["1.1.1.1"], False),
+    ],
+)
+def test_a_granted_name_may_lie_in_its_networks_and_no_other_name_may(host, port, answers, refused):
+    async def run():
+        guard = GuardedResolver(allow_loopback=False, inner=Answers(answers), grants=GRANTS)
+        return await guard.resolve(host, port)
+
+    if refused:
+        with pytest.raises(RefusedAddressError):
+            asyncio.run(run())
+    else:
+        assert [found["host"] for found in asyncio.run(run())] == answers
+
+
+def test_clouds_own_addresses_are_in_no_grant():
+    grants = Grants({"meta.corp": ["100.64.0.0/10", "fd00::/8"]})
+    for address in ("100.100.100.200", "fd00:ec2::254", "fd20:ce::254"):
+        assert not within(address, grants.of("meta.corp", 80))
+    assert within("100.100.100.201", grants.of("meta.corp", 80))
+
+
+def test_what_is_granted_to_one_host_is_not_granted_on_behalf_of_another():
+    own = GRANTS.only("wiki.corp:8080")
+    assert own.of("wiki.corp", 8080) == GRANTS.of("wiki.corp", 8080)
+    assert own.of("10.20.0.6", 80) is None
+    assert GRANTS.only("10.20.0.6").of("10.20.0.6", 443) is not None
+    assert not GRANTS.only("public.example")

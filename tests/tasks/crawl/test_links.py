@@ -169,6 +169,7 @@ def test_a_deeply_nested_page_still_says_whether_it_may_be_kept():
         ('<link rel="canonical" href="/a"><link rel="canonical" href="http://h/a">', "http://h/a"),
         ('<link rel="canonical" href="/a"><link rel="canonical" href="/b">', ""),
         ('<link rel="canonical" href="javascript:x">', ""),
+        ('<link rel="canonical">', ""),
         ('<p><link rel="canonical" href="/comment">', ""),
         ('<link rel="stylesheet" href="/a">', ""),
     ],
