@@ -9,6 +9,7 @@ contradict is passed over, where a browser would show replacement characters thr
 
 import codecs
 import re
+from typing import NamedTuple
 
 from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 
@@ -30,11 +31,29 @@ _WIDER = {
     "iso8859-11": "cp874",
 }
 
+# Where what the standard writes in an encoding is less than what it reads, Python's codec for the former.
+_WRITTEN = {"gbk": "gbk", "big5": "cp950"}
+
 _BEYOND_ASCII = bytes(range(0x80, 0x100))
 
 # A wrongly declared page fails at every accented letter; one torn character at the cut-off end of a page
 # does not make the declaration wrong. Between them lies a wide gap.
 _TOLERATED = 0.001
+
+
+class Text(NamedTuple):
+    """A payload as text.
+
+    Attributes:
+        text: what it says.
+        source: the same in UTF-8: in most cases the very bytes that came in.
+        encoding: in which its links write queries, as Python calls it: its own, and UTF-8 for UTF-16 (Encoding
+            Standard, section 4.3 "Output encodings").
+    """
+
+    text: str
+    source: bytes
+    encoding: str
 
 
 def decode(data: bytes, declared: str | None = None) -> str:
@@ -48,11 +67,11 @@ def decode(data: bytes, declared: str | None = None) -> str:
         The text. A declaration that does not fit the bytes is ignored; characters that remain undecodable
         are U+FFFD.
     """
-    return with_source(data, declared)[0]
+    return with_source(data, declared).text
 
 
-def with_source(data: bytes, declared: str | None = None) -> tuple[str, bytes]:
-    """Returns what `decode` returns, and the same text in UTF-8: in most cases the very bytes that came in."""
+def with_source(data: bytes, declared: str | None = None) -> Text:
+    """Returns what `decode` returns, with its source and encoding."""
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             return _encoded(data[len(mark) :].decode(encoding, "replace"))
@@ -69,7 +88,7 @@ def with_source(data: bytes, declared: str | None = None) -> tuple[str, bytes]:
     for guess in (_guessed(data), "utf-8"):
         if guess and (found := _try(data, guess)) is not None:
             return found
-    return _encoded(data.decode("windows-1252", "replace"))  # it decodes anything
+    return _encoded(data.decode("windows-1252", "replace"), "cp1252")  # it decodes anything
 
 
 def _said_by(data: bytes) -> str | None:
@@ -92,25 +111,27 @@ def _guessed(data: bytes) -> str | None:
     return standard
 
 
-def _try(data: bytes, encoding: str) -> tuple[str, bytes] | None:
+def _try(data: bytes, encoding: str) -> Text | None:
     """Decodes what is in `encoding`; returns None where the bytes contradict that."""
     if encoding == "utf-8" and (found := _utf8(data)) is not None:
         return found
-    encoding = _WIDER.get(encoding, encoding)
+    wider = _WIDER.get(encoding, encoding)
     try:
-        lenient: str = data.decode(encoding, "replace")
+        lenient: str = data.decode(wider, "replace")
     except (UnicodeError, LookupError):
         return None
-    return _encoded(lenient) if lenient.count("\ufffd") <= max(1, _TOLERATED * len(data)) else None
+    if lenient.count("\ufffd") > max(1, _TOLERATED * len(data)):
+        return None
+    return _encoded(lenient, "utf-8" if wider.startswith("utf-16") else _WRITTEN.get(encoding, wider))
 
 
-def _utf8(data: bytes) -> tuple[str, bytes] | None:
+def _utf8(data: bytes) -> Text | None:
     """Decodes UTF-8 in which damaged characters are fewer than whole ones beyond ASCII; returns None for other bytes.
 
     Pages in other encodings that are taken for UTF-8 have 0 (alphabets) to 32 per cent (Japanese) whole characters.
     """
     try:
-        return data.decode("utf-8"), data
+        return Text(data.decode("utf-8"), data, "utf-8")
     except UnicodeDecodeError:
         text = data.decode("utf-8", "replace")
     damaged = text.count("\ufffd") - data.count(b"\xef\xbf\xbd")
@@ -118,5 +139,5 @@ def _utf8(data: bytes) -> tuple[str, bytes] | None:
     return _encoded(text) if 2 * damaged < beyond else None
 
 
-def _encoded(text: str) -> tuple[str, bytes]:
-    return text, text.encode("utf-8", "surrogatepass")
+def _encoded(text: str, encoding: str = "utf-8") -> Text:
+    return Text(text, text.encode("utf-8", "surrogatepass"), encoding)

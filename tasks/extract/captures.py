@@ -7,7 +7,7 @@ holds what somebody has made of a page: its text (the WET files of Common Crawl)
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import BinaryIO
 from urllib.parse import urlsplit
@@ -63,7 +63,7 @@ def _row(record: Record, name: str, source: str, config: ExtractConfig, choices:
     url = capture_url(record.url)
     converted = record.kind == WarcRecordType.conversion
     # A quick row has no content, so what the server said of a response is of no use to it.
-    sent = _of_conversion(record, url) if converted else _of_response((record.http or ()) if choices else (), url)
+    sent = _of_conversion(record, url) if converted else _of_response(record, url, headers=choices is not None)
     return Row(
         url=url,
         source=source,
@@ -80,10 +80,10 @@ def _row(record: Record, name: str, source: str, config: ExtractConfig, choices:
     )
 
 
-def _of_response(http: Iterable[tuple[str, str]], url: str) -> Sent:
+def _of_response(record: Record, url: str, *, headers: bool) -> Sent:
     # HTTP headers: names in any case, a name perhaps several times.
     sent: dict[str, list[str]] = {}
-    for name, value in http:
+    for name, value in (record.http or ()) if headers else ():
         sent.setdefault(name.lower(), []).append(value)
     return Sent(
         url=url,
@@ -91,13 +91,15 @@ def _of_response(http: Iterable[tuple[str, str]], url: str) -> Sent:
         coding=",".join(sent.get("content-encoding", ())),
         language=sent.get("content-language", [""])[-1],
         robots=tuple(sent.get("x-robots-tag", ())),
+        fetched_at=record.date,
     )
 
 
 def _of_conversion(record: Record, url: str) -> Sent:
     # Common Crawl names the languages it has found, the most frequent first: "eng,fra".
     language = str(record.headers.get("WARC-Identified-Content-Language") or "").partition(",")[0].strip()
-    return Sent(url=url, content_type=str(record.headers.get("Content-Type") or ""), language=language)
+    kind = str(record.headers.get("Content-Type") or "")
+    return Sent(url=url, content_type=kind, language=language, fetched_at=record.date)
 
 
 def _refusal(record: Record, url: str, config: ExtractConfig) -> str:

@@ -22,13 +22,13 @@ from tasks.crawl.hosts.rules import AI_OPTOUT, DENIED, HostRules
 from tasks.crawl.page.optout import opted_out
 from tasks.crawl.page.parser import Parser
 from tasks.crawl.policy import HOST_DENIED, Policy
-from tasks.crawl.robots.tag import directives
 from tasks.crawl.url import Scope, authority, canonical, key, link
 from tasks.part import POISON
 from tasks.render.browser import Browser, Rendered
 from tasks.render.page import PageError
 from tasks.render.queue import Source, Waiting, source
 from tasks.render.rendered import RenderedPart
+from tasks.robots_tag import directives
 from tasks.stage import Output, Part
 
 log = logging.getLogger("sluice.crawl")
@@ -195,8 +195,8 @@ class Work:
         tags = [value for name, value in captured.headers if name.lower() == "x-robots-tag"]
         said = directives(tags, self._config.user_agent)
         read = await self._parser.read(shown.html, base, said, "utf-8")
-        if read is None:
-            return outcome._replace(status=GONE, reason="unparsable")
+        if read.unread:
+            log.warning("%s is kept without its links: %s", outcome.url, read.unread)
         found = dict.fromkeys((*map(link, shown.leads), *read.links))
         links = tuple(one for one in found if self._scope.covers(one.url, one.host))
         outcome = outcome._replace(outlinks=links, canonical=read.canonical if read.canonical != outcome.url else "")

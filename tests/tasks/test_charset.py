@@ -136,7 +136,7 @@ CODECS = ["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "cp1252", "koi8-r", "gbk"
 @given(st.binary() | st.builds(lambda text, codec: text.encode(codec, "ignore"), st.text(), st.sampled_from(CODECS)))
 def test_the_source_is_the_text_in_utf_8(data: bytes) -> None:
     for declared in LABELS:
-        text, source = with_source(data, declared)
+        text, source, _ = with_source(data, declared)
         assert source == text.encode("utf-8", "surrogatepass")
         assert text == decode(data, declared)
 
@@ -146,3 +146,22 @@ def test_bytes_in_utf_8_are_the_source_themselves() -> None:
     assert with_source(data, "utf-8")[1] is with_source(data)[1] is data
     assert with_source(codecs.BOM_UTF8 + data)[1] == data
     assert with_source(data[:-5])[1] == decode(data[:-5]).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "declared", "encoding"),
+    [
+        (b"plain", None, "utf-8"),
+        ("Москва".encode(), "utf-8", "utf-8"),
+        ("Москва и область".encode("cp1251"), "windows-1251", "cp1251"),
+        ("<meta charset=koi8-r>Москва".encode("koi8-r"), None, "koi8-r"),
+        ("Москва".encode("utf-16"), None, "utf-8"),
+        ("Москва".encode("utf-16-le"), "utf-16le", "utf-8"),
+        ("日本語の文章".encode("cp932"), "shift_jis", "cp932"),
+        ("中文网页".encode("gbk"), "gb2312", "gbk"),
+        ("中文網頁".encode("big5"), "big5", "cp950"),
+        (b"caf\xe9", "latin1", "cp1252"),
+    ],
+)
+def test_the_encoding_of_queries_is_the_page_s_own(data: bytes, declared: str | None, encoding: str) -> None:
+    assert codecs.lookup(with_source(data, declared).encoding) == codecs.lookup(encoding)

@@ -102,7 +102,7 @@ class Visitor:
                 answer = await self._client.get(
                     candidate.url,
                     limit=self._config.max_body_bytes,
-                    wanted=self._reader.wants,
+                    wanted=self._reader.worth,
                     # Header and meta element may free what the site's file reserves: the whole page is needed.
                     headers={} if reserved else _conditions(candidate),
                 )
@@ -179,7 +179,7 @@ class Visitor:
             return outcome._replace(reason=PAYMENT)
         if answer.status != 200:
             return outcome
-        if not self._reader.wants(answer.status, answer.headers):
+        if not self._reader.worth(answer.status, answer.headers):
             return outcome._replace(reason="mime")
         read = await self._reader.read(candidate.url, answer, outcome.mime, reserved=reserved)
         links = read.outlinks + self._sitemaps(candidate.url)

@@ -17,6 +17,7 @@ from types import TracebackType
 from tasks.codings import ACCEPTED_CODINGS
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.http.address import PRIVATE, GuardedResolver, RefusedAddressError, Resolver, is_address, refusal
+from tasks.crawl.http.clock import Clock
 from tasks.crawl.http.connection import LookUpError, NoConnectionError, Pool, port_of
 from tasks.crawl.http.dns import CachingResolver
 from tasks.crawl.http.grants import Grants
@@ -154,7 +155,7 @@ class Client:
         Args:
             url: where; refused here when its literal address or port is not for crawlers, or its host is denied.
             limit: bytes of body taken at most.
-            wanted: decides by status and headers whether the body is worth its bytes.
+            wanted: says by status and headers how many are worth taking instead; 0 for none.
             headers: further request headers (conditional requests).
             anonymous: without what the hosts file sets: another host has chosen this address.
 
@@ -193,14 +194,15 @@ class Client:
 
     async def _exchange(self, request: "_Request", response: Response) -> Answer:
         _, pool = self._open()
-        start, waited, kept = time.monotonic(), 0.0, True
+        start, kept = time.monotonic(), True
         async with asyncio.timeout(self._config.timeout_s) as limit:
+            clock = Clock(limit)
             connection = await pool.take(request.url)
             while not response.done:
                 kept = connection.used
-                waited += await self._wait(connection.peer, limit)
+                await self._wait(connection.peer, clock)
                 try:
-                    await connection.ask(request.sent, response)
+                    await connection.ask(request.sent, response, clock)
                 except (ProtocolError, OSError):
                     # A server may close a kept connection at any time (RFC 9112, 9.3.1); it has not taken the request.
                     if not kept or response.begun:
@@ -216,18 +218,16 @@ class Client:
             truncated=response.truncated,
             address=connection.peer,
             request=request.kept,
-            seconds=time.monotonic() - start - waited,
+            seconds=time.monotonic() - start - clock.stood,
         )
 
-    async def _wait(self, peer: str, limit: asyncio.Timeout) -> float:
-        """Waits until a request may be sent to an address; the time goes to nobody's account. Returns the seconds."""
+    async def _wait(self, peer: str, clock: Clock) -> None:
+        """Waits until a request may be sent to an address."""
         wait = self._begin(peer) if self._begin is not None else 0.0
         if wait > 0:
-            until = limit.when()
-            limit.reschedule(None)
+            clock.stop()
             await asyncio.sleep(wait)
-            limit.reschedule(until and until + wait)
-        return wait
+            clock.go_on()
 
 
 class _Request:

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from tasks.crawl.http.address import RefusedAddressError, Resolver, is_address, reachable
+from tasks.crawl.http.clock import Clock
 from tasks.crawl.http.grants import Grants, Network
 from tasks.crawl.http.response import ProtocolError, Response
 from tasks.crawl.http.room import Room
@@ -48,6 +49,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._response: Response | None = None
         self._visit: asyncio.Task[object] | None = None
+        self._clock: Clock | None = None
         self._finished: asyncio.Future[None] | None = None
         self._lost = False
 
@@ -56,8 +58,13 @@ class Connection(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]  # a stream's transport is a Transport
         self.peer = str(transport.get_extra_info("peername")[0])
 
-    async def ask(self, request: bytes, response: Response) -> None:
+    async def ask(self, request: bytes, response: Response, clock: Clock) -> None:
         """Sends a request and reads `response` until it is done; whoever cancels this closes the connection.
+
+        Args:
+            request: the bytes to send.
+            response: takes the answer.
+            clock: stands while a large answer waits for room.
 
         Raises:
             ProtocolError: what came is no response.
@@ -66,12 +73,12 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self._lost:
             raise ConnectionResetError("the server has closed the connection")
         self._response, self._finished = response, asyncio.get_running_loop().create_future()
-        self._visit = asyncio.current_task()
+        self._visit, self._clock = asyncio.current_task(), clock
         try:
             self._transport.write(request)
             await self._finished
         finally:
-            self._response = self._finished = self._visit = None
+            self._response = self._finished = self._visit = self._clock = None
             self.used = True
             if not (response.done and response.reusable):
                 self.close()
@@ -101,8 +108,20 @@ class Connection(asyncio.Protocol):
             return
         if response.done:
             self._finish(None)
-        elif self._visit is not None and self._transport is not None:
-            self._pool.room.take(self._visit, self._transport, response.size)
+        elif self._visit is not None:
+            self._pool.room.take(self._visit, self, response.size)
+
+    def pause(self) -> None:
+        """Stops reading, and the clock of the exchange."""
+        if self._transport is not None and self._clock is not None:
+            self._transport.pause_reading()
+            self._clock.stop()
+
+    def read_on(self) -> None:
+        """Reads on, unless the exchange is over."""
+        if self._transport is not None and self._clock is not None and not self._lost:
+            self._transport.resume_reading()
+            self._clock.go_on()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Takes the end of the connection."""

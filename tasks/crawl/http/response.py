@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 Headers = tuple[tuple[str, str], ...]
-Wanted = Callable[[int, Headers], bool]
+Wanted = Callable[[int, Headers], int]
 
 # curl takes fields of 100 KiB and, since 8.6, 5,000 of them in 300 KiB. 1xx answers come once or twice, if at all.
 MAX_FIELD, MAX_FIELDS, MAX_HEAD, MAX_INTERIM = 100 << 10, 5000, 512 << 10, 16
@@ -41,7 +41,7 @@ class Response:
 
     Args:
         limit: bytes of body to take.
-        wanted: decides by status and headers whether the body is worth its bytes.
+        wanted: says by status and headers how many bytes of body are worth taking instead; 0 for none.
 
     Attributes:
         status: HTTP status; 0 while the head is not complete.
@@ -59,7 +59,7 @@ class Response:
         self.reason = ""
         self.headers: Headers = ()
         self.begun = self.done = self.truncated = self.reusable = False
-        self._limit = limit
+        self._limit = self._usual = limit
         self._wanted = wanted
         self._keep = True
         self._buffer = b""
@@ -120,8 +120,9 @@ class Response:
             return
         self.status, self.reason, self.headers = status, reason, headers
         length, chunked, self.reusable = _framing(version, status, headers)
-        if self._wanted is not None and not self._wanted(status, headers):
-            self._keep, self._limit = False, min(self._limit, MAX_UNWANTED)
+        self._limit = self._usual if self._wanted is None else self._wanted(status, headers)
+        if not self._limit and self._wanted is not None:
+            self._keep, self._limit = False, min(self._usual, MAX_UNWANTED)
             if length is not None and length > self._limit:
                 self.done = self.truncated = True
                 self.reusable = False

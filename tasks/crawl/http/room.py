@@ -16,16 +16,13 @@ ROOM = 192 << 20
 
 
 class Reading(Protocol):
-    """What can be made to wait: a transport."""
+    """What can be made to wait: a connection."""
 
-    def pause_reading(self) -> None:
+    def pause(self) -> None:
         """Stops reading."""
 
-    def resume_reading(self) -> None:
-        """Reads on."""
-
-    def is_closing(self) -> bool:
-        """Tells whether it is closed."""
+    def read_on(self) -> None:
+        """Reads on, unless it is over."""
 
 
 class Room:
@@ -36,8 +33,8 @@ class Room:
         self._paused: dict[Hashable, Reading] = {}
         self._taken = 0
 
-    def take(self, visit: "asyncio.Task[object]", transport: Reading, size: int) -> None:
-        """Notes that the body of a visit has `size` bytes by now; has its transport wait if there is no room."""
+    def take(self, visit: "asyncio.Task[object]", reading: Reading, size: int) -> None:
+        """Notes that the body of a visit has `size` bytes by now; has it wait if there is no room."""
         if size <= SMALL:
             return
         before = self._sizes.get(visit)
@@ -47,14 +44,12 @@ class Room:
         self._sizes[visit] = size
         self._taken += size - before
         if self._taken > ROOM and visit is not next(iter(self._sizes)) and visit not in self._paused:
-            self._paused[visit] = transport
-            transport.pause_reading()
+            self._paused[visit] = reading
+            reading.pause()
 
     def _leave(self, visit: "asyncio.Task[object]") -> None:
         self._paused.pop(visit, None)
         self._taken -= self._sizes.pop(visit) - SMALL
         first = next(iter(self._sizes), None)
         for waiting in [visit for visit in self._paused if self._taken <= ROOM or visit is first]:
-            transport = self._paused.pop(waiting)
-            if not transport.is_closing():
-                transport.resume_reading()
+            self._paused.pop(waiting).read_on()

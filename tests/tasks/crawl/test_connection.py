@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.http import connection
+from tasks.crawl.http import connection, room
 from tasks.crawl.http.client import Client, FetchError
 from tests.tasks.crawl.hostile.certificates import Authority
 
@@ -180,3 +180,65 @@ def test_a_body_that_ends_with_the_connection_needs_no_farewell_of_tls(tmp_path,
     with server(cut_off, authority.server("tls.localhost")) as (url, _):
         answer = runner(run(url.replace("127.0.0.1", "tls.localhost")))
     assert (answer.body, answer.address) == (b"hello", "127.0.0.1")
+
+
+def large(link, number):
+    body = b"%05d" % number + b"x" * 3_000_000
+    link.recv(65536)
+    link.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+
+def test_a_large_answer_waits_for_room_and_the_time_is_not_its_own(monkeypatch):
+    monkeypatch.setattr(room, "ROOM", 4_000_000)
+
+    async def run(url):
+        had, over = asyncio.Event(), asyncio.Event()
+
+        async def visit(client):
+            await client.get(url, limit=4_000_000)
+            had.set()
+            await over.wait()
+
+        async with Client(CrawlConfig(allow_loopback=True, timeout_s=2.0)) as client:
+            held = asyncio.ensure_future(visit(client))
+            await had.wait()
+            next_one = asyncio.ensure_future(client.get(url, limit=4_000_000))
+            done, _ = await asyncio.wait([next_one], timeout=2.5)
+            assert not done
+            # Small ones go on meanwhile.
+            small = await client.get(url, limit=1000)
+            assert (small.truncated, len(small.body)) == (True, 1000)
+            over.set()
+            await held
+            last = await next_one
+            return len(last.body), last.seconds
+
+    with server(large) as (url, _):
+        size, seconds = uvloop.run(run(url))
+    assert size == 3_000_005
+    assert seconds < 2, "waiting is not the host's doing"
+
+
+def test_a_large_answer_is_cut_where_it_is_worth_no_more():
+    async def run(url):
+        async with Client(CrawlConfig(allow_loopback=True, timeout_s=5.0)) as client:
+            return await client.get(url, limit=1000, wanted=lambda status, headers: 2_000_000)
+
+    with server(large) as (url, _):
+        answer = uvloop.run(run(url))
+    assert (answer.truncated, len(answer.body)) == (True, 2_000_000)
+
+
+def test_a_large_answer_that_breaks_off_gives_its_place_back():
+    def broken(link, number):
+        link.recv(65536)
+        link.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\n" + b"x" * 3_000_000)
+
+    async def run(url):
+        async with Client(CrawlConfig(allow_loopback=True, timeout_s=5.0)) as client:
+            for _ in range(6):
+                with pytest.raises(FetchError, match="protocol"):
+                    await client.get(url, limit=1000, wanted=lambda status, headers: 9_000_000)
+
+    with server(broken) as (url, _):
+        uvloop.run(asyncio.wait_for(run(url), 20))

@@ -8,21 +8,18 @@ LARGE = 8 << 20
 
 
 class Wire:
-    """A transport that notes whether it is read."""
+    """A connection that notes whether it is read."""
 
     def __init__(self):
         self.read = True
 
-    def pause_reading(self):
+    def pause(self):
         assert self.read
         self.read = False
 
-    def resume_reading(self):
+    def read_on(self):
         assert not self.read
         self.read = True
-
-    def is_closing(self):
-        return False
 
 
 def test_large_bodies_wait_when_there_is_no_room_and_go_on_in_their_order():

@@ -12,9 +12,9 @@ from tasks.crawl.config import CrawlConfig
 from tasks.crawl.page.links import read_page
 from tasks.crawl.page.terms import also, header_terms, kept
 from tasks.crawl.robots.robotstxt import Robots
-from tasks.crawl.robots.tag import Directives
 from tasks.crawl.robots.tdmrep import Reservations
 from tasks.extract.config import ExtractConfig
+from tasks.robots_tag import Directives
 
 ROBOTS = b"""License: https://a.example/license.xml
 Content-Signal: search=yes
