@@ -10,7 +10,8 @@ to its end is nobody's past; a crawl looks back where `[crawl] recrawl` says so,
 the stage that makes it, and is read where the recipe has that stage: one that is `on_request` runs where its section of
 the recipe gives it something to do (`wanted`). Of a `shared` stage what the source version holds serves the new version
 too, where settings and inputs are the same; its result is read by stages of this catalogue alone, which look at both
-versions.
+versions. `groups` maps a role to (kind, group): one of the groups that an artifact is made of (`tasks.groups`); the
+others bear on nothing.
 """
 
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ class Stage:
     writes: str
     reads: dict[str, str] = field(default_factory=dict)
     gathers: dict[str, tuple[str, str]] = field(default_factory=dict)
+    groups: dict[str, tuple[str, str]] = field(default_factory=dict)
     earlier: dict[str, tuple[str, str]] = field(default_factory=dict)
     mapped: bool = False
     wants: dict[str, str] = field(default_factory=dict)
@@ -134,7 +136,8 @@ _ALL = (
         "tasks.dedup.stage",
         "dedup",
         "duplicates",
-        {"extracted": "extracted", "attributes": "attributes"},
+        {"extracted": "extracted"},
+        groups={"prose_score": ("attributes", "prose_score")},
         shared=True,
     ),
     Stage(

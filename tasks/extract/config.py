@@ -40,7 +40,8 @@ class FileSource(Config):
     """What a file holds: one text (`text`), one document per row (`jsonl`, `parquet`), a package description
     (`metadata`), or WARC records (`warc`); or the name of a parser of an installed package, which reads it whole.
 
-    Of WARC files the captured pages are taken, and of WET files, which are WARC files too, the texts.
+    Of WARC files the captured pages are taken, and of WET files, which are WARC files too, the texts. ARC files, the
+    web's archives before 2009, are known by how they begin.
     """
 
     path: Annotated[str, AfterValidator(_absolute)]

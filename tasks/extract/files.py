@@ -14,8 +14,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from tasks import parquet
 from tasks.errors import InputError
 from tasks.extract import beside
 from tasks.extract.captures import MAX_URL, read_warc
@@ -150,9 +150,9 @@ def _parquet_rows(
     columns = _columns(file, source, quick)
     number = span.first if span else 0
     # Dictionary-encoded, so that a text that stands in a thousand rows is in memory once.
-    with pq.ParquetFile(file.local(), read_dictionary=[source.text_field]) as parquet:
+    with parquet.opened(file.local(), [source.text_field]) as rows:
         groups = list(range(span.start, span.end)) if span else None
-        for batch in parquet.iter_batches(batch_size=_ROWS_AT_ONCE, row_groups=groups, columns=columns):
+        for batch in rows.iter_batches(batch_size=_ROWS_AT_ONCE, row_groups=groups, columns=columns):
             for row in zip(*(batch.column(name) for name in columns), strict=True):
                 held = dict(zip(columns, row, strict=True))
                 named = [held[name] for name in (source.text_field, source.url_field) if name in held]
@@ -165,7 +165,7 @@ def _parquet_rows(
 
 def _columns(file: SourceFile, source: FileSource, quick: bool) -> list[str]:
     """Returns the columns to read: text and URL, and where a document is made of them what it keeps as metadata."""
-    names = pq.read_schema(file.local()).names
+    names = parquet.schema(file.local()).names
     metadata = names if source.metadata_fields is None else source.metadata_fields
     for field, wanted in (("text_field", (source.text_field,)), ("metadata_fields", metadata)):
         for name in wanted:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from tasks import parquet
 from tasks.errors import InputError
 from tasks.sources import SourceFile
 
@@ -59,7 +59,7 @@ def cut(file: SourceFile, kind: str, size: int) -> list[Span]:
 
 
 def _row_groups(file: SourceFile, size: int) -> Iterator[Span]:
-    described = pq.read_metadata(file.local())
+    described = parquet.metadata(file.local())
     first = start = rows = weight = 0
     for number in range(described.num_row_groups):
         group = described.row_group(number)
