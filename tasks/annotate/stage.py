@@ -49,10 +49,10 @@ def external(config: AnnotateConfig) -> dict[str, list[str]]:
     return {f"{EXTERNAL}{name}": paths for name, paths in found.items() if paths}
 
 
-def code(config: AnnotateConfig) -> dict[str, int]:
+def code(config: AnnotateConfig) -> dict[str, str]:
     """Returns the versions of annotators, by name; those that are as they came with the stage go without saying."""
     found = {name: annotator(name, config.settings[name]).version for name in config.use}
-    return {name: version for name, version in found.items() if version != Annotator.version}
+    return {name: str(version) for name, version in found.items() if version != Annotator.version}
 
 
 def run(config: AnnotateConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
