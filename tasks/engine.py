@@ -166,6 +166,35 @@ class DaskEngine(Engine):
         )
 
 
+class Processes(Engine):
+    """Runs a function over items in processes of this machine, which start with the first of them.
+
+    So a stage that has no parts, such as a training, starts none.
+
+    Args:
+        workers: how many.
+        started: ends them.
+    """
+
+    def __init__(self, workers: int, started: contextlib.ExitStack) -> None:
+        self.name = f"{workers} processes"
+        self._workers = workers
+        self._started = started
+        self._engine: Engine | None = None
+
+    @property
+    def workers(self) -> int:
+        """See `Engine.workers`."""
+        return self._workers
+
+    def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """See `DaskEngine.map`."""
+        if items and self._engine is None:
+            self._engine = self._started.enter_context(_processes(self._workers))
+        if self._engine is not None:
+            yield from self._engine.map(fn, items)
+
+
 def _call(item: Any, fn: Callable[[Any], Any], build: frozenset[tuple[str, str | None]]) -> Any:
     from distributed import get_worker
 
@@ -189,7 +218,8 @@ def open_engine(address: str = "", workers: int = 0) -> Iterator[Engine]:
     if address:
         yield from _cluster(address)
     elif workers > 1:
-        yield from _processes(workers)
+        with contextlib.ExitStack() as started:
+            yield Processes(workers, started)
     else:
         yield Engine()
 
@@ -251,6 +281,7 @@ def _check_versions(client: Any, address: str) -> None:
     check_same(here, {f"worker {name}": one for name, one in owned.items()}, cluster)
 
 
+@contextlib.contextmanager
 def _processes(workers: int) -> Iterator[Engine]:
     from dask.distributed import Client
     from distributed import SubprocessCluster

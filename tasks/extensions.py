@@ -87,7 +87,7 @@ def module_of(group: str, word: str, name: str, own: Mapping[str, str]) -> tuple
         raise Problems([f'{word} "{name}": {one.package} names {one.module}, no module: name the module alone'])
     try:
         return import_module(one.module), one.package
-    except Exception as error:  # whatever somebody else's code does when it is imported
+    except (Exception, SystemExit) as error:  # whatever somebody else's code does when it is imported
         cause = " ".join(f"{type(error).__name__}: {error}".split())
         raise Problems(
             [f'{word} "{name}" of {one.package} cannot be imported ({cause}): mend or uninstall it']

@@ -137,6 +137,8 @@ class ExtractConfig(Config):
     def _complete(cls, given: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
         if "files" not in info.data:
             return given  # what is wrong with `files` is told already
+        if own := sorted(set(given) & set(KINDS)):
+            raise Problems([f'"{name}" is a kind of files that needs no parser: take it out' for name in own])
         return parsers.complete((one.kind for one in info.data["files"] if one.kind not in KINDS), given)
 
     @model_validator(mode="after")

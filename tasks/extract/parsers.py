@@ -4,15 +4,19 @@ Used by the settings of the stage, and in the process of `guard` for the bodies 
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
 from tasks import extensions
 from tasks.config import Problems
 from tasks.extract.parser import Parser
-from tasks.extract.row import Content
+from tasks.extract.row import Content, Rejected
+
+_REASON = re.compile(r"[a-z][a-z0-9_]{0,63}")
+"""Reasons become names of metrics."""
 
 
 def known() -> list[str]:
@@ -63,18 +67,42 @@ def by_media_type(parsers: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[s
 
 
 def parsed(name: str, settings: str, data: bytes, place: str) -> Content:
-    """Returns what a parser makes of a body, its text and title cleaned.
+    """Returns what a parser makes of a body, its texts cleaned and its date in UTC.
 
     Args:
         name: the parser.
         settings: its settings, as JSON.
         data: the body.
         place: the path of a file, or the URL of a captured body.
+
+    Raises:
+        Rejected: the body gives no document.
+        TypeError, ValueError: the parser returns, or gives as its reason, what it may not.
     """
+    try:
+        return _checked(_loaded(name, settings).parse(data, place))
+    except Rejected as rejected:
+        reason = str(rejected.reason)
+        if not _REASON.fullmatch(reason):
+            raise ValueError(
+                f'the parser "{name}" rejects for {reason!r}, which is no word like "{name}_empty"'
+            ) from None
+        raise Rejected(reason) from None  # a class of the package might not survive the way back
+
+
+def _checked(content: Content) -> Content:
+    """Returns what a parser has found as documents are stored; raises TypeError where it is of other types."""
     from tasks.text import clean
 
-    content = _loaded(name, settings).parse(data, place)
-    return replace(content, text=clean(content.text), title=clean(content.title))
+    if not isinstance(content, Content):
+        raise TypeError(f"a parser returns Content, and this one {type(content).__name__}")
+    if not isinstance(content.published, datetime | None):
+        raise TypeError(f"published is a datetime or None, and here {type(content.published).__name__}")
+    published = content.published
+    if published is not None:
+        published = published.astimezone(UTC) if published.tzinfo else published.replace(tzinfo=UTC)
+    texts = ("text", "title", "language_hint", "canonical", "licence")
+    return Content(published=published, **{field: clean(getattr(content, field)) for field in texts})
 
 
 @cache

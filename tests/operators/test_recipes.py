@@ -42,3 +42,16 @@ def test_what_two_sections_disagree_about_is_an_error_of_the_file(recipes: Calla
     recipes("bad", '[consolidate]\ntrusted = ["bokks"]\n')
     [line] = broken_recipes()
     assert line.startswith('bad.toml: consolidate.trusted: the recipe has no source "bokks"')
+
+
+def test_what_no_installed_package_brings_breaks_its_own_recipe_alone(recipes: Callable[..., Path]) -> None:
+    recipes("good")
+    recipes(
+        "bad",
+        "[annotate]\nsettings.asking.chars = 1\n"
+        '[[extract.files]]\nname = "papers"\nkind = "pdf"\npath = "/data/*.pdf"\n',
+    )
+    kind, settings = sorted(broken_recipes(), reverse=True)
+    assert settings.startswith('bad.toml: annotate.settings: no annotator "asking"')
+    assert kind.startswith('bad.toml: extract.files.0.kind: no kind "pdf"')
+    assert [recipe.name for recipe in recipes_for("corpus")] == ["good"]

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tasks import engine as engine_module
@@ -90,6 +91,20 @@ def test_what_all_items_share_reaches_a_worker_once(dask: Dask, tmp_path: Path) 
         assert dict(engine.map(Counted(tmp_path, ballast=1 << 20), range(60))) == DOUBLED
     processes = noted(tmp_path / "unpickled")
     assert sorted(processes) == sorted(str(worker.pid) for worker in workers)
+
+
+def test_processes_start_with_the_first_part_and_serve_all_maps_of_a_stage(tmp_path: Path) -> None:
+    def children() -> set[int]:
+        return {child.pid for child in psutil.Process().children(recursive=True)}
+
+    before = children()
+    with open_engine(workers=2) as engine:
+        assert dict(engine.map(Counted(tmp_path), [])) == {}
+        assert (children() - before, engine.workers) == (set(), 2)
+        for _ in range(2):
+            assert dict(engine.map(Counted(tmp_path), range(60))) == DOUBLED
+        assert len(children() - before) >= 2
+    assert set(noted(tmp_path / "unpickled")).isdisjoint({str(os.getpid())})
 
 
 def test_a_stage_follows_a_growing_cluster(dask: Dask, tmp_path: Path) -> None:

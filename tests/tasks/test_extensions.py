@@ -7,8 +7,10 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,41 +20,16 @@ import pytest
 
 from tasks import extensions
 from tasks.config import Problems
+from tasks.errors import SluiceError
 from tasks.extract.choices import Choices
 from tasks.extract.config import ExtractConfig
 from tasks.extract.content import Sent, captured
-from tasks.extract.parsers import complete
+from tasks.extract.parsers import complete, parsed
 from tasks.extract.row import Rejected
 from tasks.filters.catalogue import annotator, filter_of
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "filters.md"
-
-PARSER = '''
-"""Tables as texts: one line per row. Our own."""
-
-from typing import ClassVar
-
-from tasks.extract.parser import Content, Parser, Rejected
-
-
-class Tables(Parser):
-    """Joins the cells of a row."""
-
-    media_types: ClassVar[tuple[str, ...]] = ("text/csv",)
-
-    between: str = " "
-
-    def parse(self, data: bytes, name: str) -> Content:
-        import csv
-
-        if not data.strip():
-            raise Rejected("csv_empty")
-        if data.startswith(b"boom"):
-            raise RuntimeError("no table")
-        rows = csv.reader(data.decode().splitlines())
-        return Content(text="\\n".join(self.between.join(row) for row in rows), title=name)
-'''
 
 RECIPE = """
 name = "mine"
@@ -67,43 +44,50 @@ min_chars = 1
 parsers.csv = {{ between = ", " }}
 
 [annotate]
-use = ["prose_score", "pii", "question_marks"]
+use = ["prose_score", "pii", "asking"]
 
 [consolidate]
-filters = ["question_marks"]
-limits.question_marks = {{ max_share = 0.4 }}
+filters = ["asking"]
+limits.asking = {{ max_share = 0.4 }}
 
 [place]
 store = "{folder}/store"
 mlflow = ""
-workers = 2
 """
 
 
-def filter_module() -> str:
-    """The filter that the guide writes."""
-    found: list[str] = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.S)
-    return found[0]
+def guide(language: str, beginning: str) -> str:
+    """Returns the block of the guide that begins so; its filter goes by another name than there, which may be taken."""
+    found = re.findall(rf"```{language}\n(.*?)```", GUIDE.read_text(), re.S)
+    (block,) = (block for block in found if block.startswith(beginning))
+    return str(block).replace("question_marks", "asking")
 
 
-def wheel(folder: Path, version: str, **changes: str) -> Path:
-    """Builds the package `sluice-toys`, as any build tool would lay it out."""
-    info = f"sluice_toys-{version}.dist-info"
+PARSER = guide("python", '"""Tables')
+
+
+def wheel(folder: Path, version: str) -> Path:
+    """Builds the package of the guide, as any build tool would lay it out."""
+    info = f"my_filters-{version}.dist-info"
+    project = tomllib.loads(guide("toml", "[project]"))["project"]
+    assert (project["name"], project["version"]) == ("my-filters", "1.0")
+    entries = "".join(
+        f"[{group}]\n" + "".join(f"{name} = {module}\n" for name, module in named.items())
+        for group, named in project["entry-points"].items()
+    )
     files = {
-        "sluice_toys/__init__.py": '"""Toys."""\n',
-        "sluice_toys/question_marks.py": filter_module(),
-        "sluice_toys/tables.py": PARSER,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: sluice-toys\nVersion: {version}\n",
+        "my_filters/__init__.py": '"""Filters of mine."""\n',
+        "my_filters/asking.py": guide("python", '"""Texts that ask'),
+        "my_filters/tables.py": PARSER,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: my-filters\nVersion: {version}\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{info}/entry_points.txt": "[sluice.filters]\nquestion_marks = sluice_toys.question_marks\n"
-        "[sluice.parsers]\ncsv = sluice_toys.tables\n",
-        **changes,
+        f"{info}/entry_points.txt": entries,
     }
     record = ""
     for name, text in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
         record += f"{name},sha256={digest},{len(text.encode())}\n"
-    path = folder / f"sluice_toys-{version}-py3-none-any.whl"
+    path = folder / f"my_filters-{version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
         for name, text in {**files, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
             archive.writestr(name, text)
@@ -157,12 +141,13 @@ def made(site: Path | None, stage: str, recipe: Path, *more: str) -> dict[str, A
 
 
 def test_a_package_brings_a_filter_and_a_parser_that_run_on_workers(site: Path, recipe: Path, tmp_path: Path) -> None:
-    extracted = made(site, "extract", recipe)
+    on_workers = "--set=place.workers=2"
+    extracted = made(site, "extract", recipe, on_workers)
     assert extracted["rows"] == {"in": 3, "out": 2, "csv_empty": 1}
-    made(site, "annotate", recipe)
-    made(site, "dedup", recipe, "--set=place.workers=0")
+    made(site, "annotate", recipe, on_workers)
+    made(site, "dedup", recipe)
     documents = made(site, "consolidate", recipe)
-    assert documents["rows"] == {"in": 2, "out": 1, "question_marks_many": 1}
+    assert documents["rows"] == {"in": 2, "out": 1, "asking_many": 1}
     import pyarrow.parquet as pq
 
     (kept,) = [
@@ -175,15 +160,19 @@ def test_a_package_brings_a_filter_and_a_parser_that_run_on_workers(site: Path, 
         kind: json.loads((tmp_path / f"store/mine/{kind}/dev/.artifact.json").read_text())["config"]
         for kind in ("extracted", "attributes", "documents")
     }
-    assert held["extracted"]["parsers"] == {"csv": {"between": ", ", "package": "sluice-toys 1.0"}}
-    assert held["attributes"]["settings"]["question_marks"] == {"package": "sluice-toys 1.0"}
+    assert held["extracted"]["parsers"] == {"csv": {"between": ", ", "package": "my-filters 1.0"}}
+    assert held["attributes"]["settings"]["asking"] == {"package": "my-filters 1.0"}
     assert "package" not in held["attributes"]["settings"]["pii"]
-    assert held["documents"]["limits"]["question_marks"] == {"max_share": 0.4, "package": "sluice-toys 1.0"}
+    assert held["documents"]["limits"]["asking"] == {"max_share": 0.4, "package": "my-filters 1.0"}
     # Another version of the package is another measurement.
     newer = installed(tmp_path, "1.1")
     drift = shell(newer, "annotate", "--recipe", str(recipe))
     assert drift.returncode == 2
-    assert 'annotate.settings.question_marks.package was "sluice-toys 1.0" and is "sluice-toys 1.1"' in drift.stderr
+    assert 'annotate.settings.asking.package was "my-filters 1.0" and is "my-filters 1.1"' in drift.stderr
+    # At a new version its group alone is measured again.
+    again = shell(newer, "annotate", "--recipe", str(recipe), "--version=next", "--source-version=dev")
+    assert not again.returncode, again.stderr
+    assert "[mine/attributes@next] measures asking; prose_score, pii: as measured at dev" in again.stderr
     # A recipe that was read elsewhere, as a pod gets it, says with which version.
     program = "import sys; from tasks.recipe import Recipe; print(Recipe.load(sys.argv[1]).text)"
     text = subprocess.run(
@@ -197,8 +186,7 @@ def test_a_package_brings_a_filter_and_a_parser_that_run_on_workers(site: Path, 
     elsewhere = shell(newer, "annotate", "--recipe", text)
     assert elsewhere.returncode == 2
     assert (
-        "question_marks is to come from sluice-toys 1.0, and sluice-toys 1.1 is installed here: install that"
-        in elsewhere.stderr
+        "asking is to come from my-filters 1.0, and my-filters 1.1 is installed here: install that" in elsewhere.stderr
     )
 
 
@@ -207,19 +195,19 @@ def test_without_the_package_its_names_are_unknown(recipe: Path) -> None:
     assert found.returncode == 2
     for said in (
         'extract.files.0.kind: no kind "csv": known are: jsonl, metadata, parquet, text, warc.',
-        'annotate.settings: no annotator "question_marks": known are: c4, ',
-        'consolidate.limits: no filter "question_marks": known are: c4, ',
+        'annotate.settings: no annotator "asking": known are: c4, ',
+        'consolidate.limits: no filter "asking": known are: c4, ',
     ):
         assert f"mine.toml: {said}" in found.stderr
 
 
 def test_wrong_settings_of_what_a_package_brings_are_told_like_others(site: Path, recipe: Path) -> None:
-    limits = '--set=consolidate.limits.question_marks={ max_shar = 0.5, max_share = "much" }'
+    limits = '--set=consolidate.limits.asking={ max_shar = 0.5, max_share = "much" }'
     found = shell(site, "consolidate", "--recipe", str(recipe), limits, '--set=extract.parsers.csv.betwen=","')
     for said in (
         'extract.parsers: csv has no setting betwen. Did you mean "between"?',
-        'consolidate.limits: question_marks has no setting max_shar. Did you mean "max_share"?',
-        "consolidate.limits.question_marks.max_share: Input should be a valid number (got 'much')",
+        'consolidate.limits: asking has no setting max_shar. Did you mean "max_share"?',
+        "consolidate.limits.asking.max_share: Input should be a valid number (got 'much')",
     ):
         assert f"override: {said}" in found.stderr
 
@@ -244,7 +232,7 @@ def test_a_cluster_whose_workers_lack_the_package_is_refused(site: Path, tmp_pat
                 check=False,
             )
 
-        assert "has extensions none, this task has sluice-toys 1.0" in opened().stderr
+        assert "has extensions none, this task has my-filters 1.0" in opened().stderr
         worker.kill()
         worker.wait()
         cluster.worker("--name", "whole", before=str(site))
@@ -256,8 +244,8 @@ def test_a_cluster_whose_workers_lack_the_package_is_refused(site: Path, tmp_pat
 
 def test_the_shell_lists_what_there_is_and_where_it_comes_from(site: Path) -> None:
     listed = {line.split()[0]: line.split(maxsplit=1)[1] for line in shell(site, "filters").stdout.splitlines()}
-    assert re.fullmatch(r"annotator and filter +sluice-toys 1\.0", listed["question_marks"])
-    assert re.fullmatch(r"parser of text/csv +sluice-toys 1\.0", listed["csv"])
+    assert re.fullmatch(r"annotator and filter +my-filters 1\.0", listed["asking"])
+    assert re.fullmatch(r"parser of text/csv +my-filters 1\.0", listed["csv"])
     assert re.fullmatch(r"annotator +sluice", listed["prose_score"])
 
 
@@ -307,6 +295,71 @@ def test_what_cannot_be_used_is_told_with_its_package(
     entries.append(("sluice.filters", "mine", value, "toys 1.0"))
     with pytest.raises(Problems, match=said):
         filter_of("mine", {})
+
+
+def test_a_module_that_ends_the_process_is_told_like_one_that_raises(
+    entries: list[tuple[str, str, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "unlicensed.py").write_text("import sys\nsys.exit('no licence')\n")
+    entries.append(("sluice.filters", "mine", "unlicensed", "toys 1.0"))
+    with pytest.raises(Problems, match=r"toys 1\.0 cannot be imported \(SystemExit: no licence\): mend or uninstall"):
+        filter_of("mine", {})
+
+
+def test_a_parser_is_not_called_like_a_kind_that_needs_none(entries: list[tuple[str, str, str, str]]) -> None:
+    entries.append(("sluice.parsers", "text", "tests.tasks.test_extensions", "toys 1.0"))
+    with pytest.raises(ValueError, match='"text" is a kind of files that needs no parser: take it out'):
+        ExtractConfig(parsers={"text": {}})
+
+
+ODD = r"""
+from datetime import datetime, timedelta, timezone
+
+from tasks.extract.parser import Content, Parser, Rejected
+
+
+class Sealed(Rejected):
+    def __init__(self, word, page):
+        super().__init__(word)
+
+
+class Odd(Parser):
+    def parse(self, data, name):
+        if data == b"sealed":
+            raise Sealed("odd_sealed", 3)
+        if data == b"spoken":
+            raise Rejected("It is sealed!")
+        noon = datetime(2026, 1, 2, 12, tzinfo=timezone(timedelta(hours=2)))
+        return {
+            b"text": "a text",
+            b"number": Content(text=7),
+            b"date": Content(text="a", published="2026-01-02"),
+            b"licence": Content(text="a", licence=None),
+            b"whole": Content(text="a \ud800\r\nb", title="t ", licence="L\0", published=noon),
+        }[data]
+"""
+
+
+def test_what_a_parser_returns_is_a_document_or_costs_its_file_alone(
+    entries: list[tuple[str, str, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "odd_files.py").write_text(ODD)
+    entries.append(("sluice.parsers", "odd", "odd_files", "toys 1.0"))
+    settings = json.dumps(complete(["odd"], {})["odd"])
+    found = parsed("odd", settings, b"whole", "a.odd")
+    assert (found.text, found.title, found.licence) == ("a\nb", "t", "L")
+    assert found.published == datetime(2026, 1, 2, 10, tzinfo=UTC)
+    with pytest.raises(Rejected, match="odd_sealed") as sealed:
+        parsed("odd", settings, b"sealed", "a.odd")
+    assert type(sealed.value) is Rejected, "no class of the package comes back from the process that runs it"
+    for data, error in {b"text": TypeError, b"number": Exception, b"date": TypeError, b"licence": Exception}.items():
+        with pytest.raises(error) as raised:
+            parsed("odd", settings, data, "a.odd")
+        assert not isinstance(raised.value, Rejected | SluiceError)
+    with pytest.raises(ValueError, match=r"rejects for a word like odd_empty, and this one for 'It is sealed!'"):
+        parsed("odd", settings, b"spoken", "a.odd")
 
 
 def test_two_parsers_of_one_media_type_are_refused(

@@ -179,15 +179,16 @@ def documents(artifact: Artifact) -> Iterator[dict[str, Any]]:
         yield from artifact.table(path).to_pylist()
 
 
-@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize(("ending", "several"), [("", 2), (".gz", 4)])
 def test_one_file_goes_into_several_parts_with_the_same_bytes_on_any_number_of_workers(
-    tmp_path: Path, ending: str
+    tmp_path: Path, ending: str, several: int
 ) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / f"d.jsonl{ending}").write_bytes(compressed(lines(), ending))
     config = ExtractConfig(files=(source(tmp_path / "in", "jsonl"),), parts=6, min_chars=1, max_payload_bytes=2_000)
     made = [
-        run_stage_in(tmp_path / str(workers), MODULE, config, workers=workers, max_bad_share=1) for workers in (0, 2)
+        run_stage_in(tmp_path / str(workers), MODULE, config, workers=workers, max_bad_share=1)
+        for workers in (0, several)
     ]
     assert made[0].record.content == made[1].record.content
     assert len(made[0].files("documents/")) == 6
@@ -293,11 +294,13 @@ def test_metadata_is_kept_to_the_end_with_personal_data_masked(tmp_path: Path) -
     )
     from tasks.annotate.config import AnnotateConfig
     from tasks.dedup.config import DedupConfig
+    from tasks.groups import group_of
 
     use = AnnotateConfig(use=("prose_score", "pii"))
     attributes = run_stage_in(tmp_path, "tasks.annotate.stage", use, {"extracted": extracted}, kind="attributes")
-    inputs = {"extracted": extracted, "attributes": attributes}
-    inputs["duplicates"] = run_stage_in(tmp_path, "tasks.dedup.stage", DedupConfig(), inputs, kind="duplicates")
+    measured = {"extracted": extracted, "prose_score": group_of(attributes, "prose_score")}
+    duplicates = run_stage_in(tmp_path, "tasks.dedup.stage", DedupConfig(), measured, kind="duplicates")
+    inputs = {"extracted": extracted, "attributes": attributes, "duplicates": duplicates}
     config = ConsolidateConfig(filters=())
     kept = run_stage_in(tmp_path, "tasks.consolidate.stage", config, inputs, kind="documents")
     found = {row["metadata"] for path in kept.files("kept/") for row in kept.table(path).to_pylist()}

@@ -1,7 +1,10 @@
 """docs/filters.md is true: the filter that it writes works with the one line it adds, and its table is complete."""
 
 import doctest
+import os
 import re
+import shutil
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -17,7 +20,8 @@ from tasks.recipe import find_recipe
 from tasks.runner import open_store, run_stage
 from tasks.tracking import TrackingContext
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "filters.md"
+ROOT = Path(__file__).parents[3]
+DOCUMENT = ROOT / "docs" / "filters.md"
 
 
 def blocks(language: str) -> list[str]:
@@ -27,7 +31,7 @@ def blocks(language: str) -> list[str]:
 @pytest.fixture
 def own_filter(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The file of the document, as if it stood in tasks/filters, and its line in the catalogue."""
-    file, line = blocks("python")
+    file, line, _ = blocks("python")
     ((name, place),) = re.findall(r'"(\w+)": "([\w.]+)"', line)
     module = ModuleType(place)
     monkeypatch.setitem(sys.modules, place, module)
@@ -38,6 +42,40 @@ def own_filter(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 def test_the_examples_of_the_document_hold(own_filter: ModuleType) -> None:
     assert doctest.testmod(own_filter) == doctest.TestResults(failed=0, attempted=2)
+
+
+def test_whoever_follows_the_document_passes_what_is_asked_of_every_file(tmp_path: Path) -> None:
+    for name in ("tasks", "docs", "tests/tasks/filters"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", *(f"tests/{one.name}" for one in (ROOT / "tests").glob("*.py"))):
+        shutil.copy(ROOT / name, tmp_path / name)
+    file, line, _ = blocks("python")
+    (row,) = blocks("markdown")
+    (tmp_path / "tasks/filters/question_marks.py").write_text(file)
+    for name, before, more in (
+        ("tasks/filters/catalogue.py", '    "pii": "tasks.filters.pii",\n', line),
+        ("docs/filters.md", "| `pii` | ", row),
+    ):
+        text = (tmp_path / name).read_text()
+        assert text.count(before) == 1
+        (tmp_path / name).write_text(text.replace(before, more + before))
+    asked = ("tests/tasks/filters/test_catalogue.py", "tests/tasks/filters/test_filters_doc.py")
+    for command in (
+        ("pytest", "-q", "-p", "no:cacheprovider", *asked, "-k", "question_marks or described"),
+        ("ruff", "check", "--no-cache", "tasks/filters"),
+        ("ruff", "format", "--no-cache", "--check", "tasks/filters"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        if command[0] == "pytest":
+            assert "5 passed" in done.stdout, "all contracts of a file that holds annotator and filter, and its row"
 
 
 def test_a_recipe_takes_the_new_filter_by_its_name(own_filter: ModuleType, tmp_path: Path) -> None:
@@ -70,7 +108,8 @@ def test_the_new_filter_has_settings_that_are_checked(own_filter: ModuleType) ->
 
 
 def test_the_settings_shown_are_settings() -> None:
-    settings, models = map(tomllib.loads, blocks("toml"))
+    settings, models, _, parser = map(tomllib.loads, blocks("toml"))
+    assert set(parser["extract"]) == {"files", "parsers"}
     AnnotateConfig(**settings["annotate"])
     ConsolidateConfig(**settings["consolidate"])
     assert find_recipe("demo").override(models).perplexity.wanted
