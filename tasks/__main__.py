@@ -4,6 +4,7 @@ Used by people, by GPU pods (`--recipe '<json>'`) and by tests.
 """
 
 import argparse
+import gc
 import json
 import os
 import sys
@@ -185,4 +186,7 @@ def _sync(options: argparse.Namespace) -> None:
 if __name__ == "__main__":
     pid1.stand_in()
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
-    sys.exit(ends_quietly(main))
+    status = ends_quietly(main)
+    # All memory goes back at once: looking through what still lives for cycles takes a twentieth of a crawl's time.
+    gc.freeze()
+    sys.exit(status)

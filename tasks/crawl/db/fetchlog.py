@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tasks.crawl.url import Link, link
 
@@ -199,7 +198,9 @@ def _first(times: Iterable[datetime | None]) -> datetime | None:
 def from_tables(log: pa.Table, links: pa.Table) -> list[Outcome]:
     """Returns the outcomes that a log and its links tell of."""
     outlinks: dict[int, list[Link]] = defaultdict(list)
-    for row in links.filter(pc.invert(links.column("redirect"))).select(["url", "sources"]).to_pylist():
+    for row in links.select(["url", "sources", "redirect"]).to_pylist():
+        if row["redirect"]:
+            continue
         target = link(row["url"])
         for number in row["sources"]:
             outlinks[number].append(target)

@@ -190,7 +190,7 @@ class WarcWriter:
         digest.update(body)
         lines = [
             f"WARC/1.1\r\nWARC-Type: {kind}\r\nWARC-Date: {date}\r\nWARC-Record-ID: {record_id}",
-            *(f"{name}: {_FORBIDDEN.sub(' ', value)}" for name, value in headers.items()),
+            *(f"{name}: {_line(value)}" for name, value in headers.items()),
             f"WARC-Block-Digest: {sha1_label(digest.digest())}\r\nContent-Length: {len(head) + len(body)}",
         ]
         begin = "\r\n".join(lines).encode("utf-8", "replace") + _END + head
@@ -231,13 +231,18 @@ def _is_compressed(answer: Answer) -> bool:
 
 
 def _head(answer: Answer) -> bytes:
-    reason = _FORBIDDEN.sub(" ", answer.reason)
+    reason = _line(answer.reason)
     lines = [f"HTTP/1.1 {answer.status} {reason}".rstrip()]
     for name, value in answer.headers:
-        lines.append(f"{_token(name)}: {_FORBIDDEN.sub(' ', value)}")
+        lines.append(f"{_token(name)}: {_line(value)}")
     if answer.status != 304:
         lines.append(f"Content-Length: {len(answer.body)}")
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
+
+
+def _line(value: str) -> str:
+    """Returns a value without what would end its line."""
+    return value if value.isprintable() else _FORBIDDEN.sub(" ", value)
 
 
 @lru_cache(maxsize=1024)
@@ -247,7 +252,7 @@ def _token(name: str) -> str:
 
 
 def _fields(fields: dict[str, str]) -> bytes:
-    lines = (f"{_NO_TOKEN.sub('_', name)}: {_FORBIDDEN.sub(' ', value)}\r\n" for name, value in fields.items())
+    lines = (f"{_NO_TOKEN.sub('_', name)}: {_line(value)}\r\n" for name, value in fields.items())
     return "".join(lines).encode("utf-8", "replace")
 
 
