@@ -358,7 +358,7 @@ def test_what_a_parser_returns_is_a_document_or_costs_its_file_alone(
         with pytest.raises(error) as raised:
             parsed("odd", settings, data, "a.odd")
         assert not isinstance(raised.value, Rejected | SluiceError)
-    with pytest.raises(ValueError, match=r"rejects for a word like odd_empty, and this one for 'It is sealed!'"):
+    with pytest.raises(ValueError, match=r"\"odd\" rejects for 'It is sealed!', which is no word like \"odd_empty\""):
         parsed("odd", settings, b"spoken", "a.odd")
 
 
