@@ -22,6 +22,19 @@ FURNITURE = (
 )
 
 
+# Posts that pages embed, as X hands them out. resiliparse takes the class for that of a button.
+_POST = b"twitter-tweet"
+_POSTS = "blockquote.twitter-tweet"
+_MOST_POSTS = 1_000
+
+
+def keep_posts(tree: HTMLTree, source: bytes) -> None:
+    """Takes the class off embedded posts, so that they stay in the main text; `source` is the page in UTF-8."""
+    if _POST in source and (document := tree.document) is not None:
+        for post in document.query_selector_all(_POSTS)[:_MOST_POSTS]:
+            post.remove_attribute("class")
+
+
 def main_text(tree: HTMLTree, *, comments: bool = False) -> str:
     """Returns what resiliparse takes for the main text, without the furniture; `comments` keeps those of readers."""
     found: str = extract_plain_text(
