@@ -12,7 +12,7 @@ PYTHON ?= $(firstword $(foreach name,python3.11 python3 python,$(shell \
 export SLUICE_MODELS ?= $(abspath $(or $(SLUICE_HOME),.sluice)/models)
 
 .DEFAULT_GOAL := help
-.PHONY: help install models demo up down status test lint unit system kind kind-down clean
+.PHONY: help install models demo up down status test lint unit system soak kind kind-down clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,11 +58,14 @@ lint: $(TESTABLE) ## style, types, import rules
 	$(BIN)/lint-imports
 
 unit: $(TESTABLE) models ## tests of the parts: seconds to minutes
-	$(BIN)/python -m pytest -m 'not system' -n auto --maxprocesses=4 --dist loadfile
+	$(BIN)/python -m pytest -m 'not system and not soak' -n auto --maxprocesses=4 --dist loadfile
 
 system: $(TESTABLE) models ## tests of the whole with the real Airflow, MLflow, Dask and a browser
-	$(BIN)/python -m pytest -m system tests/system
-	$(BIN)/python -m pytest -m system tests/k8s
+	$(BIN)/python -m pytest -m 'system and not soak' tests/system
+	$(BIN)/python -m pytest -m 'system and not soak' tests/k8s
+
+soak: $(TESTABLE) models ## tests that take long by nature; no part of `make test`
+	$(BIN)/python -m pytest -m soak tests
 
 kind: ## Sluice on a Kubernetes inside Docker; needs docker, kind, kubectl, helm
 	@k8s/kind.sh up

@@ -1,9 +1,9 @@
 """A model of a large crawl: its inputs, and one partition's hosts played through cycles. Used by `crawl_plan`.
 
-Hosts are of very different size (Zipf); each is asked by one request at a time, with a pause, in waves, within a time
-box, under the caps of the recipe. Simplified: all URLs are known from the start and count alike; every host is a
-domain of its own; a wave takes as long as the longest of its slowest host, the process's CPU, and its places for
-requests under way. Deterministic.
+Hosts are of very different size (Zipf); each is asked by one request at a time, with a pause, within a time box and the
+caps of the recipe, whatever the others do. Simplified: all URLs are known from the start and count alike; every host is
+a domain of its own; a cycle lasts as long as its slowest host, the process's CPU, its places for requests, or its
+silent hosts take. Deterministic.
 """
 
 import json
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.db.crawldb import DAY_S, FIRST_INTERVAL_S, MAX_FAILS
-from tasks.crawl.frontier.waves import WAVE
+from tasks.crawl.frontier.queues import PROMPT_S, WAITING
 from tasks.crawl.hosts.rules import TRIES
 
 RESULTS = Path(__file__).with_name("results")
@@ -161,12 +161,11 @@ class Cycle:
 
     pages: float = 0
     seconds: float = 0
-    waves: int = 0
     hosts: int = 0
-    bound: str = ""
+    bound: str = "no page left"
 
 
-def cycle(plan: Plan, hosts: Hosts, budget: float, day: float = 0, wave: float = WAVE) -> Cycle:
+def cycle(plan: Plan, hosts: Hosts, budget: float, day: float = 0) -> Cycle:
     """Plays one cycle; takes what it fetches from `hosts`.
 
     Args:
@@ -174,63 +173,42 @@ def cycle(plan: Plan, hosts: Hosts, budget: float, day: float = 0, wave: float =
         hosts: of the partition.
         budget: requests that the task may make.
         day: of the crawl; a silent host is tried again when it is due.
-        wave: requests of one host in one wave.
     """
-    said, done = Cycle(), np.zeros(len(hosts.left))
-    times: dict[str, float] = {}
-    while said.seconds < plan.time_box_s and said.pages < budget:
-        open_ = np.where(hosts.due <= day, np.minimum(np.minimum(hosts.left, hosts.cap - done), wave), 0)
-        chosen = _within(open_, budget - said.pages)
-        mute = hosts.silent & (chosen > 0)
-        want = np.where(hosts.silent, 0, chosen)
-        if not chosen.any():
-            break
-        first = (done == 0) & (chosen > 0) & ~hosts.silent  # robots.txt comes before any page
-        bounds = _bounds(plan, hosts, want + first, mute)
-        bound, left = max(bounds, key=lambda name: bounds[name]), plan.time_box_s - said.seconds
-        if bounds[bound] > left:
-            want = _begun(plan, hosts, want, first, mute, left)
-        spent = min(bounds[bound], left)
-        times[bound] = times.get(bound, 0.0) + spent
-        said.hosts = max(said.hosts, int((want > 0).sum()))
-        said.pages += want.sum()
-        said.seconds += spent
-        said.waves += 1
-        done += want
-        hosts.left -= want
-        hosts.fails[mute] += 1
-        again = np.where(hosts.fails < MAX_FAILS, 2 ** (hosts.fails - 1), FIRST_INTERVAL_S / DAY_S)
-        hosts.due[mute] = day + again[mute]
-    said.bound = max(times, key=lambda name: times[name], default="no page left")
-    return said
-
-
-def _bounds(plan: Plan, hosts: Hosts, asks: Floats, mute: NDArray[np.bool_]) -> dict[str, float]:
-    """Returns the seconds that a wave takes at least, by what holds it up."""
-    return {
-        "slowest host": max((asks * (hosts.latency + hosts.pause)).max(), silence(plan) if mute.any() else 0.0),
-        "CPU": asks.sum() / plan.rate,
-        "places": ((asks * hosts.latency).sum() + mute.sum() * silence(plan)) / plan.concurrency,
+    listed = np.where(hosts.due <= day, np.minimum(hosts.left, hosts.cap), 0)
+    mute = hosts.silent & (listed > 0)
+    # What silent hosts cannot use, others get.
+    chosen = _within(np.where(mute, 0, listed), budget)
+    asked = chosen > 0
+    if not (asked | mute).any():
+        return Cycle()
+    # The first turn of a host is for its robots.txt.
+    turns = np.floor(plan.time_box_s / (hosts.latency + hosts.pause)) - 1
+    want = np.where(asked, np.minimum(chosen, np.clip(turns, 0, None)), 0)
+    work = max(_process(plan, hosts, want + asked).values())
+    if work > plan.time_box_s:
+        want = _within(want, np.floor(want.sum() * plan.time_box_s / work))
+    bounds = {
+        "slowest host": float(((want + asked) * (hosts.latency + hosts.pause)).max()),
+        "silent hosts": math.ceil(mute.sum() / (WAITING + plan.concurrency)) * silence(plan),
+        **_process(plan, hosts, want + asked),
     }
+    bound = max(bounds, key=lambda name: bounds[name])
+    hosts.left -= want
+    hosts.fails[mute] += 1
+    again = np.where(hosts.fails < MAX_FAILS, 2 ** (hosts.fails - 1), FIRST_INTERVAL_S / DAY_S)
+    hosts.due[mute] = day + again[mute]
+    seconds = min(bounds[bound], plan.time_box_s)
+    return Cycle(float(want.sum()), seconds, int((want > 0).sum()), bound)
 
 
-def _begun(
-    plan: Plan, hosts: Hosts, want: Floats, first: NDArray[np.bool_], mute: NDArray[np.bool_], left: float
-) -> Floats:
-    """Returns what a wave brings that has only `left` seconds.
-
-    A host that was not asked yet goes before all that were: no page comes before the last robots.txt.
-    """
-    turns = np.floor(left / (hosts.latency + hosts.pause)) - first
-    want = np.minimum(want, np.clip(turns, 0, None))
-    rules = _bounds(plan, hosts, first * 1.0, mute)
-    pages = _bounds(plan, hosts, want, np.zeros_like(mute))
-    begin, need = (max(one["CPU"], one["places"]) for one in (rules, pages))
-    return _within(want, np.floor(want.sum() * min(1.0, max(left - begin, 0.0) / max(need, 1e-9))))
+def _process(plan: Plan, hosts: Hosts, asks: Floats) -> dict[str, float]:
+    """Returns the seconds that a fetch process needs for its requests, by what they need."""
+    placed = np.minimum(hosts.latency, PROMPT_S)  # a request that lasts longer gives its place up
+    return {"CPU": float(asks.sum()) / plan.rate, "places": float((asks * placed).sum()) / plan.concurrency}
 
 
 def _within(want: Floats, room: float) -> Floats:
-    """Cuts a wave to the budget as `waves` does: the first page of every host, then the second, and so on."""
+    """Cuts a fetch list to the budget as `shares` does: the first page of every host, then the second, and so on."""
     if want.sum() <= room:
         return want
     low, high = 0, int(want.max())
@@ -245,5 +223,5 @@ def _within(want: Floats, room: float) -> Floats:
 
 
 def silence(plan: Plan) -> float:
-    """Seconds for which a silent host holds its place: tries of its robots.txt, and the pauses between them."""
+    """Seconds that a silent host takes: tries of its robots.txt, and the pauses between them."""
     return TRIES * plan.timeout_s + (TRIES - 1) * max(plan.max_backoff_s, plan.latency_factor * plan.timeout_s)

@@ -15,9 +15,8 @@ from dataclasses import fields, replace
 import numpy as np
 
 from benchmarks.crawl_model import MOST_PARTITIONS, Floats, Hosts, Plan, cycle
-from tasks.crawl.frontier.waves import WAVE
 
-# Memory of a fetch task per URL of its fetch list, when the first wave is chosen.
+# Memory of a fetch task per URL of its fetch list.
 LISTED_BYTES = 900
 
 
@@ -89,7 +88,7 @@ def partition(plan: Plan) -> Iterator[tuple[str, str]]:
     first = cycle(plan, Hosts.drawn(plan), plan.budget)
     slots = plan.partitions * first.seconds * plan.cycles_per_day / 86400
     yield "hosts, URLs", f"{len(hosts.left):,}, {hosts.left.sum() / 1e6:.1f} M"
-    yield f"hosts with more than {WAVE} URLs", f"{(hosts.left > WAVE).mean():.0%}"
+    yield "hosts with more than 32 URLs", f"{(hosts.left > 32).mean():.0%}"
     yield "URLs on the largest 1 % of hosts", f"{_top(hosts.left):.0%}"
     yield "seconds per page of a host, with its pause", f"{turn:.1f}"
     yield f"hosts open at a time for {need:.1f} pages per second, the average", f"{need * turn:,.0f}"
@@ -102,14 +101,9 @@ def boxes(plan: Plan) -> Iterator[tuple[str, ...]]:
     """Yields what a first cycle without a budget brings, by time box and concurrency."""
     for hours, concurrency in ((1, 64), (1, 1024), (6, 64), (6, 1024), (24, 1024)):
         one = replace(plan, time_box_s=hours * 3600.0, concurrency=concurrency, per_host=1e9)
-        held = cycle(one, Hosts.drawn(one), math.inf)
-        free = cycle(one, Hosts.drawn(one), math.inf, wave=1e9)
         calm = replace(one, slow=0, silent=0)
-        even = cycle(calm, Hosts.drawn(calm), math.inf)
-        yield (
-            f"{hours} h", f"{concurrency:,}", f"{held.pages:,.0f}", f"{held.waves}", held.bound,
-            f"{free.pages:,.0f}", f"{even.pages:,.0f}",
-        )  # fmt: skip
+        said, even = (cycle(given, Hosts.drawn(given), math.inf) for given in (one, calm))
+        yield f"{hours} h", f"{concurrency:,}", f"{said.pages:,.0f}", said.bound, f"{even.pages:,.0f}"
 
 
 def few(plan: Plan) -> Iterator[tuple[str, ...]]:
@@ -117,8 +111,7 @@ def few(plan: Plan) -> Iterator[tuple[str, ...]]:
     for slow_s in (0.0, 10.0, 30.0):
         one = replace(plan, time_box_s=3600.0, per_host=1e9)
         hosts = Hosts.of(one, np.full(20, 1e6), np.full(20, plan.latency_s), np.append(np.zeros(19), slow_s))
-        said = cycle(one, hosts, math.inf)
-        yield f"{slow_s:g} s" if slow_s else "none", f"{said.pages:,.0f}", f"{said.waves}"
+        yield f"{slow_s:g} s" if slow_s else "none", f"{cycle(one, hosts, math.inf).pages:,.0f}"
 
 
 def month(plan: Plan) -> Iterator[tuple[str, ...]]:
@@ -130,13 +123,11 @@ def month(plan: Plan) -> Iterator[tuple[str, ...]]:
         case = f"{1 / known:.0%} of the URLs, {per_host:,.0f} per host"
         for number in sorted({0, one.cycles // 2, one.cycles - 1}):
             said = every[number]
-            yield (
-                case, f"{number + 1}", f"{said.pages / one.budget:.0%}", f"{said.seconds / 60:,.0f} min",
-                f"{said.hosts:,}", f"{said.waves}", said.bound,
-            )  # fmt: skip
+            used, minutes = f"{said.pages / one.budget:.0%}", f"{said.seconds / 60:,.0f} min"
+            yield case, f"{number + 1}", used, minutes, f"{said.hosts:,}", said.bound
         left = hosts.left[~hosts.silent]
         share = sum(said.pages for said in every) / one.budget / one.cycles
-        yield case, "all", f"{share:.0%}", "", f"{(left > 0).sum():,} not done", "", ""
+        yield case, "all", f"{share:.0%}", "", f"{(left > 0).sum():,} not done", ""
 
 
 def caps(plan: Plan) -> Iterator[tuple[str, ...]]:
@@ -165,12 +156,12 @@ def main() -> None:
     plan = Plan(**vars(options.parse_args()))
     print(table(("what", "how much", "how"), arithmetic(plan)), end="\n\n")
     print(table(("one partition", "how much"), partition(plan)), end="\n\n")
-    boxed = ("time box", "concurrency", "pages", "waves", "bound by", "without waves", "no slow or silent host")
+    boxed = ("time box", "concurrency", "pages", "bound by", "no slow or silent host")
     print(table(boxed, boxes(plan)), end="\n\n")
-    print(table(("Crawl-delay of one of 20 sites", "pages of all in 1 h", "waves"), few(plan)), end="\n\n")
+    print(table(("Crawl-delay of one of 20 sites", "pages of all in 1 h"), few(plan)), end="\n\n")
     capped = ("cap per host", "of all URLs, in a cycle", "in all cycles", "longest fetch list", "memory for it")
     print(table(capped, caps(plan)), end="\n\n")
-    print(table(("wanted", "cycle", "budget used", "time", "hosts in a wave", "waves", "bound by"), month(plan)))
+    print(table(("wanted", "cycle", "budget used", "time", "hosts", "bound by"), month(plan)))
 
 
 def _top(left: Floats) -> float:

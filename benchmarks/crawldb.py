@@ -73,7 +73,8 @@ def urls(size: int) -> str:
       CASE WHEN i % 3 = 0 THEN '' ELSE 'big/segment/p0/v' || (i % 20) || '/warc/warc-' || (i % 300) || '.warc.gz' END
         AS warc_path,
       CASE WHEN i % 3 <> 0 THEN CAST((i * 977) % 1000000000 AS BIGINT) END AS warc_offset,
-      CASE WHEN i % 3 <> 0 THEN TIMESTAMPTZ '2026-02-01 00:00:00Z' END AS captured_at, '' AS canonical, '' AS takedown
+      CASE WHEN i % 3 <> 0 THEN TIMESTAMPTZ '2026-02-01 00:00:00Z' END AS captured_at, '' AS canonical, '' AS takedown,
+      '' AS terms
     FROM range({size}) r(i)"""
 
 
@@ -85,7 +86,8 @@ def log(fetched: int) -> str:
       'text/html' AS mime, CAST(25000 AS BIGINT) AS bytes, 'sha1:' || md5('d' || (i % 2) || {n}) AS payload_digest,
       'urn:uuid:' || CAST(md5('s' || i) AS UUID) AS record_id, 'warc/warc-' || (i // 1000) || '.warc.gz' AS warc_file,
       CAST(i AS BIGINT) AS warc_offset, '' AS redirect, 'page' AS kind, '' AS canonical, false AS render,
-      now() AS fetched_at, '"' || substr(md5('f' || i), 1, 12) || '"' AS etag, '' AS last_modified, '' AS error
+      now() AS fetched_at, '"' || substr(md5('f' || i), 1, 12) || '"' AS etag, '' AS last_modified, '' AS terms,
+      '' AS error
     FROM range({fetched}) r(i)"""
 
 
@@ -95,7 +97,8 @@ def links(first: int, last: int, size: int) -> str:
     target = f"CASE WHEN j < 35 THEN ({source} // 100) * 100 + (j * 3) ELSE {size} + i * 3 + j % 3 END"
     return f"""
     SELECT CAST(0 AS INTEGER) AS partition, {sql(KEY, "t")} AS key, {sql(URL, "t")} AS url, {sql(HOST, "t")} AS host,
-      false AS redirect, CAST(3 AS INTEGER) AS depth, now() AS seen, sources, CAST([] AS VARCHAR[]) AS source_hosts
+      false AS redirect, CAST(3 AS INTEGER) AS depth, now() AS seen, sources, CAST([] AS VARCHAR[]) AS source_hosts,
+      CASE WHEN t % 50 = 0 THEN now() END AS lastmod
     FROM (
       SELECT t, list(CAST(i - {first} AS INTEGER)) AS sources
       FROM (SELECT i, {target} AS t FROM range({first}, {last}) a(i), range({LINKS_PER_PAGE}) b(j)) GROUP BY t

@@ -1,12 +1,14 @@
 """Personal data: precision and recall on sentences made for it, false finds per megabyte, speed.
 
-    python -m benchmarks.pii [--data FOLDER] [--rounds 100] [--shown 5]
+    python -m benchmarks.pii [--data FOLDER] [--credits FILE] [--documents FOLDER ...] [--rounds 100] [--shown 5]
 
 Sentences: `benchmarks.pii_cases`, common forms with hard negatives and, apart, rare forms. The hand that wrote them
 also wrote the recognisers: they show that what is meant works, and what does not (rare forms), not how the web writes.
 For that, `--data` names a folder with `text_domains`, `toxicity_pii` and `pdf`: counts per kind, and samples to read.
-Speed is CPU seconds of one process, best of three, beside a bare search of the same texts for digits, the floor for
-anything that looks at numbers. Writes `benchmarks/results/pii.json`.
+`--credits` (/usr/share/doc/linux-doc-6.1/CREDITS.gz) and `--documents` (/usr/share/doc) name texts with postal
+addresses that were not written for a test: `benchmarks.pii_unseen`.
+Speed is CPU seconds of the annotator in one process, best of three, beside a bare search of the same texts for digits,
+the floor for anything that looks at numbers. Writes `benchmarks/results/pii.json`.
 """
 
 import argparse
@@ -24,7 +26,10 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.pii_cases import Case, cases, rare
+from benchmarks.pii_unseen import documents, persons
 from benchmarks.result import keep
+from tasks.filters.batch import Batch
+from tasks.filters.pii import Pii
 from tasks.pii.scan import find
 
 DOMAINS = ("wiki", "books", "code", "techdocs", "web", "academic", "reviews", "speech", "math", "masc")
@@ -66,7 +71,9 @@ def _rates(count: Counter[str]) -> dict[str, float]:
 def speed(texts: Sequence[str]) -> dict[str, float]:
     """Returns megabytes of UTF-8 per CPU second, ours and the bare search for digits."""
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
-    ours = _best(lambda: [find(text) for text in texts])
+    annotator, batch = Pii(), Batch(texts)
+    annotator.prepare({})
+    ours = _best(lambda: annotator.measure(batch))
     bare = _best(lambda: [_DIGIT.findall(text) for text in texts])
     return {
         "megabytes": round(megabytes, 2),
@@ -127,6 +134,8 @@ def show(name: str, texts: Sequence[str], shown: int) -> dict[str, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="folder with text_domains, toxicity_pii and pdf")
+    parser.add_argument("--credits", type=Path, help="CREDITS.gz of the Linux kernel")
+    parser.add_argument("--documents", type=Path, nargs="*", default=[], help="folders with copyright files")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--shown", type=int, default=5, help="finds of each kind to print")
     given = parser.parse_args()
@@ -135,11 +144,16 @@ def main() -> None:
         "cases": len(tested),
         "common": score(tested),
         "rare": score(rare()),
+        "unseen": {
+            "persons": persons(given.credits) if given.credits else {},
+            "documents": documents(given.documents),
+        },
         "real": real(given.data, given.shown) if given.data else {},
     }
     for name in ("common", "rare"):
         for kind, of in result[name].items():
             print(f"{name:7}{kind:9}" + "  ".join(f"{field} {value}" for field, value in of.items()))
+    print(result["unseen"])
     keep("pii", result)
 
 

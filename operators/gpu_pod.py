@@ -32,7 +32,7 @@ from operators.pods.api import PODS, Api
 from operators.pods.failure import has_ended, has_succeeded, terminated
 from operators.pods.owner import Claim, Owner
 from operators.pods.spec import CONTAINER, manifest, place_of, stage_labels, stage_pod
-from operators.pods.stage import START_OUTAGE_S, Object, command_of, deadline_of, ended, removed, taken
+from operators.pods.stage import START_OUTAGE_S, Object, command_of, deadline_of, ended, made, removed, taken
 from operators.pods.trigger import PodTrigger
 from operators.runs import fails_at_once
 from tasks.recipe import find_recipe
@@ -125,6 +125,7 @@ class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
             words=f"{self.recipe}-{self.stage}",
             build=lambda _name: {**body, "metadata": dict(body["metadata"])},
             ended=self._ended,
+            made=lambda: made(self, context),
             grace_s=self.termination_grace_period or 0,
         )
 
@@ -137,6 +138,7 @@ class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
             conn_id=self.kubernetes_conn_id,
             queue=place.queue,
             queue_s=place.queue_s,
+            scale_up_s=place.scale_up_s,
             grace_s=self.termination_grace_period or 0,
             deadline=deadline_of(self, context),
             restarts=self._restarts,

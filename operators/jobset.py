@@ -23,7 +23,7 @@ from operators.links import ArtifactLink, MlflowLink
 from operators.pods.api import JOBSETS, Api
 from operators.pods.owner import Claim, Owner
 from operators.pods.spec import CONTAINER, place_of, stage_pod
-from operators.pods.stage import START_OUTAGE_S, Object, command_of, deadline_of, ended, removed, taken
+from operators.pods.stage import START_OUTAGE_S, Object, command_of, deadline_of, ended, made, removed, taken
 from operators.runs import fails_at_once
 from tasks.recipe import find_recipe
 
@@ -67,6 +67,7 @@ class JobSetOperator(BaseOperator):  # type: ignore[misc]
                 conn_id=place.conn_id,
                 queue=place.queue,
                 queue_s=place.queue_s,
+                scale_up_s=place.scale_up_s,
                 grace_s=place.grace_s,
                 deadline=deadline_of(self, context),
                 restarts=restarts,
@@ -91,6 +92,7 @@ class JobSetOperator(BaseOperator):  # type: ignore[misc]
             words=f"{self.recipe}-{self.stage}",
             build=lambda name: self.manifest(name, context),
             ended=lambda found: {"Completed": True, "Failed": False}.get(terminal_state(found)),
+            made=lambda: made(self, context),
             grace_s=place.grace_s,
             propagation="Foreground",
         )

@@ -19,8 +19,9 @@ from tasks.recipe import Recipe
 VERSION = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
 """Pattern of a version; it becomes a folder of the store."""
 
-OVERRIDABLE = re.compile(r"(?!place\.)[a-z_]+(\.[a-z_0-9]+)+")
-"""What a run may override: fields of the sections that say what is made, not the recipe's name, nor [place]."""
+OVERRIDABLE = re.compile(r"(?!place\.|crawl\.(?:hosts_file|allow_hosts)(?:\.|$))[a-z_]+(\.[a-z_0-9]+)+")
+"""What a run may override: fields of the sections that say what is made, not the recipe's name, nor [place], nor which
+credentials are sent and which inside hosts are reached."""
 
 CALENDAR = "%Y.%m.%d-%H%M"
 """Version of a scheduled run, from its logical date: 2026.11.21-0300."""
@@ -45,8 +46,8 @@ class Run:
     def recipe(self, recipe: Recipe) -> Recipe:
         """Returns the recipe of this run; raises RecipeError for an override that does not fit or may not be.
 
-        Where things run and are kept stays in the recipe's file: who may trigger a DAG must not thereby name another
-        store, image or server.
+        Where things run and are kept stays in the recipe's file, and so does what the crawl may reach inside: who may
+        trigger a DAG must not thereby name another store, image or server, or send credentials somewhere.
         """
         moved = sorted(path for path in self.overrides if not OVERRIDABLE.fullmatch(path))
         if moved:

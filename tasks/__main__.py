@@ -46,6 +46,9 @@ def _parser() -> argparse.ArgumentParser:
     trace = _command(commands, "trace", "page to training steps and checkpoints, or step to pages", _trace)
     trace.add_argument("what", help="a URL, a document id, or a step of a checkpoint as step:<number>")
     trace.add_argument("--json", action="store_true", help="print JSON")
+    reason = _command(commands, "why", "why a URL is crawled, or is not", _why)
+    reason.add_argument("url", help="as you would type it into a browser")
+    reason.add_argument("--json", action="store_true", help="print JSON")
     ledger = _command(commands, "ledger", "list artifacts, or one with what it was made from", _ledger)
     ledger.add_argument("address", nargs="?", help="name@version")
     asked = _command(commands, "what-if", "the funnel under other limits, without measuring again", _what_if)
@@ -107,6 +110,16 @@ def _trace(options: argparse.Namespace) -> None:
     recipe = _recipe(options)
     found = trace.trace(open_store(recipe), recipe.name, options.version or recipe.version, options.what)
     print(json.dumps(found, indent=1, default=str) if options.json else trace.render(found))
+
+
+def _why(options: argparse.Namespace) -> None:
+    from tasks.crawl.why import why
+    from tasks.crawl.why_text import render
+    from tasks.runner import open_store
+
+    recipe = _recipe(options)
+    found = why(open_store(recipe), recipe.name, recipe.crawl, options.url, options.version)
+    print(json.dumps(found, indent=1, default=str) if options.json else render(found))
 
 
 def _what_if(options: argparse.Namespace) -> None:

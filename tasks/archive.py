@@ -16,7 +16,8 @@ from fastwarc import WarcRecordType
 
 from tasks.artifact import Artifact
 from tasks.codings import Decoded, decode
-from tasks.warc_reader import Damage, Record, read_records
+from tasks.warc_reader import read_records
+from tasks.warc_record import Damage, Record
 
 MANIFEST = "manifest.parquet"
 INDEX = "index.cdxj"

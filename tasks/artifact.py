@@ -12,8 +12,8 @@ from io import BytesIO
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from tasks import parquet
 from tasks.config import Config, canonical_json
 from tasks.errors import InputError
 from tasks.store import Store
@@ -135,6 +135,11 @@ class Artifact:
                 "restore the file; or remove its folder, and run the stage that makes it again",
             ) from None
 
+    def ref(self, role: str) -> InputRef:
+        """Returns what the record of something made from this artifact says of it."""
+        address, record = str(self.address), self.record
+        return InputRef(role=role, address=address, fingerprint=record.fingerprint, content=record.content)
+
     @property
     def parts(self) -> tuple[PartRecord, ...]:
         """The committed parts in name order."""
@@ -157,12 +162,13 @@ class Artifact:
         return self.store.local(f"{self.address.path}/{path}")
 
     def table(self, path: str, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
-        """Reads one Parquet file of the artifact, optionally some columns and the rows that pass `filters`.
+        """Reads one Parquet file of the artifact, optionally some columns and the rows that pass `filters`."""
+        return parquet.read(self.local(path), columns, filters)
 
-        By path, not by an open file: Arrow's threads may read ahead in a Python file until the interpreter ends, and
-        then abort it (7 of 60 short processes did).
-        """
-        return pq.read_table(self.local(path), columns=columns, filters=filters)
+    def remove(self) -> None:
+        """Removes the artifact: its record first, so that no record ever stands without the files that it names."""
+        self.store.remove(f"{self.address.path}/{RECORD}")
+        self.store.remove(self.address.path)
 
     def verify(self) -> list[str]:
         """Hashes every file anew; returns the paths that are missing or differ from the record."""

@@ -16,27 +16,35 @@ from tasks.artifact import Address, Artifact, InputRef, Record, fingerprint
 from tasks.catalogue import STAGES, Stage
 from tasks.config import Config, canonical_json, nearest
 from tasks.errors import DriftError, InputError, RecipeError
+from tasks.groups import group_of
 from tasks.ledger import newest
 from tasks.lineage import changes, one_held
 from tasks.recipe import Recipe
 from tasks.stage import Inputs
-from tasks.store import Store
+from tasks.store import Store, read_outside
 
 log = logging.getLogger("sluice.runner")
 
 EXTERNAL = "external:"
 """Begins the address of an input that lies outside the store."""
 
+CODE = "code:"
+"""Begins the address of an input that is code."""
+
 
 @dataclass(frozen=True)
 class Binding:
-    """A stage with everything that decides what it makes."""
+    """A stage with everything that decides what it makes: `refs` are the inputs that do.
+
+    `beside` names artifacts of which only one group is read: where the others can be found that belong to it.
+    """
 
     stage: Stage
     module: Any
     config: Config
     inputs: Inputs
     refs: tuple[InputRef, ...]
+    beside: tuple[InputRef, ...]
     address: Address
     fingerprint: str
 
@@ -65,16 +73,23 @@ def bind(recipe: Recipe, store: Store, name: str, version: str, source_version: 
     config: Config = getattr(recipe, stage.section)
     kind = f"{stage.writes}/{member}" if member else stage.writes
     address = Address(f"{recipe.name}/{kind}", version)
-    found = {**_read(recipe, store, stage, version, source_version, member), **_earlier(recipe, store, stage, address)}
+    read, beside = _read(recipe, store, stage, version, source_version, member)
+    found = {**read, **_earlier(recipe, store, stage, address)}
     external = list(_external(module, config))
-    refs = (*(_ref(role, one) for role in sorted(found) for one in _several(found[role])), *external)
+    refs = (
+        *(one.ref(role) for role in sorted(found) for one in _several(found[role])),
+        *external,
+        *_code(module, config),
+    )
     print_ = fingerprint(name, module.VERSION, member, config, refs)
-    return Binding(stage, module, config, Inputs(found), refs, address, print_)
+    return Binding(stage, module, config, Inputs(found, external), refs, beside, address, print_)
 
 
 def _read(
     recipe: Recipe, store: Store, stage: Stage, version: str, source_version: str | None, member: str
-) -> dict[str, Artifact | list[Artifact]]:
+) -> tuple[dict[str, Artifact | list[Artifact]], tuple[InputRef, ...]]:
+    """Returns the inputs of the version by role, and what of them only groups are read of (`Binding.beside`)."""
+
     def one(kind: str) -> Artifact:
         own = Address(f"{recipe.name}/{kind}", version)
         if artifact := Artifact.find(store, own):
@@ -96,7 +111,9 @@ def _read(
     found |= {role: one(STAGES[maker].writes) for role, maker in stage.wants.items() if recipe.has(STAGES[maker])}
     for role, (kind, names) in stage.gathers.items():
         found[role] = [one(f"{kind}/{member}") for member in one(names).record.members]
-    return found
+    wholes = {kind: one(kind) for kind in sorted({kind for kind, _ in stage.groups.values()})}
+    found |= {role: group_of(wholes[kind], group) for role, (kind, group) in stage.groups.items()}
+    return found, tuple(whole.ref(kind) for kind, whole in wholes.items())
 
 
 def _earlier(recipe: Recipe, store: Store, stage: Stage, own: Address) -> dict[str, Artifact | list[Artifact]]:
@@ -157,17 +174,21 @@ def _external(module: Any, config: Config) -> Iterator[InputRef]:
         yield InputRef(role=role, address=f"{EXTERNAL}{role}", fingerprint=content, content=content)
 
 
+def _code(module: Any, config: Config) -> Iterator[InputRef]:
+    """Names code that only some settings bring in, and that has versions of its own."""
+    if hasattr(module, "code"):
+        for name, version in sorted(module.code(config).items()):
+            yield InputRef(role=f"{CODE}{name}", address=f"{CODE}{name}", fingerprint=version, content=version)
+
+
 def _hashed(role: str, path: str) -> str:
     try:
+        if "://" in path:
+            return hashlib.sha256(read_outside(path)).hexdigest()
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise InputError(f"{role}: {path} cannot be read ({error.strerror or error})", "correct the path") from None
-
-
-def _ref(role: str, artifact: Artifact) -> InputRef:
-    record = artifact.record
-    return InputRef(role=role, address=str(artifact.address), fingerprint=record.fingerprint, content=record.content)
 
 
 def _several(found: Artifact | Sequence[Artifact]) -> Sequence[Artifact]:

@@ -9,7 +9,8 @@ of the artifact that completes a cycle): it is read at the newest version of the
 to its end is nobody's past. `wants` maps a role to the stage that makes it, and is read where the recipe has that
 stage: one that is `on_request` runs where its section of the recipe gives it something to do (`wanted`). Of a `shared`
 stage what the source version holds serves the new version too, where settings and inputs are the same; its result is
-read by stages of this catalogue alone, which look at both versions.
+read by stages of this catalogue alone, which look at both versions. `groups` maps a role to (kind, group): one of the
+groups that an artifact is made of (`tasks.groups`); the others bear on nothing.
 """
 
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ class Stage:
     writes: str
     reads: dict[str, str] = field(default_factory=dict)
     gathers: dict[str, tuple[str, str]] = field(default_factory=dict)
+    groups: dict[str, tuple[str, str]] = field(default_factory=dict)
     earlier: dict[str, tuple[str, str]] = field(default_factory=dict)
     mapped: bool = False
     wants: dict[str, str] = field(default_factory=dict)
@@ -125,7 +127,8 @@ _ALL = (
         "tasks.dedup.stage",
         "dedup",
         "duplicates",
-        {"extracted": "extracted", "attributes": "attributes"},
+        {"extracted": "extracted"},
+        groups={"prose_score": ("attributes", "prose_score")},
         shared=True,
     ),
     Stage(

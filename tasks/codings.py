@@ -1,8 +1,11 @@
-"""The content codings of HTTP bodies, undone within a limit.
+"""The content codings of HTTP bodies, undone within a limit: at once (`decode`), or block by block (`Unpacked`).
 
-Used by the crawler, by `archive` and by the process that extracts, which imports little else.
+Of the tokens that servers send many are none ("none", "UTF-8", "text/html", a version of Apache). Like browsers, both
+read a body under a token that nobody knows as it is, unless it plainly is packed.
 """
 
+import itertools
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 import brotli
@@ -12,11 +15,18 @@ ACCEPTED_CODINGS = "gzip, deflate, br"
 _MAX_CODINGS = 2
 _GZIP = b"\x1f\x8b"
 _FIRST_BLOCK = 512
+_BLOCK = 64 << 10
+# Beginnings of what is packed: compress, bzip2, xz, Zstandard, LZ4 and zip.
+_PACKED = (b"\x1f\x8b", b"\x1f\x9d", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18", b"PK\x03\x04")
+_PROBE = 512
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+# Control characters that no other text holds.
+_NO_TEXT = bytes({*range(1, 9), *range(14, 27), *range(28, 32)})
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """A body without content coding. `complete` is False when it was cut off, broken or of an unknown coding."""
+    """A body without content coding. `complete` is False when it was cut off, broken or packed in an unknown way."""
 
     data: bytes
     complete: bool
@@ -28,18 +38,30 @@ def decode(body: bytes, content_encoding: str, limit: int) -> Decoded:
     Knows gzip (several members, garbage behind), deflate (with and without zlib header) and br, up to two in a row. A
     header that promises gzip over a body that is none is taken for a lie: the body is returned as it is.
     """
-    codings = [coding.strip().lower() for coding in content_encoding.split(",")]
-    codings = [coding for coding in codings if coding not in ("", "identity")]
-    if len(codings) > _MAX_CODINGS:
+    codings = _codings(body, content_encoding)
+    if codings is None:
         return Decoded(b"", complete=False)
     result = Decoded(body[:limit], complete=len(body) <= limit)
     for index, coding in enumerate(reversed(codings)):
-        decoder = _DECODERS.get(coding)
-        if decoder is None:
-            return Decoded(b"", complete=False)
-        step = decoder(body if index == 0 else result.data, limit)
+        step = _DECODERS[coding](body if index == 0 else result.data, limit)
         result = Decoded(step.data, complete=step.complete and (index == 0 or result.complete))
     return result
+
+
+def _codings(body: bytes, content_encoding: str) -> list[str] | None:
+    """Returns the codings to undo, in the order applied; None where that cannot be done."""
+    named = [coding.partition(";")[0].strip().lower() for coding in content_encoding.split(",")]
+    codings = [coding for coding in named if coding in _DECODERS]
+    if len(codings) > _MAX_CODINGS:
+        return None
+    if not codings and any(coding not in ("", "identity") for coding in named) and _is_packed(body):
+        return None
+    return codings
+
+
+def _is_packed(body: bytes) -> bool:
+    probe = b"" if body.startswith(_UTF_16) else body[:_PROBE]
+    return body.startswith(_PACKED) or len(probe.translate(None, _NO_TEXT)) < len(probe)
 
 
 def _gunzip(body: bytes, limit: int) -> Decoded:
@@ -57,9 +79,12 @@ def _gunzip(body: bytes, limit: int) -> Decoded:
 
 
 def _deflate(body: bytes, limit: int) -> Decoded:
+    return _inflate(memoryview(body), limit, 15 if _is_wrapped(body) else -15)[0]
+
+
+def _is_wrapped(body: bytes) -> bool:
     # A zlib header's first two bytes are a multiple of 31 (RFC 1950); without one it is a bare stream.
-    wrapped = len(body) > 1 and body[0] & 15 == 8 and int.from_bytes(body[:2]) % 31 == 0
-    return _inflate(memoryview(body), limit, 15 if wrapped else -15)[0]
+    return len(body) > 1 and body[0] & 15 == 8 and int.from_bytes(body[:2]) % 31 == 0
 
 
 def _inflate(body: memoryview, limit: int, window: int) -> tuple[Decoded, int]:
@@ -96,3 +121,113 @@ def _unbrotli(body: bytes, limit: int) -> Decoded:
 
 
 _DECODERS = {"gzip": _gunzip, "x-gzip": _gunzip, "deflate": _deflate, "br": _unbrotli}
+
+
+class Unpacked:
+    """The blocks of a body without its content codings, for what must not be held as a whole.
+
+    May be iterated over again. Codings and lies are those of `decode`; what is broken ends where it breaks.
+
+    Args:
+        body: a body, or blocks of one.
+        content_encoding: the header.
+        limit: bytes that are yielded at most.
+
+    Attributes:
+        complete: whether the last iteration came to the body's end.
+    """
+
+    def __init__(self, body: "bytes | Unpacked", content_encoding: str, limit: int) -> None:
+        self._body = body
+        self._content_encoding = content_encoding
+        self._limit = limit
+        self.complete = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        self.complete = False
+        left = self._limit
+        try:
+            for block in self._unpacked():
+                if len(block) > left:
+                    yield block[:left]
+                    return
+                left -= len(block)
+                yield block
+        except (EOFError, isal_zlib.error, brotli.error):  # type: ignore[misc]
+            return
+        self.complete = not isinstance(self._body, Unpacked) or self._body.complete
+
+    def _unpacked(self) -> Iterator[bytes]:
+        blocks = _slices(self._body) if isinstance(self._body, bytes) else iter(self._body)
+        first = next(blocks, b"")
+        codings = _codings(first, self._content_encoding)
+        if codings is None:
+            raise EOFError("packed in a way that is not known here")
+        blocks = itertools.chain((first,), blocks)
+        for coding in reversed(codings):
+            blocks = _STREAMS[coding](blocks)
+        return blocks
+
+
+def _slices(body: bytes) -> Iterator[bytes]:
+    return (body[at : at + _BLOCK] for at in range(0, len(body), _BLOCK))
+
+
+def _gunzipped(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    held = _at_least(2, b"", blocks)
+    if not held.startswith(_GZIP):
+        yield held
+        yield from blocks
+    while held.startswith(_GZIP):
+        held = yield from _inflated(held, blocks, 31)
+        held = _at_least(2, held, blocks)
+
+
+def _undeflated(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    held = _at_least(2, b"", blocks)
+    yield from _inflated(held, blocks, 15 if _is_wrapped(held) else -15)
+
+
+def _inflated(held: bytes, blocks: Iterator[bytes], window: int) -> Generator[bytes, None, bytes]:
+    """Yields what one stream holds; returns what of its last block stood behind it."""
+    stream = isal_zlib.decompressobj(window)
+    size = _FIRST_BLOCK
+    while not stream.eof:
+        if not held and not (held := next(blocks, b"")):
+            # All is read; the last of it may wait within.
+            if not (last := stream.decompress(b"", _BLOCK)):
+                raise EOFError("cut off")
+            yield last
+            continue
+        # A stream's end comes back with all that stood behind it, so the first pieces are small.
+        piece, held = held[:size], held[size:]
+        size = min(2 * size, _BLOCK)
+        while piece and not stream.eof:
+            yield stream.decompress(piece, _BLOCK)
+            piece = stream.unconsumed_tail
+    return stream.unused_data + held
+
+
+def _unbrotlied(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    stream = brotli.Decompressor()
+    for block in blocks:
+        more = stream.process(block, output_buffer_limit=_BLOCK)
+        while more:
+            yield more
+            more = b"" if stream.is_finished() else stream.process(b"", output_buffer_limit=_BLOCK)
+    if not stream.is_finished():
+        raise EOFError("cut off")
+
+
+def _at_least(size: int, held: bytes, blocks: Iterator[bytes]) -> bytes:
+    while len(held) < size and (block := next(blocks, b"")):
+        held += block
+    return held
+
+
+_STREAMS: dict[str, Callable[[Iterator[bytes]], Iterator[bytes]]] = {
+    "gzip": _gunzipped,
+    "x-gzip": _gunzipped,
+    "deflate": _undeflated,
+    "br": _unbrotlied,
+}

@@ -40,11 +40,13 @@ def commit(
     Raises:
         InputError: there is nothing to commit, or too many rows were quarantined.
         DriftError: a run with other settings or inputs has committed the address meanwhile.
+        SupersededError: another attempt has taken the work over.
     """
     if not output.committed:
         raise InputError(f"{output.address}: the stage {stage} made no part", "check that its inputs hold anything")
     output.check_poison()
     record = _record(output, stage, stage_version, config, inputs, report, started)
+    output.check_fence()
     try:
         output.store.publish(f"{output.address.path}/{RECORD}", record.model_dump_json(indent=1).encode())
     except AlreadyPublished:
@@ -89,7 +91,7 @@ def _record(
         fingerprint=output.fingerprint,
         content=content_of(parts),
         config=config.model_dump(mode="json"),
-        inputs=tuple(inputs),
+        inputs=(*inputs, *report.inputs),
         code=code_version(),
         rows_in=sum(part.rows_in for part in parts),
         rows_out=sum(part.rows_out for part in parts),
@@ -107,11 +109,14 @@ def _record(
 
 def _clear(store: Store, address: Address, record: Record) -> None:
     kept = {f"{address.path}/{entry.path}" for part in record.parts for entry in part.files}
+    stale = set()
     for path in store.list(address.path, unfinished=True):
         below = path[len(address.path) + 1 :]
         # Whatever no part names is what a killed attempt left behind.
         if path not in kept and below != RECORD and not below.startswith((PARTS, SCRATCH)):
-            store.remove(path)
+            stale.add(below.partition("/")[0] if below.startswith(".") else below)
+    for below in sorted(stale):
+        store.remove(f"{address.path}/{below}")
     store.remove(f"{address.path}/{PARTS}")
     store.forget_scratch(scratch_of(address, record.fingerprint))
     store.remove(f"{address.path}/{SCRATCH}")

@@ -30,6 +30,8 @@ DOCUMENT = pa.schema(
     ]
 )
 
+_IDS = b"ids"
+
 
 def document_id(url: str, payload_digest: str) -> str:
     """Returns the document's id: 32 hex digits of blake2b-128 over url, newline and payload digest.
@@ -39,10 +41,29 @@ def document_id(url: str, payload_digest: str) -> str:
     return hashlib.blake2b(f"{url}\n{payload_digest}".encode(), digest_size=16).hexdigest()
 
 
+def mark_of(ids: pa.ChunkedArray) -> bytes:
+    """Returns a hash of the ids of some documents in their order (blake2b-128, hex)."""
+    return hashlib.blake2b("\n".join(ids.to_pylist()).encode(), digest_size=16).hexdigest().encode()
+
+
+def marked(table: pa.Table, ids: pa.ChunkedArray) -> pa.Table:
+    """Returns a table that holds no ids, with the mark of the documents that its rows belong to."""
+    return table.replace_schema_metadata({_IDS: mark_of(ids)})
+
+
+def same_mark(mark: bytes, table: pa.Table, where: str) -> None:
+    """Checks that the rows of a table belong to the documents of a mark; raises InputError."""
+    if (table.schema.metadata or {}).get(_IDS) != mark:
+        raise _misfit(where)
+
+
 def same_rows(left: pa.Table, right: pa.Table, where: str) -> None:
     """Checks that two co-partitioned tables hold the same ids in the same order; raises InputError."""
     if not left.column("id").equals(right.column("id")):
-        raise InputError(
-            f"{where}: the tables do not hold the same documents in the same order",
-            "run the stages that made them again",
-        )
+        raise _misfit(where)
+
+
+def _misfit(where: str) -> InputError:
+    return InputError(
+        f"{where}: the tables do not hold the same documents in the same order", "run the stages that made them again"
+    )

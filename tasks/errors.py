@@ -38,6 +38,10 @@ class DriftError(SluiceError):
     """The address already holds something made by another recipe or from other inputs."""
 
 
+class SupersededError(SluiceError):
+    """Another attempt at the same work has taken it over: this one must not write any more."""
+
+
 class ConservationError(SluiceError):
     """Rows were lost or doubled: rows in differ from rows out plus rows rejected."""
 

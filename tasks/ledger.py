@@ -62,7 +62,7 @@ class Ledger:
         for ref in self.find(address).record.inputs:
             now = self._by_address.get(ref.address)
             if now is None:
-                if not ref.address.startswith("external:"):
+                if not ref.address.startswith(("external:", "code:")):
                     lines.append(f"{ref.role}: {ref.address} is gone")
             elif now.record.content != ref.content:
                 lines.append(f"{ref.role}: {ref.address} holds other bytes than it did")

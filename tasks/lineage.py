@@ -82,8 +82,8 @@ def _kind(name: str, recipe: str) -> str:
 
 def _read_by(stage: Stage) -> Iterator[str]:
     """Yields the kinds that a stage reads of its own version."""
-    gathered = (kind for kind, _ in stage.gathers.values())
-    for kind in (*stage.reads.values(), *gathered, *(STAGES[maker].writes for maker in stage.wants.values())):
+    several = (kind for kind, _ in (*stage.gathers.values(), *stage.groups.values()))
+    for kind in (*stage.reads.values(), *several, *(STAGES[maker].writes for maker in stage.wants.values())):
         yield kind.partition("/")[0]
 
 

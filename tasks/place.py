@@ -75,6 +75,10 @@ class KubernetesPlace(PodPlace):
     queue_s: int = 24 * 3600
     """How long a pod may wait for its GPUs before the task gives up."""
 
+    scale_up_s: int = 900
+    """How long a pod may wait for a node that the cluster does not have while no autoscaler says anything about it:
+    what the first node of a pool takes that stands at zero."""
+
     max_restarts: int = 3
     """How often a gang that has failed, or a pod that was taken away (evicted, preempted, its node lost), is started
     again before the task's own retries take over."""

@@ -16,7 +16,7 @@ from tasks.artifact import Artifact
 from tasks.binding import Binding, bind, check_drift
 from tasks.commit import commit
 from tasks.engine import open_engine
-from tasks.errors import SluiceError, StoppedError
+from tasks.errors import SluiceError, StoppedError, SupersededError
 from tasks.lineage import held
 from tasks.place import filled
 from tasks.probe import probe
@@ -79,23 +79,27 @@ def run_stage(
         check_drift(existing, bound)
         log.info("[%s] unchanged: the same inputs and settings made it at %s", bound.address, existing.record.finished)
         return _result(existing, skipped=True)
-    if same := _made_before(store, recipe, bound, source_version):
+    before = _held_before(store, recipe, bound, source_version)
+    if same := next((one for one in before if one.record.fingerprint == bound.fingerprint), None):
         log.info("[%s] not made anew: %s is what it would be", bound.address, same.address)
         return _result(same, skipped=True)
-    output = Output(store, bound.address, bound.fingerprint, member=member, max_bad_share=recipe.max_bad_share)
-    artifact = _tracked(recipe, store, bound, output, context, on_dask)
+    bad = recipe.max_bad_share
+    output = Output(store, bound.address, bound.fingerprint, member=member, max_bad_share=bad, before=before)
+    try:
+        artifact = _tracked(recipe, store, bound, output, context, on_dask)
+    except SupersededError:
+        committed = Artifact.find(store, bound.address)
+        if committed is None or committed.record.fingerprint != bound.fingerprint:
+            raise
+        return _result(committed, skipped=True)  # the other attempt was there first; its result is the same
     return _result(artifact, skipped=False)
 
 
-def _made_before(store: Store, recipe: Recipe, bound: Binding, source_version: str | None) -> Artifact | None:
-    """Returns the artifact that the source version holds where settings and inputs are the same.
-
-    So a changed limit costs the stages behind it alone.
-    """
+def _held_before(store: Store, recipe: Recipe, bound: Binding, source_version: str | None) -> list[Artifact]:
+    """Returns what the source version holds of a shared stage: a changed limit costs the stages behind it alone."""
     if not source_version or not bound.stage.shared:
-        return None
-    found = held(store, recipe.name, bound.address.name.removeprefix(f"{recipe.name}/"), source_version)
-    return next((before for before in found if before.record.fingerprint == bound.fingerprint), None)
+        return []
+    return held(store, recipe.name, bound.address.name.removeprefix(f"{recipe.name}/"), source_version)
 
 
 def open_store(recipe: Recipe) -> Store:
@@ -146,7 +150,8 @@ def _run(recipe: Recipe, bound: Binding, output: Output, on_dask: bool) -> Artif
     os.environ.setdefault("SLUICE_NPROC", str(recipe.place.train.nproc))
     with open_engine(address, recipe.place.workers) as engine:
         report = bound.module.run(bound.config, bound.inputs, output, engine)
-    artifact = commit(output, bound.stage.name, bound.module.VERSION, bound.config, bound.refs, report, started)
+    refs = (*bound.refs, *bound.beside)
+    artifact = commit(output, bound.stage.name, bound.module.VERSION, bound.config, refs, report, started)
     record = artifact.record
     log.info(
         "[%s] done: %s rows in, %s out, rejected %s", bound.address, record.rows_in, record.rows_out, record.rejected

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tasks.artifact import Address, Artifact, PartRecord
+from tasks.artifact import Address, Artifact, InputRef, PartRecord
 from tasks.engine import Engine
 from tasks.errors import InputError
 from tasks.part import PARTS, POISON, Part, PartSpec, commit_part, make_part, part_names
@@ -44,19 +44,27 @@ class Report:
     """What a stage says at its end.
 
     `metrics` are summary numbers for the record and MLflow; `members` names the members of the mapped stage that
-    follows (canary arms); `note` is one line for people.
+    follows (canary arms); `note` is one line for people; `inputs` are those that the stage has found or made itself:
+    the record names them, and they are no part of the fingerprint.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
     members: tuple[str, ...] = ()
     note: str = ""
+    inputs: tuple[InputRef, ...] = ()
 
 
 class Inputs(Mapping[str, Artifact]):
-    """The artifacts a stage reads, by role. A role may gather several members (segments, canaries)."""
+    """The artifacts a stage reads, by role. A role may gather several members (segments, canaries).
 
-    def __init__(self, artifacts: Mapping[str, Artifact | Sequence[Artifact]]) -> None:
+    `external` holds the hashes of files outside the store that were read for the fingerprint, by role.
+    """
+
+    def __init__(
+        self, artifacts: Mapping[str, Artifact | Sequence[Artifact]], external: Sequence[InputRef] = ()
+    ) -> None:
         self._artifacts = artifacts
+        self.external = {ref.role: ref for ref in external}
 
     def __getitem__(self, role: str) -> Artifact:
         found = self._artifacts[role]
@@ -89,6 +97,7 @@ class Output:
         fingerprint: identity of the result; parts left by a run of another identity are cleared away.
         member: which member of a mapped stage this is ("p0", "arm-2-seed-1"), or "".
         max_bad_share: largest share of quarantined rows that is tolerated.
+        before: artifacts of this kind that the source version holds; what is the same in them is not made again.
     """
 
     def __init__(
@@ -99,14 +108,19 @@ class Output:
         *,
         member: str = "",
         max_bad_share: float = 0.01,
+        before: Sequence[Artifact] = (),
     ) -> None:
         self.store = store
         self.address = address
         self.fingerprint = fingerprint
         self.member = member
         self.max_bad_share = max_bad_share
+        self.before = tuple(before)
         self.attempt = secrets.token_hex(4)
         self.model: tuple[str, str] | None = None
+        self.fence: Callable[[], None] | None = None
+        """Raises where another attempt has taken the work over; called before each commit."""
+
         self._listener: Listener | None = None
         self._progress = Progress(f"{member or address.name.rpartition('/')[2]} {address.version}")
         self.committed = self._load()
@@ -158,6 +172,7 @@ class Output:
         part = Part(self.store, self.address.path, name, self.attempt)
         yield part
         record = part.record(conserved=conserved)
+        self.check_fence()
         self.committed[name] = commit_part(self.store, self.address.path, self.fingerprint, record)
 
     def progress(self, done: float, total: float, note: str = "") -> None:
@@ -177,6 +192,11 @@ class Output:
     def register_model(self, folder: str, name: str) -> None:
         """Asks the tracker to put `folder` of the artifact into the model registry as `name` ("": the recipe's)."""
         self.model = (folder, name)
+
+    def check_fence(self) -> None:
+        """Raises SupersededError where another attempt has taken the work over."""
+        if self.fence is not None:
+            self.fence()
 
     def check_poison(self, causes: str = "") -> None:
         """Raises InputError when a larger share of rows could not be processed than the recipe tolerates.

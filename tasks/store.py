@@ -207,6 +207,19 @@ class Store:
         return remote.meaning(error, self.url(path)) if asking else None
 
 
+def read_outside(path: str) -> bytes:
+    """Returns the bytes of a file that a recipe names: a local path, or an fsspec URL of a protocol that stores have.
+
+    Raises:
+        OSError: it cannot be read.
+        StoreError, TransientError: see `Store`.
+    """
+    if "://" not in path:
+        return Path(path).read_bytes()
+    folder, _, name = path.rpartition("/")
+    return Store(folder, brief=True).read(name)
+
+
 def _flush(file: BinaryIO) -> None:
     file.flush()
     os.fsync(file.fileno())

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
+from tasks.invisible import SUSPECT, SUSPECT_BEYOND, ignored, without
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -80,17 +82,22 @@ def clean(text: str) -> str:
     r"""Returns the form in which text is stored: NFC, `\n` ends, no control characters, no trailing spaces.
 
     More than one blank line becomes one; leading spaces stay, because in source code they carry meaning. No-break
-    spaces, which pages are full of for their layout, become spaces. Of more than 30 marks on a letter the rest goes.
+    spaces, which pages are full of for their layout, become spaces. Of more than 30 marks on a letter the rest goes,
+    and of invisible characters what a running text does without (`tasks.invisible`).
     """
     if text.isascii() and text.isprintable():
         return text.rstrip()  # one line, as addresses and titles are
-    unusual = text.encode("utf-8", "surrogatepass").translate(None, _USUAL).decode("utf-8", "surrogatepass")
-    if unusual:
+    if unusual := _unusual(text):
         text = _without_oddities(text, unusual)
     text = "\n".join([line.rstrip() for line in text.split("\n")])
     while "\n\n\n" in text:  # a third goes each time, in a tenth of what a regular expression takes
         text = text.replace("\n\n\n", "\n\n")
     return text.strip("\n")
+
+
+def _unusual(text: str) -> str:
+    """Returns the characters of a text that are not `_USUAL`, in their order."""
+    return text.encode("utf-8", "surrogatepass").translate(None, _USUAL).decode("utf-8", "surrogatepass")
 
 
 def _without_oddities(text: str, unusual: str) -> str:
@@ -99,9 +106,11 @@ def _without_oddities(text: str, unusual: str) -> str:
     planes = len(unusual.encode("utf-16-le", "surrogatepass")) > 2 * len(unusual)
     odd = bool(_odd_or_mark(planes).search(unusual))
     if odd:  # first, because what goes may stand between a letter and its mark
-        text = _LINE_END.sub("\n", _CARRIAGE.sub("\n", text) if "\r" in text else text)
-        text = _UNPRINTABLE.sub("", text)
-        text = _mark_run(planes).sub(r"\1", text)
+        text = _CARRIAGE.sub("\n", text) if "\r" in text else text
+        for form, new in ((_LINE_END, "\n"), (_UNPRINTABLE, "")):
+            text = form.sub(new, text) if form.search(unusual) else text
+        text = without(text, unusual)
+        text = _mark_run(planes).sub(r"\1", text) if _mark(planes).search(unusual) else text
     # Without marks nothing forms a character with ASCII, so the rest tells for all.
     if odd or not unicodedata.is_normalized("NFC", unusual):
         text = unicodedata.normalize("NFC", text)
@@ -113,7 +122,13 @@ def _without_oddities(text: str, unusual: str) -> str:
 
 @functools.cache
 def _odd_or_mark(planes: bool) -> re.Pattern[str]:
-    return re.compile(f"[{_ODD}{_reordered(planes=False)}{_PLANES if planes else ''}]")
+    beyond = _PLANES + SUSPECT_BEYOND if planes else ""
+    return re.compile(f"[{_ODD}{SUSPECT}{_reordered(planes=False)}{beyond}]")
+
+
+@functools.cache
+def _mark(planes: bool) -> re.Pattern[str]:
+    return re.compile(f"[{_reordered(planes)}]")
 
 
 @functools.cache
@@ -135,13 +150,13 @@ def _reordered(planes: bool) -> str:
 def normalise(text: str) -> str:
     r"""Returns the form in which two texts count as the same: NFKC, case-folded, words only, single spaces.
 
-    Punctuation, markup residue and layout do not tell copies apart.
+    Punctuation, markup residue and layout do not tell copies apart, nor do ligatures and invisible characters.
 
     >>> normalise("Hello,  World!\n") == normalise("hello world")
     True
     """
     if not text.isascii():
-        text = unicodedata.normalize("NFKC", text)
+        text = unicodedata.normalize("NFKC", ignored(text, _unusual(text)))
     return " ".join(words(text.casefold()))
 
 

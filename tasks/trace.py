@@ -1,8 +1,8 @@
 """Trace: from a page to every training step and checkpoint that saw it, and from a step to its pages.
 
-Used by the shell and the plugin. Reads committed artifacts only, as far as there are any: extracted, documents, shards,
-plan and checkpoint. Which versions belong together is read from the records: the chain is followed from the checkpoint
-upwards, and not guessed from equal names.
+Used by the shell and the plugin. Reads committed artifacts only, as far as there are any: extracted, attributes,
+documents, shards, plan and checkpoint. Which versions belong together is read from the records: the chain is followed
+from the checkpoint upwards, and not guessed from equal names.
 
     URL -> documents (WARC file and offset, kept or why not) -> shard rows -> sequences -> steps -> checkpoints
     step -> sequences -> slices -> documents -> URLs, with the text of each slice
@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tasks.artifact import Address, Artifact
 from tasks.crawl.url import canonical
 from tasks.errors import InputError
+from tasks.groups import named_in
 from tasks.store import Store
 from tasks.tokens.index import DocumentIndex, Entry
 from tasks.tokens.order import Order
@@ -35,7 +34,7 @@ __all__ = ["Chain", "render", "trace", "trace_document", "trace_step", "trace_ur
 
 Found = dict[str, Any]
 
-_KINDS = ("checkpoint", "plan", "shards", "tokenizer", "documents", "extracted")
+_KINDS = ("checkpoint", "plan", "shards", "tokenizer", "documents", "attributes", "extracted")
 _CAPTURE = ["id", "url", "source", "title", "fetched_at", "record_id", "payload_digest", "warc_file", "warc_offset"]
 _ID = re.compile(r"[0-9a-f]{32}")
 _STEP = re.compile(r"(?:step:)?(\d+)")
@@ -59,8 +58,8 @@ def trace_url(store: Store, recipe: str, version: str, url: str) -> Found:
     """Returns what became of every capture of a URL.
 
     Returns:
-        {asked, kind: "url", artifacts, run, documents: [see `_kept` and `_not_kept`], captures_without_document:
-        [{record_id, url, reason}]}.
+        {asked, kind: "url", artifacts, measured: {annotator: {group, fingerprint}}, run, documents: [see `_kept` and
+        `_not_kept`], captures_without_document: [{record_id, url, reason}]}.
     """
     chain = Chain.follow(store, recipe, version)
     urls = sorted({url, canonical(url) or url})
@@ -83,8 +82,8 @@ def trace_step(store: Store, recipe: str, version: str, step: int) -> Found:
     """Returns the sequences of a step (from 0) with the pages they are made of.
 
     Returns:
-        {asked, kind: "step", artifacts, run, step, skipped, first_checkpoint, sequences: [{source, sequence, epoch,
-        slices: [{id, url, start, length, pos, text}]}]}; `text` is the beginning of what the model read.
+        {asked, kind: "step", artifacts, measured, run, step, skipped, first_checkpoint, sequences: [{source, sequence,
+        epoch, slices: [{id, url, start, length, pos, text}]}]}; `text` is the beginning of what the model read.
 
     Raises:
         InputError: nothing was trained, or the run had fewer steps.
@@ -160,13 +159,20 @@ class Chain:
         run = self.run
         return Order(run["sequences"], run["weights"], run["batch_size"], run["seed"]) if run else None
 
+    @property
+    def measured(self) -> dict[str, dict[str, str]]:
+        """Where what each annotator has measured lies (`tasks.groups`), and its fingerprint."""
+        attributes = self.artifacts.get("attributes")
+        refs = named_in(attributes) if attributes else {}
+        return {name: {"group": ref.address, "fingerprint": ref.fingerprint} for name, ref in refs.items()}
+
     @cached_property
     def skipped_steps(self) -> frozenset[int]:
         """Steps whose batch was read but did not change the model (a spike, not a number)."""
         checkpoint = self.artifacts.get("checkpoint")
         if checkpoint is None:
             return frozenset()
-        table = _read(checkpoint, "loss.parquet", ["step"], pc.field("loss").is_null())
+        table = checkpoint.table("loss.parquet", ["step"], pc.field("loss").is_null())
         return frozenset(table.column("step").to_pylist())
 
     def entries_of(self, url: str) -> list[Entry]:
@@ -179,7 +185,7 @@ class Chain:
         for path in artifact.files(folder) if artifact else []:
             assert artifact is not None
             part = path.removeprefix(folder).removesuffix(".parquet")
-            found += [(part, row) for row in _read(artifact, path, columns, where).to_pylist()]
+            found += [(part, row) for row in artifact.table(path, columns, where).to_pylist()]
         return found
 
     def row(self, kind: str, folder: str, part: str, doc_id: str) -> Found:
@@ -188,14 +194,8 @@ class Chain:
         path = f"{folder}{part}.parquet"
         if artifact is None or path not in artifact.files(folder):
             return {}
-        rows = _read(artifact, path, _CAPTURE, pc.field("id") == doc_id).to_pylist()
+        rows = artifact.table(path, _CAPTURE, pc.field("id") == doc_id).to_pylist()
         return rows[0] if rows else {}
-
-
-def _read(artifact: Artifact, path: str, columns: list[str], where: pc.Expression) -> pa.Table:
-    # By path and not as an open Python file: Arrow's read-ahead threads may still hold that file when the interpreter
-    # ends, which then aborts (apache/arrow issues 34314 and 39162): 7 of 60 traces did so, by path 0 of 60.
-    return pq.read_table(artifact.local(path), columns=columns, filters=where)
 
 
 def _head(chain: Chain, asked: str, kind: str) -> Found:
@@ -205,6 +205,7 @@ def _head(chain: Chain, asked: str, kind: str) -> Found:
         "kind": kind,
         "recipe": chain.recipe,
         "artifacts": {name: str(chain.artifacts[name].address) for name in _KINDS if name in chain.artifacts},
+        "measured": chain.measured,
         "run": run and {name: run[name] for name in ("steps", "batch_size", "seed", "weights", "checkpoint_steps")},
     }
 
@@ -246,7 +247,7 @@ def _sequences(chain: Chain, source: str, entry: Entry) -> list[int]:
     if plan is None or path not in plan.files("plan/"):
         return []
     here = (pc.field("shard") == entry.shard) & (pc.field("row") == entry.row)
-    return sorted(set(_read(plan, path, ["seq_id"], here).column("seq_id").to_pylist()))
+    return sorted(set(plan.table(path, ["seq_id"], here).column("seq_id").to_pylist()))
 
 
 def _not_kept(chain: Chain, where: pc.Expression) -> list[Found]:

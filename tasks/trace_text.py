@@ -12,7 +12,8 @@ def render(found: Found) -> str:
     """Returns the text of what `tasks.trace.trace` returned."""
     lines = _step(found) if found["kind"] == "step" else _page(found)
     made = ", ".join(found["artifacts"].values())
-    return "\n".join([*lines, "", f"read from: {made}"])
+    groups = ", ".join(f"{one['group']} ({one['fingerprint'][:12]})" for one in found["measured"].values())
+    return "\n".join([*lines, "", f"read from: {made}", *([f"measured as: {groups}"] if groups else [])])
 
 
 def _page(found: Found) -> list[str]:

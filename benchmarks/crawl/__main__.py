@@ -11,8 +11,8 @@ Beside the pages Sluice asks every host for robots.txt and tdmrep.json (404 here
 The figure is pages over CPU seconds, user and system, of the whole process and its children. Starting up (imports,
 settings, helper processes) is measured for every crawler in every round by the same command on one page, the largest,
 and taken off; the figures with it are in the result as well. Ratios are taken within a round, the result is their
-median. Needs nginx (`apt-get install nginx-light`) and, once, PyPI; writes `benchmarks/results/crawl.json`. Four
-minutes on two cores.
+median. At last `independence` measures how much slow and silent hosts hold good ones up. Needs nginx (`apt-get install
+nginx-light`) and, once, PyPI; writes `benchmarks/results/crawl.json`. Five minutes on two cores.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from importlib.metadata import version
 from statistics import median
 from typing import Any
 
-from benchmarks.crawl import corpus
+from benchmarks.crawl import corpus, independence
 from benchmarks.crawl.contenders import CONCURRENCY, PEERS, STATE, Aiohttp, Cost, Scrapy, Sluice
 from benchmarks.crawl.server import MissingServerError, Server, serve
 from benchmarks.result import keep
@@ -113,6 +113,7 @@ def main() -> None:
         | {"hosts": len(made.hosts), "pages": len(made.pages)},
         "concurrency": CONCURRENCY,
         **summary(rounds),
+        "independence": independence.measured(STATE),
         "wall_seconds": round(time.monotonic() - begin, 1),
     }
     keep("crawl", result)

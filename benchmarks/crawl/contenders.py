@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, zip_longest
 from pathlib import Path
+from typing import Any
 
 from benchmarks.result import peer_python
 
@@ -36,7 +37,6 @@ class Sluice:
 
     def __init__(self, folder: Path) -> None:
         self._store = folder / "store"
-        self._runs = 0
 
     def cost(self, seeds: list[str], pages: list[str]) -> Cost:
         """Crawls `pages` from `seeds` into a store of its own, which is removed afterwards."""
@@ -55,21 +55,24 @@ class Sluice:
             "latency_factor": 0.0,
             "concurrency": CONCURRENCY,
         }
-        recipe = {
-            "name": "bench",
-            "crawl": crawl,
-            "canary": {"arms": 0, "anchors": ["uniform"]},
-            "place": {"store": str(self._store), "mlflow": ""},
-        }
-        shell = [sys.executable, "-m", "tasks"]
-        common = ["--recipe", json.dumps(recipe)]
-        timed([*shell, "inject", *common])
-        timed([*shell, "rank", *common])
-        timed([*shell, "generate", *common, "--member", "p0"])
+        for stage in ("inject", "rank", "generate"):
+            timed(command(stage, crawl, self._store))
         try:
-            return timed([*shell, "fetch", *common, "--member", "p0"])
+            return timed(command("fetch", crawl, self._store))
         finally:
             shutil.rmtree(self._store, ignore_errors=True)
+
+
+def command(stage: str, crawl: dict[str, Any], store: Path) -> list[str]:
+    """Returns the command that runs a stage of a crawl of one partition, as the shell does."""
+    recipe = {
+        "name": "bench",
+        "crawl": crawl,
+        "canary": {"arms": 0, "anchors": ["uniform"]},
+        "place": {"store": str(store), "mlflow": ""},
+    }
+    member = ["--member", "p0"] if stage in ("generate", "fetch") else []
+    return [sys.executable, "-m", "tasks", stage, "--recipe", json.dumps(recipe), *member]
 
 
 class Scrapy:

@@ -12,9 +12,10 @@ from typing import Any
 
 from operators.jobsets.manifest import JOBSET_NAME, RANKS
 from operators.jobsets.ranks import Ranks, rank_of, restart_of
-from operators.pods.api import JOBSETS, PODS, Refused, Unreachable
-from operators.pods.failure import PodFailure
+from operators.pods.api import JOBSETS, PODS
+from operators.pods.failure import PodFailure, last_words
 from operators.pods.logs import READ_UNTIL, LogReader
+from operators.pods.outage import Refused, Unreachable
 from operators.pods.trigger import DRAIN_S, StageTrigger, lost_since, outcome
 from operators.pods.waiting import SURE_S, Wait, broken_by
 
@@ -46,7 +47,8 @@ class JobSetTrigger(StageTrigger):
             told = await self._wait()
             await asyncio.sleep(1.0)  # the pods' own last words come by another watch
             if self.reader is not None:
-                await self.reader.stop(DRAIN_S)
+                read = self.pods.get(self.reader.pod) or {}
+                await self.reader.stop(DRAIN_S, last_words(read, self.container))
         finally:
             pods.cancel()
             if self.reader is not None:
@@ -79,7 +81,7 @@ class JobSetTrigger(StageTrigger):
             return outcome(self._because(_failed_condition(status)))
         if status.get("restarts", 0) > self._restarts:
             self._restarts = status["restarts"]
-            counted = status.get("restartsCountTowardsMax", self._restarts)
+            counted = status.get("restartsCountTowardsMax", 0)  # JobSet leaves out what is 0
             first = self.ranks.first_failure()
             because = f": {first.reason}" if first else ""
             self.say(f"the gang is started again (restart {self._restarts}, of which {counted} count){because}")

@@ -8,12 +8,12 @@ meets longer outages. Objects stay dictionaries: a custom resource has no class,
 import asyncio
 import json
 import logging
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing, suppress
+import random
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import aiohttp
 from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
@@ -21,10 +21,9 @@ from airflow.providers.common.compat.connection import get_async_connection, get
 from airflow.sdk.exceptions import AirflowNotFoundException
 from kubernetes_asyncio.client.exceptions import ApiException
 
-log = logging.getLogger("sluice.pods")
+from operators.pods.outage import FORBIDDEN_S, OUTAGE_S, STARTING_S, Refused, patiently
 
-OUTAGE_S = 900.0
-"""How long the API server may be away, or answer 429 and 5xx, before a wait is given up (the pod is left alone)."""
+log = logging.getLogger("sluice.pods")
 
 WATCH_S = 60
 """A watch ends after this long and the objects are listed anew: bounds what a silent watch can hide."""
@@ -32,17 +31,11 @@ WATCH_S = 60
 TICK_S = 5.0
 """How often the objects are yielded although nothing has changed, so that the reader's own deadlines are looked at."""
 
-NAMELESS_S = 40.0
-"""The same for a server whose name does not resolve or whose certificate is not trusted: rather a wrong address."""
-
 _CALL_S = 30
-_WRONG_ADDRESS = (aiohttp.ClientConnectorDNSError, aiohttp.ClientConnectorCertificateError)
-_TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 _TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 Object = dict[str, Any]
 Lines = AsyncGenerator[tuple[str, bool], None]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -66,29 +59,6 @@ WORKLOADS = Kind("/apis/kueue.x-k8s.io/v1beta2", "workloads")
 LOCAL_QUEUES = Kind("/apis/kueue.x-k8s.io/v1beta2", "localqueues")
 
 
-class Unreachable(Exception):
-    """The API server has been away for longer than the patience of the caller."""
-
-
-class Refused(ApiException):
-    """The API server answered with an error; `message` is that of its Status object."""
-
-    def __init__(self, status: int, reason: str, body: bytes = b"", retry_after: str = "") -> None:
-        self.message = reason
-        with suppress(ValueError, KeyError, TypeError):
-            self.message = str(json.loads(body)["message"])
-        self.retry_after = float(retry_after) if status == 429 and retry_after.isdigit() else None
-        super().__init__(status=status, reason=self.message)
-
-    @property
-    def unknown_kind(self) -> bool:
-        """Whether the server does not know the kind (no such custom resource), rather than the object."""
-        return self.status == 404 and '"' not in self.message
-
-    def __str__(self) -> str:
-        return f"{self.status} {self.message}"
-
-
 class Api:
     """JSON to and from the API server that an Airflow connection names.
 
@@ -104,14 +74,17 @@ class Api:
         self.outage_s = outage_s
         self.extras = extras
         self._hook: AsyncKubernetesHook | None = None
+        self._allowed = False
 
-    async def get(self, kind: Kind, namespace: str, name: str) -> Object:
-        """Returns one object; raises Refused (404: there is none)."""
-        return await self._patiently("GET", kind.path(namespace, name))
+    async def get(self, kind: Kind, namespace: str, name: str, *, optional: bool = False) -> Object:
+        """Returns one object; raises Refused (404: there is none). `optional`: a 403 is not waited out."""
+        return await self._patiently("GET", kind.path(namespace, name), optional=optional)
 
-    async def list(self, kind: Kind, namespace: str, *, labels: str = "", fields: str = "") -> Object:
-        """Returns the list object: `items`, and `metadata.resourceVersion` to watch from."""
-        return await self._patiently("GET", kind.path(namespace), _selected(labels, fields))
+    async def list(
+        self, kind: Kind, namespace: str, *, labels: str = "", fields: str = "", optional: bool = False
+    ) -> Object:
+        """Returns the list object: `items`, and `metadata.resourceVersion` to watch from; `optional` as in `get`."""
+        return await self._patiently("GET", kind.path(namespace), _selected(labels, fields), optional=optional)
 
     async def create(self, kind: Kind, namespace: str, body: Object) -> Object:
         """Creates an object; raises Refused (409: the name is taken, also by an earlier try of this very call)."""
@@ -194,12 +167,22 @@ class Api:
         except (Refused, aiohttp.ClientError, OSError, ValueError) as error:
             log.debug("watch of %s ended: %s", kind.plural, error)
         # Also after a refusal, so that a server without watch, or without the right to it, is polled.
-        await asyncio.sleep(1.0)
+        # Not all watches of a server that has gone at once.
+        await asyncio.sleep(random.uniform(0.5, 1.5))
 
     async def _patiently(
-        self, method: str, path: str, query: Mapping[str, str] | None = None, body: Object | None = None
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Object | None = None,
+        optional: bool = False,
     ) -> Object:
-        return await patiently(lambda: self._call(method, path, query, body), self.outage_s, f"{method} {path}")
+        forbidden_s = 0.0 if optional else FORBIDDEN_S if self._allowed else STARTING_S
+        what = f"{method} {path}"
+        answer = await patiently(lambda: self._call(method, path, query, body), self.outage_s, what, forbidden_s)
+        self._allowed = True
+        return answer
 
     async def _call(
         self,
@@ -234,31 +217,6 @@ class Api:
             return dict(await get_async_extra_dejson(await get_async_connection(self.conn_id)))
         except AirflowNotFoundException:
             return {}
-
-
-async def patiently(call: Callable[[], Awaitable[T]], outage_s: float, what: str) -> T:
-    """Repeats a call with back-off (1, 2, 4, ... 15 s, or what `Retry-After` says) while the server is away.
-
-    Raises Unreachable where it was away for `outage_s`, Refused where it answered and refused.
-    """
-    began, pause = time.monotonic(), 1.0
-    while True:
-        try:
-            return await call()
-        except Refused as error:
-            if error.status not in _TRANSIENT and (error.status != 401 or time.monotonic() - began > NAMELESS_S / 2):
-                raise
-            cause, wait = str(error), error.retry_after or pause
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            cause, wait = f"{type(error).__name__}: {error}", pause
-            if isinstance(error, _WRONG_ADDRESS):
-                outage_s = min(outage_s, NAMELESS_S)
-        away = time.monotonic() - began
-        if away + wait > outage_s:
-            raise Unreachable(f"the Kubernetes API did not answer for {away:.0f} s ({what}: {cause})")
-        log.warning("the Kubernetes API is away (%s: %s): trying again in %.0f s", what, cause, wait)
-        await asyncio.sleep(wait)
-        pause = min(pause * 2, 15.0)
 
 
 async def _ticking(changes: AsyncGenerator[Object, None]) -> AsyncGenerator[Object | None, None]:

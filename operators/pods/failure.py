@@ -138,13 +138,20 @@ def gone(pod: Object) -> PodFailure:
     return PodFailure(kind, f"{reason}, and it left no artifact")
 
 
-def blocked(pod: Object) -> PodFailure | None:
-    """Returns what keeps a container from starting, or None: an image that cannot be had, a setting that is missing."""
+def blocked(pod: Object, last_pull: str = "") -> PodFailure | None:
+    """Returns what keeps a container from starting, or None: an image that cannot be had, a setting that is missing.
+
+    Args:
+        pod: as the API gives it.
+        last_pull: the last event about a pull that failed. While a kubelet backs off the pod does not always say why.
+    """
     status = _status(pod)
     for one in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
         waiting = (one.get("state") or {}).get("waiting") or {}
         reason, message = str(waiting.get("reason") or ""), " ".join(str(waiting.get("message") or "").split())
         if reason in _IMAGE_WAITS:
+            if reason == "ImagePullBackOff" and "Err" not in message and last_pull:
+                message = last_pull
             return _no_image(reason, message, str(one.get("image") or ""))
         if reason in _CONFIG_WAITS:
             return PodFailure(
@@ -224,6 +231,11 @@ def _status(pod: Object) -> Object:
 def _sentence(message: Any) -> str:
     text = " ".join(str(message or "").split())
     return f": {text}" if text else ""
+
+
+def last_words(pod: Object, container: str) -> tuple[str, ...]:
+    """Returns the lines of a container's termination message: the end of its log, where it has failed."""
+    return tuple(str((terminated(pod, container) or {}).get("message") or "").splitlines())
 
 
 def _lines(ended: Object | None) -> tuple[str, ...]:

@@ -11,14 +11,15 @@ only; so each reconnect reads the last second again and drops what was seen.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 
 import aiohttp
 
-from operators.pods.api import PODS, Api, Refused
+from operators.pods.api import PODS, Api
 from operators.pods.failure import LAST_LINES
+from operators.pods.outage import Refused
 
 READ_UNTIL = "sluice/log-read-until"
 """Annotation of the pod: timestamp of the last line that is in the task's log."""
@@ -124,14 +125,27 @@ class LogReader:
             pause = 1.0 if self.spool.until != before else min(pause * 2, _LONGEST_PAUSE_S)
             await self._pause(pause)
 
-    async def stop(self, patience_s: float) -> None:
-        """Lets a reader whose pod has ended read the rest; gives up after `patience_s`, with a word in the log."""
+    async def stop(self, patience_s: float, last_words: Sequence[str] = ()) -> None:
+        """Lets a reader whose pod has ended read the rest; gives up after `patience_s`, with a word in the log.
+
+        Args:
+            patience_s: how long.
+            last_words: the end of the log by another way, the termination message; its lines that were not read come
+                in place of the rest.
+        """
         self.ended.set()
-        if self._task is not None:
-            done, _ = await asyncio.wait({self._task}, timeout=patience_s)
-            if not done:
-                self.say("[the rest of the pod's log is out of reach]")
-            self.cancel()
+        if self._task is None:
+            return
+        done, _ = await asyncio.wait({self._task}, timeout=patience_s)
+        self.cancel()
+        if done:
+            return
+        self.say("[the rest of the pod's log is out of reach]")
+        if unread := unread_of(last_words, self.spool.last_lines):
+            self.say("[its end, from the pod's termination message; lines may be missing before it]")
+            for line in unread:
+                self.spool.last_lines.append(line)
+                self.say(line)
 
     async def finish(self, patience_s: float) -> None:
         """Reads the last words of a container that was told to end, after this reader was cancelled."""
@@ -192,6 +206,26 @@ class LogReader:
             await asyncio.wait_for(self.ended.wait(), seconds)
         except TimeoutError:
             return
+
+
+def unread_of(last_words: Sequence[str], read: Sequence[str]) -> list[str]:
+    """Returns the lines of a termination message that come after those which were read.
+
+    Args:
+        last_words: the message; its first line may lack its beginning, because a message is cut to 2 or 4 kB.
+        read: the last lines that were read, ascending; the message may begin before, among or after them.
+
+    >>> unread_of(["o", "three", "four"], ["one", "two", "three"])
+    ['four']
+    """
+    words, known = list(last_words), list(read)
+    for at in range(len(words), 0, -1):
+        tail = known[-at:]
+        same = words[at - len(tail) : at]
+        cut = at == len(tail) and len(same) > 1 and tail[0].endswith(same[0])
+        if tail and (same == tail or (cut and same[1:] == tail[1:])):
+            return words[at:]
+    return words
 
 
 def _key(stamp: str) -> tuple[int, int] | None:

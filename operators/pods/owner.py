@@ -4,9 +4,10 @@ Used by both pod operators before they wait. Every object carries the task's ide
 a worker that was killed, another try, the same task cleared. Its name is made from that identity too, so that two
 processes that both believe they must create it ask for the same name, and the API server lets one of them win (409).
 
-What is found is taken over as long as it does the same work. If the recipe has changed meanwhile, it is stopped first:
-it gets its grace period to save, and its successor resumes from there. A number at the end of the name lets a task go
-on beside an object that cannot be removed because its node is silent.
+What is found is taken over as long as it does the same work and, where it has ended well, its artifact is there. If the
+recipe has changed meanwhile, it is stopped first: it gets its grace period to save, and its successor resumes from
+there. A number at the end of the name lets a task go on beside an object that cannot be removed because its node is
+silent.
 """
 
 import asyncio
@@ -19,7 +20,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from operators.pods.api import Api, Kind, Refused
+from operators.pods.api import Api, Kind
+from operators.pods.outage import Refused
 from operators.pods.patience import epoch
 from operators.pods.trigger import LOST_S
 
@@ -79,6 +81,7 @@ class Claim:
         words: beginning of their names.
         build: makes the manifest for a name.
         ended: tells of an object whether it is over: True (well), False (badly), None (it lives).
+        made: tells whether the task's artifact is in the store.
         grace_s: what an object gets to save when it is stopped.
         propagation: how its deletion treats what it owns.
     """
@@ -89,6 +92,7 @@ class Claim:
     words: str
     build: Callable[[str], Object]
     ended: Callable[[Object], bool | None]
+    made: Callable[[], bool]
     grace_s: int
     propagation: str = "Background"
 
@@ -114,6 +118,16 @@ class Claim:
             return made
         raise Refused(409, f"the name {self.owner.name(self.words, 1)} belongs to something else")
 
+    @property
+    def label(self) -> str:
+        """Returns the selector of what belongs to the task."""
+        return f"{OWNER}={self.owner.digest}"
+
+    def left(self, name: str) -> str:
+        """Returns where an object of the task may still run, and how it is taken over or ended."""
+        what = f"{self.kind.plural[:-1]} {name} in namespace {self.namespace}"
+        return f"The {what} was left alone and may still run: clear the task to take it over, or delete it"
+
     async def remove(self, api: Api, name: str) -> None:
         """Asks for the end of an object of the task; its pods have their grace period to save."""
         # The pods of a gang are deleted by the garbage collector, which takes the grace period of their own spec.
@@ -122,18 +136,16 @@ class Claim:
 
     async def _sift(self, api: Api) -> Object | int:
         """Returns the object to take over, or the highest number that is in use, after removing what is over."""
-        mine = (await api.list(self.kind, self.namespace, labels=f"{OWNER}={self.owner.digest}")).get("items") or []
+        mine = (await api.list(self.kind, self.namespace, labels=self.label)).get("items") or []
         in_use = 0
         for one in sorted(mine, key=_number, reverse=True):
-            name, over = one["metadata"]["name"], self.ended(one)
-            leaving = one["metadata"].get("deletionTimestamp")
-            if not leaving and over is not False and (over or self._same_work(one)):
-                log.info(
-                    "took over %s %s, which an earlier process of this task has started", self.kind.plural[:-1], name
-                )
-                return dict(one)
-            if not leaving:
-                log.info("removing %s: %s", name, "it has failed" if over is False else "the recipe has changed")
+            name = one["metadata"]["name"]
+            if not one["metadata"].get("deletionTimestamp"):
+                unfit = self._unfit(one)
+                if not unfit:
+                    log.info("took over %s, which an earlier process of this task has started", name)
+                    return dict(one)
+                log.info("removing %s: %s", name, unfit)
                 await self.remove(api, name)
             if not await self._left(api, one):
                 log.warning("%s does not go away: its node is silent; going on beside it", name)
@@ -173,8 +185,14 @@ class Claim:
         spec = json.dumps(self.build("any")["spec"], sort_keys=True)
         return hashlib.blake2b(spec.encode(), digest_size=8).hexdigest()
 
-    def _same_work(self, one: Object) -> bool:
-        return bool((one["metadata"].get("annotations") or {}).get(WORK) == self._work)
+    def _unfit(self, one: Object) -> str:
+        """Returns why an object cannot be taken over, or "" where it can."""
+        over = self.ended(one)
+        if over is False:
+            return "it has failed"
+        if (one["metadata"].get("annotations") or {}).get(WORK) != self._work:
+            return "the recipe has changed"
+        return "it has ended well, and there is no artifact" if over and not self.made() else ""
 
 
 def _number(one: Object) -> int:

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from operators.pods.api import EVENTS, LOCAL_QUEUES, NODES, WORKLOADS, Api, Kind, Refused
+from operators.pods.api import EVENTS, LOCAL_QUEUES, NODES, WORKLOADS, Api, Kind
 from operators.pods.failure import PodFailure
+from operators.pods.outage import Refused
 from operators.pods.waiting import SURE_S, Wait, why_queued, why_waiting
 
 Object = dict[str, Any]
@@ -24,6 +25,9 @@ _OLDER = {"/apis/kueue.x-k8s.io/v1beta2": "/apis/kueue.x-k8s.io/v1beta1"}
 LOOK_S = 10.0
 """Pause between two looks at the reasons of a wait."""
 
+REFUSED_S = 60.0
+"""How long a kind that could not be read is left out of the answer."""
+
 
 class Patience:
     """How long one task waits for what, and what it says meanwhile.
@@ -33,15 +37,19 @@ class Patience:
         namespace: of the pods.
         queue: Kueue local queue; empty: none.
         queue_s: how long to wait for a place.
+        scale_up_s: how long to wait for a node that is not there, where no autoscaler says anything.
         say: takes each change of the reason.
     """
 
-    def __init__(self, api: Api, namespace: str, queue: str, queue_s: float, say: Callable[[str], None]) -> None:
-        self.api, self.namespace, self.queue, self.queue_s, self.say = api, namespace, queue, queue_s, say
+    def __init__(
+        self, api: Api, namespace: str, queue: str, queue_s: float, scale_up_s: float, say: Callable[[str], None]
+    ) -> None:
+        self.api, self.namespace, self.queue, self.say = api, namespace, queue, say
+        self.queue_s, self.scale_up_s = queue_s, scale_up_s
         self._said = ""
-        self._hopeless_since: float | None = None
+        self._hopeless_since: tuple[bool, float] | None = None
         self._looked = float("-inf")
-        self._refused: set[Kind] = set()
+        self._refused: dict[Kind, float] = {}
         self._nodes: list[Object] | None = None
         self._older = False
 
@@ -76,16 +84,21 @@ class Patience:
         return Wait("waiting in its Kueue queue")
 
     def judge(self, wait: Wait) -> PodFailure | None:
-        """Says a new reason, and returns it once it has been hopeless for `SURE_S`."""
-        if wait.reason != self._said:
-            self._said = wait.reason
-            self.say(wait.reason)
+        """Says a new reason, and returns it once it has been hopeless for `SURE_S` (growable: for `scale_up_s`)."""
+        reason = wait.reason
+        if wait.growable:
+            reason += f" [if no autoscaler adds a node within {self.scale_up_s:.0f} s, the task fails]"
+        if reason != self._said:
+            self._said = reason
+            self.say(reason)
         if wait.hopeless is None:
             self._hopeless_since = None
             return None
         now = time.monotonic()
-        self._hopeless_since = self._hopeless_since or now
-        return wait.hopeless if now - self._hopeless_since >= SURE_S else None
+        if self._hopeless_since is None or self._hopeless_since[0] != wait.growable:
+            self._hopeless_since = (wait.growable, now)
+        stood = now - self._hopeless_since[1]
+        return wait.hopeless if stood >= (self.scale_up_s if wait.growable else SURE_S) else None
 
     async def events(self, name: str) -> list[Object]:
         """Returns the events about an object."""
@@ -97,7 +110,8 @@ class Patience:
 
     def _due(self) -> bool:
         now = time.monotonic()
-        if now - self._looked < LOOK_S and self._hopeless_since is None:
+        soon = self._hopeless_since is not None and not self._hopeless_since[0]
+        if now - self._looked < LOOK_S and not soon:
             return False
         self._looked = now
         return True
@@ -121,17 +135,17 @@ class Patience:
         return PodFailure("config", f"{what} got no place in {waited:.0f} s ({self._said})", False, remedy)
 
     async def _no_queue(self) -> PodFailure | None:
-        if not self.queue or LOCAL_QUEUES in self._refused:
+        if not self.queue or self._unreadable(LOCAL_QUEUES):
             return None
         try:
-            await self.api.get(self._served(LOCAL_QUEUES), self.namespace, self.queue)
+            await self.api.get(self._served(LOCAL_QUEUES), self.namespace, self.queue, optional=True)
         except Refused as error:
             if error.unknown_kind and not self._older:
                 self._older = True
                 return await self._no_queue()
             if error.status == 404:
                 return _queue_missing(self.queue, self.namespace, error)
-            self._refused.add(LOCAL_QUEUES)
+            self._refused[LOCAL_QUEUES] = time.monotonic()
         return None
 
     def _served(self, kind: Kind) -> Kind:
@@ -139,16 +153,18 @@ class Patience:
         return Kind(_OLDER[kind.base], kind.plural) if self._older and kind.base in _OLDER else kind
 
     async def _list(self, kind: Kind, *, namespace: str | None = None, fields: str = "") -> list[Object]:
-        if kind in self._refused:
+        if self._unreadable(kind):
             return []
+        where = self.namespace if namespace is None else namespace
         try:
-            listed = await self.api.list(
-                self._served(kind), self.namespace if namespace is None else namespace, fields=fields
-            )
+            listed = await self.api.list(self._served(kind), where, fields=fields, optional=True)
         except Refused:
-            self._refused.add(kind)  # no right, or no such kind: the reason stays unknown, the wait goes on
+            self._refused[kind] = time.monotonic()  # no right, or no such kind: the reason stays unknown
             return []
         return list(listed.get("items") or [])
+
+    def _unreadable(self, kind: Kind) -> bool:
+        return time.monotonic() - self._refused.get(kind, float("-inf")) < REFUSED_S
 
 
 def _queue_missing(queue: str, namespace: str, error: Refused) -> PodFailure:

@@ -4,8 +4,9 @@ Used where objects are made and watched. A refusal is an answer, not an outage, 
 again: the failure is permanent.
 """
 
-from operators.pods.api import Kind, Refused
+from operators.pods.api import Kind
 from operators.pods.failure import PodFailure
+from operators.pods.outage import Refused
 
 _REMEDIES = (
     ("exceeded quota", "ask for less in [place.kubernetes], or have the quota of the namespace raised"),

@@ -15,8 +15,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from kubernetes_asyncio.config import ConfigException
 
 from operators import stats
-from operators.pods.api import Api, Refused, Unreachable
+from operators.pods.api import Api
 from operators.pods.failure import PodFailure
+from operators.pods.outage import Refused, Unreachable
 from operators.pods.owner import Claim
 from operators.pods.refusal import no_cluster, refused
 from operators.results import announce, committed
@@ -59,12 +60,23 @@ def taken(claim: Claim, api: Api) -> Object:
     try:
         found: Object = apart(claim.take(api))
     except Refused as error:
-        ends_badly(refused(error, claim.kind, claim.namespace))
+        # Who may not look cannot know what an earlier try has left.
+        earlier = f"What an earlier try has started has the label {claim.label}" if error.for_want_of_rights else ""
+        ends_badly(refused(error, claim.kind, claim.namespace), earlier)
     except Unreachable as error:
         raise AirflowException(str(error)) from None
     except ConfigException as error:
         ends_badly(no_cluster(api.conn_id, error))
     return found
+
+
+def made(operator: Any, context: Any) -> bool:
+    """Tells whether the task's artifact is in the store."""
+    recipe = find_recipe(operator.recipe)
+    run = run_of(recipe, context)
+    with suppress(InputError):
+        return bool(committed(run.recipe(recipe), operator.stage, run.version, operator.member))
+    return False
 
 
 def finished(operator: Any, context: Any) -> Object:
@@ -100,7 +112,7 @@ def ended(
     failure = PodFailure.from_json(event["failure"]) if event["failure"] else None
     operator.result = {"mlflow_run_url": event["mlflow_run_url"]}  # for the link, also of a run that has failed
     if failure is None:
-        result = finished(operator, context)
+        result = _result(operator, claim, api, context, event["name"])
         removed(claim, api, event["name"])
         return result
     if event["gone"]:
@@ -109,32 +121,50 @@ def ended(
             return finished(operator, context)
     for line in failure.last_lines:
         log.error("%s", line)
-    if not event["keep"]:
-        removed(claim, api, event["name"])
+    # What is kept is for the next try to find; after a failure for good nobody would.
+    left = event["keep"] and not failure.permanent
+    if not left:
+        left = not removed(claim, api, event["name"])
     if again is not None and failure.kind in TAKEN_AWAY:
         log.warning("%s It is started again and resumes from its newest checkpoint", failure)
         return again()
-    ends_badly(failure)
+    ends_badly(failure, claim.left(event["name"]) if left else "")
 
 
-def ends_badly(failure: PodFailure) -> NoReturn:
+def _result(operator: Any, claim: Claim, api: Api, context: Any, name: str) -> Object:
+    try:
+        return finished(operator, context)
+    except InputError as error:
+        removed(claim, api, name)  # or every later try would find it
+        remedy = "have Airflow and the pod use one store, and read the pod's log"
+        raise InputError(f"{name} ended with exit code 0, but {error.cause}", remedy) from None
+
+
+def ends_badly(failure: PodFailure, left: str = "") -> NoReturn:
     """Ends the task as its pods have ended.
+
+    Args:
+        failure: what has become of them.
+        left: where something of the task may still run, in words without a full stop; empty: nothing does.
 
     Raises:
         AirflowFailException: no retry can mend it.
         AirflowException: a retry resumes from the newest checkpoint.
     """
+    told = f"{failure} {left}." if left else str(failure)
     if failure.permanent:
-        raise AirflowFailException(str(failure)) from None
-    raise AirflowException(str(failure)) from None
+        raise AirflowFailException(told) from None
+    raise AirflowException(told) from None
 
 
-def removed(claim: Claim, api: Api, name: str) -> None:
-    """Asks for the end of an object; a failure to do so is only told: the next try looks again."""
+def removed(claim: Claim, api: Api, name: str) -> bool:
+    """Deletes an object; returns False, with a warning, where that cannot be asked for."""
     try:
         apart(claim.remove(api, name))
     except (Refused, Unreachable, ConfigException) as error:
         log.warning("%s could not be deleted: %s", name, error)
+        return False
+    return True
 
 
 def apart(work: Coroutine[Any, Any, Any]) -> Any:

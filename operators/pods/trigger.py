@@ -7,7 +7,7 @@ triggers move to another one, must leave the pods alone; that is why `on_kill` a
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
@@ -18,10 +18,11 @@ from asgiref.sync import sync_to_async
 from kubernetes_asyncio.config import ConfigException
 
 from operators.links import MlflowLink
-from operators.pods.api import NODES, PODS, Api, Kind, Refused, Unreachable
-from operators.pods.failure import PodFailure, disruption_of, failure_of, gone, has_ended, terminated
+from operators.pods.api import NODES, PODS, Api, Kind
+from operators.pods.failure import PodFailure, disruption_of, failure_of, gone, has_ended, last_words, terminated
 from operators.pods.link import LinkFinder
 from operators.pods.logs import READ_UNTIL, LogReader
+from operators.pods.outage import Refused, Unreachable
 from operators.pods.patience import Patience, epoch
 from operators.pods.refusal import no_cluster, refused
 
@@ -49,6 +50,7 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         container: whose end and log count.
         queue: Kueue local queue; empty: none.
         queue_s: how long it may wait for its place.
+        scale_up_s: how long it may wait for a node that is not there, where no autoscaler says anything.
         grace_s: how long it may take to save when it is stopped.
         deadline: epoch second at which the task's `execution_timeout` is over; None: never.
         restarts: how often this try of the task has started it again; passed on with the event.
@@ -65,35 +67,39 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         container: str,
         queue: str,
         queue_s: float,
+        scale_up_s: float,
         grace_s: int,
         deadline: float | None = None,
         restarts: int = 0,
     ) -> None:
         super().__init__()
         self.name, self.namespace, self.conn_id, self.container = name, namespace, conn_id, container
-        self.queue, self.queue_s, self.grace_s, self.deadline = queue, queue_s, grace_s, deadline
-        self.restarts = restarts
+        self.queue, self.queue_s, self.scale_up_s = queue, queue_s, scale_up_s
+        self.grace_s, self.deadline, self.restarts = grace_s, deadline, restarts
         self.reader: LogReader | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Returns what another triggerer needs to go on."""
-        names = ("name", "namespace", "conn_id", "container", "queue", "queue_s", "grace_s", "deadline", "restarts")
+        names = ("name", "namespace", "conn_id", "container", "queue", "queue_s", "scale_up_s", "grace_s", "deadline")
         kind = type(self)
-        return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(self, name) for name in names}
+        return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(self, name) for name in (*names, "restarts")}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yields one event: {name, namespace, restarts, mlflow_run_url} and what `outcome` says."""
         self.api = Api(self.conn_id)
-        self.patience = Patience(self.api, self.namespace, self.queue, self.queue_s, self.say)
+        self.patience = Patience(self.api, self.namespace, self.queue, self.queue_s, self.scale_up_s, self.say)
         self.pass_on = LinkFinder(self.say, self.task_instance, MlflowLink().xcom_key)
         try:
             told = await self.wait()
         except Unreachable as error:
-            told = outcome(PodFailure("killed", f"{error}; {self.name} was left alone"), keep=True)
+            told = outcome(PodFailure("killed", str(error)), keep=True)
         except Refused as error:
             told = outcome(refused(error, self.kind, self.namespace), keep=True)
         except ConfigException as error:
             told = outcome(no_cluster(self.conn_id, error), keep=True)
+        except Exception as error:  # a fault of ours must not leave a pod that nobody knows of
+            self.log.exception("waiting for %s failed", self.name)
+            told = outcome(PodFailure("killed", f"waiting failed: {type(error).__name__}: {error}"), keep=True)
         await self.pass_on.settled()
         about = {"name": self.name, "namespace": self.namespace, "restarts": self.restarts}
         yield TriggerEvent({**about, "mlflow_run_url": self.pass_on.url, **told})
@@ -120,7 +126,13 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
             return
         self.say(f"stopping {self.name}, which has {self.grace_s} s to save")
         api = Api(self.conn_id, outage_s=20.0)
-        await api.delete(self.kind, self.namespace, self.name, grace_s=self.stop_grace, propagation=self.propagation)
+        try:
+            await api.delete(
+                self.kind, self.namespace, self.name, grace_s=self.stop_grace, propagation=self.propagation
+            )
+        except (Refused, Unreachable) as error:
+            self.say(f"{self.name} in namespace {self.namespace} may still run, delete it: {error}")
+            return
         if self.reader is not None:
             await self.reader.finish(LAST_WORDS_S)
 
@@ -183,7 +195,7 @@ class PodTrigger(StageTrigger):
         """Returns the outcome, or None while the pod lives."""
         if has_ended(pod) or terminated(pod, self.container):
             self._read_log(pod)
-            await self._drain()
+            await self._drain(words=last_words(pod, self.container))
             return outcome(failure_of(pod, self.container, self._tail()))
         if (pod.get("status") or {}).get("phase") == "Pending":
             failure = await self.patience.pod(pod)
@@ -206,7 +218,7 @@ class PodTrigger(StageTrigger):
         if not node or not ready or ready[0]["status"] == "True":
             return False
         try:
-            await self.api.get(NODES, "", node)
+            await self.api.get(NODES, "", node, optional=True)
         except Refused as error:
             return bool(error.status == 404)
         return False
@@ -216,9 +228,9 @@ class PodTrigger(StageTrigger):
             until = (pod["metadata"].get("annotations") or {}).get(READ_UNTIL, "")
             self.reader = LogReader(self.api, self.namespace, self.name, self.container, self.pass_on, until).start()
 
-    async def _drain(self, patience_s: float = DRAIN_S) -> None:
+    async def _drain(self, patience_s: float | None = None, words: Sequence[str] = ()) -> None:
         if self.reader is not None:
-            await self.reader.stop(patience_s)
+            await self.reader.stop(DRAIN_S if patience_s is None else patience_s, words)
 
     def _tail(self) -> tuple[str, ...]:
         return tuple(self.reader.spool.last_lines) if self.reader is not None else ()

@@ -1,8 +1,10 @@
 """Why a pod is not running yet: it waits its turn, or it will wait for ever.
 
 Used by the triggers while a pod is Pending or a gang is suspended. Waiting for a free GPU and waiting in a Kueue queue
-are normal and end with `queue_s`. A node pool, a quota or a volume that does not exist is a mistake: it is told after
-`SURE_S`, well within a minute, unless a cluster autoscaler has said that it is adding a node.
+are normal and end with `queue_s`. A quota or a volume that does not exist is a mistake: it is told after `SURE_S`, well
+within a minute. So is a node pool of which a cluster autoscaler has said that it cannot have it. Without such a word a
+pool that stands at zero nodes looks like one that does not exist, and the place's `scale_up_s` decides. An image that
+cannot be pulled just now (its registry answers 503) is waited for as long as a start may take.
 
 Reads events of the pod, the nodes and Kueue's workload as far as the rights of Airflow reach; what may not be read is
 left out of the answer.
@@ -22,11 +24,13 @@ SURE_S = 30.0
 
 _NODES = re.compile(r"(\d+)/(\d+) nodes are available: (.*)", re.S)
 _PREEMPTION = re.compile(r" (?:no new claims to deallocate,? ?)?preemption:")
-_NEVER = ("didn't match Pod's node affinity", "didn't match node selector", "had untolerated taint",
-          "didn't match PersistentVolume's node affinity", "didn't find available persistent volumes")  # fmt: skip
+_NEVER_NODE = ("didn't match Pod's node affinity", "didn't match node selector", "had untolerated taint")
+_NEVER_VOLUME = ("didn't match PersistentVolume's node affinity", "didn't find available persistent volumes")
 _PASSING_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "cluster-autoscaler")
 _GROWING = ("TriggeredScaleUp", "Nominated", "NodeClaimCreated")
-_POOL_FULL = ("max node group size reached", "in backoff", "limits exceeded")
+_NOT_GROWING = ("NotTriggerScaleUp", "FailedScheduling")
+_KARPENTER = "karpenter"
+_POOL_FULL = ("max node group size reached", "in backoff", "limits exceeded", "exceed limits")
 _BROKEN = ("FailedMount", "FailedAttachVolume", "FailedCreate", "FailedCreatePodSandBox")
 _INADMISSIBLE = ("maximum capacity", "doesn't exist", "does not exist", "is inactive", "is stopped", "not found",
                  "unavailable in clusterqueue", "namespace doesn't match")  # fmt: skip
@@ -35,10 +39,17 @@ _MISSING = ("not found", "exceeded quota", "forbidden", "no such")
 
 @dataclass(frozen=True)
 class Wait:
-    """Why a pod waits; `hopeless` says that waiting will not help."""
+    """Why a pod waits.
+
+    Args:
+        reason: in words.
+        hopeless: why waiting will not help; None: it may.
+        growable: it would help if an autoscaler, which has said nothing so far, added a node.
+    """
 
     reason: str
     hopeless: PodFailure | None = None
+    growable: bool = False
 
 
 def why_waiting(pod: Object, events: Iterable[Object] = (), nodes: Sequence[Object] = ()) -> Wait:
@@ -49,12 +60,13 @@ def why_waiting(pod: Object, events: Iterable[Object] = (), nodes: Sequence[Obje
         events: those about the pod.
         nodes: all nodes, or none where they may not be read.
     """
-    stopped = blocked(pod)
+    events = sorted(events, key=_when)
+    stopped = blocked(pod, _last_pull(events))
     if stopped:
-        return Wait(stopped.reason, stopped)
+        return Wait(stopped.reason, stopped if stopped.permanent else None)
     unscheduled = _condition(pod, "PodScheduled")
     if unscheduled and unscheduled.get("status") == "False":
-        return _unscheduled(str(unscheduled.get("message") or ""), pod, list(events), nodes)
+        return _unscheduled(str(unscheduled.get("message") or ""), pod, events, nodes)
     broken = broken_by(events)
     if broken:
         return Wait(broken.reason, broken)
@@ -92,22 +104,35 @@ def broken_by(events: Iterable[Object]) -> PodFailure | None:
 def _unscheduled(message: str, pod: Object, events: list[Object], nodes: Sequence[Object]) -> Wait:
     message = _PREEMPTION.split(" ".join(message.split()))[0].rstrip(" ,")
     reason = f"no node takes it yet: {message}" if message else "not scheduled yet"
-    said = " ".join(str(one.get("message") or "") for one in events if one.get("reason") == "NotTriggerScaleUp")
-    growing = any(one.get("reason") in _GROWING for one in events) or any(word in said for word in _POOL_FULL)
-    if growing:
+    word = _autoscalers_word(events)
+    if word == "growing":
         return Wait(reason)
-    if _all_never(message):
+    growable = not word and not _all_never(message, _NEVER_VOLUME)
+    if _all_never(message, _NEVER_NODE + _NEVER_VOLUME):
         remedy = "check [place.kubernetes] node_selector and tolerations against the labels and taints of the nodes"
-        return Wait(reason, PodFailure("config", f"no node of this cluster can take the pod: {message}", True, remedy))
+        cause = f"no node of this cluster can take the pod: {message}"
+        return Wait(reason, PodFailure("config", cause, True, remedy), growable)
     short = _never_fits(pod, nodes)
     if short:
         remedy = "ask for less per pod, or name a node pool with larger nodes"
-        return Wait(reason, PodFailure("config", short, True, remedy))
+        return Wait(reason, PodFailure("config", short, True, remedy), growable)
     return Wait(reason)
 
 
-def _all_never(message: str) -> bool:
-    """Tells whether every node is ruled out by what it is, not by what runs on it."""
+def _autoscalers_word(events: Sequence[Object]) -> str:
+    """Returns what a cluster autoscaler has said last: "growing" (or full for now), "no", or "" where none speaks."""
+    for one in reversed(events):
+        reason, said = one.get("reason"), str(one.get("message") or "")
+        if reason in _GROWING:
+            return "growing"
+        by = f"{(one.get('source') or {}).get('component', '')} {one.get('reportingComponent', '')}"
+        if reason in _NOT_GROWING and (reason != "FailedScheduling" or _KARPENTER in by):
+            return "growing" if any(word in said for word in _POOL_FULL) else "no"
+    return ""
+
+
+def _all_never(message: str, reasons: tuple[str, ...]) -> bool:
+    """Tells whether every node is ruled out by what it is (`reasons`), not by what runs on it."""
     found = _NODES.match(message)
     if not found:
         return False
@@ -116,7 +141,7 @@ def _all_never(message: str) -> bool:
     for part in told.split(", "):
         count, _, why = part.partition(" ")
         passing = any(taint in why for taint in _PASSING_TAINTS)
-        if count.isdigit() and not passing and any(word in why for word in _NEVER):
+        if count.isdigit() and not passing and any(word in why for word in reasons):
             ruled_out += int(count)
     return ruled_out >= int(found[2]) > 0
 
@@ -129,13 +154,16 @@ def _never_fits(pod: Object, nodes: Sequence[Object]) -> str:
     for container in pod["spec"]["containers"]:
         requests.update((container.get("resources") or {}).get("requests") or {})
     for name, asked in requests.items():
-        most = max(
-            (quantity(((node.get("status") or {}).get("allocatable") or {}).get(name, "0")) for node in kind),
-            default=None,
-        )
-        if most is not None and quantity(asked) > most:
-            return f"the pod asks for {asked} {name}, and the largest node that it may run on has {most:g}"
+        held = [str(((node.get("status") or {}).get("allocatable") or {}).get(name, "0")) for node in kind]
+        most = max(held, key=quantity, default=None)
+        if most is not None and quantity(asked) > quantity(most):
+            return f"the pod asks for {plain(asked)} {name}, and the largest node that it may run on has {plain(most)}"
     return ""
+
+
+def plain(text: str) -> str:
+    """Returns a quantity as people write it: the API server makes "1k" of "1000"."""
+    return f"{quantity(text):.0f}" if text[-1:] in "kMG" else text
 
 
 def quantity(text: str) -> float:
@@ -143,6 +171,16 @@ def quantity(text: str) -> float:
     from kubernetes.utils.quantity import parse_quantity
 
     return float(parse_quantity(text))
+
+
+def _when(event: Object) -> str:
+    return str(event.get("lastTimestamp") or event.get("eventTime") or "")
+
+
+def _last_pull(events: Sequence[Object]) -> str:
+    """Returns what the kubelet has said last about an image that it could not pull."""
+    said = [" ".join(str(one.get("message") or "").split()) for one in events if one.get("reason") == "Failed"]
+    return next((one for one in reversed(said) if one.startswith("Failed to pull image")), "")
 
 
 def _condition(pod: Object, kind: str) -> Object | None:

@@ -62,6 +62,17 @@ def trace(
     return _page(lambda: pages.trace(_readable(recipe, user), version, what))
 
 
+@app.get("/why")
+def why(
+    recipe: Name,
+    user: GetUserDep,
+    version: Annotated[str, Query(pattern=f"^({_VERSION})?$", max_length=100)] = "",
+    url: Annotated[str, Query(max_length=4000)] = "",
+) -> HTMLResponse:
+    """Why a URL is crawled, or is not: in one cycle, or by the newest artifacts."""
+    return _page(lambda: pages.why(_readable(recipe, user), version, url))
+
+
 def _known() -> list[Recipe]:
     found = []
     for path in recipe_files():

@@ -1,4 +1,4 @@
-"""What the pages say: recipes, one run of a recipe, one artifact, samples of the corpus, a trace.
+"""What the pages say: recipes, one run of a recipe, one artifact, samples of the corpus, a trace, why of a URL.
 
 Reads artifacts through the ledger. A page shows whatever is there: half a pipeline is shown as half a pipeline.
 """
@@ -8,9 +8,9 @@ from collections import defaultdict
 from typing import Any
 
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from sluice_ui.html import Markup, bar, form, join, link, outside, page, table, text
+from tasks import parquet
 from tasks.artifact import Artifact
 from tasks.consolidate.funnel import totals
 from tasks.errors import InputError
@@ -47,6 +47,9 @@ def run(recipe: Recipe, version: str) -> str:
         Markup("<h2>Trace a page or a step</h2>"),
         form(f"{ROOT}/trace", "what", "", "Trace", **hidden),
         Markup('<p class="quiet">a URL, a document id, or a training step as step:120</p>'),
+        Markup("<h2>Why is a URL crawled, or not?</h2>"),
+        form(f"{ROOT}/why", "url", "", "Ask", **hidden),
+        Markup('<p class="quiet">any URL, known or not, for the cycle of this version</p>'),
         Markup("<h2>Crawl</h2>"),
         _hosts(held),
         Markup("<h2>Funnel</h2>"),
@@ -129,6 +132,22 @@ def trace(recipe: Recipe, version: str, what: str) -> str:
     return page(f"Trace: {what}", ROOT, back, again, Markup(f"<pre>{text(said)}</pre>"))
 
 
+def why(recipe: Recipe, version: str, url: str) -> str:
+    """Shows why a URL is crawled, or is not."""
+    from tasks.crawl.why import why as asked
+    from tasks.crawl.why_text import render
+
+    try:
+        said = render(asked(open_store(recipe), recipe.name, recipe.crawl, url, version))
+    except InputError as error:
+        said = str(error)
+    again = form(f"{ROOT}/why", "url", url, "Ask", recipe=recipe.name, version=version)
+    back = link(f"{recipe.name} {version}", f"{ROOT}/recipe/{recipe.name}", version=version)
+    newest = link("the newest cycle", f"{ROOT}/why", recipe=recipe.name, url=url)
+    ways = join([back, " · ", newest]) if version else link("All recipes", f"{ROOT}/")
+    return page(f"Why: {url}", ROOT, ways, again, Markup(f"<pre>{text(said)}</pre>"))
+
+
 def versions_of(ledger: Ledger) -> list[str]:
     """Returns the versions in a ledger, the one finished last first."""
     last = {artifact.address.version: artifact.record.finished for artifact in ledger}
@@ -145,7 +164,7 @@ def _line(artifact: Artifact) -> list[object]:
 
 
 def _to(address: str) -> Markup:
-    return text(address) if address.startswith("external:") else link(address, f"{ROOT}/artifact/{address}")
+    return text(address) if address.startswith(("external:", "code:")) else link(address, f"{ROOT}/artifact/{address}")
 
 
 def _mlflow(artifact: Artifact) -> Markup:
@@ -191,9 +210,8 @@ def _hosts(held: dict[str, Artifact]) -> Markup:
 def _rows(artifact: Artifact, prefix: str, columns: list[str]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for path in artifact.files(prefix):
-        with artifact.open(path) as file:
-            parquet = pq.ParquetFile(file)
-            for batch in parquet.iter_batches(batch_size=SAMPLE, columns=columns):
+        with parquet.opened(artifact.local(path)) as file:
+            for batch in file.iter_batches(batch_size=SAMPLE, columns=columns):
                 rows += _short(batch).to_pylist()
                 if len(rows) >= SAMPLE:
                     return rows[:SAMPLE]

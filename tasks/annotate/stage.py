@@ -1,122 +1,177 @@
-"""Annotate: every document is measured, in one pass.
+"""Annotate: every document is measured, in one pass, by the annotators that have not measured it before.
 
-Reads `extracted`, and the models that the pipeline has trained, where annotators want them. Writes
-`attributes/<part>.parquet`: `id`, `error` (null, or what made an annotator fail) and one struct column per annotator in
-use, with the part names and the row order of the documents, so that dedup and consolidate join by position.
+Reads `extracted`, and the models that the pipeline has trained, where annotators want them. What one annotator has
+measured is a group, an artifact of its own (`tasks.groups`): `<recipe>/measured/<annotator>@<version>`, with the part
+names and the row order of the documents, so that dedup and consolidate join by position. Writes the groups that neither
+this version nor the source version holds, and `attributes`: its record names all groups of the version, `groups.json`
+their contents. So a new annotator costs its own pass, and a changed setting, file or model the pass of those that read
+it.
 
 Documents are never changed or dropped here, and no limit is applied: a changed limit costs the join of consolidate. A
-document that makes an annotator fail keeps its place, with nulls and its error.
+document that makes an annotator fail keeps its place, with a null and the error, and is measured by the others that do
+not read what this one finds.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
-import pyarrow as pa
+import numpy as np
 import pyarrow.compute as pc
 
+from tasks import parquet
 from tasks.annotate.config import AnnotateConfig
-from tasks.artifact import Artifact
-from tasks.catalogue import STAGES
+from tasks.annotate.groups import EXTERNAL, Wanted, models_of, there_already, wanted
+from tasks.annotate.measure import Pass, measure_part
+from tasks.artifact import Artifact, PartRecord
+from tasks.commit import commit
 from tasks.engine import Engine
 from tasks.errors import InputError
-from tasks.filters.base import Annotator
-from tasks.filters.batch import Batch
-from tasks.filters.catalogue import annotator
+from tasks.filters.catalogue import FIRST, annotator, code_of
+from tasks.groups import KIND, address_of, path_of, ref_to
 from tasks.part import POISON
-from tasks.stage import Inputs, Output, Part, PartSpec, Report
+from tasks.stage import Inputs, Output, Report
 
-VERSION = 5
+log = logging.getLogger("sluice.annotate")
 
-MODELS = tuple(STAGES["annotate"].wants)
-"""Roles of the inputs that hold trained models."""
+VERSION = 6
+"""Of the pass and of the splits that all annotators share; raised, it has everything measured again. What one annotator
+does otherwise is known by its own (`Annotator.version`)."""
 
-_COLUMNS = ["id", "text", "source", "url"]
-_ERROR = pa.field("error", pa.string())
+GROUPS = "groups.json"
 
 
 def external(config: AnnotateConfig) -> dict[str, list[str]]:
     """Returns the files outside the store that annotators read, by role `annotator:<name>`."""
     found = {name: annotator(name, config.settings[name]).external() for name in config.use}
-    return {f"annotator:{name}": paths for name, paths in found.items() if paths}
+    return {f"{EXTERNAL}{name}": paths for name, paths in found.items() if paths}
+
+
+def code(config: AnnotateConfig) -> dict[str, str]:
+    """Returns which code annotators are, by name; those that are as they came with the stage go without saying."""
+    found = {name: code_of(annotator(name, config.settings[name])) for name in config.use}
+    return {name: version for name, version in found.items() if version != FIRST}
 
 
 def run(config: AnnotateConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Annotates every part of `extracted`.
+    """Measures what is missing.
 
     Raises:
         InputError: a model is not there, or too many documents made an annotator fail.
+        DriftError: a group of this version was made differently, and a version is made of it.
     """
-    extracted = inputs["extracted"]
-    models = {role: inputs[role] for role in MODELS if role in inputs}
-    specs = [PartSpec(part.name, (extracted, models, config)) for part in extracted.parts]
-    records = output.map_parts(engine, annotate_part, specs)
-    rows = sum(record.rows_in for record in records)
-    poison = sum(record.metrics.get(POISON, 0.0) for record in records)
-    if poison > output.max_bad_share * rows:
-        where = output.store.url(f"{output.address.path}/attributes/")
+    groups = wanted(config, inputs, VERSION)
+    held = there_already(groups, output)
+    missing = {name: _output(output, one) for name, one in groups.items() if name not in held}
+    told = _told(held, list(missing), output.version)
+    log.info("[%s] %s", output.address, told)
+    _measure(_pass(config, inputs, held, missing, output), missing, output, engine)
+    for name, one in missing.items():
+        if artifact := _committed(groups[name], one, held):
+            held[name] = artifact
+    parts = [part.name for part in inputs["extracted"].parts]
+    _refuse_poison(groups, held, missing, output, parts)
+    _write_index(groups, held, output)
+    refs = tuple(ref_to(held[name], name) for name in groups)
+    counts = {"groups_measured": float(len(missing)), "groups_taken_over": float(len(groups) - len(missing))}
+    return Report(metrics=counts, note=told, inputs=refs)
+
+
+def _output(output: Output, group: Wanted) -> Output:
+    address, bad = address_of(output.address, group.name), output.max_bad_share
+    return Output(output.store, address, group.fingerprint, member=group.name, max_bad_share=bad)
+
+
+def _told(held: Mapping[str, Artifact], missing: Sequence[str], version: str) -> str:
+    """Returns in words which groups are measured now, and at which version the others were."""
+    told = [f"measures {', '.join(missing) or 'nothing'}"]
+    for other in sorted({one.address.version for one in held.values()}):
+        names = ", ".join(name for name, one in held.items() if one.address.version == other)
+        told.append(f"{names}: there already" if other == version else f"{names}: as measured at {other}")
+    return "; ".join(told)
+
+
+def _pass(
+    config: AnnotateConfig,
+    inputs: Inputs,
+    held: Mapping[str, Artifact],
+    missing: Mapping[str, Output],
+    output: Output,
+) -> Pass:
+    asked = [annotator(name, config.settings[name]) for name in missing]
+    models = {kind: artifact for one in asked for kind, artifact in models_of(one, inputs).items()}
+    folders = {name: (held.get(name) or missing[name]).address.path for name in config.use}
+    marks = {name: one.fingerprint for name, one in missing.items()}
+    return Pass(config, inputs["extracted"], models, folders, marks, output.attempt)
+
+
+def _measure(work: Pass, missing: Mapping[str, Output], output: Output, engine: Engine) -> None:
+    """Makes the parts that any of the missing groups lacks, each in one pass over its documents."""
+    parts = [part.name for part in work.extracted.parts]
+    lacking = {part: [name for name, one in missing.items() if part not in one.committed] for part in parts}
+    tasks = [(part, names) for part, names in lacking.items() if names]
+    done, rows = len(parts) - len(tasks), 0
+    if missing and done:
+        log.info("[%s] %d of %d parts are there already", output.address, done, len(parts))
+    for _, records in engine.map(partial(measure_part, work), tasks):
+        for name, record in records.items():
+            missing[name].committed[record.name] = record
+        done, rows = done + 1, rows + max(record.rows_in for record in records.values())
+        output.progress(done, len(parts), f"{rows:,} rows by {', '.join(records)} on {engine.name}")
+
+
+def _committed(group: Wanted, one: Output, held: Mapping[str, Artifact]) -> Artifact | None:
+    """Commits a group; returns None, and leaves its parts, where it or one that it reads failed on too many documents.
+
+    So what stops one annotator costs the others nothing.
+    """
+    parts = one.committed.values()
+    sound = _poison(parts) <= one.max_bad_share * sum(part.rows_in for part in parts)
+    if not sound or not all(name in held for name in group.group.reads):
+        return None
+    refs = [*group.inputs, *(ref_to(held[name], name) for name in group.group.reads)]
+    return commit(one, "annotate", VERSION, group.group, refs, Report())
+
+
+def _poison(parts: Iterable[PartRecord]) -> float:
+    return sum(part.metrics.get(POISON, 0.0) for part in parts)
+
+
+def _refuse_poison(
+    groups: Mapping[str, Wanted],
+    held: Mapping[str, Artifact],
+    missing: Mapping[str, Output],
+    output: Output,
+    parts: Sequence[str],
+) -> None:
+    """Raises InputError where annotators failed on more documents than are tolerated, all groups taken together."""
+    failing: dict[str, str] = {}
+    for name in groups:
+        one = held[name].parts if name in held else missing[name].committed.values()
+        if bad := _poison(one):
+            failing[f"{name} on {bad:.0f}"] = (held.get(name) or missing[name]).address.path
+    bad = rows = 0
+    for part in parts if failing else ():
+        paths = [output.store.local(f"{folder}/{path_of(part)}") for folder in failing.values()]
+        errors = [parquet.read(path, ["error"]).column("error") for path in paths]
+        bad += int(np.any([pc.is_valid(one).to_numpy() for one in errors], axis=0).sum())
+        rows += len(errors[0])
+    if bad > output.max_bad_share * rows:
+        where = ", ".join(output.store.url(f"{folder}/{KIND}/") for folder in failing.values())
         raise InputError(
-            f"{output.address}: annotators failed on {poison:.0f} of {rows} documents",
+            f"{output.address}: annotators failed on {bad} of {rows} documents ({', '.join(failing)})",
             f"read the causes in the column `error` of {where}",
         )
-    return Report(note=f"{rows:,} documents annotated")
 
 
-def annotate_part(part: Part, payload: tuple[Artifact, Mapping[str, Artifact], AnnotateConfig]) -> None:
-    """Annotates the documents of one part; see the module's docstring for what it writes."""
-    extracted, models, config = payload
-    annotators = {name: annotator(name, config.settings[name]) for name in config.use}
-    for one in annotators.values():
-        one.prepare(models)
-    documents = extracted.table(f"documents/{part.name}.parquet", columns=_COLUMNS).combine_chunks()
-    part.count_in(documents.num_rows)
-    schema = pa.schema(
-        [documents.schema.field("id"), _ERROR, *(pa.field(name, one.type()) for name, one in annotators.items())]
-    )
-    made = [measured(rows, annotators, schema) for rows in batches(documents, config.batch_bytes)]
-    table = pa.concat_tables([schema.empty_table(), *made]).combine_chunks()
-    part.table("attributes", table)
-    part.metric(POISON, table.num_rows - table.column("error").null_count)
-
-
-def batches(documents: pa.Table, limit: int) -> Iterator[pa.Table]:
-    """Cuts a table into pieces of about `limit` bytes of text; a longer document is a piece of its own."""
-    sizes = pc.binary_length(documents.column("text")).to_pylist()
-    start = held = 0
-    for row, size in enumerate(sizes):
-        if held and held + size > limit:
-            yield documents.slice(start, row - start)
-            start, held = row, 0
-        held += size
-    if held or start < len(sizes):
-        yield documents.slice(start)
-
-
-def measured(documents: pa.Table, annotators: Mapping[str, Annotator], schema: pa.Schema) -> pa.Table:
-    """Runs all annotators on some documents; those that make one fail are found by halving.
-
-    Returns:
-        a table of `schema`, with the rows of `documents`.
-    """
-    try:
-        columns = _columns(documents, annotators)
-    except Exception as error:  # one document must not stop a part
-        if documents.num_rows > 1:
-            half = documents.num_rows // 2
-            halves = (documents.slice(0, half), documents.slice(half))
-            return pa.concat_tables([measured(rows, annotators, schema) for rows in halves])
-        cause = f"{type(error).__name__}: {error}"[:500]
-        columns = [pa.array([cause], pa.string()), *(pa.array([None], one.type()) for one in annotators.values())]
-    return pa.table([documents.column("id").combine_chunks(), *columns], schema=schema)
-
-
-def _columns(documents: pa.Table, annotators: Mapping[str, Annotator]) -> Sequence[Any]:
-    texts, sources, urls = (documents.column(name).to_pylist() for name in _COLUMNS[1:])
-    batch = Batch(texts, sources, urls, column=documents.column("text").combine_chunks())
-    names = list(annotators)
-    for place, (name, one) in enumerate(annotators.items()):
-        # A document of 16 MB has splits of hundreds of megabytes: they are not held beside what models take.
-        batch.keep_for(names[place:])
-        batch.found[name] = one.annotate(batch)
-        if name == "language":
-            batch.languages = batch.found[name].field("label").to_pylist()
-    return [pa.nulls(len(batch), pa.string()), *(batch.found[name] for name in annotators)]
+def _write_index(groups: Mapping[str, Wanted], held: Mapping[str, Artifact], output: Output) -> None:
+    """Writes what each group holds, and not where it lies or why: the same bytes give the same bytes."""
+    if GROUPS in output.committed:
+        return
+    told = [{"annotator": name, "content": held[name].record.content} for name in groups]
+    rows = max((held[name].record.rows_in for name in groups), default=0)
+    with output.part(GROUPS) as part, part.file(GROUPS, rows=len(told)) as file:
+        part.count_in(rows)
+        part.count_out(rows)
+        file.write(json.dumps(told, indent=1).encode() + b"\n")

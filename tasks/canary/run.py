@@ -17,7 +17,7 @@ from typing import Any
 from tasks.canary.arms import ARMS, RESULT, parse_member, targets
 from tasks.canary.config import CanaryConfig
 from tasks.engine import Engine
-from tasks.errors import InputError
+from tasks.errors import InputError, SupersededError
 from tasks.evals.bpb import evaluate_bpb
 from tasks.stage import Inputs, Output, Report
 from tasks.tokens.plan import Plan
@@ -25,6 +25,7 @@ from tasks.tokens.shard import ShardSet
 from tasks.train import model_file
 from tasks.train.checkpoint import MODEL, name_of
 from tasks.train.config import TrainSpec
+from tasks.train.fence import Fence
 from tasks.train.launch import train_local
 from tasks.train.metrics import FILE, read_metrics
 from tasks.train.recovery import Recovery
@@ -40,8 +41,12 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         arm_name, seed = parse_member(output.member)
         arm = _arm(inputs, arm_name)
         summary = Plan.open(inputs["plan"]).summary
-        spec = _spec(config, inputs, output, arm["weights"], seed)
-        _train(spec, output)
+        fence = Fence(output)
+        fence.inherit()
+        recovery = Recovery(output, fence.run, (), config.training(seed).keep_checkpoints)
+        recovery.restore()
+        spec = _spec(config, inputs, fence.run, arm["weights"], seed)
+        _train(spec, output, recovery, fence)
         bpb = _measure(config, spec, summary)
         wanted = targets(config, summary)
         result = {
@@ -72,16 +77,13 @@ def _arm(inputs: Inputs, name: str) -> dict[str, Any]:
     raise InputError(f'{inputs["arms"].address} has no arm "{name}"', f"known are: {known}")
 
 
-def _spec(config: CanaryConfig, inputs: Inputs, output: Output, weights: dict[str, float], seed: int) -> TrainSpec:
+def _spec(config: CanaryConfig, inputs: Inputs, run: Path, weights: dict[str, float], seed: int) -> TrainSpec:
     files = Inputs({role: inputs[role] for role in ("shards", "plan")})
-    spec = make_spec(config.training(seed), files, Path(output.scratch))
+    spec = make_spec(config.training(seed), files, run)
     return spec.model_copy(update={"weights": weights})
 
 
-def _train(spec: TrainSpec, output: Output) -> None:
-    recovery = Recovery(output, Path(spec.out), (), spec.run.keep_checkpoints)
-    recovery.restore()
-
+def _train(spec: TrainSpec, output: Output, recovery: Recovery, fence: Fence) -> None:
     def follow(step: int, values: dict[str, float]) -> None:
         output.log_metrics(step, values)
         output.progress(step + 1, spec.run.steps, f"loss {values['loss']:.3f}" if "loss" in values else "step skipped")
@@ -89,7 +91,10 @@ def _train(spec: TrainSpec, output: Output) -> None:
             recovery.push()
 
     try:
-        train_local(spec, follow)
+        train_local(spec, follow, check=fence.check_now_and_then)
+    except SupersededError:
+        fence.leave()
+        raise
     except BaseException:
         recovery.push()
         raise

@@ -28,7 +28,7 @@ from tasks.stage import Inputs, Output, Report
 
 log = logging.getLogger("sluice.classifiers")
 
-VERSION = 2
+VERSION = 3
 INDEX = "index.json"
 """Also the name of its part: no classifier can be called so."""
 SCORES = "scores.json"

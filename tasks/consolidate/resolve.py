@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from tasks.consolidate.config import ConsolidateConfig
 from tasks.consolidate.joint import Joint
-from tasks.consolidate.rules import columns, reasons
+from tasks.consolidate.rules import reasons
 from tasks.keepers import choose
 
 COPIES = pa.schema(
@@ -47,7 +47,7 @@ def resolve(config: ConsolidateConfig, joint: Joint, names: Sequence[str]) -> di
 
 def _survivors(config: ConsolidateConfig, joint: Joint, name: str) -> pa.Table:
     """Returns the documents of one part that have a copy and pass the rules (columns _MEMBER)."""
-    documents, judged, copies = joint.part(name, ["id", "source"], columns(config), _MEMBER)
+    documents, judged, copies = joint.part(name, ["id", "source"], config.filters, _MEMBER)
     several = copies.column("cluster").is_valid()
     found = reasons(config, documents.column("source").filter(several), judged.filter(several))
     return copies.filter(several).filter(pa.array([not why for why in found], pa.bool_()))

@@ -19,13 +19,8 @@ from tasks.part import POISON
 SILVER, GOLD = "silver", "gold"
 
 
-def columns(config: ConsolidateConfig) -> list[str]:
-    """Returns the columns of the attributes that the rules read."""
-    return ["id", "error", *config.filters]
-
-
-def columns_of_tiers(config: ConsolidateConfig) -> list[str]:
-    """Returns the columns of the attributes that the marks of `gold` read."""
+def read_by_tiers(config: ConsolidateConfig) -> list[str]:
+    """Returns the annotators whose findings the marks of `gold` read; the filters read those of their names."""
     return list(dict.fromkeys(name for name, _, _ in config.marks()))
 
 
@@ -56,7 +51,7 @@ def reasons(config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.
     Args:
         config: the stage's settings.
         sources: source of each document.
-        attributes: at least `columns(config)`, in the same order.
+        attributes: `error`, and the columns of the filters' annotators, in the same order.
     """
     broken = attributes.column("error").is_valid().to_numpy(zero_copy_only=False)
     found: list[list[str]] = [[POISON] if bad else [] for bad in broken]

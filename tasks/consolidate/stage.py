@@ -44,11 +44,15 @@ from tasks.documents import DOCUMENT
 from tasks.engine import Engine
 from tasks.errors import InputError
 from tasks.filters.base import UNDETERMINED
+from tasks.groups import KIND
+from tasks.part import POISON
 from tasks.stage import Inputs, Output, Part, PartSpec, Report
 
 VERSION = 5
 
 _SCORES = [pa.field("language", pa.string(), nullable=False), pa.field("prose_score", pa.float32())]
+_SHOWN = ("language", "prose_score")
+"""The annotators, where they are in use, that `_SCORES` come from."""
 KEPT_SCHEMA = pa.schema([*DOCUMENT, *_SCORES, pa.field("tier", pa.string(), nullable=False)])  # silver or gold
 REJECTED = pa.schema(
     [
@@ -76,7 +80,7 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     check_measured(config, joint.measured(names[0]), str(attributes.address))
     _write_copies(config, joint, names, output)
     output.map_parts(engine, partial(consolidate_part, config, joint), [PartSpec(name, name) for name in names])
-    output.check_poison(f"the column `error` of {attributes.store.url(attributes.address.path)}/attributes")
+    output.check_poison(f"the column `error` of {_where_errors_stand(joint)}")
     _write_whole(config, joint, names, output)
     funnel = joint.own("funnel.parquet")
     _refuse_empty(funnel, output)
@@ -84,6 +88,11 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     output.log_file("funnel.csv", table(funnel))
     output.log_file("audit.html", output.store.read(f"{output.address.path}/audit.html"))
     return Report(metrics=_metrics(funnel))
+
+
+def _where_errors_stand(joint: Joint) -> str:
+    failed = (group for group in joint.groups.values() if group.record.metrics.get(POISON))
+    return ", ".join(group.store.url(f"{group.address.path}/{KIND}/") for group in failed)
 
 
 def _write_whole(config: ConsolidateConfig, joint: Joint, names: list[str], output: Output) -> None:
@@ -116,7 +125,8 @@ def _write_copies(config: ConsolidateConfig, joint: Joint, names: list[str], out
 
 def consolidate_part(config: ConsolidateConfig, joint: Joint, part: Part, name: str) -> None:
     """Makes one part; runs on a worker."""
-    documents, judged, copies = joint.part(name, None, None, ["id", "duplicate_of", "kind"])
+    read = [annotator for annotator in joint.groups if annotator in (*config.reads(), *_SHOWN)]
+    documents, judged, copies = joint.part(name, None, read, ["id", "duplicate_of", "kind"])
     part.count_in(documents.num_rows)
     why = reasons(config, documents.column("source"), judged)
     keeper = _copies(config, joint.own(f"copies/{name}.parquet"), copies, why)

@@ -21,8 +21,7 @@ from tasks.consolidate.rules import (
     GOLD,
     SILVER,
     check_measured,
-    columns,
-    columns_of_tiers,
+    read_by_tiers,
     reasons,
     step_of,
     tiers,
@@ -141,7 +140,7 @@ def _by_side(moved: Iterable[_Place]) -> dict[bool, list[_Place]]:
 def _verdicts(config: ConsolidateConfig, joint: Joint, names: Sequence[str]) -> Iterator[list[_Verdict]]:
     """Yields for every part the verdict on each document."""
     copies = resolve(config, joint, names) if config.dedup else {}
-    measured = list(dict.fromkeys([*columns(config), *columns_of_tiers(config)]))
+    measured = list(dict.fromkeys([*config.filters, *read_by_tiers(config)]))
     for name in names:
         documents, judged, _ = joint.part(name, ["id", "source"], measured, ["id"])
         sources = documents.column("source")
@@ -156,7 +155,7 @@ def _verdicts(config: ConsolidateConfig, joint: Joint, names: Sequence[str]) -> 
 
 
 def _moved(config: ConsolidateConfig, joint: Joint, place: _Place) -> Moved:
-    documents, judged, _ = joint.part(place.part, ["id", "source", "url", "text"], ["id", *config.reads()], ["id"])
+    documents, judged, _ = joint.part(place.part, ["id", "source", "url", "text"], config.reads(), ["id"])
     document = documents.slice(place.row, 1)
     (text,) = masked(config, document, judged.slice(place.row, 1), [not place.after])
     (url,) = document.column("url").to_pylist()

@@ -10,12 +10,23 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.config import Config
+from tasks.config import Config, absolute
 from tasks.crawl.render_config import RenderConfig
 
 _TOKEN = re.compile(r"[A-Za-z_-]+")
 _SCOPE = re.compile(r"(\*\.)?[a-z0-9._:\[\]-]+")
+_ONE_HOST = re.compile(r"([a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:]+\])(?::(\d{1,5}))?")
 _CONTACT = re.compile(r"(https?://[^\s/]+\S*|mailto:[^\s@]+@[^\s@]+)")
+
+
+INSIDE_NAMES = frozenset(
+    {"metadata", "metadata.goog", "metadata.google.internal", "instance-data", "instance-data.ec2.internal"}
+)
+"""Names from which clouds answer about the machine that asks."""
+
+_PRIVATE = tuple(
+    map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"))
+)
 
 
 def is_loopback(host: str) -> bool:
@@ -45,11 +56,19 @@ class CrawlConfig(Config):
     seed_files: tuple[str, ...] = ()
     """Local text files with a URL per line ("#" begins a remark), beside `seeds`."""
 
+    max_bad_seeds: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Share of the lines of `seed_files` that may be no seeds; these are set aside and listed. Above it, the file is
+    taken for something else than a list of seeds."""
+
     contact: str = ""
     """A page or "mailto:" address for webmasters; sent with every request. Required outside loopback."""
 
     user_agent: str = "sluice"
     """Product token: what robots.txt files address (letters, "-" and "_")."""
+
+    hosts_file: str = ""
+    """TOML file, here or on an object store, in which operators deny hosts and set pauses, caps and headers of single
+    ones (`tasks.crawl.hosts_file`). Read anew by every cycle; who is denied, while a fetch runs, too."""
 
     include_hosts: tuple[str, ...] = ()
     """Hosts that may be crawled: "host", "host:port" or "*.domain"; empty means the hosts of the seeds.
@@ -89,6 +108,10 @@ class CrawlConfig(Config):
     delay_s: float = Field(default=1.0, ge=0.0, le=3600.0)
     """Seconds between the end of one request to a host and the start of the next. Below 1 only on loopback hosts."""
 
+    ip_delay_s: float | None = Field(default=None, ge=0.0, le=3600.0)
+    """Seconds between the starts of two requests of a fetch task to one IP address, whichever of its hosts they go to.
+    Unset: 0.25 for public addresses, and none for loopback."""
+
     latency_factor: float = Field(default=2.0, ge=0.0, le=100.0)
     """The delay is at least this many times the host's average answer time."""
 
@@ -106,7 +129,8 @@ class CrawlConfig(Config):
     captured pages depend on the speed of the sites."""
 
     concurrency: int = Field(default=64, ge=1, le=4096)
-    """Requests under way at one time in one fetch task (one per host)."""
+    """Places for requests in one fetch task, one request per host. One that lasts longer than a second gives its place
+    up, so that hosts that are slow or silent take none from the others."""
 
     warc_pages_per_file: int = Field(default=1000, ge=1)
     """Captures per WARC file. A file is the unit of commit: a kill loses at most the open one."""
@@ -141,6 +165,11 @@ class CrawlConfig(Config):
     """Start from the crawl DB of the cycle before: what is due is fetched again, what is not is left out. Off, every
     version is a crawl of its own."""
 
+    allow_hosts: dict[str, tuple[str, ...]] = {}
+    """Hosts that may be asked although they are on another port than 80 and 443, or at a private address: "host" or
+    "host:port", and the networks in which its name may lie, such as { "wiki.corp:8080" = ["10.20.0.0/16"] }; with []
+    public addresses only. Grants to one host open nothing for another."""
+
     render: RenderConfig = RenderConfig()
     """Pages that show their text only in a browser."""
 
@@ -169,12 +198,26 @@ class CrawlConfig(Config):
                 raise ValueError(f"the seed {seed!r} is no http or https address")
         return value
 
+    @field_validator("hosts_file")
+    @classmethod
+    def _is_absolute(cls, value: str) -> str:
+        return absolute(value) if value else value
+
     @field_validator("include_hosts")
     @classmethod
     def _are_hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for host in value:
             if not _SCOPE.fullmatch(host):
                 raise ValueError(f"{host!r} is no host; write host, host:port or *.domain in lower case")
+        return value
+
+    @field_validator("allow_hosts")
+    @classmethod
+    def _are_grants(cls, value: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        for host, networks in value.items():
+            _check_host(host)
+            for network in networks:
+                _check_network(network)
         return value
 
     @field_validator("include_pattern", "exclude_pattern")
@@ -215,6 +258,31 @@ class CrawlConfig(Config):
         if local and not self.allow_loopback:
             raise ValueError(f"the seed {local[0]!r} is on this machine; set allow_loopback = true if you mean it")
         return self
+
+
+def _check_host(host: str) -> None:
+    found = _ONE_HOST.fullmatch(host)
+    if found is None:
+        raise ValueError(f"{host!r} is no single host; write host or host:port in lower case")
+    name, port = found[1], found[2]
+    if name.startswith("[") and str(ipaddress.IPv6Address(name.strip("[]"))) != name.strip("[]"):
+        raise ValueError(f"{host!r}: write the address in its short form")
+    if port in ("80", "443"):
+        raise ValueError(f"{host!r}: leave the port out, 80 and 443 are open to every host")
+    if is_loopback(name):
+        raise ValueError(f"{host!r} is this machine; allow_loopback = true admits it")
+    if name in INSIDE_NAMES:
+        raise ValueError(f"{host!r} is where a cloud answers about its machines, and is never asked")
+
+
+def _check_network(network: str) -> None:
+    try:
+        found = ipaddress.ip_network(network)
+    except ValueError as error:
+        raise ValueError(f"{network!r} is no network ({error}); write one such as 10.20.0.0/16") from None
+    inside = (held for held in _PRIVATE if held.version == found.version)
+    if not any(found.subnet_of(held) for held in inside):  # type: ignore[arg-type]
+        raise ValueError(f"{network!r} lies in no private network ({', '.join(map(str, _PRIVATE))})")
 
 
 def _host_of(url: str) -> str | None:

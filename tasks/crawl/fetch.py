@@ -1,9 +1,9 @@
 """Stage `fetch`: fetches one partition of the crawl into WARC files.
 
 Reads the seeds (for what the crawl covers), the partition's fetch list, the sizes of all fetch lists (for its share of
-the requests) and the filter of known URLs in the crawl DB of the cycle before. Writes parts of one WARC file, its CDXJ
-index, its log and its links (`tasks.crawl.db.fetchlog`) each, and at the end one part of what was learned of the hosts
-(`tasks.crawl.db.hostlog`). Read by render, update and publish. One process, one event loop.
+the requests), the hosts file (for whom not to ask any more) and the filter of known URLs in the crawl DB of the cycle
+before. Writes parts of one WARC file, its CDXJ index, its log and its links (`tasks.crawl.db.fetchlog`) each, and at
+the end one part of what was learned of the hosts (`tasks.crawl.db.hostlog`). One process, one event loop.
 """
 
 import asyncio
@@ -13,8 +13,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Iterator, Sequence
 
 import uvloop
 
@@ -24,10 +23,11 @@ from tasks.crawl.config import CrawlConfig
 from tasks.crawl.db import crawldb, fetchlist, hostlog
 from tasks.crawl.db.fetchlog import CAPTURED, GONE, PAGE, Outcome
 from tasks.crawl.db.known import Known
+from tasks.crawl.frontier.order import HostPlan, Order
 from tasks.crawl.frontier.queues import Frontier, Visit
+from tasks.crawl.frontier.traps import TRAPS
 from tasks.crawl.frontier.visit import Visitor, unasked
 from tasks.crawl.frontier.watch import Watch
-from tasks.crawl.frontier.waves import WAVE, HostPlan, Waves
 from tasks.crawl.hosts.clocks import Clocks
 from tasks.crawl.hosts.politeness import Host, HostClock, Politeness
 from tasks.crawl.hosts.rules import HostRobots, HostRules
@@ -36,13 +36,15 @@ from tasks.crawl.http.client import Client
 from tasks.crawl.inject import number_of, scope_of
 from tasks.crawl.page.parser import Parser
 from tasks.crawl.page.reading import Reader
+from tasks.crawl.policy import HOST_DENIED, Policy
 from tasks.crawl.storage.segment import ORDER, Segment, held
 from tasks.crawl.storage.spool import Spool
+from tasks.crawl.url import owner_of
 from tasks.engine import Engine
 from tasks.errors import InputError, TransientError
 from tasks.stage import Inputs, Output, Report
 
-VERSION = 4
+VERSION = 5
 
 log = logging.getLogger("sluice.crawl")
 
@@ -58,6 +60,7 @@ _REMEDIES = {
     "robots_denied": "the site's robots.txt forbids it; choose other seeds or ask the site for permission",
     "private_address": "the name leads to an internal address; use a public host",
     "noindex": "the page asks not to be kept; choose another seed",
+    HOST_DENIED: "the hosts file denies it; lift that, or choose other seeds",
     "mime": "the seed is of a content type that is not in [crawl] mime_types",
 }
 
@@ -99,17 +102,20 @@ class Crawl:
         self._start = fetchlist.candidates(self._listed.table(fetchlist.URLS_FILE))
         self._scope = scope_of(config, inputs["seeds"])
         self._hosts = self._listed.table(fetchlist.HOSTS_FILE).to_pylist()
-        self._waves = Waves(
+        self._policy = Policy.of(config, self._listed)
+        number = number_of(output.member)
+        self._policy.unlock(lambda host: owner_of(host) % config.partitions == number)
+        self._order = Order(
             config,
-            number_of(output.member),
+            number,
             _budget(config, inputs.many("fetchlists"), output.member),
             self._scope,
             self._start,
-            {row["host"]: _plan(config, row) for row in self._hosts},
+            {row["host"]: HostPlan(row["score"], row["cap"]) for row in self._hosts},
             _known(inputs.get("previous")),
+            self._policy,
         )
         self._spool = Spool(output, config.buffer_bytes, ORDER)
-        self._held = {outcome.url: outcome for outcome in held(output, self._spool)}
         self._segment = Segment(
             self._spool, config, f"sluice/{CLIENT_VERSION}", f"{config.user_agent}/{CLIENT_VERSION}"
         )
@@ -118,6 +124,9 @@ class Crawl:
         self._begin = time.monotonic()
         self._stopped = False
         self._watch = Watch(output)
+        # Of earlier attempts: links that are logged as traps, and outcomes of URLs that it is not the turn of yet.
+        self._logged: set[str] = set()
+        self._held: dict[str, Outcome] = {}
 
     async def work(self) -> None:
         """Runs the crawl to its end, its deadline or a signal, and commits what there is."""
@@ -134,17 +143,23 @@ class Crawl:
         watch = self._watch
         pages = sum(record.rows_out for record in self._output.committed.values())
         return Report(
-            {"urls_per_s": watch.rate, "hosts": float(len(watch.hosts)), **self._segment.metrics()},
+            {
+                "urls_per_s": watch.rate,
+                "hosts": float(len(watch.hosts)),
+                "links_let_go": float(self._order.let_go),
+                **self._segment.metrics(),
+            },
             note=f"{pages} pages of {len(watch.hosts)} hosts, {watch.errors.total()} URLs without a page",
         )
 
     async def _crawl(self) -> None:
         config = self._config
         clocks = Clocks(self._output)
-        politeness = self._politeness = Politeness(config, clocks)
+        politeness = self._politeness = Politeness(config, clocks, self._policy)
         politeness.seed(map(hostlog.clock_of, self._hosts))
         parser = Parser(config.user_agent)
-        async with Client(config) as client:
+        client = Client(config, begin=politeness.begin, policy=self._policy)
+        async with self._policy.watched(), client:
             rules = HostRules(
                 client,
                 politeness,
@@ -154,26 +169,28 @@ class Crawl:
                 tdm="tdm" in config.ai_optouts,
             )
             rules.seed(hostlog.rules_of(self._listed.table(fetchlist.ROBOTS_FILE)))
-            reader = Reader(config, parser, self._scope, rules.sitemaps, self._waves.traps.note)
-            visitor = Visitor(config, client, politeness, rules, reader, self._segment, self._done)
+            reader = Reader(config, parser, self._scope, rules.sitemaps, self._order.traps.note)
+            visitor = Visitor(config, client, politeness, rules, reader, self._segment, self._policy, self._done)
             deadline = self._begin + config.time_box_s
 
             async def visit(host: Host, candidate: Candidate) -> Visit:
                 """Waits for room in the local buffer first; when there is none in time, the next cycle visits."""
+                if (held := self._held.pop(candidate.url, None)) is not None:
+                    self._replay(visitor, candidate, held)
+                    return Visit.UNASKED
                 try:
                     async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
                         await self._segment.room()
                 except TimeoutError:
                     return Visit.AGAIN
-                if not politeness.ready(host):
+                if not politeness.ready(host, await client.locate(candidate.url)):
                     return Visit.AGAIN
                 return await visitor.visit(host, candidate)
 
-            self._frontier = Frontier(politeness, visit, config.concurrency, deadline)
+            self._frontier = Frontier(self._order, politeness, visit, config.concurrency, deadline)
             try:
-                whole = True
-                while whole and not self._stopped and (chosen := self._next_round()):
-                    whole = await self._round(chosen)
+                self._resume(visitor)
+                whole = await self._frontier.run()
                 if not whole and not self._stopped:
                     log.info("the time box of %g s is over; the rest waits for the next cycle", config.time_box_s)
             finally:
@@ -181,43 +198,50 @@ class Crawl:
                 await parser.close()
                 self._learned = (politeness.rows(), rules.rows())
 
-    def _next_round(self) -> list[Candidate]:
-        """Returns the URLs to try next, after logging the links that are traps."""
-        chosen = self._waves.next_round()
-        for candidate, reason in self._waves.refused:
-            if candidate.url not in self._held:
-                self._segment.note(unasked(candidate, GONE, reason))
-            self._watch.errors[reason] += 1
-        self._waves.refused.clear()
-        return chosen
+    def _resume(self, visitor: Visitor) -> None:
+        """Goes through what earlier attempts have closed, as if it came now; one part at a time is in memory."""
+        for part in held(self._output, self._spool):
+            rows = {outcome.url: outcome for outcome in part}
+            # A part holds for each of its hosts what came next, so that hosts may be gone through one by one; those
+            # that had to wait for others come to their turn when these are through.
+            hosts = list(dict.fromkeys(outcome.host for outcome in part))
+            while hosts:
+                host = hosts.pop()
+                while self._order.peek(host) in rows and (candidate := self._order.take(host)) is not None:
+                    self._replay(visitor, candidate, rows.pop(candidate.url))
+                hosts += self._order.ready()
+            for url, outcome in rows.items():
+                if outcome.requested or outcome.reason not in TRAPS:
+                    self._held[url] = outcome
+                else:
+                    self._logged.add(url)
+        self._log_refused()
 
-    async def _round(self, chosen: list[Candidate]) -> bool:
-        """Tries the chosen URLs; returns whether all of them were."""
-        fresh = []
-        for candidate in chosen:
-            held = self._held.get(candidate.url)
-            if held is None:
-                fresh.append(candidate)
-                continue
-            if held.http_status == 200 and held.status in CAPTURED and held.kind == PAGE and not held.render:
-                self._waves.traps.note(held.url, held.payload_digest)
-            self._tell(candidate, held)
-        return await self._frontier.drain(fresh) if self._frontier and fresh else True
+    def _replay(self, visitor: Visitor, candidate: Candidate, outcome: Outcome) -> None:
+        if outcome.http_status == 200 and outcome.status in CAPTURED and outcome.kind == PAGE and not outcome.render:
+            self._order.traps.note(outcome.url, outcome.payload_digest)
+        visitor.replay(outcome)
+        self._count(candidate, outcome)
 
     def _done(self, candidate: Candidate, outcome: Outcome) -> None:
         self._segment.note(outcome)
         self._watch.fetched += 1
-        self._tell(candidate, outcome)
-        waves = self._waves
-        self._watch.tell(waves.spent, waves.budget, self._waiting, self._politeness, self._segment.buffered)
+        self._count(candidate, outcome)
+        self._log_refused()
+        order = self._order
+        self._watch.tell(order.spent, order.budget, lambda: order.waiting, self._politeness, self._segment.buffered)
 
-    def _waiting(self) -> tuple[int, int]:
-        in_round = self._frontier.waiting if self._frontier else 0
-        return self._waves.waiting + in_round, self._frontier.hosts if self._frontier else 0
-
-    def _tell(self, candidate: Candidate, outcome: Outcome) -> None:
-        self._waves.note(candidate, outcome)
+    def _count(self, candidate: Candidate, outcome: Outcome) -> None:
+        self._order.note(candidate, outcome)
         self._watch.count(outcome)
+
+    def _log_refused(self) -> None:
+        """Logs the links that are traps."""
+        for candidate, reason in self._order.refused:
+            if candidate.url not in self._logged:
+                self._segment.note(unasked(candidate, GONE, reason))
+            self._watch.errors[reason] += 1
+        self._order.refused.clear()
 
     async def _end(self) -> None:
         if self._stopped:
@@ -237,8 +261,9 @@ class Crawl:
         await self._segment.close()
         if hostlog.PART not in self._output.committed:
             with self._output.part(hostlog.PART) as part:
-                hostlog.write(part, *self._learned, self._waves.traps.scores())
-        self._watch.finish(self._waves.spent)
+                hostlog.write(part, *self._learned, self._order.traps.scores())
+                self._policy.write(part)
+        self._watch.finish(self._order.spent)
 
     def _nothing_fetched(self) -> InputError:
         reason, _ = self._watch.errors.most_common(1)[0] if self._watch.errors else ("no answer in time", 0)
@@ -271,12 +296,6 @@ class Crawl:
         self._stopped = True
         if self._frontier is not None:
             self._frontier.stop()
-
-
-def _plan(config: CrawlConfig, row: Mapping[str, Any]) -> HostPlan:
-    """Returns what a row of fetchlist.LISTED_HOSTS means for the waves."""
-    slower = max(1.0, row["crawl_delay_s"] / config.delay_s) if config.delay_s > 0 else 1.0
-    return HostPlan(row["score"], row["cap"], max(1, int(WAVE / slower)))
 
 
 def _budget(config: CrawlConfig, lists: Sequence[Artifact], member: str) -> int:

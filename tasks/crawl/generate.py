@@ -1,7 +1,7 @@
 """Stage `generate`: what one partition fetches in this cycle, in the order of its front queues.
 
-Reads the seeds, the host ranks and, from the second cycle on, the partition's crawl DB. Writes the artifact
-`fetchlist/p<n>` (`tasks.crawl.db.fetchlist`). Read by fetch and update.
+Reads the seeds, the host ranks, the hosts file and, from the second cycle on, the partition's crawl DB. Writes the
+artifact `fetchlist/p<n>` (`tasks.crawl.db.fetchlist`), with the hosts file as it was (`policy.json`).
 
 What is due is scored: the host's rank, divided by the depth, more the longer it has been waiting (so that nothing
 waits for ever). Per host no more goes in than the time box lets through at the host's pace. Front queues are powers
@@ -11,17 +11,19 @@ of two of the score; inside a queue hosts take turns. 10 million known URLs, hal
 from datetime import UTC, datetime
 
 import duckdb
+import pyarrow as pa
 
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.db import crawldb, duck
 from tasks.crawl.db.fetchlist import HOSTS_FILE, ROBOTS_FILE, URLS_FILE
 from tasks.crawl.inject import file_of, number_of, scope_of
+from tasks.crawl.policy import Policy, settle
 from tasks.crawl.rank import RANKS_FILE
 from tasks.crawl.url import Scope, domain_of
 from tasks.engine import Engine
 from tasks.stage import Inputs, Output, Report
 
-VERSION = 2
+VERSION = 3
 
 # A page that is overdue by so many days counts twice.
 _WAITING_DAYS = 30
@@ -44,8 +46,8 @@ _HOSTS = """
 CREATE TABLE listed AS
 SELECT *, row_number() OVER (PARTITION BY domain ORDER BY score DESC, host) AS in_domain FROM (
   SELECT n.host, n.domain, coalesce(r.score, 1.0) AS score,
-    least($per_host, greatest(1, CAST(floor($box / greatest($delay, coalesce(h.crawl_delay_s, 0), 0.001)) AS BIGINT)))
-      AS cap,
+    least(n.per_host, greatest(1,
+      CAST(floor($box / greatest(n.delay_s, coalesce(h.crawl_delay_s, 0), 0.001)) AS BIGINT))) AS cap,
     coalesce(h.crawl_delay_s, 0.0) AS crawl_delay_s, h.latency_s, coalesce(h.failures, 0) AS failures, h.backoff_until
   FROM named n LEFT JOIN ranks r USING (host) LEFT JOIN hosts h USING (host)
   WHERE h.backoff_until IS NULL OR h.backoff_until <= $now + to_microseconds(CAST($box * 1e6 AS BIGINT))
@@ -87,14 +89,20 @@ WHERE r.fetched_at > '{since}'::TIMESTAMPTZ ORDER BY r.origin
 """
 
 
+def external(config: CrawlConfig) -> dict[str, list[str]]:
+    """Returns the files outside the store that the stage reads, by role."""
+    return {"hosts_file": [config.hosts_file]} if config.hosts_file else {}
+
+
 def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Writes the fetch list of the partition named by `output.member`."""
     scratch = output.scratch
     if "fetchlist" not in output.committed:
         with duck.connect(scratch) as connection, output.part("fetchlist") as part:
             now = datetime.now(UTC)
+            policy = settle(config, part)
             _attach(connection, inputs, number_of(output.member))
-            due = _choose(connection, config, scope_of(config, inputs["seeds"]), now)
+            due = _choose(connection, config, scope_of(config, inputs["seeds"]), now, policy)
             rows = duck.write(connection, part, URLS_FILE, _LIST)
             part.count_in(rows)
             part.count_out(rows)
@@ -120,14 +128,21 @@ def _attach(connection: duckdb.DuckDBPyConnection, inputs: Inputs, number: int) 
     duck.view(connection, "ranks", [(inputs["ranks"], RANKS_FILE)])
 
 
-def _choose(connection: duckdb.DuckDBPyConnection, config: CrawlConfig, scope: Scope, now: datetime) -> int:
+def _choose(
+    connection: duckdb.DuckDBPyConnection, config: CrawlConfig, scope: Scope, now: datetime, policy: Policy
+) -> int:
     """Makes the tables `listed` (hosts) and `chosen` (URLs); returns how many URLs were due."""
     connection.execute(_DUE, {"now": now})
-    _keep_scope(connection, scope)
+    _keep_scope(connection, scope, policy)
     hosts = [row[0] for row in connection.execute("SELECT DISTINCT host FROM due ORDER BY host").fetchall()]
-    connection.register("named", duck.strings(host=hosts, domain=map(domain_of, hosts)))
-    box = {"per_host": config.max_pages_per_host, "box": config.time_box_s, "delay": config.delay_s, "now": now}
-    connection.execute(_HOSTS, box)
+    named = {
+        "host": pa.array(hosts, pa.string()),
+        "domain": pa.array(map(domain_of, hosts), pa.string()),
+        "per_host": pa.array([policy.max_pages(host, config.max_pages_per_host) for host in hosts], pa.int64()),
+        "delay_s": pa.array([policy.delay_s(host, config.delay_s) for host in hosts], pa.float64()),
+    }
+    connection.register("named", pa.table(named))
+    connection.execute(_HOSTS, {"box": config.time_box_s, "now": now})
     caps = {
         "hosts_per_domain": config.max_hosts_per_domain,
         "per_domain": config.max_pages_per_domain,
@@ -137,10 +152,10 @@ def _choose(connection: duckdb.DuckDBPyConnection, config: CrawlConfig, scope: S
     return int(connection.execute("SELECT count(*) FROM due").fetchall()[0][0])
 
 
-def _keep_scope(connection: duckdb.DuckDBPyConnection, scope: Scope) -> None:
-    """Removes what the recipe no longer covers from the table `due`."""
+def _keep_scope(connection: duckdb.DuckDBPyConnection, scope: Scope, policy: Policy) -> None:
+    """Removes what the recipe no longer covers, and hosts that are denied, from the table `due`."""
     hosts = connection.execute("SELECT DISTINCT host FROM due").fetchall()
-    outside = [host for (host,) in hosts if not scope.covers_host(host)]
+    outside = [host for (host,) in hosts if not scope.covers_host(host) or policy.denies(host)]
     if outside:
         connection.register("outside", duck.strings(host=outside))
         connection.execute("DELETE FROM due WHERE host IN (SELECT host FROM outside)")

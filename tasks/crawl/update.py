@@ -24,7 +24,7 @@ from tasks.crawl.url import domain_of
 from tasks.engine import Engine
 from tasks.stage import Inputs, Output, Part, Report
 
-VERSION = 2
+VERSION = 3
 
 
 def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -68,6 +68,7 @@ def _attach_urls(connection: duckdb.DuckDBPyConnection, config: CrawlConfig, inp
     ]
     duck.view(connection, "own_links", mine, LINKS)
     connection.execute(merge.NEW)
+    connection.execute(merge.SOONER)
 
 
 def _attach_hosts(connection: duckdb.DuckDBPyConnection, inputs: Inputs, segment: Artifact) -> None:

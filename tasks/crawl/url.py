@@ -201,7 +201,7 @@ class Scope:
         exclude_pattern: str = "",
     ) -> None:
         entries = list(entries)
-        self._hosts = frozenset(_bare(entry) for entry in entries if not entry.startswith("*."))
+        self._hosts = frozenset(bare(entry) for entry in entries if not entry.startswith("*."))
         self._domains = tuple("." + entry[2:] for entry in entries if entry.startswith("*."))
         self._prefixes: dict[str, tuple[str, ...]] = {}
         for prefix in map(_prefix, prefixes):
@@ -233,7 +233,24 @@ class Scope:
             covered = self.covers_host(host)
             if len(self._known) < _KNOWN_HOSTS:
                 self._known[host] = covered
-        return covered and (self._plain or self._admits(url, host))
+        return covered and (self._plain or not self._refused_by(url, host))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it covers hosts that are not named."""
+        return bool(self._domains)
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The hosts that are named, without "www."."""
+        return self._hosts.union(self._prefixes)
+
+    def refusal(self, url: str) -> str:
+        """Returns which setting keeps a canonical URL out ("include_hosts", "exclude_pattern", ...), or ""."""
+        host = authority(url)
+        if not self.covers_host(host):
+            return "include_hosts"
+        return self._refused_by(url, host)
 
     @property
     def looks_at_urls(self) -> bool:
@@ -242,16 +259,16 @@ class Scope:
 
     def covers_host(self, host: str) -> bool:
         """Tells whether any URL of a host (its `authority`) can lie within."""
-        bare = _bare(host)
-        return bare in self._hosts or bare in self._prefixes or f".{host}".endswith(self._domains)
+        name = bare(host)
+        return name in self._hosts or name in self._prefixes or f".{host}".endswith(self._domains)
 
-    def _admits(self, url: str, host: str) -> bool:
-        prefixes = self._prefixes.get(_bare(host))
+    def _refused_by(self, url: str, host: str) -> str:
+        prefixes = self._prefixes.get(bare(host))
         if prefixes is not None and not _schemeless(url).startswith(prefixes):
-            return False
+            return "include_prefixes"
         if self._include is not None and not self._include.search(url):
-            return False
-        return self._exclude is None or not self._exclude.search(url)
+            return "include_pattern"
+        return "exclude_pattern" if self._exclude is not None and self._exclude.search(url) else ""
 
 
 def _prefix(url: str) -> str:
@@ -262,9 +279,10 @@ def _prefix(url: str) -> str:
 
 
 def _schemeless(url: str) -> str:
-    return _bare(url.partition("://")[2])
+    return bare(url.partition("://")[2])
 
 
-def _bare(host: str) -> str:
+def bare(host: str) -> str:
+    """Returns a host without "www.", which makes no difference to what a crawl covers."""
     # A site that answers on its bare name and on "www." redirects from one to the other.
     return host.removeprefix("www.")

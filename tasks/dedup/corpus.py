@@ -10,9 +10,9 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from tasks import parquet
 from tasks.dedup.clusters import preference
 from tasks.dedup.exact import KEY_BYTES
 from tasks.dedup.signatures import band_column, path_of
@@ -73,5 +73,4 @@ class Corpus:
 
 
 def _read(store: Store, path: str, columns: list[str]) -> pa.Table:
-    with store.open(path) as file:
-        return pq.read_table(file, columns=columns)
+    return parquet.read(store.local(path), columns)

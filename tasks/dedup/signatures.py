@@ -1,6 +1,6 @@
 """The first pass: one row per document with everything the comparison needs except the text.
 
-Reads one part of `extracted` (id, source, fetched_at, text) and of `attributes` (prose_score). Writes
+Reads one part of `extracted` (id, source, fetched_at, text) and of the group `prose_score`. Writes
 `signatures/<part>.parquet` in the same row order: id, source, fetched_at, prose_score, text_key (16 bytes, null for a
 text without words) and one column `band_<n>` per band. That is about 200 bytes per document with 16 bands. Used by
 `stage`, and kept in the artifact: comparing with a later crawl needs the texts of candidates only.
@@ -11,12 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tasks import groups
 from tasks.artifact import Artifact
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.exact import KEY_BYTES, text_key
 from tasks.dedup.minhash import MinHasher, band_keys
 from tasks.dedup.shingle import batches, shingle
-from tasks.documents import same_rows
+from tasks.documents import mark_of, same_mark
 from tasks.part import Part
 from tasks.text import normalise
 
@@ -33,21 +34,21 @@ def band_column(band: int) -> str:
     return f"band_{band:02d}"
 
 
-def sign_part(config: DedupConfig, extracted: Artifact, attributes: Artifact, part: Part, name: str) -> None:
+def sign_part(config: DedupConfig, extracted: Artifact, scores: Artifact, part: Part, name: str) -> None:
     """Makes the signatures of one part; runs on a worker.
 
     Args:
         config: the stage's settings.
         extracted: read from.
-        attributes: read from.
+        scores: the group `prose_score`, read from.
         part: written to.
         name: the part's name in both inputs.
     """
-    source, judged = f"documents/{name}.parquet", f"attributes/{name}.parquet"
+    source, judged = f"documents/{name}.parquet", groups.path_of(name)
     documents = extracted.table(source, columns=["id", "source", "fetched_at", "text"])
-    scored = attributes.table(judged, columns=["id", "prose_score"])
-    same_rows(documents, scored, f"{extracted.address} {source} and {attributes.address} {judged}")
-    # A document that made an annotator fail has none, and is preferred to no other.
+    scored = scores.table(judged, columns=["prose_score"])
+    same_mark(mark_of(documents.column("id")), scored, f"{extracted.address} {source} and {scores.address} {judged}")
+    # A document that made the annotator fail has none, and is preferred to no other.
     score = pc.fill_null(pc.struct_field(scored.column("prose_score"), "score"), 0.0)
     table = documents.drop_columns("text").append_column("prose_score", score)
     signed = sign(documents.column("text"), config)

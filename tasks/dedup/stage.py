@@ -1,6 +1,6 @@
 """Dedup: says of every document whether it is a copy of another one, and of which.
 
-Reads `extracted` (text, source, fetched_at) and `attributes` (prose_score). Writes
+Reads `extracted` (text, source, fetched_at) and the group `prose_score` (tasks.groups). Writes
 
     duplicates/<part>.parquet  one row per document, in the order of `extracted` (schema DUPLICATES); consolidate drops
     pairs.parquet              the evidence: every verified pair of texts with its similarity (schema PAIRS)
@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from tasks import parquet
 from tasks.artifact import Artifact
 from tasks.dedup.candidates import all_pairs
 from tasks.dedup.clusters import components
@@ -35,10 +36,11 @@ from tasks.dedup.signatures import sign_part
 from tasks.dedup.verify import VERIFIED, Texts, batches, verify_part
 from tasks.engine import Engine
 from tasks.errors import InputError
+from tasks.groups import KIND
 from tasks.keepers import choose
 from tasks.stage import Inputs, Output, PartSpec, Report, part_names
 
-VERSION = 1
+VERSION = 2
 
 DUPLICATES = pa.schema(
     [
@@ -66,10 +68,10 @@ def run(config: DedupConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     Raises:
         InputError: the inputs are empty, or not made for one another.
     """
-    extracted, attributes = inputs["extracted"], inputs["attributes"]
-    names = _common_parts(extracted, attributes)
+    extracted, scores = inputs["extracted"], inputs["prose_score"]
+    names = _common_parts(extracted, scores)
     specs = [PartSpec(f"sign-{name}", name) for name in names]
-    output.map_parts(engine, partial(sign_part, config, extracted, attributes), specs, conserved=False)
+    output.map_parts(engine, partial(sign_part, config, extracted, scores), specs, conserved=False)
 
     corpus = Corpus.read(output.store, output.address.path, names)
     texts = np.arange(len(corpus), dtype=np.int64)
@@ -84,13 +86,13 @@ def run(config: DedupConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     return Report(metrics=_metrics(config, corpus, duplicates))
 
 
-def _common_parts(extracted: Artifact, attributes: Artifact) -> list[str]:
+def _common_parts(extracted: Artifact, scores: Artifact) -> list[str]:
     names = _names(extracted, "documents/")
     if not names:
         raise InputError(f"{extracted.address} holds no documents", "look at its rejected/ for the reasons")
-    if names != _names(attributes, "attributes/"):
+    if names != _names(scores, f"{KIND}/"):
         raise InputError(
-            f"{attributes.address} has other parts than {extracted.address}", "run annotate on these documents again"
+            f"{scores.address} has other parts than {extracted.address}", "run annotate on these documents again"
         )
     return names
 
@@ -125,8 +127,7 @@ def _verify(config: DedupConfig, corpus: Corpus, extracted: Artifact, output: Ou
     records = output.map_parts(engine, work, specs, conserved=False)
     tables = [VERIFIED.empty_table()]
     for record in records:
-        with output.store.open(f"{output.address.path}/{record.files[0].path}") as file:
-            tables.append(pq.read_table(file))
+        tables.append(parquet.read(output.store.local(f"{output.address.path}/{record.files[0].path}")))
     return pa.concat_tables(tables)
 
 

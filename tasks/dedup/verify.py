@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from tasks import parquet
 from tasks.artifact import Artifact
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.shingle import batches as runs
@@ -112,8 +113,7 @@ def verify_part(config: DedupConfig, texts: Texts, store: Store, folder: str, pa
         part: written to.
         path: the file of pairs, relative to the artifact: `candidates/<part>.parquet`.
     """
-    with store.open(f"{folder}/{path}") as file:
-        table = pq.read_table(file)
+    table = parquet.read(store.local(f"{folder}/{path}"))
     pairs = np.stack([table.column("better").to_numpy(), table.column("worse").to_numpy()], axis=1)
     passed = verify(pairs, texts, config.minhash.shingle, config.jaccard)
     part.metric("verified_pairs", passed.num_rows)

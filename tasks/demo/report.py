@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from tasks.artifact import Address, Artifact
 from tasks.consolidate.funnel import totals
 from tasks.demo.drive import Leg
@@ -54,8 +52,7 @@ def report(made: Made, legs: list[Leg]) -> Iterator[str]:
 
 def funnel(made: Made) -> Iterator[str]:
     """Yields one line per source and step: how many documents ended there, with the most frequent reasons."""
-    with made.artifact("documents").open("funnel.parquet") as file:
-        rows = totals(pq.read_table(file), ["source", "step", "reason"])
+    rows = totals(made.artifact("documents").table("funnel.parquet"), ["source", "step", "reason"])
     for source in sorted({row["source"] for row in rows}):
         own = [row for row in rows if row["source"] == source]
         total = sum(row["documents"] for row in own)
@@ -82,8 +79,7 @@ def mixture(made: Made) -> Iterator[str]:
 
 def training(made: Made) -> Iterator[str]:
     """Yields the loss curve as blocks, and the held-out bits per byte beside those of word frequencies alone."""
-    with made.artifact("checkpoint").open("loss.parquet") as file:
-        table = pq.read_table(file).to_pydict()
+    table = made.artifact("checkpoint").table("loss.parquet").to_pydict()
     losses = [loss for loss in table["loss"] if loss is not None]
     yield f"{curve(losses)}  loss {losses[0]:.2f} to {losses[-1]:.2f} nats per token"
     yield f"{len(table['step']):,} steps, {table['tokens'][-1]:,} tokens"

@@ -4,14 +4,17 @@ Reads the seeds file. Used by `python -m tasks.demo run`.
 """
 
 import hashlib
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from tasks.demo.home import Home
 from tasks.demo.site import HOSTS, SITE_PORT, address
 from tasks.errors import InputError
+
+_URL = re.compile(rb"^\s*https?://[^\s/]", re.I | re.M)
 
 
 @dataclass(frozen=True)
@@ -43,50 +46,34 @@ def order(home: Home, recipe: str, version: str, seeds: str, contact: str) -> Or
     """
     if not seeds:
         return Order(recipe, version, _moved_site(home))
-    listed = read_seeds(Path(seeds))
+    path = Path(seeds).absolute()
+    content = read_seeds(path)
     if not contact:
         raise InputError(
             "the public web is crawled only with a contact that its owners can reach",
             "add CONTACT=https://your.page/about-this-crawl",
         )
     # Other seeds are another corpus: they get a version of their own, and the same file again finds its artifacts.
-    name = hashlib.blake2b("\n".join(listed).encode(), digest_size=4).hexdigest()
-    overrides = {"crawl.seeds": listed, "crawl.contact": contact}
+    name = hashlib.blake2b(os.fsencode(path) + content, digest_size=4).hexdigest()
+    overrides = {"crawl.seed_files": [str(path)], "crawl.contact": contact}
     return Order("web", version or f"seeds-{name}", overrides)
 
 
-def read_seeds(path: Path) -> list[str]:
-    """Returns the URLs of a seeds file; empty lines and lines that begin with # do not count.
+def read_seeds(path: Path) -> bytes:
+    """Returns a seeds file that holds a URL; the crawl sets lines aside that are none.
 
     Raises:
-        InputError: no such file, no URL in it, or a line that is not an http(s) URL; names file and line.
+        InputError: no such file, or no http(s) URL in it.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        content = path.read_bytes()
+    except OSError as error:
         raise InputError(
             f"the seeds file {path} cannot be read ({error})", "give a text file, one URL per line"
         ) from None
-    listed = []
-    for number, line in enumerate(lines, 1):
-        text = line.strip()
-        if text and not text.startswith("#"):
-            if not _is_url(text):
-                raise InputError(
-                    f"{path}, line {number}: {text[:80]!r} is not an http(s) URL", "write one URL per line"
-                )
-            listed.append(text)
-    if not listed:
+    if not _URL.search(content):
         raise InputError(f"the seeds file {path} has no URL", "write one URL per line")
-    return listed
-
-
-def _is_url(text: str) -> bool:
-    try:
-        url = urlsplit(text)
-        return url.scheme in ("http", "https") and bool(url.hostname) and not any(map(str.isspace, text))
-    except ValueError:
-        return False
+    return content
 
 
 def _moved_site(home: Home) -> dict[str, Any]:

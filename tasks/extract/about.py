@@ -1,4 +1,4 @@
-"""What a page says about itself: title, language, date, canonical address, licence, and whether it may be indexed.
+"""What a page says about itself: title, language, date, canonical address, licence, and what robots may do.
 
 Reads the parsed page, used by `html`. Everything is taken from markup that exists to say it (meta tags, JSON-LD,
 `<time>`, link relations); nothing is guessed from the text, so a field that the page leaves out stays empty.
@@ -37,15 +37,12 @@ _HEAD = (
 # browsers move into the body of a page whose head ends too early. Not every `time`: pages hold thousands that tell of
 # something else, and only so many elements are read.
 _ANYWHERE = (
-    'meta[name="robots" i], script[type="application/ld+json" i], '
+    'meta[name*="robots" i], script[type="application/ld+json" i], '
     'a[href]:is([rel~="license" i], [href*="creativecommons.org/"]), '
     'time:is([pubdate], [itemprop~="datePublished"], [class~="dt-published"], [class~="entry-date"])'
 )
 _COMMONS = re.compile(r"https?://(?:www\.)?creativecommons\.org/(?:licenses|publicdomain)/[a-z0-9./+-]+", re.I)
 
-_NOINDEX = frozenset(("noindex", "none"))
-# Directives that take a value after a colon, and so look like the name of a crawler.
-_WITH_VALUE = frozenset(("unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"))
 _MAX_TITLE = 500
 _MAX_LANGUAGE = 35
 _MAX_LICENCE = 300
@@ -71,7 +68,7 @@ class About:
         canonical: the address that the page calls its own, as written; see `absolute`.
         base: the address that relative ones are meant from, or "".
         licence: the address or the words of the licence that the page names.
-        noindex: the page asks not to be indexed.
+        robots: what its robots meta elements say, as written; see `tasks.robots_tag`.
     """
 
     title: str = ""
@@ -80,7 +77,7 @@ class About:
     canonical: str = ""
     base: str = ""
     licence: str = ""
-    noindex: bool = False
+    robots: tuple[str, ...] = ()
 
 
 def read_about(tree: HTMLTree) -> About:
@@ -97,7 +94,7 @@ def read_about(tree: HTMLTree) -> About:
         canonical=head.links.get("canonical", ""),
         base=head.base,
         licence=_licence(head, objects, body.licences),
-        noindex=any(map(forbids_index, body.robots)),
+        robots=tuple(body.robots),
     )
 
 
@@ -137,7 +134,8 @@ class _Anywhere:
         for element in document.query_selector_all(_ANYWHERE)[:_MAX_ELEMENTS]:
             tag = element.tag
             if tag == "meta":
-                self.robots.append(element.getattr("content") or "")
+                if (element.getattr("name") or "").strip().lower() == "robots":
+                    self.robots.append(element.getattr("content") or "")
             elif tag == "script":
                 self.json_ld.append(element.text or "")
             elif tag == "time":
@@ -224,16 +222,3 @@ def _is_article(held: dict[str, Any]) -> bool:
 
 def _line(text: str, limit: int) -> str:
     return _SPACE.sub(" ", clean(text)).strip()[:limit]
-
-
-def forbids_index(directives: str) -> bool:
-    """Tells whether a robots meta tag or X-Robots-Tag header asks not to be indexed.
-
-    A header may begin with the name of the one crawler it is meant for ("otherbot: noindex, nofollow"); unless that is
-    "*", it is passed over. Source: Google, "Robots meta tag, data-nosnippet, and X-Robots-Tag specifications".
-    """
-    first, colon, rest = directives.lower().partition(":")
-    agent = first.strip()
-    if colon and agent not in _WITH_VALUE and "," not in agent:
-        directives = rest if agent == "*" else ""
-    return any(directive.strip() in _NOINDEX for directive in directives.lower().split(","))

@@ -1,14 +1,16 @@
 """Pages made to stall a parser, told from their source before they are parsed.
 
-Used by `html`. Time or memory of resiliparse 2.0.0 grows with the square of some numbers, all under the control of
-whoever writes the page; measured on one core:
+Time or memory of resiliparse 2.0.0 grows with the product of some numbers, all under the control of whoever writes the
+page; measured on one core:
 
     nested elements            4,000: 0.3 s     100,000: 270 s
     attributes of an element  10,000: 0.2 s     100,000: 18 s
     options of a select       10,000: 0.4 s      50,000: 10 s
-    formatting elements left open, 200, times paragraphs, 4,000: 1.2 s and 230 MB; 2,000 times 40,000 would be 20 GB
+    formatting elements left open, 500, times paragraphs, 10,000, in 44 kB: 2 s and 1.9 GB
+    attributes of one that is left open, 3,000, times paragraphs, 5,000, in 36 kB: 2 s and 2.3 GB
 
-Honest pages stay far below: of 91 news pages none has more than 3,600 tags. Browsers stop nesting at 512.
+Honest pages stay far below: of 91 news pages none has more than 3,600 tags. Browsers stop nesting at 512. End tags that
+comments, quotes or tables hide are taken for real ones; what gets past by that meets the limits of the child (`guard`).
 """
 
 import re
@@ -20,7 +22,8 @@ from tasks.extract.row import Rejected
 MAX_DEPTH = 4_000
 MAX_ATTRIBUTES = 10_000
 MAX_OPTIONS = 10_000
-# A paragraph repeats every formatting element that was left open before it (HTML Living Standard, section 13.2.4.3).
+# A paragraph repeats every formatting element that was left open before it (HTML Living Standard, section 13.2.4.3),
+# with its attributes, four of which weigh as much as an element.
 MAX_REPEATED_FORMATS = 1_000_000
 
 _TAG = re.compile(rb"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
@@ -32,11 +35,13 @@ _FLAT = frozenset(
         *("tbody", "td", "tfoot", "th", "thead", "tr", "track"),
     )
 )
-# Without `a` and `nobr`: a second one closes the first, so they do not pile up.
+# Without `a` and `nobr`: a second one closes the first, so they do not pile up, but one may be left open.
 _FORMATTING = frozenset(("b", "big", "code", "em", "font", "i", "s", "small", "strike", "strong", "tt", "u"))
 _TAG_START = re.compile(rb"<[a-zA-Z]")
 # So few start tags pass no limit: 1,000 formatting elements before 1,000 others are repeated a million times.
 _FEW = 2_000
+# Formatting elements that are equal are repeated three times at most, whatever is left open: twelve names.
+_EQUAL = 36
 # Of so many tags a dozen arrays are no burden: 60 MB.
 _MOST_COUNTED = 500_000
 # Ten thousand attributes of one letter each, and the spaces between them.
@@ -49,34 +54,45 @@ def refuse_bombs(source: bytes) -> None:
     Args:
         source: the page in UTF-8.
     """
-    if _may_stall(source):
-        _refuse_tags(source)
+    if len(source) >= _FEW * len(b"<b>"):
+        _refuse_many(source)
     if any(map(_has_many_attributes, _long_stretches(source))):
         raise Rejected("attributes")
 
 
-def _may_stall(source: bytes) -> bool:
-    """Tells whether tags may pass a limit, by upper bounds, the cheapest first: nearly every page stays below them."""
-    if len(source) < _FEW * len(b"<b>"):
-        return False
-    from tasks.extract.open_elements import Tags, most_tags
+def _refuse_many(source: bytes) -> None:
+    """Refuses what has too many tags; first by upper bounds, the cheapest first, which nearly every page meets."""
+    from tasks.extract.formats import formats_in
+    from tasks.tag_names import all_tags
 
-    tags, starts = most_tags(source)
-    if starts <= _FEW:
-        return False
-    if tags > _MOST_COUNTED:
-        return True
-    found = Tags(source)
-    most = found.most_open(_FLAT, _FORMATTING)
-    return most.nested > MAX_DEPTH or _repeats(most.formatting, most.starts) or found.starts("option") > MAX_OPTIONS
+    tags = all_tags(source)
+    # One link left open doubles a page at most; only its attributes count.
+    most = 1 + MAX_REPEATED_FORMATS // max(1, tags.starts)
+    formats = formats_in(source, tags, most)
+    if formats.heaviest_link > most:
+        raise Rejected("formatting")
+    if tags.starts <= _FEW and not _repeats(
+        min(formats.number, _EQUAL + formats.unequal), tags.starts, formats.heaviest
+    ):
+        return
+    if len(tags.at) <= _MOST_COUNTED:
+        from tasks.open_elements import Tags
+
+        found = Tags(source)
+        at_once = found.most_open(_FLAT, _FORMATTING)
+        repeats = _repeats(at_once.formatting, at_once.starts, formats.heaviest)
+        if at_once.nested <= MAX_DEPTH and not repeats and found.starts("option") <= MAX_OPTIONS:
+            return
+    _refuse_tags(source, formats.heaviest)
 
 
-def _repeats(formats: int, starts: int) -> bool:
+def _repeats(formats: int, starts: int, weight: int = 1) -> bool:
     # Only what follows them repeats them. With as many formats as other elements this is largest.
-    return min(formats, starts // 2) * (starts - min(formats, starts // 2)) > MAX_REPEATED_FORMATS
+    most = min(formats, starts // 2)
+    return weight * most * (starts - most) > MAX_REPEATED_FORMATS
 
 
-def _refuse_tags(source: bytes) -> None:
+def _refuse_tags(source: bytes, weight: int = 1) -> None:
     # An end tag without its start tag closes nothing, so each name is counted by itself.
     depth = formats = most_formats = starts = options = 0
     unclosed: Counter[str] = Counter()
@@ -95,7 +111,7 @@ def _refuse_tags(source: bytes) -> None:
         if name in _FORMATTING:
             formats += step
             most_formats = max(most_formats, formats)
-    if _repeats(most_formats, starts):
+    if _repeats(most_formats, starts, weight):
         raise Rejected("formatting")
     if options > MAX_OPTIONS:
         raise Rejected("options")

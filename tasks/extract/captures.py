@@ -1,13 +1,13 @@
-"""Captures of a WARC file as rows, and what their headers refuse; `content` makes texts of the rest.
+"""Captures of a WARC or ARC file as rows, and what their headers refuse; `content` makes texts of the rest.
 
-Reads one WARC file, used by `stage` and `files`. Every response, revisit and conversion record is one row, and so is
+Reads one file, used by `stage` and `files`. Every response, revisit and conversion record is one row, and so is
 every damaged place; the other records (request, metadata, warcinfo) describe rows and are none. A conversion record
 holds what somebody has made of a page: its text (the WET files of Common Crawl), or the page as a browser has drawn it.
 """
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import BinaryIO
 from urllib.parse import urlsplit
@@ -21,7 +21,8 @@ from tasks.extract.media import HTML_TYPES, media_type
 from tasks.extract.row import Row, no_content
 from tasks.payload import Digest
 from tasks.text import clean
-from tasks.warc_reader import Damage, Record, read_records
+from tasks.warc_reader import read_records
+from tasks.warc_record import Damage, Record
 
 log = logging.getLogger("sluice.extract")
 
@@ -54,7 +55,7 @@ def read_warc(
             yield Row(place, source, warc_file=name, warc_offset=found.offset, refused=found.reason, damaged=True)
         else:
             if found.short:
-                log.warning("%s: the record at byte %d lacks bytes that it declares", name, found.offset)
+                log.warning("%s: the record of %s is damaged, or declares a wrong length", name, found.url)
             yield _row(found, name, source, config, None if quick else choices)
 
 
@@ -62,7 +63,7 @@ def _row(record: Record, name: str, source: str, config: ExtractConfig, choices:
     url = capture_url(record.url)
     converted = record.kind == WarcRecordType.conversion
     # A quick row has no content, so what the server said of a response is of no use to it.
-    sent = _of_conversion(record, url) if converted else _of_response((record.http or ()) if choices else (), url)
+    sent = _of_conversion(record, url) if converted else _of_response(record, url, headers=choices is not None)
     return Row(
         url=url,
         source=source,
@@ -79,10 +80,10 @@ def _row(record: Record, name: str, source: str, config: ExtractConfig, choices:
     )
 
 
-def _of_response(http: Iterable[tuple[str, str]], url: str) -> Sent:
+def _of_response(record: Record, url: str, *, headers: bool) -> Sent:
     # HTTP headers: names in any case, a name perhaps several times.
     sent: dict[str, list[str]] = {}
-    for name, value in http:
+    for name, value in (record.http or ()) if headers else ():
         sent.setdefault(name.lower(), []).append(value)
     return Sent(
         url=url,
@@ -90,13 +91,15 @@ def _of_response(http: Iterable[tuple[str, str]], url: str) -> Sent:
         coding=",".join(sent.get("content-encoding", ())),
         language=sent.get("content-language", [""])[-1],
         robots=tuple(sent.get("x-robots-tag", ())),
+        fetched_at=record.date,
     )
 
 
 def _of_conversion(record: Record, url: str) -> Sent:
     # Common Crawl names the languages it has found, the most frequent first: "eng,fra".
     language = str(record.headers.get("WARC-Identified-Content-Language") or "").partition(",")[0].strip()
-    return Sent(url=url, content_type=str(record.headers.get("Content-Type") or ""), language=language)
+    kind = str(record.headers.get("Content-Type") or "")
+    return Sent(url=url, content_type=kind, language=language, fetched_at=record.date)
 
 
 def _refusal(record: Record, url: str, config: ExtractConfig) -> str:
@@ -104,7 +107,7 @@ def _refusal(record: Record, url: str, config: ExtractConfig) -> str:
         return "revisit"
     if record.kind == WarcRecordType.response:
         if record.http is None:
-            return "not_http"
+            return "warc_truncated" if record.short else "not_http"
         if record.status is None or not 100 <= record.status <= 599:
             return "http_status_invalid"
         if record.status != 200:

@@ -34,7 +34,8 @@ class FileSource(Config):
     kind: Literal["text", "jsonl", "parquet", "metadata", "warc"]
     """What a file holds: one text, one document per row, a package description, or WARC records.
 
-    Of WARC files (`warc`) the captured pages are taken, and of WET files, which are WARC files too, the texts.
+    Of WARC files (`warc`) the captured pages are taken, and of WET files, which are WARC files too, the texts. ARC
+    files, the web's archives before 2009, are told by how they begin.
     """
 
     path: Annotated[str, AfterValidator(_absolute)]

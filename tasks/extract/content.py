@@ -5,20 +5,25 @@ because every worker starts such a process: what few bodies need is imported whe
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from tasks import codings
 from tasks.charset import decode, with_source
-from tasks.extract.about import absolute, forbids_index
+from tasks.extract.about import absolute
 from tasks.extract.choices import Choices
 from tasks.extract.html import read_page
 from tasks.extract.media import media_type, refusal, sniffed
 from tasks.extract.row import Content, Rejected
+from tasks.robots_tag import directives
 from tasks.text import clean
 
 # Possessive: a header must not be able to make the search try again and again.
 _CHARSET = re.compile(r"charset\s*+=\s*+[\"']?\s*+([A-Za-z0-9_.:-]++)", re.I)
 _MAX_LANGUAGE = 35
+# What expires some day had not when it was captured at a time that nobody noted.
+_NO_TIME = datetime(1, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,7 @@ class Sent:
         coding: the content codings, comma-separated.
         language: what Content-Language says, or for a conversion the language that its maker found.
         robots: the X-Robots-Tag headers.
+        fetched_at: when it came, UTC; None where that is unknown.
     """
 
     url: str
@@ -38,24 +44,25 @@ class Sent:
     coding: str = ""
     language: str = ""
     robots: tuple[str, ...] = ()
+    fetched_at: datetime | None = None
 
 
 def captured(payload: bytes, sent: Sent, choices: Choices) -> Content:
     """Returns what a captured body holds; raises Rejected with the reason for which it gives no document."""
-    if choices.honour_noindex and any(map(forbids_index, sent.robots)):
+    if choices.honour_noindex and _noindex(sent.robots, sent, names=True):
         raise Rejected("noindex")
     data = _body(payload, sent.coding, choices.max_payload_bytes)
     kind = media_type(sent.content_type) or sniffed(data)
     if reason := refusal(data, kind):
         raise Rejected(reason)
     charset = _CHARSET.search(sent.content_type)
-    text, source = with_source(data, charset[1] if charset else None)
+    text, source, _ = with_source(data, charset[1] if charset else None)
     language = clean(sent.language)[:_MAX_LANGUAGE]
     if kind == "text/plain":
         return Content(text=clean(text), language_hint=language)
     page = read_page(text, choices, source)
     about = page.about
-    if about.noindex and choices.honour_noindex:
+    if choices.honour_noindex and _noindex(about.robots, sent, names=False):
         raise Rejected("noindex")
     return Content(
         text=page.text,
@@ -65,6 +72,11 @@ def captured(payload: bytes, sent: Sent, choices: Choices) -> Content:
         canonical=absolute(about.canonical, about.base, sent.url),
         licence=about.licence,
     )
+
+
+def _noindex(said: Sequence[str], sent: Sent, *, names: bool) -> bool:
+    # Where it is read, a corpus has no name that a page could know: only what is meant for all counts.
+    return bool(said) and directives(said, "", sent.fetched_at or _NO_TIME, names=names).noindex
 
 
 def _body(payload: bytes, coding: str, limit: int) -> bytes:

@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from tasks import parquet
 from tasks.errors import InputError
 from tasks.extract.captures import MAX_URL, read_warc
 from tasks.extract.config import ExtractConfig, FileSource
@@ -127,17 +127,17 @@ def _lines(stream: pa.NativeFile, limit: int) -> Iterator[bytes | None]:
 
 
 def _parquet_rows(file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool) -> Iterator[Row]:
-    names = set(pq.read_schema(file.local()).names)
+    names = set(parquet.schema(file.local()).names)
     if source.text_field not in names:
         raise InputError(
             f'{file.path} has no column "{source.text_field}" (it has: {", ".join(sorted(names))})',
             f'set text_field of the file source "{source.name}"',
         )
     # Dictionary-encoded, so that a text that stands in a thousand rows is in memory once.
-    with pq.ParquetFile(file.local(), read_dictionary=[source.text_field]) as parquet:
+    with parquet.opened(file.local(), [source.text_field]) as rows:
         columns = [name for name in (source.text_field, source.url_field) if name in names]
         number = 0
-        for batch in parquet.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
+        for batch in rows.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
             for row in zip(*(batch.column(name) for name in columns), strict=True):
                 if any(_bytes_of(value) > config.max_payload_bytes for value in row):
                     yield Row(f"{_url(source, file)}#{number}", source.name, refused="too_large")

@@ -39,8 +39,12 @@ class Annotator(Config):
 
     measures: ClassVar[Mapping[str, str]] = {}
 
+    version: ClassVar[int] = 1
+    """Raised with every change of the code that changes what is measured: what an earlier one has measured is then
+    measured again, and nothing else. What came out of the shared splits is known by the version of the stage."""
+
     reads: ClassVar[tuple[str, ...]] = ()
-    """Annotators whose findings it reads where they are in use: they stand before it."""
+    """Annotators whose findings it reads where they are in use: they stand before it, and it sees those of no other."""
 
     needs: ClassVar[tuple[str, ...]] = ()
     """Those without whose findings it would judge wrongly: they are in use, before it."""
@@ -61,11 +65,18 @@ class Annotator(Config):
         """Returns the files outside the store that the annotator reads, as local paths: they bear on the result."""
         return []
 
+    def trained(self) -> Mapping[str, tuple[str, ...]]:
+        """Returns the models of the pipeline that the annotator reads: by kind of artifact their names, () for all.
+
+        It is given the artifacts of these kinds alone (`prepare`).
+        """
+        return {}
+
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """Loads what the annotator needs, once per part.
 
         Args:
-            models: artifacts with models that the pipeline has trained, by kind.
+            models: artifacts with models that the pipeline has trained, by kind (`trained`).
 
         Raises:
             InputError: it is not there.

@@ -32,6 +32,11 @@ class Batch:
         column: the texts as an Arrow column, where there is one already.
     """
 
+    found: Mapping[str, pa.StructArray]
+    """Columns of the annotators that the one at work reads, by name."""
+    languages: Sequence[str]
+    """The language of each text, for an annotator that reads `language`; what was given, for others."""
+
     def __init__(
         self,
         texts: Sequence[str],
@@ -44,12 +49,16 @@ class Batch:
         self.column = column if column is not None else pa.array(texts, pa.string())
         self.sources = sources if sources is not None else ["web"] * len(texts)
         self.urls = urls if urls is not None else [""] * len(texts)
-        self.languages = languages if languages is not None else [UNDETERMINED] * len(texts)
-        self.found: dict[str, pa.StructArray] = {}
-        """Columns of the annotators that have run before this one, by name."""
+        self._given = languages if languages is not None else [UNDETERMINED] * len(texts)
+        self.show({})
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def show(self, found: Mapping[str, pa.StructArray]) -> None:
+        """Sets what the next annotator sees of others: columns of those that it reads, by name."""
+        self.found = found
+        self.languages = found["language"].field("label").to_pylist() if "language" in found else self._given
 
     def keep_for(self, names: Iterable[str]) -> None:
         """Lets go of the splits that none of these annotators reads; asked for again, one is made again."""

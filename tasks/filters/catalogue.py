@@ -6,7 +6,7 @@ inside functions, because recipes are read at DAG parse time.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -34,12 +34,27 @@ CATALOGUE = {
 ASKED = {"classifier": "models", "hugging_face": "scores"}
 """Annotators that write one probability or score for each name in one of their settings."""
 
+FIRST = "1"
+"""What `code_of` returns for an annotator of Sluice whose code has measured the same ever since."""
+
 Kind = TypeVar("Kind", Annotator, Filter)
 
 
 def annotator(name: str, settings: Mapping[str, Any]) -> Annotator:
     """Returns the annotator `name` with `settings`; raises ValueError naming what is unknown or out of range."""
     return _load(Annotator, "annotator", name, settings)
+
+
+def code_of(one: Annotator) -> str:
+    """Returns which code an annotator is: its `version`, and name and version of the package that it comes with.
+
+    Packages that come with Sluice are told by `version` alone.
+    """
+    module = type(one).__module__.partition(".")[0]
+    if module == __name__.partition(".")[0]:
+        return str(one.version)
+    packages = sorted(set(metadata.packages_distributions().get(module, ())))
+    return ", ".join([str(one.version), *(f"{package} {metadata.version(package)}" for package in packages)])
 
 
 def filter_of(name: str, limits: Mapping[str, Any]) -> Filter:

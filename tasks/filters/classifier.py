@@ -39,6 +39,10 @@ class ClassifierMeasures(Annotator):
         """See `Annotator.named`."""
         return dict.fromkeys(self.models, "float32")
 
+    def trained(self) -> Mapping[str, tuple[str, ...]]:
+        """See `Annotator.trained`."""
+        return {"classifiers": self.models}
+
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """See `Annotator.prepare`; raises InputError when a model is not there or has no positive label."""
         from tasks.filters.fasttext_model import load

@@ -1,16 +1,21 @@
-"""Language of a document and of its paragraphs, by fastText's lid.176 model.
+"""Language of a document and of its paragraphs, by a fastText model: lid.176, or one that the recipe names.
 
-Measured by `annotate`, judged by `consolidate`. Reads the model that `python -m tasks.models` fetched. Source: Joulin
-et al., "Bag of Tricks for Efficient Text Classification", arXiv 1607.01759; model lid.176.ftz. The first 2,000
-characters decide: that is 4 times faster than the whole text and gives the same label on 98.5 % of pages.
+Measured by `annotate`, judged by `consolidate`. Reads the model that `python -m tasks.models` fetched, or the file of
+the setting `model` (GlotLID, OpenLID and the like). Source: Joulin et al., "Bag of Tricks for Efficient Text
+Classification", arXiv 1607.01759; model lid.176.ftz. The first 2,000 characters decide: that is 4 times faster than the
+whole text and gives the same label on 98.5 % of pages. How well lid.176 knows which language:
+`python -m benchmarks.languages`.
 """
 
+import os
 from collections.abc import Mapping, Sequence
-from functools import cache
+from difflib import get_close_matches
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
+from tasks.errors import InputError
 from tasks.filters.base import UNDETERMINED, Annotator, Filter, Measured, Reasons
 
 if TYPE_CHECKING:
@@ -21,10 +26,17 @@ if TYPE_CHECKING:
 
 
 class LanguageLabels(Annotator):
-    """Labels a document with one of 176 languages (ISO 639-1 or -3 code) and the model's probability.
+    """Labels a document with its language (ISO 639-1 code, or -3 where there is none) and the model's probability.
 
     A text without a letter is "und" with score 0.
     """
+
+    model: str = ""
+    """A fastText model file on the machine that annotates; "" for lid.176, which knows 176 languages. Labels such as
+    "eng_Latn" become our codes (`tasks.filters.language_codes`). Its bytes bear on the fingerprint."""
+
+    labels: dict[str, str] = {}
+    """What a label of the model means, where it is not to become the code that it would: `{zho_Hant = "zh-Hant"}`."""
 
     chars: int = Field(default=2000, ge=1)
     """Characters from the beginning of the text that decide."""
@@ -34,6 +46,13 @@ class LanguageLabels(Annotator):
 
     min_paragraph: int = Field(default=100, ge=1)
     """Shorter paragraphs get no label: too little text to tell."""
+
+    _model: Any = PrivateAttr(default=None)
+    _codes: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    def external(self) -> list[str]:
+        """Returns the model file where one is named: of lid.176 only the one file is taken."""
+        return [self.model] if self.model else []
 
     def type(self) -> "pa.StructType":
         """See `Annotator.type`; `start` and `end` of a paragraph are in code points."""
@@ -45,12 +64,21 @@ class LanguageLabels(Annotator):
         return pa.struct([*label, pa.field("paragraphs", several, nullable=False)] if self.paragraphs else label)
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
-        """Loads the model; raises InputError when it has not been fetched."""
-        _model()
+        """Loads the model; raises InputError when it is not there, is none, or has not the labels that are named."""
+        from tasks.filters.language_codes import code_of
+
+        self._model, known = _named(self.model) if self.model else _lid176()
+        if unknown := sorted(set(self.labels) - set(known)):
+            like = get_close_matches(unknown[0], known, n=3) or known[:3]
+            raise InputError(
+                f'{self.model or "lid.176"} has no label "{unknown[0]}", which language.labels names',
+                f"name labels of the model (it has {len(known)}), such as {', '.join(like)}",
+            )
+        self._codes = {label: self.labels.get(label, code_of(label)) for label in known}
 
     def measure(self, batch: "Batch") -> Mapping[str, Any]:
         """See `Annotator.measure`."""
-        found = _labels(batch.texts, self.chars)
+        found = self._labels(batch.texts)
         columns: dict[str, Any] = {"label": [label for label, _ in found], "score": [score for _, score in found]}
         if self.paragraphs:
             columns["paragraphs"] = [self._paragraphs(text) for text in batch.texts]
@@ -62,35 +90,45 @@ class LanguageLabels(Annotator):
             if len(block) >= self.min_paragraph:
                 places.append((at, at + len(block)))
             at += len(block) + 2
-        labels = _labels([text[start:end] for start, end in places], self.chars)
+        labels = self._labels([text[start:end] for start, end in places])
         return [
             {"start": start, "end": end, "label": label, "score": score}
             for (start, end), (label, score) in zip(places, labels, strict=True)
         ]
 
+    def _labels(self, texts: Sequence[str]) -> list[tuple[str, float]]:
+        # fastText takes one line, and ends at NUL.
+        heads = [" ".join(text[: self.chars].replace("\0", " ").split()) for text in texts]
+        lettered = [head for head in heads if any(map(str.isalpha, head))]
+        labels, scores = self._model.predict(lettered) if lettered else ([], [])
+        # The score of a sure label can exceed 1 by a rounding error.
+        known = iter(
+            [
+                (self._codes[one[0].removeprefix("__label__")], min(1.0, round(float(score[0]), 4)))
+                for one, score in zip(labels, scores, strict=True)
+            ]
+        )
+        return [next(known) if any(map(str.isalpha, head)) else (UNDETERMINED, 0.0) for head in heads]
 
-def _labels(texts: Sequence[str], chars: int) -> list[tuple[str, float]]:
-    # fastText takes one line, and ends at NUL.
-    heads = [" ".join(text[:chars].replace("\0", " ").split()) for text in texts]
-    lettered = [head for head in heads if any(map(str.isalpha, head))]
-    labels, scores = _model().predict(lettered) if lettered else ([], [])
-    # The score of a sure label can exceed 1 by a rounding error.
-    known = iter(
-        [
-            (one[0].removeprefix("__label__"), min(1.0, round(float(score[0]), 4)))
-            for one, score in zip(labels, scores, strict=True)
-        ]
-    )
-    return [next(known) if any(map(str.isalpha, head)) else (UNDETERMINED, 0.0) for head in heads]
 
-
-@cache
-def _model() -> Any:
-    import fasttext
-
+def _lid176() -> tuple[Any, tuple[str, ...]]:
     from tasks.models import model_file
 
-    return fasttext.load_model(str(model_file("lid.176.ftz")))
+    return _loaded(str(model_file("lid.176.ftz")), 0)
+
+
+def _named(path: str) -> tuple[Any, tuple[str, ...]]:
+    return _loaded(path, os.stat(path).st_mtime_ns if os.path.exists(path) else 0)
+
+
+@lru_cache(maxsize=2)
+def _loaded(path: str, changed: int) -> tuple[Any, tuple[str, ...]]:
+    import fasttext
+
+    from tasks.filters.fasttext_file import labels_of
+
+    labels = labels_of(path)
+    return fasttext.load_model(path), labels
 
 
 class Language(Filter):

@@ -65,6 +65,10 @@ class PerplexityMeasures(Annotator):
         """See `Annotator.external`: the model file, where one is named."""
         return [self.file] if self.file else []
 
+    def trained(self) -> Mapping[str, tuple[str, ...]]:
+        """See `Annotator.trained`: models of all languages, unless one is read from a file."""
+        return {} if self.file else {"perplexity": ()}
+
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """See `Annotator.prepare`; raises InputError when there is no model, or it cannot be read."""
         from tasks.perplexity.loaded import Loaded, load_artifact, load_file

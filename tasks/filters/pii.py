@@ -69,10 +69,14 @@ class Pii(Annotator):
 
     def measure(self, batch: "Batch") -> Mapping[str, Any]:
         """See `Annotator.measure`."""
+        import pyarrow.compute as pc
+
         from tasks.pii.scan import find
         from tasks.pii.span import resolve
+        from tasks.pii.spelt import DOT
 
-        found = [find(text, self.kinds, self.countries) for text in batch.texts]
+        dots = pc.match_substring(batch.column, DOT, ignore_case=True).to_pylist()
+        found = [find(text, self.kinds, self.countries, dot) for text, dot in zip(batch.texts, dots, strict=True)]
         if self._names:
             named = self._names.find(batch.texts)
             found = [

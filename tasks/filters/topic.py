@@ -33,6 +33,10 @@ class TopicMeasures(Annotator):
 
     _loaded: "FastText" = PrivateAttr()
 
+    def trained(self) -> Mapping[str, tuple[str, ...]]:
+        """See `Annotator.trained`."""
+        return {"classifiers": (self.model,)}
+
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """See `Annotator.prepare`; raises InputError when the model is not there or of another method."""
         from tasks.filters.fasttext_model import load

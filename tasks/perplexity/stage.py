@@ -28,7 +28,7 @@ from tasks.stage import Inputs, Output, Part, Report
 
 log = logging.getLogger("sluice.perplexity")
 
-VERSION = 1
+VERSION = 2
 ARPA = "model.arpa.gz"
 CARD = "card.md"
 

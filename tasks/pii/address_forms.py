@@ -1,12 +1,11 @@
 """How postal addresses are written: one regular expression per country, from the house number on.
 
-Used by `postal_address`. Every repetition is bounded, and a run of characters is read in one way only: a word is taken
-whole ("+" behind a quantifier: never given back), and what follows it begins with something that no word holds. With
-two ways to read a run, a hundred characters cost half a minute.
+Used by `postal_address`; the United States and Canada are in `us_address`. Every repetition is bounded, and a run of
+characters is read in one way only: a word is taken whole ("+" behind a quantifier: never given back), and what follows
+it begins with something that no word holds. With two ways to read a run, a hundred characters cost half a minute.
 
-Sources: USPS Publication 28 (United States), Canada Post's addressing guidelines, Royal Mail's postcode format and BS
-7666 (United Kingdom), DIN 5008 (Germany; Austria and Switzerland write alike), NF Z10-011 (France), and what UPU S42
-says of Spain, Italy and the Netherlands.
+Sources: Royal Mail's postcode format and BS 7666 (United Kingdom), DIN 5008 (Germany; Austria and Switzerland write
+alike), NF Z10-011 (France), and what UPU S42 says of Spain, Italy and the Netherlands.
 """
 
 import re
@@ -14,59 +13,34 @@ import re
 _UP = "A-ZÀ-ÖØ-Þ"
 _WORD = rf"[{_UP}][\w'’-]{{0,47}}+"
 _SMALL = "of|the|and|le|la|les|de|du|des|en|sur|sous|am|im|an der|bei"
-_NAME = rf"{_WORD}(?:\.? (?:(?:{_SMALL}) )?{_WORD}){{0,4}}?"
+NAME = rf"{_WORD}(?:\.? (?:(?:{_SMALL}) )?{_WORD}){{0,4}}?"
 # A town after its postcode: what follows it in the line is often another capitalised word.
 _PLACE = (
     rf"(?:(?:Bad|Sankt|St\.|Markt|Groß|Klein|Neu|Alt|La|Le|Les|Saint|Sainte|De|Den|Het) )?{_WORD}"
     rf"(?: (?:am|an der|an den|im|in der|bei|ob der|vor der|sur|sous|en|lès|de|du|le|la) {_WORD}){{0,2}}"
 )
-# Between two lines of an address: a comma, a bar, dash or dot of a web page's footer, new lines, or a space.
-_GAP = r"(?>(?:[ ]{0,9}+[,;|·–][ ]?|[ ]?)\n{0,2}[ ]?)(?<=[,;|·–\s])"
+# Between two lines of an address: a comma, a bar, dash or dot of a web page's footer, new lines with the indentation of
+# what follows, or a space.
+GAP = r"(?>(?:[ ]{0,9}+[,;|·–][ ]?|[ ]?)(?:\n{1,2}[ \t]{0,40}+|[ ]?))(?<=[,;|·–\s])"
 # No number that goes on from before: of a time, a price, a file. ":" and "," behind a word part it from a label.
-_NUMBER = r"(?<![\w./$€£+-])(?<![0-9][,:])[0-9]{1,5}(?:-[0-9]{1,4})?[A-Za-z]?"
+NUMBER = r"(?<![\w./$€£+-])(?<![0-9][,:])[0-9]{1,5}(?:-[0-9]{1,4})?[A-Za-z]?"
 
-_STREET_TYPE = (
-    r"(?:(?:St|Ave|Blvd|Rd|Ln|Dr|Ct|Pl|Ter|Cir|Hwy|Pkwy|Sq|Trl)\b\.?|(?:Street|Avenue|Boulevard|Road|Lane|Drive|Court|Way"
-    r"|Place|Terrace|Circle|Highway|Parkway|Square|Trail|Close|Gardens|Crescent|Grove|Mews|Hill|Row|Walk|Green|Rise"
-    r"|Broadway|Alley|Plaza)\b)"
-)
-_UNIT = rf"(?:{_GAP}(?:Apt|Apartment|Suite|Ste|Unit|Flat|Room|Rm|#|Floor|Fl)\.? ?#?[0-9A-Z-]{{1,6}}\b)"
-_STATE = (
-    r"(?:A[KLRZ]|C[AOT]|D[CE]|FL|GA|HI|I[ADLN]|K[SY]|LA|M[ADEINOST]|N[CDEHJMVY]|O[HKR]|P[AR]|RI|S[CD]|T[NX]|UT|V[AT]"
-    r"|W[AIVY]|Alabama|Alaska|Arizona|Arkansas|California|Colorado|Connecticut|Delaware|Florida|Georgia|Hawaii|Idaho"
-    r"|Illinois|Indiana|Iowa|Kansas|Kentucky|Louisiana|Maine|Maryland|Massachusetts|Michigan|Minnesota|Mississippi"
-    r"|Missouri|Montana|Nebraska|Nevada|New (?:Hampshire|Jersey|Mexico|York)|(?:North|South) (?:Carolina|Dakota)|Ohio"
-    r"|Oklahoma|Oregon|Pennsylvania|Rhode Island|Tennessee|Texas|Utah|Vermont|Virginia|Washington|West Virginia"
-    r"|Wisconsin|Wyoming)"
-)
-_PROVINCE = r"(?:AB|BC|MB|N[BLSTU]|ON|PE|QC|SK|YT)"
-_ZIP = rf"(?:{_STATE}\.?{_GAP}[0-9]{{5}}(?:-[0-9]{{4}})?|{_PROVINCE}{_GAP}[A-Z][0-9][A-Z] ?[0-9][A-Z][0-9])(?![0-9])"
-_US_TOWN = rf"{_GAP}{_NAME}{_GAP}{_ZIP}"
-US = re.compile(
-    rf"{_NUMBER} (?:[NSEW]{{1,2}}\.? )?(?:[0-9]{{1,3}}(?:st|nd|rd|th)|{_NAME}) {_STREET_TYPE}(?: [NSEW]{{1,2}}\b\.?)?"
-    rf"(?P<unit>{_UNIT})?(?P<town>{_US_TOWN})?"
-)
-# Without a known street type: two lines, and no year before the first.
-US_LINES = re.compile(rf"(?!(?:19|20)[0-9]{{2}} ){_NUMBER} {_NAME}{_UNIT}?(?:,|\n){_US_TOWN}")
-US_BOX = re.compile(rf"[0-9]{{1,6}}{_US_TOWN}")
-US_BOX_BEFORE = re.compile(r"\bP\.? ?O\.? Box $")
-
-# What some part of every postcode of North America and Britain looks like: where none is near, no form need be tried.
-POSTCODE_HINT = re.compile(r"[0-9](?:[0-9]{4}| ?[A-Z]{2}|[A-Z] ?[0-9][A-Z])")
+# What some part of every British postcode looks like: where none is near, no form need be tried.
+POSTCODE_HINT = re.compile(r"[0-9] ?[A-Z]{2}")
 
 _POSTCODE = r"(?:GIR ?0AA|[A-PR-UWYZ][A-HK-Y]?[0-9][0-9A-HJKPSTUW]? ?[0-9][ABD-HJLNP-UW-Z]{2})"
 GB_CODE = re.compile(rf"[, \n]{_POSTCODE}(?![0-9A-Za-z])")
 GB = re.compile(
-    rf"{_NUMBER},?[ \n]{_WORD}\.?(?:,? ?\n?(?<=[, \n])(?:{_WORD}\.?|of|the|upon|on|by|le|in|and|&))*,? ?\n?{_POSTCODE}"
+    rf"{NUMBER},?[ \n]{_WORD}\.?(?:,? ?\n?(?<=[, \n])(?:{_WORD}\.?|of|the|upon|on|by|le|in|and|&))*,? ?\n?{_POSTCODE}"
 )
 GB_FLAT_BEFORE = re.compile(r"\b(?:Flat|Apartment|Apt\.?|Unit|Suite|Room|Studio) (?:[0-9A-Z]{1,4},? ?\n?)?$")
 
 FR = re.compile(
-    rf"{_NUMBER}(?: ?(?:bis|ter|quater)\b)?,? "
+    rf"{NUMBER}(?: ?(?:bis|ter|quater)\b)?,? "
     r"(?i:rue|avenue|av\.|boulevard|bd|blvd|place|pl\.|impasse|allée|allées|chemin|quai|cours|route|square|passage"
     r"|faubourg|esplanade|sentier|villa|cité|rond-point)\b (?:(?i:de|du|des|la|le|les|l|d|aux?|sur)[ '’]){0,3}"
     r"(?:[\w'’.-]{1,48}+(?: |(?![\w'’.-]))){1,6}?"
-    rf"(?P<town>{_GAP}(?:F-)?[0-9]{{5}} {_PLACE}(?: [0-9]{{1,2}}(?:e|er)?\b)?)?(?!\w)"
+    rf"(?P<town>{GAP}(?:F ?- ?)?[0-9]{{5}} {_PLACE}(?: [0-9]{{1,2}}(?:e|er)?\b)?)?(?!\w)"
 )
 
 # Countries that write the street first: what may follow the house number, and the street before it.
@@ -84,8 +58,9 @@ def _ends_in(types: str) -> str:
     return "(?:" + "|".join(rf"(?<=[{name[0].upper()}{name[0]}]{name[1:]})" for name in types.split("|")) + ")"
 
 
-_FIVE = rf"{_GAP}(?:[A-Z]{{1,2}}-)?[0-9]{{4,5}},? {_PLACE}(?: \([{_UP}][\w. ]{{0,20}}\))?"
-_DUTCH = rf"{_GAP}[1-9][0-9]{{3}} ?[A-Z]{{2}}{_GAP}{_PLACE}"
+_LAND = "(?:[A-Z]{1,2}(?: ?- ?| )?)?"
+_FIVE = rf"{GAP}{_LAND}[0-9]{{4,5}},? {_PLACE}(?: \([{_UP}][\w. ]{{0,20}}\))?"
+_DUTCH = rf"{GAP}{_LAND}[1-9][0-9]{{3}} {{0,2}}[A-Z]{{2}}{GAP}(?:'s-)?{_PLACE}"
 TAIL = {
     "DE": re.compile(rf"{_HOUSE}(?P<town>{_FIVE})?(?!\w)"),
     "NL": re.compile(rf"{_HOUSE}(?P<town>{_DUTCH})?(?!\w)"),

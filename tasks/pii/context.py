@@ -49,7 +49,7 @@ def _window(text: str, start: int) -> int:
 
 GOODS = (
     r"isbn|issn|ean\b|gtin|upc\b|asin\b|sku\b|part\b|parts\b|model|modell|serial|s/n|item n|product (?:code|id|n)"
-    r"|artikel|batch|lot\b|barcode|patent|doi\b|pmid|pmc|arxiv|cas\b"
+    r"|artikel|batch|lot\b|barcode|patent|doi\b|pmid|pmc|arxiv|cas\b|cve\b"
 )
 """Words before numbers of goods, books and papers, which may look like anything."""
 
@@ -58,6 +58,7 @@ OTHER_NUMBERS = (
     r"|rechnung|bestell|kunden|kd-?nr|auftrag|commande|facture|siret|siren|référence|pedido|factura|referencia|ordine"
     r"|fattura|codice|bestelling|factuur|fatura|cnpj|cpf|price|preis|prix|tracking|timestamp|unix|epoch|hash|sha\b|commit"
     r"|version|build|coordinates|lat\b|lon\b|latitude|longitude|vat\b|ust|iban|card|karte|carte|tarjeta|transaction"
+    r"|call[ -]?(?:n(?:o\b|r\b|um)|mark|sign)|callsign|shelf ?mark|signatur\b|dewey|lccn|oclc|accession|frequenc|qth\b"
     r"|customer|company n|registration|reg\b|pp?\b|pages?\b|seiten?\b|vol\b"
 )
 """Words before numbers that belong to nobody: goods, orders, files, places, times."""

@@ -5,21 +5,25 @@ finds is personal data. Folded are, for a reader's eye has no trouble with any o
 - digits and letters of full width, spaces that do not break, dashes that stand for a hyphen (Unicode, blocks "Halfwidth
   and Fullwidth Forms" and "General Punctuation");
 - characters without width inside a word (Unicode, UAX 9 and UAX 14);
-- "@" and "." spelt in brackets (`spelt`);
+- "@" and "." spelt as words (`spelt`);
 - "@" written as "%40" (RFC 3986, section 2.1), "&#64;" (HTML) or "\u0040" (JSON);
 - a word glued to a number ("SSN#123-45-6789", "Tel415-555-0123", "415-555-0123Fax"), which is set apart, and the low
   lines of Markdown's emphasis;
 - a line that ends inside a number: behind a hyphen, an area code in brackets, or a few digits behind a "+".
 """
 
+import heapq
 import re
+from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from io import StringIO
+from itertools import chain
 
+from tasks.pii import spelt
 from tasks.pii.places import DASHES, NO_WIDTH, SPACES, WIDE, WIDE_DIGITS, WIDE_MARKS, Places, look
 from tasks.pii.span import Span
 from tasks.pii.spelt import Edit
-from tasks.pii.spelt import edits as spelt_edits
 
 # Every form begins with a set of characters, which is what makes the search for it fast. Spaces are folded everywhere
 # once one stands beside a number: a whole address may be written with them.
@@ -58,6 +62,8 @@ _LABEL_ENDS = (
 class Folded:
     """A folded text with its places, and the way back from them to those of the text as it stood.
 
+    Memory: 8 bytes per edit beside the text, since a document of 16 MB may be edited at every second character.
+
     Args:
         text: the text in ASCII where it can be.
         edits: what else to replace by what, in rising order and apart.
@@ -69,19 +75,21 @@ class Folded:
     ('Tel: 030', (4, 7))
     """
 
-    def __init__(self, text: str, edits: list[Edit], places: Places | None = None) -> None:
-        pieces: list[str] = []
-        self._after: list[int] = []
-        self._shift: list[int] = [0]
+    def __init__(self, text: str, edits: Iterable[Edit], places: Places | None = None) -> None:
+        pieces = StringIO()
+        self._after = array("I")
+        self._shift = array("i", [0])
         at = length = 0
         for start, end, new in edits:
-            pieces += (text[at:start], new)
+            pieces.write(text[at:start])
+            pieces.write(new)
             length += start - at + len(new)
             at = end
             self._after.append(length)
             self._shift.append(end - length)
-        self.text = "".join((*pieces, text[at:]))
-        self.places = places if places and not edits else look(self.text)
+        pieces.write(text[at:])
+        self.text = pieces.getvalue() if self._after else text
+        self.places = places if places and not self._after else look(self.text)
 
     def back(self, span: Span) -> Span:
         """Returns the span with the places of the text before it was folded."""
@@ -91,41 +99,63 @@ class Folded:
         return at + self._shift[bisect_right(self._after, at)]
 
 
-def fold(text: str, places: Places | None = None) -> Folded | None:
+def fold(text: str, places: Places | None = None, dots: bool | None = None) -> Folded | None:
     r"""Returns the text with everything folded, or None where there is nothing to fold.
 
     Args:
         text: any text.
         places: what `look` says of it, where that is known.
+        dots: whether `spelt.DOT` stands in it, where that is known.
 
     >>> fold("SSN#\uff11\uff12\uff13-45-6789").text, fold("Tel415-555-0123Fax").text, fold("SSN 123-45-6789")
     ('SSN:123-45-6789', 'Tel 415-555-0123 Fax', None)
     """
     places = places or look(text)
     # A character for a character: no place moves.
-    plain = _PLAIN.sub(_as_ascii, text) if places.foreign else text
+    plain = _in_ascii(text) if places.foreign else text
     seen = look(plain) if places.foreign else places
-    edits = sorted(_edits(plain, seen))
-    return Folded(plain, edits, seen) if edits or plain != text else None
+    forms = _edits(plain, seen)
+    if spelt.has_dots(text) if dots is None else dots:
+        forms.append(spelt.spoken(plain))
+    edits = forms[0] if len(forms) == 1 else heapq.merge(*forms)
+    first = next(edits, None)
+    if first is None:
+        return Folded(plain, (), seen) if plain != text else None
+    return Folded(plain, chain((first,), edits), seen)
 
 
-def _as_ascii(found: re.Match[str]) -> str:
-    code = ord(found.group())
+def _in_ascii(text: str) -> str:
+    # `re.sub` would hold each piece between two of them as a string of its own: up to 76 bytes a character.
+    made, at = StringIO(), 0
+    for found in _PLAIN.finditer(text):
+        made.write(text[at : found.start()])
+        made.write(_as_ascii(ord(found.group())))
+        at = found.end()
+    made.write(text[at:])
+    return made.getvalue()
+
+
+def _as_ascii(code: int) -> str:
     if code > 0xFF00:
         return chr(code - 0xFEE0)
     return "-" if 0x2010 <= code <= 0x2013 or code == 0x2212 else " "
 
 
-def _edits(text: str, places: Places) -> Iterator[Edit]:
-    """Yields what to replace by what; no two of them touch one character."""
+def _edits(text: str, places: Places) -> list[Iterator[Edit]]:
+    """Returns what to replace by what, each form in rising order; no two of them touch one character."""
+    forms = [_edges(text, places.digits)]
     if places.hidden:
-        yield from ((found.start(), found.end(), "") for found in _INVISIBLE.finditer(text))
+        forms.append((found.start(), found.end(), "") for found in _INVISIBLE.finditer(text))
     if places.spelt:
-        yield from spelt_edits(text, places.spelt)
+        forms.append(spelt.in_brackets(text, places.spelt))
     if places.coded:
-        yield from ((found.start(), found.end(), "@") for found in _AT.finditer(text))
-        yield from ((found.end(), found.end(), "+") for found in _CHAT_LINK.finditer(text))
-    for at in places.digits:
+        forms.append((found.start(), found.end(), "@") for found in _AT.finditer(text))
+        forms.append((found.end(), found.end(), "+") for found in _CHAT_LINK.finditer(text))
+    return forms
+
+
+def _edges(text: str, digits: Iterable[int]) -> Iterator[Edit]:
+    for at in digits:
         if found := _EDGES.match(text, at):
             yield from _edge(text, at, found.lastgroup)
 

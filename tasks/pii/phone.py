@@ -40,17 +40,29 @@ _WEAK = re.compile(
     r"(?<![0-9A-Za-z_=#@&%$€£+,])(?<![\s0-9]\.)\(?\+?[0-9]"
     rf"(?:{_GAP}[0-9]){{6,13}}+(?!{NO_END}|[.,:][0-9]| ?[€$£])"
 )
+# Degrees, minutes and seconds of a declination ("+41 16 08.5"), or degrees with decimals.
+_SEXAGESIMAL = re.compile(
+    r"\+ ?[0-9]{1,2} {1,2}[0-5]?[0-9] {1,2}[0-5]?[0-9](?:\.[0-9]{1,3}(?![0-9])|\Z)|\+[0-9]{1,3}\.[0-9]{1,6}\Z"
+)
+# Thousands, decimals and pairs of them, minutes and seconds, and what is counted in a unit, as frequencies are.
+_AMOUNT = re.compile(
+    r"[1-9][0-9]?(?:\.[0-9]{3}){2,3}|[1-9][0-9]{0,2}\.[0-9]{5,7}"
+    r"|[0-9]{2,4}\.[0-9]{3} [0-9]{2,4}\.[0-9]{3}|[0-9]{1,3} [0-5][0-9] [0-5][0-9]\.[0-9]{1,3}|[0-9](?: [0-9])+"
+)
+_UNIT = re.compile(r" ?(?:[kMG]?Hz|[kMGT]i?B|[kcm]m|kg|bytes?|bits?)(?![A-Za-z])")
+_ARGUMENT = re.compile(r"[A-Za-z0-9_]\(\Z")
 _YEAR = "(?:1[5-9]|20)[0-9]{2}"
 _DATE = re.compile(
-    rf"\(?{_YEAR}[ -/\u2013]{{1,3}}{_YEAR}\)?|{_YEAR}([-./ ])[01]?[0-9]\1[0-3]?[0-9]"
+    rf"\(?{_YEAR}[ -/\u2013]{{1,3}}{_YEAR}\)?|{_YEAR}([-./ ])[01]?[0-9]\1[0-3]?[0-9](?:[^0-9].*)?"
     rf"|[0-3]?[0-9]([-./ ])[0-3]?[0-9]\2{_YEAR}|[0-9]{{3}}-[0-9]{{3}}"
 )
 _CELL_BEFORE, _CELL = re.compile(r"[0-9][ \t]\Z"), re.compile(r"[ \t][0-9]")
+_CALL = r"calls?\b(?![ -]?(?:n(?:o\b|r\b|um)|mark|sign))"  # the call number of a book, the call sign of a station
 _GOODS = Labels(r"phone|tel\b|calls?\b|fax\b", GOODS)
 _LABELS = Labels(
-    r"phone|tel\b|tel:|telephone|mobile|cell(?= ?(?:phone|no|num|#|[:.+(0-9]|$))|cellular|cellphone|fax\b|calls?\b"
-    r"|calling|whats ?app|telegram|sms|dial|hotline|helpline|ring us|ph\b|contacts?\b|reach (?:me|us|him|her|them)"
-    r"|text (?:me|us)"
+    r"phone|tel\b|tel:|telephone|mobile|cell(?= ?(?:phone|no|num|#|[:.+(0-9]|$))|cellular|cellphone|fax\b"
+    rf"|{_CALL}|calling|whats ?app|telegram|sms|dial|hotline|helpline|ring us|ph\b|contacts?\b"
+    r"|reach (?:me|us|him|her|them)|text (?:me|us)"
     r"|telefon|telefax|handy|mobil|rufnummer|durchwahl|anruf|ruf(?:en)?\b|erreich"
     r"|téléphone|tél\b|portable|appel|joindre|fixe\b"
     r"|teléfono|tlf|tfno|móvil|llam|cellulare|chiam"
@@ -100,7 +112,7 @@ def _international(text: str, start: int, end: int) -> Iterator[Span]:
         number = found.group()
         if "+" not in number and not re.search(r"[0-9][ ./-]+[0-9]", number[2:]):
             continue  # zeros before a bare number count something
-        if found["apart"] and not _GROUPS.match(number):
+        if (found["apart"] and not _GROUPS.match(number)) or _SEXAGESIMAL.match(number):
             continue
         if kept := _longest(number, lenient=found["glued"] is found["apart"] is None):
             first = 1 if kept.startswith("(") and kept.count("(") > kept.count(")") else 0
@@ -134,10 +146,18 @@ def _labelled(text: str, start: int, end: int, countries: Sequence[str]) -> Iter
     for found in _WEAK.finditer(text, start, end):
         for first, last in _pieces(text, found.start(), found.end()):
             number = text[first:last]
-            if _DATE.fullmatch(number) or not _LABELS.of(text, first, last):
+            if _is_amount(text, first, last) or not _LABELS.of(text, first, last):
                 continue
             if any(exists(number, country) for country in countries) or _could_exist(number, countries):
                 yield Span("phone", first, last, Evidence.CONTEXT)
+
+
+def _is_amount(text: str, start: int, end: int) -> bool:
+    """Tells a date, an amount and the argument of a function from a number without a known form."""
+    number = text[start:end]
+    if _DATE.fullmatch(number) or _AMOUNT.fullmatch(number.lstrip("+(")) or _UNIT.match(text, end):
+        return True
+    return _ARGUMENT.search(text, max(0, start - 2), start + number.startswith("(")) is not None
 
 
 def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:

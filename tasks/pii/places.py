@@ -28,6 +28,11 @@ _NUMBER = (
     r"(?<=[A-Za-z][A-Za-z][0-9])(?=[0-9])|(?<=[23])(?=[0-9A-Fa-f]{3}:)"
     rf"|(?=[0-9]{{0,2}}+\.[0-9]{{1,3}}+\.[0-9]{{1,3}}+\.[0-9]|{f'{GAPS}[0-9]' * 6})"
 )
+# A postcode of North America, behind the name of a state.
+_POSTCODE = (
+    r"(?=[0-9]{4}(?![0-9]))(?:(?<=[A-Za-z.)*#/>|%;\s]\s[0-9])|(?<=[A-Za-z.],\s[0-9])|(?<=[A-Za-z],[0-9]))"
+    r"|(?<=[A-Z][0-9])(?=[A-Z][ -]?[0-9][A-Z][0-9])"
+)
 # A house in a street. Most numbers are followed by a space and a small word: only the French begin a street so, or a
 # single letter that belongs to the number. (Where case is ignored, "ı" and "ſ" are "i" and "s".)
 _TYPES_FR = "ru|av|b[odli]|pl|im|al|ch|qu|co|ro|sq|pa|fa|es|se|vi|ci|te"
@@ -59,7 +64,7 @@ _SPELT = r"(?<=[(\[]) ?[aA][tT] ?[)\]]"
 # The first digit of several, or the last one of a number that a word is glued to.
 _PLACE = re.compile(
     rf"[0-9(\[{WIDE}{WIDE_MARKS}{SPACES}{DASHES}{NO_WIDTH}](?:(?<=[0-9])"
-    f"(?:(?<![0-9][0-9])(?:(?P<coded>{_CODED})|{_NUMBER}|{_HOUSE}|{_GLUED})|(?<=[0-9][0-9]){_GLUED_BEHIND})"
+    f"(?:(?<![0-9][0-9])(?:(?P<coded>{_CODED})|{_NUMBER}|{_POSTCODE}|{_HOUSE}|{_GLUED})|(?<=[0-9][0-9]){_GLUED_BEHIND})"
     f"|(?<![0-9])(?:(?P<spelt>{_SPELT})|(?P<foreign>{_FOREIGN})|(?P<hidden>{_HIDDEN})))"
 )
 

@@ -5,8 +5,9 @@ beside it, it is where somebody lives. The forms and their sources are in `addre
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+from tasks.pii import us_address
 from tasks.pii.address_forms import (
     FR,
     GB,
@@ -16,30 +17,33 @@ from tasks.pii.address_forms import (
     POSTCODE_HINT,
     STREET_BEFORE,
     TAIL,
-    US,
-    US_BOX,
-    US_BOX_BEFORE,
-    US_LINES,
 )
 from tasks.pii.context import Labels
 from tasks.pii.span import Evidence, Span
 
 _LABELS = Labels(
-    r"address|lives? (?:at|in)|lived at|resid(?:es|ing|ence)|located at|ship(?:ped|ping)? to|deliver|mail(?:ing)?\b"
-    r"|home\b|visit us|office|adresse|anschrift|wohnhaft|wohnt|lieferung|domicili|demeurant|habite|résidant|livr",
-    r"chapter|page|figure|table|section",
+    r"address|liv(?:es?|ed|ing) (?:at|in|on)|resid(?:es|ed|ing|ence|ents? (?:of|at))|located at|ship(?:ped|ping)? to"
+    r"|deliver|mail(?:ing)?\b|homes?\b|house\b|households?\b|apartment|flat (?:at|in)|moved (?:in)?to"
+    r"|stay(?:s|ed|ing) at|born at|died at|(?:found|arrested|shot|killed) (?:dead )?at|visit us|office"
+    r"|adresse|anschrift|wohnhaft|wohnt|lieferung|domicili|demeurant|habite|résidant|livr",
+    r"chapter|page|figure|table|section|white house|opera house|house of",
 )
+# As newspapers and registers say where a person lives: "Jo Doe, 34, of 12 Elm Street".
+_PERSON_OF = re.compile(r"(?:[^\W\d_]|[0-9]{2}), (?:formerly |late )?of \Z")
 _LOOK_BACK = 60
 _LONGEST = 130
 
 
-def find(text: str, starts: Iterable[int], countries: Sequence[str]) -> Iterator[Span]:
-    """Yields the addresses whose house number begins at one of `starts`; of one place there may be several readings.
+def find(text: str, starts: Sequence[int], countries: Sequence[str]) -> Iterator[Span]:
+    """Yields the addresses whose house number or postcode stands at one of `starts`; one may be read in several ways.
 
     >>> text = "Ship to 123 Elm Street, Apt 45, Springfield, IL 62704 today"
-    >>> sorted({text[a:b] for _, a, b, _ in find(text, [8], ["US"])})
-    ['123 Elm Street, Apt 45, Springfield, IL 62704']
+    >>> sorted({text[a:b] for _, a, b, _ in find(text, [8, 48], ["US"])})
+    ['123 Elm Street, Apt 45, Springfield, IL', '123 Elm Street, Apt 45, Springfield, IL 62704']
     """
+    american = "US" in countries or "CA" in countries
+    if american:
+        yield from us_address.find(text, starts, countries)
     for start in starts:
         house = HOUSES.match(text, start)
         if house is None:
@@ -51,24 +55,17 @@ def find(text: str, starts: Iterable[int], countries: Sequence[str]) -> Iterator
                     yield from _street_first(text, start, country)
         if like == "FR" and "FR" in countries:
             yield from _street(text, start, FR)
-        if "US" in countries or "CA" in countries:
-            yield from _street(text, start, US)
-        if POSTCODE_HINT.search(text, start + 1, start + _LONGEST):
-            yield from _by_postcode(text, start, countries)
+        if american:
+            yield from _street(text, start, us_address.STREET)
+        if "GB" in countries and POSTCODE_HINT.search(text, start + 1, start + _LONGEST):
+            yield from _british(text, start)
 
 
-def _by_postcode(text: str, start: int, countries: Sequence[str]) -> Iterator[Span]:
-    if "US" in countries or "CA" in countries:
-        if lines := US_LINES.match(text, start):
-            yield Span("address", start, lines.end(), Evidence.PATTERN)
-        before = US_BOX_BEFORE.search(text, max(0, start - 12), start)
-        if before and (box := US_BOX.match(text, start)):
-            yield Span("address", before.start(), box.end(), Evidence.PATTERN)
-    if "GB" in countries:
-        code = GB_CODE.search(text, start, start + _LONGEST)
-        if code and (found := GB.fullmatch(text, start, code.end())):
-            flat = GB_FLAT_BEFORE.search(text, max(0, start - _LOOK_BACK), start)
-            yield Span("address", flat.start() if flat else start, found.end(), Evidence.PATTERN)
+def _british(text: str, start: int) -> Iterator[Span]:
+    code = GB_CODE.search(text, start, start + _LONGEST)
+    if code and (found := GB.fullmatch(text, start, code.end())):
+        flat = GB_FLAT_BEFORE.search(text, max(0, start - _LOOK_BACK), start)
+        yield Span("address", flat.start() if flat else start, found.end(), Evidence.PATTERN)
 
 
 def _street(text: str, start: int, form: re.Pattern[str]) -> Iterator[Span]:
@@ -77,7 +74,7 @@ def _street(text: str, start: int, form: re.Pattern[str]) -> Iterator[Span]:
         return
     if found["town"] or found.groupdict().get("unit"):
         yield Span("address", start, found.end(), Evidence.PATTERN)
-    elif _LABELS.of(text, start, found.end()):
+    elif _LABELS.of(text, start, found.end()) or _PERSON_OF.search(text, max(0, start - 20), start):
         yield Span("address", start, found.end(), Evidence.CONTEXT)
 
 

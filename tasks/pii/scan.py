@@ -31,27 +31,33 @@ _BEYOND = 9
 """Characters behind a run that its recognisers may look at: a number that goes on as something else is none."""
 
 
-def find(text: str, kinds: Sequence[str] = KINDS, countries: Sequence[str] = phone.COUNTRIES) -> list[Span]:
+def find(
+    text: str, kinds: Sequence[str] = KINDS, countries: Sequence[str] = phone.COUNTRIES, dots: bool | None = None
+) -> list[Span]:
     """Returns the personal data in `text`, in text order and without overlap.
 
     Args:
         text: any text.
         kinds: which of KINDS to look for.
         countries: ISO 3166 codes of the countries whose national telephone numbers and addresses are looked for.
+        dots: whether `spelt.DOT` stands in the text, whatever its case, for who tells that of many texts at once; None:
+            look.
 
     >>> [span[:3] for span in find("Ann, ann@example.org, +1 415-555-0123")]
     [('email', 5, 20), ('phone', 22, 37)]
     """
-    found = list(readings(text, kinds, countries))
+    found = list(readings(text, kinds, countries, dots))
     return resolve(found, text) if len(found) > 1 else found
 
 
-def readings(text: str, kinds: Sequence[str] = KINDS, countries: Sequence[str] = phone.COUNTRIES) -> Iterator[Span]:
+def readings(
+    text: str, kinds: Sequence[str] = KINDS, countries: Sequence[str] = phone.COUNTRIES, dots: bool | None = None
+) -> Iterator[Span]:
     """Yields what each recogniser finds, in no order: several may read the same stretch, or parts of it."""
     text = text.replace("\r\n", " \n")  # no place moves
     places = look(text)
     yield from _reading(text, places, kinds, countries)
-    if folded := fold(text, places):
+    if folded := fold(text, places, dots):
         yield from map(folded.back, _reading(folded.text, folded.places, kinds, countries))
 
 

@@ -19,6 +19,7 @@ from playwright.async_api import Browser as Chromium
 from playwright.async_api import Error, Playwright, ViewportSize, async_playwright
 
 from tasks.crawl.render_config import RenderConfig
+from tasks.crawl.url import authority
 from tasks.errors import InputError, TransientError
 from tasks.render.guard import Guard
 from tasks.render.page import PageError, PageView, Shown
@@ -136,7 +137,8 @@ class Browser:
             PageError: the page cannot be shown.
         """
         memory = _Memory(self._config.max_memory_bytes)
-        async with Proxy(self._guard, self._config.max_bytes, self._config.max_requests) as proxy:
+        guard = self._guard.for_page(authority(source.url))
+        async with Proxy(guard, self._config.max_bytes, self._config.max_requests) as proxy:
             try:
                 async with self._launched(proxy.port, memory) as chromium, asyncio.timeout(self._longest_s):
                     context = await chromium.new_context(

@@ -4,13 +4,12 @@ Used by the proxy, for every connection of the browser.
 """
 
 import asyncio
-import ipaddress
 import socket
 
-from aiohttp.abc import AbstractResolver
-
 from tasks.crawl.config import is_loopback
-from tasks.crawl.http.address import GuardedResolver, RefusedAddressError, refusal
+from tasks.crawl.http.address import GuardedResolver, RefusedAddressError, Resolver, is_address, refusal
+from tasks.crawl.http.grants import Grants
+from tasks.crawl.policy import HOST_DENIED, Policy
 from tasks.crawl.url import canonical, host_and_port
 
 _LOOKUP_S = 10.0
@@ -22,11 +21,31 @@ class Guard:
     Args:
         allow_loopback: whether this machine may be reached, on any port.
         resolver: looks public names up; the system's by default. Its answers are checked all the same.
+        grants: hosts that may be reached although they lie inside, or on another port.
+        policy: whom not to ask.
     """
 
-    def __init__(self, *, allow_loopback: bool, resolver: AbstractResolver | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        allow_loopback: bool,
+        resolver: Resolver | None = None,
+        grants: Grants | None = None,
+        policy: Policy | None = None,
+    ) -> None:
         self._allow_loopback = allow_loopback
-        self._resolver = GuardedResolver(allow_loopback=allow_loopback, inner=resolver)
+        self._grants = grants or Grants()
+        self._policy = policy or Policy()
+        self._resolver = GuardedResolver(allow_loopback=allow_loopback, inner=resolver, grants=self._grants)
+
+    def for_page(self, host: str) -> "Guard":
+        """Returns the guard of a page of `host`: of all grants those of this host alone hold."""
+        if not self._grants:
+            return self
+        grants = self._grants.only(host)
+        return Guard(
+            allow_loopback=self._allow_loopback, resolver=self._resolver.inner, grants=grants, policy=self._policy
+        )
 
     async def addresses(self, scheme: str, authority: str) -> list[tuple[str, int]]:
         """Returns the checked (address, port) pairs of a server; connect to these and to nothing else.
@@ -42,13 +61,15 @@ class Guard:
         url = canonical(f"{scheme}://{authority}/")
         if url is None:
             raise RefusedAddressError(f"{authority} is no host")
-        reason = refusal(url, allow_loopback=self._allow_loopback)
+        reason = refusal(url, allow_loopback=self._allow_loopback, grants=self._grants)
+        if self._policy.denies(url.split("/", 3)[2]):
+            reason = HOST_DENIED
         if reason:
             raise RefusedAddressError(f"{authority}: {reason}")
         host, explicit = host_and_port(url)
         port = explicit or (443 if scheme == "https" else 80)
         name = host.strip("[]")
-        if _is_address(name) and not is_loopback(name):
+        if is_address(name) and not is_loopback(name):
             return [(name, port)]
         async with asyncio.timeout(_LOOKUP_S):
             answers = await self._resolver.resolve(name, port, socket.AF_UNSPEC)
@@ -57,11 +78,3 @@ class Guard:
     async def close(self) -> None:
         """Lets the resolver go."""
         await self._resolver.close()
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

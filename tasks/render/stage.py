@@ -1,10 +1,10 @@
 """Stage `render`: shows pages that are made by scripts in a browser, and stores what it shows.
 
 Reads the render queue of its partition's segment (rows of log/ that are captured and marked `render`, their captures,
-what is known of their hosts) and the hosts of the seeds. Writes parts like those of a segment: warc/ with one
-conversion record per page (the finished document, referring to the response record it was made from), index/, log/ and
-links/. Read by update and publish. Without `[crawl.render] enabled` the artifact is empty and no browser is needed. A
-small page takes 1.8 s, of which 1 s is waiting for it to rest, and 0.8 CPU-seconds.
+what is known of their hosts), the hosts of the seeds and the hosts file. Writes parts like those of a segment: warc/
+with one conversion record per page (the finished document, referring to the response record it was made from), index/,
+log/ and links/. Without `[crawl.render] enabled` the artifact is empty and no browser is needed. A small page takes
+1.8 s, of which 1 s is waiting for it to rest, and 0.8 CPU-seconds.
 """
 
 import asyncio
@@ -23,14 +23,16 @@ from tasks.crawl.hosts.politeness import Politeness
 from tasks.crawl.hosts.rules import HostRules
 from tasks.crawl.http.client import Client, agent_of
 from tasks.crawl.http.dns import CachingResolver
+from tasks.crawl.http.grants import Grants
 from tasks.crawl.inject import scope_of
+from tasks.crawl.policy import Policy
 from tasks.engine import Engine
 from tasks.errors import InputError, StoppedError
 from tasks.render.guard import Guard
 from tasks.render.queue import Waiting, queue
 from tasks.stage import Inputs, Output, Report
 
-VERSION = 1
+VERSION = 2
 
 log = logging.getLogger("sluice.crawl")
 
@@ -66,21 +68,27 @@ async def _work(config: CrawlConfig, inputs: Inputs, output: Output, waiting: Se
     except ImportError as error:
         raise InputError(f"rendering needs the package playwright ({error})", "pip install 'sluice[render]'") from None
     agent, segment = agent_of(config), inputs["segment"]
-    clocks = Clocks(output)
-    politeness = Politeness(config, clocks)
+    clocks, policy = Clocks(output), Policy.of(config, segment)
+    politeness = Politeness(config, clocks, policy)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(clocks.end)
-        client = await stack.enter_async_context(Client(config))
+        await stack.enter_async_context(policy.watched())
+        client = await stack.enter_async_context(Client(config, begin=politeness.begin, policy=policy))
         rules = HostRules(
             client, politeness, config.user_agent, config.max_backoff_s, ai_optout="robots" in config.ai_optouts
         )
         _remember(segment, politeness, rules)
-        guard = Guard(allow_loopback=config.allow_loopback, resolver=CachingResolver(config.name_servers))
+        guard = Guard(
+            allow_loopback=config.allow_loopback,
+            resolver=CachingResolver(config.name_servers),
+            grants=Grants(config.allow_hosts),
+            policy=policy,
+        )
         stack.push_async_callback(guard.close)
         browser = await stack.enter_async_context(Browser(config.render, agent, guard, output.scratch))
         scope = scope_of(config, inputs["seeds"])
         with _on_signal(output):
-            await Work(config, segment, output, browser, politeness, rules, scope, agent).run(waiting)
+            await Work(config, segment, output, browser, politeness, rules, scope, agent, policy).run(waiting)
 
 
 def _remember(segment: Artifact, politeness: Politeness, rules: HostRules) -> None:

@@ -21,13 +21,14 @@ from tasks.crawl.hosts.politeness import Politeness
 from tasks.crawl.hosts.rules import AI_OPTOUT, DENIED, HostRules
 from tasks.crawl.page.optout import opted_out
 from tasks.crawl.page.parser import Parser
-from tasks.crawl.robots.tag import directives
+from tasks.crawl.policy import HOST_DENIED, Policy
 from tasks.crawl.url import Scope, authority, canonical, key, link
 from tasks.part import POISON
 from tasks.render.browser import Browser, Rendered
 from tasks.render.page import PageError
 from tasks.render.queue import Source, Waiting, source
 from tasks.render.rendered import RenderedPart
+from tasks.robots_tag import directives
 from tasks.stage import Output, Part
 
 log = logging.getLogger("sluice.crawl")
@@ -50,6 +51,7 @@ class Work:
         rules: robots.txt by origin.
         scope: links outside it are dropped.
         agent: the User-Agent.
+        policy: whom not to ask.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Work:
         rules: HostRules,
         scope: Scope,
         agent: str,
+        policy: Policy,
     ) -> None:
         self._config = config
         self._segment = segment
@@ -70,6 +73,7 @@ class Work:
         self._politeness = politeness
         self._rules = rules
         self._agent = agent
+        self._policy = policy
         self._scope = scope
         self._parser = Parser(config.user_agent)
         self._deadline = time.monotonic() + config.time_box_s
@@ -148,10 +152,14 @@ class Work:
     async def _obstacle(self, page: Waiting) -> str | None:
         """Returns why a page is not to be shown now, or None."""
         host = self._politeness.host(page.host)
+        if self._policy.denies(page.host):
+            return HOST_DENIED
         if max(time.monotonic(), host.next_at) > self._deadline:
             return OVER_TIME
         while not self._rules.known(page.url):
             await self._rules.look_up(page.url)
+            if not self._rules.known(page.url):
+                await self._politeness.rested(host)
         if reason := host.given_up or self._rules.verdict(page.url):
             return reason
         # A Crawl-delay may just have become known.
@@ -187,8 +195,8 @@ class Work:
         tags = [value for name, value in captured.headers if name.lower() == "x-robots-tag"]
         said = directives(tags, self._config.user_agent)
         read = await self._parser.read(shown.html, base, said, "utf-8")
-        if read is None:
-            return outcome._replace(status=GONE, reason="unparsable")
+        if read.unread:
+            log.warning("%s is kept without its links: %s", outcome.url, read.unread)
         found = dict.fromkeys((*map(link, shown.leads), *read.links))
         links = tuple(one for one in found if self._scope.covers(one.url, one.host))
         outcome = outcome._replace(outlinks=links, canonical=read.canonical if read.canonical != outcome.url else "")

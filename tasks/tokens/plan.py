@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from tasks import parquet
 from tasks.artifact import Artifact
 from tasks.config import nearest
 from tasks.errors import InputError
@@ -79,12 +80,12 @@ def write_plan(file: BinaryIO, table: pa.Table) -> None:
 def rows_of(artifact: Artifact, source: str, sequences: Collection[int]) -> list[dict[str, Any]]:
     """Returns the rows of some sequences, sorted by sequence and position, without reading the rest of the plan."""
     wanted = np.array(sorted(sequences), dtype=np.int64)
-    with pq.ParquetFile(artifact.local(f"{FOLDER}/{source}.parquet")) as parquet:
+    with parquet.opened(artifact.local(f"{FOLDER}/{source}.parquet")) as plan:
         column = SCHEMA.get_field_index("seq_id")
-        spans = [parquet.metadata.row_group(group).column(column).statistics for group in range(parquet.num_row_groups)]
+        spans = [plan.metadata.row_group(group).column(column).statistics for group in range(plan.num_row_groups)]
         low, high = np.array([span.min for span in spans]), np.array([span.max for span in spans])
         holds = np.searchsorted(wanted, low) < np.searchsorted(wanted, high, side="right")
-        table = parquet.read_row_groups(np.flatnonzero(holds).tolist())
+        table = plan.read_row_groups(np.flatnonzero(holds).tolist())
     rows: list[dict[str, Any]] = table.filter(pc.field("seq_id").isin(wanted)).to_pylist()
     return rows
 
@@ -212,4 +213,4 @@ class _FromFolder:
     folder: str
 
     def __call__(self, source: str) -> pa.Table:
-        return pq.read_table(Path(self.folder) / f"{source}.parquet")
+        return parquet.read(str(Path(self.folder) / f"{source}.parquet"))

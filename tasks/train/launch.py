@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import IO
 
 from tasks.config import canonical_json
-from tasks.errors import InputError, KilledError, RecipeError, SluiceError, StoppedError, TransientError
+from tasks.errors import (
+    InputError,
+    KilledError,
+    RecipeError,
+    SluiceError,
+    StoppedError,
+    SupersededError,
+    TransientError,
+)
 from tasks.train import failure, leash
 from tasks.train.config import TrainSpec
 from tasks.train.gang import Gang
@@ -63,7 +71,13 @@ def _ranks_for(spec: TrainSpec, nodes: int) -> int:
     return max(ranks for ranks in range(1, ranks_here() + 1) if microbatches % (nodes * ranks) == 0)
 
 
-def train_local(spec: TrainSpec, on_metrics: OnMetrics, nproc: int | None = None, gang: Gang | None = None) -> None:
+def train_local(
+    spec: TrainSpec,
+    on_metrics: OnMetrics,
+    nproc: int | None = None,
+    gang: Gang | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> None:
     """Trains `spec` to its last step in processes of their own, resuming what is in its `out` folder.
 
     The processes end with this one, however it ends. On an exception in here (a keyboard interrupt, an error of
@@ -75,6 +89,7 @@ def train_local(spec: TrainSpec, on_metrics: OnMetrics, nproc: int | None = None
         on_metrics: called with (step, numbers) for every step, in order, within a second of it; on node 0 only.
         nproc: ranks on this node; None takes what the place gives.
         gang: this node among others that train the same spec; None: it is the only one.
+        check: called several times a second; what it raises ends the run.
 
     Raises:
         SluiceError: in one line why the run failed; a TransientError where a retry may get further.
@@ -89,7 +104,7 @@ def train_local(spec: TrainSpec, on_metrics: OnMetrics, nproc: int | None = None
         said.seek(0, os.SEEK_END)
         command = training_command(str(path), nproc or _ranks_for(spec, gang.nodes if gang else 1))
         try:
-            code = _follow(command, _environment(gang), output, partial(_tell, said, tail, on_metrics))
+            code = _follow(command, _environment(gang), output, partial(_tell, said, tail, on_metrics, check))
         finally:
             _log_lines(said)
     if code:
@@ -113,13 +128,17 @@ def _follow(command: list[str], environment: dict[str, str], output: IO[bytes], 
             tell()
             if running:
                 time.sleep(POLL_S)
+    except SupersededError:
+        process.kill()  # there is nothing to save any more; its ranks die with it
+        raise
     finally:
         _end(process)
     return 128 - process.returncode if process.returncode < 0 else process.returncode
 
 
-def _tell(said: IO[bytes], tail: MetricsTail, on_metrics: OnMetrics) -> None:
+def _tell(said: IO[bytes], tail: MetricsTail, on_metrics: OnMetrics, check: Callable[[], None]) -> None:
     """Passes on what the run has said and measured since the last call."""
+    check()
     _log_lines(said)
     for values in tail.new_lines():
         on_metrics(int(values["step"]), {k: v for k, v in values.items() if k != "step" and v is not None})

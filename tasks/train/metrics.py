@@ -65,6 +65,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+def proven_steps(path: Path) -> int:
+    """Returns how many steps from 0 on a file of steps holds, each once and in order, before the first that breaks."""
+    steps = [line["step"] for line in read_metrics(path)]
+    return next((at for at, step in enumerate(steps) if step != at), len(steps))
+
+
 class MetricsTail:
     """Follows a metrics file that grows, and that a restart may replace by a shorter one."""
 

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from tasks.errors import InputError, TransientError
 from tasks.stage import Output
 from tasks.train import checkpoint
 from tasks.train.metrics import DETERMINISTIC, FILE, SKIPPED, read_metrics
@@ -28,6 +29,7 @@ def publish(output: Output, run: Path, milestones: Sequence[int], until_step: in
 
     Raises:
         InputError: a checkpoint does not verify.
+        TransientError: steps that led to it are missing.
     """
     for first, step in zip((0, *milestones), milestones, strict=False):
         name = checkpoint.name_of(step)
@@ -46,8 +48,38 @@ def publish(output: Output, run: Path, milestones: Sequence[int], until_step: in
 
 
 def lines_of(run: Path, name: str, first: int, until: int) -> bytes:
-    """Returns the lines of a file of the run for the steps from `first` up to `until`, without the clock's."""
+    """Returns the lines of a file of the run for the steps from `first` up to `until`, without the clock's.
+
+    Raises:
+        TransientError: steps are missing or stand there twice; the next start goes on from before them.
+    """
     rows = [line for line in read_metrics(run / name) if first <= line["step"] < until]
     if name == FILE:
+        check_rows([row["step"] for row in rows], first, until, str(run / name))
         rows = [{key: row[key] for key in DETERMINISTIC} for row in rows]
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def check_rows(steps: Sequence[int], first: int, until: int, where: str) -> None:
+    """Raises TransientError unless `steps` are those from `first` up to `until`, each once and in order."""
+    if list(steps) != list(range(first, until)):
+        raise TransientError(
+            f"{where}: {len(steps)} rows with {len(set(steps))} of the {until - first} steps from {first} on",
+            "run it again: it goes on from the newest checkpoint that has all its steps",
+        )
+
+
+def check_committed(output: Output, milestones: Sequence[int]) -> None:
+    """Compares the rows of every committed milestone with its steps.
+
+    Raises:
+        InputError: a milestone lacks rows; it cannot be made again beside later ones.
+    """
+    for first, step in zip((0, *milestones), milestones, strict=False):
+        name = checkpoint.name_of(step)
+        rows = {entry.path: entry.rows for entry in output.committed[name].files}[f"{FOLDERS[FILE]}/{name}.jsonl"]
+        if rows != step - first:
+            raise InputError(
+                f"{output.address}: {name} was committed with {rows} rows for {step - first} steps",
+                "delete the artifact's folder and train again",
+            )

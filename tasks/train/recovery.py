@@ -17,10 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import InputError, TransientError
+from tasks.errors import InputError, SupersededError, TransientError
 from tasks.stage import Output
 from tasks.store import AlreadyPublished
 from tasks.train import checkpoint, milestones
+from tasks.train.metrics import FILE, proven_steps
 
 log = logging.getLogger("sluice.train")
 
@@ -46,7 +47,12 @@ class Recovery:
         self.needed = not run.is_relative_to(output.store.root)
 
     def restore(self) -> None:
-        """Fetches the newest checkpoint that the store has of this run, if this machine has none as new."""
+        """Fetches the newest checkpoint that the store has of this run, if this machine has none as new.
+
+        Checkpoints of this machine whose steps are not all in the run's log are removed: the artifact must tell of
+        every step.
+        """
+        self._drop_unproven()
         found = [*self._milestones(), *(self._pushed() if self.needed else ())]
         here = _newest_here(self.run / "checkpoints") if found else 0  # it reads them whole
         for step, fetch in sorted(found, key=lambda one: one[0], reverse=True):
@@ -60,14 +66,22 @@ class Recovery:
             log.info("[%s] step %d fetched from the store: this machine has step %d", self.output.address, step, here)
             return
 
+    def _drop_unproven(self) -> None:
+        root, proven = self.run / "checkpoints", proven_steps(self.run / FILE)
+        for step in [step for step in checkpoint.steps_at(root) if step > proven]:
+            log.warning("[%s] step %d is not gone on from: the log has %d steps", self.output.address, step, proven)
+            shutil.rmtree(root / checkpoint.name_of(step))
+
     def publish(self, until_step: int) -> None:
         """Commits the milestones up to `until_step`, which must be on the disk.
 
         Raises:
             InputError: the checkpoint of a milestone does not verify.
             StoreError: the store refuses.
-            TransientError: the store does not answer.
+            SupersededError: another attempt has taken the run over.
+            TransientError: the store does not answer, or steps are missing from the run's log.
         """
+        self.output.check_fence()
         milestones.publish(self.output, self.run, self.milestone_steps, until_step)
 
     def keep_up(self, until_step: int) -> None:
@@ -83,7 +97,11 @@ class Recovery:
         self.push()
 
     def push(self) -> None:
-        """Copies the run's newest checkpoint into the store, unless it is there; never fails the run."""
+        """Copies the run's newest checkpoint into the store, unless it is there; a store's faults do not fail the run.
+
+        Raises:
+            SupersededError: another attempt has taken the run over.
+        """
         steps = checkpoint.steps_at(self.run / "checkpoints") if self.needed else []
         if not steps or steps[-1] <= self.pushed:
             return
@@ -95,6 +113,8 @@ class Recovery:
                 self._push(step)
             self.pushed = step
             self._prune()
+        except SupersededError:
+            raise
         except Exception as error:  # a store knows many; the next checkpoint is tried again
             log.warning("[%s] the checkpoint of step %d is not in the store: %s", self.output.address, step, error)
 
@@ -110,6 +130,7 @@ class Recovery:
             with store.write(f"{held}/{source_name}") as target:
                 target.write(milestones.lines_of(self.run, source_name, first, step))
         record = {"fingerprint": self.output.fingerprint, "folder": held, "first": first}
+        self.output.check_fence()
         try:
             store.publish(f"{self.folder}/{name}.json", json.dumps(record).encode())
         except AlreadyPublished:  # another attempt at the same run; its bytes are ours

@@ -3,8 +3,9 @@
 Reads the token shards, the pack plan and the mixture (without one, sources weigh as many tokens as they have). Writes
 for every milestone `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` and the steps
 that led to it (`milestones`), then `model.json` (architecture), `run.json` (what trace needs to know which step read
-what) and `loss.parquet`. Training happens in processes of its own (`launch`), in the scratch folder: a killed stage
-resumes from the newest checkpoint that verifies, there or in the store (`recovery`), and ends with the same bytes.
+what) and `loss.parquet`. Training happens in processes of its own (`launch`), in a folder of the attempt's own
+(`fence`): a killed stage resumes from the newest checkpoint that verifies, there or in the store (`recovery`), and ends
+with the same bytes. Before the commit the rows of every milestone and of the run are compared with its steps.
 
 On several nodes (`gang`) every node starts this stage; node 0 runs it, the others `join` it and write nothing.
 """
@@ -21,11 +22,14 @@ import pyarrow.parquet as pq
 from tasks.artifact import Artifact
 from tasks.config import canonical_json
 from tasks.engine import Engine
+from tasks.errors import SupersededError
 from tasks.stage import Inputs, Output, Report
 from tasks.tokens.mixture import resolved
 from tasks.tokens.plan import Plan
 from tasks.tokens.shard import ShardSet
+from tasks.train import milestones
 from tasks.train.config import TrainConfig, TrainSpec
+from tasks.train.fence import Fence
 from tasks.train.figure import loss_curve
 from tasks.train.gang import Gang
 from tasks.train.launch import train_local
@@ -49,10 +53,11 @@ tokens trained on after the step."""
 
 def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Trains the recipe's model; see the module's description."""
-    scratch = Path(output.scratch)
-    spec = make_spec(config, inputs, scratch)
-    recovery = Recovery(output, scratch, config.milestone_steps, config.keep_checkpoints)
+    fence = Fence(output)
+    fence.inherit()
+    recovery = Recovery(output, fence.run, config.milestone_steps, config.keep_checkpoints)
     recovery.restore()
+    spec = make_spec(config, inputs, fence.run)
 
     def follow(step: int, values: dict[str, float]) -> None:
         output.log_metrics(step, values)
@@ -62,12 +67,17 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
             recovery.keep_up(step)
 
     try:
-        train_local(spec, follow, gang=Gang.from_environment())
+        train_local(spec, follow, gang=Gang.from_environment(), check=fence.check_now_and_then)
+    except SupersededError:
+        fence.leave()
+        raise
     except BaseException:
         recovery.push()  # asked to stop, most often: the run has saved, and goes on from here on another machine
         raise
     recovery.publish(config.steps)
-    metrics = read_metrics(scratch / FILE)
+    metrics = read_metrics(fence.run / FILE)
+    milestones.check_rows([line["step"] for line in metrics], 0, config.steps, str(fence.run / FILE))
+    milestones.check_committed(output, config.milestone_steps)
     if "model" not in output.committed:
         _describe(output, spec, metrics)
     output.log_file("loss.png", loss_curve(metrics))

@@ -5,7 +5,7 @@ import gzip
 from benchmarks.crawl.corpus import Shape, make
 from tasks.crawl.page.links import read_page
 from tasks.crawl.robots.robotstxt import Robots
-from tasks.crawl.robots.tag import Directives
+from tasks.robots_tag import Directives
 
 SHAPE = Shape(hosts=2, pages_per_host=30)
 

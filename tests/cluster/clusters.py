@@ -19,6 +19,7 @@ from kubernetes import client, config
 from kubernetes.client import ApiException
 
 from tests.cluster.bed import Bed
+from tests.cluster.bed.dask import DaskAutoscalers, DaskClusters
 from tests.cluster.bed.faults import Faults
 from tests.cluster.bed.jobs import Jobs
 from tests.cluster.bed.jobsets import JobSets
@@ -29,6 +30,7 @@ from tests.waiting import until
 
 JOBSETS = ("jobset.x-k8s.io", "v1alpha2")
 KUEUE = ("kueue.x-k8s.io", "v1beta2")
+DASK = ("kubernetes.dask.org", "v1")
 OURS = "app.kubernetes.io/part-of=sluice"
 POD_PLACE = """
 [place.train]
@@ -73,6 +75,31 @@ class Cluster:
         env = {"OMP_NUM_THREADS": "1", **self.pod_env, **wanted.pop("env", {})}
         lines = [f"{name} = {_toml(value)}" for name, value in wanted.items()]
         return POD_PLACE + "\n".join(lines) + "\n[place.kubernetes.env]\n" + _toml_table(env)
+
+    def dask_place(self, **changes: Any) -> str:
+        """The section of a recipe whose Dask clusters are made here; keywords change it. Skips where none can be."""
+        small = {"cpu": "100m", "memory": "1Gi", "scheduler_cpu": "100m", "min_workers": 1, "max_workers": 1}
+        usual = {"namespace": self.namespace, "image": self.image, "service_type": self.dask_service(), **small}
+        wanted = {**usual, "template": str(self.dask_template), "secrets": [], **changes}
+        lines = [f"{name} = {_toml(value)}" for name, value in wanted.items()]
+        return "\n[place.dask.kubernetes]\n" + "\n".join(lines) + "\n"
+
+    def dask_service(self) -> str:
+        """How a scheduler is reached from here; makes sure that there is a Dask operator, or skips."""
+        raise NotImplementedError
+
+    @property
+    def dask_template(self) -> Path:
+        """The pod template of schedulers and workers."""
+        path = self.folder / "dask-template.yaml"
+        pod = yaml.safe_load(self.template.read_text())
+        pod["spec"]["containers"][0].pop("name")
+        path.write_text(yaml.safe_dump(pod))
+        return path
+
+    def dask_clusters(self) -> list[Any]:
+        """The DaskClusters that are there now."""
+        return list(self.custom.list_namespaced_custom_object(*DASK, self.namespace, "daskclusters")["items"])
 
     @property
     def template(self) -> Path:
@@ -166,6 +193,10 @@ class Cluster:
         """Starts it again."""
         raise NotImplementedError
 
+    def silence_node(self, node: str) -> None:
+        """Stops the kubelet of a node until its pods are given up; its containers run on."""
+        raise NotImplementedError
+
     def lose_node(self, node: str) -> None:
         """Takes a node away with everything on it."""
         raise NotImplementedError
@@ -189,8 +220,17 @@ class Loopback(Cluster):
         self.bed.install(JobSets(self.bed))
         self.kueue = Kueue(self.bed)
         self.bed.install(self.kueue)
+        self.dask: DaskClusters | None = None
         self.nodes = ("node-a", "node-b")
         super().__init__(self.bed.kube_config(), self.bed.namespace, folder)
+
+    def dask_service(self) -> str:
+        if not self.dask:
+            (self.bed.folder / "spill").mkdir()
+            self.dask = DaskClusters(self.bed)
+            self.bed.install(self.dask)
+            self.bed.install(DaskAutoscalers(self.bed))
+        return "LoadBalancer"
 
     @property
     def faults(self) -> Faults:
@@ -201,6 +241,9 @@ class Loopback(Cluster):
 
     def start_kubelet(self, node: str) -> None:
         self.bed.start_kubelet(node)
+
+    def silence_node(self, node: str) -> None:
+        self.bed.silence_node(node)
 
     def lose_node(self, node: str) -> None:
         self.bed.lose_node(node)
@@ -254,6 +297,15 @@ class Real(Cluster):
     def store(self, folder: Path) -> Path:
         return Path(self.settings.store) / f"{folder.name}-{secrets.token_hex(3)}"
 
+    def dask_service(self) -> str:
+        try:
+            self.dask_clusters()
+        except ApiException:
+            _skip("the cluster has no Dask operator (no DaskCluster of kubernetes.dask.org/v1)")
+        if not self.settings.dask_service:
+            _skip(f"set {PREFIX}DASK_SERVICE to how a Dask scheduler is reached from here: LoadBalancer or ClusterIP")
+        return self.settings.dask_service
+
     @property
     def faults(self) -> Faults:
         _skip("faults of the API server are scripted on the loopback bed only (unset KUBECONFIG)")
@@ -265,6 +317,10 @@ class Real(Cluster):
     def start_kubelet(self, node: str) -> None:
         self._command("START_KUBELET", self.settings.start_kubelet, node)
         self._stopped.remove(node)
+
+    def silence_node(self, node: str) -> None:
+        # Kubernetes gives the pods up after 40 s and `[place.kubernetes] node_silent_s`.
+        self.stop_kubelet(node)
 
     def lose_node(self, node: str) -> None:
         self._command("LOSE_NODE", self.settings.lose_node, node)
@@ -288,6 +344,10 @@ class Real(Cluster):
         with suppress(ApiException):
             for one in self.custom.list_namespaced_custom_object(*JOBSETS, self.namespace, "jobsets")["items"]:
                 where = (*JOBSETS, self.namespace, "jobsets", one["metadata"]["name"])
+                self.custom.delete_namespaced_custom_object(*where, propagation_policy="Foreground")
+        with suppress(ApiException):
+            for one in self.dask_clusters():
+                where = (*DASK, self.namespace, "daskclusters", one["metadata"]["name"])
                 self.custom.delete_namespaced_custom_object(*where, propagation_policy="Foreground")
         for pod in self.pods():
             with suppress(ApiException):

@@ -41,10 +41,13 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("operators.pods.patience.LOOK_S", 0.2)
         monkeypatch.setattr("operators.jobsets.trigger.SURE_S", 2.0)
         monkeypatch.setattr("operators.pods.api.TICK_S", 0.5)
+        monkeypatch.setattr("operators.pods.api.STARTING_S", 0.5)
+        monkeypatch.setattr("operators.pods.api.FORBIDDEN_S", 4.0)
         monkeypatch.setattr("operators.pods.trigger.LOST_S", 3.0)
-        monkeypatch.setattr("operators.pods.trigger.PodTrigger._drain.__defaults__", (3.0,))
+        monkeypatch.setattr("operators.pods.trigger.DRAIN_S", 3.0)
         monkeypatch.setattr("operators.jobsets.trigger.DRAIN_S", 3.0)
         monkeypatch.setattr("operators.pods.owner.LOST_S", 3.0)
+        monkeypatch.setattr("operators.dask.api.SURE_S", 1.0)
 
 
 @pytest.fixture(scope="session")

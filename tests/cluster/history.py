@@ -2,7 +2,7 @@
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,14 @@ class Life:
     began: float | None = None
     ended: float | None = None
     gone: bool = False
-    phases: list[str] = field(default_factory=list)
+
+    @property
+    def exit_code(self) -> int | None:
+        """How its container ended, as far as was seen. The phase comes later, and a pod may be gone before it does."""
+        for one in self.last.status.container_statuses or []:
+            if one.state.terminated:
+                return int(one.state.terminated.exit_code)
+        return None
 
 
 class History:
@@ -98,8 +105,6 @@ class History:
         life = self._lives.setdefault(uid, Life(pod.metadata.name, pod.metadata.labels or {}, pod, raw))
         life.last, life.raw = pod, raw
         life.gone = event["type"] == "DELETED"
-        if not life.phases or life.phases[-1] != phase:
-            life.phases.append(phase)
         if phase == "Running" and life.began is None:
             life.began = now
         if life.ended is None and (phase in _OVER or event["type"] == "DELETED"):

@@ -38,6 +38,7 @@ class Settings:
     nodes: tuple[str, ...] = field(default_factory=lambda: tuple(one for one in given("NODES").split(",") if one))
     gpus: int = field(default_factory=lambda: int(given("GPUS", "1")))
     queue: str = field(default_factory=lambda: given("QUEUE"))
+    dask_service: str = field(default_factory=lambda: given("DASK_SERVICE"))
     stop_kubelet: str = field(default_factory=lambda: given("STOP_KUBELET"))
     start_kubelet: str = field(default_factory=lambda: given("START_KUBELET"))
     lose_node: str = field(default_factory=lambda: given("LOSE_NODE"))

@@ -9,8 +9,9 @@ from tasks.errors import RecipeError, TransientError
 from tasks.recipe import find_recipe
 from tests.cluster.bed import Bed
 from tests.cluster.bed.dask import CLUSTERS, DaskClusters
-from tests.cluster.bed.resources import QUOTAS, SECRETS
-from tests.cluster.dask_clusters import bed, dask, make, place, states
+from tests.cluster.bed.resources import PODS, QUOTAS, SECRETS
+from tests.cluster.dask_clusters import bed, dask, make, place, remove, states
+from tests.waiting import until
 
 __all__ = ["bed", "dask"]
 
@@ -73,6 +74,32 @@ def test_a_namespace_that_is_not_there_is_told(bed: Bed, dask: DaskClusters, qui
 def test_an_api_that_is_away_can_be_tried_again(bed: Bed, dask: DaskClusters, quick: None, recipes) -> None:
     bed.faults.answer(503, times=100)
     told(recipes, TransientError, r"did not answer.*kubernetes_default")
+
+
+def test_a_cluster_whose_scheduler_never_came_up_goes_although_its_operator_looks_later(
+    bed: Bed, dask: DaskClusters, quick: None, recipes, monkeypatch
+) -> None:
+    bed.missing_images.add("sluice/worker:test")
+    dask.busy_s = 8.0
+    told(recipes, RecipeError, "cannot be had")
+    monkeypatch.setattr("operators.dask.api.REMOVE_S", 2.0)
+    assert remove(find_recipe("bad"), dask.made[0])
+    assert bed.store.select(PODS) == []
+    [left] = bed.store.select(CLUSTERS)
+    assert "deletionTimestamp" in left["metadata"]
+    until(lambda: bed.store.select(CLUSTERS) == [], 30)
+
+
+def test_a_cluster_whose_pods_stay_is_told(bed: Bed, dask: DaskClusters, quick: None, recipes, monkeypatch) -> None:
+    recipes("stays", place(low=1, high=1))
+    name = make(find_recipe("stays"))["name"]
+    monkeypatch.setattr("operators.dask.api.REMOVE_S", 1.0)
+    for node in ("node-a", "node-b"):
+        bed.kill_kubelet(node)
+    with pytest.raises(TransientError, match="still being deleted"):
+        remove(find_recipe("stays"), name)
+    for node in ("node-a", "node-b"):
+        bed.start_kubelet(node)
 
 
 def test_a_setup_that_fails_leaves_no_cluster(bed: Bed, dask: DaskClusters, quick: None, recipes, dag_bag) -> None:

@@ -5,10 +5,13 @@ import time
 
 import pytest
 
+from tests.cluster.bed.kueue import CLUSTER_QUEUES
+from tests.cluster.bed.resources import LIMIT_RANGES
 from tests.cluster.clusters import JOBSETS, KUEUE
 from tests.cluster.runs import Task, ended_by, event_of, meanwhile
 
 STEPS = 600
+SAVED = "test/checkpoint/dev/.scratch/*/epoch-*/checkpoints/step-*/state.json"
 RANK = "batch.kubernetes.io/job-completion-index"
 GANG = {"operator": "JobSetOperator", "nodes": 2}
 
@@ -28,7 +31,7 @@ def saved(cluster, store):
 
     def wait():
         cluster.until(lambda: len([pod for pod in cluster.pods() if pod.status.phase == "Running"]) == 2)
-        cluster.until(lambda: len(list(store.glob("test/checkpoint/dev/.scratch/*/checkpoints/step-*/state.json"))) > 1)
+        cluster.until(lambda: len(list(store.glob(SAVED))) > 1)
         return {pod.metadata.annotations[RANK]: pod for pod in cluster.pods()}
 
     return wait
@@ -214,6 +217,26 @@ def test_a_queue_that_does_not_exist_is_told_with_a_remedy(run, cluster) -> None
     assert ended.task.try_number == 1
     assert 'no Kueue LocalQueue "no-such-queue"' in ended.said
     assert cluster.history.at_once() == 0
+
+
+@pytest.mark.parametrize("covered", [True, False])
+def test_what_the_limit_range_adds_must_be_covered_by_the_queue(run, cluster, queue, covered) -> None:
+    bed = cluster.only_here("a ClusterQueue of the tests' own")
+    sizes = {"default": {"ephemeral-storage": "220Gi"}, "defaultRequest": {"ephemeral-storage": "1Gi"}}
+    limits = {"metadata": {"name": "work", "namespace": cluster.namespace}}
+    bed.store.create(LIMIT_RANGES, {**limits, "spec": {"limits": [{"type": "Container", **sizes}]}})
+    if covered:
+        bed.store.change(CLUSTER_QUEUES, "", "training", covers_storage)
+    ended = run("tokenizer", queue=queue, **GANG)
+    assert (ended.state == "success") == covered, ended.said
+    assert ("resource ephemeral-storage unavailable in ClusterQueue" in ended.said) != covered
+    assert ended.task.try_number == 1
+
+
+def covers_storage(queue: dict) -> None:
+    [group] = queue["spec"]["resourceGroups"]
+    group["coveredResources"].append("ephemeral-storage")
+    group["flavors"][0]["resources"].append({"name": "ephemeral-storage", "nominalQuota": "10Gi"})
 
 
 def test_a_gang_larger_than_its_queue_is_told_with_a_remedy(run, cluster, queue) -> None:

@@ -4,14 +4,17 @@ Whatever it is, the run goes on or resumes, there are never two pods at once, an
 undisturbed run makes.
 """
 
+import io
 import re
 import time
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.cluster.runs import Task, ended_by, event_of, first, meanwhile
 
 STEPS = 600
+SAVED = "test/checkpoint/dev/.scratch/*/epoch-*/checkpoints/step-*/state.json"
 COUNT = "[print('line', n) or time.sleep(0.2) for n in range({})]"
 
 
@@ -33,7 +36,7 @@ def saved(cluster, store):
 
     def wait():
         pod = cluster.pod()
-        cluster.until(lambda: len(list(store.glob("test/checkpoint/dev/.scratch/*/checkpoints/step-*/state.json"))) > 1)
+        cluster.until(lambda: len(list(store.glob(SAVED))) > 1)
         return pod
 
     return wait
@@ -92,6 +95,36 @@ def test_a_pod_that_ends_while_its_log_is_out_of_reach_has_succeeded(run, cluste
     assert ended.state == "success", ended.said
     assert ended.task.try_number == 1
     assert "the rest of the pod's log is out of reach" in ended.said
+
+
+SAYS_AND_FAILS = "import time\nfor n in range(40): print('line', n, flush=True); time.sleep(0.05)\nraise SystemExit(3)"
+
+
+@pytest.mark.parametrize("read", [0, 12])
+def test_a_log_that_stays_out_of_reach_ends_with_the_termination_message(recipe, cluster, read) -> None:
+    from operators.gpu_pod import GpuPodOperator
+
+    recipe()
+    says = ["python", "-u", "-c", SAYS_AND_FAILS]
+    task = Task(lambda: GpuPodOperator(task_id="train", recipe="test", stage="train", cmds=says))
+    bed, said = cluster.only_here("a log endpoint that is blocked past the end of a pod"), []
+    bed.faults.cut_log_after = read
+
+    def take(line: str) -> None:
+        said.append(line)
+        if line == f"line {read - 1}":
+            bed.faults.logs_unreachable()
+
+    if not read:
+        bed.faults.logs_unreachable()
+    _, trigger = task.process()
+    trigger.say = take
+    event = event_of(trigger)
+    assert event["failure"]["exit_code"] == 3
+    counted = [line for line in said if line.startswith("line ")]
+    assert counted == [f"line {number}" for number in range(40)]
+    assert "[the rest of the pod's log is out of reach]" in said
+    assert any("termination message" in line for line in said)
 
 
 # The API server
@@ -167,8 +200,8 @@ def test_an_evicted_trainer_saves_and_the_next_try_resumes(run, cluster, saved, 
         ended = run("train", steps=STEPS)
     trained_as_if_nothing_had_happened(ended, undisturbed)
     evicted, again = cluster.history.lives()[:2]
-    assert evicted.last.status.container_statuses[0].state.terminated.exit_code == 143
-    assert again.phases[-1] == "Succeeded"
+    assert evicted.exit_code == 143
+    assert again.exit_code == 0
     assert "evicted" in ended.said
     assert "resumed at step" in ended.said
     assert cluster.history.at_once() == 1
@@ -191,6 +224,18 @@ def test_a_run_whose_node_is_lost_resumes_on_another_one(run, cluster, saved, un
     assert "resumed at step" in ended.said
     assert "node" in ended.said
     assert cluster.history.at_once() == 1
+
+
+def test_a_trainer_that_lives_on_a_silent_node_is_fenced_off_from_its_successor(
+    run, cluster, saved, undisturbed, caplog
+) -> None:
+    with meanwhile(lambda: cluster.silence_node(saved().spec.node_name)):
+        ended = run("train", steps=STEPS, node_silent_s=5)
+    trained_as_if_nothing_had_happened(ended, undisturbed)
+    table = pq.read_table(io.BytesIO(ended.artifact("checkpoint").read("loss.parquet")))
+    assert table["step"].to_pylist() == list(range(STEPS))
+    assert "does not go away: its node is silent; going on beside it" in caplog.text
+    assert not list(ended.store.glob("test/checkpoint/dev/.scratch/**/*.safetensors"))
 
 
 # Airflow
@@ -240,7 +285,7 @@ def test_a_task_that_is_marked_failed_lets_the_trainer_save(task, cluster, saved
     [only] = cluster.history.lives()
     assert only.name == pod.metadata.name
     assert only.last.status.container_statuses[0].state.terminated.exit_code == 143
-    assert list(store.glob("test/checkpoint/dev/.scratch/*/checkpoints/step-*/state.json"))
+    assert list(store.glob(SAVED))
 
 
 def test_a_worker_that_is_told_to_end_its_task_stops_the_pod(task, cluster, saved) -> None:

@@ -3,10 +3,13 @@
 import base64
 import json
 import re
+import time
 
 import pytest
 
-from tests.cluster.runs import first
+from tests.cluster.bed.nodes import node
+from tests.cluster.bed.resources import NODES, PODS
+from tests.cluster.runs import first, meanwhile
 
 
 def test_a_stage_runs_in_a_pod_and_its_artifact_is_the_result(run, cluster) -> None:
@@ -15,9 +18,9 @@ def test_a_stage_runs_in_a_pod_and_its_artifact_is_the_result(run, cluster) -> N
     made = ended.artifact("tokenizer")
     assert ended.result["address"] == "test/tokenizer@dev"
     assert ended.result["content"] == made.record.content
-    [pod] = cluster.history.lives()
-    assert pod.phases[-1] == "Succeeded"
     cluster.until(lambda: not cluster.pods(), 30)
+    [pod] = cluster.history.lives()
+    assert pod.exit_code == 0
 
 
 def test_the_log_of_the_pod_comes_into_the_task_log_line_by_line(run, cluster) -> None:
@@ -88,8 +91,54 @@ def test_a_planted_secret_reaches_the_pod_and_nothing_else(run, cluster) -> None
         assert not path.is_file() or planted.encode() not in path.read_bytes(), path
 
 
+def test_a_registry_that_is_away_for_a_while_costs_no_try_and_no_pod(run, cluster) -> None:
+    bed = cluster.only_here("a registry that answers 503")
+    bed.registry_down = True
+
+    def mend() -> None:
+        cluster.pod("Pending")
+        time.sleep(4)
+        bed.registry_down = False
+
+    with meanwhile(mend):
+        ended = run("tokenizer")
+    assert ended.state == "success", ended.said
+    assert "503 Service Unavailable" in ended.said
+    assert ended.task.try_number == 1
+    assert len(cluster.history.lives()) == 1
+
+
+def test_a_pool_that_stands_at_zero_nodes_is_waited_for(run, cluster) -> None:
+    bed = cluster.only_here("a node that comes after a while")
+
+    def grow() -> None:
+        cluster.pod("Pending")
+        time.sleep(5)
+        bed.store.create(NODES, node("node-c", {"pool": "zero"}, gpus="8"))
+
+    with meanwhile(grow):
+        ended = run("tokenizer", node_selector={"pool": "zero"}, gpus=8)
+    assert ended.state == "success", ended.said
+    assert "if no autoscaler adds a node within 900 s" in ended.said
+    assert ended.task.try_number == 1
+
+
+def test_a_pool_that_the_autoscaler_cannot_grow_is_told_at_once(run, cluster) -> None:
+    bed = cluster.only_here("a cluster autoscaler")
+
+    def refuse() -> None:
+        pod = bed.store.get(PODS, cluster.namespace, cluster.pod("Pending").metadata.name)
+        said = "pod didn't trigger scale-up: 2 node(s) didn't match Pod's node affinity/selector"
+        bed.kubelet.event(pod, "NotTriggerScaleUp", said, source="cluster-autoscaler")
+
+    with meanwhile(refuse):
+        ended = run("tokenizer", node_selector={"pool": "no-such-pool"})
+    assert ended.state == "failed"
+    assert "no node of this cluster can take the pod" in ended.said
+
+
 def test_a_node_pool_that_does_not_exist_is_told_with_a_remedy(run, cluster) -> None:
-    ended = run("tokenizer", node_selector={"pool": "no-such-pool"})
+    ended = run("tokenizer", node_selector={"pool": "no-such-pool"}, scale_up_s=3)
     assert ended.state == "failed"
     assert ended.task.try_number == 1
     assert "no node of this cluster can take the pod" in ended.said
@@ -98,7 +147,7 @@ def test_a_node_pool_that_does_not_exist_is_told_with_a_remedy(run, cluster) -> 
 
 
 def test_more_gpus_than_any_node_has_are_told_with_a_remedy(run, cluster) -> None:
-    ended = run("tokenizer", gpus=1000)
+    ended = run("tokenizer", gpus=1000, scale_up_s=3)
     assert ended.state == "failed"
     assert "asks for 1000 nvidia.com/gpu" in ended.said
     assert "ask for less per pod" in ended.said.lower()

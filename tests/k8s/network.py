@@ -75,6 +75,8 @@ def _peer(peer: Object, other: Pod | str, namespace: str) -> bool:
         if not isinstance(other, str):
             return False  # policies see pods before addresses only where they select pods
         address, block = ip_address(other), peer["ipBlock"]
+        # What a socket sends to an IPv4-mapped address is an IPv4 packet.
+        address = getattr(address, "ipv4_mapped", None) or address
         inside = address.version == ip_network(block["cidr"]).version and address in ip_network(block["cidr"])
         return inside and not any(address in ip_network(out) for out in block.get("except", []))
     if isinstance(other, str):

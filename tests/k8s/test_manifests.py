@@ -11,8 +11,8 @@ from tests.k8s.custom import errors
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_object_is_valid_in_strict_mode(folder, rendered):
-    wrong = {f"{one['kind']} {one['metadata']['name']}": errors(one) for one in rendered(folder)}
-    assert {name: found for name, found in wrong.items() if found} == {}
+    wrong = [(one["kind"], one["metadata"], errors(one)) for one in rendered(folder)]
+    assert [one for one in wrong if one[2]] == []
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

@@ -6,6 +6,7 @@ from airflow.providers.cncf.kubernetes.pod_generator import PodGenerator
 from kubernetes.client import ApiClient
 from kubernetes.utils.quantity import parse_quantity
 
+from tests.k8s.admission import limited
 from tests.k8s.conftest import K8S
 from tests.k8s.custom import errors
 
@@ -133,24 +134,14 @@ def test_a_pod_may_fill_its_scratch_volume_without_being_evicted(recipe, rendere
         assert scratch < limit, name
 
 
-def test_the_queue_covers_every_resource_that_a_gpu_pod_requests(recipe, rendered):
-    for folder in ("base", "overlays/kind", "overlays/eks"):
-        [queue] = [one for one in rendered(folder) if one["kind"] == "ClusterQueue"]
-        [group] = queue["spec"]["resourceGroups"]
-        for name, spec in specs(recipe()):
-            for container in spec["containers"] if name in ("pod", "rank") else []:
-                assert set(container["resources"]["requests"]) <= set(group["coveredResources"])
-        for flavor in group["flavors"]:
-            assert [one["name"] for one in flavor["resources"]] == group["coveredResources"]
-
-
 def test_a_gang_goes_to_a_queue_that_exists_and_fits_the_quota(recipe, rendered):
     made = gang(recipe())
     [local] = [one for one in rendered("base") if one["kind"] == "LocalQueue"]
     assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == local["metadata"]["name"]
     assert made["metadata"]["namespace"] == local["metadata"]["namespace"]
     job = made["spec"]["replicatedJobs"][0]["template"]["spec"]
-    asked = job["template"]["spec"]["containers"][0]["resources"]["requests"]
+    [limits] = [one for one in rendered("base") if one["kind"] == "LimitRange"]
+    asked = limited(job["template"]["spec"], limits)["containers"][0]["resources"]["requests"]
     [queue] = [one for one in rendered("base") if one["kind"] == "ClusterQueue"]
     fits = [
         flavor["name"]

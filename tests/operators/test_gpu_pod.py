@@ -129,7 +129,15 @@ def test_template_fields_have_one_order_in_every_process(operator):
 def test_what_another_triggerer_needs_survives_the_database():
     from operators.pods.trigger import PodTrigger
 
-    said = {"name": "p-1", "namespace": "n", "conn_id": "c", "queue": "q", "queue_s": 9.0, "grace_s": 5}
+    said = {
+        "name": "p-1",
+        "namespace": "n",
+        "conn_id": "c",
+        "queue": "q",
+        "queue_s": 9.0,
+        "scale_up_s": 5.0,
+        "grace_s": 5,
+    }
     trigger = PodTrigger(**said, deadline=7.0, restarts=2, container="base")
     path, told = trigger.serialize()
     assert path == "operators.pods.trigger.PodTrigger"

@@ -105,7 +105,13 @@ def test_an_override_that_does_not_fit_names_the_field_that_would(recipe):
         run.recipe(recipe)
 
 
-@pytest.mark.parametrize("path", ["place.store", "place.kubernetes.image", "name", "version"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("place.store", "place.kubernetes.image", "name", "version"),
+        *("crawl.hosts_file", "crawl.allow_hosts", "crawl.allow_hosts.wiki"),
+    ],
+)
 def test_no_event_moves_the_work_to_another_place(path, recipe):
     run = run_of(recipe, context(triggering=events({"version": "v1", "overrides": {path: "elsewhere"}})))
     with pytest.raises(RecipeError, match=f'"{path}" cannot be overridden'):

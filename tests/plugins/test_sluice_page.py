@@ -13,8 +13,11 @@ import pytest
 from tasks.artifact import Address, InputRef
 from tasks.commit import commit
 from tasks.config import Config
+from tasks.recipe import Recipe
+from tasks.runner import run_stage
 from tasks.stage import Output, Report
 from tasks.store import Store
+from tasks.tracking import TrackingContext
 
 HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>'
 PAGES = (
@@ -23,6 +26,7 @@ PAGES = (
     "/sluice/artifact/shown/documents@v1",
     "/sluice/corpus?recipe=shown&version=v1",
     "/sluice/trace?recipe=shown&version=v1&what=http://site.localhost/0",
+    "/sluice/why?recipe=shown&version=v1&url=http://site.localhost/0",
 )
 
 
@@ -78,6 +82,14 @@ def corpus(recipes, tmp_path):
     return commit(output, "consolidate", 1, Config(), refs, Report(note=HOSTILE))
 
 
+@pytest.fixture
+def crawled(recipes):
+    """A recipe `shown` whose cycle c1 has a fetch list of one URL."""
+    recipe = Recipe.load(recipes("shown"))
+    for stage, member in (("inject", ""), ("rank", ""), ("generate", "p0"), ("generate", "p1")):
+        run_stage(recipe, stage, version="c1", member=member, tracking=TrackingContext("", "shown"))
+
+
 @pytest.mark.parametrize("path", PAGES)
 def test_nobody_sees_a_page_without_airflows_login(path, client, corpus):
     client.cookies.clear()
@@ -111,6 +123,22 @@ def test_the_page_of_an_artifact_says_what_is_gone(get, corpus):
     text = get(PAGES[2]).text
     assert corpus.record.fingerprint in text
     assert "shown/extracted@v1 is gone" in text
+
+
+def test_the_page_of_a_version_asks_why_a_url_is_not_crawled(get, crawled):
+    text = get("/sluice/recipe/shown?version=c1").text
+    assert '<form action="/sluice/why" method="get">' in text
+    assert '<input type="text" name="url"' in text
+    answer = get(f"/sluice/why?recipe=shown&version=c1&url=http://elsewhere.localhost/{HOSTILE}")
+    assert answer.status_code == 200
+    assert "no: scope: no seed is of elsewhere.localhost" in answer.text
+    assert "<img" not in answer.text
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    listed = get("/sluice/why?recipe=shown&url=http://site.localhost:18799/").text
+    assert "listed, place 1 of 1" in listed
+    assert "read from: shown/seeds@c1" in listed
+    assert "no cycle shown@v9" in get("/sluice/why?recipe=shown&version=v9&url=http://site.localhost:18799/").text
+    assert get("/sluice/why?recipe=unknown&url=http://site.localhost/").status_code == 404
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from tasks.demo.drive import Chain
 from tests.system.conftest import SMOKE
+from tests.tasks.dedup.made import found_in
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -153,7 +154,7 @@ def test_held_out_scores_and_model_cards_are_in_mlflow(stack, corpus) -> None:
 
 
 def test_documents_carry_the_scores_of_the_models(stack, corpus) -> None:
-    rows = rows_of(stack.artifact(f"{NAME}/attributes"), "attributes/")
+    rows = found_in(stack.artifact(f"{NAME}/attributes"))
     assert len(rows) == stack.artifact(f"{NAME}/extracted").record.rows_out
     assert all(0 <= row["classifier"]["manual"] <= 1 for row in rows)
     assert any(row["quality"]["score"] > 0.5 for row in rows)
@@ -162,7 +163,7 @@ def test_documents_carry_the_scores_of_the_models(stack, corpus) -> None:
 
 def test_verdicts_and_tiers_follow_from_the_scores(stack, corpus) -> None:
     documents, scored = stack.artifact(f"{NAME}/documents"), stack.artifact(f"{NAME}/attributes")
-    measured = {row["id"]: row for row in rows_of(scored, "attributes/")}
+    measured = {row["id"]: row for row in found_in(scored)}
     kept, rejected = rows_of(documents, "kept/"), rows_of(documents, "rejected/")
     for row in kept:
         by_manual, by_prose = measured[row["id"]]["classifier"]["manual"], measured[row["id"]]["quality"]["score"]

@@ -77,7 +77,7 @@ def train_task(stack, run_id: str) -> dict:
 def trains(stack, cluster, version: str) -> str:
     """Waits until the pod has saved a checkpoint and the task is deferred; returns the pod's name."""
     pod = cluster.pod(label=TRAINS, limit_s=90)
-    saved = f"store/test/checkpoint/{version}/.scratch/*/checkpoints/step-*/state.json"
+    saved = f"store/test/checkpoint/{version}/.scratch/*/epoch-*/checkpoints/step-*/state.json"
     cluster.until(lambda: list(stack.home.root.glob(saved)), 60)
     return pod.metadata.name
 

@@ -1,10 +1,13 @@
 """Contract of tasks.warc_reader: every intact record of a file good or bad is read, and no damage passes in silence."""
 
+import base64
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +19,8 @@ from fastwarc import WarcRecordType, ZstdWriter
 from tasks.archive import capture_at
 from tasks.codings import decode
 from tasks.payload import dechunk, quick_digest
-from tasks.warc_reader import Damage, Record, read_records
+from tasks.warc_reader import read_records
+from tasks.warc_record import Damage, Record
 from tests.tasks.extract.conftest import record
 
 LIMIT = 1 << 24
@@ -65,9 +69,11 @@ BROKEN: dict[str, tuple[int, list[str]]] = {
     "derived-a-mal-empty.warc.gz": (0, []),
     # Declares a block two bytes shorter than it is: its own digest says so.
     "warcio__example-trunc.warc": (3, ["short"]),
-    "warcio__bad.arc": (0, ["arc_unsupported"]),
-    "warcio__example.arc": (0, ["arc_unsupported"]),
-    "aut__badexample.arc.gz": (0, ["arc_unsupported"]),
+    # No length, a length of one, no length: ARC files, too.
+    "warcio__bad.arc": (1, ["warc_damaged", "warc_damaged"]),
+    "warcio__example.arc": (2, []),
+    # A date that is none, and two records shorter than they declare.
+    "aut__badexample.arc.gz": (3, ["warc_damaged", "short", "short"]),
 }
 
 
@@ -174,6 +180,87 @@ def test_a_file_that_is_one_gzip_member_is_read_up_to_the_damage() -> None:
         intact, said = told(read(broken))
         assert 0 < intact < 5
         assert len(said) == 1
+
+
+def cut_up(data: bytes) -> list[bytes]:
+    """The records of a file that is not compressed."""
+    begins = [found.start() for found in re.finditer(rb"(?m)^WARC/1\.\d\r\n", data)]
+    return [data[begin:end] for begin, end in itertools.pairwise([*begins, len(data)])]
+
+
+def lying(data: bytes, more: int, *, digests: bool) -> bytes:
+    """A record whose length is declared greater by so much, with or without digests."""
+    if not digests:
+        data = re.sub(rb"WARC-(Block|Payload)-Digest: [^\r]+\r\n", b"", data)
+    return re.sub(rb"Content-Length: (\d+)", lambda said: b"Content-Length: %d" % (int(said[1]) + more), data, count=1)
+
+
+PACKED = {
+    "plain": b"".join,
+    "gzip": lambda records: b"".join(map(gzipped, records)),
+    "one gzip member": lambda records: gzipped(b"".join(records)),
+    "two gzip members": lambda records: gzipped(b"".join(records[:20])) + gzipped(b"".join(records[20:])),
+    "zstd": lambda records: b"".join(map(zstd, records)),
+}
+
+
+@pytest.mark.parametrize("digests", [True, False], ids=["digests", "no digests"])
+@pytest.mark.parametrize("packed", PACKED)
+def test_a_wrong_length_costs_its_own_record_with_a_reason_and_no_other(
+    shared_data: Path, packed: str, digests: bool
+) -> None:
+    made = [one for one in cut_up((shared_data / "warc" / "derived-a-plain.warc").read_bytes()) if len(one) < 12_000]
+    ids = [found.record_id for found in read(b"".join(made)) if isinstance(found, Record)]
+    chance = random.Random(20261122)
+    assert 20 < len(ids) == len(made)
+    kinds = [re.search(rb"WARC-Type: (\w+)", one)[1] for one in made]
+    for number in (0, kinds.index(b"request"), kinds.index(b"response"), 20):
+        sizes = [len(one) for one in made[number + 1 :]]
+        length = int(re.search(rb"Content-Length: (\d+)", made[number])[1])
+        for more in (50, sizes[0], sum(sizes[:3]), sum(sizes), 10**9, chance.randrange(50, sum(sizes)), 10 - length):
+            lies = [*(lying(one, 0, digests=digests) for one in made)]
+            lies[number] = lying(made[number], more, digests=digests)
+            found = read(PACKED[packed](lies))
+            whole = [one.record_id for one in found if isinstance(one, Record) and not one.short]
+            assert whole == [*ids[:number], *ids[number + 1 :]], (number, more)
+            assert len(told(found)[1]) == 1, (number, more)
+
+
+def holding(inner: bytes, *, digest: bool) -> bytes:
+    """A page that is a WARC record, or text about one, as a record of a file."""
+    whole = record("http://page.example/", body=b"<p>" + inner, compressed=False)
+    if not digest:
+        return whole
+    head, block = whole.split(b"\r\n\r\n", 1)
+    said = base64.b32encode(hashlib.sha1(block[:-4]).digest())
+    return head + b"\r\nWARC-Block-Digest: sha1:" + said + b"\r\n\r\n" + block
+
+
+@pytest.mark.parametrize("digest", [True, False], ids=["digest", "no digest"])
+@pytest.mark.parametrize("junk", [b"", b"junk\r\n\r\n"], ids=["whole", "damaged behind"])
+@pytest.mark.parametrize("packed", PACKED)
+def test_what_a_page_holds_is_never_a_record(packed: str, junk: bytes, digest: bool) -> None:
+    forged = record("http://forged.example/", compressed=False)
+    inners = [b"\r\n\r\n" + forged, b"\r\n" + forged * 3 + b"\r\n\r\nWARC/1.0\r\nX: y", b"\r\n\r\n" + gzipped(forged)]
+    made = [record("http://first.example/", compressed=False), *(holding(one, digest=digest) for one in inners)]
+    made.append(record("http://last.example/", compressed=False))
+    if "member" in packed or packed == "plain":
+        data = PACKED[packed]([*made[:2], made[2] + junk, *made[3:]])
+    else:
+        data = PACKED[packed](made[:3]) + junk + PACKED[packed](made[3:])
+    found = read(data)
+    urls = [one.url for one in found if isinstance(one, Record)]
+    assert urls == ["http://first.example/", *["http://page.example/"] * 3, "http://last.example/"]
+    assert told(found) == (5, ["warc_damaged"] if junk else [])
+
+
+def test_a_file_that_lies_about_every_length_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.warc_reader._MAX_WASTED", 1_000_000)
+    one = b"WARC/1.0\r\nWARC-Type: resource\r\nWARC-Block-Digest: sha1:X\r\nContent-Length: %05d\r\n\r\n\r\n\r\n"
+    # Each ends where a later one does, and takes fifty for its own.
+    found = read(one % (50 * len(one % 0)) * 1000)
+    assert isinstance(found[-1], Damage)
+    assert 10 < len(found) < 500
 
 
 def test_damage_in_records_that_nobody_asked_for_is_reported_too() -> None:

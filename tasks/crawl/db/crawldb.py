@@ -67,6 +67,7 @@ URLS = pa.schema(
         pa.field("captured_at", _TIME),
         pa.field("canonical", pa.string()),  # what the page names as its own address, or ""
         pa.field("takedown", pa.string()),  # why the capture may no longer be kept, or ""
+        pa.field("terms", pa.string()),  # what was stated of its use when the capture was made, as JSON, or ""
     ]
 )
 

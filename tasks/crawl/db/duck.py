@@ -20,7 +20,7 @@ _ROWS = 1 << 17
 # Columns that hold the same few values over and over.
 _WORDS = (
     *("host", "domain", "source", "target", "status", "reason", "kind"),
-    *("warc_path", "canonical", "takedown", "last_modified"),
+    *("warc_path", "canonical", "takedown", "last_modified", "terms"),
 )
 
 

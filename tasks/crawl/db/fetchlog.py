@@ -4,9 +4,9 @@ Written by fetch and render beside each WARC file, read again by a fetch that re
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
-from datetime import UTC, datetime
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +26,9 @@ REDIRECT_PERMANENT = "fetch_redir_perm"
 GONE = "fetch_gone"
 RETRY = "fetch_retry"
 
-_NEVER = datetime.max.replace(tzinfo=UTC)
+# Of a link beside its text: itself, its place in a table, its sources, and its row when the table is made.
+_LINK_BYTES = 500
+_LASTMOD_BYTES = 200
 
 CAPTURED = frozenset({SUCCESS, NOT_MODIFIED})
 
@@ -53,6 +55,7 @@ FETCH_LOG = pa.schema(
         pa.field("fetched_at", pa.timestamp("ms", tz="UTC")),  # when it was tried
         pa.field("etag", pa.string(), nullable=False),
         pa.field("last_modified", pa.string(), nullable=False),
+        pa.field("terms", pa.string(), nullable=False),  # what was stated of its use, as JSON (`page.terms`), or ""
         pa.field("error", pa.string(), nullable=False),  # for people
     ]
 )
@@ -80,9 +83,11 @@ class Outcome(NamedTuple):
     canonical: str = ""
     render: bool = False
     outlinks: tuple[Link, ...] = ()
+    lastmods: tuple[tuple[Link, datetime], ...] = ()  # when a sitemap says that its own pages have changed
     fetched_at: datetime | None = None
     etag: str = ""
     last_modified: str = ""
+    terms: str = ""
     error: str = ""
 
 
@@ -97,6 +102,7 @@ LINKS = pa.schema(
         pa.field("seen", pa.timestamp("ms", tz="UTC")),  # first
         pa.field("sources", pa.list_(pa.int32()), nullable=False),  # rows of the log beside it that lead there
         pa.field("source_hosts", pa.list_(pa.string()), nullable=False),  # hosts of these, other than its own
+        pa.field("lastmod", pa.timestamp("ms", tz="UTC")),  # the latest that sitemaps of its domain give it
     ]
 )
 
@@ -108,39 +114,86 @@ def to_table(outcomes: Iterable[Outcome]) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=FETCH_LOG)
 
 
-def to_links(outcomes: Iterable[Outcome], partitions: int) -> pa.Table:
-    """Returns links and redirects of the outcomes as a table (LINKS), sorted by partition and key, each target once.
+class LinkRows:
+    """What outcomes lead to, each target once however many of them: pages of a site share most of their links.
 
-    Once, because pages of a site share most of their links; sorted, so that the update of one partition reads only the
-    row groups that hold its links.
+    Attributes:
+        bytes: of memory that it takes, roughly.
     """
-    pages = sorted(outcomes, key=lambda one: one.url)
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._count = 0
+        # Targets of links, and of redirects, with the numbers of the outcomes that lead there.
+        self._links: dict[Link, list[int]] = {}
+        self._redirects: dict[Link, list[int]] = {}
+        self._lastmods: dict[Link, datetime] = {}
+
+    def add(self, outcome: Outcome) -> None:
+        """Takes in the links of the next outcome."""
+        for to in outcome.outlinks:
+            self._put(self._links, to)
+        for to, lastmod in outcome.lastmods:
+            self.bytes += _LASTMOD_BYTES
+            self._lastmods[to] = max(lastmod, self._lastmods.get(to, lastmod))
+        if outcome.redirect:
+            self._put(self._redirects, link(outcome.redirect))
+        self._count += 1
+
+    def _put(self, found: dict[Link, list[int]], to: Link) -> None:
+        sources = found.get(to)
+        if sources is None:
+            found[to] = [self._count]
+            self.bytes += _LINK_BYTES + len(to.url)
+        else:
+            sources.append(self._count)
+            self.bytes += 8
+
+    def table(self, outcomes: Sequence[Outcome], partitions: int) -> pa.Table:
+        """Returns the links as a table (LINKS), sorted by partition and key.
+
+        So sorted, the update of one partition reads only the row groups that hold its links. `sources` are rows of
+        `to_table(outcomes)`.
+
+        Args:
+            outcomes: those that were added, in that order; their links need not be there any more.
+            partitions: of the crawl.
+        """
+        rows = [(to, False, sources) for to, sources in self._links.items()]
+        rows += [(to, True, sources) for to, sources in self._redirects.items()]
+        rows.sort(key=lambda row: (row[0].owner % partitions, row[0].key, row[1]))
+        place = {number: row for row, number in enumerate(sorted(range(len(outcomes)), key=lambda n: outcomes[n].url))}
+        columns: dict[str, Iterator[Any]] = {
+            "partition": (to.owner % partitions for to, _, _ in rows),
+            "key": (to.key for to, _, _ in rows),
+            "url": (to.url for to, _, _ in rows),
+            "host": (to.host for to, _, _ in rows),
+            "redirect": (redirect for _, redirect, _ in rows),
+            "depth": (min(_depth_of(outcomes[one], redirect) for one in sources) for _, redirect, sources in rows),
+            "seen": (_first(outcomes[one].fetched_at for one in sources) for _, _, sources in rows),
+            "sources": (sorted(place[one] for one in sources) for _, _, sources in rows),
+            "source_hosts": (sorted({outcomes[one].host for one in sources} - {to.host}) for to, _, sources in rows),
+            "lastmod": (None if redirect else self._lastmods.get(to) for to, redirect, _ in rows),
+        }
+        arrays = [pa.array(columns[field.name], field.type, size=len(rows)) for field in LINKS]
+        return pa.Table.from_arrays(arrays, schema=LINKS)
+
+
+def to_links(outcomes: Iterable[Outcome], partitions: int) -> pa.Table:
+    """Returns links and redirects of the outcomes as a table; see `LinkRows.table`."""
+    rows, links = list(outcomes), LinkRows()
+    for outcome in rows:
+        links.add(outcome)
+    return links.table(rows, partitions)
+
+
+def _depth_of(outcome: Outcome, redirect: bool) -> int:
     # What a sitemap lists is no further from the seeds than the sitemap.
-    depths = ([one.depth + (one.kind != SITEMAP) for one in pages], [one.depth for one in pages])
-    hosts = [one.host for one in pages]
-    seen = [one.fetched_at or _NEVER for one in pages]
-    found: tuple[dict[Link, list[int]], dict[Link, list[int]]] = (defaultdict(list), defaultdict(list))
-    for number, one in enumerate(pages):
-        for to in one.outlinks:
-            found[False][to].append(number)
-        if one.redirect:
-            found[True][link(one.redirect)].append(number)
-    rows = [(to, redirect, sources) for redirect in (False, True) for to, sources in found[redirect].items()]
-    rows.sort(key=lambda row: (row[0].owner % partitions, row[0].key, row[1]))
-    first = [min([seen[number] for number in sources]) for _, _, sources in rows]
-    columns = [
-        [to.owner % partitions for to, _, _ in rows],
-        [to.key for to, _, _ in rows],
-        [to.url for to, _, _ in rows],
-        [to.host for to, _, _ in rows],
-        [redirect for _, redirect, _ in rows],
-        [min([depths[redirect][number] for number in sources]) for _, redirect, sources in rows],
-        [None if when is _NEVER else when for when in first],
-        [sources for _, _, sources in rows],
-        [sorted({hosts[number] for number in sources} - {to.host}) for to, _, sources in rows],
-    ]
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, LINKS, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=LINKS)
+    return outcome.depth if redirect or outcome.kind == SITEMAP else outcome.depth + 1
+
+
+def _first(times: Iterable[datetime | None]) -> datetime | None:
+    return min((time for time in times if time is not None), default=None)
 
 
 def from_tables(log: pa.Table, links: pa.Table) -> list[Outcome]:
@@ -150,6 +203,6 @@ def from_tables(log: pa.Table, links: pa.Table) -> list[Outcome]:
         target = link(row["url"])
         for number in row["sources"]:
             outlinks[number].append(target)
-    names = [name for name in Outcome._fields if name != "outlinks"]
+    names = [name for name in Outcome._fields if name not in ("outlinks", "lastmods")]
     rows = [{**row, "key": row["key"].bytes} for row in log.select(names).to_pylist()]
     return [Outcome(**row, outlinks=tuple(outlinks[number])) for number, row in enumerate(rows)]

@@ -2,13 +2,16 @@
 
 Used by update. Views: `previous` (crawldb.URLS), `log` (fetchlog.FETCH_LOG), `links` (fetchlog.LINKS of the partition,
 not too deep), `listed` (fetchlist.FETCHLIST). Rows that were not tried are copied first, then come those that were,
-both in the order of before, then the new ones by key: no sort of the whole, and equal inputs give equal bytes.
+both in the order of before, then the new ones by key: no sort of the whole, and equal inputs give equal bytes. Of rows
+that were not tried only the time when they are due may change.
 
 Rules. Unchanged (304, or the digest of before): the interval grows by half. Changed: it halves. Both stay within 24 h
 and 30 d. Gone, or a page that names another address as its own: 30 d. No answer: tomorrow, then after 2, 4, 8 days,
-then gone; a page that was put off with its host has not failed. A capture whose permission is withdrawn (robots.txt,
-noindex, an AI opt-out, 451) is marked for takedown; a new capture takes the mark back. The depth of a URL is that of
-the shortest way in the cycle that found it.
+then gone; a page that was put off with its host, or whose host is denied, has not failed. A capture whose permission is
+withdrawn (robots.txt, noindex, an AI opt-out, 451) is marked for takedown; a new capture takes the mark back. The depth
+of a URL is that of the shortest way in the cycle that found it. A page that a sitemap of its domain calls changed since
+it was fetched is due at once, a day after that fetch at the earliest: a sitemap that always says "now" costs one
+request a day.
 """
 
 from datetime import datetime
@@ -16,6 +19,7 @@ from datetime import datetime
 from tasks.crawl.db import crawldb, fetchlog
 from tasks.crawl.db.duck import quoted
 from tasks.crawl.hosts.politeness import GIVEN_UP
+from tasks.crawl.policy import HOST_DENIED
 
 NEW = """
 CREATE TABLE new AS
@@ -27,9 +31,19 @@ FROM (
 ) ANTI JOIN previous USING (key) GROUP BY key ORDER BY key
 """
 
+# Known pages that sitemaps call changed since they were fetched. Those that do not answer wait as they would.
+SOONER = """
+CREATE TABLE sooner AS
+SELECT key FROM previous JOIN (
+  SELECT key, max(lastmod) AS lastmod FROM links WHERE lastmod IS NOT NULL GROUP BY key
+) USING (key) ANTI JOIN log USING (key) WHERE lastmod > last_fetch AND fails = 0
+"""
+
+# The row that is none lends its column to crawl DBs made before there was one.
 _TRIED_AND_NEW = """
   SELECT * FROM previous SEMI JOIN log USING (key)
   UNION ALL BY NAME SELECT key, url, depth, seen AS first_seen FROM new
+  UNION ALL BY NAME SELECT CAST(NULL AS VARCHAR) AS terms WHERE false
 """
 
 
@@ -38,16 +52,21 @@ def _list(words: tuple[str, ...]) -> str:
 
 
 _MERGED = f"""
-SELECT * FROM previous ANTI JOIN log USING (key) UNION ALL BY NAME (
+SELECT * REPLACE (
+  CASE WHEN key IN (SELECT key FROM sooner)
+    THEN least(next_due, greatest(last_fetch + to_seconds({crawldb.SHORTEST_INTERVAL_S}), CAST($now AS TIMESTAMPTZ)))
+    ELSE next_due
+  END AS next_due
+) FROM previous ANTI JOIN log USING (key) UNION ALL BY NAME (
 WITH joined AS (
   SELECT a.* EXCLUDE (record_id), a.record_id AS a_record_id, l.key IS NOT NULL AS tried, l.status AS l_status,
     l.reason AS l_reason, l.kind AS l_kind, l.fetched_at, l.etag AS l_etag, l.last_modified AS l_last_modified,
     l.payload_digest AS l_digest, l.record_id AS l_record_id, l.warc_file, l.warc_offset AS l_warc_offset,
-    l.canonical AS l_canonical,
+    l.canonical AS l_canonical, l.terms AS l_terms,
     coalesce(l.status = '{fetchlog.SUCCESS}', false) AS captured,
     coalesce(l.status = '{fetchlog.NOT_MODIFIED}'
       OR (l.status = '{fetchlog.SUCCESS}' AND l.payload_digest = a.payload_digest), false) AS unchanged,
-    CASE WHEN l.status IS NULL OR l.reason = '{GIVEN_UP}' THEN coalesce(a.fails, 0)
+    CASE WHEN l.status IS NULL OR l.reason IN ('{GIVEN_UP}', '{HOST_DENIED}') THEN coalesce(a.fails, 0)
       WHEN l.status = '{fetchlog.RETRY}' THEN coalesce(a.fails, 0) + 1 ELSE 0 END AS now_fails
   FROM ({_TRIED_AND_NEW}) a LEFT JOIN log l ON a.key = l.key
 ), paced AS (
@@ -97,7 +116,8 @@ SELECT key, url,
     WHEN captured OR unchanged THEN ''
     WHEN coalesce(warc_path, '') <> '' AND l_reason IN ({_list(crawldb.WITHDRAWN)}) THEN l_reason
     ELSE coalesce(takedown, '')
-  END AS takedown
+  END AS takedown,
+  CASE WHEN captured THEN l_terms ELSE coalesce(terms, '') END AS terms
 FROM paced
 )
 """

@@ -5,10 +5,10 @@ numbers are set so that documentation, blogs, shops, forums and wikis pass. 5 us
 
 - trap_path: a path of more than 20 segments, or with the same one to four segments three times in a row (relative links
   that grow). Price: map tiles under /0/0/0/.
-- trap_calendar: date pages, that is a month or day at the end of a path or in the query, with nothing of their own
-  behind it. Refused are years outside 1990 .. next year once three pages within were seen below the same path, and more
-  than 500 date pages below one path. Posts (/2014/05/01/title) are no date pages. Price: a newspaper archive that lists
-  more than 500 days, or years before 1990; numbered pages that look like dates (/photos/2031/07).
+- trap_calendar: date pages, that is a month, week or day at the end of a path or in the query, with nothing of their
+  own behind it (`dates`). Refused are years outside 1990 .. next year once three pages within were seen below the same
+  path, and more than 500 date pages below one path. Price: a newspaper archive that lists more than 500 days, or years
+  before 1990; pages that only look like dates, of which `dates` names one for every form.
 - trap_queries: of one path, query strings that only recombine values seen there before, `max_queries_per_path` of them;
   and ten times as many that bring a new value (items of a forum, pages of a list). Price: a table with more views than
   that, each with content of its own.
@@ -29,8 +29,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 
 from tasks.crawl.config import CrawlConfig
+from tasks.crawl.frontier.dates import date_page
 from tasks.crawl.page.soft404 import MAX_TEXT, SOFT_404, is_soft_404
 from tasks.crawl.url import Link, authority, is_trap
+
+TRAPS = frozenset({"trap_path", "trap_calendar", "trap_queries", "trap_session", "trap_hosts"})
+"""What `Traps.refuses` returns."""
 
 FIRST_YEAR = 1990
 MAX_DATES = 500
@@ -42,15 +46,6 @@ _CARRIED = 10
 _MAX_STORED = 20_000
 _STORED_PER_PAGE = 40
 
-_VIEW = r"(?:/(?:list|day|week|month|year|agenda|grid|today|map|summary|print|index))?(?:\.\w{2,5})?/?"
-_DATE_PATH = re.compile(
-    rf"(.*?)(?:^|/)(\d{{4}})(?:-(?:0?[1-9]|1[0-2])(?:-[0-3]?\d)?|/(?:0?[1-9]|1[0-2])(?:/[0-3]?\d)?){_VIEW}"
-)
-_ISO = re.compile(r"(\d{4})-[01]?\d(?:-[0-3]?\d)?(?:[T+ %].*)?")
-_COMPACT = re.compile(r"(\d{4})[01]\d(?:[0-3]\d)?")
-_YEAR = re.compile(r"(\d{4})")
-_DATE_NAME = re.compile(r"(?:.*[_.-])?(?:date|day|month|m|d|cal|calendar)", re.I)
-_YEAR_NAME = re.compile(r"(?:.*[_.-])?(?:year|yr|y)", re.I)
 _TOKEN = re.compile(r"(?=(?:\D*\d){4})[0-9A-Za-z_.~-]{16,}|1[5-9]\d{8}(?:\d{3})?|\(S\(\w{24}\)\)")
 
 
@@ -92,7 +87,7 @@ class Traps:
 
     def __init__(self, config: CrawlConfig, today: date | None = None) -> None:
         self._config = config
-        self._last_year = (today or datetime.now(UTC).date()).year + 1
+        self._this_year = (today or datetime.now(UTC).date()).year
         self._room = max(_MAX_STORED, _STORED_PER_PAGE * config.max_pages_per_host)
         self._hosts: dict[str, _Host] = {}
         self._hosts_of: dict[int, int] = {}
@@ -151,11 +146,11 @@ class Traps:
         return "trap_queries" if fields and self._is_permutation(host, path, fields) else ""
 
     def _is_calendar(self, host: _Host, path: str, fields: list[str]) -> bool:
-        year, below = _date_page(path, fields)
+        year, below = date_page(path, fields, self._this_year)
         if not year:
             return False
         seen = host.dates.get(below, 0)
-        if not FIRST_YEAR <= year <= self._last_year:
+        if not FIRST_YEAR <= year <= self._this_year + 1:
             return seen >= _SEEN_DATES
         if seen >= MAX_DATES:
             return True
@@ -243,17 +238,3 @@ def _pairs(fields: list[str]) -> Iterator[tuple[str, str]]:
     for entry in fields:
         name, _, value = entry.partition("=")
         yield name, value
-
-
-def _date_page(path: str, fields: list[str]) -> tuple[int, str]:
-    """Returns (year, the path it is a page below) of a URL that shows a month or a day; (0, "") for any other."""
-    for name, value in _pairs(fields):
-        found = _ISO.fullmatch(value)
-        if found is None and value.isdigit():
-            # "start=2030" is the 2,030th entry of a list: digits alone are a date only under the name of one.
-            form = _YEAR if _YEAR_NAME.fullmatch(name) else _COMPACT if _DATE_NAME.fullmatch(name) else None
-            found = form.fullmatch(value) if form else None
-        if found:
-            return int(found[1]), path + "?"
-    found = _DATE_PATH.fullmatch(path)
-    return (int(found[2]), found[1]) if found else (0, "")

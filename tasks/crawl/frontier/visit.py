@@ -23,7 +23,10 @@ from tasks.crawl.hosts.politeness import GIVEN_UP, HOST_FAILURES, Host, Politene
 from tasks.crawl.hosts.rules import UNAVAILABLE, HostRules
 from tasks.crawl.http.address import refusal
 from tasks.crawl.http.client import Answer, Client, FetchError
+from tasks.crawl.http.grants import Grants
 from tasks.crawl.page.reading import Reader, mime_of
+from tasks.crawl.page.terms import also, header_terms, kept
+from tasks.crawl.policy import HOST_DENIED, Policy
 from tasks.crawl.storage.segment import Segment
 from tasks.crawl.url import Link, authority, canonical, key, link
 from tasks.part import POISON
@@ -32,6 +35,9 @@ from tasks.payload import payload_digest
 log = logging.getLogger("sluice.crawl")
 
 TRIES = 3
+PAYMENT = "payment_required"
+"""An answer (402), not a failure: the page is not to be had without a contract."""
+
 _TRANSIENT = frozenset({"timeout", "connect", "protocol", "dns"})
 
 
@@ -45,6 +51,7 @@ class Visitor:
         rules: robots.txt and tdmrep.json by origin.
         reader: reads what came.
         segment: takes captures.
+        policy: whom not to ask.
         done: called once per URL with its outcome.
     """
 
@@ -56,6 +63,7 @@ class Visitor:
         rules: HostRules,
         reader: Reader,
         segment: Segment,
+        policy: Policy,
         done: Callable[[Candidate, Outcome], None],
     ) -> None:
         self._config = config
@@ -64,15 +72,18 @@ class Visitor:
         self._rules = rules
         self._reader = reader
         self._segment = segment
+        self._policy = policy
+        self._grants = Grants(config.allow_hosts)
         self._done = done
         self._tries: dict[str, int] = {}
         self._told: set[str] = set()
 
     async def visit(self, host: Host, candidate: Candidate) -> Visit:
         """Tries one URL; the outcome goes to `done` unless the visit has to be made again."""
-        reason = host.given_up or refusal(candidate.url, allow_loopback=self._config.allow_loopback)
+        put_off = HOST_DENIED if self._policy.denies(host.authority) else host.given_up
+        reason = put_off or refusal(candidate.url, allow_loopback=self._config.allow_loopback, grants=self._grants)
         if reason:
-            return self._end(candidate, RETRY if host.given_up else GONE, reason)
+            return self._end(candidate, RETRY if put_off else GONE, reason)
         if not self._rules.known(candidate.url):
             await self._rules.look_up(candidate.url)
             return Visit.AGAIN
@@ -91,11 +102,13 @@ class Visitor:
                 answer = await self._client.get(
                     candidate.url,
                     limit=self._config.max_body_bytes,
-                    wanted=self._reader.wants,
+                    wanted=self._reader.worth,
                     # Header and meta element may free what the site's file reserves: the whole page is needed.
                     headers={} if reserved else _conditions(candidate),
                 )
         except FetchError as error:
+            if error.reason == HOST_DENIED:  # while its turn came
+                return self._end(candidate, RETRY, HOST_DENIED)
             return self._failed(host, candidate, error.reason, str(error), None)
         if answer.status in (429, 503):
             pause = retry_after(answer.header("retry-after"))
@@ -109,6 +122,11 @@ class Visitor:
             outcome = _outcome(candidate, GONE, POISON, True, error=f"{type(error).__name__}: {error}")
         self._done(candidate, outcome)
         return Visit.DONE
+
+    def replay(self, outcome: Outcome) -> None:
+        """Takes in what an earlier attempt of the task has made of a URL."""
+        if outcome.http_status == 200 and outcome.reason != "mime":
+            self._told.add(_origin(outcome.url))
 
     def _end(self, candidate: Candidate, status: str, reason: str, why: str = "") -> Visit:
         self._done(candidate, unasked(candidate, status, reason, why))
@@ -147,6 +165,7 @@ class Visitor:
             fetched_at=fetched_at,
             etag=(answer.header("etag") or "")[:1000],
             last_modified=(answer.header("last-modified") or "")[:100],
+            terms=kept(**self._rules.terms(candidate.url), header=header_terms(answer.headers)),
         )
         if answer.status == 304 and candidate.earlier is not None and not reserved:
             if refused := self._reader.refused_by_headers(answer):
@@ -156,13 +175,22 @@ class Visitor:
             return _redirected(candidate, answer, outcome)
         if answer.status >= 500 or answer.status == 408:
             return outcome._replace(status=RETRY)
+        if answer.status == 402:
+            return outcome._replace(reason=PAYMENT)
         if answer.status != 200:
             return outcome
-        if not self._reader.wants(answer.status, answer.headers):
+        if not self._reader.worth(answer.status, answer.headers):
             return outcome._replace(reason="mime")
         read = await self._reader.read(candidate.url, answer, outcome.mime, reserved=reserved)
         links = read.outlinks + self._sitemaps(candidate.url)
-        outcome = outcome._replace(reason=read.reason, outlinks=links, kind=read.kind, canonical=read.canonical)
+        outcome = outcome._replace(
+            reason=read.reason,
+            outlinks=links,
+            lastmods=read.lastmods,
+            kind=read.kind,
+            canonical=read.canonical,
+            terms=also(outcome.terms, page=read.terms),
+        )
         if read.reason:
             return outcome
         if candidate.earlier and candidate.earlier.payload_digest == payload_digest(answer.body):
@@ -171,7 +199,7 @@ class Visitor:
 
     def _sitemaps(self, url: str) -> tuple[Link, ...]:
         """Returns the sitemaps of a site as links of the first of its pages that comes."""
-        origin = "/".join(url.split("/", 3)[:3])
+        origin = _origin(url)
         if not self._config.sitemaps or origin in self._told:
             return ()
         self._told.add(origin)
@@ -186,6 +214,10 @@ class Visitor:
             last_modified=outcome.last_modified or candidate.last_modified,
         )
         return self._segment.revisit(candidate, answer, known)
+
+
+def _origin(url: str) -> str:
+    return "/".join(url.split("/", 3)[:3])
 
 
 def _redirected(candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:

@@ -3,6 +3,7 @@
 Used by fetch and render. The pause runs from the end of one request to the start of the next, so that two requests are
 never closer than the delay wherever one measures. Long pauses are kept beyond the process (`clocks`): a host is not
 asked again before its pause is stored, and the next attempt of a killed task waits for what the one before owed.
+Beside the clock of the host runs that of its IP address (`addresses`).
 """
 
 import asyncio
@@ -11,12 +12,15 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from tasks.crawl.config import CrawlConfig, is_loopback
+from tasks.crawl.hosts.addresses import Addresses
 from tasks.crawl.hosts.clocks import Clocks, Owed
+from tasks.crawl.policy import Policy
 
 MAX_RETRY_AFTER_S = 24 * 3600.0
 MAX_CRAWL_DELAY_S = 24 * 3600.0
@@ -25,10 +29,19 @@ HOST_FAILURES = 6
 GIVEN_UP = "host_backoff"
 
 _SMALLEST_BACKOFF_S = 0.05
+# Whoever comes so short a time before a host is free keeps its place and waits; who would wait longer comes again.
+_EARLY_S = 0.05
+_LOOK_AGAIN_S = 0.1
+# A place in the line before an IP address that nobody has used for so long is lost.
+_PLACE_S = 30.0
 # Pauses up to so many floors are not stored: a resumed task waits that long before it asks any host.
 _SHORT_FLOORS = 3
 # A delay that creeps up with a host's answer times is stored a few times, not at every request.
 _GROWTH = 1.5
+
+
+# Seconds of the running request that went by before it was sent, for the sake of an IP address.
+_held_up: ContextVar[list[float] | None] = ContextVar("held_up", default=None)
 
 
 @dataclass(frozen=True)
@@ -55,7 +68,8 @@ class Host:
     """One host as this fetch task knows it; times are in seconds, `next_at` on the monotonic clock.
 
     `given_up` is the reason why the rest of the host waits for the next cycle, or ""; `kept_s` the longest delay that a
-    later attempt of the task knows of; `asked` whether this attempt has asked it.
+    later attempt of the task knows of; `asked` whether this attempt has asked it. `place` is the time at which its turn
+    comes in the line before its IP `address`, and `line_until` the end of the line before this host itself.
     """
 
     authority: str
@@ -67,6 +81,9 @@ class Host:
     given_up: str = ""
     kept_s: float = 0.0
     asked: bool = False
+    address: str = ""
+    place: float | None = None
+    line_until: float = 0.0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def delay(self, latency_factor: float) -> float:
@@ -86,14 +103,18 @@ class Politeness:
     Args:
         config: the crawl's settings.
         clocks: what outlives the process; None for a crawl of one attempt.
+        policy: pauses that operators have set for single hosts.
     """
 
-    def __init__(self, config: CrawlConfig, clocks: Clocks | None = None) -> None:
+    def __init__(self, config: CrawlConfig, clocks: Clocks | None = None, policy: Policy | None = None) -> None:
         self._config = config
         self._clocks = clocks
+        self._policy = policy or Policy()
         self._hosts: dict[str, Host] = {}
         self._seeds: dict[str, HostClock] = {}
         self._begin, self._began_at = time.monotonic(), time.time()
+        self._resumed = clocks is not None and clocks.resumed
+        self._addresses = Addresses(config.ip_delay_s, resumed=self._resumed)
 
     def seed(self, rows: Iterable[HostClock]) -> None:
         """Takes what the cycle before has learned; call it before any host is asked."""
@@ -115,46 +136,102 @@ class Politeness:
         found = self._hosts.get(authority)
         if found is None:
             name = authority.rsplit(":", 1)[0] if authority[-1] != "]" else authority
-            floor = self._config.delay_s if is_loopback(name) else max(1.0, self._config.delay_s)
+            delay = self._policy.delay_s(authority, self._config.delay_s)
+            floor = delay if is_loopback(name) else max(1.0, delay)
             found = self._hosts[authority] = Host(authority, floor)
             self._remember(found)
         return found
 
-    def ready(self, host: Host) -> bool:
-        """Tells whether a visit may go on to ask the host; if not, the host's clock says when to look again."""
-        if self._clocks is None or host.given_up or not self._clocks.unsaved(host.authority):
-            return True
-        host.next_at = max(host.next_at, time.monotonic() + self._clocks.look_again_s)
-        return False
+    def ready(self, host: Host, address: str = "") -> bool:
+        """Tells whether a visit may go on to ask the host; if not, the host's clock says when to look again.
+
+        Args:
+            host: the host.
+            address: the IP address at which it would be asked; "" while nobody knows.
+        """
+        wait = 0.0 if host.given_up else self._wait(host, address)
+        if wait > _EARLY_S:
+            self.put_off(host, wait)
+        return wait <= _EARLY_S
+
+    def put_off(self, host: Host, seconds: float) -> None:
+        """Leaves a host alone for so long at least."""
+        host.next_at = max(host.next_at, time.monotonic() + seconds)
+
+    def stand_in_line(self, host: Host, address: str) -> float:
+        """Returns after how many seconds somebody else than the host's own visit may ask it; 0 for now.
+
+        Those who come for the first time stand behind those who wait, the pause of the host apart, so that few of many
+        come at a time when one of them is served. Whoever finds the host busy at its time stands in line again.
+        """
+        wait = self._wait(host, address)
+        if wait <= _EARLY_S:
+            return 0.0
+        now = time.monotonic()
+        place = max(now + wait, host.line_until)
+        host.line_until = place + host.delay(self._config.latency_factor)
+        return place - now - _EARLY_S
+
+    def _wait(self, host: Host, address: str) -> float:
+        """Returns how many seconds from now the host may be asked, as far as can be said."""
+        if self._clocks is not None and self._clocks.unsaved(host.authority):
+            return self._clocks.look_again_s
+        if host.lock.locked():
+            return max(host.delay(self._config.latency_factor), _LOOK_AGAIN_S)
+        wait = self._free_at(host) - time.monotonic()
+        if wait > _EARLY_S:
+            return wait
+        now = time.monotonic()
+        if host.place is None or host.address != address or host.place < now - _PLACE_S:
+            host.address, host.place = address, self._addresses.place(address)
+        return max(wait, host.place - now)
 
     @asynccontextmanager
     async def turn(self, host: Host) -> AsyncIterator[None]:
         """Waits until the host may be asked, holds it for one request, and starts the pause at its end."""
         async with host.lock:
             await self._allowed(host)
-            begin = time.monotonic()
+            begin, held_up = time.monotonic(), [0.0]
+            token = _held_up.set(held_up)
             try:
                 yield
             finally:
+                _held_up.reset(token)
                 end = time.monotonic()
+                host.place = None
                 # Exponentially weighted mean, as browsers and BUbiNG estimate round trips (weight 1/4).
-                last = end - begin
+                last = end - begin - held_up[0]
                 host.latency_s = last if host.latency_s is None else 0.75 * host.latency_s + 0.25 * last
                 self.rest(host, end)
+
+    def begin(self, address: str) -> float:
+        """Returns the seconds for which a request to an IP address waits, beyond its turn, before it is sent."""
+        wait = self._addresses.begin(address)
+        if (held_up := _held_up.get()) is not None:
+            held_up[0] += wait
+        return wait
+
+    async def rested(self, host: Host) -> None:
+        """Waits for the end of the host's pause."""
+        while (wait := host.next_at - time.monotonic()) > 0:
+            await asyncio.sleep(wait)
 
     async def _allowed(self, host: Host) -> None:
         while True:
             if self._clocks is not None:
                 await self._clocks.saved(host.authority)
-            if not host.asked and self._clocks is not None and self._clocks.resumed:
-                # The attempt before may have asked just now, with a delay that is known from an earlier cycle.
-                host.next_at = max(host.next_at, self._begin + host.delay(self._config.latency_factor))
-            wait = host.next_at - time.monotonic()
+            # Timers may fire a little early, and the pause may grow meanwhile.
+            wait = self._free_at(host) - time.monotonic()
             if wait <= 0:
                 host.asked = True
                 return
-            # Timers may fire a little early, and the pause may grow meanwhile.
             await asyncio.sleep(wait)
+
+    def _free_at(self, host: Host) -> float:
+        if not host.asked and self._resumed:
+            # The attempt before may have asked just now, with a delay that is known from an earlier cycle.
+            host.next_at = max(host.next_at, self._begin + host.delay(self._config.latency_factor))
+        return host.next_at
 
     def rest(self, host: Host, since: float | None = None) -> None:
         """Starts the host's pause anew, now or at `since`: it was asked, or has asked for a longer pause."""
@@ -193,7 +270,7 @@ class Politeness:
             if row.backoff_until is not None:
                 left = min(max(row.backoff_until.timestamp() - self._began_at, 0.0), MAX_RETRY_AFTER_S)
                 patience = max(row.crawl_delay_s, self._config.latency_factor * (row.latency_s or 0.0))
-        if self._clocks is not None and self._clocks.resumed:
+        if self._clocks is not None and self._resumed:
             owed = self._clocks.owed.get(host.authority, Owed(host.authority))
             left = max(left, host.short_s, owed.left(self._began_at))
             host.failures = max(host.failures, owed.failures)

@@ -6,16 +6,19 @@ What was fetched is known for 24 hours (2.4), also by the next cycle, which gets
 
 tdmrep.json is asked for once, when a page of the site is about to be fetched, and grows old with the site's robots.txt.
 A site without one that can be had and read reserves nothing, as the protocol has it, and is crawled all the same.
+
+Where a file redirects to another site, that site's robots.txt is looked up first: its Crawl-delay binds whoever asks.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from tasks.crawl.hosts.memory import Entry, Memory, packed, unpacked
-from tasks.crawl.hosts.politeness import GIVEN_UP, Host, Politeness, crawl_delay
-from tasks.crawl.hosts.sitefile import UNUSABLE, SiteFiles, Unavailable
+from tasks.crawl.hosts.politeness import GIVEN_UP, HOST_FAILURES, Host, Politeness, crawl_delay
+from tasks.crawl.hosts.sitefile import LIFE_S, MAX_REDIRECTS, UNUSABLE, Later, SiteFiles, Unavailable, origin_of
 from tasks.crawl.http.client import Client
 from tasks.crawl.robots.lines import MAX_BYTES, beginning
 from tasks.crawl.robots.tdmrep import TDMREP, Reservations
@@ -25,7 +28,7 @@ log = logging.getLogger("sluice.crawl")
 
 TRIES = 3
 MAX_SITEMAPS = 1000
-LIFE = timedelta(hours=24)
+LIFE = timedelta(seconds=LIFE_S)
 
 UNAVAILABLE = "robots_unavailable"
 DENIED = "robots_denied"
@@ -78,7 +81,7 @@ class HostRules:
         tdm: bool = False,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._files = SiteFiles(client, politeness, max_backoff_s)
+        self._files = SiteFiles(client, politeness, max_backoff_s, self._meet)
         self._politeness = politeness
         self._max_backoff_s = max_backoff_s
         self._ai_optout = ai_optout
@@ -112,7 +115,7 @@ class HostRules:
 
     def known(self, url: str) -> bool:
         """Tells whether the rules for `url` were looked up within the last 24 hours; sets the host's Crawl-delay."""
-        entry = self._known.get(_origin(url))
+        entry = self._known.get(origin_of(url))
         if entry is None or self._now() - entry.fetched_at >= LIFE:
             return False
         self._pause(url, entry)
@@ -124,7 +127,7 @@ class HostRules:
         "robots_unavailable", "robots_denied", "ai_optout", or what makes the host's address itself impossible
         ("private_address", "port", "tls").
         """
-        origin = _origin(url)
+        origin = origin_of(url)
         entry = self._known[origin]
         if entry.status == AWAY:
             return entry.reason
@@ -135,11 +138,11 @@ class HostRules:
 
     def why(self, url: str) -> str:
         """Returns for people why the rules for `url` could not be had; "" when they were."""
-        return self._known[_origin(url)].why
+        return self._known[origin_of(url)].why
 
     def sitemaps(self, url: str) -> tuple[str, ...]:
         """Returns the canonical addresses of the sitemaps that the robots.txt of `url` names, without doubles."""
-        origin = _origin(url)
+        origin = origin_of(url)
         entry = self._known.get(origin)
         if entry is None or entry.status != OK:
             return ()
@@ -151,61 +154,108 @@ class HostRules:
         """Tries once to fetch the robots.txt that governs `url`, and sets the host's Crawl-delay.
 
         When the file could not be had, and may be had later, the rules stay unknown: call again when the host's pause
-        is over. After three tries the host counts as unavailable.
+        is over. So they do while a host that the file redirects to is not free. After three tries the host counts as
+        unavailable.
         """
-        origin = _origin(url)
-        host = self._politeness.host(authority(url))
+        origin = origin_of(url)
         try:
-            body = await self._files.get(f"{origin}/robots.txt")
+            await self._fetch(origin, ())
+        except Later as later:
+            self._politeness.put_off(self._politeness.host(authority(url)), later.seconds)
+            return
+        entry = self._known.get(origin)
+        if entry is not None and entry.status == AWAY:
+            log.warning("%s is left out of this cycle: no robots.txt (%s)", origin, entry.why)
+
+    async def _meet(self, url: str, origins: tuple[str, ...]) -> None:
+        """Looks up the robots.txt of a site to which the files of other sites have led (`SiteFiles`)."""
+        origin = origin_of(url)
+        if not self.known(url):
+            if origin in origins or len(origins) > MAX_REDIRECTS:
+                raise Unavailable(f"{origins[0]} and {origin} redirect without end", reason=UNUSABLE)
+            await self._fetch(origin, origins)
+            if not self.known(url):
+                host = self._politeness.host(authority(url))
+                raise Later(max(host.next_at - time.monotonic(), 0.0))
+        entry = self._known[origin]
+        if entry.status == AWAY:
+            raise Unavailable(f"{origin} is not to be asked, its robots.txt is missing: {entry.why}", reason=UNUSABLE)
+
+    async def _fetch(self, origin: str, origins: tuple[str, ...]) -> None:
+        """Tries once to fetch a robots.txt, and keeps what is final."""
+        host = self._politeness.host(authority(f"{origin}/"))
+        try:
+            body = await self._files.get(f"{origin}/robots.txt", origins=origins)
         except (Unavailable, ValueError) as why:
-            if not self._is_over(origin, host, why):
-                return
-            log.warning("%s is left out of this cycle: no robots.txt (%s)", origin, why)
-            reason = why.reason if isinstance(why, Unavailable) and why.reason not in ("", UNUSABLE) else UNAVAILABLE
-            self._known.keep(origin, Entry(AWAY, self._now(), reason=reason, why=str(why)[:500]))
+            if self._is_over(origin, host, why):
+                reason = why.reason if isinstance(why, Unavailable) else ""
+                reason = UNAVAILABLE if reason in ("", UNUSABLE) else reason
+                self._known.keep(origin, Entry(AWAY, self._now(), reason=reason, why=str(why)[:500]))
             return
         self._tries.pop(origin, None)
         self._politeness.succeeded(host)
         entry = Entry(MISSING if body is None else OK, self._now(), packed(beginning(body or b"")))
         self._known.keep(origin, entry)
         entry.crawl_delay_s = crawl_delay(self._known.rules(origin).robots.crawl_delay())
-        self._pause(url, entry)
+        self._pause(f"{origin}/", entry)
         self._politeness.rest(host)
 
     def _is_over(self, origin: str, host: Host, why: Exception) -> bool:
         """Notes a try that failed; tells whether it was the last."""
         if not isinstance(why, Unavailable):
             return True
-        pause = self._politeness.failed(host, why.retry_after_s)
+        busy = self._politeness.host(why.authority) if why.authority else host
+        pause = self._politeness.failed(busy, why.retry_after_s)
         tries = self._tries[origin] = self._tries.get(origin, 0) + 1
-        if why.reason or tries >= TRIES or pause > self._max_backoff_s:
+        over = bool(why.reason) or tries >= TRIES or pause > self._max_backoff_s
+        if over:
             del self._tries[origin]
-            return True
-        return False
+        if busy is not host:
+            # Others redirect there, too: whoever fails time after time is not tried for each of them.
+            if pause > self._max_backoff_s or busy.failures >= HOST_FAILURES:
+                busy.given_up = GIVEN_UP
+            if not over:
+                self._politeness.put_off(host, pause)
+        return over
 
     def reservations_known(self, url: str) -> bool:
         """Tells whether the tdmrep.json of `url` needs no look-up (any more); look its robots.txt up first."""
-        return not self._tdm or self._known[_origin(url)].tdm_asked
+        return not self._tdm or self._known[origin_of(url)].tdm_asked
 
     def reserved(self, url: str) -> bool:
         """Tells whether the site's tdmrep.json, as far as it is known, keeps `url` from text and data mining."""
-        origin = _origin(url)
+        origin = origin_of(url)
         entry = self._known.get(origin)
         if not self._tdm or entry is None or not entry.tdm:
             return False
         reservations = self._known.rules(origin).reservations
         return reservations is not None and reservations.reserves(url)
 
+    def terms(self, url: str) -> dict[str, list[tuple[str, str]]]:
+        """Returns what the site states of the use of `url`, as (name, value), by the file that says so."""
+        origin = origin_of(url)
+        entry = self._known.get(origin)
+        if entry is None or not entry.size:
+            return {}
+        rules = self._known.rules(origin)
+        said = rules.reservations.terms(url) if rules.reservations is not None else ()
+        return {"robots": rules.robots.terms(url), "tdmrep": list(said)}
+
     async def look_up_reservations(self, url: str) -> None:
         """Tries to fetch the tdmrep.json that governs `url`, which robots.txt must allow to be fetched itself.
 
-        Once, whatever comes of it: who cannot be asked reserves nothing, and is asked again in the next cycle.
+        Once, whatever comes of it: who cannot be asked reserves nothing, and is asked again in the next cycle. While a
+        host that the file redirects to is not free, it stays to be looked up: call again.
         """
-        origin = _origin(url)
+        origin = origin_of(url)
         entry = self._known[origin]
         entry.tdm_asked = True
         try:
             body = await self._files.get(origin + TDMREP, self._may_ask)
+        except Later as later:
+            entry.tdm_asked = False
+            self._politeness.put_off(self._politeness.host(authority(url)), later.seconds)
+            return
         except (Unavailable, ValueError) as why:
             log.info("%s reserves nothing: its tdmrep.json cannot be had (%s)", origin, why)
             if isinstance(why, Unavailable) and why.authority:
@@ -220,7 +270,7 @@ class HostRules:
 
     def _may_ask(self, url: str) -> bool:
         """Tells whether a site's robots.txt lets its tdmrep.json be fetched; of another site, if it is known."""
-        origin = _origin(url)
+        origin = origin_of(url)
         entry = self._known.get(origin)
         return entry is None or (entry.status != AWAY and self._known.rules(origin).robots.allows(url))
 
@@ -241,7 +291,3 @@ def _checked(body: bytes) -> bytes:
         raise ValueError(f"it is longer than {MAX_BYTES} bytes")
     Reservations(body)
     return body
-
-
-def _origin(url: str) -> str:
-    return "/".join(url.split("/", 3)[:3])

@@ -3,37 +3,44 @@
 Used by client and visit. Checked three times: the literal or name in a canonical URL before anything is sent; every
 answer of the resolver, whose checked address is the one connected to, so that a name cannot change its mind in between
 (DNS rebinding); and the address at the other end of a connection before a request goes over it.
-Ranges: IANA special-purpose registries (RFC 6890), by `ipaddress.is_global`, plus
-translations that hide another address.
+Ranges: IANA's special-purpose registries (RFC 6890), in full and here, for what Python's `ipaddress` knows of them
+differs from release to release. What the recipe grants to single hosts (`grants`) is theirs alone.
 """
 
 import asyncio
 import ipaddress
 import socket
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
+from typing import Protocol, TypedDict
 
-from aiohttp.abc import AbstractResolver, ResolveResult
-
-from tasks.crawl.config import is_loopback
+from tasks.crawl.config import INSIDE_NAMES, is_loopback
+from tasks.crawl.http.grants import WEB_PORTS, Grants, Network, is_metadata, within
 from tasks.crawl.url import authority, host_and_port
 
 PRIVATE = "private_address"
 PORT = "port"
 
-# Addresses that carry another address inside: NAT64 (RFC 6052, 8215), 6to4, Teredo, IPv4-compatible and -mapped;
-# then ranges that `is_global` lets through: IETF protocol assignments, 6to4 relays, site-local.
-_NEVER = tuple(
-    ipaddress.ip_network(net)
+# IANA's registries of special-purpose addresses, with what was allocated up to 2025 (RFC 9780): every block, also the
+# few that are called globally reachable (AS112, multicast relays, anycast of the IETF), for none holds a web server.
+# Besides: multicast; addresses of IPv6 that carry another inside (6to4); and of IPv6 nothing outside global unicast,
+# which leaves out NAT64, IPv4-mapped and -compatible, local, link-local, site-local, discard-only and SRv6 addresses.
+_SPECIAL_4 = tuple(
+    ipaddress.IPv4Network(net)
     for net in (
-        *("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96", "::ffff:0:0/96"),
-        *("192.0.0.0/24", "192.88.99.0/24", "fec0::/10"),
+        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+        *("192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16"),
+        *("192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
     )
+)
+_GLOBAL_6 = ipaddress.IPv6Network("2000::/3")
+_SPECIAL_6 = tuple(
+    ipaddress.IPv6Network(net) for net in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")
 )
 # Names that clouds and home routers answer from inside.
 _INSIDE = (".internal", ".local", ".localdomain", ".home.arpa", ".intranet", ".lan")
-_INSIDE_NAMES = frozenset({"metadata", "metadata.goog", "instance-data", "instance-data.ec2.internal"})
-_WEB_PORTS = (None, 80, 443)
+_NO_GRANTS = Grants()
 # A name may have hundreds of addresses; trying them all would be the crawler's time, not the name's.
 MAX_ADDRESSES = 8
 
@@ -50,41 +57,70 @@ def is_public(address: str) -> bool:
     (True, False, False)
     """
     ip = ipaddress.ip_address(address.partition("%")[0])
-    if any(ip in net for net in _NEVER if net.version == ip.version):
+    if is_metadata(address):
         return False
-    return ip.is_global and not ip.is_multicast and not ip.is_reserved
+    if isinstance(ip, ipaddress.IPv4Address):
+        return not any(ip in net for net in _SPECIAL_4)
+    return ip in _GLOBAL_6 and not any(ip in net for net in _SPECIAL_6)
 
 
-def refusal(url: str, *, allow_loopback: bool) -> str | None:
+def refusal(url: str, *, allow_loopback: bool, grants: Grants = _NO_GRANTS) -> str | None:
     """Returns why a canonical URL must not be requested ("private_address", "port"), or None.
 
     Run it after `canonical`: the parser turns every spelling of an address (0x7f.1, 2130706433, full-width digits)
     into the same literal.
     """
-    return _refusal(authority(url), allow_loopback)
+    return _refusal(authority(url), allow_loopback, grants)
 
 
 @lru_cache(maxsize=1 << 14)
-def _refusal(place: str, allow_loopback: bool) -> str | None:
+def _refusal(place: str, allow_loopback: bool, grants: Grants) -> str | None:
     host, port = host_and_port(f"http://{place}/")
     if is_loopback(host):
         return None if allow_loopback else PRIVATE
-    if port not in _WEB_PORTS:
+    granted = grants.of(host, port)
+    if port not in WEB_PORTS and granted is None:
         return PORT
-    if host in _INSIDE_NAMES or host.endswith(_INSIDE):
+    if host in INSIDE_NAMES or (host.endswith(_INSIDE) and not granted):
         return PRIVATE
     try:
-        return None if is_public(host.strip("[]")) else PRIVATE
+        return None if reachable(host.strip("[]"), granted) else PRIVATE
     except ValueError:
         return None
 
 
-def reachable(address: str, *, allow_loopback: bool) -> bool:
-    """Tells whether a crawler may talk to an IP address."""
-    return is_public(address) or (allow_loopback and is_loopback(address))
+def is_address(host: str) -> bool:
+    """Tells whether a host (without brackets) is an IP address and no name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
-class SystemResolver(AbstractResolver):
+def reachable(address: str, granted: Sequence[Network] | None, *, allow_loopback: bool = False) -> bool:
+    """Tells whether a crawler may talk to an IP address on behalf of a host to which `granted` was granted."""
+    return is_public(address) or within(address, granted) or (allow_loopback and is_loopback(address))
+
+
+class Resolved(TypedDict):
+    """One address of a name: the address as text, and its family."""
+
+    host: str
+    family: socket.AddressFamily
+
+
+class Resolver(Protocol):
+    """What looks names up."""
+
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[Resolved]:
+        """Returns the addresses of `host`, those to be tried first in front; raises OSError."""
+
+    async def close(self) -> None:
+        """Lets go of what it holds."""
+
+
+class SystemResolver:
     """Asks the system's resolver in threads of its own.
 
     The event loop's own threads are four: as many slow name servers would hold up every other host.
@@ -93,30 +129,18 @@ class SystemResolver(AbstractResolver):
     def __init__(self, threads: int = 32) -> None:
         self._pool = ThreadPoolExecutor(threads, "lookup")
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[Resolved]:
         """Returns the addresses of `host`; raises OSError."""
         ask = partial(socket.getaddrinfo, host, port, family=family, type=socket.SOCK_STREAM)
         answers = await asyncio.get_running_loop().run_in_executor(self._pool, ask)
-        return [
-            ResolveResult(
-                hostname=host,
-                host=str(where[0]),
-                port=int(where[1]),
-                family=kind,
-                proto=proto,
-                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
-            )
-            for kind, _, proto, _, where in answers
-        ]
+        return [Resolved(host=str(where[0]), family=kind) for kind, _, _, _, where in answers]
 
     async def close(self) -> None:
         """Lets the threads end; a look-up that hangs is not waited for."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-class GuardedResolver(AbstractResolver):
+class GuardedResolver:
     """Resolves names and refuses every name that has an answer outside the public Internet.
 
     A name with one public and one private answer is refused as a whole. Names under .localhost mean this machine
@@ -125,32 +149,29 @@ class GuardedResolver(AbstractResolver):
     Args:
         allow_loopback: whether .localhost names may be reached.
         inner: where other names are looked up; the system's resolver by default.
+        grants: names that may lie inside.
+
+    Attributes:
+        inner: the same.
     """
 
-    def __init__(self, *, allow_loopback: bool, inner: AbstractResolver | None = None) -> None:
+    def __init__(self, *, allow_loopback: bool, inner: Resolver | None = None, grants: Grants = _NO_GRANTS) -> None:
         self._allow_loopback = allow_loopback
-        self._inner = inner or SystemResolver()
+        self._grants = grants
+        self.inner = inner or SystemResolver()
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[Resolved]:
         """Returns checked addresses of `host`, `MAX_ADDRESSES` at most; raises RefusedAddressError."""
         if is_loopback(host):
             if not self._allow_loopback:
                 raise RefusedAddressError(f"{host} is this machine")
-            return [_loopback(host, port)]
-        answers = await self._inner.resolve(host, port, family)
+            return [Resolved(host="127.0.0.1", family=socket.AF_INET)]
+        answers = await self.inner.resolve(host, port, family)
         for answer in answers:
-            if not is_public(answer["host"]):
+            if not reachable(answer["host"], self._grants.of(host, port)):
                 raise RefusedAddressError(f"{host} resolves to {answer['host']}, which is not public")
         return answers[:MAX_ADDRESSES]
 
     async def close(self) -> None:
         """Closes the inner resolver."""
-        await self._inner.close()
-
-
-def _loopback(host: str, port: int) -> ResolveResult:
-    return ResolveResult(
-        hostname=host, host="127.0.0.1", port=port, family=socket.AF_INET, proto=0, flags=socket.AI_NUMERICHOST
-    )
+        await self.inner.close()

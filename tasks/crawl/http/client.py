@@ -1,46 +1,42 @@
 """One HTTP request: raw body, capped, never redirected, only to public addresses.
 
-Used by fetch. aiohttp with its strict parser (header floods, both length headers, NULs are refused), 7,300-10,600
-pages per CPU-second when bodies stay as received. Everything that a server can make long has an end: header fields,
-head, interim responses, body, bytes on the wire, and the whole in time. Proxies of the environment are not used: they
-would look names up themselves.
+Used by fetch and render. Everything that a server can make long has an end: head, interim responses, body, what chunks
+cost besides it, and the whole in time (`response`). No proxies, cookies, password files or redirects: what is sent
+is what stands in `_request`.
 """
 
 import asyncio
-import functools
+import re
+import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
-
-import aiohttp
-from aiohttp.abc import AbstractResolver
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.connector import Connection
-from yarl import URL
 
 from tasks.codings import ACCEPTED_CODINGS
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.http.address import PRIVATE, GuardedResolver, RefusedAddressError, reachable, refusal
+from tasks.crawl.http.address import PRIVATE, GuardedResolver, RefusedAddressError, Resolver, is_address, refusal
+from tasks.crawl.http.clock import Clock
+from tasks.crawl.http.connection import LookUpError, NoConnectionError, Pool, port_of
 from tasks.crawl.http.dns import CachingResolver
+from tasks.crawl.http.grants import Grants
+from tasks.crawl.http.response import Headers, ProtocolError, Response, Wanted
+from tasks.crawl.policy import HOST_DENIED, Policy, Sent
+from tasks.crawl.url import authority, host_and_port
 
 VERSION = "0.1"
-# Unwanted bodies up to this size are read to their end, which keeps the connection; above, it is closed.
-_DRAIN = 16 << 10
-
-# Caps of one answer. Browsers take heads of 256 KiB at most; 1xx answers come once or twice, if at all.
-_MAX_FIELD, _MAX_FIELDS, _MAX_HEAD, _MAX_INTERIM = 32 << 10, 128, 512 << 10, 16
-# Chunked framing may double a body; what makes it longer wants to be long.
-_FRAMING, _MARGIN = 2, 1 << 20
-
-Headers = tuple[tuple[str, str], ...]
-
-# The address that answers the request of this task, and the bytes of body that it may send.
-_peer: ContextVar[str] = ContextVar("peer", default="")
-_limit: ContextVar[int] = ContextVar("limit", default=0)
+_CONTROL = re.compile(r"[\0\r\n]")
+# What stands in the place of a value that is kept nowhere.
+_REDACTED = "[redacted]"
+# The first that fits; what breaks later than in opening a connection is "protocol".
+_REASONS: tuple[tuple[type[Exception], str], ...] = (
+    (RefusedAddressError, PRIVATE),
+    (TimeoutError, "timeout"),
+    (LookUpError, "dns"),
+    (ssl.SSLError, "tls"),
+    (NoConnectionError, "connect"),
+)
 
 
 @dataclass(frozen=True)
@@ -53,9 +49,9 @@ class Answer:
         headers: in the order received, latin-1.
         body: entity body without transfer coding, with content coding; b"" when it was not wanted.
         truncated: the body was longer than allowed.
-        address: the IP address that answered, or "".
-        request: the request head as sent.
-        seconds: from the first to the last byte.
+        address: the IP address that answered.
+        request: the request as sent, without the values of credentials.
+        seconds: from the beginning, a new connection included, to the last byte.
     """
 
     status: int
@@ -107,209 +103,173 @@ class Client:
         config: the crawl's settings.
         resolver: looks public names up; the name servers of the recipe or of this machine by default. Its answers are
             checked all the same.
+        begin: called with an IP address before a request is sent there; returns the seconds to wait until then.
+        policy: whom not to ask, and what single hosts are sent beside the usual headers.
     """
 
-    def __init__(self, config: CrawlConfig, resolver: AbstractResolver | None = None) -> None:
+    def __init__(
+        self,
+        config: CrawlConfig,
+        resolver: Resolver | None = None,
+        begin: Callable[[str], float] | None = None,
+        policy: Policy | None = None,
+    ) -> None:
         self._config = config
         self._resolver = resolver
-        self._headers = {"User-Agent": agent_of(config), "Accept-Encoding": ACCEPTED_CODINGS}
-        self._session: aiohttp.ClientSession | None = None
-        self._guard: GuardedResolver | None = None
+        self._begin = begin
+        self._policy = policy or Policy()
+        self._grants = Grants(config.allow_hosts)
+        self._headers = {"User-Agent": agent_of(config), "Accept-Encoding": ACCEPTED_CODINGS, "Accept": "*/*"}
+        self._opened: tuple[GuardedResolver, Pool] | None = None
 
     async def __aenter__(self) -> "Client":
         loopback = self._config.allow_loopback
         inner = self._resolver or CachingResolver(self._config.name_servers)
-        self._guard = GuardedResolver(allow_loopback=loopback, inner=inner)
-        self._session = aiohttp.ClientSession(
-            connector=_Connector(self._guard, loopback),
-            timeout=aiohttp.ClientTimeout(total=self._config.timeout_s),
-            headers=self._headers,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            trust_env=False,
-            max_field_size=_MAX_FIELD,
-            max_headers=_MAX_FIELDS,
-        )
+        guard = GuardedResolver(allow_loopback=loopback, inner=inner, grants=self._grants)
+        self._opened = guard, Pool(guard, self._grants, allow_loopback=loopback)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._session is not None:
-            await self._session.close()
-        if self._guard is not None:
-            await self._guard.close()  # aiohttp leaves a resolver that it was given open
+        guard, pool = self._open()
+        pool.close()
+        await guard.close()
+
+    def _open(self) -> tuple[GuardedResolver, Pool]:
+        if self._opened is None:
+            raise RuntimeError("use the client as an async context manager")
+        return self._opened
 
     async def get(
         self,
         url: str,
         *,
         limit: int,
-        wanted: Callable[[int, Headers], bool] | None = None,
+        wanted: Wanted | None = None,
         headers: Mapping[str, str] | None = None,
+        anonymous: bool = False,
     ) -> Answer:
         """Requests a canonical URL.
 
         Args:
-            url: where; refused here when its literal address or port is not for crawlers.
+            url: where; refused here when its literal address or port is not for crawlers, or its host is denied.
             limit: bytes of body taken at most.
-            wanted: decides by status and headers whether the body is worth its bytes.
+            wanted: says by status and headers how many are worth taking instead; 0 for none.
             headers: further request headers (conditional requests).
+            anonymous: without what the hosts file sets: another host has chosen this address.
 
         Raises:
             FetchError: no usable answer.
         """
-        reason = refusal(url, allow_loopback=self._config.allow_loopback)
+        reason = refusal(url, allow_loopback=self._config.allow_loopback, grants=self._grants)
+        if reason is None and self._policy.denies(authority(url)):
+            reason = HOST_DENIED
         if reason is not None:
             raise FetchError(reason, url)
-        if self._session is None:
-            raise RuntimeError("use the client as an async context manager")
-        _limit.set(limit)
+        # By the URL of this very request: a redirect is another one, and takes nothing along to another host.
+        sent = Sent() if anonymous else self._policy.sent_to(url)
         try:
-            begin = time.monotonic()
-            async with self._session.get(
-                URL(url, encoded=True), allow_redirects=False, headers=headers or {}
-            ) as response:
-                return await _answer(response, limit, wanted, begin)
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            request = _Request(url, {**self._headers, **sent.headers, **(headers or {})}, sent.secret)
+            return await self._exchange(request, Response(limit, wanted))
+        except (ProtocolError, TimeoutError, OSError, ValueError) as error:
             raise FetchError(_reason(error), str(error)) from error
 
+    async def locate(self, url: str) -> str:
+        """Returns the IP address at which a canonical URL would be asked for, or "" where none is known."""
+        guard, pool = self._open()
+        name, port = host_and_port(url)[0].strip("[]"), port_of(url)
+        if refusal(url, allow_loopback=self._config.allow_loopback, grants=self._grants) is not None:
+            return ""  # a name that must not be asked for is not looked up either
+        if is_address(name):
+            return name
+        if peer := pool.peer(url):
+            return peer
+        try:
+            async with asyncio.timeout(self._config.timeout_s):
+                answers = await guard.resolve(name, port, socket.AF_UNSPEC)
+        except (OSError, TimeoutError, ValueError):
+            return ""  # the request itself will say why
+        return answers[0]["host"] if answers else ""
 
-class _Handler(ResponseHandler):
-    """Reads answers, and ends the connection when one is longer than any answer has reason to be.
+    async def _exchange(self, request: "_Request", response: Response) -> Answer:
+        _, pool = self._open()
+        start, kept = time.monotonic(), True
+        async with asyncio.timeout(self._config.timeout_s) as limit:
+            clock = Clock(limit)
+            connection = await pool.take(request.url)
+            while not response.done:
+                kept = connection.used
+                await self._wait(connection.peer, clock)
+                try:
+                    await connection.ask(request.sent, response, clock)
+                except (ProtocolError, OSError):
+                    # A server may close a kept connection at any time (RFC 9112, 9.3.1); it has not taken the request.
+                    if not kept or response.begun:
+                        raise
+                    connection = await pool.take(request.url, fresh=True)
+        if response.reusable:
+            pool.give(request.url, connection)
+        return Answer(
+            status=response.status,
+            reason=response.reason,
+            headers=request.kept_headers(response.headers),
+            body=response.body,
+            truncated=response.truncated,
+            address=connection.peer,
+            request=request.kept,
+            seconds=time.monotonic() - start - clock.stood,
+        )
 
-    Attributes:
-        peer: the address at the other end once it was checked, or "".
+    async def _wait(self, peer: str, clock: Clock) -> None:
+        """Waits until a request may be sent to an address."""
+        wait = self._begin(peer) if self._begin is not None else 0.0
+        if wait > 0:
+            clock.stop()
+            await asyncio.sleep(wait)
+            clock.go_on()
+
+
+class _Request:
+    """The head of a request.
+
+    Args:
+        url: canonical.
+        headers: in the order in which they are sent.
+        secret: names (lower case) of headers whose values are kept nowhere.
+
+    Raises:
+        ValueError: a header would break the head.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop)
-        self.peer = ""
-        self.expect(0)
+    def __init__(self, url: str, headers: Mapping[str, str], secret: frozenset[str]) -> None:
+        self.url = url
+        self._secret = secret
+        self.sent = self._head(headers)
+        self.kept = self.sent
+        if secret:
+            shown = {name: _REDACTED if name.lower() in secret else value for name, value in headers.items()}
+            self.kept = self._head(shown)
 
-    def expect(self, limit: int) -> None:
-        """Begins an answer with a body of `limit` bytes at most."""
-        self._wire = self._interim = 0
-        self._has_head = False
-        self._max_wire = _FRAMING * limit + _MARGIN
+    def kept_headers(self, headers: Headers) -> Headers:
+        """Returns the headers of the answer as they may be kept."""
+        if not self._secret:
+            return headers
+        # A session that a host renews for us is a credential as well.
+        return tuple((name, _REDACTED if name.lower() == "set-cookie" else value) for name, value in headers)
 
-    def feed_data(self, data: Any, size: int = 0) -> None:
-        """Takes a parsed head on its way to the reader."""
-        if 100 <= data[0].code < 200:
-            self._interim += 1
-        else:
-            self._has_head = True
-        super().feed_data(data, size)
-
-    def data_received(self, data: bytes) -> None:
-        """Takes bytes from the wire."""
-        self._wire += len(data)
-        if self._wire > self._max_wire:
-            return self._end(f"more than {self._max_wire} bytes on the wire")
-        super().data_received(data)
-        if self._interim > _MAX_INTERIM:
-            self._end(f"more than {_MAX_INTERIM} interim responses")
-        elif not self._has_head and self._wire > _MAX_HEAD:
-            self._end(f"a head of more than {_MAX_HEAD} bytes")
-
-    def _end(self, why: str) -> None:
-        error = aiohttp.ClientPayloadError(why)
-        if self._payload is not None:
-            self._payload.set_exception(error)
-        self.set_exception(error)
-        if self.transport is not None:
-            self.transport.abort()
-
-
-def _handler(loop: asyncio.AbstractEventLoop) -> ResponseHandler:
-    return _Handler(loop)
-
-
-class _Connector(aiohttp.TCPConnector):
-    """Connects to checked addresses, and checks what it is connected to.
-
-    Notes the address: a short answer has given its connection back before it can be asked. There is no cache of names
-    here: the resolver has one that keeps to the life of the answers.
-    """
-
-    def __init__(self, resolver: AbstractResolver, allow_loopback: bool) -> None:
-        super().__init__(resolver=resolver, limit=0, use_dns_cache=False, keepalive_timeout=30.0)
-        self._allow_loopback = allow_loopback
-        self._factory = functools.partial(_handler, loop=self._loop)
-
-    async def connect(self, *args: Any, **kwargs: Any) -> Connection:
-        """Returns a connection to a host, new or kept; raises RefusedAddressError."""
-        connection = await super().connect(*args, **kwargs)
-        handler = connection.protocol
-        known = handler.peer if isinstance(handler, _Handler) else ""
-        _peer.set(known or self._checked(connection))
-        if isinstance(handler, _Handler):
-            handler.peer = _peer.get()
-            handler.expect(_limit.get())
-        return connection
-
-    def _checked(self, connection: Connection) -> str:
-        """Returns the address that a new connection leads to."""
-        peer = connection.transport and connection.transport.get_extra_info("peername")
-        address = str(peer[0]) if peer else ""
-        if address and not reachable(address, allow_loopback=self._allow_loopback):
-            connection.close()
-            raise RefusedAddressError(f"connected to {address}, which is not public")
-        return address
-
-
-async def _answer(
-    response: aiohttp.ClientResponse, limit: int, wanted: Callable[[int, Headers], bool] | None, begin: float
-) -> Answer:
-    headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in response.raw_headers)
-    keep = wanted is None or wanted(response.status, headers)
-    body, truncated = await _body(response, limit if keep else _DRAIN)
-    if truncated:
-        response.close()
-    return Answer(
-        status=response.status,
-        reason=response.reason or "",
-        headers=headers,
-        body=body if keep else b"",
-        truncated=truncated,
-        address=_peer.get(),
-        request=_request(response),
-        seconds=time.monotonic() - begin,
-    )
-
-
-async def _body(response: aiohttp.ClientResponse, limit: int) -> tuple[bytes, bool]:
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in response.content.iter_any():
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > limit:
-            return b"".join(chunks)[:limit], True
-    return b"".join(chunks), False
-
-
-def _request(response: aiohttp.ClientResponse) -> bytes:
-    info = response.request_info
-    lines = [f"GET {info.url.raw_path_qs} HTTP/1.1", *(f"{key}: {value}" for key, value in info.headers.items())]
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
+    def _head(self, headers: Mapping[str, str]) -> bytes:
+        target = self.url.split("/", 3)[3]
+        lines = [f"GET /{target} HTTP/1.1", f"Host: {authority(self.url)}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        if any(map(_CONTROL.search, lines)):
+            raise ValueError("a line break in a header")
+        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
 
 
 def _reason(error: BaseException) -> str:
     """Returns the machine word for what went wrong."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, RefusedAddressError):
-            return PRIVATE
-        cause = cause.__cause__ or getattr(cause, "os_error", None)
-    if isinstance(error, asyncio.TimeoutError | TimeoutError):
-        return "timeout"
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return "dns"
-    if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
-        return "tls"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return "connect"
-    if isinstance(error, aiohttp.InvalidURL):
-        return "url"
+    for kinds, reason in _REASONS:
+        if isinstance(error, kinds):
+            return reason
     return "protocol"

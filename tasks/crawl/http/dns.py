@@ -13,14 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import aiodns
-from aiohttp.abc import AbstractResolver, ResolveResult
 
-from tasks.crawl.http.address import SystemResolver
+from tasks.crawl.http.address import Resolved, SystemResolver
 
 log = logging.getLogger("sluice.crawl")
 
 # Bounds of what an answer may say of its own life; what has no addresses is asked for again soon.
 MIN_TTL_S, MAX_TTL_S, NEGATIVE_TTL_S = 60.0, 3600.0, 60.0
+# A failure is not tried anew within a second (RFC 9520, 3.2).
+FAILURE_TTL_S = 1.0
 MAX_NAMES = 100_000
 
 _ANSWER_S = 2.0
@@ -48,10 +49,14 @@ class NoAddressError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of a name until a moment of the monotonic clock; no addresses, if there are none."""
+    """What is known of a name until a moment of the monotonic clock; no addresses, if there are none.
+
+    `failure` is why they could not be had, if they could not.
+    """
 
     addresses: _Addresses
     until: float
+    failure: str = ""
 
 
 class _Server:
@@ -155,7 +160,7 @@ class _System:
         await self._resolver.close()
 
 
-class CachingResolver(AbstractResolver):
+class CachingResolver:
     """Resolves names, remembers the answers for their own time, and asks once for a name however many wait for it.
 
     Create it while the event loop runs.
@@ -172,11 +177,13 @@ class CachingResolver(AbstractResolver):
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
+    ) -> list[Resolved]:
         """Returns the addresses of `host`, IPv4 first; raises NoAddressError or another OSError."""
         key = host, int(family)
         known = self._known.get(key)
         if known is not None and time.monotonic() < known.until:
+            if known.failure:
+                raise NoAddressError(known.failure)
             addresses = known.addresses
         else:
             asking = self._asking.get(key)
@@ -187,7 +194,7 @@ class CachingResolver(AbstractResolver):
             addresses = await asyncio.shield(asking)
         if not addresses:
             raise NoAddressError(f"{host} does not exist, or has no address")
-        return [_result(host, port, kind, address) for kind, address in addresses]
+        return [Resolved(host=address, family=kind) for kind, address in addresses]
 
     async def close(self) -> None:
         """Ends questions under way."""
@@ -212,8 +219,9 @@ class CachingResolver(AbstractResolver):
 
     def _asked(self, key: tuple[str, int], task: "asyncio.Task[_Addresses]") -> None:
         self._asking.pop(key, None)
-        if not task.cancelled():
-            task.exception()  # all who waited may have given up: an error that nobody takes is no error
+        # All who waited may have given up: an error that nobody takes is no error.
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._keep(key, _Known((), time.monotonic() + FAILURE_TTL_S, str(error) or "it cannot be looked up"))
 
     def _keep(self, key: tuple[str, int], known: _Known) -> None:
         self._known.pop(key, None)
@@ -225,8 +233,3 @@ class CachingResolver(AbstractResolver):
 def _own_servers() -> tuple[str, ...]:
     channel = aiodns.DNSResolver()
     return () if set(channel.nameservers) <= _NO_SERVER else tuple(channel.nameservers)
-
-
-def _result(host: str, port: int, family: socket.AddressFamily, address: str) -> ResolveResult:
-    flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
-    return ResolveResult(hostname=host, host=address, port=port, family=family, proto=0, flags=flags)

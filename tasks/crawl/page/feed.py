@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from tasks.crawl.page.xml_stream import XmlStream, local_name, text_of
+from tasks.crawl.page.xml_stream import XmlStream, attribute, base_of, local_name, own_text, text_of
 from tasks.crawl.url import canonical
 
 MAX_BYTES = 4 << 20
@@ -31,7 +31,7 @@ def read_feed(body: bytes, url: str) -> tuple[str, ...] | None:
     body = body[:MAX_BYTES]
     if body.lstrip()[:1] == b"{":
         return _read_json(body, url)
-    stream = XmlStream(body, roots=("rss", "RDF", "feed"), items=("item", "entry"))
+    stream = XmlStream([body], roots=("rss", "RDF", "feed"), items=("item", "entry"))
     links = _canonical(_entry(element, url) for element in stream)
     return links if stream.root else None
 
@@ -40,17 +40,18 @@ def _entry(element: Any, url: str) -> tuple[str, str]:
     """Returns (address, base) of one entry; the address is "" where it has none."""
     if local_name(element) == "entry":
         # xml:base is what Atom feeds resolve relative addresses against.
-        return _atom_link(element), canonical(element.base or "", url) or url
+        return _atom_link(element), canonical(base_of(element), url) or url
     link = text_of(element, "link")
     if not link:
         guid = element.find("{*}guid")
-        if guid is not None and (guid.get("isPermaLink") or "true").strip().lower() == "true":
-            link = (guid.text or "").strip()
+        if guid is not None and (attribute(guid, "isPermaLink") or "true").strip().lower() == "true":
+            link = own_text(guid)
     return link or _atom_link(element), url
 
 
 def _atom_link(element: Any) -> str:
-    hrefs = {(child.get("rel") or "alternate"): child.get("href") or "" for child in element.iterchildren("{*}link")}
+    links = element.iterchildren("{*}link")
+    hrefs = {(attribute(child, "rel") or "alternate"): attribute(child, "href") for child in links}
     return hrefs.get("alternate", "")
 
 

@@ -1,58 +1,64 @@
 """What an HTML page says to a crawler: outlinks, robots directives, its own address, feeds, title, how much text.
 
-Used by fetch and render. selectolax (lexbor) reads 5,000 pages per CPU-second but is quadratic in nesting depth:
-100,000 nested elements take 11 s, a million never end. Of pages with more than 2,048 tags that are nested deeper than
-512 only the head is parsed, and the links are read by a regular expression.
-
-The tree is walked once for everything. Links are looked up in a table first: the menu of a site is the same on all its
-pages, so that most links cost one look-up in place of a parse and two hashes.
+Reads the source of a page, made harmless (`defuse`), by selectolax (lexbor): 5,000 pages per CPU-second. The tree is
+walked once for everything.
 """
 
 import re
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from html import unescape
+from itertools import islice
 
-import numpy as np
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
-from tasks.charset import decode
-from tasks.crawl.robots.tag import Directives, directives
-from tasks.crawl.url import MAX_URL, Link, canonical, link
+from tasks.charset import with_source
+from tasks.crawl.page.defuse import ANCHOR, as_written, defused
+from tasks.crawl.page.resolve import MAX_LINKS, address, links_of
+from tasks.crawl.url import Link
+from tasks.robots_tag import Directives, directives
 
-MAX_LINKS = 5000
 MAX_FEEDS = 10
+# Of so many the first 5,000 different ones stand among the first; to read on would take seconds.
+_MOST_HREFS = 10 * MAX_LINKS
 TEXT_ENOUGH = 1024
 _MAX_TITLE = 200
-_MAX_DEPTH = 512
-# So few cannot cost more than 7 ms however they are nested; 99 % of articles have no more.
-_FEW_TAGS = 2048
 _MAX_HTML = 4 << 20
-_MAX_HEAD = 64 << 10
-_MAX_CACHED = 256
 
-# Elements that never nest in themselves without another element between, or have no content.
-_FLAT = frozenset(
-    b"area base br col dd dt embed hr img input li link meta option p param source td th tr track wbr".split()
+# HTML Living Standard, section 4.2.5.3 "Pragma directives", shared declarative refresh steps: a number, and an address
+# that may be written without "url=". Repetitions are bounded: on hostile input an unbounded one is quadratic.
+_BLANK = r"[\t\n\f\r ]{0,99}+"
+_REFRESH = re.compile(
+    rf"{_BLANK}(?:\d{{1,99}}|(?=\.))[\d.]{{0,99}}(?=[;,\t\n\f\r ]){_BLANK}[;,]?+{_BLANK}(?:url{_BLANK}={_BLANK})?+"
+    r"""(?:"([^"]{1,4096})|'([^']{1,4096})|([^"'].{0,4095}))""",
+    re.I | re.S,
 )
-_TAG = re.compile(rb"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
-# Every repetition is bounded: on hostile input an unbounded one is quadratic.
-_HREF = re.compile(
-    rb"""<a\s[^<>]{0,2000}?href\s{0,9}=\s{0,9}("[^"<>]{0,4096}"|'[^'<>]{0,4096}'|[^\s<>"']{1,4096})""", re.I
-)
-_BODY = re.compile(rb"<body[\s>]", re.I)
-_RUN = re.compile(rb">([^<>]{1,1024})")
-_REFRESH = re.compile(r"\s{0,9}[\d.]{0,9}\s{0,9}[;,]\s{0,9}url\s{0,9}=\s{0,9}[\"']?([^\"'>]{1,4096})", re.I)
 _REL_NOFOLLOW = re.compile(r"(?:^|\s)(?:nofollow|ugc|sponsored)(?:\s|$)", re.I)
-_NO_PAGES = ("mailto:", "javascript:", "tel:", "data:")
-# Paths that no URL parser changes: joining strings gives the canonical form.
-_PLAIN = re.compile(r"(?:/|(?=[a-z0-9]))(?:[\w~-][\w.~-]*/)*(?:[\w~-][\w.~-]*)?", re.I | re.A)
+_NOAI = re.compile(r"\bno(?:ai|ml)\b", re.I)
 _UTF8 = ("utf-8", "utf8", "us-ascii")
 _FEED_TYPES = frozenset({"application/rss+xml", "application/atom+xml", "application/feed+json"})
-_READ = "a[href], area[href], frame[src], iframe[src], meta[content], base[href], link[href], title, p"
+_UTF8_MARK = b"\xef\xbb\xbf"
+_READ = {
+    "a": f"{ANCHOR}[href]",
+    "area": r"area[href], area[xlink\:href]",
+    "base": "base[href]",
+    "frame": "frame[src]",
+    "iframe": "iframe[src]",
+    "link": 'link:is([rel~="canonical" i], [rel~="alternate" i], [rel~="license" i])',
+    "meta": "meta:is([name], [http-equiv])",
+    "p": "p",
+    "title": "title",
+}
 _UNSEEN = "script, style, noscript, template"
+_META = re.compile(rb"<meta[\t\n\f\r /]([^<>]{1,4096})", re.I)
+_ATTRIBUTE = re.compile(
+    r"""([^\s"'<>/=]{1,64})\s{0,9}=\s{0,9}(?:"([^"]{0,4096})"|'([^']{0,4096})'|([^\s"'>]{1,4096}))"""
+)
+_MAX_METAS = 1000
+_Attributes = dict[str, str | None]
+# Name and content of a meta element.
+_Meta = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,8 @@ class Page:
         text_chars: characters of visible text, counted up to 1,024.
         noai: robots meta refuses AI training ("noai").
         tdm: what its tdm-reservation meta says: True reserved, False free, None nothing.
+        terms: what it states of its use, as (name, value); see `terms`.
+        unread: why its links could not be read, for people, or "".
     """
 
     links: tuple[Link, ...] = ()
@@ -80,6 +88,8 @@ class Page:
     text_chars: int = 0
     noai: bool = False
     tdm: bool | None = None
+    terms: tuple[tuple[str, str], ...] = ()
+    unread: str = ""
 
 
 def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: str = "") -> Page:
@@ -92,45 +102,114 @@ def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: s
         headers: what X-Robots-Tag said.
         charset: what Content-Type said; without it the page's own declaration counts.
     """
-    html = html[:_MAX_HTML]
-    deep = _is_deep(html)
-    head = _head(html) if deep else b""
-    found = _Found(_parsed(head if deep else html, charset))
-    if deep:
-        found.hrefs = [_attribute(raw) for raw in _HREF.findall(html)]
-    said = directives(found.robots(agent), agent, names=False)
+    source, encoding = _utf8(html[:_MAX_HTML], charset)
+    page = defused(source)
+    found = _Found(LexborHTMLParser(page.source), page.holds)
+    said = directives(_robots(found.metas, agent), agent, names=False)
     both = said | headers
-    base = found.base(url)
+    # `address` refuses javascript:, data: and the like.
+    base = (found.base and address(found.base, url, encoding)) or url
     return Page(
-        links=() if both.nofollow else _links([*found.refreshes(), *found.hrefs], base),
+        links=() if both.nofollow else links_of([*_refreshes(found.refreshes), *found.hrefs], base, encoding),
         noindex=both.noindex,
         noarchive=both.noarchive,
-        canonical=found.canonical(base),
-        feeds=() if both.nofollow else found.feeds(base),
+        canonical=_only({address(href, base, encoding) for href in found.canonicals}),
+        feeds=() if both.nofollow else _feeds(address(href, base, encoding) for href in found.feeds),
         title=found.title,
-        text_chars=_text_runs(html, len(head)) if deep else found.text_chars(),
+        text_chars=found.text_chars(),
         noai=said.noai,
-        tdm=found.tdm(),
+        tdm=_tdm(found.metas),
+        terms=(
+            *_terms(found.metas, agent),
+            *(("license", address(one, base, encoding) or one) for one in found.licences),
+        ),
     )
 
 
-class _Found:
-    """The elements of a page that matter, from one walk over its tree."""
+def refusals(html: bytes, agent: str, headers: Directives, unread: str) -> Page:
+    """Returns what the meta elements of a page forbid, found in its source; for a page that no parser could read.
 
-    def __init__(self, tree: LexborHTMLParser) -> None:
+    One in a comment or a script counts as well: where in doubt, the page forbids it.
+
+    Args:
+        html: see `read_page`.
+        agent: see `read_page`.
+        headers: see `read_page`.
+        unread: why it could not be read.
+    """
+    source = html[:_MAX_HTML].replace(b"\0", b"")  # UTF-16 without its zeros is ASCII as far as tags go
+    tags = [_attributes(tag[1].decode("utf-8", "replace")) for tag in islice(_META.finditer(source), _MAX_METAS)]
+    metas = [(_lower(held, "name"), _value(held, "content")) for held in tags]
+    said = directives(_robots(metas, agent), agent, names=False)
+    both = said | headers
+    return Page(
+        noindex=both.noindex,
+        noarchive=both.noarchive,
+        noai=said.noai,
+        tdm=_tdm(metas),
+        terms=tuple(_terms(metas, agent)),
+        unread=unread,
+    )
+
+
+def _attributes(tag: str) -> _Attributes:
+    return {one[1].lower(): unescape(one[2] or one[3] or one[4] or "") for one in _ATTRIBUTE.finditer(tag)}
+
+
+def _robots(metas: Iterable[_Meta], agent: str) -> list[str]:
+    names = ("robots", agent.lower())
+    return [content for name, content in metas if name in names]
+
+
+def _tdm(metas: Iterable[_Meta]) -> bool | None:
+    said = [content.strip() for name, content in metas if name == "tdm-reservation"]
+    return True if "1" in said else False if "0" in said else None
+
+
+def _terms(metas: Sequence[_Meta], agent: str) -> list[tuple[str, str]]:
+    """Returns what meta elements state of the page's use."""
+    tdm = [(name, content) for name, content in metas if name in ("tdm-reservation", "tdm-policy")]
+    return tdm + [("robots", content) for content in _robots(metas, agent) if _NOAI.search(content)]
+
+
+def _refreshes(contents: Iterable[str]) -> list[str]:
+    """Returns where meta refresh leads: a redirect to people, a link to us."""
+    matches = map(_REFRESH.match, contents)
+    return [match[1] or match[2] or match[3] for match in matches if match]
+
+
+def _only(named: set[str | None]) -> str:
+    """Returns the address that a page names as its own; "" where it names two, as search engines read it."""
+    return (named.pop() or "") if len(named) == 1 else ""
+
+
+def _feeds(named: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(feed for feed in named if feed))[:MAX_FEEDS]
+
+
+class _Found:
+    """The elements of a page that matter, from one walk over its tree; addresses as they are written."""
+
+    def __init__(self, tree: LexborHTMLParser, holds: frozenset[str]) -> None:
         self._tree = tree
         self.hrefs: list[str] = []
         self.title = ""
-        self._base = ""
-        self._metas: list[dict[str, str | None]] = []
-        self._links: list[dict[str, str | None]] = []
+        self.base = ""
+        self.metas: list[_Meta] = []
+        self.refreshes: list[str] = []
+        self.canonicals: list[str] = []
+        self.feeds: list[str] = []
+        self.licences: list[str] = []
         self._text_chars = 0
-        for node in tree.css(_READ):
+        for node in tree.css(_selector(holds)):
             tag = node.tag or ""
-            if tag == "a" or tag == "area":
+            if tag == ANCHOR or tag == "area":
+                if len(self.hrefs) >= _MOST_HREFS:
+                    continue
                 held = node.attributes
                 if "rel" not in held or not _REL_NOFOLLOW.search(held["rel"] or ""):
-                    self.hrefs.append(held["href"] or "")
+                    # Drawings hold links as `xlink:href`, which is [href] to a selector.
+                    self.hrefs.append(_value(held, "href") or _value(held, "xlink:href"))
             elif tag == "p":
                 if self._text_chars < TEXT_ENOUGH:
                     self._text_chars += len(node.text(skip_empty=True))
@@ -140,52 +219,31 @@ class _Found:
     def _take(self, tag: str, node: LexborNode) -> None:
         held = node.attributes
         if tag == "meta":
-            self._metas.append(held)
+            name = _lower(held, "name")
+            if name:
+                self.metas.append((name, _value(held, "content")))
+            if "http-equiv" in held and _lower(held, "http-equiv") == "refresh":
+                self.refreshes.append(_value(held, "content"))
         elif tag == "link":
             # What stands in the body may come from a visitor's comment.
-            if _in_head(node):
-                self._links.append(held)
+            if "href" in held and _in_head(node):
+                self._take_link(held)
         elif tag == "base":
-            self._base = self._base or held["href"] or ""
+            self.base = self.base or _value(held, "href")
         elif tag == "title":
             if not self.title and _in_head(node):
-                self.title = " ".join(node.text()[: 4 * _MAX_TITLE].split())[:_MAX_TITLE]
+                self.title = as_written(" ".join(node.text()[: 4 * _MAX_TITLE].split())[:_MAX_TITLE])
         else:
-            self.hrefs.append(held["src"] or "")
+            self.hrefs.append(_value(held, "src"))
 
-    def base(self, url: str) -> str:
-        # canonical() refuses javascript:, data: and the like.
-        return (self._base and canonical(self._base, url)) or url
-
-    def robots(self, agent: str) -> list[str]:
-        names = ("robots", agent.lower())
-        return [held["content"] or "" for held in self._metas if _lower(held, "name") in names]
-
-    def tdm(self) -> bool | None:
-        said = [(held["content"] or "").strip() for held in self._metas if _lower(held, "name") == "tdm-reservation"]
-        return True if "1" in said else False if "0" in said else None
-
-    def refreshes(self) -> list[str]:
-        """Returns where meta refresh leads: a redirect to people, a link to us."""
-        matches = [
-            _REFRESH.match(held["content"] or "") for held in self._metas if _lower(held, "http-equiv") == "refresh"
-        ]
-        return [match[1] for match in matches if match]
-
-    def canonical(self, base: str) -> str:
-        """Returns the address the page names as its own; "" where it names two, as search engines read it."""
-        named = {
-            canonical(held["href"] or "", base) for held in self._links if "canonical" in _lower(held, "rel").split()
-        }
-        return (named.pop() or "") if len(named) == 1 else ""
-
-    def feeds(self, base: str) -> tuple[str, ...]:
-        named = [
-            canonical(held["href"] or "", base)
-            for held in self._links
-            if "alternate" in _lower(held, "rel").split() and _lower(held, "type") in _FEED_TYPES
-        ]
-        return tuple(dict.fromkeys(feed for feed in named if feed))[:MAX_FEEDS]
+    def _take_link(self, held: _Attributes) -> None:
+        relations = _lower(held, "rel").split()
+        if "canonical" in relations:
+            self.canonicals.append(_value(held, "href"))
+        if "license" in relations:
+            self.licences.append(_value(held, "href"))
+        if "alternate" in relations and _lower(held, "type") in _FEED_TYPES:
+            self.feeds.append(_value(held, "href"))
 
     def text_chars(self) -> int:
         """Counts visible text: that of paragraphs, which the walk has passed anyway, and if need be that of all."""
@@ -198,101 +256,28 @@ class _Found:
         return max(0, min(len(body.text(skip_empty=True)) - hidden, TEXT_ENOUGH))
 
 
+# The walk costs elements times selectors, so only what stands in the page is asked for.
+@lru_cache(maxsize=1 << len(_READ))
+def _selector(holds: frozenset[str]) -> str:
+    return ", ".join(selector for name, selector in _READ.items() if name in holds) or "title"
+
+
 def _in_head(node: LexborNode) -> bool:
     return node.parent is not None and node.parent.tag == "head"
 
 
-def _lower(held: dict[str, str | None], name: str) -> str:
-    return (held.get(name) or "").strip().lower()
+def _value(held: _Attributes, name: str) -> str:
+    return held.get(name) or ""
 
 
-def _is_deep(html: bytes) -> bool:
-    # Counting by numpy takes a third of the time of bytes.count where every twentieth byte is a hit.
-    octets = np.frombuffer(html, np.uint8)
-    begins = octets == ord("<")
-    ends = begins[:-1] & (octets[1:] == ord("/"))
-    return bool(np.count_nonzero(begins) - np.count_nonzero(ends) > _FEW_TAGS) and deeper_than(html, _MAX_DEPTH)
+def _lower(held: _Attributes, name: str) -> str:
+    value = held.get(name)
+    return value.strip().lower() if value else ""
 
 
-def deeper_than(html: bytes, depth: int) -> bool:
-    """Tells whether elements are nested deeper than `depth`, by counting tags.
-
-    An end tag counts only for an open element of its name. End tags in comments and attributes can still hide some
-    depth; `parser` bounds what that may cost.
-    """
-    current = 0
-    still_open: Counter[bytes] = Counter()
-    for match in _TAG.finditer(html):
-        name = match[2].lower()
-        if name in _FLAT:
-            continue
-        if not match[1]:
-            still_open[name] += 1
-            current += 1
-            if current > depth:
-                return True
-        elif still_open[name]:
-            still_open[name] -= 1
-            current -= 1
-    return False
-
-
-def _head(html: bytes) -> bytes:
-    """Returns what stands before the body of a page that is nested too deeply, or nothing if that is deep itself."""
-    body = _BODY.search(html, 0, _MAX_HEAD)
-    head = html[: body.start() if body else _MAX_HEAD]
-    return b"" if _is_deep(head) else head
-
-
-def _parsed(html: bytes, charset: str) -> LexborHTMLParser:
+def _utf8(html: bytes, charset: str) -> tuple[bytes, str]:
+    """Returns a page in UTF-8, and the encoding that it came in."""
     if charset.lower() in _UTF8:
-        return LexborHTMLParser(html)  # which replaces what is no UTF-8
-    return LexborHTMLParser(decode(html, charset))
-
-
-def _links(hrefs: Iterable[str], base: str) -> tuple[Link, ...]:
-    """Returns the links of a page with the base URL `base`."""
-    folder = base.partition("?")[0].rpartition("/")[0] + "/"
-    origin = "/".join(base.split("/", 3)[:3])
-    links: dict[bytes, Link] = {}
-    # Menus name the same address several times over; each is looked up once.
-    for href in dict.fromkeys([href.partition("#")[0].strip() for href in hrefs]):
-        if not href:
-            continue
-        # As little of the base as the result depends on, so that one entry serves many pages.
-        start = href[0]
-        if start == "/":
-            known = origin
-        elif ":" in href:
-            if href.lower().startswith(_NO_PAGES):
-                continue
-            known = "" if href.startswith(("https://", "http://")) else base
-        else:
-            known = folder if start.isalnum() or start == "." else base
-        found = _resolved(known, href) if len(href) <= _MAX_CACHED else _resolved.__wrapped__(known, href)
-        if found is not None and found.key not in links:
-            links[found.key] = found
-            if len(links) >= MAX_LINKS:
-                break
-    return tuple(links.values())
-
-
-# Some 30 MB when full, and at worst 70 MB.
-@lru_cache(maxsize=1 << 16)
-def _resolved(base: str, href: str) -> Link | None:
-    plain = base and len(base) + len(href) <= MAX_URL and _PLAIN.fullmatch(href)
-    url = base + href if plain else canonical(href, base)
-    return link(url) if url is not None else None
-
-
-def _text_runs(html: bytes, start: int) -> int:
-    count = 0
-    for run in _RUN.finditer(html, start):
-        count += len(run[1].strip())
-        if count >= TEXT_ENOUGH:
-            return TEXT_ENOUGH
-    return count
-
-
-def _attribute(raw: bytes) -> str:
-    return unescape(raw.strip(b"\"'").decode("utf-8", "replace"))
+        return html.removeprefix(_UTF8_MARK), "utf-8"  # the parser replaces what is no UTF-8
+    _, source, encoding = with_source(html, charset)
+    return source, encoding

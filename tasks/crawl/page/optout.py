@@ -16,7 +16,7 @@ Where a convention leaves room, the stricter reading counts. Price: a page is lo
 from collections.abc import Collection, Iterable
 
 from tasks.crawl.page.links import Page
-from tasks.crawl.robots.tag import Directives
+from tasks.robots_tag import Directives
 
 _READ = frozenset({"content-signal", "content-usage", "tdm-reservation"})
 # From the narrowest use to the widest: what is said of the narrowest counts.

@@ -13,7 +13,8 @@ MAX_BYTES = 512 << 10
 _MAX_LINE = 2083 * 8 - 1
 
 RULES = ("allow", "disallow")
-SIGNAL = "signal"
+SIGNALS = ("content-signal", "content-usage")
+LICENSE = "license"
 _AGENT, _DELAY, _SITEMAP, _MEANT = "agent", "delay", "sitemap", "meant"
 
 # A field is known by its beginning, as Google does ("Disallowed: /x").
@@ -23,7 +24,7 @@ _FIELDS = (
     (RULES[1], (b"disallow", b"dissallow", b"dissalow", b"disalow", b"diasllow", b"disallaw")),
     (_DELAY, (b"crawl-delay", b"crawl delay", b"crawldelay")),
     (_SITEMAP, (b"sitemap", b"site-map")),
-    (SIGNAL, (b"content-signal", b"content-usage")),
+    *((field, (field.encode(),)) for field in (*SIGNALS, LICENSE)),
 )
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _BLANK = b" \t\v\f\0"
@@ -38,15 +39,17 @@ class Group:
     Attributes:
         names: whom it addresses, in lower case, b"*" for everyone; with the place of each in the list.
         rules: ("allow" or "disallow", path pattern) in file order.
+        numbers: the line of each rule, from 1.
         delays: (number of names that stood above the line, value) of every Crawl-delay.
-        signals: the same of every Content-Signal or Content-Usage.
+        signals: (number of names that stood above the line, field, value) of every Content-Signal or Content-Usage.
         closed: a rule has ended the list of names.
     """
 
     names: dict[bytes, int] = field(default_factory=dict)
     rules: list[tuple[str, bytes]] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
     delays: list[tuple[int, bytes]] = field(default_factory=list)
-    signals: list[tuple[int, bytes]] = field(default_factory=list)
+    signals: list[tuple[int, str, bytes]] = field(default_factory=list)
     closed: bool = False
 
     def addresses(self, names: set[bytes], above: int) -> bool:
@@ -62,29 +65,30 @@ def beginning(body: bytes) -> bytes:
     return body[: end if end > 0 else MAX_BYTES]
 
 
-def parsed(body: bytes) -> tuple[list[Group], tuple[str, ...]]:
-    """Returns the groups of a robots.txt and the addresses of its sitemaps as written."""
+def parsed(body: bytes) -> tuple[list[Group], tuple[str, ...], tuple[str, ...]]:
+    """Returns the groups of a robots.txt, and the addresses of its sitemaps and of its licences as written."""
     groups: list[Group] = [Group()]
-    sitemaps: list[str] = []
-    for kind, value in _lines(_utf8(beginning(body))):
+    named: dict[str, list[str]] = {_SITEMAP: [], LICENSE: []}
+    for number, kind, value in _lines(_utf8(beginning(body))):
         group = groups[-1]
-        if kind == _SITEMAP:
-            sitemaps.append(value.decode("utf-8", "replace"))
+        if kind in named:
+            named[kind].append(value.decode("utf-8", "replace"))
         elif kind == _AGENT:
             if group.closed:
                 group = Group()
                 groups.append(group)
             group.names.setdefault(_name(value), len(group.names))
-        elif kind == SIGNAL:
-            group.signals.append((len(group.names), value))
+        elif kind in SIGNALS:
+            group.signals.append((len(group.names), kind, value))
         elif kind == _DELAY:
             group.delays.append((len(group.names), value))
         elif kind in RULES and group.names:
             group.closed = True
             group.rules.append((kind, value))
+            group.numbers.append(number)
         elif kind == _MEANT:
             group.closed = True
-    return groups, tuple(dict.fromkeys(sitemaps))
+    return groups, tuple(dict.fromkeys(named[_SITEMAP])), tuple(dict.fromkeys(named[LICENSE]))
 
 
 def _utf8(body: bytes) -> bytes:
@@ -93,9 +97,9 @@ def _utf8(body: bytes) -> bytes:
     return body.removeprefix(b"\xef\xbb\xbf")
 
 
-def _lines(body: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yields (kind of field, value) of every line that says something."""
-    for line in _LINE_END.split(body):
+def _lines(body: bytes) -> Iterator[tuple[int, str, bytes]]:
+    """Yields (number from 1, kind of field, value) of every line that says something."""
+    for number, line in enumerate(_LINE_END.split(body), 1):
         text = line[:_MAX_LINE].partition(b"#")[0].strip(_BLANK)
         name, colon, value = text.partition(b":")
         if not colon:
@@ -106,11 +110,11 @@ def _lines(body: bytes) -> Iterator[tuple[str, bytes]]:
         name, value = name.strip(_BLANK).lower(), value.strip(_BLANK)
         kind = next((kind for kind, starts in _FIELDS if name.startswith(starts)), None)
         if kind is not None:
-            yield kind, value
+            yield number, kind, value
         elif name and value.startswith(b"/"):
             # A misspelt rule ("Disalow: /private", "Noindex: /old") ends a list of names as the rule it was meant
             # to be.
-            yield _MEANT, b""
+            yield number, _MEANT, b""
 
 
 def _name(value: bytes) -> bytes:

@@ -8,11 +8,13 @@ equal to what they stand for (RFC 9309, 2.2.2), and a URL must pass both. `lines
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 from urllib.parse import quote
 
-from tasks.crawl.robots.lines import RULES, Group, parsed
+from tasks.crawl.robots.lines import LICENSE, RULES, Group, parsed
 from tasks.crawl.robots.pattern import KEEP, Pattern, equal, literal, path_of, split
 
 AI_AGENTS = frozenset(
@@ -27,6 +29,7 @@ AI_AGENTS = frozenset(
 speaks of AI. Sources: the pages of OpenAI, Common Crawl, Google, Apple, Anthropic, ByteDance, Meta, Amazon, Cohere,
 Diffbot, Webz.io, Perplexity and Ai2 about their crawlers; the list ai-robots-txt/ai.robots.txt on GitHub (2026-11)."""
 
+_MOST_TERMS = 50
 _TOKEN = re.compile(r"[a-zA-Z_-]+")
 _TRAINING = re.compile(r"(?:^|[\s,;])(?:ai-train|train-ai)\s*=\s*(no|n|yes|y)\b", re.I)
 
@@ -76,7 +79,7 @@ class Robots:
     """
 
     def __init__(self, body: bytes, agent: str) -> None:
-        groups, self.sitemaps = parsed(body)
+        groups, self.sitemaps, licenses = parsed(body)
         names = _names_of(agent, groups)
         own = [group for group in groups if names & group.names.keys()]
         spoken_to = own or [group for group in groups if b"*" in group.names]
@@ -86,6 +89,9 @@ class Robots:
         self._against_ai = _against_ai(groups, known)
         # Who is named but told nothing about training is told what all are told.
         self._signals = _signals(own, names) or _signals(groups, {b"*"})
+        # Terms are kept of all groups that speak to this crawler or to everyone. They are gone through for every page.
+        self._stated = list(islice(_stated(groups, names | {b"*"}), _MOST_TERMS))
+        self._licenses = licenses[:_MOST_TERMS]
 
     def allows(self, url: str) -> bool:
         """Tells whether the crawler may fetch `url`."""
@@ -106,6 +112,71 @@ class Robots:
             return True
         path = path_of(url)
         return next((says_no for start, says_no in self._signals if path.startswith(start)), False)
+
+    def terms(self, url: str) -> list[tuple[str, str]]:
+        """Returns what the file states of the use of `url`, as (field in lower case, value) of each line.
+
+        License (RSL 1.0) holds for the whole site, whatever group it stands in.
+        """
+        if not (self._stated or self._licenses):
+            return []
+        path = path_of(url)
+        found = [(field, text) for field, text in self._stated if path.startswith(_start_of(text))]
+        return found + [(LICENSE, address) for address in self._licenses]
+
+
+class Decision(NamedTuple):
+    """What decides about a URL.
+
+    Attributes:
+        allowed: whether it may be fetched.
+        line: number of the rule's line, from 1; 0 where no rule matches.
+        rule: the rule as it is read, "Disallow: /a"; "" where no rule matches.
+        group: names of the group that it stands in, as one text.
+    """
+
+    allowed: bool
+    line: int = 0
+    rule: str = ""
+    group: str = ""
+
+
+def decided_by(body: bytes, agent: str, url: str) -> Decision:
+    """Returns which rule of a robots.txt decides whether a crawler may fetch `url`; agrees with `Robots.allows`."""
+    groups = parsed(body)[0]
+    names = _names_of(agent, groups)
+    own = [group for group in groups if names & group.names.keys()]
+    return _decision(own or [group for group in groups if b"*" in group.names], url)
+
+
+def ai_optout_by(body: bytes, url: str) -> Decision:
+    """Returns which rule of a group for an AI crawler forbids `url` to that; an allowed one if none does."""
+    groups = parsed(body)[0]
+    agents = sorted({name for group in groups for name in group.names if name.decode("latin-1") in AI_AGENTS})
+    for agent in agents:
+        found = _decision([group for group in groups if agent in group.names], url)
+        if not found.allowed:
+            return found
+    return Decision(allowed=True)
+
+
+def _decision(groups: list[Group], url: str) -> Decision:
+    path, known = path_of(url), [Decision(allowed=True)]
+    for form in (literal, equal):
+        held = [
+            (rule, number, f"{verb.capitalize()}: {value.decode('utf-8', 'replace')}", group)
+            for group in groups
+            for (verb, value), number in zip(group.rules, group.numbers, strict=True)
+            for rule in _rules(verb == RULES[0], value, form)
+        ]
+        held.sort(key=lambda one: (-one[0].priority, not one[0].allow))
+        for rule, number, text, group in held:
+            if rule.matches(form(path)):
+                listed = b", ".join(group.names).decode("latin-1")
+                known.append(Decision(rule.allow, number, text, listed))
+                break
+    # A URL must pass both readings.
+    return next((one for one in known if not one.allowed), known[-1])
 
 
 def _names_of(agent: str, groups: list[Group]) -> set[bytes]:
@@ -157,17 +228,24 @@ def _delay(groups: list[Group], names: set[bytes]) -> float | None:
 def _signals(groups: list[Group], names: set[bytes]) -> list[tuple[str, bool]]:
     """Returns (beginning of paths, whether training is refused) of every signal, in the order in which they count."""
     found = []
-    for group in groups:
-        for above, value in group.signals:
-            # A signal above all groups is meant for everyone.
-            if above and not group.addresses(names, above):
-                continue
-            text = value.decode("latin-1")
-            answers = [answer.lower() for answer in _TRAINING.findall(text)]
-            if answers:
-                start = text.split()[0] if text.startswith("/") else "/"
-                found.append((start, bool({"no", "n"} & set(answers))))
+    for _, text in _stated(groups, names):
+        answers = [answer.lower() for answer in _TRAINING.findall(text)]
+        if answers:
+            found.append((_start_of(text), bool({"no", "n"} & set(answers))))
     return sorted(found, key=lambda signal: (-len(signal[0]), not signal[1]))
+
+
+def _stated(groups: list[Group], names: set[bytes]) -> Iterator[tuple[str, str]]:
+    """Yields (field, value) of every signal that is for a crawler of one of `names`, or stands above all groups."""
+    for group in groups:
+        for above, field, value in group.signals:
+            if not above or group.addresses(names, above):
+                yield field, value.decode("latin-1")
+
+
+def _start_of(text: str) -> str:
+    """Returns with what paths begin for which a signal holds."""
+    return text.split()[0] if text.startswith("/") else "/"
 
 
 def _sorted(lines: Iterable[tuple[str, bytes]], known: _Known, form: _Form) -> list[_Rule]:

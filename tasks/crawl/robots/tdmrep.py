@@ -11,6 +11,8 @@ import json
 from tasks.crawl.robots.pattern import Pattern, equal, path_of, split
 
 TDMREP = "/.well-known/tdmrep.json"
+_STATED = ("tdm-reservation", "tdm-policy")
+_MAX_VALUE = 1000
 
 
 class Reservations:
@@ -36,16 +38,22 @@ class Reservations:
             raise ValueError(f"it is no JSON: {error}") from None
         if not isinstance(rules, list):
             raise ValueError("it is no array")
-        self._rules: list[tuple[Pattern, bool]] = []
+        self._rules: list[tuple[Pattern, bool, tuple[tuple[str, str], ...]]] = []
         for rule in rules:
             location = rule.get("location") if isinstance(rule, dict) else None
             if isinstance(location, str):
-                self._rules.append((_pattern(location), _is_one(rule.get("tdm-reservation"))))
+                stated = tuple((name, str(rule[name])[:_MAX_VALUE]) for name in _STATED if name in rule)
+                self._rules.append((_pattern(location), _is_one(rule.get("tdm-reservation")), stated))
 
     def reserves(self, url: str) -> bool:
         """Tells whether the file keeps `url` from mining; False where it says nothing of it."""
         path = equal(path_of(url))
-        return next((reserved for pattern, reserved in self._rules if pattern.matches(path)), False)
+        return next((reserved for pattern, reserved, _ in self._rules if pattern.matches(path)), False)
+
+    def terms(self, url: str) -> tuple[tuple[str, str], ...]:
+        """Returns what the rule for `url` states, as (property, value): its reservation, and the policy it offers."""
+        path = equal(path_of(url))
+        return next((stated for pattern, _, stated in self._rules if pattern.matches(path)), ())
 
 
 def _pattern(location: str) -> Pattern:

@@ -6,7 +6,6 @@ background: a kill loses at most the open file, and the next attempt finds every
 """
 
 import contextlib
-import io
 import logging
 import time
 from collections.abc import Iterator
@@ -14,10 +13,11 @@ from datetime import UTC, datetime
 
 import pyarrow.parquet as pq
 
+from tasks import parquet
 from tasks.artifact import PartRecord
 from tasks.crawl.candidate import Candidate
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.db.fetchlog import CAPTURED, Outcome, from_tables, to_links, to_table
+from tasks.crawl.db.fetchlog import CAPTURED, LinkRows, Outcome, from_tables, to_table
 from tasks.crawl.http.client import Answer
 from tasks.crawl.storage.buffer import Closed
 from tasks.crawl.storage.spool import DRAIN_S, Spool
@@ -29,6 +29,9 @@ log = logging.getLogger("sluice.crawl")
 
 _MAX_BYTES = 1 << 30
 _MAX_AGE_S = 600.0
+# Bytes of memory, roughly, that the log and the links of an open part may take, and of a row beside its links.
+_MAX_MEMORY = 48 << 20
+_ROW_BYTES = 1000
 # Files this much smaller than the buffer keep it draining while the next one grows.
 _BUFFER_SHARE = 4
 WARC = "warc/"
@@ -60,26 +63,28 @@ class Segment:
     def capture(self, candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
         """Writes a capture to the open file; returns the outcome with its place."""
         fetched_at = outcome.fetched_at or datetime.now(UTC)
-        notes = _notes(candidate, answer)
+        notes = _notes(candidate, answer, outcome)
         return self._placed(outcome, self._warc().capture(outcome.url, fetched_at, answer, notes))
 
     def revisit(self, candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
         """Writes a revisit record to the open file; returns the outcome with its place."""
         if candidate.earlier is None:
             raise ValueError(f"{candidate.url} was never captured before")
-        fetched_at, notes = outcome.fetched_at or datetime.now(UTC), _notes(candidate, answer)
+        fetched_at, notes = outcome.fetched_at or datetime.now(UTC), _notes(candidate, answer, outcome)
         written = self._warc().revisit(outcome.url, fetched_at, answer, candidate.earlier, notes)
         return self._placed(outcome, written)
 
     def note(self, outcome: Outcome) -> None:
-        """Takes a row of the log; closes the file when it is full or old.
+        """Takes a row of the log; closes the file when it is full or old, or when its rows take too much memory.
 
         Raises:
             SluiceError: see `Spool.check`.
         """
         part = self._part()
-        part.rows.append(outcome)
+        part.links.add(outcome)
+        part.rows.append(outcome._replace(outlinks=(), lastmods=()))
         full = part.captures >= self._config.warc_pages_per_file or part.bytes >= self._max_bytes
+        full = full or part.links.bytes + _ROW_BYTES * len(part.rows) >= _MAX_MEMORY
         if full or (part.captures and time.monotonic() - part.begin > _MAX_AGE_S):
             self.commit()
 
@@ -171,6 +176,7 @@ class _OpenPart:
         self._part = Part(spool.buffer.staging, self._stem, self._stem, "")
         self._file = contextlib.ExitStack()
         self.rows: list[Outcome] = []
+        self.links = LinkRows()
         self.captures = 0
         self.begin = time.monotonic()
         self.path = ""
@@ -196,7 +202,7 @@ class _OpenPart:
                 file.write("".join(f"{line}\n" for line in index).encode())
         with part.file(f"{LOG}{self._stem}.parquet", rows=len(self.rows)) as file:
             pq.write_table(to_table(self.rows), file, compression="zstd", compression_level=3)
-        links = to_links(self.rows, self._partitions)
+        links = self.links.table(self.rows, self._partitions)
         with part.file(f"{LINK}{self._stem}.parquet", rows=links.num_rows) as file:
             pq.write_table(links, file, compression="zstd", compression_level=3, row_group_size=1 << 16)
         for outcome in self.rows:
@@ -208,26 +214,27 @@ class _OpenPart:
             self._file.__exit__(type(error), error, error.__traceback__)
 
 
-def held(output: Output, spool: Spool) -> list[Outcome]:
-    """Returns what earlier attempts of the task have closed: stored, or on this machine and now on its way."""
-    outcomes = list(_committed(output))
-    urls = {outcome.url for outcome in outcomes}
+def held(output: Output, spool: Spool) -> Iterator[list[Outcome]]:
+    """Yields what earlier attempts of the task have closed, part by part in the order in which they were closed.
+
+    Some parts are stored, others lie on this machine and are sent on their way.
+    """
+    urls: set[str] = set()
+    for _, record in sorted(output.committed.items()):
+        stored = {path: output.store.read(f"{output.address.path}/{path}") for path in _logs(record)}
+        outcomes = _outcomes(stored)
+        urls.update(outcome.url for outcome in outcomes)
+        yield outcomes
     for closed in spool.buffer.found():
-        waiting = _outcomes({path: (closed.folder / path).read_bytes() for path in _logs(closed.record)})
+        outcomes = _outcomes({path: (closed.folder / path).read_bytes() for path in _logs(closed.record)})
         # The task may have gone on elsewhere, or the kill came between storing a part and removing it here.
-        if not urls.isdisjoint(outcome.url for outcome in waiting):
+        if not urls.isdisjoint(outcome.url for outcome in outcomes):
             closed.remove()
             continue
-        log.info("[%s] %d URLs found in the local buffer %s", output.address, len(waiting), closed.folder)
+        log.info("[%s] %d URLs found in the local buffer %s", output.address, len(outcomes), closed.folder)
         spool.put(closed)
-        outcomes += waiting
-        urls.update(outcome.url for outcome in waiting)
-    return outcomes
-
-
-def _committed(output: Output) -> Iterator[Outcome]:
-    for record in output.committed.values():
-        yield from _outcomes({path: output.store.read(f"{output.address.path}/{path}") for path in _logs(record)})
+        urls.update(outcome.url for outcome in outcomes)
+        yield outcomes
 
 
 def _logs(record: PartRecord) -> list[str]:
@@ -236,7 +243,7 @@ def _logs(record: PartRecord) -> list[str]:
 
 def _outcomes(files: dict[str, bytes]) -> list[Outcome]:
     tables = {
-        folder: pq.read_table(io.BytesIO(data))
+        folder: parquet.from_bytes(data)
         for folder in (LOG, LINK)
         for path, data in files.items()
         if path.startswith(folder)
@@ -244,10 +251,12 @@ def _outcomes(files: dict[str, bytes]) -> list[Outcome]:
     return from_tables(tables[LOG], tables[LINK]) if LOG in tables else []
 
 
-def _notes(candidate: Candidate, answer: Answer) -> dict[str, str]:
+def _notes(candidate: Candidate, answer: Answer, outcome: Outcome) -> dict[str, str]:
     notes = {"fetchTimeMs": str(round(answer.seconds * 1000)), "hopsFromSeed": str(candidate.depth)}
     if candidate.via:
         notes["via"] = candidate.via
+    if outcome.terms:
+        notes["statedTerms"] = outcome.terms
     return notes
 
 

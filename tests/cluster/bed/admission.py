@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from tests.cluster.bed import quantity
 from tests.cluster.bed.resources import (
+    JOBS,
+    LIMIT_RANGES,
     NAMESPACES,
     PODS,
     PRIORITY_CLASSES,
@@ -19,6 +21,7 @@ from tests.cluster.bed.resources import (
     invalid,
     not_found,
 )
+from tests.k8s.admission import limited
 
 if TYPE_CHECKING:
     from tests.cluster.bed.store import Store
@@ -46,7 +49,25 @@ def admit(store: Store, resource: Resource, obj: Object) -> None:
         _check_pod(obj)
         _references(store, obj)
         _defaults(obj)
+        obj["spec"] = with_limits(store, namespace, obj["spec"])
+        _canonical(obj["spec"])
         _quota(store, obj)
+    if resource == JOBS:
+        _canonical(obj["spec"]["template"]["spec"])
+
+
+def with_limits(store: Store, namespace: str, spec: Object) -> Object:
+    """Returns a pod spec with what the LimitRanges of its namespace add; Kueue adds it to a gang's pods, too."""
+    for one in store.select(LIMIT_RANGES, namespace):
+        spec = limited(spec, one)
+    return spec
+
+
+def _canonical(spec: Object) -> None:
+    """Writes the quantities of built-in kinds as the server stores them; custom resources keep theirs."""
+    for one in [*spec.get("containers", []), *(spec.get("initContainers") or [])]:
+        for sizes in (one.get("resources") or {}).values():
+            sizes |= {what: quantity.canonical(amount) for what, amount in sizes.items()}
 
 
 def check_names(resource: Resource, meta: Object) -> None:

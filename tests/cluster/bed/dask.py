@@ -23,6 +23,7 @@ from tests.cluster.bed.store import Change
 
 CLUSTERS = Resource("kubernetes.dask.org", "v1", "daskclusters", "DaskCluster")
 AUTOSCALERS = Resource("kubernetes.dask.org", "v1", "daskautoscalers", "DaskAutoscaler")
+FINALIZER = "kopf.zalando.org/KopfFinalizerMarker"
 NAME, COMPONENT = "dask.org/cluster-name", "dask.org/component"
 
 
@@ -39,12 +40,17 @@ class DaskClusters(Controller):
         """Names of the clusters that were ever made, in order."""
         self.every_s = every_s
         self.targets: dict[str, int] = {}
+        self.busy_s = 0.5
+        """How long the operator waits for a scheduler that never came up before it looks at a deletion (really: 60)."""
+
         threading.Thread(target=self._ask_schedulers, name="bed-dask", daemon=True).start()
 
     def on_create(self, obj: Object) -> None:
-        """Takes a new cluster up."""
+        """Takes a new cluster up, and holds it by a finalizer as every operator made with kopf does."""
         name = obj["metadata"]["name"]
         self.made.append(name)
+        where = (CLUSTERS, obj["metadata"]["namespace"], name)
+        self.store.change(*where, lambda now: now["metadata"].setdefault("finalizers", []).append(FINALIZER))
         self.status(obj, phase="Created")
         self.ports[name] = _free_ports()
         self._service(obj)
@@ -52,8 +58,19 @@ class DaskClusters(Controller):
         self.status(obj, phase="Running")
 
     def on_update(self, obj: Object, before: Object) -> None:
-        """Another number of workers."""
+        """Another number of workers, or its end: a scheduler that is not up keeps the operator for `busy_s`."""
+        leaving = "deletionTimestamp" in obj["metadata"]
+        if leaving and "deletionTimestamp" not in (before.get("metadata") or {}):
+            up = any(_ready(pod) for pod in self.pods(obj["metadata"]["name"], "scheduler"))
+            self.bed.later(0 if up else self.busy_s, lambda: self._release(obj))
         self._settle(obj)
+
+    def _release(self, obj: Object) -> None:
+        def let_go(now: Object) -> None:
+            now["metadata"]["finalizers"] = [one for one in now["metadata"].get("finalizers", []) if one != FINALIZER]
+
+        with suppress(ApiError):
+            self.store.change(CLUSTERS, obj["metadata"]["namespace"], obj["metadata"]["name"], let_go)
 
     def on_delete(self, obj: Object) -> None:
         """Its ports are free again."""
@@ -191,6 +208,11 @@ class DaskAutoscalers(Controller):
             meta["name"],
             lambda now: now["metadata"].update(ownerReferences=[owner(cluster)]),
         )
+
+
+def _ready(pod: Object) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
 async def _asked(port: int) -> tuple[int, float]:

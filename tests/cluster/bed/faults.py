@@ -8,6 +8,7 @@ from fnmatch import fnmatch
 from tests.cluster.bed.resources import ApiError
 
 MESSAGES = {
+    403: ("Forbidden", 'pods is forbidden: User "x" cannot list resource "pods" in API group "" in the namespace "y"'),
     409: ("AlreadyExists", "object already exists"),
     410: ("Expired", "too old resource version: 1 (1000)"),
     429: ("TooManyRequests", "too many requests, please try again later"),
@@ -45,6 +46,9 @@ class Faults:
 
     rules: list[Fault] = field(default_factory=list)
     log_cuts: list[Fault] = field(default_factory=list)
+    cut_log_after: int = 0
+    """Log streams break off, without a word, once so many lines were sent; 0: they do not."""
+
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(

@@ -75,8 +75,9 @@ class Handler(BaseHTTPRequestHandler):
         if wanted is None:
             self._plain("404 page not found\n", 404)
             return
-        self._authorize(wanted)
         disturbed = not (self.headers.get("User-Agent") or "").startswith("observer")
+        self._authorize(wanted, disturbed)
+        self._start = self.bed.starts if disturbed else None
         if disturbed:
             self.bed.faults.check(wanted.verb, path)
         if wanted.verb == "watch":
@@ -89,8 +90,10 @@ class Handler(BaseHTTPRequestHandler):
                 self.bed.faults.check(wanted.verb, path, late=True)
             self._answer(answer, code)
 
-    def _authorize(self, wanted: Route) -> None:
+    def _authorize(self, wanted: Route, disturbed: bool) -> None:
         user = self.bed.tokens.get((self.headers.get("Authorization") or "").removeprefix("Bearer "))
+        if user is None and disturbed and time.monotonic() < self.bed.unsynced_until:
+            user = "system:serviceaccount:sluice:airflow"
         if user is None:
             return
         one = wanted.resource
@@ -114,7 +117,7 @@ class Handler(BaseHTTPRequestHandler):
         for obj in first:
             self._event("ADDED", obj, wanted, query, None)
         quiet = time.monotonic()
-        while (left := ends - time.monotonic()) > 0 and not self.bed.closing.is_set():
+        while (left := ends - time.monotonic()) > 0 and not self._stopped():
             try:
                 changes = store.after(version, min(left, 0.25))
             except ApiError as error:
@@ -152,7 +155,7 @@ class Handler(BaseHTTPRequestHandler):
         sent = 0
         for line in lines:
             if line is None:
-                if self.bed.closing.is_set():
+                if self._stopped():
                     break
                 continue
             if cut and sent == 1:
@@ -160,7 +163,19 @@ class Handler(BaseHTTPRequestHandler):
                 raise Reset
             self._chunk(line)
             sent += 1
+            if sent == self.bed.faults.cut_log_after:
+                raise Reset
         self._chunk(b"")
+
+    def _stopped(self) -> bool:
+        """Whether the bed closes; a server that was started anew meanwhile has dropped the connection.
+
+        Raises:
+            Reset: it was.
+        """
+        if self._start is not None and self._start != self.bed.starts:
+            raise Reset
+        return self.bed.closing.is_set()
 
     def _begin(self, content_type: str) -> None:
         self.send_response(200)

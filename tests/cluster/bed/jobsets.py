@@ -117,8 +117,10 @@ class JobSets(Controller):
             said = f"jobset failed due to reaching max number of restarts (first failed job: {name})"
             self._over(jobset, "Failed", "ReachedMaxRestarts", said, jobs)
         else:
-            counts = {"restarts": status.get("restarts", 0) + 1}
-            self.status(jobset, **counts, restartsCountTowardsMax=counted + (action in _COUNTED))
+            counted += action in _COUNTED
+            # As the real one: a count of 0 is left out.
+            counts = {"restartsCountTowardsMax": counted} if counted else {}
+            self.status(jobset, restarts=status.get("restarts", 0) + 1, **counts)
 
     def _suspend(self, jobset: Object, jobs: list[Object]) -> None:
         wanted = bool(jobset["spec"].get("suspend"))

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tests.cluster.bed import quantity
+from tests.cluster.bed.admission import with_limits
 from tests.cluster.bed.controllers import Controller, owner
 from tests.cluster.bed.jobsets import JOBSETS
 from tests.cluster.bed.pod_run import set_condition
@@ -72,7 +73,10 @@ class Kueue(Controller):
     def _workload(self, resource: Resource, obj: Object) -> None:
         meta, name = obj["metadata"], _name(resource, obj)
         if self.store.find(WORKLOADS, meta["namespace"], name) is None and "deletionTimestamp" not in meta:
-            spec = {"queueName": meta["labels"][QUEUE], "podSets": _pod_sets(resource, obj), "priority": 0}
+            sets = _pod_sets(resource, obj)
+            for one in sets:
+                one["template"]["spec"] = with_limits(self.store, meta["namespace"], one["template"]["spec"])
+            spec = {"queueName": meta["labels"][QUEUE], "podSets": sets, "priority": 0}
             new = {"name": name, "namespace": meta["namespace"], "ownerReferences": [owner(obj)]}
             self.store.create(WORKLOADS, {"metadata": new, "spec": spec, "status": {"conditions": []}})
         status = obj.get("status") or {}

@@ -22,7 +22,8 @@ _PREEMPTING = "default-scheduler: preempting to accommodate a higher priority po
 
 def node(name: str, labels: dict[str, str] | None = None, **sizes: str) -> Object:
     """A node object; `sizes` by resource, `gpus` for nvidia.com/gpu."""
-    room = {"cpu": "32", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": sizes.pop("gpus", "4"), **sizes}
+    room = {"cpu": "32", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "110"}
+    room |= {"nvidia.com/gpu": sizes.pop("gpus", "4"), **sizes}
     room = {what: amount for what, amount in room.items() if amount != "0"}
     status = {"allocatable": room, "capacity": room, "conditions": [{"type": "Ready", "status": "True"}]}
     named = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **(labels or {})}

@@ -19,6 +19,9 @@ _IMAGE = re.compile(
     r"[a-z0-9]+([._-][a-z0-9]+)*(:\d+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*(:[\w][\w.-]*)?(@sha256:[0-9a-f]+)?"
 )
 
+PHASE_LAG_S = 0.2
+"""How long a pod is Running after its containers have ended (a cluster: up to some seconds)."""
+
 
 class PodRun:
     """The processes of one pod; lives on when the kubelet is dead, and when the API has forgotten the pod."""
@@ -114,6 +117,9 @@ class PodRun:
                 for thread in threads:
                     thread.join()
         finally:
+            # A kubelet reports how the containers have ended before it reports the pod's phase.
+            self.kubelet.sync(self)
+            self.stopping.wait(PHASE_LAG_S)
             self.ended.set()
             self.kubelet.sync(self)
 
@@ -161,13 +167,15 @@ class PodRun:
         image, bed = one.spec["image"], self.kubelet.bed
         if not _IMAGE.fullmatch(image):
             return ("InvalidImageName", f'Failed to apply default image tag "{image}": couldn\'t parse image name')
+        if bed.registry_down:
+            said = f'failed to pull and unpack image "{image}": unexpected status from HEAD request: '
+            return _pulling(image, f"rpc error: code = Unavailable desc = {said}503 Service Unavailable", tries)
         if ".invalid/" in image or image in bed.missing_images:
             if one.spec.get("imagePullPolicy") == "Never":
                 said = f'Container image "{image}" is not present with pull policy of Never'
                 return ("ErrImageNeverPull", said)
             what = f'failed to pull and unpack image "{image}": failed to resolve reference "{image}": not found'
-            pulling = ("ErrImagePull", f"rpc error: code = NotFound desc = {what}")
-            return ("ImagePullBackOff", f'Back-off pulling image "{image}": ErrImagePull: {what}') if tries else pulling
+            return _pulling(image, f"rpc error: code = NotFound desc = {what}", tries)
         try:
             env = environment(bed.store, self.pod, one.spec, bed.image_env)
         except ConfigError as error:
@@ -176,6 +184,12 @@ class PodRun:
         command = [*(one.spec.get("command") or []), *(one.spec.get("args") or [])]
         one.command = [expanded(str(word), one.env) for word in command]
         return None
+
+
+def _pulling(image: str, cause: str, tries: int) -> tuple[str, str]:
+    """Why a pull waits: its own error first, the kubelet's back-off after that."""
+    backs_off = ("ImagePullBackOff", f'Back-off pulling image "{image}": ErrImagePull: {cause}')
+    return backs_off if tries else ("ErrImagePull", cause)
 
 
 def set_condition(status: Object, kind: str, value: str, **more: str) -> None:

@@ -21,6 +21,26 @@ def number(quantity: str | float) -> float:
     return float(text)
 
 
+def canonical(quantity: str | float) -> str:
+    """A quantity as the API server stores it: the largest unit of its kind that leaves a whole number.
+
+    >>> canonical("1000"), canonical("0.5"), canonical("2048Mi"), canonical("1500"), canonical("0")
+    ('1k', '500m', '2Gi', '1500', '0')
+    """
+    text = str(quantity)
+    if text.endswith("i"):
+        units = [(unit, size) for unit, size in _UNITS.items() if unit.endswith("i")]
+    else:
+        units = [(unit, size) for unit, size in _UNITS.items() if not unit.endswith("i") and unit != "m"]
+    whole = number(text)
+    if whole != int(whole):
+        return f"{round(whole * 1000)}m"
+    for unit, size in sorted(units, key=lambda one: -one[1]):
+        if whole and whole % size == 0:
+            return f"{int(whole / size)}{unit}"
+    return str(int(whole))
+
+
 def requests(spec: Object) -> dict[str, float]:
     """What the containers of a pod request together; `pods` counts the pod itself."""
     asked: Counter[str] = Counter({"pods": 1})

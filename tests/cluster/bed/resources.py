@@ -36,6 +36,7 @@ CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 SERVICES = Resource("", "v1", "services", "Service")
 SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
+LIMIT_RANGES = Resource("", "v1", "limitranges", "LimitRange")
 CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 JOBS = Resource("batch", "v1", "jobs", "Job")
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
@@ -57,6 +58,7 @@ BUILT_IN = (
     SERVICES,
     SERVICE_ACCOUNTS,
     QUOTAS,
+    LIMIT_RANGES,
     CLAIMS,
     JOBS,
     DEPLOYMENTS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from http.server import ThreadingHTTPServer
@@ -40,12 +41,21 @@ class Bed:
         self.kinds: list[Resource] = list(BUILT_IN)
         self.image_env = image_environment()
         self.missing_images: set[str] = set()
+        self.registry_down = False
+        """Whether every pull ends with 503."""
+
         self.overlays: list[Callable[[Object, dict[str, str]], dict[str, str]]] = []
         self.tokens: dict[str, str] = {}
         """Bearer token -> user; a user named here has no rights at all. Without a known token: all rights."""
 
         self.webhooks: list[Callable[[Resource, Object], None]] = []
         """Mutating admission: each may change or refuse a new object."""
+
+        self.starts = 1
+        """How often the API server was started; connections of an earlier start are cut off."""
+
+        self.unsynced_until = 0.0
+        """Until then all rights of all but administrators (the tests) are unknown to the API server."""
 
         self.closing = threading.Event()
         self.manager = Manager(self)
@@ -132,6 +142,11 @@ class Bed:
             meta = {"name": name, "namespace": namespace}
             self.store.create(EVENTS, {"metadata": meta, "involvedObject": about, **what, **times})
 
+    def restart_api(self, unsynced_s: float = 0.2) -> None:
+        """Starts the API server anew: streams break off, and for `unsynced_s` everybody else is answered 403."""
+        self.unsynced_until = time.monotonic() + unsynced_s
+        self.starts += 1
+
     def kill_kubelet(self, name: str) -> None:
         """The node's kubelet dies: its pods run on, nothing is reported, logs answer 500, deletions have no effect."""
         self.kubelet.dead.add(name)
@@ -146,13 +161,17 @@ class Bed:
         Its pods stay Running; then the node is unreachable, the pods are marked for deletion, and go with the node.
         In a cluster the three take 40 s, 300 s more, and the cloud's time to notice.
         """
-        self.kill_kubelet(name)
+        self.silence_node(name, unreachable_s, evicted_s)
         for run in list(self.kubelet.runs.values()):
             if run.node == name:
                 run.kill()
+        self.later(removed_s, lambda: self.remove_node(name))
+
+    def silence_node(self, name: str, unreachable_s: float = 0.5, evicted_s: float = 1.0) -> None:
+        """A node's kubelet dies and stays so: its pods are marked for deletion, and their processes live on."""
+        self.kill_kubelet(name)
         self.later(unreachable_s, lambda: self._unreachable(name))
         self.later(evicted_s, lambda: self._drop_pods(name))
-        self.later(removed_s, lambda: self.remove_node(name))
 
     def remove_node(self, name: str) -> None:
         """The node object goes, and with it what was on it."""

@@ -1,6 +1,8 @@
 """What of a pod's log gets into the task's log: every line once, in order, however often the connection breaks."""
 
-from operators.pods.logs import LogSpool
+import pytest
+
+from operators.pods.logs import LogSpool, unread_of
 
 LOG = [
     "2026-11-21T08:00:01.000000001Z one",
@@ -69,3 +71,21 @@ def test_the_end_of_the_log_is_kept_for_the_error():
     read(spool, [f"2026-11-21T08:00:{n:02}Z line {n}" for n in range(50)])
     assert list(spool.last_lines)[-1] == "line 49"
     assert len(spool.last_lines) == 20
+
+
+@pytest.mark.parametrize(
+    ("message", "read", "unread"),
+    [
+        (["a", "b", "c"], [], ["a", "b", "c"]),
+        (["a", "b", "c"], ["a", "b"], ["c"]),
+        (["b", "c", "d"], ["a", "b", "c"], ["d"]),
+        (["a", "b", "c", "d"], ["c"], ["d"]),
+        (["b", "c"], ["a", "b", "c"], []),
+        (["x", "y"], ["a", "b"], ["x", "y"]),
+        (["ree", "four", "five"], ["one", "two", "three", "four"], ["five"]),
+        (["same", "same", "end"], ["same", "same"], ["end"]),
+        ([], ["a"], []),
+    ],
+)
+def test_the_end_of_a_log_is_taken_up_where_the_reading_has_stopped(message, read, unread):
+    assert unread_of(message, read) == unread

@@ -34,8 +34,8 @@ def node(name: str, gpus: str, **labels: str) -> dict:
     return {"metadata": {"name": name, "labels": labels}, "status": {"allocatable": allocatable}}
 
 
-def event(reason: str, message: str = "") -> dict:
-    return {"reason": reason, "message": message}
+def event(reason: str, message: str = "", at: str = "", by: str = "") -> dict:
+    return {"reason": reason, "message": message, "lastTimestamp": at, "source": {"component": by}}
 
 
 def workload(message: str, status: str = "False") -> dict:
@@ -51,6 +51,7 @@ def hopeless(wait: Wait) -> bool:
 def test_a_node_pool_that_does_not_exist_is_hopeless(message):
     wait = why_waiting(pending(message))
     assert hopeless(wait)
+    assert wait.growable, "without an autoscaler's word it may be a pool that stands at zero"
     assert "node_selector" in wait.hopeless.remedy
     assert "reemption" not in wait.reason
 
@@ -72,11 +73,69 @@ def test_a_pool_that_an_autoscaler_fills_is_worth_waiting_for(told):
     assert not hopeless(why_waiting(pending(SELECTOR), [told]))
 
 
-def test_an_autoscaler_that_knows_no_such_pool_does_not_help():
-    told = event(
-        "NotTriggerScaleUp", "pod didn't trigger scale-up: 2 node(s) didn't match Pod's node affinity/selector"
-    )
-    assert hopeless(why_waiting(pending(SELECTOR), [told]))
+NO_SUCH_POOL = "pod didn't trigger scale-up: 2 node(s) didn't match Pod's node affinity/selector"
+NO_SUCH_TYPE = 'Failed to schedule pod, incompatible with nodepool "default", no instance type satisfied resources'
+LIMITS = 'Failed to schedule pod, all available instance types exceed limits for nodepool: "default"'
+
+
+@pytest.mark.parametrize(
+    "told", [event("NotTriggerScaleUp", NO_SUCH_POOL), event("FailedScheduling", NO_SUCH_TYPE, by="karpenter")]
+)
+def test_an_autoscaler_that_knows_no_such_pool_does_not_help(told):
+    wait = why_waiting(pending(SELECTOR), [told])
+    assert hopeless(wait)
+    assert not wait.growable
+
+
+def test_an_autoscaler_that_is_at_its_limits_may_help_later():
+    assert not hopeless(why_waiting(pending(SELECTOR), [event("FailedScheduling", LIMITS, by="karpenter")]))
+
+
+def test_the_scheduler_itself_is_no_autoscaler():
+    assert why_waiting(pending(SELECTOR), [event("FailedScheduling", SELECTOR, by="default-scheduler")]).growable
+
+
+def test_the_autoscalers_last_word_counts():
+    grows = event("TriggeredScaleUp", "pod triggered scale-up", at="2026-11-22T10:00:00Z")
+    gave_up = event("NotTriggerScaleUp", NO_SUCH_POOL, at="2026-11-22T10:05:00Z")
+    assert hopeless(why_waiting(pending(SELECTOR), [gave_up, grows]))
+    grows["lastTimestamp"] = "2026-11-22T10:06:00Z"
+    assert not hopeless(why_waiting(pending(SELECTOR), [gave_up, grows]))
+
+
+def test_a_volume_that_no_node_reaches_is_nothing_that_a_node_more_would_mend():
+    bound = "0/2 nodes are available: 2 node(s) didn't match PersistentVolume's node affinity."
+    wait = why_waiting(pending(bound))
+    assert hopeless(wait)
+    assert not wait.growable
+
+
+def pulls(reason: str, message: str) -> dict:
+    waiting = {"name": "base", "image": "r/x:1", "state": {"waiting": {"reason": reason, "message": message}}}
+    pod = pending(nodeName="n")
+    pod["status"]["containerStatuses"] = [waiting]
+    return pod
+
+
+def pull_failed(cause: str, at: str) -> dict:
+    return event("Failed", f'Failed to pull image "r/x:1": {cause}', at=f"2026-11-22T10:00:{at}Z")
+
+
+AWAY = 'failed to resolve reference "r/x:1": unexpected status from HEAD request: 503 Service Unavailable'
+GONE = 'failed to resolve reference "r/x:1": r/x:1: not found'
+
+
+def test_a_registry_that_is_away_is_waited_for_and_an_image_that_is_not_there_is_not():
+    assert not hopeless(why_waiting(pulls("ErrImagePull", AWAY)))
+    assert not hopeless(why_waiting(pulls("ImagePullBackOff", f'Back-off pulling image "r/x:1": ErrImagePull: {AWAY}')))
+    assert hopeless(why_waiting(pulls("ErrImagePull", GONE)))
+
+
+def test_a_kubelet_that_backs_off_without_a_cause_has_said_it_in_an_event():
+    backs_off = pulls("ImagePullBackOff", 'Back-off pulling image "r/x:1"')
+    assert not hopeless(why_waiting(backs_off))
+    assert hopeless(why_waiting(backs_off, [pull_failed(GONE, "20"), pull_failed(AWAY, "10")]))
+    assert not hopeless(why_waiting(backs_off, [pull_failed(AWAY, "20"), pull_failed(GONE, "10")]))
 
 
 def test_a_request_larger_than_any_node_of_its_kind_is_hopeless():
@@ -86,8 +145,17 @@ def test_a_request_larger_than_any_node_of_its_kind_is_hopeless():
     large = why_waiting(pending(full, gpus="8", nodeSelector={"pool": "gpu"}), nodes=nodes)
     assert not hopeless(small)
     assert hopeless(large)
+    assert large.growable
+    told = event("NotTriggerScaleUp", "pod didn't trigger scale-up: 1 Insufficient nvidia.com/gpu")
+    assert not why_waiting(pending(full, gpus="8", nodeSelector={"pool": "gpu"}), [told], nodes).growable
     assert "asks for 8 nvidia.com/gpu" in large.hopeless.reason
     assert "has 4" in large.hopeless.reason
+
+
+def test_what_the_server_has_canonicalised_is_told_as_people_write_it():
+    full = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    wait = why_waiting(pending(full, gpus="1k"), nodes=[node("a", "4")])
+    assert "asks for 1000 nvidia.com/gpu, and the largest node that it may run on has 4" in wait.hopeless.reason
 
 
 def test_without_the_right_to_read_nodes_a_large_request_waits():
@@ -133,3 +201,25 @@ def test_a_queue_that_could_never_admit_is_hopeless(message):
 def test_a_queue_that_says_nothing_yet_is_waited_for():
     assert not hopeless(why_queued(None))
     assert not hopeless(why_queued(workload("Quota reserved in ClusterQueue training", "True")))
+
+
+def test_how_long_a_cause_must_stand_depends_on_whether_a_node_could_come(monkeypatch):
+    from operators.pods.failure import PodFailure
+    from operators.pods.patience import SURE_S, Patience
+
+    now = [100.0]
+    monkeypatch.setattr("operators.pods.patience.time.monotonic", lambda: now[0])
+    said: list[str] = []
+    patience = Patience(None, "n", "", 1000.0, 300.0, said.append)
+    failure = PodFailure("config", "no node", True)
+    zero, never = Wait("no node yet", failure, growable=True), Wait("no node yet", failure)
+    assert patience.judge(zero) is None
+    assert said == ["no node yet [if no autoscaler adds a node within 300 s, the task fails]"]
+    now[0] += 299
+    assert patience.judge(zero) is None
+    assert patience.judge(never) is None, "the autoscaler has only just spoken"
+    now[0] += SURE_S
+    assert patience.judge(never) is failure
+    assert patience.judge(zero) is None
+    now[0] += 300
+    assert patience.judge(zero) is failure

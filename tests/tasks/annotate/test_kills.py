@@ -1,6 +1,6 @@
 """An annotate run that is killed at any moment loses no document, and ends with the bytes of one that was left alone.
 
-Run as a program it annotates: that is what the tests kill, with SIGKILL, once so many parts lie in the store.
+Run as a program it annotates: that is what the tests kill, with SIGKILL, once so many files lie in the store.
 """
 
 import os
@@ -16,6 +16,7 @@ import pytest
 from tasks.annotate.config import AnnotateConfig
 from tasks.artifact import Address, Artifact
 from tasks.extract.config import ExtractConfig, FileSource
+from tasks.groups import groups_of
 from tasks.store import Store
 from tests.conftest import run_stage_in
 
@@ -23,6 +24,7 @@ ROOT = Path(__file__).parents[3]
 KIND = "test/tasks-annotate-stage"
 PARTS = 12
 RULES = AnnotateConfig(use=("gopher_quality", "gopher_repetition", "c4", "fineweb", "prose_score"))
+FILES = PARTS * len(RULES.use)
 WORDS = "the river of stone ran down and people that have lived with it for long years know where its water turns"
 
 
@@ -51,18 +53,18 @@ def left_alone(folder: Path) -> Artifact:
     return annotate(folder, "left-alone", 0)
 
 
-def parts_of(folder: Path, version: str) -> int:
-    listed = Store(str(folder)).list(f"{KIND}/{version}", unfinished=True)
-    return len([path for path in listed if path.endswith(".parquet")])
+def files_of(folder: Path, version: str) -> int:
+    listed = Store(str(folder)).list("test/measured", unfinished=True)
+    return len([path for path in listed if f"/{version}/" in path and path.endswith(".parquet")])
 
 
-def kill(folder: Path, version: str, workers: int, parts: int, later: float) -> bool:
+def kill(folder: Path, version: str, workers: int, files: int, later: float) -> bool:
     """Starts a run and kills it, workers and all; returns whether it was still at work."""
     command = [sys.executable, "-m", "tests.tasks.annotate.test_kills", str(folder), version, str(workers)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
     deadline = time.monotonic() + 60
-    while process.poll() is None and parts_of(folder, version) < parts:
+    while process.poll() is None and files_of(folder, version) < files:
         assert time.monotonic() < deadline
         time.sleep(0.002)
     time.sleep(later)
@@ -71,10 +73,10 @@ def kill(folder: Path, version: str, workers: int, parts: int, later: float) -> 
 
 
 def moments() -> list[tuple[int, list[int], float]]:
-    """Returns for every round: workers, parts that lie in the store at each kill, seconds from there to the kill."""
+    """Returns for every round: workers, files that lie in the store at each kill, seconds from there to the kill."""
     chance = random.Random(20261121)
-    once = [(0, [chance.randint(0, PARTS // 2)], chance.uniform(0.0, 0.05)) for _ in range(3)]
-    return [*once, (0, [1, 4], 0.01), (2, [2], 0.0)]
+    once = [(0, [chance.randint(0, FILES // 2)], chance.uniform(0.0, 0.05)) for _ in range(3)]
+    return [*once, (0, [3, 4 * len(RULES.use)], 0.0), (2, [2 * len(RULES.use)], 0.0)]
 
 
 @pytest.mark.parametrize(("workers", "kills", "later"), moments())
@@ -82,15 +84,18 @@ def test_a_run_killed_at_any_moment_ends_as_one_that_was_left_alone(
     folder: Path, left_alone: Artifact, workers: int, kills: list[int], later: float
 ) -> None:
     version = f"killed-{workers}-{'-'.join(map(str, kills))}-{later:.4f}"
-    for parts in kills:
-        assert kill(folder, version, workers, parts, later), "it had ended before"
+    for files in kills:
+        assert kill(folder, version, workers, files, later), "it had ended before"
         assert Artifact.find(Store(str(folder)), Address(KIND, version)) is None
     made = annotate(folder, version, workers)
     assert made.record.content == left_alone.record.content
+    assert [one.record.content for one in groups_of(made).values()] == [
+        one.record.content for one in groups_of(left_alone).values()
+    ]
     assert made.record.rows_in == made.record.rows_out == 10 * PARTS
-    assert made.verify() == []
+    assert all(one.verify() == [] for one in (made, *groups_of(made).values()))
     # Nothing is left of the attempts that were killed.
-    assert parts_of(folder, version) == PARTS
+    assert files_of(folder, version) == FILES
 
 
 if __name__ == "__main__":

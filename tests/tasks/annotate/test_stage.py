@@ -8,11 +8,14 @@ import pytest
 from tasks.annotate.config import DEFAULT, AnnotateConfig
 from tasks.artifact import Artifact
 from tasks.config import canonical_json
+from tasks.documents import mark_of, same_mark
 from tasks.errors import InputError
 from tasks.extract.config import ExtractConfig, FileSource
 from tasks.filters.batch import READS, SPLITS, Batch
 from tasks.filters.catalogue import annotator
 from tasks.filters.prose_score import ProseScore
+from tasks.groups import groups_of
+from tests.tasks.dedup.made import found_in
 
 EXTRACT, ANNOTATE = "tasks.extract.stage", "tasks.annotate.stage"
 # Without the model, so that these tests run wherever the code does.
@@ -45,13 +48,20 @@ def rows(artifact: Artifact, folder: str) -> list[dict[str, object]]:
 
 def test_attributes_lie_beside_their_documents(run_stage: Run, extracted: Artifact) -> None:
     made = run_stage(ANNOTATE, RULES, {"extracted": extracted})
-    assert [part.name for part in made.parts] == [part.name for part in extracted.parts]
-    for part in made.parts:
-        attributes = made.table(f"attributes/{part.name}.parquet")
-        documents = extracted.table(f"documents/{part.name}.parquet")
-        assert attributes.schema.names == ["id", "error", *USE]
-        assert [attributes.schema.field(name).type for name in USE] == [annotator(name, {}).type() for name in USE]
-        assert attributes["id"].equals(documents["id"])
+    groups = groups_of(made)
+    assert list(groups) == list(USE)
+    for name, group in groups.items():
+        assert str(group.address) == f"test/measured/{name}@dev"
+        assert [part.name for part in group.parts] == [part.name for part in extracted.parts]
+        for part in group.parts:
+            found = group.table(f"measured/{part.name}.parquet")
+            documents = extracted.table(f"documents/{part.name}.parquet")
+            assert found.schema.names == ["error", name]
+            assert found.schema.field(name).type == annotator(name, {}).type()
+            assert found.num_rows == documents.num_rows
+            same_mark(mark_of(documents["id"]), found, "")
+        assert group.record.rows_in == group.record.rows_out == 11
+        assert group.verify() == []
     assert made.record.rows_in == made.record.rows_out == extracted.record.rows_out == 11
     assert made.record.rejected == {}
 
@@ -59,6 +69,9 @@ def test_attributes_lie_beside_their_documents(run_stage: Run, extracted: Artifa
 def test_the_same_bytes_on_any_number_of_workers(run_stage: Run, extracted: Artifact) -> None:
     made = [run_stage(ANNOTATE, RULES, {"extracted": extracted}, workers=n, version=f"w{n}") for n in (0, 1, 2, 8)]
     assert len({one.record.content for one in made}) == 1
+    contents = [{name: group.record.content for name, group in groups_of(one).items()} for one in made]
+    assert all(one == contents[0] for one in contents)
+    assert {str(group.address) for group in groups_of(made[3]).values()} == {f"test/measured/{one}@w8" for one in USE}
 
 
 def test_what_is_measured_does_not_depend_on_how_documents_are_batched(run_stage: Run, extracted: Artifact) -> None:
@@ -67,22 +80,20 @@ def test_what_is_measured_does_not_depend_on_how_documents_are_batched(run_stage
         run_stage(ANNOTATE, config, {"extracted": extracted}, version=f"{config.batch_bytes}")
         for config in (RULES, one_by_one)
     ]
-    assert rows(made[0], "attributes") == rows(made[1], "attributes")
+    assert found_in(made[0]) == found_in(made[1])
+    assert made[0].record.content == made[1].record.content
+    assert made[0].record.fingerprint != made[1].record.fingerprint
 
 
 def test_spans_count_characters_also_behind_those_of_two_code_units(run_stage: Run, extracted: Artifact) -> None:
     made = run_stage(ANNOTATE, RULES, {"extracted": extracted})
     texts = {row["id"]: str(row["text"]) for row in rows(extracted, "documents")}
-    found = [
-        texts[row["id"]][span["start"] : span["end"]]  # type: ignore[index]
-        for row in rows(made, "attributes")
-        for span in row["pii"]["spans"]  # type: ignore[index]
-    ]
+    found = [texts[row["id"]][span["start"] : span["end"]] for row in found_in(made) for span in row["pii"]["spans"]]
     assert found == ["jo@example.org"]
 
 
 def test_a_document_that_breaks_an_annotator_keeps_its_place(
-    run_stage: Run, extracted: Artifact, monkeypatch: pytest.MonkeyPatch
+    run_stage: Run, extracted: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     whole = ProseScore.measure
 
@@ -93,14 +104,20 @@ def test_a_document_that_breaks_an_annotator_keeps_its_place(
 
     sound = run_stage(ANNOTATE, RULES, {"extracted": extracted}, version="sound")
     monkeypatch.setattr(ProseScore, "measure", fragile)
-    with pytest.raises(InputError, match="annotators failed on 1 of 11"):
+    said = (
+        r"annotators failed on 1 of 11 documents \(prose_score on 1\).*column `error` of .*/prose_score/dev/measured/"
+    )
+    with pytest.raises(InputError, match=said):
         run_stage(ANNOTATE, RULES, {"extracted": extracted})
+    # What stops one annotator costs the others nothing.
+    done = {path.parts[-3] for path in tmp_path.rglob("test/measured/*/dev/.artifact.json")}
+    assert done == {*USE} - {"prose_score"}
     made = run_stage(ANNOTATE, RULES, {"extracted": extracted}, max_bad_share=0.5)
-    assert [row["id"] for row in rows(made, "attributes")] == [row["id"] for row in rows(extracted, "documents")]
-    before = {row["id"]: row for row in rows(sound, "attributes")}
-    (broken,) = [row for row in rows(made, "attributes") if row["error"]]
-    assert broken == {"id": broken["id"], "error": "RecursionError: too deep", **dict.fromkeys(USE)}
-    assert [row for row in rows(made, "attributes") if not row["error"]] == [
+    assert [row["id"] for row in found_in(made)] == [row["id"] for row in rows(extracted, "documents")]
+    before = {row["id"]: row for row in found_in(sound)}
+    (broken,) = [row for row in found_in(made) if row["error"]]
+    assert broken == {**before[broken["id"]], "error": "RecursionError: too deep", "prose_score": None}
+    assert [row for row in found_in(made) if not row["error"]] == [
         row for row in before.values() if row["id"] != broken["id"]
     ]
 
@@ -123,10 +140,7 @@ def test_splits_are_held_until_the_last_annotator_that_reads_them(name: str) -> 
 def test_a_missing_model_stops_the_stage_and_names_the_remedy(
     run_stage: Run, extracted: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from tasks.filters.language import _model
-
     monkeypatch.setenv("SLUICE_MODELS", str(tmp_path / "none"))
-    _model.cache_clear()
     with pytest.raises(InputError, match="make models"):
         run_stage(ANNOTATE, AnnotateConfig(), {"extracted": extracted})
 

@@ -12,6 +12,7 @@ from tasks.recipe import Recipe, find_recipe
 from tasks.runner import open_store, run_stage
 from tasks.tracking import TrackingContext
 from tests.tasks.classifiers.texts_by_hand import jsonl
+from tests.tasks.dedup.made import found_in
 
 THINGS = ("a cell", "the derivative", "an atom", "the Roman senate", "a prime number", "photosynthesis", "the heart")
 EXPLAINED = (
@@ -98,7 +99,7 @@ def test_labels_of_ones_own_give_a_classifier_whose_scores_decide_what_stays(rec
     assert urls(documents, "kept/") == {f"file://texts/teaches-{seed}.txt" for seed in range(20)}
     assert urls(documents, "rejected/") == {f"file://texts/chats-{seed}.txt" for seed in range(20)}
     assert made["consolidate"].rows == {"in": 40, "out": 20, "classifier_educational_low": 20}
-    scores = {row["id"]: row["classifier"]["educational"] for row in rows_of(held(recipe, "attributes"), "attributes/")}
+    scores = {row["id"]: row["classifier"]["educational"] for row in found_in(held(recipe, "attributes"))}
     for row in rows_of(documents, "kept/"):
         assert row["tier"] == ("gold" if scores[row["id"]] >= 0.8 else "silver")
 

@@ -89,11 +89,12 @@ def test_every_rule_can_be_left_out_but_the_one_against_unread_documents(tmp_pat
 def test_too_many_unread_documents_are_told_with_where_their_causes_stand(tmp_path: Path) -> None:
     rows = [document(text(seed), f"{seed}") for seed in range(3)]
     rows.append(document(text(9), "bad", error="ValueError: no"))
-    said = r"1 of 4 rows could not be processed.*causes in the column `error` of .*/test/attributes/dev/attributes"
+    where = "/test/measured/gopher_repetition/dev/measured/"
+    said = rf"1 of 4 rows could not be processed.*causes in the column `error` of .*{where}"
     with pytest.raises(InputError, match=said) as caught:
         consolidate(tmp_path, rows)
     assert "quarantine" not in str(caught.value)
-    assert (tmp_path / "test" / "attributes" / "dev" / "attributes").is_dir()
+    assert (tmp_path / "test" / "measured" / "gopher_repetition" / "dev" / "measured").is_dir()
     with pytest.raises(InputError, match="2 of 2 rows could not be processed"):
         consolidate(tmp_path / "all", [document(text(seed), f"{seed}", error="no") for seed in range(2)])
 

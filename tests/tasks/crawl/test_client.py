@@ -170,6 +170,26 @@ def test_every_answer_over_a_kept_connection_names_the_address_that_gave_it():
     assert [answer.address for answer in answers] == ["127.0.0.1"] * 3
 
 
+def test_a_wait_for_an_address_comes_before_the_request_and_costs_no_time_of_it():
+    waits = []
+
+    def begin(address):
+        waits.append((address, len(site.requests)))
+        return 0.8
+
+    async def run(url):
+        config = CrawlConfig(allow_loopback=True, timeout_s=0.6)
+        async with Client(config, begin=begin) as client:
+            return await client.get(url, limit=100)
+
+    with Site({"/": "x"}) as site:
+        start = time.monotonic()
+        answer = asyncio.run(run(site.url()))
+        assert site.requests[0][0] - start >= 0.8
+    assert waits == [("127.0.0.1", 0)]
+    assert (answer.status, answer.seconds < 0.6) == (200, True)
+
+
 def test_an_inside_address_is_refused_by_the_client_itself():
     with pytest.raises(FetchError) as caught:
         get("http://169.254.169.254/latest/meta-data/")

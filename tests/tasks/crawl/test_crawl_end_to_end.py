@@ -284,6 +284,22 @@ def test_a_body_that_is_too_long_is_kept_cut_and_marked(crawl):
     assert not kept[site.url("/b")].truncated
 
 
+def test_a_sitemap_may_be_longer_than_a_page_may(crawl, caplog):
+    entries = [f"{'<x>words</x>' * 100_000}<url><loc>/{number}</loc></url>" for number in range(3)]
+    body = f"<urlset>{''.join(entries)}</urlset>".encode()
+    pages = {"/": "<p>home", **{f"/{number}": f"<p>{number}" + "x" * 3000 for number in range(3)}}
+    pages["/s.xml"] = lambda _: web.Response(body=body, content_type="application/xml")
+    pages["/t.xml"] = lambda _: web.Response(body=body[:-2_000_000], content_type="text/xml")
+    with Site(pages) as site:
+        site.robots = f"User-agent: *\nAllow: /\nSitemap: {site.url('/s.xml')}\nSitemap: {site.url('/t.xml')}\n"
+        cycle = crawl(config_for(site, max_body_bytes=1024))
+    log = {url.removeprefix(site.url("")): row for url, row in cycle.log().items()}
+    assert (log["/s.xml"]["kind"], log["/s.xml"]["bytes"]) == ("sitemap", len(body))
+    assert (log["/2"]["reason"], log["/2"]["bytes"]) == ("", 1024)
+    lines = [record.getMessage() for record in caplog.records if "the sitemap" in record.getMessage()]
+    assert lines == [f"the sitemap {site.url('/t.xml')} gives 1 addresses: it is no whole XML"]
+
+
 def test_an_endless_site_ends_at_its_traps(crawl):
     class Endless(dict):
         def get(self, path, default=None):

@@ -10,8 +10,8 @@ from tasks.crawl.page.feed import read_feed
 from tasks.crawl.page.links import read_page
 from tasks.crawl.page.sitemap import read_sitemap
 from tasks.crawl.robots.robotstxt import Robots
-from tasks.crawl.robots.tag import Directives, directives
 from tasks.crawl.url import authority, canonical, host_and_port, is_trap, key, partition
+from tasks.robots_tag import Directives, directives
 
 few = settings(max_examples=150, deadline=None, database=None)
 

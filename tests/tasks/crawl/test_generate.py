@@ -3,7 +3,6 @@
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from crawl_cycle import Cycle
 
@@ -12,9 +11,9 @@ from tasks.crawl.db import crawldb, duck
 from tasks.crawl.db.fetchlist import shares
 from tasks.crawl.db.known import Known
 from tasks.crawl.generate import _choose
+from tasks.crawl.policy import Policy
 from tasks.crawl.rank import RANKS, scores
 from tasks.crawl.url import Scope, key
-from tasks.errors import InputError
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 BASE = {"contact": "mailto:a@b.example", "include_hosts": ("*.example",), "partitions": 1}
@@ -29,7 +28,7 @@ def host_row(host, **changes):
     return {**dict.fromkeys(crawldb.HOSTS.names), "host": host, "crawl_delay_s": 0.0, "failures": 0, **changes}
 
 
-def chosen(urls, hosts=(), ranks=(), seeds=(), **settings):
+def chosen(urls, hosts=(), ranks=(), seeds=(), policy=None, **settings):
     """Returns the URLs that generate lists, in order."""
     config = CrawlConfig(**{**BASE, **settings})
     with duck.connect(".") as connection:
@@ -40,7 +39,7 @@ def chosen(urls, hosts=(), ranks=(), seeds=(), **settings):
         empty = pa.schema([("key", pa.uuid()), ("url", pa.string()), ("host", pa.string())])
         connection.register("seeds", pa.Table.from_pylist(rows, schema=empty))
         scope = Scope(config.include_hosts, config.include_prefixes, config.include_pattern, config.exclude_pattern)
-        _choose(connection, config, scope, NOW)
+        _choose(connection, config, scope, NOW, policy or Policy())
         return [url for (url,) in connection.execute("SELECT url FROM chosen ORDER BY place").fetchall()]
 
 
@@ -125,20 +124,6 @@ def test_every_partition_gets_a_fetch_list_and_every_seed_is_in_the_list_of_its_
     assert cycle.seeds.record.members == ("p0", "p1", "p2", "p3")
 
 
-def test_seeds_are_read_from_files_line_by_line_and_a_bad_line_is_named(run_stage, tmp_path):
-    path = tmp_path / "seeds.txt"
-    path.write_text("# mine\nhttp://a.localhost/ # home\n\nHTTP://A.localhost:80/\nhttp://b.localhost/x\n")
-    config = CrawlConfig(seed_files=(str(path),), allow_loopback=True, partitions=1)
-    made = run_stage("tasks.crawl.inject", config)
-    urls = pq.read_table(made.open("seeds/p0.parquet")).column("url").to_pylist()
-    assert urls == ["http://a.localhost/", "http://b.localhost/x"]
-    path.write_text("http://a.localhost/\nnonsense\n")
-    with pytest.raises(InputError, match=r"nonsense.*seeds\.txt, line 2"):
-        run_stage("tasks.crawl.inject", config, version="bad")
-    with pytest.raises(InputError, match="seed_files"):
-        run_stage("tasks.crawl.inject", CrawlConfig(seed_files=(str(tmp_path / "none"),)), version="none")
-
-
 def test_a_filter_of_known_urls_never_forgets_and_rarely_errs():
     keys = [key(f"http://a.example/{n}") for n in range(100_000)]
     known = Known(100_000)
@@ -168,10 +153,3 @@ def test_ranks_follow_the_links_between_hosts():
 
 def test_without_links_there_are_no_ranks():
     assert scores(crawldb.EDGES.empty_table()).num_rows == 0
-
-
-def test_a_public_seed_from_a_file_needs_a_contact_too(run_stage, tmp_path):
-    path = tmp_path / "seeds.txt"
-    path.write_text("https://example.com/\n")
-    with pytest.raises(InputError, match=r"contact is missing.*example\.com"):
-        run_stage("tasks.crawl.inject", CrawlConfig(seed_files=(str(path),)))

@@ -13,6 +13,7 @@ from tasks.crawl.hosts import memory
 from tasks.crawl.hosts.politeness import Politeness
 from tasks.crawl.hosts.rules import HostRobots, HostRules
 from tasks.crawl.http.client import Client
+from tasks.crawl.url import authority
 
 
 @contextlib.asynccontextmanager
@@ -27,11 +28,12 @@ def config_of(**settings):
 
 
 async def looked_up(rules, url):
-    """Looks the rules up as often as it takes; the host's pauses are waited for by `look_up` itself."""
+    """Looks the rules up as often as it takes."""
     while True:
         await rules.look_up(url)
         if rules.known(url):
             return
+        await rules._politeness.rested(rules._politeness.host(authority(url)))
 
 
 def verdict(url, path="/page", ai_optout=False, **settings):

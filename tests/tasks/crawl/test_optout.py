@@ -4,7 +4,7 @@ import pytest
 
 from tasks.crawl.page.links import Page, read_page
 from tasks.crawl.page.optout import opted_out
-from tasks.crawl.robots.tag import Directives, directives
+from tasks.robots_tag import Directives, directives
 
 ALL = ("robots", "header", "meta", "tdm")
 

@@ -8,6 +8,7 @@ import pytest
 
 from tasks.artifact import Address
 from tasks.crawl.config import CrawlConfig
+from tasks.crawl.hosts.addresses import Addresses
 from tasks.crawl.hosts.clocks import Clocks, Owed
 from tasks.crawl.hosts.politeness import HOST_FAILURES, HostClock, Politeness, crawl_delay, retry_after
 from tasks.errors import StoreError, TransientError
@@ -100,6 +101,62 @@ def test_turns_of_one_host_never_overlap():
     assert all(later[0] - earlier[1] >= 0.02 for earlier, later in itertools.pairwise(spans))
 
 
+# --- by IP address
+
+
+def test_an_address_is_asked_at_its_pace_whichever_hosts_are_behind_it():
+    clocks = Addresses(0.05)
+    begun = [clocks.begin("192.0.2.1") for _ in range(4)]
+    assert begun == pytest.approx([0.0, 0.05, 0.1, 0.15], abs=0.02)
+    assert clocks.begin("192.0.2.2") == 0.0
+    now = time.monotonic()
+    places = [clocks.place("192.0.2.3") - now for _ in range(3)]
+    assert places == pytest.approx([0.0, 0.05, 0.1], abs=0.02)
+
+
+def test_loopback_has_no_pace_unless_the_recipe_says_so():
+    assert [Addresses(None).delay(one) for one in ("127.0.0.1", "::1", "93.184.216.34", "")] == [0, 0, 0.25, 0]
+    assert [Addresses(2.0).delay(one) for one in ("127.0.0.1", "93.184.216.34", "")] == [2, 2, 0]
+
+
+def test_hosts_of_one_address_come_one_after_the_other_and_give_up_their_place_until_then():
+    clocks = politeness(ip_delay_s=10.0)
+    hosts = [clocks.host(f"h{number}.example") for number in range(4)]
+    other = clocks.host("other.example")
+    assert [clocks.ready(host, "192.0.2.1") for host in hosts] == [True, False, False, False]
+    assert [round(left(host)) for host in hosts[1:]] == [10, 20, 30]
+    # Whoever looks again keeps its place; who is behind another address has the first one there.
+    assert not clocks.ready(hosts[1], "192.0.2.1")
+    assert round(left(hosts[1])) == 10
+    assert clocks.ready(other, "192.0.2.2")
+    assert clocks.begin("192.0.2.1") == 0.0
+
+
+def test_the_wait_for_an_address_is_no_answer_time_of_the_host():
+    clocks = politeness(ip_delay_s=0.3)
+    first, second = clocks.host("a.example"), clocks.host("b.example")
+
+    async def ask(host):
+        async with clocks.turn(host):
+            await asyncio.sleep(clocks.begin("192.0.2.1"))
+
+    async def run():
+        await asyncio.gather(ask(first), ask(second))
+
+    asyncio.run(run())
+    assert second.latency_s < 0.1
+
+
+def test_the_room_for_clocks_of_addresses_is_bounded(monkeypatch):
+    monkeypatch.setattr("tasks.crawl.hosts.addresses._FEW", 100)
+    clocks = Addresses(0.001)
+    for number in range(2000):
+        clocks.begin(f"192.0.2.{number}")
+        if number % 50 == 0:
+            time.sleep(0.002)
+    assert len(clocks._free) < 300
+
+
 # --- across kills and cycles
 
 
@@ -159,6 +216,19 @@ def test_the_first_attempt_asks_at_once_and_a_later_one_when_every_short_pause_i
     assert left(attempt().host("example.com")) <= 0
     assert 2.5 < left(attempt(elsewhere=True).host("example.com")) <= 3.0
     assert 29.5 < left(attempt(delay_s=10.0).host("example.com")) <= 30.0
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_an_address_is_left_alone_for_its_whole_pause_after_a_kill(attempt, elsewhere):
+    first = attempt(ip_delay_s=20.0)
+    assert first.begin("192.0.2.1") == 0.0
+    again = attempt(elsewhere=elsewhere, ip_delay_s=20.0)
+    assert 19 < again.begin("192.0.2.1") <= 20
+    assert 19 < again.begin("192.0.2.2") <= 20
+    host = again.host("other.example")
+    host.next_at, host.asked = 0.0, True  # its own pause is over
+    assert not again.ready(host, "192.0.2.3")
+    assert 19 < left(host) <= 20
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])

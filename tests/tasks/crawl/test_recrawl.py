@@ -46,6 +46,7 @@ def known(**changes):
         "captured_at": T0,
         "canonical": "",
         "takedown": "",
+        "terms": "",
     }
     return pa.Table.from_pylist([{**row, **changes}], schema=URLS)
 
@@ -54,9 +55,9 @@ def tried(status, **changes):
     return to_table([Outcome(key(URL), URL, "h", 1, status, fetched_at=T1, requested=True, **changes)])
 
 
-def found(url, depth):
+def found(url, depth, lastmod=None):
     row = {"partition": 0, "key": key(url), "url": url, "host": "h", "depth": depth, "redirect": False, "seen": T1}
-    return {**row, "sources": [0], "source_hosts": []}
+    return {**row, "sources": [0], "source_hosts": [], "lastmod": lastmod}
 
 
 def merged(before=None, log=None, links=()):
@@ -71,6 +72,7 @@ def merged(before=None, log=None, links=()):
         for name, table in tables.items():
             connection.register(name, table)
         connection.execute(merge.NEW)
+        connection.execute(merge.SOONER)
         result = connection.execute(merge.merged(T1, "s/"))
         names = [column[0] for column in result.description]
         return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
@@ -164,8 +166,93 @@ def test_the_merge_is_exact():
     assert rows[1]["next_due"] == rows[1]["first_seen"] == T1
 
 
+@pytest.mark.parametrize(
+    ("changes", "lastmod", "due"),
+    [
+        ({}, T0 + timedelta(hours=1), T1),  # changed since it was fetched
+        ({}, T0 - timedelta(days=3), T0 + timedelta(days=20)),
+        ({}, T0, T0 + timedelta(days=20)),
+        ({}, None, T0 + timedelta(days=20)),
+        ({"last_fetch": T1 - timedelta(hours=3)}, T1 - timedelta(hours=1), T1 + timedelta(hours=21)),  # once a day
+        ({"next_due": T1 - timedelta(days=1)}, T0 + timedelta(hours=1), T1 - timedelta(days=1)),  # was due already
+        ({"status": crawldb.GONE}, T0 + timedelta(hours=1), T1),
+        ({"status": crawldb.FETCHED, "fails": 2}, T0 + timedelta(hours=1), T0 + timedelta(days=20)),  # a sick host
+        ({"status": crawldb.UNFETCHED, "last_fetch": None}, T0, T0 + timedelta(days=20)),
+    ],
+)
+def test_a_page_that_a_sitemap_calls_changed_since_it_was_fetched_is_due_at_once_but_once_a_day(changes, lastmod, due):
+    before = known(**{"next_due": T0 + timedelta(days=20), **changes})
+    older = [found(URL, 1, T0 - timedelta(days=9)), found("http://h/other", 1, T1)]
+    row = next(row for row in merged(before, links=[*older, found(URL, 1, lastmod)]) if row["url"] == URL)
+    assert row["next_due"] == due
+    assert row["interval_s"] == 7 * DAY_S
+
+
+def test_a_crawl_db_made_before_terms_were_kept_is_read():
+    before = known().drop_columns(["terms"])
+    row = one(before, tried("fetch_success", payload_digest="sha1:B", terms='{"robots.license": "https://h/l.xml"}'))
+    assert row["terms"] == '{"robots.license": "https://h/l.xml"}'
+    assert one(before, tried("fetch_notmodified"))["terms"] == ""
+    assert one(before)["url"] == URL
+
+
+def test_the_terms_of_a_row_are_those_of_the_capture_it_names():
+    before = known(terms='{"header.tdm-reservation": "0"}')
+    assert one(before, tried("fetch_notmodified", terms="{}"))["terms"] == before.column("terms")[0].as_py()
+    assert one(before, tried("fetch_gone", reason="payment_required", terms="{}"))["terms"].startswith('{"header')
+    assert one(before, tried("fetch_success", payload_digest="sha1:B"))["terms"] == ""
+
+
+def test_the_order_of_the_crawl_db_is_kept_whatever_sitemaps_say():
+    urls = [f"http://h/{n}" for n in (5, 1, 4, 2, 3)]
+    rows = [known(key=key(url), url=url) for url in urls]
+    links = [found(url, 1, T1) for url in sorted(urls)] + [found(f"http://h/new/{n}", 1, T1) for n in range(500)]
+    assert [row["url"] for row in merged(pa.concat_tables(rows), links=links)][:5] == urls
+
+
+def test_a_sitemap_brings_a_changed_page_back_before_its_interval_is_over(crawl):
+    def sitemap(_):
+        rows = [f"<url><loc>{site.url(path)}</loc><lastmod>{when}</lastmod></url>" for path, when in lastmod.items()]
+        return web.Response(text=f"<urlset>{''.join(rows)}</urlset>", content_type="application/xml")
+
+    long_ago = "2001-02-03"
+    lastmod = {"/": long_ago, "/b": long_ago, "/c": long_ago}
+    with Site({"/": "home", "/b": "b", "/c": "c", "/map.xml": sitemap}) as site:
+        site.robots = f"User-agent: *\nAllow: /\nSitemap: {site.url('/map.xml')}"
+        config = config_for(site, partitions=1)
+        first = crawl(config, "c1")
+        later = datetime.now(UTC) + timedelta(days=5)
+        due = [T0 if row["kind"] == "sitemap" else later for row in first.urls().values()]
+        put(first.crawldb[0], "next_due", due)
+        put(first.crawldb[0], "last_fetch", [datetime.now(UTC) - timedelta(days=2)] * len(due))
+        lastmod["/b"] = datetime.now(UTC).isoformat()
+        lastmod["/c"] = "2999-01-01"
+        site.requests.clear()
+        second = crawl(config, "c2", first)
+        assert set(site.paths()) == {"/map.xml"}
+        rows = second.urls()
+        assert rows[site.url("/b")]["next_due"] < datetime.now(UTC)
+        assert rows[site.url("/c")]["next_due"] == rows[site.url("/")]["next_due"] == later
+        site.requests.clear()
+        crawl(config, "c3", second)
+        assert set(site.paths()) == {"/b"}
+
+
+def test_a_sitemap_says_nothing_of_when_pages_of_other_domains_have_changed(crawl):
+    with Site({"/": "home"}) as other, Site({"/": "home"}) as site:
+        rows = [f"<url><loc>{one}</loc><lastmod>2026-11-20</lastmod></url>" for one in (other.url(), site.url())]
+        answer = f"<urlset>{''.join(rows)}</urlset>"
+        site.pages["/map.xml"] = lambda _: web.Response(text=answer, content_type="application/xml")
+        site.robots = f"User-agent: *\nAllow: /\nSitemap: {site.url('/map.xml', 'a.localhost')}"
+        scope = (f"127.0.0.1:{other.port}", f"127.0.0.1:{site.port}", f"a.localhost:{site.port}")
+        cycle = crawl(config_for(site, partitions=1, include_hosts=scope), "c1")
+    links = [row for one in cycle.segments for path in one.files("links/") for row in one.table(path).to_pylist()]
+    assert {row["url"] for row in links} == {other.url(), site.url(), site.url("/map.xml", "a.localhost")}
+    assert {row["lastmod"] for row in links} == {None}
+
+
 def test_the_tables_hold_what_their_schemas_say():
-    assert {*FETCH_LOG.names, "outlinks"} == set(Outcome._fields)
+    assert {*FETCH_LOG.names, "outlinks", "lastmods"} == set(Outcome._fields)
     assert list(one(known())) == URLS.names
 
 

@@ -1,13 +1,16 @@
 import gzip
 import time
+import tracemalloc
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.crawl.page.sitemap import Entry, read_sitemap
+from tasks.crawl.page.sitemap import MAX_BYTES, MAX_ENTRIES, Entry, read_sitemap
 from tasks.crawl.url import canonical
+from tests.tasks.crawl.page_cases import memory
 
 URL = "https://h.example/sitemap.xml"
 SPACE = "http://www.sitemaps.org/schemas/sitemap/0.9"
@@ -33,7 +36,7 @@ def test_a_sitemap_gives_canonical_urls_once_each_with_their_dates():
         URL,
     )
     assert read.kind == "urlset"
-    assert read.complete
+    assert read.left_out == ""
     assert read.entries == (
         Entry("https://h.example/a?x=1", datetime(2026, 1, 2, tzinfo=UTC)),
         Entry("https://h.example/b?x=1&y=2", datetime(2026, 1, 2, 1, 4, 5, tzinfo=UTC)),
@@ -84,18 +87,62 @@ def test_what_is_no_sitemap_is_none(body):
 def test_a_broken_sitemap_gives_what_stands_before_the_break():
     cut = read_sitemap(urlset("<url><loc>https://h.example/a</loc></url>")[:-12] + b"<url><lo", URL)
     assert [entry.url for entry in cut.entries] == ["https://h.example/a"]
-    assert not cut.complete
+    assert cut.left_out == "it is no whole XML"
     bare = urlset("<url><loc>https://h.example/a?x=1&y=2&reg=3</loc></url>", "<url><loc>/b</loc></url>")
     assert urls(bare) == ["https://h.example/a?x=1&y=2&reg=3", "https://h.example/b"]
 
 
 def test_more_entries_than_allowed_are_left_out_and_said():
     body = urlset(*(f"<url><loc>https://h.example/{number}</loc></url>" for number in range(5)))
-    assert read_sitemap(body, URL, limit=5).complete
+    assert read_sitemap(body, URL, limit=5).left_out == ""
     read = read_sitemap(body, URL, limit=3)
-    assert (len(read.entries), read.complete) == (3, False)
+    assert (len(read.entries), read.left_out) == (3, "it has more than 3 entries")
     text = read_sitemap(b"https://h/1\nhttps://h/2", URL, limit=1)
-    assert (len(text.entries), text.complete) == (1, False)
+    assert (len(text.entries), text.left_out) == (1, "it has more than 1 entries")
+    assert read_sitemap(gzip.compress(body)[:-40], URL).left_out == "it is cut off, or has more than 50 MB"
+
+
+@pytest.mark.parametrize(("kind", "packed"), [("xml", True), ("text", False)])
+def test_a_large_sitemap_is_read_in_little_memory(kind, packed):
+    names = [f"https://h.example/{number:06}/{'x' * 100}" for number in range(10_000)]
+    if kind == "xml":
+        images = f"<image:image><image:caption>{'word ' * 150}</image:caption></image:image>"
+        body = urlset(*(f"<url xmlns:image='i'><loc>{name}?a&amp;b</loc>{images}</url>" for name in names))
+    else:
+        body = "\n".join(f"{name}?a&b\n{'#' * 900}" for name in names).encode()
+    assert len(body) > 9_000_000
+    body = gzip.compress(body, 1) if packed else body
+    tracemalloc.start()
+    read = read_sitemap(body, URL, limit=200_000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (len(read.entries), read.left_out) == (10_000, "")
+    assert read.entries[-1].url == names[-1] + "?a&b"
+    assert peak < 6 << 20
+
+
+@pytest.mark.soak
+def test_a_sitemap_as_large_as_the_protocol_allows_is_read_whole():
+    body = urlset(*(f"<url><loc>https://h.example/{number:06}{'x' * 900}</loc></url>" for number in range(MAX_ENTRIES)))
+    assert 45_000_000 < len(body) < MAX_BYTES
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = memory("VmRSS")
+    for packed in (body, gzip.compress(body, 1)):
+        read = read_sitemap(packed, URL)
+        # 50,000 of 900 characters are more than is held of one sitemap.
+        assert read.left_out == "its addresses have more than 32 M characters"
+        assert len(read.entries) > 35_000
+    assert memory("VmHWM") - before < 300
+
+
+def test_addresses_end_where_they_would_fill_the_memory():
+    long = "x" * 4000
+    body = urlset(*(f"<url><loc>https://h.example/{number}/{long}</loc></url>" for number in range(10_000)))
+    read = read_sitemap(body, URL)
+    assert read.left_out == "its addresses have more than 32 M characters"
+    assert 8000 < len(read.entries) < 9000
+    text = read_sitemap(b"https://h/" + b"a" * 10_000 + b"\nhttps://h/b", URL)
+    assert [entry.url for entry in text.entries] == ["https://h/b"]
 
 
 def laughs(attribute=""):

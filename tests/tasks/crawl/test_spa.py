@@ -5,7 +5,7 @@ import pytest
 
 from tasks.crawl.page.links import read_page
 from tasks.crawl.page.spa import ENOUGH_TEXT, needs_browser
-from tasks.crawl.robots.tag import Directives
+from tasks.robots_tag import Directives
 
 APP = '<script src="/static/main.4f3c.js"></script>'
 

@@ -1,5 +1,5 @@
 import json
-from datetime import date
+from datetime import UTC, date, datetime
 from itertools import combinations, product
 
 import pyarrow as pa
@@ -26,6 +26,9 @@ def months(first, last):
     return ((year, month) for year in range(first, last + 1) for month in range(1, 13))
 
 
+MONTHS = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november")
+MONTHS += ("december",)
+
 HONEST = {
     "documentation": [
         f"/{version}/{part}/{page}.html"
@@ -49,6 +52,16 @@ HONEST = {
         for page in ("posts", "photos", "friends", "about")
     ],
     "ids": [f"/{number:08x}-{number:024x}/{page}" for number in range(2**30, 2**30 + 200) for page in "abcd"],
+    "projects": [f"/projects/{number}/settings" for number in range(1990, 2900)],
+    "topics": [f"/viewtopic.php?t={number}" for number in range(1_700_000_000, 1_700_000_900)],
+    "offsets": [f"/members?offset={number}" for number in range(0, 20_000, 25)],
+    "course": [f"/course{number}?week={week}" for number in range(9) for week in range(1, 53)],
+    "searches": [f"/search?q={month}+{year}" for month in MONTHS for year in range(2030, 2100)],
+    "journal": [f"/issue/{year}/{month}/" for year in range(1995, 2027) for month in MONTHS],
+    "magazine": [
+        f"/{month}-{year}/article-{number}" for year in range(1950, 2027) for month in MONTHS for number in "ab"
+    ],
+    "numbers": [f"/news/{number}" for number in range(20_260_101, 20_330_101, 71)],
     "releases": [f"/release-notes/{year}-{month:02}" for year, month in months(1995, 2026)],
 }
 
@@ -83,6 +96,9 @@ def test_a_path_that_grows_is_refused_at_its_third_repetition():
         "/cal?y={0}&m={1}",
         "/cal?m={0}{1:02}",
         "/cal.php?view=x&date={0}{1:02}28",
+        "/day/{0}{1:02}28",
+        "/archive/{0}{1:02}.html",
+        "/cal?month={0}-{1:02}-01T00%3A00",
     ],
 )
 def test_a_calendar_ends_with_next_year_and_begins_in_1990(form):
@@ -92,6 +108,83 @@ def test_a_calendar_ends_with_next_year_and_begins_in_1990(form):
     assert answers.index("trap_calendar") == 24
     assert set(answers[24:]) == {"trap_calendar"}
     assert set(told(one, [form.format(*month) for month in months(1950, 1989)])) == {"trap_calendar"}
+
+
+def epoch(year, month):
+    return int(datetime(year, month, 1, tzinfo=UTC).timestamp())
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "/2026/events/{year}/{name}/",
+        "/events/{year}-{name}",
+        "/events/{year}/{short}/05",
+        "/events/{name}-{year}.html",
+        "/events/01-{short}-{year}",
+        "/kalender/{german}_{year}",
+        "/cal?month={name}-{year}",
+        "/cal?month={year}{short}",
+        "/cal?cal_date={short}+{year}",
+        "/cal?time={seconds}",
+        "/cal?view=week&from={seconds}000&lang=en",
+        "/week/{year}-W{month:02}",
+        "/plan/{year}/week/{month}",
+        "/plan/{year}/W{month:02}/list",
+        "/cal?week={year}-W{month:02}",
+        "/cal?w={year}W{month:02}-1",
+        "/day/{year}{month:02}28/",
+    ],
+)
+def test_calendars_of_every_form_end_with_next_year(form):
+    def pages(first, last):
+        german = ("Januar", "Februar", "M%C3%A4rz", "April", "Mai", "Juni", "Juli", "August", "September", "Oktober")
+        german += ("November", "Dezember")
+        return [
+            form.format(
+                year=year,
+                month=month,
+                name=MONTHS[month - 1],
+                short=MONTHS[month - 1][:3].title(),
+                german=german[month - 1],
+                seconds=epoch(year, month),
+            )
+            for year, month in months(first, last)
+        ]
+
+    assert set(told(traps(), pages(2025, 2027))) == {""}
+    answers = told(traps(), pages(2026, 2060))
+    assert answers.index("trap_calendar") == 24
+    assert set(answers[24:]) == {"trap_calendar"}
+    days = told(traps(max_queries_per_path=10_000), dict.fromkeys(pages(1990, 2027)))
+    assert days == [""] * min(len(days), MAX_DATES) + ["trap_calendar"] * (len(days) - MAX_DATES)
+
+
+@pytest.mark.parametrize(
+    ("form", "step", "ahead"),
+    [
+        ("/cal?week={}", 1, 78),
+        ("/cal?month={}", 1, 18),
+        ("/cal?view=x&offset={}", 7, 547),
+        ("/cal?day={}&z", 7, 547),
+        ("/cal?week_offset={}", 1, 78),
+        ("/cal?year={}", 1, 1),
+    ],
+)
+def test_offsets_from_today_end_as_dates_do(form, step, ahead):
+    after = [form.format(f"+{number}") for number in range(step, 4000, step)]
+    answers = told(traps(max_queries_per_path=10_000), [form.format(-1), form.format(-2), form.format(-3), *after])
+    assert answers[3:].index("trap_calendar") in range(ahead // step - 1, ahead // step + 2)
+    assert answers[-1] == "trap_calendar"
+    before = told(traps(), [form.format(f"-{number}") for number in range(step, 30_000, step)])
+    assert before[:20] == [""] * 20
+    assert before[-1] == "trap_calendar"
+
+
+def test_months_and_weeks_without_a_sign_are_offsets_beyond_a_year():
+    one = traps(max_queries_per_path=10_000)
+    assert set(told(one, [f"/cal?month={number}" for number in range(1, 18)])) == {""}
+    assert set(told(one, [f"/cal?month={number}" for number in range(40, 900)])) == {"trap_calendar"}
 
 
 def test_a_number_that_is_no_year_of_a_calendar_is_no_date():

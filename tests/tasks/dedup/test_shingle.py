@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tasks import text
 from tasks.dedup import shingle as module
+from tasks.dedup.exact import text_key
 from tasks.dedup.shingle import batches, shingle
 
 WORD = st.text("ab\u00e9\u4e16\U0001f600_", min_size=1, max_size=4)
@@ -52,3 +53,14 @@ def test_texts_are_taken_in_runs_of_bounded_length_and_none_is_left_out() -> Non
     assert [list(run) for run in batches(texts, 9)] == [texts[:2], texts[2:3], texts[3:]]
     assert list(batches([], 9)) == []
     assert [list(run) for run in batches(["", ""], 1)] == [["", ""]]
+
+
+@pytest.mark.parametrize(
+    "nothing", ["\u00ad", "\u200b", "\u200d", "\u2060", "\u202e", "\ufe0f", "\u034f", "\U000e0041"]
+)
+def test_a_copy_with_invisible_characters_and_ligatures_is_the_same_text(nothing: str) -> None:
+    plain = "The first officer filed his official report before the ship left the harbour. " * 5
+    copy = f"e{nothing}".join(plain.replace("ffi", "\ufb03").replace("fi", "\ufb01").split("e"))
+    one, other = text.normalise(plain), text.normalise(copy)
+    assert text_key(one) == text_key(other)
+    assert per_text([one], 5) == per_text([other], 5)

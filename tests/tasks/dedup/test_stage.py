@@ -12,6 +12,7 @@ import pytest
 from tasks.artifact import Address, Artifact
 from tasks.dedup.config import DedupConfig
 from tasks.errors import InputError
+from tasks.groups import KIND
 from tasks.store import Store
 from tests.conftest import run_stage_in
 from tests.tasks.dedup.made import corpus, document, rows_of, write
@@ -169,10 +170,10 @@ def test_attributes_of_other_documents_are_refused(tmp_path: Path) -> None:
     inputs = corpus(tmp_path, [document("a b c", "a"), document("d e f", "b")], 1)
     other = corpus(tmp_path / "other", [document("a b c", "a"), document("d e f", "z")], 1)
     with pytest.raises(InputError, match="do not hold the same documents in the same order"):
-        run_stage_in(tmp_path, DEDUP, DedupConfig(), {**inputs, "attributes": other["attributes"]})
-    fewer = write(tmp_path, "fewer", {"part-00000-of-00009": {"attributes": pa.table({"id": ["a"]})}})
+        run_stage_in(tmp_path, DEDUP, DedupConfig(), {**inputs, "prose_score": other["prose_score"]})
+    fewer = write(tmp_path, "fewer", {"part-00000-of-00009": {KIND: pa.table({"error": [None]})}})
     with pytest.raises(InputError, match="other parts"):
-        run_stage_in(tmp_path, DEDUP, DedupConfig(), {**inputs, "attributes": fewer}, kind="b")
+        run_stage_in(tmp_path, DEDUP, DedupConfig(), {**inputs, "prose_score": fewer}, kind="b")
 
 
 def test_bands_that_need_more_permutations_than_there_are_are_refused() -> None:
@@ -201,4 +202,5 @@ def test_a_resumed_run_takes_what_is_there_and_ends_with_the_same_bytes(tmp_path
 
 def reopened(folder: Path) -> dict[str, Any]:
     store = Store(str(folder))
-    return {kind: Artifact.open_at(store, Address(f"test/{kind}", "dev")) for kind in ("extracted", "attributes")}
+    kinds = {"extracted": "extracted", "attributes": "attributes", "prose_score": "measured/prose_score"}
+    return {role: Artifact.open_at(store, Address(f"test/{kind}", "dev")) for role, kind in kinds.items()}

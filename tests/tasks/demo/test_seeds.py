@@ -33,7 +33,7 @@ def test_own_seeds_take_the_recipe_web_at_a_version_of_their_own(tmp_path: Path,
     first = order(home, "demo", "", str(seeds), CONTACT)
     assert first.recipe == "web"
     assert first.overrides == {
-        "crawl.seeds": ["https://example.org/", "http://example.net/a?b=c"],
+        "crawl.seed_files": [str(seeds)],
         "crawl.contact": CONTACT,
     }
     assert order(home, "demo", "", str(seeds), CONTACT) == first
@@ -47,12 +47,12 @@ def test_the_public_web_needs_a_contact(tmp_path: Path, seeds: Path) -> None:
         order(Home(tmp_path, PORTS), "demo", "", str(seeds), "")
 
 
-@pytest.mark.parametrize("line", ["ftp://example.org/", "example.org", "http://", "https://a b/", "http://[::1"])
-def test_a_line_that_is_no_url_is_named_with_its_number(tmp_path: Path, line: str) -> None:
+def test_a_long_list_with_bad_lines_is_handed_to_the_crawl_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "seeds.txt"
-    path.write_text(f"https://example.org/\n{line}\n")
-    with pytest.raises(InputError, match=r"line 2: .* is not an http"):
-        read_seeds(path)
+    lines = [f"https://example.org/{number}" for number in range(20_000)]
+    path.write_text("\n".join([*lines, "ftp://example.org/", "example.org", "http://[::1", "https://a b/"]))
+    conf = order(Home(tmp_path, PORTS), "demo", "", str(path), CONTACT).conf()
+    assert len(str(conf)) < 1000
 
 
 @pytest.mark.parametrize("content", [b"", b"# nothing\n\n", b"\xff\xfe\x00"])

@@ -97,3 +97,41 @@ def test_attributes_are_split_at_no_other_white_space() -> None:
 def test_limits_are_the_last_number_that_passes(name: str, count: int, expected: str) -> None:
     assert reason(f"<{name}>" * count) == expected
     assert reason("<select>" + "<option>" * 10_000) == ""
+
+
+def attributes(count: int) -> str:
+    return " ".join(f"a{number}" for number in range(count))
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        f"<p><a {attributes(3000)}>" + "<p>x" * 5000,
+        f"<p><a {attributes(3000)}>" + "<p>x" * 1900,
+        f"<p><b {attributes(3000)}>" + "<p>x" * 1900,
+        f"<p><nobr\t{attributes(3000)}>" + "<p>x" * 1900,
+        "<p>" + "".join(f"<B c={number} {attributes(40)}>" for number in range(200)) + "<p>x" * 1000,
+        "".join(f"<font {attributes(60)} c={number}>" for number in range(100)) + "<div>x</div>" * 1000,
+        "<p><strong/a/b/c/d/e/f/g/h=1 i=2 j=3 k=4>" * 300 + "<p>x" * 3000,
+    ],
+    ids=range(7),
+)
+def test_attributes_of_what_is_left_open_count_too(html: str) -> None:
+    assert len(html) < 60_000
+    assert reason(html) == "formatting"
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<p><a href='x' class='a b c d e f' title='t' rel=nofollow data-a=1 data-b=2>text</a>" * 3000,
+        f"<p><a href=x {attributes(300)}>text</a>" + "<p>x</p>" * 3000,
+        "<p>" + "<code class='xref py py-func docutils literal notranslate'><span>x</span></code> " * 4000,
+        "<font face=Arial size=2 color=red>" * 100 + "<p>x" * 1500,
+        "<p><b>" * 900 + "x",
+        "<p><a href='x'>" + "long text " * 5000 + "</a>" + "<p>x</p>" * 300,
+    ],
+    ids=range(6),
+)
+def test_pages_with_many_formatting_elements_pass(html: str) -> None:
+    assert reason(html) == ""

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.extraction import read_pages, score
-from tasks.extract.about import forbids_index
 from tasks.extract.config import ExtractConfig
 from tasks.extract.html import read_page
 from tasks.extract.row import Rejected
@@ -79,32 +78,6 @@ def test_all_that_is_visible_can_be_asked_for() -> None:
     assert "Home News" in text
     assert "Imprint" in text
     assert "x" not in text.split()
-
-
-@pytest.mark.parametrize(
-    ("meta", "expected"),
-    [
-        ('<meta name="robots" content="noindex, follow">', True),
-        ("<META NAME=ROBOTS CONTENT='NONE'>", True),
-        ('<meta name="robots" content="noarchive">', False),
-        ('<!-- <meta name="robots" content="noindex"> -->', False),
-        ('<meta name="googlebot" content="noindex">', False),
-        ('<meta name="robots">', False),
-        ("", False),
-    ],
-)
-def test_noindex_is_read_from_the_robots_meta_tag(meta: str, expected: bool) -> None:
-    assert read_page(f"<html><head>{meta}</head><body>{PARAGRAPH}</body></html>").about.noindex is expected
-
-
-def test_robots_directives_for_another_crawler_are_passed_over() -> None:
-    assert forbids_index("noarchive, NoIndex")
-    assert forbids_index("*: none")
-    assert not forbids_index("otherbot: noindex")
-    assert not forbids_index("otherbot: nofollow, noindex")
-    assert forbids_index("unavailable_after: 2030-01-01, noindex")
-    assert forbids_index("noarchive, max-snippet: 5, noindex")
-    assert not forbids_index("max-snippet:-1, nofollow")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -229,6 +230,31 @@ def test_texts_of_common_crawl_are_a_source_with_their_lineage(run_stage: Run, t
         ("cc", "cc/CC-MAIN-1.warc.wet.gz", "deu")
     }
     assert all(str(row["payload_digest"]).startswith("sha1:") for row in found)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_archives_from_before_warc_are_a_source_like_others(
+    run_stage: Run, tmp_path: Path, html: Make, packed: bool
+) -> None:
+    pages = [html(f"Page {number} of the old web. " * 20) for number in range(3)]
+    parts = [b"filedesc://old.arc 0.0.0.0 20061115092114 text/plain 76\n1 0 InternetArchive\n" + b"URL IP-address Arch"]
+    parts[0] += b"ive-date Content-type Archive-length\n\n"
+    for number, page in enumerate(pages):
+        block = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n" + page
+        line = f"http://{number}.example/ 207.241.229.39 2006111509210{number} text/html {len(block)}\n"
+        parts.append(line.encode() + block + b"\n")
+    data = [gzip.compress(part, mtime=0) if packed else part for part in parts]
+    name = "old.arc.gz" if packed else "old.arc"
+    (tmp_path / name).write_bytes(b"".join(data))
+    config = ExtractConfig(files=(FileSource(name="ia", kind="warc", path=f"{tmp_path}/*.arc*"),))
+    found = sorted(documents(run_stage(MODULE, config)), key=lambda row: str(row["url"]))
+    assert [row["url"] for row in found] == [f"http://{number}.example/" for number in range(3)]
+    assert [row["fetched_at"].second for row in found] == [0, 1, 2]
+    assert found[1]["text"].startswith("Page 1 of the old web.")
+    assert (found[0]["warc_file"], found[0]["warc_offset"]) == (f"ia/{name}", len(data[0]))
+    assert found[0]["record_id"] == "urn:uuid:" + str(
+        uuid.uuid5(uuid.NAMESPACE_URL, "arc:" + parts[1].partition(b"\n")[0].decode())
+    )
 
 
 def test_a_text_and_a_capture_of_one_url_are_two_documents(run_stage: Run, tmp_path: Path, warc: Make) -> None:

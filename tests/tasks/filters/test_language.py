@@ -2,26 +2,40 @@
 
 import io
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from tasks.annotate import stage
+from tasks.annotate.config import AnnotateConfig
+from tasks.binding import _external
 from tasks.errors import InputError
 from tasks.filters.batch import Batch
-from tasks.filters.language import LanguageLabels, _model
+from tasks.filters.fasttext_file import labels_of
+from tasks.filters.language import LanguageLabels
+from tasks.filters.language_codes import code_of
 from tasks.models import model_folder
+
+
+def prepared(**given: Any) -> LanguageLabels:
+    annotator = LanguageLabels(**given)
+    annotator.prepare({})
+    return annotator
 
 
 @pytest.fixture
 def language() -> LanguageLabels:
     if not (model_folder() / "lid.176.ftz").is_file():
         pytest.skip("the language model is not here: run `make models`")
-    return LanguageLabels()
+    return prepared()
 
 
 def labels(language: LanguageLabels, *texts: str) -> list[str]:
-    return language.annotate(Batch(texts)).field("label").to_pylist()
+    found: list[str] = language.annotate(Batch(texts)).field("label").to_pylist()
+    return found
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -76,7 +90,7 @@ def test_scores_are_probabilities(language: LanguageLabels) -> None:
 
 def test_only_the_beginning_decides(language: LanguageLabels) -> None:
     text = "The river ran down to the valley of stones, and then the mill. " + "Der Fluss. " * 500
-    assert labels(LanguageLabels(chars=60), text) == ["en"]
+    assert labels(prepared(chars=60), text) == ["en"]
 
 
 def test_paragraphs_have_labels_of_their_own(language: LanguageLabels) -> None:
@@ -85,19 +99,96 @@ def test_paragraphs_have_labels_of_their_own(language: LanguageLabels) -> None:
         "Der Fluss floss hinab ins Tal aus Stein. " * 3,
     )
     text = f"Short.\n\n{english.strip()}\n\n{german.strip()}"
-    (found,) = LanguageLabels(paragraphs=True).annotate(Batch([text])).field("paragraphs").to_pylist()
+    (found,) = prepared(paragraphs=True).annotate(Batch([text])).field("paragraphs").to_pylist()
     assert [one["label"] for one in found] == ["en", "de"]
     assert [text[one["start"] : one["end"]] for one in found] == [english.strip(), german.strip()]
 
 
 def test_a_missing_model_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SLUICE_MODELS", str(tmp_path))
-    _model.cache_clear()
-    try:
-        with pytest.raises(InputError, match="make models"):
-            LanguageLabels().prepare({})
-        (tmp_path / "lid.176.ftz").write_bytes(b"something else")
-        with pytest.raises(InputError, match="sha256 differs"):
-            LanguageLabels().prepare({})
-    finally:
-        _model.cache_clear()
+    with pytest.raises(InputError, match="make models"):
+        prepared()
+    (tmp_path / "lid.176.ftz").write_bytes(b"something else")
+    with pytest.raises(InputError, match="sha256 differs"):
+        prepared()
+
+
+GERMAN, ENGLISH, CHINESE = "der fluss floss hinab ins tal", "the river ran down to the valley", "河 水 流 入 山 谷"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of three languages, labelled as OpenLID's and GlotLID's are."""
+    import fasttext
+
+    folder = tmp_path_factory.mktemp("model")
+    lines = [f"__label__deu_Latn {GERMAN}", f"__label__eng_Latn {ENGLISH}", f"__label__cmn_Hans {CHINESE}"]
+    (folder / "lines").write_text("\n".join(lines * 40))
+    model = fasttext.train_supervised(
+        str(folder / "lines"), dim=8, epoch=40, lr=0.5, thread=1, bucket=500, minn=2, maxn=3, verbose=0
+    )
+    model.save_model(str(folder / "tiny.bin"))
+    model.quantize(input=str(folder / "lines"), qnorm=True, retrain=False, cutoff=0, dsub=2, verbose=0)
+    model.save_model(str(folder / "tiny.ftz"))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["tiny.bin", "tiny.ftz"])
+def test_any_fasttext_model_labels_in_our_codes(trained: Path, name: str) -> None:
+    language = prepared(model=str(trained / name))
+    assert labels(language, GERMAN, ENGLISH, CHINESE, "12") == ["de", "en", "zh", "und"]
+    assert language.external() == [str(trained / name)]
+    assert LanguageLabels().external() == []
+
+
+def test_a_label_means_what_the_settings_say(trained: Path) -> None:
+    language = prepared(model=str(trained / "tiny.bin"), labels={"cmn_Hans": "zh-Hans"})
+    assert labels(language, CHINESE, GERMAN) == ["zh-Hans", "de"]
+    with pytest.raises(InputError, match=r"no label .cmn_Hant., which language.labels names.*cmn_Hans"):
+        prepared(model=str(trained / "tiny.bin"), labels={"cmn_Hant": "zh"})
+
+
+@pytest.mark.parametrize("name", ["tiny.bin", "tiny.ftz"])
+def test_a_model_that_is_cut_off_is_refused_before_it_is_loaded(trained: Path, name: str, tmp_path: Path) -> None:
+    whole = (trained / name).read_bytes()
+    for length in (0, 3, 8, 50, 100, len(whole) // 2, len(whole) - 40, len(whole) - 1):
+        (tmp_path / name).write_bytes(whole[:length])
+        with pytest.raises(InputError, match=r"is not whole\. Fetch it again"):
+            prepared(model=str(tmp_path / name))
+    assert labels_of(str(trained / name)) == ("deu_Latn", "eng_Latn", "cmn_Hans")
+
+
+def test_what_is_no_language_model_is_refused(trained: Path, tmp_path: Path) -> None:
+    import fasttext
+
+    with pytest.raises(InputError, match=r"cannot be read .No such file or directory.\. Correct annotate"):
+        prepared(model=str(tmp_path / "no-such.bin"))
+    (tmp_path / "page.bin").write_text("<html>not found</html>" * 9)
+    with pytest.raises(InputError, match="is no fastText model"):
+        prepared(model=str(tmp_path / "page.bin"))
+    vectors = fasttext.train_unsupervised(str(trained / "lines"), dim=4, epoch=1, thread=1, bucket=100, verbose=0)
+    vectors.save_model(str(tmp_path / "vectors.bin"))
+    with pytest.raises(InputError, match="holds word vectors"):
+        prepared(model=str(tmp_path / "vectors.bin"))
+
+
+def test_another_file_at_the_same_path_is_another_model(trained: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "model.bin"
+    copy.write_bytes((trained / "tiny.bin").read_bytes())
+    config = AnnotateConfig(use=("language",), settings={"language": {"model": str(copy)}})
+    (before,) = _external(stage, config)
+    assert labels(prepared(model=str(copy)), GERMAN) == ["de"]
+    copy.write_bytes((trained / "tiny.ftz").read_bytes())
+    os.utime(copy, ns=(1, 1))
+    assert labels(prepared(model=str(copy)), GERMAN) == ["de"]
+    (after,) = _external(stage, config)
+    assert before.role == after.role == "annotator:language"
+    assert before.content != after.content  # part of the fingerprint
+
+
+@pytest.mark.parametrize(
+    ("label", "code"),
+    [("eng_Latn", "en"), ("arb_Arab", "ar"), ("nob_Latn", "no"), ("gsw_Latn", "gsw"), ("en", "en"), ("zxx", "zxx")],
+)
+def test_labels_become_our_codes(label: str, code: str) -> None:
+    assert code_of(label) == code

@@ -3,6 +3,8 @@
 With one unbounded repetition these would run for hours; the time-out is a net, no measurement.
 """
 
+import tracemalloc
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,6 +42,19 @@ def test_a_megabyte_of_one_thing_ends(unit: str) -> None:
 def test_many_beginnings_of_personal_data_end(unit: str) -> None:
     text = unit * (MEGABYTE // 5 // len(unit))
     assert all(0 <= span.start < span.end <= len(text) for span in find(text))
+
+
+@pytest.mark.parametrize("unit", ["a\u200b", "1\u200b", "1\u200b1\u200b ", "\uff11\u200b"])
+def test_what_is_folded_is_held_in_few_bytes(unit: str) -> None:
+    text = unit * (200_000 // len(unit))
+    find("1\u200b1")  # what is loaded once
+    tracemalloc.start()
+    try:
+        assert find(text) == []
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 50 * len(text)
 
 
 WORDS = (

@@ -20,6 +20,8 @@ BEGINNINGS = {
     "address FR": "12 rue ",
     "address US": "123 ",
     "address GB": "Flat 2, 17 ",
+    "address US, two houses": "1 Elm Street, 998 East 900 ",
+    "address US, unit": "Suite 5, 15th Floor, ",
     "address box": "P.O. Box 123, ",
     "address DE": "",
     "address DE, type first": "Platz der ",
@@ -44,7 +46,7 @@ UNITS = (
     *"aAßé19-._ '’,:/+(@#",
     *("\n", "A-", "Aa", "Aa-", "A ", "Aa ", "a ", "A.", "Aa. ", "A'", "A’", "1 ", "1-", "1.", "12 ", "00 ", "+1 "),
     *("of ", "de ", " der ", "A de ", "Weg", "-Weg", "Weg ", "St ", "St. ", ", ", " ,", "\n ", "F:", "1:", "a.b", "a@"),
-    *("SW1", "IL ", "1 Aa", "rue a ", "x_"),
+    *("SW1", "IL ", "1 Aa", "rue a ", "x_", "\n  ", "#1 ", "IL 62704 ", "NE "),
 )
 # What is folded, what e-mail addresses are told from, and groups that begin a number again and again.
 FOLDED = (
@@ -52,6 +54,7 @@ FOLDED = (
     *("tel", "tel1", "tel=1", "tel=1234567", "1234567Fax", "Fax1234567Fax", "+1\n", "+1 1\n1 ", "(123)\n1", "1-\n"),
     *("%40", "a%40", "a%40b.de", "&#64;", "wa.me/1234567 ", "wa.me/", "://", "://a:", "http://a:b@c.de:", "a://a@b.de"),
     *('"a"@', '"@', '"a"@b.de', "a@b.de(", "a@b.de:a/", "git@b.de:a", "_a@b.deTel", "a@b.detel", "..a@b.de", ".@b.de"),
+    *(" at ", " dot ", " at a dot ", "a dot ", "a at a dot a ", " AT ", " AT a.b"),
     *(
         "(at)",
         "[at] ",
@@ -82,7 +85,8 @@ ENDINGS = (
     "! 1 28001 Aa, ",
     " Straße 1 12345 Aa ",
     ", 75002 Aa_ ",
-    ", IL 6270 ",
+    ", IL 62704 ",
+    " ON K1A 0B1 ",
     " SW1A 2A ",
     "_ ",
     ".",

@@ -149,6 +149,9 @@ def test_a_plus_begins_a_number_that_exists_whatever_is_before_it(before: str) -
         ("(415).555.0123", ["(415).555.0123"]),
         ("( 415 ) 555-0123", ["( 415 ) 555-0123"]),
         ("415/555-0123", ["415/555-0123"]),
+        ("(817) 555 - 0123", ["(817) 555 - 0123"]),
+        ("Jo (817) 555 - 0123 (home)", ["(817) 555 - 0123"]),
+        ("1 (817) 555 - 0123", ["1 (817) 555 - 0123"]),
         ("1(415)555-0123", ["1(415)555-0123"]),
     ],
 )
@@ -200,6 +203,32 @@ def test_only_the_countries_asked_for_are_looked_for() -> None:
     ],
 )
 def test_numbers_of_other_things_are_no_telephone_numbers(text: str) -> None:
+    assert found(text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "M31 lies at 00 42 44.33 +41 16 07.5",
+        "Dec. +82 51 26.68, then +39 08 23.95 and +63 02 33.983",
+        "call it +27 59 10.0; dial -12 34 56.7",
+        "proper motion of +54 02 41.1 -421.96",
+        "NGC 6896  12 34.6  +43 27  12.7",
+        "longitude +49.912511",
+        "36505;AL,Mobile;-88.001035;30.930065",
+        "Call number: 616.24497 C481 1984",
+        "Call no. 120.868 3856",
+        "Call Number 306 977 0179",
+        "call sign K7ABC, 25.978.698 MHz",
+        "calling CQ on 14.074.000 and 7074000 Hz",
+        "contact on 570.525 617.146",
+        "Call|NA|R| 2012/01/01-2012/12/31",
+        "after calling it (CVE-2022-4450)",
+        "call f(8898833)",
+        'ph> obsfile "1 2 3 6 8 7 0 4 5"',
+    ],
+)
+def test_what_skies_shelves_and_stations_are_numbered_with_are_no_telephone_numbers(text: str) -> None:
     assert found(text) == []
 
 
@@ -407,7 +436,11 @@ def test_an_address_is_found_behind_any_label_and_with_other_gaps(gap: str, addr
         "3 bis, avenue du Modèle, 69003 Lyon",
         "9446 Placeholder Burg Apt. 483\nSampleburgh, TX 57548",
         "410 Specimen Crescent\nSampleton, ON K1A 0B1",
+        "Musterstraße 1\nD - 12345 Musterstadt",
+        "Musterstr. 1, D 12345 Musterstadt",
+        "17 rue de l'Exemple\nF - 94270 Exempleville",
         "Voorbeeldstraat 12, 1012 AB Amsterdam",
+        "Voorbeeldstraat 12\n  NL-1012 AB  's-Voorbeeld",
         "Calle del Ejemplo 47, 28013 Madrid",
         "Via del Campione 12, 00184 Roma (RM)",
     ],

@@ -50,3 +50,33 @@ def test_of_two_spelt_addresses_both_are_found() -> None:
 
 def test_what_reads_as_one_in_two_ways_is_read_in_one_way() -> None:
     assert found("a (at) b (dot) c (at) d (dot) de") == [("email", "b (dot) c (at) d (dot) de")]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "info at archive dot org",
+        "jo dot doe at example dot ac dot uk",
+        "jo-doe AT mail-host DOT org",
+        "jo.doe at gmail dot com",
+    ],
+)
+@pytest.mark.parametrize("frame", ["Write to {} please", "Jo Doe <{}>", "{}", "jo\n{}\njo"])
+def test_an_address_that_is_read_aloud_is_found(frame: str, address: str) -> None:
+    text = frame.format(address)
+    assert [text[one.start : one.end] for one in find(text)] == [address]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Look at example dot com",
+        "We sell it online at example dot com today",
+        "sat at home dot matrix",
+        "info at archive.org",
+        "meet at noon dot",
+        "at a dot org",
+    ],
+)
+def test_what_goes_before_the_name_of_a_site_is_no_mail_box(text: str) -> None:
+    assert find(text) == []

@@ -4,7 +4,10 @@ import socket
 import pytest
 from aiohttp.abc import AbstractResolver
 
+from tasks.crawl.hosts_file import HostsFile
 from tasks.crawl.http.address import RefusedAddressError
+from tasks.crawl.http.grants import Grants
+from tasks.crawl.policy import Policy
 from tasks.render.guard import Guard
 
 
@@ -65,3 +68,26 @@ def test_loopback_is_reached_where_the_crawl_allows_it():
 def test_a_name_that_nobody_knows_is_a_network_error():
     with pytest.raises(OSError, match="unknown"):
         addresses("http", "nobody.example")
+
+
+def test_what_is_granted_to_a_host_is_granted_to_its_own_pages_alone():
+    grants = Grants({"wiki.corp:8080": ["10.20.0.0/16"]})
+
+    async def run(page):
+        guard = Guard(allow_loopback=False, resolver=Names(wiki=["10.20.0.5"]), grants=grants).for_page(page)
+        return await guard.addresses("http", "wiki.corp:8080")
+
+    assert asyncio.run(run("wiki.corp:8080")) == [("10.20.0.5", 8080)]
+    for other in ("wiki.corp", "public.example", "public.example:8080"):
+        with pytest.raises(RefusedAddressError):
+            asyncio.run(run(other))
+
+
+def test_a_denied_host_is_not_asked_for_parts_of_pages():
+    async def run():
+        policy = Policy(HostsFile(deny=("site.example",)))
+        guard = Guard(allow_loopback=False, resolver=Names(site=["1.1.1.1"]), policy=policy)
+        return await guard.for_page("other.example").addresses("https", "site.example:443")
+
+    with pytest.raises(RefusedAddressError, match="host_denied"):
+        asyncio.run(run())

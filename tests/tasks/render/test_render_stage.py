@@ -18,7 +18,7 @@ from fastwarc import ArchiveIterator, WarcRecordType
 from tasks.artifact import Address, Artifact
 from tasks.commit import commit
 from tasks.crawl.config import CrawlConfig
-from tasks.crawl.db.fetchlog import SUCCESS, Outcome, to_links, to_table
+from tasks.crawl.db.fetchlog import RETRY, SUCCESS, Outcome, to_links, to_table
 from tasks.crawl.http.client import Answer
 from tasks.crawl.render_config import RenderConfig
 from tasks.crawl.storage.warc import WarcWriter
@@ -159,6 +159,21 @@ def test_text_and_links_made_by_scripts_are_kept_beside_the_capture(chromium, se
     assert links_of(result) == {more}
     assert result.record.rows_in == result.record.rows_out == 1
     assert result.read(result.files("index/")[0]).count(b"\n") == 1
+
+
+def test_a_host_that_is_denied_meanwhile_is_asked_neither_for_pages_nor_for_parts_of_them(
+    chromium, segment, rendered, tmp_path
+):
+    with Site({"/data": "Text from a script"}) as denied, Site({"/data": "Text of its own"}) as site:
+        theirs = APP.replace("/data", denied.url("/data"))
+        captured = segment((denied.url("/app/"), APP), (site.url("/app/"), APP), (site.url("/mixed/"), theirs))
+        (tmp_path / "hosts.toml").write_text(f'deny = ["127.0.0.1:{denied.port}"]')
+        config = config_for(site).model_copy(update={"hosts_file": str(tmp_path / "hosts.toml")})
+        result = rendered(config, captured)
+        assert denied.requests == []
+        log = log_of(result)
+        assert (log[denied.url("/app/")]["status"], log[denied.url("/app/")]["reason"]) == (RETRY, "host_denied")
+        assert log[site.url("/app/")]["status"] == log[site.url("/mixed/")]["status"] == SUCCESS
 
 
 def test_without_rendering_the_artifact_is_empty_and_no_browser_is_needed(segment, rendered, monkeypatch):

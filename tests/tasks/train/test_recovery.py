@@ -247,7 +247,7 @@ def test_a_run_that_moves_from_machine_to_machine_ends_with_the_bytes_of_one_tha
     with pytest.raises(Asked):
         train(made, remote, config, Fate(25, stop))
     (saved,) = pushed(remote)[-1:]
-    assert saved == checkpoint.steps_at(scratch / "checkpoints")[-1] > 25
+    assert saved == checkpoint.steps_at(scratch / "epoch-000001" / "checkpoints")[-1] > 25
     shutil.rmtree(scratch)
     with pytest.raises(Lost):
         train(made, remote, config, Fate(90, lose))
@@ -265,7 +265,7 @@ def test_a_pod_that_is_told_to_go_saves_into_the_store_and_says_resume_me(
     endless = small_config(steps=100_000, checkpoint_every=100_000)
     told_to_go = pod(recipe_of(store, endless), TMPDIR=str(tmp_path), SLUICE_CACHE=str(tmp_path / "cache"))
     deadline = time.monotonic() + 60
-    while not any(path.stat().st_size > 1000 for path in tmp_path.glob(f"sluice-scratch/*/{FILE}")):
+    while not any(path.stat().st_size > 1000 for path in tmp_path.glob(f"sluice-scratch/*/epoch-*/{FILE}")):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     told_to_go.terminate()

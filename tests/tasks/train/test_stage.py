@@ -92,7 +92,7 @@ def test_the_model_is_what_its_description_says(made: Made, trained: Artifact) -
 def test_a_stage_killed_in_the_middle_ends_with_the_same_bytes(made: Made, tmp_path: Path) -> None:
     config = small_config(steps=60, checkpoint_every=10)
     whole = train(made, tmp_path / "whole", config)
-    kill_when(made, tmp_path / "broken", config, ".scratch/*/checkpoints/step-00000020/state.json")
+    kill_when(made, tmp_path / "broken", config, ".scratch/*/epoch-*/checkpoints/step-00000020/state.json")
     assert Artifact.find(Store(str(tmp_path / "broken")), Address("test/checkpoint", "dev")) is None
     broken = train(made, tmp_path / "broken", config)
     assert contents(whole) == contents(broken)

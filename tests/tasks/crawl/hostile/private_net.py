@@ -40,6 +40,16 @@ LITERALS = (
     *("012.0.0.1", "172.16.5.4", "192.168.1.1", "169.254.169.254", "100.64.0.1", "192.0.0.170", "198.18.0.1"),
     *("metadata.google.internal", "metadata", "instance-data.ec2.internal", "printer.local", "router.lan"),
 )
+SETTINGS: dict[str, object] = {
+    "contact": "mailto:a@b.example",
+    "name_servers": [NAMES],
+    "partitions": 1,
+    "max_depth": 1,
+    "timeout_s": 3.0,
+    "max_backoff_s": 2.0,
+    "time_box_s": 60.0,
+    "concurrency": 200,
+}
 PORTS = (22, 25, 6379, 8080, 3128)
 NAMED = ("private.example", "loop.example", "mixed.example", "mixed6.example", "metadata.example", "alias.example")
 
@@ -74,7 +84,7 @@ ZONE = {
 
 def main() -> None:
     store = Path(sys.argv[1])
-    _up()
+    up((PUBLIC, SECOND, THIRD, NAMES, *PRIVATE))
     with Web() as web, NameServer(ZONE, 53, NAMES):
         private = {
             f"{address} {port}": web.host(page(b"secret"), address=address, port=port)
@@ -88,7 +98,7 @@ def main() -> None:
             pass
         before = {name: host.connections for name, host in private.items()}
         _open_public(web)
-        rows = _crawl(store)
+        rows = crawl(store, _config())
         reached = [name for name, host in private.items() if host.connections != before[name]]
     print(json.dumps({"reached": reached, "rows": rows, "servers": len(private)}))
 
@@ -118,23 +128,20 @@ def _open_public(web: Web) -> None:
     web.host(page(b"third"), address=THIRD, port=80, robots=lambda _: redirect(next(turn)))
 
 
-def _crawl(store: Path) -> list[dict[str, object]]:
-    """Crawls with the rules for the public web, proxies set, and a scope that covers all targets."""
+def _config() -> dict[str, object]:
+    """Returns the rules for the public web, with a scope that covers all targets."""
     scope = ["*.example", "*.internal", "*.local", "*.lan", "*.localhost", "metadata", *PRIVATE[:10], "0.0.0.0"]
     scope += [host for host in LITERALS if host.startswith("[")] + ["[::7f00:1]", "[::a00:1]"]
     scope += ["[::ffff:7f00:1]", "[::ffff:a00:1]", *(f"public.example:{port}" for port in PORTS)]
-    config = {
+    return {
+        **SETTINGS,
         "seeds": ["http://public.example/"],
         "include_hosts": scope,
-        "contact": "mailto:a@b.example",
-        "name_servers": [NAMES],
-        "partitions": 1,
-        "max_depth": 1,
-        "timeout_s": 3.0,
-        "max_backoff_s": 2.0,
-        "time_box_s": 60.0,
-        "concurrency": 200,
     }
+
+
+def crawl(store: Path, config: dict[str, object]) -> list[dict[str, object]]:
+    """Crawls in a process of its own, with proxies set; returns the rows of the fetch log."""
     proxies = {name: "http://10.0.0.1:3128" for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY")}
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("run_crawl.py")), str(store)],
@@ -151,13 +158,11 @@ def _crawl(store: Path) -> list[dict[str, object]]:
     return rows
 
 
-def _up() -> None:
+def up(addresses: tuple[str, ...]) -> None:
     """Gives the loopback interface of this namespace all the addresses."""
     commands = ["link set lo up"]
-    commands += [
-        f"addr add {one}/32 dev lo" for one in (PUBLIC, SECOND, THIRD, NAMES, *PRIVATE) if "." in one and ":" not in one
-    ]
-    commands += [f"addr add {one}/128 dev lo nodad" for one in PRIVATE if ":" in one]
+    commands += [f"addr add {one}/32 dev lo" for one in addresses if "." in one and ":" not in one]
+    commands += [f"addr add {one}/128 dev lo nodad" for one in addresses if ":" in one]
     for command in commands:
         subprocess.run(["ip", *command.split()], check=False, capture_output=True)
 

@@ -34,8 +34,12 @@ PROTOCOL = {
     "chunk of negative size": CHUNKED + b"-5\r\nhello\r\n0\r\n\r\n",
     "chunk of huge size": CHUNKED + b"F" * 30 + b"\r\nhello",
     "NUL in a header": HEAD + b"X: a\0b\r\nContent-Length: 0\r\n\r\n",
-    "CR in a header": HEAD + b"X: a\rb\r\nContent-Length: 0\r\n\r\n",
-    "blank in a header's name": HEAD + b"X y: a\r\nContent-Length: 0\r\n\r\n",
+    "lengths in one line": HEAD + b"Content-Length: 5, 6\r\n\r\nhello!",
+    "field of 101 KB": HEAD + b"X: " + b"a" * (101 << 10) + b"\r\nContent-Length: 0\r\n\r\n",
+    "6,000 fields": HEAD + b"X: a\r\n" * 6000 + b"Content-Length: 0\r\n\r\n",
+    "a line without a colon": HEAD + b"nothing\r\nContent-Length: 0\r\n\r\n",
+    "gzip as transfer coding": HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "another protocol from here": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n" + page(b"x"),
     "HTTP/0.9": b"<html>hello</html>",
     "another protocol": b"SSH-2.0-OpenSSH_9.6\r\n",
     "no status": b"HTTP/1.1\r\n\r\n",
@@ -83,12 +87,29 @@ def test_an_honest_answer_with_odd_but_harmless_parts_is_kept(web, crawl):
         "no reason": b"HTTP/1.1 200\r\nContent-Type: text/html\r\nContent-Length: 1\r\n\r\nx",
         "HTTP/1.0": b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\nhello",
         "letters of latin-1": page(b"x", "X: \xe9\xff"),
-        "equal lengths": page(b"x", "X: a").replace(b"X: a", b"X:"),
+        "equal lengths": page(b"x", "Content-Length: 1"),
+        "equal lengths in one line": HEAD + b"Content-Length: 1, 1\r\n\r\nx",
+        "bytes behind the body": HEAD + b"Content-Length: 1\r\n\r\nx and more",
+        "bytes behind the chunks": CHUNKED + b"5\r\nhello\r\n0\r\n\r\nand more",
+        "bytes behind no body": page(b"", status="404 Not Found") + b"more",
+        "CR in a header": page(b"x", "X: a\rb"),
+        "lines that end in CR CR LF": page(b"x").replace(b"\r\n", b"\r\r\n"),
+        "bare line feeds": page(b"x").replace(b"\r\n", b"\n"),
+        "blank in a header's name": page(b"x", "X y: a"),
+        "blank before the colon": page(b"x", "X : a").replace(b"Length:", b"Length :"),
+        "no name of a header": page(b"x", ": a"),
+        "folded": page(b"x", "X: a\r\n b\r\n\tc"),
+        "2,000 headers": page(b"x", *(f"X-{number}: a" for number in range(2000))),
+        "header of 99 KB": page(b"x", "X: " + "a" * 99_000),
+        "control characters": page(b"x", "X: a\x01\x7f", "X\x02: a"),
+        "HTTP/2 in words": page(b"x").replace(b"HTTP/1.1", b"HTTP/2"),
     }
     hosts = {name: web.host(answer) for name, answer in answers.items()}
     found = crawl(*hosts.values())
-    assert found.reasons(hosts) == dict.fromkeys(hosts, "")
-    assert not any(found.captures[host.url()]["truncated"] for host in hosts.values())
+    assert found.reasons(hosts) == {**dict.fromkeys(hosts, ""), "bytes behind no body": "http_404"}
+    kept = {name: found.captures[host.url()] for name, host in hosts.items() if name != "bytes behind no body"}
+    assert not any(one["truncated"] for one in kept.values())
+    assert {one["bytes"] for one in kept.values()} == {1, 5}
 
 
 def fetch(url, monkeypatch=None, **settings):

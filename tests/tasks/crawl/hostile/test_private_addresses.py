@@ -15,8 +15,8 @@ import pytest
 APART = ["unshare", "--user", "--map-root-user", "--net"]
 
 
-def in_a_network_of_its_own(store):
-    """Runs the crawl; skips where this machine gives no network namespace."""
+def in_a_network_of_its_own(store, module="private_net"):
+    """Runs the crawl of a module of this folder; skips where this machine gives no network namespace."""
     try:
         ready = subprocess.run([*APART, "ip", "link", "set", "lo", "up"], capture_output=True, text=True, check=False)
     except FileNotFoundError as missing:
@@ -24,7 +24,7 @@ def in_a_network_of_its_own(store):
     if ready.returncode:
         pytest.skip(f"this machine gives no network namespace: {ready.stderr.strip()}")
     done = subprocess.run(
-        [*APART, sys.executable, "-m", "tests.tasks.crawl.hostile.private_net", str(store)],
+        [*APART, sys.executable, "-m", f"tests.tasks.crawl.hostile.{module}", str(store)],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])},
         capture_output=True,
         text=True,
@@ -62,3 +62,18 @@ def test_no_request_reaches_an_inside_address(tmp_path):
     assert len(inside) >= 30
     rest = set(reasons) - captured - ports - redirects - robots - inside
     assert {url: reasons[url] for url in rest if reasons[url] != "redirect_broken"} == {}
+
+
+def test_a_host_that_the_recipe_grants_is_reached_and_opens_nothing_for_another(tmp_path):
+    (tmp_path / "store").mkdir()
+    found = in_a_network_of_its_own(tmp_path / "store", "intranet_net")
+    assert found["reached"] == sorted(found["granted"])
+    reasons = {row["url"]: row["reason"] for row in found["rows"]}
+    captured = {f"http://{place}/" for place in ("public.example", *found["places"])}
+    assert {url for url, reason in reasons.items() if not reason} == captured
+    refused = {url: reason for url, reason in reasons.items() if reason}
+    ports = ("wiki.corp.internal:8081", "10.20.0.6:8080", "port.example:82", "public.example:8080")
+    assert {refused.pop(f"http://{place}/") for place in ports} == {"port"}
+    assert refused.pop("http://leads.example/") == "redirect"
+    assert set(refused.values()) == {"private_address"}
+    assert len(refused) == found["refused"]

@@ -72,4 +72,4 @@ def test_redirects_of_robots_lead_to_no_permission(web, crawl):
     assert found.reasons(hosts) == dict.fromkeys(hosts, "robots_unavailable")
     assert found.reason(good) == ""
     assert all(set(host.paths()) == {"/robots.txt"} for host in hosts.values())
-    assert chain.paths() == ["/1", "/2", "/3", "/4", "/5"]
+    assert chain.paths() == ["/robots.txt", "/1", "/2", "/3", "/4", "/5"]

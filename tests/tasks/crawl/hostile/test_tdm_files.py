@@ -43,5 +43,5 @@ def test_a_hostile_file_costs_its_host_no_page_and_nobody_else_anything(web, cra
     assert found.reasons(hosts) == dict.fromkeys(hosts, "")
     assert found.reason(reserved) == "ai_optout"
     for name, host in hosts.items():
-        assert host.paths().count(TDMREP) == {"to itself": 6}.get(name, 1), name
+        assert host.paths().count(TDMREP) == {"to itself": 2}.get(name, 1), name
         assert host.sent < 8 << 20, name

@@ -32,9 +32,6 @@ ANSWERS = {
     "no length": HEAD + b"\r\n" + FORGED,
 }
 REFUSED = {
-    "a header with the name of one": "protocol",
-    "a header with CR": "protocol",
-    "a length that stays behind": "protocol",
     "a content type of blanks": "mime",
 }
 PATHS = [

@@ -1,7 +1,8 @@
-"""What X-Robots-Tag headers and robots meta elements forbid.
+"""What X-Robots-Tag headers and robots meta elements forbid: one reading for crawl and extract.
 
-Used by visit and links. The words are those of Google's robots meta specification (noindex, nofollow, none, noarchive,
-unavailable_after) and of the artists' sites that began to refuse AI training in 2022 (noai, noimageai, noml).
+The words are those of Google's robots meta specification (noindex, nofollow, none, noarchive, unavailable_after) and of
+the artists' sites that began to refuse AI training in 2022 (noai, noimageai, noml). They are separated by commas; real
+pages write semicolons and blanks as well ("noindex nofollow"), and mean the same.
 """
 
 import re
@@ -12,6 +13,7 @@ from email.utils import parsedate_to_datetime
 
 # Words with a value after a colon; any other name before a colon is a crawler's.
 _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
+_ITEM_END = re.compile(r"[,;]")
 # The comma after a weekday is part of the date, which is the same without both.
 _WEEKDAY = re.compile(r"(unavailable_after\s{0,9}:)\s{0,9}[a-z]{3,9}\s{0,9},")
 _NOAI = frozenset({"noai", "noml"})
@@ -53,13 +55,13 @@ _NOTHING = Directives()
 def directives(values: Iterable[str], agent: str, now: datetime | None = None, *, names: bool = True) -> Directives:
     """Reads X-Robots-Tag headers or robots meta contents.
 
-    Within one header a crawler's name ("otherbot: noindex, nofollow") holds for all that follows, up to the next name.
-    The strictest word wins. An `unavailable_after` that lies before `now` is a noindex; one that cannot be read says
-    nothing.
+    Within one header a crawler's name ("otherbot: noindex, nofollow") holds for all that follows, up to the next name;
+    "*" names all. The strictest word wins. An `unavailable_after` that lies before `now` is a noindex; one that cannot
+    be read says nothing.
 
     Args:
         values: of the headers, or of the content attributes.
-        agent: our product token.
+        agent: our product token, or "" for a reader that has no name.
         now: the time of the request; by default this moment.
         names: whether crawlers may be named within a value: in headers, not in meta elements.
 
@@ -89,13 +91,26 @@ def _ours(values: Iterable[str], agent: str, names: bool) -> Iterator[tuple[str,
     """Yields (word, value) of the directives that are for all crawlers or for ours."""
     for text in values:
         ours = True
-        for item in _WEEKDAY.sub(r"\1", text.lower()).split(","):
-            word, colon, value = (part.strip() for part in item.partition(":"))
-            if names and colon and word not in _VALUED:
-                ours = word == agent
-                word, _, value = (part.strip() for part in value.partition(":"))
-            if ours:
-                yield word, value
+        for rest in _ITEM_END.split(_WEEKDAY.sub(r"\1", text.lower())):
+            while rest:
+                before, colon, rest = rest.partition(":")
+                words = before.split()
+                name = words.pop() if colon and words else ""
+                valued = name in _VALUED
+                if ours:
+                    yield from ((word, "") for word in words)
+                    yield from _valued(name, rest) if valued else ()
+                if name and names and not valued:
+                    ours = name in (agent, "*")
+                elif name:
+                    break  # dates hold colons
+
+
+def _valued(name: str, value: str) -> Iterator[tuple[str, str]]:
+    """Yields a directive with its value, and what follows without a comma."""
+    yield name, value.strip()
+    # The first word is never a directive itself: "max-image-preview: none".
+    yield from ((word, "") for word in value.split()[1:])
 
 
 def _date(text: str) -> datetime | None:

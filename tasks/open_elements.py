@@ -1,7 +1,7 @@
 """How many elements of a page are open at one time, counted by whole arrays: 20 million tags a second.
 
-Reads the source of a page, used by `bombs`, which imports it when a page is long enough to have many tags: NumPy takes
-longer to load than a hundred small pages take. The names of tags are looked at as 64-bit numbers, so what has a longer
+Reads the source of a page, and is imported when one is long enough to have many tags: NumPy takes longer to load than a
+hundred small pages take. The names of tags are looked at as 64-bit numbers, so what has a longer
 name than eight letters (`blockquote`, `figcaption`) counts as nested and as never closed; numbers are exact otherwise.
 """
 
@@ -20,15 +20,6 @@ _LOW_BITS, _HIGH_BITS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808
 _LONG = np.uint64(1 << 63)
 # The golden ratio in 64 bits: its product's upper bits are well mixed (Knuth, TAOCP 3, section 6.4).
 _MIXER = np.uint64(0x9E3779B97F4A7C15)
-
-
-def most_tags(source: bytes) -> tuple[int, int]:
-    """Returns how many tags and how many start tags a page may have: every "<", and those that begin no end tag."""
-    data = np.frombuffer(source, np.uint8)
-    begins = data == ord("<")
-    ends = begins[:-1] & (data[1:] == ord("/"))
-    tags = int(np.count_nonzero(begins))
-    return tags, tags - int(np.count_nonzero(ends))
 
 
 class Open(NamedTuple):

@@ -1,0 +1,115 @@
+"""An API server that is away or has just started: which answers are passing, and how long they are waited out.
+
+Nothing here knows what is asked for: `patiently` repeats one call. Answers are classed by status and by the words of
+the server's Status object.
+"""
+
+import asyncio
+import json
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+import aiohttp
+from kubernetes_asyncio.client.exceptions import ApiException
+
+log = logging.getLogger("sluice.pods")
+
+OUTAGE_S = 900.0
+"""How long the API server may be away, or answer 429 and 5xx, before a wait is given up (the pod is left alone)."""
+
+NAMELESS_S = 40.0
+"""The same for a server whose name does not resolve or whose certificate is not trusted: rather a wrong address."""
+
+FORBIDDEN_S = 20.0
+"""How long a 403 that follows a success counts as passing. A server that has just started answers 403 to everybody but
+administrators until it has read roles and bindings: 30 to 200 ms on a small cluster (Kubernetes 1.36)."""
+
+STARTING_S = 2.0
+"""The same for a 403 to the first call: it may come right after a start, but more often rights are missing."""
+
+_WRONG_ADDRESS = (aiohttp.ClientConnectorDNSError, aiohttp.ClientConnectorCertificateError)
+_TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+_UNSYNCED = (" cannot ", "not yet ready to handle request")
+
+T = TypeVar("T")
+
+
+class Unreachable(Exception):
+    """The API server has been away for longer than the patience of the caller."""
+
+
+class Refused(ApiException):
+    """The API server answered with an error; `message` is that of its Status object."""
+
+    def __init__(self, status: int, reason: str, body: bytes = b"", retry_after: str = "") -> None:
+        self.message = reason
+        with suppress(ValueError, KeyError, TypeError):
+            self.message = str(json.loads(body)["message"])
+        self.retry_after = float(retry_after) if status == 429 and retry_after.isdigit() else None
+        super().__init__(status=status, reason=self.message)
+
+    @property
+    def unknown_kind(self) -> bool:
+        """Whether the server does not know the kind (no such custom resource), rather than the object."""
+        return self.status == 404 and '"' not in self.message
+
+    @property
+    def for_want_of_rights(self) -> bool:
+        """Whether its authorizer refuses, or a plug-in that is not ready, rather than a quota or a policy."""
+        return self.status == 403 and any(words in self.message for words in _UNSYNCED)
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.message}"
+
+
+async def patiently(call: Callable[[], Awaitable[T]], outage_s: float, what: str, forbidden_s: float = 0.0) -> T:
+    """Repeats a call with back-off (1, 2, 4, ... 15 s, or what `Retry-After` says) while the server is away.
+
+    Pauses are cut by up to a half at random: all that wait for one server must not come back to it at once.
+
+    Args:
+        call: one try.
+        outage_s: patience with a server that is away.
+        what: the call in words.
+        forbidden_s: patience with a 403 of the authorizer.
+
+    Raises:
+        Unreachable: it was away for `outage_s`.
+        Refused: it answered and refused.
+    """
+    began, pause = time.monotonic(), 1.0
+    forbidden_at: float | None = None
+    while True:
+        try:
+            return await call()
+        except Refused as error:
+            now = time.monotonic()
+            forbidden_at = (forbidden_at or now) if error.for_want_of_rights else None
+            if not _passing(error, now - began, now - (forbidden_at or now), forbidden_s):
+                raise
+            cause, wait = str(error), error.retry_after or _jittered(pause)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            cause, wait = f"{type(error).__name__}: {error}", _jittered(pause)
+            if isinstance(error, _WRONG_ADDRESS):
+                outage_s = min(outage_s, NAMELESS_S)
+        away = time.monotonic() - began
+        if away + wait > outage_s:
+            raise Unreachable(f"the Kubernetes API did not answer for {away:.0f} s ({what}: {cause})")
+        log.warning("the Kubernetes API is away (%s: %s): trying again in %.1f s", what, cause, wait)
+        await asyncio.sleep(wait)
+        pause = min(pause * 2, 15.0)
+
+
+def _passing(error: Refused, away_s: float, forbidden_for_s: float, forbidden_s: float) -> bool:
+    if error.for_want_of_rights:
+        return forbidden_for_s < forbidden_s
+    # A token that has expired is read anew from its file, which the kubelet renews.
+    return error.status in _TRANSIENT or (error.status == 401 and away_s <= NAMELESS_S / 2)
+
+
+def _jittered(pause: float) -> float:
+    return pause * random.uniform(0.5, 1.0)

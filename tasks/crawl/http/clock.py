@@ -1,0 +1,39 @@
+"""The time that an exchange takes, without what it spends waiting for others."""
+
+import asyncio
+
+
+class Clock:
+    """Stops a limit of time while the exchange waits for what the server is not to be blamed for.
+
+    Args:
+        limit: of the time that the exchange may take.
+
+    Attributes:
+        stood: seconds for which the clock was stopped.
+    """
+
+    def __init__(self, limit: asyncio.Timeout) -> None:
+        self.stood = 0.0
+        self._limit = limit
+        self._stopped: float | None = None
+        self._left: float | None = None
+
+    def stop(self) -> None:
+        """Lets no time pass from now on."""
+        if self._stopped is None and not self._limit.expired():
+            self._stopped, until = _now(), self._limit.when()
+            self._left = None if until is None else until - self._stopped
+            self._limit.reschedule(None)
+
+    def go_on(self) -> None:
+        """Lets time pass again."""
+        if self._stopped is not None:
+            now = _now()
+            self.stood += now - self._stopped
+            self._stopped = None
+            self._limit.reschedule(None if self._left is None else now + self._left)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

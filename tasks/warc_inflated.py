@@ -1,0 +1,160 @@
+"""A gzip file as the bytes inside it, to be read from any of them on.
+
+Reads one file, for `warc_resync` and `arc_reader`: where all records of a file are in one gzip member, nothing but this
+leads back to a record. Going back costs the inflation of 64 MiB at most: every so often the inflater's state is kept.
+"""
+
+import io
+import zlib
+from bisect import bisect_right
+from typing import Any, BinaryIO
+
+_BLOCK = 1 << 16
+_APART = 64 << 20
+_STEP = 64
+_GZIP = b"\x1f\x8b\x08"
+
+
+class Inflated(io.RawIOBase):
+    """The content of a gzip file, all members in one. What is damaged in it is left out.
+
+    Args:
+        file: the compressed file, seekable; nobody else moves in it meanwhile.
+        start: where in the file to begin: at a member. Places in the content count from there.
+
+    Attributes:
+        whole: nothing is left out, and the last member ends, as far as the file has been read.
+        damaged: where the damaged members begin in the content, in the order of reading.
+    """
+
+    def __init__(self, file: BinaryIO, start: int = 0) -> None:
+        self._file = file
+        self.whole = True
+        self.damaged: list[int] = []
+        # Places in the content, and how to go on from each: place in the file, inflater, bytes it has not taken yet,
+        # and where the member begins, in the content and in the file.
+        self._places = [0]
+        self._states: list[tuple[int, Any, bytes, tuple[int, int]]] = [(start, zlib.decompressobj(31), b"", (0, start))]
+        self._go_to(0)
+
+    def readable(self) -> bool:
+        """Tells that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Tells that `seek` works."""
+        return True
+
+    def tell(self) -> int:
+        """Returns the place in the content."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Goes to a byte of the content, or to its end if that comes before."""
+        if whence != io.SEEK_SET:
+            raise io.UnsupportedOperation("seek from anywhere but the beginning")
+        if offset < self._at:
+            self._go_to(offset)
+        while self._at < offset and self._ready():
+            self._take(offset - self._at)
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        """Returns the next bytes; fewer than asked for only at the end."""
+        parts: list[bytes] = []
+        while size and self._ready():
+            parts.append(self._take(size if size > 0 else _BLOCK))
+            size -= len(parts[-1]) if size > 0 else 0
+        return b"".join(parts)
+
+    def piece(self, size: int) -> bytes:
+        """Returns some of the next bytes, all of one member; b"" only at the end."""
+        return self._take(size) if self._ready() else b""
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        """Returns the bytes up to the next line end, and with it, but not more than `size`."""
+        parts: list[bytes] = []
+        left = size if size is not None and size >= 0 else -1
+        while left and self._ready():
+            end = self._out.find(b"\n", self._used) + 1
+            parts.append(self._take(min(end - self._used if end else _BLOCK, left if left > 0 else _BLOCK)))
+            left -= len(parts[-1]) if left > 0 else 0
+            if parts[-1].endswith(b"\n"):
+                break
+        return b"".join(parts)
+
+    def member(self) -> tuple[int, int]:
+        """Returns where the gzip member of the next byte begins: in the content, and in the file."""
+        self._ready()
+        return self._member
+
+    def readinto(self, buffer: Any) -> int:
+        """Fills `buffer` with the next bytes; returns how many there were."""
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _take(self, most: int) -> bytes:
+        piece = self._out[self._used : self._used + most]
+        self._used += len(piece)
+        self._at += len(piece)
+        return piece
+
+    def _go_to(self, offset: int) -> None:
+        index = bisect_right(self._places, offset) - 1
+        place, inflater, self._pending, self._member = self._states[index]
+        self._at, self._inflater = self._places[index], inflater.copy()
+        self._out, self._used = b"", 0
+        self._ended = self._fresh = False
+        self._file.seek(place)
+
+    def _ready(self) -> bool:
+        """Inflates until something is there; tells whether there is."""
+        while self._used == len(self._out) and not self._ended:
+            if self._at - self._places[-1] >= _APART:
+                self._places.append(self._at)
+                self._states.append((self._file.tell(), self._inflater.copy(), self._pending, self._member))
+            self._pending = self._pending or self._file.read(_BLOCK)
+            if self._pending:
+                self._inflate()
+            else:
+                self._end()
+        return self._used < len(self._out)
+
+    def _inflate(self) -> None:
+        if self._inflater.eof or self._fresh:
+            self._inflater, self._fresh = zlib.decompressobj(31), False
+            self._member = self._at, self._file.tell() - len(self._pending)
+        before = self._inflater.copy()
+        try:
+            self._out, self._used = self._inflater.decompress(self._pending, _BLOCK), 0
+            self._pending = self._inflater.unused_data if self._inflater.eof else self._inflater.unconsumed_tail
+        except zlib.error:
+            self._pass_over(before)
+
+    def _pass_over(self, inflater: Any) -> None:
+        """Takes what comes before damage, and goes on where the next member seems to begin."""
+        parts, at = [], 0
+        try:
+            while at < len(self._pending):
+                parts.append(inflater.decompress(self._pending[at : at + _STEP]))
+                at += _STEP
+        except zlib.error:
+            pass
+        self.whole = False
+        self.damaged.append(self._member[0])
+        self._out, self._used = b"".join(parts), 0
+        data = self._pending[at + 1 :]
+        while (found := data.find(_GZIP)) < 0:
+            more = self._file.read(_BLOCK)
+            if not more:
+                break
+            data = data[1 - len(_GZIP) :] + more
+        self._pending = data[found:] if found >= 0 else b""
+        self._fresh = True
+
+    def _end(self) -> None:
+        if not (self._inflater.eof or self._fresh):
+            self.whole = False
+            self._out, self._used = self._inflater.flush(), 0
+        self._ended = True

@@ -1,0 +1,62 @@
+"""A Dask cluster through its operator, here or on a cluster of yours: made, adopted, used, disturbed, removed."""
+
+import pytest
+
+from tasks.engine import open_engine
+from tasks.errors import RecipeError
+from tasks.recipe import find_recipe
+from tests.cluster.dask_clusters import make, remove
+
+DASK = "dask.org/cluster-name"
+
+
+@pytest.fixture
+def recipe(cluster, recipes):
+    """Writes a recipe whose place makes Dask clusters here, and returns it; keywords change the section."""
+
+    def write(name: str, **changes):
+        recipes(name, cluster.dask_place(**changes))
+        return find_recipe(name)
+
+    return write
+
+
+def of(cluster, name: str, component: str) -> list:
+    return cluster.pods(f"{DASK}={name},dask.org/component={component}")
+
+
+def test_a_cluster_is_made_adopted_used_and_removed(cluster, recipe) -> None:
+    one = recipe("uses")
+    made = make(one)
+    assert make(one) == made
+    assert len(of(cluster, made["name"], "scheduler")) == 1
+    with open_engine(made["address"]) as engine:
+        assert dict(engine.map(abs, range(-20, 0))) == {at: 20 - at for at in range(20)}
+    assert remove(one, made["name"])
+    cluster.until(lambda: cluster.dask_clusters() == [] and not cluster.pods(f"{DASK}={made['name']}"), 60)
+    assert not remove(one, made["name"])
+
+
+def test_a_worker_that_is_killed_comes_back(cluster, recipe) -> None:
+    one = recipe("loses")
+    made = make(one)
+    [worker] = of(cluster, made["name"], "worker")
+    cluster.kill_pod(worker.metadata.name)
+
+    def another() -> bool:
+        names = [pod.metadata.name for pod in of(cluster, made["name"], "worker")]
+        return bool(names) and worker.metadata.name not in names
+
+    cluster.until(another, 60)
+    with open_engine(made["address"]) as engine:
+        assert dict(engine.map(abs, [-1, -2])) == {0: 1, 1: 2}
+    assert remove(one, made["name"])
+
+
+def test_a_cluster_whose_image_is_not_there_is_told_and_removed(cluster, recipe) -> None:
+    one = recipe("lacks", image="registry.invalid/nothing:1")
+    with pytest.raises(RecipeError, match=r"registry.invalid/nothing:1 cannot be had"):
+        make(one)
+    [found] = cluster.dask_clusters()
+    assert remove(one, found["metadata"]["name"])
+    cluster.until(lambda: not cluster.pods(f"{DASK}={found['metadata']['name']}"), 60)

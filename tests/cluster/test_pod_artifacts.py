@@ -1,0 +1,74 @@
+"""A pod, or a gang, that ends with exit code 0 and leaves no artifact: it is no success, and no later try finds it."""
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from tests.cluster.runs import Task, event_of
+
+IDLE = ["python", "-c", "print('nothing is made')"]
+
+
+@pytest.fixture
+def task(recipe):
+    """A task whose pod makes nothing as long as `task.idle` is true."""
+    from operators.gpu_pod import GpuPodOperator
+
+    recipe()
+    said = {"task_id": "tokenizer", "recipe": "test", "stage": "tokenizer"}
+    one = Task(lambda: GpuPodOperator(**said, **({"cmds": IDLE} if one.idle else {})))
+    one.idle = True
+    return one
+
+
+def over(cluster) -> bool:
+    return any(pod.status.phase == "Succeeded" for pod in cluster.pods())
+
+
+def test_a_pod_without_an_artifact_fails_the_task_and_goes(task, cluster) -> None:
+    operator, trigger = task.process()
+    with pytest.raises(AirflowFailException, match=r"exit code 0, but no artifact test/tokenizer@dev in .*one store"):
+        task.resumed(operator, event_of(trigger))
+    cluster.until(lambda: not cluster.pods(), 30)
+    task.idle = False
+    operator, trigger = task.process()
+    assert task.resumed(operator, event_of(trigger))["address"] == "test/tokenizer@dev"
+    assert len(cluster.history.lives()) == 2
+
+
+@pytest.mark.parametrize("mended", [True, False])
+def test_a_completed_pod_without_an_artifact_is_not_taken_over(task, cluster, mended) -> None:
+    task.process()  # its worker and its triggerer are gone before the pod has ended
+    cluster.until(lambda: over(cluster), 60)
+    task.idle = not mended
+    task.process()
+    first, second = cluster.history.lives()
+    assert (first.gone, second.gone) == (True, False)
+
+
+def test_a_completed_pod_whose_artifact_is_there_is_taken_over(task, cluster) -> None:
+    task.idle = False
+    task.process()
+    cluster.until(lambda: over(cluster), 60)
+    operator, trigger = task.process()
+    assert task.resumed(operator, event_of(trigger))["address"] == "test/tokenizer@dev"
+    assert len(cluster.history.lives()) == 1
+
+
+def test_a_completed_gang_without_an_artifact_is_not_taken_over(recipe, cluster, store) -> None:
+    from operators.jobset import JobSetOperator
+    from operators.jobsets.trigger import terminal_state
+    from tests.cluster.clusters import JOBSETS
+
+    def gangs() -> list[dict]:
+        return cluster.custom.list_namespaced_custom_object(*JOBSETS, cluster.namespace, "jobsets")["items"]
+
+    recipe(nodes=2)
+    task = Task(lambda: JobSetOperator(task_id="tokenizer", recipe="test", stage="tokenizer"))
+    task.process()
+    cluster.until(lambda: [terminal_state(one) for one in gangs()] == ["Completed"], 90)
+    [first] = gangs()
+    for path in (store / "test/tokenizer/dev").glob(".artifact.json"):
+        path.unlink()
+    task.process()
+    [second] = gangs()
+    assert first["metadata"]["uid"] != second["metadata"]["uid"]

@@ -1,0 +1,85 @@
+"""Which answers of an API server are passing: waited out, each kind for its time, with pauses that differ."""
+
+import asyncio
+import json
+
+import aiohttp
+import pytest
+
+from operators.pods import outage
+from operators.pods.outage import Refused, Unreachable, patiently
+
+RIGHTS = 'pods is forbidden: User "airflow" cannot list resource "pods" in API group "" in the namespace "work"'
+UNSYNCED = 'pods "x" is forbidden: not yet ready to handle request'
+QUOTA = 'pods "x" is forbidden: exceeded quota: work, requested: pods=1, used: pods=400, limited: pods=400'
+
+
+def refusal(status: int, message: str = "", retry_after: str = "") -> Refused:
+    return Refused(status, "", json.dumps({"message": message}).encode(), retry_after)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that only sleeping moves; the pauses that were made."""
+    now, pauses = [0.0], []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(outage.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(outage.asyncio, "sleep", sleep)
+    return pauses
+
+
+def asked(answers: list, forbidden_s: float = 20.0, outage_s: float = 900.0) -> str:
+    """What comes of a call that meets `answers` one after the other, the last one for ever."""
+    left = list(answers)
+
+    async def call() -> str:
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return asyncio.run(patiently(call, outage_s, "GET /x", forbidden_s))
+
+
+@pytest.mark.parametrize("message", [RIGHTS, UNSYNCED])
+def test_a_403_of_a_server_that_has_just_started_passes(clock, message):
+    assert asked([refusal(403, message), refusal(403, message), "well"]) == "well"
+    assert len(clock) == 2
+
+
+def test_a_403_for_want_of_rights_is_told_when_its_patience_is_over(clock):
+    with pytest.raises(Refused, match="cannot list"):
+        asked([refusal(403, RIGHTS)], forbidden_s=20.0)
+    assert 20.0 <= sum(clock) < 40.0
+    clock.clear()
+    with pytest.raises(Refused, match="cannot list"):
+        asked([refusal(403, RIGHTS)], forbidden_s=0.0)
+    assert clock == []
+
+
+def test_a_quota_is_no_want_of_rights(clock):
+    with pytest.raises(Refused, match="exceeded quota"):
+        asked([refusal(403, QUOTA)])
+    assert clock == []
+
+
+def test_the_time_a_server_was_away_does_not_count_as_refusal(clock):
+    away = [refusal(503)] * 6
+    assert asked([*away, refusal(403, RIGHTS), "well"], forbidden_s=3.0) == "well"
+
+
+def test_pauses_double_and_differ(clock):
+    with pytest.raises(Unreachable, match="did not answer"):
+        asked([aiohttp.ClientConnectionError("refused")], outage_s=300.0)
+    full = [min(2.0**at, 15.0) for at in range(len(clock))]
+    assert all(most / 2 <= pause <= most for pause, most in zip(clock, full, strict=True))
+    assert len(set(clock)) > len(clock) / 2
+
+
+def test_a_server_that_says_how_long_is_believed(clock):
+    assert asked([refusal(429, retry_after="7"), "well"]) == "well"
+    assert clock == [7.0]
