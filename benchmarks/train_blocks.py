@@ -6,7 +6,7 @@ FOLDER as for `benchmarks.extraction`: pages and their main text, marked by a pe
 when at least half of its words are found in the marked text, in order. Pages are split by host into folds.
 
 The figure for unseen hosts is nested (Cawley and Talbot, JMLR 2010): each fold is scored by trees whose depth, number,
-columns and threshold were chosen by a cross-validation on the other hosts alone. Then one choice is made on all hosts,
+columns and thresholds were chosen by a cross-validation on the other hosts alone. Then one choice is made on all hosts,
 the trees are trained on all, and with --write they replace `tasks/extract/blocks.json`. Nothing is drawn: the same data
 gives the same weights. On a free core it takes minutes, nearly all of them for the nested figure; `--no-nested`
 leaves that out.
@@ -19,7 +19,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,8 @@ FOLDS = 10
 INNER_FOLDS = 5
 _WORD = re.compile(r"\w+")
 _SHORTEST_RUN = 3
-_AROUND = tuple(name for name in COLUMNS if name.endswith(("_before", "_behind", "_around")) and name != "prose_behind")
+# How long the page is, and how many lines lie between: what differs most from site to site.
+_COUNTS = ("index", "index_from_end", "to_first_prose", "from_last_prose", "lines", "all_words")
 
 
 @dataclass(frozen=True)
@@ -54,22 +55,25 @@ class Choice:
     Attributes:
         depth: of the trees.
         trees: how many.
-        around: whether they see what the lines around are like.
+        counts: whether they see `_COUNTS`, too.
         keep: the chance of being main text from which a line stays.
+        min_kept: see `tasks.extract.trees.Trees`.
     """
 
     depth: int
     trees: int
-    around: bool
+    counts: bool
     keep: float
+    min_kept: float
 
     @property
     def columns(self) -> list[int]:
         """The columns that the trees see."""
-        return [index for index, name in enumerate(COLUMNS) if self.around or name not in _AROUND]
+        return [index for index, name in enumerate(COLUMNS) if self.counts or name not in _COUNTS]
 
 
-CHOICES = [Choice(*each) for each in itertools.product((4, 6), (75, 150), (True, False), (0.3, 0.4, 0.5))]
+TREES = (75, 150)
+CHOICES = [Choice(*each) for each in itertools.product((4, 6), TREES, (True, False), (0.3, 0.4, 0.5), (0.7, 0.5, 0.35))]
 
 
 @dataclass(frozen=True)
@@ -88,17 +92,19 @@ class Example:
         """The shingles of the main text."""
         return shingles(self.page.gold)
 
-    def text(self, trees: Trees) -> str:
-        """Returns the text of the page by these trees, as the extractor makes it."""
-        if not self.judged:
-            return clean(blocks.joined(self.lines))
-        return clean(blocks.joined(self.lines, self.judged, blocks.kept(self.judged, self.measured, trees)))
+    @cached_property
+    def _scores(self) -> dict[bytes, tuple[float, float]]:
+        """Precision and recall by what was kept: many choices keep the same."""
+        return {}
 
     def scored(self, trees: Trees) -> tuple[float, float]:
-        """Returns precision and recall of that text."""
-        found = shingles(self.text(trees))
-        common = (found & self.wanted).total()
-        return common / found.total(), common / self.wanted.total()
+        """Returns precision and recall of the text of the page by these trees, which is what the extractor makes."""
+        keeps = blocks.kept(self.judged, self.measured, trees) if self.judged else np.zeros(0, np.bool_)
+        if keeps.tobytes() not in self._scores:
+            found = shingles(clean(blocks.joined(self.lines, self.judged, keeps)))
+            common = (found & self.wanted).total()
+            self._scores[keeps.tobytes()] = common / found.total(), common / self.wanted.total()
+        return self._scores[keeps.tobytes()]
 
 
 def example(page: GoldPage) -> Example:
@@ -108,7 +114,7 @@ def example(page: GoldPage) -> Example:
     title = read_about(tree).title
     keep_posts(tree, html.encode("utf-8", "surrogatepass"))
     found, share = blocks.reduced_lines(tree)
-    judged = blocks.to_judge(found)
+    judged = blocks.to_judge(tree, found)
     measured = features(judged, title.lower(), share) if judged else np.zeros((len(COLUMNS), 0))
     return Example(page, urlsplit(page.url).hostname or page.name, found, judged, measured, _labels(judged, page.gold))
 
@@ -148,7 +154,8 @@ def _held(forest: Forest, choice: Choice) -> dict[str, Any]:
     return {
         "choice": asdict(choice),
         "base": round(forest.base * SCALE),
-        "threshold": round(float(np.log(choice.keep / (1 - choice.keep))) * SCALE),
+        "threshold": round(float(np.log(choice.keep / (1 - choice.keep)) * SCALE)),
+        "min_kept": choice.min_kept,
         "trees": [
             {
                 "columns": names[columns].tolist(),
@@ -186,15 +193,13 @@ def choose(examples: Sequence[Example]) -> Choice:
     """Returns the choice that does best in a cross-validation of its own; of equal ones the first."""
     scored: dict[Choice, list[tuple[float, float]]] = {choice: [] for choice in CHOICES}
     for seen, held_out in folds(examples, INNER_FOLDS):
-        for (depth, around), of in itertools.groupby(
-            sorted(CHOICES, key=lambda one: (one.depth, one.around)), lambda one: (one.depth, one.around)
-        ):
-            several = list(of)
-            most = max(one.trees for one in several)
-            forest = _grown(seen, Choice(depth, most, around, 0.5))
-            for choice in several:
-                trees = parsed(_held(forest, choice))
-                scored[choice] += [one.scored(trees) for one in held_out]
+        grown: dict[tuple[int, bool], Forest] = {}
+        for choice in CHOICES:
+            kind = choice.depth, choice.counts
+            if kind not in grown:
+                grown[kind] = _grown(seen, replace(choice, trees=max(TREES)))
+            trees = parsed(_held(grown[kind], choice))
+            scored[choice] += [one.scored(trees) for one in held_out]
     return max(CHOICES, key=lambda choice: _mean(scored[choice]).f1)
 
 

@@ -1,8 +1,8 @@
 """What the trees of `blocks` see of each line of a page's main text: numbers.
 
 Reads the lines that `lines` has split. Nothing in here knows a language or a site: the numbers are lengths, kinds of
-characters, links, the place in the page, the lines around, and whether a line stands in the element that holds most of
-the page's paragraphs. After Kohlschütter, Fankhauser, Nejdl, "Boilerplate Detection using Shallow Text Features" (WSDM
+characters, links, the place in the page, and whether a line stands in the element that holds most of the page's
+paragraphs. After Kohlschütter, Fankhauser, Nejdl, "Boilerplate Detection using Shallow Text Features" (WSDM
 2010). They are counts and quotients of counts, so every machine computes the same.
 """
 
@@ -110,24 +110,25 @@ def features(lines: Sequence[Line], title: str, share: float) -> NDArray[np.floa
     inside = found[_INSIDE : _INSIDE + LEVELS]
     inside[:] = np.array([state for line in lines for state in line.inside]).reshape(-1, LEVELS).T
     found[_INSIDE + LEVELS : _PLACE] = inside == 1
-    _places(words, found[_PLACE:], _prose(found))
+    _places(words, found[_PLACE:], prose(found))
     found[-1] = share
     return found
 
 
 def prose(measured: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Tells which lines are sentences of some length with few links, around the best element; `measured` by `features`.
+    """Tells which lines are sentences of some length with few links; `measured` by `features`."""
+    unlinked = measured[_LINK_SHARE] < _UNLINKED
+    found: NDArray[np.bool_] = unlinked & (measured[_ENDS_SENTENCE] > 0) & (measured[_WORDS] >= _GOOD)
+    return found
+
+
+def prose_around(measured: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Tells which lines are prose around the best element.
 
     Where the best element holds less than half of the paragraphs, the page has no such element, and all prose counts.
     """
     around = (measured[_AT["within_1"]] > 0) | (measured[_AT["container_share"]] < _HALF)
-    return around & _prose(measured)
-
-
-def _prose(measured: NDArray[np.float64]) -> NDArray[np.bool_]:
-    unlinked = measured[_LINK_SHARE] < _UNLINKED
-    found: NDArray[np.bool_] = unlinked & (measured[_ENDS_SENTENCE] > 0) & (measured[_WORDS] >= _GOOD)
-    return found
+    return around & prose(measured)
 
 
 def _characters(texts: Sequence[str], found: NDArray[np.float64]) -> None:

@@ -34,6 +34,7 @@ class Trees:
         leaves: what a leaf adds to the log odds, in steps of 1 / `SCALE`: tree, leaf.
         base: what stands before all trees, in the same steps.
         threshold: a line stays when its log odds are at least this, in the same steps.
+        min_kept: when less than this share of a page's characters would stay, it is unlike those that the trees know.
     """
 
     columns: NDArray[np.intp]
@@ -41,6 +42,7 @@ class Trees:
     leaves: NDArray[np.int64]
     base: int
     threshold: int
+    min_kept: float
 
     def odds(self, measured: NDArray[np.float64]) -> NDArray[np.int64]:
         """Returns the log odds that a line is main text, in steps of 1 / `SCALE`; `measured` by `line_features`."""
@@ -77,4 +79,5 @@ def parsed(held: dict[str, Any]) -> Trees:
         leaves=np.array([tree["leaves"] for tree in held["trees"]], np.int64),
         base=held["base"],
         threshold=held["threshold"],
+        min_kept=held["min_kept"],
     )
