@@ -128,7 +128,8 @@ def prose_around(measured: NDArray[np.float64]) -> NDArray[np.bool_]:
     Where the best element holds less than half of the paragraphs, the page has no such element, and all prose counts.
     """
     around = (measured[_AT["within_1"]] > 0) | (measured[_AT["container_share"]] < _HALF)
-    return around & prose(measured)
+    found: NDArray[np.bool_] = around & prose(measured)
+    return found
 
 
 def _characters(texts: Sequence[str], found: NDArray[np.float64]) -> None:
