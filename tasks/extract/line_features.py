@@ -2,8 +2,8 @@
 
 Reads the lines that `lines` has split. Nothing in here knows a language or a site: the numbers are lengths, kinds of
 characters, links, the place in the page, and whether a line stands in the element that holds most of the page's
-paragraphs. After Kohlschütter, Fankhauser, Nejdl, "Boilerplate Detection using Shallow Text Features" (WSDM
-2010). They are counts and quotients of counts, so every machine computes the same.
+paragraphs. After Kohlschütter, Fankhauser, Nejdl, "Boilerplate Detection using Shallow Text Features" (WSDM 2010). They
+are counts and quotients of counts, so every machine computes the same.
 """
 
 import re

@@ -8,6 +8,7 @@ precision and recall per page):
     without readers' comments                                           0.936
     without post data (author, date, share buttons)                     0.944
     without captions, footers, boxes of related and popular pages       0.950
+    with embedded posts                                                 0.954
 """
 
 from resiliparse.extract.html2text import extract_plain_text
