@@ -60,7 +60,7 @@ def test_navigation_and_comments_are_left_out_and_layout_is_kept() -> None:
 
 @pytest.mark.parametrize("extractor", ["resiliparse", "blocks"])
 def test_posts_that_a_page_embeds_are_part_of_its_text(extractor: str) -> None:
-    post = "<blockquote class='twitter-tweet'><p>The boats are back in the harbour.</p></blockquote>"
+    post = "<div><blockquote class='twitter-tweet'><p>The boats are back in the harbour.</p></blockquote></div>"
     config = ExtractConfig.model_validate({"extractor": extractor})
     text = read_page(f"<body><article>{PARAGRAPH * 3}{post}{PARAGRAPH * 3}</article></body>", config).text
     assert "The boats are back" in text
