@@ -1,94 +1,37 @@
-"""The main text of a page by resiliparse, its lines judged once more by a small network: the `blocks` extractor.
+"""The main text of a page by resiliparse, its lines judged once more: the `blocks` extractor.
 
-Reads a parsed page and the weights in `blocks.json`, used by `html`. resiliparse takes too much (precision 0.92 at
-recall 0.985 on news pages): headlines that are the title once more, notices, teasers, bylines between the paragraphs.
-What `lines` measures of each line tells most of them apart. `python -m benchmarks.train_blocks` makes the weights and
-prints how the network does on hosts that it was not trained on.
+Reads a parsed page, used by `html`. resiliparse takes too much (precision 0.92 at recall 0.99 on news pages): headlines
+that are the title once more, notices, teasers, bylines between the paragraphs. What `line_features` measures of each
+line tells most of them apart, by the trees of `trees`.
 
-Weights and inputs are whole numbers, held as 64-bit floats: sums of them are exact, so every machine gives the same.
+The trees have seen news and posts only. So a page of another kind keeps what resiliparse found: one that holds
+preformatted text, code or definitions, as documentation does, one with little prose, one of which the trees would drop
+much, and one where they are in doubt about much.
 """
 
-import functools
-import itertools
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib.resources import files
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
-from tasks.extract.lines import Line, features, mark_container, prose, split_lines
+from tasks.extract.line_features import features, prose, prose_around
+from tasks.extract.lines import Line, mark_container, split_lines
 from tasks.extract.main_text import FURNITURE
+from tasks.extract.trees import SCALE, Trees, trees
 
-SCALE = 64
-"""Steps per standard deviation of an input; weights have `SCALE`**2 steps per unit."""
-_CLIP = 8 * SCALE
-# When less than this share of the words would stay, the page is unlike those that the network knows: all stays.
-MIN_KEPT = 0.35
-# A longer page is a list, or made to harm; its features would take more memory than the page.
+_OF_DOCUMENTATION = "code, dt"
+# A page of which prose holds less than this share of the characters is a list or a table: all stays. It costs 0.01
+# points of F1 on news pages.
+_MIN_PROSE = 0.2
+# When the trees are in doubt about more than this share of the characters, the page is unlike those that they know: all
+# stays. They are in doubt where main text is no more than 2.7 times as likely as anything else, or as little less
+# likely. On news pages it costs 0.1 points of F1.
+_MAX_DOUBTED = 0.4
+_DOUBT = SCALE
+# A longer page is a list, or made to harm; what is measured of it would take more memory than the page.
 _MAX_LINES = 40_000
-
-
-@dataclass(frozen=True)
-class Network:
-    """A mean of small networks with one hidden layer of rectified linear units each.
-
-    Attributes:
-        mean: of each feature.
-        deviation: of each feature.
-        first: weights of the hidden units as whole numbers: network, feature, unit.
-        bias: of the hidden units: network, 1, unit.
-        second: weights of the output: network, unit, 1.
-        offset: of the sum of all outputs.
-        threshold: a line stays when the mean output is at least this.
-    """
-
-    mean: NDArray[np.float64]
-    deviation: NDArray[np.float64]
-    first: NDArray[np.float64]
-    bias: NDArray[np.float64]
-    second: NDArray[np.float64]
-    offset: float
-    threshold: float
-
-    def keeps(self, rows: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Tells for each row of `lines.features` whether its line is main text."""
-        return self.outputs(rows) >= self.threshold
-
-    def outputs(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns the mean of the networks' outputs, in log odds times `SCALE`**5."""
-        inputs = np.rint((rows - self.mean) / self.deviation * SCALE)
-        # Not `np.clip`, which takes longer than both on the few rows of a page.
-        inputs = np.minimum(np.maximum(inputs, -_CLIP), _CLIP)
-        # A product for each network: one of all is soon so large that threads share it, which costs more than it saves.
-        hidden = np.maximum(inputs @ self.first + self.bias, 0.0)
-        outputs: NDArray[np.float64] = (hidden @ self.second).sum(axis=0)[:, 0] + self.offset
-        return outputs / len(self.first)
-
-
-@functools.cache
-def network() -> Network:
-    """Returns the network whose weights come with the package."""
-    return parsed(json.loads(files("tasks.extract").joinpath("blocks.json").read_text("utf-8")))
-
-
-def parsed(held: dict[str, Any]) -> Network:
-    """Returns the network that a file of weights holds."""
-    array = functools.partial(np.array, dtype=np.float64)
-    nets = held["nets"]
-    return Network(
-        mean=array(held["mean"]),
-        deviation=array(held["deviation"]),
-        first=array([one["first"] for one in nets]),
-        bias=array([[one["bias"]] for one in nets]),
-        second=array([one["second"] for one in nets])[..., np.newaxis],
-        offset=float(sum(one["offset"] for one in nets)),
-        threshold=float(held["threshold"]),
-    )
 
 
 def reduced_lines(tree: HTMLTree, *, comments: bool = False) -> tuple[list[Line | None], float]:
@@ -116,27 +59,39 @@ def reduced_lines(tree: HTMLTree, *, comments: bool = False) -> tuple[list[Line 
 def blocks_text(tree: HTMLTree, title: str, *, comments: bool = False) -> str:
     """Returns the main text of a page, or "" for one that is not judged; the tree is marked, see `reduced_lines`."""
     lines, share = reduced_lines(tree, comments=comments)
-    judged = [line for line in lines if line is not None and not line.fixed]
-    if not judged:
-        return "\n".join(line.text if line else "" for line in lines)
-    rows = features(judged, title.lower(), share)
-    return joined(lines, judged, kept(judged, rows, network()))
+    if judged := to_judge(tree, lines):
+        return joined(lines, judged, kept(judged, features(judged, title.lower(), share), trees()))
+    return joined(lines)
 
 
-def kept(judged: list[Line], rows: NDArray[np.float64], by: Network) -> NDArray[np.bool_]:
-    """Tells which lines stay: what the network keeps, and all prose.
+def to_judge(tree: HTMLTree, lines: Sequence[Line | None]) -> list[Line]:
+    """Returns the lines that are judged: all but empty ones, or none where the page looks like documentation.
 
-    Prose around the best element costs 0.0003 of F1 on news pages, and protects pages of other kinds: the network has
-    seen articles only.
+    Of 91 news pages five do, of 530 pages of a programming language's manual all but a few, whose signatures and short
+    notes the trees would drop.
     """
-    return by.keeps(rows) | prose(judged, rows)
+    found = [line for line in lines if line is not None]
+    if any(line.fixed for line in found):
+        return []
+    document = tree.document
+    return found if document is None or document.query_selector(_OF_DOCUMENTATION) is None else []
 
 
-def joined(lines: Sequence[Line | None], judged: Sequence[Line], keeps: NDArray[np.bool_]) -> str:
+def kept(judged: Sequence[Line], measured: NDArray[np.float64], by: Trees) -> NDArray[np.bool_]:
+    """Tells which lines stay: what the trees keep, and all prose; or every line, see the module's docstring."""
+    lengths = np.array([len(line.text) for line in judged])
+    if lengths @ prose(measured) < _MIN_PROSE * lengths.sum():
+        return np.ones(len(judged), np.bool_)
+    odds = by.odds(measured)
+    keeps = (odds >= by.threshold) | prose_around(measured)
+    doubted = np.abs(odds) < _DOUBT
+    known = lengths @ keeps >= by.min_kept * lengths.sum() and lengths @ doubted <= _MAX_DOUBTED * lengths.sum()
+    return keeps if known else np.ones_like(keeps)
+
+
+def joined(
+    lines: Sequence[Line | None], judged: Sequence[Line] = (), keeps: Sequence[bool] | NDArray[np.bool_] = ()
+) -> str:
     """Returns the lines as text, without those of `judged` that `keeps` does not keep."""
-    stay = keeps.tolist()
-    lengths = [len(line.text) for line in judged]
-    if sum(itertools.compress(lengths, stay)) < MIN_KEPT * sum(lengths):
-        return "\n".join(line.text if line else "" for line in lines)
-    dropped = {id(line) for line, stays in zip(judged, stay, strict=True) if not stays}
+    dropped = {id(line) for line, stays in zip(judged, keeps, strict=True) if not stays}
     return "\n".join(line.text if line else "" for line in lines if id(line) not in dropped)

@@ -21,7 +21,7 @@ def check_installed(config: ExtractConfig) -> None:
     if config.extractor == "trafilatura" and importlib.util.find_spec("trafilatura") is None:
         raise InputError(
             'the recipe says [extract] extractor = "trafilatura", and trafilatura is not installed here',
-            "install it where the stage runs (pip install 'sluice[careful]'), or choose extractor = \"resiliparse\"",
+            "install it where the stage runs (pip install 'sluice[careful]'), or choose extractor = \"blocks\"",
         )
 
 

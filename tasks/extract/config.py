@@ -86,11 +86,12 @@ class FileSource(Config):
 class ExtractConfig(Config):
     """How captures and files become documents."""
 
-    extractor: Literal["resiliparse", "blocks", "trafilatura", "visible"] = "resiliparse"
+    extractor: Literal["blocks", "resiliparse", "trafilatura", "visible"] = "blocks"
     """Who finds the main text of a page.
 
-    `resiliparse` is fast; `blocks` judges its lines once more, for articles and posts; `trafilatura`, an extra
-    (pip install 'sluice[careful]'), takes ten times as long. `visible` takes all that a reader sees, menus included.
+    `blocks` judges the lines of `resiliparse` once more, for articles and posts; `resiliparse` alone is the fastest;
+    `trafilatura`, an extra (pip install 'sluice[careful]'), takes ten times as long. `visible` takes all that a reader
+    sees, menus included.
     """
 
     comments: bool = False

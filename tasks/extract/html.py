@@ -16,7 +16,7 @@ from tasks.extract.about import About, read_about
 from tasks.extract.bombs import refuse_bombs
 from tasks.extract.careful import careful_text
 from tasks.extract.choices import Choices
-from tasks.extract.main_text import main_text, visible_text
+from tasks.extract.main_text import keep_posts, main_text, visible_text
 from tasks.text import clean
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def read_page(html: str, config: Choices | ExtractConfig | None = None, source: 
     refuse_bombs(source)
     tree = HTMLTree.parse(html)
     about = read_about(tree)
+    keep_posts(tree, source)
     text, whole = _text(html, tree, about.title, config)
     return Page(clean(text), about, whole)
 
@@ -75,7 +76,7 @@ def _text(html: str, tree: HTMLTree, title: str, config: Choices | ExtractConfig
     if config.extractor == "trafilatura":
         text = careful_text(html, comments=config.comments)
     elif config.extractor == "blocks":
-        from tasks.extract.blocks import blocks_text  # numpy and the weights, for those who want it
+        from tasks.extract.blocks import blocks_text  # NumPy and the weights, for those who want it
 
         text = blocks_text(tree, title, comments=config.comments)
     # What trafilatura takes for no article at all (lists, tables, documentation) may have main text all the same.

@@ -54,7 +54,7 @@ from tasks.store import Store
 
 log = logging.getLogger("sluice.extract")
 
-VERSION = 8
+VERSION = 9
 
 # What an extractor needs and `content` does not import: it must not count as time of the first page.
 _SLOW_TO_IMPORT = {"blocks": ("tasks.extract.blocks",), "trafilatura": ("trafilatura",)}

@@ -32,7 +32,7 @@ def test_trafilatura_leaves_out_what_resiliparse_takes_and_what_it_finds_nothing
         f"<p>On day {n} the harbour was quiet, and the boats lay still until the wind came.</p>" for n in range(9)
     )
     page = f"<html><body><p>{'We use cookies. ' * 9}</p><article>{story}</article></body></html>"
-    assert "cookies" in read_page(page).text
+    assert "cookies" in read_page(page, ExtractConfig(extractor="resiliparse")).text
     assert "cookies" not in read_page(page, careful).text
     assert read_page(page, careful).text.count("the harbour was quiet") == 9
     listed = "<html><body><ul>" + "".join(f"<li>Item {n}" for n in range(40)) + "</ul></body></html>"
@@ -56,6 +56,14 @@ def test_navigation_and_comments_are_left_out_and_layout_is_kept() -> None:
     assert "First!" not in page.text
     assert not any(furniture in page.text for furniture in ("Imprint", "drawing", "Drawing", "Read this one too"))
     assert not page.whole
+
+
+@pytest.mark.parametrize("extractor", ["resiliparse", "blocks"])
+def test_posts_that_a_page_embeds_are_part_of_its_text(extractor: str) -> None:
+    post = "<div><blockquote class='twitter-tweet'><p>The boats are back in the harbour.</p></blockquote></div>"
+    config = ExtractConfig.model_validate({"extractor": extractor})
+    text = read_page(f"<body><article>{PARAGRAPH * 3}{post}{PARAGRAPH * 3}</article></body>", config).text
+    assert "The boats are back" in text
 
 
 def test_table_layout_without_marks_keeps_its_content() -> None:
