@@ -12,7 +12,7 @@ import pytest
 from tasks.artifact import Address, Artifact
 from tasks.engine import Engine
 from tasks.errors import InputError
-from tasks.part import make_part
+from tasks.part import make_run
 from tasks.stage import Inputs, Output
 from tasks.tokens.bpe import load
 from tasks.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
@@ -211,7 +211,7 @@ class Dies(Engine):
     """Makes one part and is killed."""
 
     def map(self, fn: Callable, items: Sequence) -> Iterator:
-        if not isinstance(fn, partial) or fn.func is not make_part:  # looking at documents is not making parts
+        if not isinstance(fn, partial) or fn.func is not make_run:  # looking at documents is not making parts
             yield from super().map(fn, items)
             return
         yield 0, fn(items[0])
