@@ -52,7 +52,10 @@ def mlflow_server(folder: Path, port: int) -> Iterator[str]:
                 urllib.request.urlopen(f"{uri}/health", timeout=2)
                 break
             except OSError:
+                assert server.poll() is None, "the server has ended: is the package installed anew (make install)?"
                 time.sleep(0.5)
+        else:
+            pytest.fail("the server does not answer")
         yield uri
     finally:
         os.killpg(server.pid, 9)
