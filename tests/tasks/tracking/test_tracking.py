@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -203,8 +203,14 @@ def test_runs_and_experiments_open_in_the_view_of_model_training(server: str, tm
         page.goto(f"{server}/#/experiments")
         page.get_by_role("row").get_by_role("link", name="seen", exact=True).click()
         page.wait_for_url(re.compile("runs.workflowType=machine_learning"))
-        page.get_by_text("GenAI", exact=True).first.click()
-        page.wait_for_url(re.compile("usage.workflowType=genai"))
+        page.get_by_text("Runs", exact=True).first.wait_for()
+        for _ in range(12):  # a click on a page that is still being made is lost
+            page.get_by_text("GenAI", exact=True).first.click()
+            with suppress(playwright.TimeoutError):
+                page.wait_for_url(re.compile("usage.workflowType=genai"), timeout=5_000)
+                break
+        else:
+            pytest.fail("the switch does nothing")
         page.goto(f"{server}/#/experiments/{run.message.run_id.partition('/')[0]}")
         page.reload()
         page.wait_for_url(re.compile("usage.workflowType=genai"))
