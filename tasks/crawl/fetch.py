@@ -23,7 +23,8 @@ from tasks.crawl.config import CrawlConfig
 from tasks.crawl.db import crawldb, fetchlist, hostlog
 from tasks.crawl.db.fetchlog import CAPTURED, GONE, PAGE, Outcome
 from tasks.crawl.db.known import Known
-from tasks.crawl.frontier.order import HostPlan, Order
+from tasks.crawl.frontier.order import Order
+from tasks.crawl.frontier.plans import HostPlan
 from tasks.crawl.frontier.queues import Frontier, Visit
 from tasks.crawl.frontier.traps import TRAPS
 from tasks.crawl.frontier.visit import Visitor, unasked

@@ -15,15 +15,14 @@ own domain links to, and requests beyond their share.
 """
 
 import contextlib
-import math
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
 
 from tasks.crawl.candidate import Candidate
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.db.fetchlog import SITEMAP, Outcome
 from tasks.crawl.frontier.domain import Domain, ranked
 from tasks.crawl.frontier.host_queue import HostQueue, Waiting
+from tasks.crawl.frontier.plans import HostPlan, Plans, front_of
 from tasks.crawl.frontier.shares import Shares
 from tasks.crawl.frontier.traps import Traps
 from tasks.crawl.policy import Policy
@@ -34,21 +33,7 @@ MAX_REDIRECTS = 5
 _ROOM = 32 << 20
 # Links of one domain that are logged as traps, so that no later cycle takes them for news. More are not remembered.
 _MOST_REFUSED = 20_000
-_MIDDLE = 1.0
 _NOTHING: frozenset[bytes] = frozenset()
-
-
-@dataclass(frozen=True)
-class HostPlan:
-    """What is known of a host beforehand.
-
-    Attributes:
-        score: its rank; 1 is the mean.
-        cap: requests it may get in this cycle.
-    """
-
-    score: float
-    cap: int
 
 
 class Order:
@@ -63,7 +48,7 @@ class Order:
         budget: requests this partition may make.
         scope: what the crawl covers.
         start: the fetch list.
-        plans: by host, what generate decided; hosts found on the way get the middle rank.
+        plans: by host, what generate decided (`Plans`).
         known: keys of URLs that earlier cycles know; links to them wait until they are due.
         policy: caps and pauses that operators have set for single hosts.
 
@@ -89,9 +74,8 @@ class Order:
         self._config = config
         self._number = number
         self._scope = scope
-        self._plans = plans or {}
+        self._plans = Plans(config, plans or {}, policy or Policy())
         self._known = known
-        self._policy = policy or Policy()
         self.traps = Traps(config)
         self.budget = budget
         self.spent = 0
@@ -186,7 +170,7 @@ class Order:
             return
         if found.key in self._known or not self._scope.covers(found.url, found.host):
             return
-        one = Waiting(self._front(found.host, depth), depth, hops, found.url, via)
+        one = Waiting(self._plans.front(found.host, depth), depth, hops, found.url, via)
         if found.host == host:
             self._enqueue(domain, found, one)
         elif queue.hand_over(found.url, self._room // len(domain.hosts)):
@@ -216,21 +200,10 @@ class Order:
             self._enqueue(self._domain_with(target.host), target, one)
         found.clear()
 
-    def _front(self, host: str, depth: int) -> int:
-        return _front((self._plans[host].score if host in self._plans else _MIDDLE) / (1 + depth))
-
-    def _plan(self, host: str) -> HostPlan:
-        """Returns what was decided for a host; one that is found on the way gets the middle rank."""
-        if host in self._plans:
-            return self._plans[host]
-        most = self._policy.max_pages(host, self._config.max_pages_per_host)
-        delay_s = self._policy.delay_s(host, self._config.delay_s)
-        return HostPlan(_MIDDLE, min(most, max(1, int(self._config.time_box_s / delay_s))) if delay_s > 0 else most)
-
     def _list(self, start: Iterable[Candidate]) -> None:
         """Takes in the fetch list."""
         listed: dict[str, list[tuple[Waiting, Candidate]]] = {}
-        ways = [(Waiting(_front(one.score), one.depth, one.hops, one.url), one) for one in start]
+        ways = [(Waiting(front_of(one.score), one.depth, one.hops, one.url), one) for one in start]
         for one, candidate in sorted(ways, key=lambda way: way[0][1:]):
             target = link(candidate.url)
             reason = self.traps.refuses(target)
@@ -253,7 +226,7 @@ class Order:
             domain = self._domains[owner] = Domain(owner, self._config.max_pages_per_domain)
         if host not in domain.hosts:
             self._meet(owner, host)
-            plan = self._plan(host)
+            plan = self._plans.of(host)
             domain.hosts[host] = HostQueue(plan.score, plan.cap)
         return domain
 
@@ -325,8 +298,3 @@ def _by_owner(hosts: Iterable[str], partitions: int, number: int) -> dict[int, s
             if owner_of(host) % partitions == number:
                 found.setdefault(owner_of(host), set()).add(host)
     return found
-
-
-def _front(score: float) -> int:
-    """Returns the number of a score's front queue: each is a power of two, the best is the lowest."""
-    return -math.floor(math.log2(score))

@@ -18,7 +18,8 @@ from tasks.codings import ACCEPTED_CODINGS
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.http.address import PRIVATE, GuardedResolver, RefusedAddressError, Resolver, is_address, refusal
 from tasks.crawl.http.clock import Clock
-from tasks.crawl.http.connection import LookUpError, NoConnectionError, Pool, port_of
+from tasks.crawl.http.connection import NoConnectionError, Pool, port_of
+from tasks.crawl.http.dial import LookUpError
 from tasks.crawl.http.dns import CachingResolver
 from tasks.crawl.http.grants import Grants
 from tasks.crawl.http.response import Headers, ProtocolError, Response, Wanted

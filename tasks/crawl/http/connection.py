@@ -1,7 +1,6 @@
 """Connections to web servers: opened to checked addresses only, kept for a while, one request at a time over each.
 
-Used by client. A name that has several addresses is tried at one after the other, 0.25 s apart, until one takes the
-connection (RFC 8305). The address at the other end is checked before anything is sent.
+The address at the other end is checked before anything is sent.
 """
 
 import asyncio
@@ -13,20 +12,16 @@ from collections.abc import Sequence
 
 from tasks.crawl.http.address import RefusedAddressError, Resolver, is_address, reachable
 from tasks.crawl.http.clock import Clock
+from tasks.crawl.http.dial import LookUpError, dialled
 from tasks.crawl.http.grants import Grants, Network
 from tasks.crawl.http.response import ProtocolError, Response
 from tasks.crawl.http.room import Room
 from tasks.crawl.url import host_and_port
 
-_NEXT_S = 0.25
 _KEPT_S = 30.0
 _SWEEP_S = 5.0
 # Open files that connections without a request may take, of those that this process may have.
 _SHARE, _MOST = 4, 4096
-
-
-class LookUpError(OSError):
-    """A name has no address that is known."""
 
 
 class NoConnectionError(OSError):
@@ -234,7 +229,7 @@ class Pool:
         name, port, secure = host.strip("[]"), port_of(url), url.startswith("https:")
         addresses = await self._addresses(name, port)
         try:
-            link = await _dialled(addresses, port)
+            link = await dialled(addresses, port)
             return await self._connected(link, self._grants.of(name, port), name if secure else None, place)
         except (RefusedAddressError, ssl.SSLError, TimeoutError):
             raise
@@ -282,42 +277,3 @@ def port_of(url: str) -> int:
 def _place(url: str) -> str:
     """Returns what a connection belongs to: scheme and authority."""
     return "/".join(url.split("/", 3)[:3])
-
-
-async def _dialled(addresses: Sequence[str], port: int) -> socket.socket:
-    """Returns a connection to the first of several addresses that takes it."""
-    if len(addresses) == 1:
-        return await _dial(addresses[0], port)
-    waiting, dialling, failures = list(addresses), set[asyncio.Task[socket.socket]](), list[BaseException]()
-    try:
-        while waiting or dialling:
-            if waiting:
-                dialling.add(asyncio.ensure_future(_dial(waiting.pop(0), port)))
-            wait = _NEXT_S if waiting else None
-            done, dialling = await asyncio.wait(dialling, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                if (failure := task.exception()) is None:
-                    dialling |= done - {task}
-                    return task.result()
-                failures.append(failure)
-    finally:
-        for task in dialling:
-            task.cancel()
-            task.add_done_callback(_hung_up)
-    raise failures[0] if failures else LookUpError("a name without an address")
-
-
-def _hung_up(task: "asyncio.Task[socket.socket]") -> None:
-    if not task.cancelled() and task.exception() is None:
-        task.result().close()
-
-
-async def _dial(address: str, port: int) -> socket.socket:
-    link = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        link.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(link, (address, port))
-    except BaseException:
-        link.close()
-        raise
-    return link

@@ -12,6 +12,7 @@ import uvloop
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.http import connection, room
 from tasks.crawl.http.client import Client, FetchError
+from tasks.crawl.http.dial import LookUpError, dialled
 from tests.tasks.crawl.hostile.certificates import Authority
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
@@ -129,7 +130,7 @@ def test_idle_connections_are_closed_after_a_while(monkeypatch):
 @pytest.mark.parametrize("kind", ["refusing", "silent"])
 def test_when_the_first_address_takes_no_connection_the_next_one_does(kind):
     async def run(port):
-        link = await connection._dialled(["127.0.0.2", "127.0.0.3", "127.0.0.1"], port)
+        link = await dialled(["127.0.0.2", "127.0.0.3", "127.0.0.1"], port)
         with closing(link):
             return link.getpeername()[0]
 
@@ -158,9 +159,9 @@ def test_no_address_that_takes_a_connection_is_an_error():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(ConnectionRefusedError):
-        asyncio.run(connection._dialled(["127.0.0.2", "127.0.0.1"], port))
-    with pytest.raises(connection.LookUpError):
-        asyncio.run(connection._dialled([], port))
+        asyncio.run(dialled(["127.0.0.2", "127.0.0.1"], port))
+    with pytest.raises(LookUpError):
+        asyncio.run(dialled([], port))
 
 
 @pytest.mark.parametrize("runner", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])

@@ -4,12 +4,10 @@ Each package is a host of its own. They are fetched by apt-get into a scratch fo
 test is skipped by name. SLUICE_DEBIAN_DOCS may name a folder that keeps them from one run to the next.
 """
 
-import asyncio
 import mimetypes
 import os
 import shutil
 import subprocess
-import threading
 from collections import Counter
 from pathlib import Path
 from urllib.parse import unquote
@@ -18,6 +16,7 @@ import pytest
 from aiohttp import web
 
 from tasks.crawl.config import CrawlConfig
+from tests.tasks.crawl.site import Site
 
 pytestmark = pytest.mark.soak
 
@@ -53,41 +52,14 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Files:
+class Files(Site):
     """Serves each package as the host <package>.localhost, as a plain web server would."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__({})
         self._folder = folder
-        self._loop = asyncio.new_event_loop()
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self.port = 0
 
-    def __enter__(self) -> "Files":
-        self._thread.start()
-        assert self._ready.wait(10)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(20)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._begin())
-        self._loop.run_forever()
-
-    async def _begin(self) -> None:
-        app = web.Application()
-        app.router.add_route("GET", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.port = self._runner.addresses[0][1]
-        self._ready.set()
-
-    async def _answer(self, request: web.Request) -> web.Response:
+    async def _respond(self, request: web.Request) -> web.Response:
         root = (self._folder / request.host.partition(".localhost")[0]).resolve()
         file = Path(os.path.normpath(root / unquote(request.raw_path.partition("?")[0]).lstrip("/")))
         if file.is_dir() and (file / "index.html").is_file():

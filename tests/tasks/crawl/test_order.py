@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tasks.crawl.candidate import Candidate
 from tasks.crawl.config import CrawlConfig
 from tasks.crawl.db.fetchlog import REDIRECT_TEMPORARY, SUCCESS, Outcome
-from tasks.crawl.frontier.order import HostPlan, Order
+from tasks.crawl.frontier.order import Order
+from tasks.crawl.frontier.plans import HostPlan
 from tasks.crawl.url import Scope, authority, domain_of, key, link
 
 # Two domains with hosts of their own, and one host alone.
