@@ -1,7 +1,7 @@
-"""What the sections of a recipe owe each other: names in one of them that must stand in another.
+"""Where the sections of a recipe must agree: names in one of them that have to stand in another.
 
-Used by the recipe when it is read, so that a typing error costs no crawl and no pass over the texts. Light, since
-recipes are read at DAG parse time. Each check yields all that is wrong, as "where: what: what to do", and reads the
+Checked when a recipe is read, so that a typing error costs no crawl and no pass over the texts. Light, since recipes
+are read at DAG parse time. Each check yields all that is wrong, as "where: what: what to do", and reads the
 sections that it names alone, so that it also runs where others cannot be read.
 """
 

@@ -1,6 +1,6 @@
 """A gzip file as the bytes inside it, to be read from any of them on.
 
-Reads one file, for `warc_resync` and `arc_reader`: where all records of a file are in one gzip member, nothing but this
+Reads one file: where all records of a file are in one gzip member, nothing but this
 leads back to a record. Going back costs the inflation of 64 MiB at most: every so often the inflater's state is kept.
 """
 

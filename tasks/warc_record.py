@@ -1,6 +1,6 @@
 """One record of a web archive: what it says of itself, and what it holds.
 
-Used by `warc_reader` and `arc_reader`; read by whoever reads archives.
+Reads and writes nothing.
 """
 
 from dataclasses import dataclass, replace

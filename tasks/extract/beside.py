@@ -1,6 +1,6 @@
 """What stands beside the text in a row of a dump, as one JSON object: the metadata of a document.
 
-Pure functions, used by `files`. Equal rows give equal bytes.
+Pure functions. Equal rows give equal bytes.
 """
 
 import base64

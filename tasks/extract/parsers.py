@@ -1,6 +1,7 @@
 """The parsers of a recipe: found among what installed packages bring, checked, and run.
 
-Used by the settings of the stage, and in the process of `guard` for the bodies that they are for.
+Reads the metadata of installed packages (`tasks.extensions`). Bodies are parsed in the process of `guard`, which may be
+killed over them.
 """
 
 import json

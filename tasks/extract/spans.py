@@ -1,6 +1,6 @@
 """Pieces of files of rows, so that one file can go into several parts.
 
-Reads files outside the store, used by `layout` and `files`. A Parquet file is cut between row groups, JSON lines at
+Reads files outside the store. A Parquet file is cut between row groups, JSON lines at
 line ends; where depends on the file and on the size that is wanted, never on the workers. Plain lines can be read from
 any place. Compressed ones can be read from the beginning only, so a process keeps the stream of the piece that it has
 read last: the next piece goes on there, and any other one skips what lies before it.
