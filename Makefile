@@ -35,7 +35,7 @@ $(TESTABLE): tests/requirements.txt $(INSTALLED)
 	@touch $@
 
 models: $(INSTALLED) ## fetch the language-identification model
-	$(BIN)/python -m tasks.models
+	$(BIN)/python -m tasks.filters.pretrained
 
 demo: models ## seeds to a trained model on this machine, through Airflow
 	@SEEDS='$(SEEDS)' CONTACT='$(CONTACT)' $(BIN)/python -m tasks.demo run --version '$(VERSION)'
@@ -55,7 +55,7 @@ lint: $(TESTABLE) ## style, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	PYTHONPATH=plugins $(BIN)/lint-imports
 
 unit: $(TESTABLE) models ## tests of the parts: seconds to minutes
 	$(BIN)/python -m pytest -m 'not system and not soak' -n auto --maxprocesses=4 --dist loadfile

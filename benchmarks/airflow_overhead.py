@@ -26,12 +26,12 @@ from typing import Any
 
 import psutil
 
-from tasks.catalogue import STAGES
 from tasks.demo import stack
 from tasks.demo.airflow_api import Airflow
 from tasks.demo.drive import Chain
 from tasks.demo.home import Home
 from tasks.demo.processes import marked
+from tasks.run.catalogue import STAGES
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "airflow_overhead.json"

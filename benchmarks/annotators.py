@@ -31,13 +31,13 @@ import pyarrow as pa
 
 from benchmarks.refine.command import PEER
 from benchmarks.result import keep
-from tasks.annotate.config import AnnotateConfig
-from tasks.filters import words
 from tasks.filters.base import Annotator
 from tasks.filters.batch import Batch
 from tasks.filters.catalogue import annotator
-from tasks.models import model_file
-from tasks.text import clean
+from tasks.filters.counting import words
+from tasks.filters.pretrained import model_file
+from tasks.formats.text import clean
+from tasks.stages.annotate.config import AnnotateConfig
 
 RULES = ("gopher_quality", "gopher_repetition", "c4", "fineweb", "prose_score")
 LENGTHS = {"1 KB": 1_000, "10 KB": 10_000, "100 KB": 100_000, "1 MB": 1_000_000}

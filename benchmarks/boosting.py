@@ -1,4 +1,4 @@
-"""Gradient boosting of oblivious trees for two classes, in NumPy. Used by `train_blocks`.
+"""Gradient boosting of oblivious trees for two classes, in NumPy.
 
 Friedman, "Greedy Function Approximation: A Gradient Boosting Machine" (Annals of Statistics 2001), with the second
 derivatives of Chen and Guestrin, "XGBoost" (KDD 2016), and trees that ask one question per depth, as CatBoost's do. No

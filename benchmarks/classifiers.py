@@ -32,21 +32,21 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.result import keep
-from tasks.classifiers.config import ClassifierSettings, FastTextSettings, Texts
-from tasks.classifiers.scores import auc, auc_error, baselines, scores_of
-from tasks.classifiers.texts import Example, Examples, gather
-from tasks.classifiers.training import train
-from tasks.engine import Engine
+from tasks.core.engine import Engine
 from tasks.filters.base import Annotator, fields
 from tasks.filters.batch import Batch
-from tasks.filters.fasttext_model import FastText, line_of
 from tasks.filters.language import LanguageLabels
+from tasks.filters.learned.fasttext_model import FastText, line_of
+from tasks.filters.learned.signals import fit, matrix
 from tasks.filters.lexicon import Entries
+from tasks.filters.pretrained import model_file
 from tasks.filters.prose_score import ProseScore
 from tasks.filters.quality import RIDGE, WEIGHTS, QualityMeasures
-from tasks.filters.signals import fit, matrix
-from tasks.models import model_file
-from tasks.text import hash64, words
+from tasks.formats.text import hash64, words
+from tasks.stages.classifiers.config import ClassifierSettings, FastTextSettings, Texts
+from tasks.stages.classifiers.scores import auc, auc_error, baselines, scores_of
+from tasks.stages.classifiers.texts import Example, Examples, gather
+from tasks.stages.classifiers.training import train
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ("wiki", "academic", "books", "speech", "techdocs")

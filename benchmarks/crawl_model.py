@@ -1,4 +1,4 @@
-"""A model of a large crawl: its inputs, and one partition's hosts played through cycles. Used by `crawl_plan`.
+"""A model of a large crawl: its inputs, and one partition's hosts played through cycles.
 
 Hosts are of very different size (Zipf); each is asked by one request at a time, with a pause, within a time box and the
 caps of the recipe, whatever the others do. Simplified: all URLs are known from the start and count alike; every host is
@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.crawl.config import CrawlConfig
-from tasks.crawl.db.crawldb import DAY_S, FIRST_INTERVAL_S, MAX_FAILS
-from tasks.crawl.frontier.queues import PROMPT_S, WAITING
-from tasks.crawl.hosts.rules import TRIES
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.db.crawldb import DAY_S, FIRST_INTERVAL_S, MAX_FAILS
+from tasks.stages.crawl.frontier.queues import PROMPT_S, WAITING
+from tasks.stages.crawl.hosts.rules import TRIES
 
 RESULTS = Path(__file__).with_name("results")
 MOST_PARTITIONS = 1024

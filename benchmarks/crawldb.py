@@ -22,15 +22,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.result import keep
-from tasks.artifact import Address, Artifact
-from tasks.commit import commit
-from tasks.config import Config
-from tasks.crawl.config import CrawlConfig
-from tasks.crawl.db import crawldb
-from tasks.crawl.db.known import Known
-from tasks.engine import open_engine
-from tasks.stage import Inputs, Output, Report
-from tasks.store import Store
+from tasks.core.artifact import Address, Artifact
+from tasks.core.commit import commit
+from tasks.core.config import Config
+from tasks.core.engine import open_engine
+from tasks.core.stage import Inputs, Output, Report
+from tasks.core.store import Store
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.db import crawldb
+from tasks.stages.crawl.db.known import Known
 
 SIZES = (2_500_000, 5_000_000, 10_000_000)
 LINKS_PER_PAGE = 70
@@ -177,7 +177,7 @@ def measure(root: str, stage: str) -> None:
         fetchlist = Artifact.open_at(store, Address("big/fetchlist/p0", "2"))
         held |= {"segments": [segment], "rendered": [], "fetchlist": fetchlist}
     kind = {"generate": "fetchlist", "update": "crawldb"}[stage]
-    module = importlib.import_module(f"tasks.crawl.{stage}")
+    module = importlib.import_module(f"tasks.stages.crawl.{stage}")
     before = resource.getrusage(resource.RUSAGE_SELF)
     output = Output(store, Address(f"big/{kind}/p0", "2"), stage, member="p0")
     with open_engine(workers=0) as engine:

@@ -1,7 +1,4 @@
-"""The whole extract stage beside the bare library, from the compressed records of a crawl to committed Parquet.
-
-Used by `extraction`, whose docstring says what is compared.
-"""
+"""The whole extract stage beside the bare library, from the compressed records of a crawl to committed Parquet."""
 
 import glob
 import os
@@ -17,13 +14,13 @@ from resiliparse.parse.encoding import detect_encoding
 from resiliparse.parse.html import HTMLTree
 
 from benchmarks.published import published
-from tasks.archive import warc_files
-from tasks.artifact import Address, Artifact
-from tasks.engine import open_engine
-from tasks.extract.config import ExtractConfig
-from tasks.extract.main_text import main_text
-from tasks.stage import Inputs, Output
-from tasks.store import Store
+from tasks.core.artifact import Address, Artifact
+from tasks.core.engine import open_engine
+from tasks.core.stage import Inputs, Output
+from tasks.core.store import Store
+from tasks.formats.warc.archive import warc_files
+from tasks.stages.extract.config import ExtractConfig
+from tasks.stages.extract.main_text import main_text
 
 
 def measure_stage(captures: Iterable[tuple[str, bytes]], rounds: int) -> dict[str, dict[str, float]]:
@@ -90,7 +87,7 @@ def _bare_seconds(path: str, extract: Callable[[HTMLTree], str]) -> float:
 
 
 def _stage_seconds(folder: str, config: ExtractConfig, crawl: Artifact, version_: str) -> float:
-    from tasks.extract import stage
+    from tasks.stages.extract import stage
 
     output = Output(Store(folder), Address("benchmark/extracted", version_), "fingerprint")
     begin = _cpu_seconds()
@@ -101,7 +98,7 @@ def _stage_seconds(folder: str, config: ExtractConfig, crawl: Artifact, version_
 
 def _cpu_seconds() -> float:
     """CPU seconds of this process and of the living child that extracts for it."""
-    from tasks.extract import guard
+    from tasks.stages.extract import guard
 
     ticks = os.sysconf("SC_CLK_TCK")
     total = sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])

@@ -32,9 +32,9 @@ from typing import Any
 
 from benchmarks.extract_stage import captures_of, measure_stage
 from benchmarks.result import keep
-from tasks.charset import decode
-from tasks.extract.config import ExtractConfig
-from tasks.extract.html import read_page
+from tasks.formats.charset import decode
+from tasks.stages.extract.config import ExtractConfig
+from tasks.stages.extract.html import read_page
 
 RESULT = Path(__file__).parent / "results" / "extraction.json"
 _WORD = re.compile(r"\w+")

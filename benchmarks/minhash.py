@@ -3,7 +3,7 @@
     python -m benchmarks.minhash [--texts FILE.jsonl.zst] [--rounds 3]
 
 Each contender starts from plain text and ends with what it stores for the comparison: Sluice with the text key and
-band keys of `tasks.dedup.signatures` in a Parquet file, datatrove with the signature files of its first stage,
+band keys of `tasks.stages.dedup.signatures` in a Parquet file, datatrove with the signature files of its first stage,
 datasketch, which brings no words of its own, with `MinHash` objects over the words of one regular expression. One
 process and one thread each, CPU seconds, best of the rounds, taken in turn so that a busy machine hits all alike. The
 peers live in an environment of their own (540 MB under `.sluice/benchmarks/minhash`, made on the first run). Writes
@@ -74,8 +74,8 @@ SLUICE = """
 import json, sys, tempfile, time
 import pyarrow as pa
 from benchmarks.result import keep, peer_python
-from tasks.dedup.config import DedupConfig
-from tasks.dedup.signatures import sign
+from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup.signatures import sign
 import pyarrow.parquet as pq
 
 texts = pa.chunked_array([[json.loads(line) for line in open(sys.argv[1])]])

@@ -35,13 +35,13 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.result import keep, peer_python
-from tasks.artifact import Address, Artifact
-from tasks.engine import open_engine
-from tasks.perplexity.config import PerplexityConfig, Reference
-from tasks.perplexity.loaded import load_artifact
-from tasks.perplexity.stage import run
-from tasks.stage import Inputs, Output
-from tasks.store import Store
+from tasks.core.artifact import Address, Artifact
+from tasks.core.engine import open_engine
+from tasks.core.stage import Inputs, Output
+from tasks.core.store import Store
+from tasks.filters.ngram.loaded import load_artifact
+from tasks.stages.perplexity.config import PerplexityConfig, Reference
+from tasks.stages.perplexity.stage import run
 
 ROOT = Path(__file__).parents[1]
 PEERS = ["kenlm==0.3.0"]
@@ -56,8 +56,8 @@ def peak():
 
 SLUICE = """
 import json, sys, time
-from tasks.perplexity.model import NgramModel
-from tasks.perplexity.words import words
+from tasks.filters.ngram.model import NgramModel
+from tasks.filters.ngram.words import words
 
 texts = [json.loads(line) for line in open(sys.argv[1])]
 begin = time.process_time()
@@ -143,7 +143,7 @@ def texts_of(path: Path) -> list[str]:
 
 def train(store: str, references: tuple[Reference, ...], order: int) -> tuple[Artifact, float]:
     """Runs the stage in this process; returns the artifact, without its record's inputs, and the CPU seconds."""
-    from tasks.commit import commit
+    from tasks.core.commit import commit
 
     config = PerplexityConfig(references=references, order=order)
     output = Output(Store(store), Address("benchmark/perplexity", f"order-{order}"), "benchmark")

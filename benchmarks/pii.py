@@ -30,7 +30,7 @@ from benchmarks.pii_unseen import documents, persons
 from benchmarks.result import keep
 from tasks.filters.batch import Batch
 from tasks.filters.pii import Pii
-from tasks.pii.scan import find
+from tasks.filters.recognisers.scan import find
 
 DOMAINS = ("wiki", "books", "code", "techdocs", "web", "academic", "reviews", "speech", "math", "masc")
 _DIGIT = re.compile("[0-9]")

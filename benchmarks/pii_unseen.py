@@ -2,7 +2,7 @@
 
     from benchmarks.pii_unseen import documents, persons
 
-Read by `benchmarks.pii`. What an address is, is said by who wrote it down, not by our forms:
+What an address is, is said by who wrote it down, not by our forms:
 
 - `persons`: CREDITS of the Linux kernel (Debian's package linux-doc), in which some 400 people give theirs, in lines
   that begin with "S:". Those with a state and a postcode of the United States count, read in three ways: one line below
@@ -22,8 +22,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tasks.pii.scan import find
-from tasks.text import clean
+from tasks.filters.recognisers.scan import find
+from tasks.formats.text import clean
 
 _STATES = (
     "AL|AK|AZ|AR|CA|CO|CT|DE|DC|FL|GA|HI|ID|IL|IN|IA|KS|KY|LA|ME|MD|MA|MI|MN|MS|MO|MT|NE|NV|NH|NJ|NM|NY|NC|ND|OH|OK|OR"

@@ -1,7 +1,4 @@
-"""Pages as a finished crawl of Sluice holds them: one WARC file, its index, and the artifact that names both.
-
-Used by `extract_stage` and `refine`, whose pages come from elsewhere and are written here by the crawler's own writer.
-"""
+"""Pages as a finished crawl of Sluice holds them: one WARC file, its index, and the artifact that names both."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -9,14 +6,14 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.archive import MANIFEST, MANIFEST_SCHEMA
-from tasks.artifact import Address, Artifact
-from tasks.commit import commit
-from tasks.crawl.http.client import Answer
-from tasks.crawl.storage.warc import WarcWriter
-from tasks.extract.config import ExtractConfig
-from tasks.stage import Output, Report
-from tasks.store import Store
+from tasks.core.artifact import Address, Artifact
+from tasks.core.commit import commit
+from tasks.core.stage import Output, Report
+from tasks.core.store import Store
+from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
+from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.storage.warc import WarcWriter
+from tasks.stages.extract.config import ExtractConfig
 
 
 def published(store: str, recipe: str, captures: Iterable[tuple[str, bytes]]) -> tuple[Artifact, int, int]:
@@ -43,7 +40,7 @@ def published(store: str, recipe: str, captures: Iterable[tuple[str, bytes]]) ->
         row["index"] = path.replace(".warc.gz", ".cdxj")
         with part.file(MANIFEST) as file:
             pq.write_table(pa.Table.from_pylist([row], MANIFEST_SCHEMA), file)
-    return commit(output, "tasks.crawl.publish", 1, ExtractConfig(), [], Report()), pages, size
+    return commit(output, "tasks.stages.crawl.publish", 1, ExtractConfig(), [], Report()), pages, size
 
 
 def _answer(html: bytes) -> Answer:

@@ -1,4 +1,4 @@
-"""The last result of a benchmark, with date and machine: `benchmarks/results/<name>.json`. Used by all benchmarks."""
+"""The last result of a benchmark, with date and machine: `benchmarks/results/<name>.json`."""
 
 import json
 import os

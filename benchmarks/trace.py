@@ -16,19 +16,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.artifact import Address
-from tasks.commit import commit
-from tasks.config import Config, canonical_json
-from tasks.consolidate.stage import KEPT_SCHEMA, REJECTED
-from tasks.documents import document_id
-from tasks.stage import Output, Report, part_names
-from tasks.store import Store
-from tasks.tokens.bpe import train
-from tasks.tokens.config import TokenizerConfig
-from tasks.tokens.index import write_index
-from tasks.tokens.pack import concat
-from tasks.tokens.plan import write_plan
-from tasks.tokens.shard import Shelf, TokenFormat, shard_name, write_shard
+from tasks.core.artifact import Address
+from tasks.core.commit import commit
+from tasks.core.config import Config, canonical_json
+from tasks.core.stage import Output, Report, part_names
+from tasks.core.store import Store
+from tasks.formats.documents import document_id
+from tasks.formats.tokens.index import write_index
+from tasks.formats.tokens.plan import write_plan
+from tasks.formats.tokens.shard import Shelf, TokenFormat, shard_name, write_shard
+from tasks.stages.consolidate.stage import KEPT_SCHEMA, REJECTED
+from tasks.stages.tokens.bpe import train
+from tasks.stages.tokens.config import TokenizerConfig
+from tasks.stages.tokens.pack import concat
 
 FMT = TokenFormat(300, 0, "none")
 SEQ_LEN, PART = 2048, 100_000
@@ -54,7 +54,7 @@ def main() -> None:
         "step": f"step:{STEPS - 1}",
     }
     code = (
-        "import sys, time; t = time.perf_counter(); from tasks.trace import *; from tasks.store import Store;"
+        "import sys, time; t = time.perf_counter(); from tasks.run.trace import *; from tasks.core.store import Store;"
         "i = time.perf_counter(); c = time.process_time(); f = trace(Store(sys.argv[1]), 'big', 'dev', sys.argv[2]);"
         "e = time.perf_counter(); c = time.process_time() - c;"
         "print(i - t, e - i, c, len(f.get('documents', f.get('sequences'))))"

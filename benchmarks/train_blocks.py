@@ -7,9 +7,9 @@ when at least half of its words are found in the marked text, in order. Pages ar
 
 The figure for unseen hosts is nested (Cawley and Talbot, JMLR 2010): each fold is scored by trees whose depth, number,
 columns and thresholds were chosen by a cross-validation on the other hosts alone. Then one choice is made on all hosts,
-the trees are trained on all, and with --write they replace `tasks/extract/blocks.json`. Nothing is drawn: the same data
-gives the same weights. On a free core it takes minutes, nearly all of them for the nested figure; `--no-nested`
-leaves that out.
+the trees are trained on all, and with --write they replace `tasks/stages/extract/blocks.json`. Nothing is drawn: the
+same data gives the same weights. On a free core it takes minutes, nearly all of them for the nested figure;
+`--no-nested` leaves that out.
 """
 
 import argparse
@@ -31,13 +31,13 @@ from resiliparse.parse.html import HTMLTree
 
 from benchmarks.boosting import Forest, grow
 from benchmarks.extraction import GoldPage, Score, read_pages, shingles
-from tasks.extract import blocks
-from tasks.extract.about import read_about
-from tasks.extract.line_features import COLUMNS, features
-from tasks.extract.lines import Line
-from tasks.extract.main_text import keep_posts
-from tasks.extract.trees import SCALE, Trees, parsed
-from tasks.text import clean, hash64
+from tasks.formats.text import clean, hash64
+from tasks.stages.extract import blocks
+from tasks.stages.extract.line_features import COLUMNS, features
+from tasks.stages.extract.lines import Line
+from tasks.stages.extract.main_text import keep_posts
+from tasks.stages.extract.page_metadata import read_about
+from tasks.stages.extract.trees import SCALE, Trees, parsed
 
 TARGET = Path(__file__).parents[1] / "tasks" / "extract" / "blocks.json"
 FOLDS = 10
@@ -57,7 +57,7 @@ class Choice:
         trees: how many.
         counts: whether they see `_COUNTS`, too.
         keep: the chance of being main text from which a line stays.
-        min_kept: see `tasks.extract.trees.Trees`.
+        min_kept: see `tasks.stages.extract.trees.Trees`.
     """
 
     depth: int

@@ -19,7 +19,7 @@ from operators.dask_cluster import on_cluster
 from operators.dask_stage import DaskStageOperator
 from operators.forms import dag_settings
 from operators.recipes import recipes_for
-from tasks.catalogue import STAGES
+from tasks.run.catalogue import STAGES
 
 ORDER = ["extract", "train_classifiers", "train_perplexity", "annotate", "dedup", "consolidate"]
 

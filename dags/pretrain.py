@@ -16,7 +16,7 @@ from operators.forms import dag_settings
 from operators.places import training_operator
 from operators.recipes import recipes_for
 from operators.stage import StageOperator
-from tasks.catalogue import STAGES
+from tasks.run.catalogue import STAGES
 
 FORM = {"train.steps": "Training steps."}
 

@@ -1,12 +1,12 @@
 """The Airflow Assets: one per recipe and kind of artifact that another DAG waits for.
 
-Used by the DAG files as outlets and schedules. An event's `extra` carries {address, fingerprint, content, version,
-overrides}: the consumer needs nothing else to find and check the artifact.
+An event's `extra` carries {address, fingerprint, content, version, overrides}: the consumer needs nothing else to find
+and check the artifact.
 """
 
 from airflow.sdk import Asset
 
-from tasks.catalogue import ASSETS
+from tasks.run.catalogue import ASSETS
 
 
 def asset(recipe: str, kind: str) -> Asset:

@@ -1,17 +1,16 @@
 """The rights to an S3 store, from an Airflow connection into the environment of the task's own process.
 
-Used by every operator before it opens the store of a recipe whose place names `aws_conn_id`. Stages know nothing of
-Airflow: they find credentials where every AWS client does, and so do the processes they start. Airflow forks one
-process per task, so nothing outlives the task; the values never reach a pod, an artifact or an XCom, and Airflow masks
-them in logs. Temporary credentials (an assumed role) end at some time: the store then raises a TransientError, and the
-next try takes fresh ones and resumes at the first missing part.
+Stages know nothing of Airflow: they find credentials where every AWS client does, and so do the processes they start.
+Airflow forks one process per task, so nothing outlives the task; the values never reach a pod, an artifact or an XCom,
+and Airflow masks them in logs. Temporary credentials (an assumed role) end at some time: the store then raises a
+TransientError, and the next try takes fresh ones and resumes at the first missing part.
 """
 
 import os
 from typing import Any
 
-from tasks.errors import RecipeError
-from tasks.recipe import Recipe
+from tasks.core.errors import RecipeError
+from tasks.run.recipe import Recipe
 
 _CLEARED = ("AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_PROFILE")
 """Settings of another identity that the process may have inherited."""

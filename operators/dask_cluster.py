@@ -1,9 +1,8 @@
 """A Dask cluster for each DAG run, made by the Dask operator on Kubernetes between a setup and a teardown task.
 
-Used by the DAG files `corpus` and `tokens`; what the cluster consists of stands in `operators.dask.manifests`, how it
-is made in `operators.dask.api`. Its name follows from DAG and run, so a retried or cleared task finds the cluster of
-its run and never makes a second. The teardown runs however the stages end; should it never run, the Dask operator
-deletes the cluster once it has been idle for `idle_s`, and a stage that still needs it makes it anew.
+Its name follows from DAG and run, so a retried or cleared task finds the cluster of its run and never makes a second.
+The teardown runs however the stages end; should it never run, the Dask operator deletes the cluster once it has been
+idle for `idle_s`, and a stage that still needs it makes it anew.
 """
 
 import logging
@@ -16,9 +15,9 @@ from airflow.sdk import BaseOperator, BaseOperatorLink, chain
 from operators.dask.manifests import autoscaler_manifest, cluster_manifest, name_of, place_of
 from operators.links import DaskLink
 from operators.runs import fails_at_once
-from tasks.engine import status_path
-from tasks.place import DaskPods, filled
-from tasks.recipe import Recipe, find_recipe
+from tasks.core.engine import status_path
+from tasks.run.place import DaskPods, filled
+from tasks.run.recipe import Recipe, find_recipe
 
 log = logging.getLogger("sluice.dask")
 

@@ -15,9 +15,9 @@ from airflow.sdk import BaseOperatorLink
 from operators.dask_cluster import dashboard, ensure
 from operators.links import DaskLink
 from operators.stage import StageOperator
-from tasks.errors import SluiceError
-from tasks.place import filled
-from tasks.recipe import Recipe, find_recipe
+from tasks.core.errors import SluiceError
+from tasks.run.place import filled
+from tasks.run.recipe import Recipe, find_recipe
 
 ADDRESS = "SLUICE_DASK"
 """Environment variable that `[place.dask] address` takes its value from, unless the recipe says otherwise."""
@@ -52,7 +52,7 @@ class DaskStageOperator(StageOperator):
 
 
 def _status_page(recipe: Recipe) -> str:
-    from tasks.engine import dashboard_of
+    from tasks.core.engine import dashboard_of
 
     address, told = filled(recipe.place.dask.address), filled(recipe.place.dask.dashboard)
     if told or not address:

@@ -1,7 +1,4 @@
-"""What all DAGs of a recipe have in common: id, tags, page text, retries, and the form in the trigger dialog.
-
-Used by the DAG files: `DAG(**dag_settings(recipe, "corpus", __doc__, ...))`.
-"""
+"""What all DAGs of a recipe have in common: id, tags, page text, retries, and the form in the trigger dialog."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,8 +9,8 @@ import pendulum
 from airflow.sdk import Param
 
 from operators.runs import OVERRIDABLE, VERSION
-from tasks.catalogue import STAGES
-from tasks.recipe import Recipe
+from tasks.run.catalogue import STAGES
+from tasks.run.recipe import Recipe
 
 RETRIES = {
     "owner": "sluice",

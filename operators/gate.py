@@ -1,7 +1,7 @@
 """The end of the canary DAG: a person may veto the decision, then the gate publishes the mixture.
 
-Used by the `canary` DAG file. The decision itself is an artifact (`mixture`), made by the stage `decide`: nothing is
-decided here. The gate is the one place where a decision leaves the DAG, so that training waits for the person, too.
+The decision itself is an artifact (`mixture`), made by the stage `decide`: nothing is decided here. The gate is the one
+place where a decision leaves the DAG, so that training waits for the person, too.
 """
 
 import json
@@ -15,7 +15,7 @@ from operators.aws import use_connection
 from operators.links import ArtifactLink, MlflowLink
 from operators.results import announce
 from operators.runs import fails_at_once, run_of
-from tasks.recipe import Recipe, find_recipe
+from tasks.run.recipe import Recipe, find_recipe
 
 
 class CanaryApproval(ApprovalOperator):  # type: ignore[misc]
@@ -79,8 +79,8 @@ class CanaryGate(BaseOperator):  # type: ignore[misc]
 def read(recipe: Recipe, address: str, file: str) -> str:
     """Returns a text file of the artifact at `address`; raises InputError when the artifact is gone."""
     # Imported here, because artifacts bring pyarrow and the DAG file must not.
-    from tasks.artifact import Address, Artifact
-    from tasks.runner import open_store
+    from tasks.core.artifact import Address, Artifact
+    from tasks.run.runner import open_store
 
     use_connection(recipe)
     return Artifact.open_at(open_store(recipe), Address.parse(address)).read(file).decode()

@@ -1,8 +1,8 @@
 """GpuPodOperator: the same stage, in a GPU pod.
 
-Used by `canary` and `pretrain` where `[place.train] where = "kubernetes"`. The pod runs the shell's command,
-`python -m tasks <stage> --recipe '<json>' --version ...`, writes its artifact into the store, and the operator reads
-the artifact's record from there: no XCom sidecar, no `pods/exec` right, no size limit.
+The pod runs the shell's command, `python -m tasks <stage> --recipe '<json>' --version ...`, writes its artifact into
+the store, and the operator reads the artifact's record from there: no XCom sidecar, no `pods/exec` right, no size
+limit.
 
 It is the provider's KubernetesPodOperator in everything that describes a pod; in what happens to the pod it differs:
 
@@ -35,7 +35,7 @@ from operators.pods.spec import CONTAINER, manifest, place_of, stage_labels, sta
 from operators.pods.stage import START_OUTAGE_S, Object, command_of, deadline_of, ended, made, removed, taken
 from operators.pods.trigger import PodTrigger
 from operators.runs import fails_at_once
-from tasks.recipe import find_recipe
+from tasks.run.recipe import find_recipe
 
 _OURS = {
     "deferrable", "durable", "reattach_on_restart", "get_logs", "logging_interval", "poll_interval", "do_xcom_push",
@@ -50,7 +50,7 @@ class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
 
     Args:
         recipe: name of the recipe.
-        stage: name of the stage in `tasks.catalogue`.
+        stage: name of the stage in `tasks.run.catalogue`.
         member: which member of a mapped stage; map it with `expand(member=[...])`.
         kwargs: of KubernetesPodOperator; what they say about the pod is laid over the place. What they say about its
             life (`_OURS`) is refused.

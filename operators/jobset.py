@@ -1,10 +1,9 @@
 """JobSetOperator: the same stage on several nodes, as one gang of pods.
 
-Used by `pretrain` where `[place.kubernetes] nodes` is above 1. Starts a JobSet, or finds the one that an earlier
-process of the same task has started, and gives the worker back until the JobSet says that it is over. Rank 0 writes the
-artifact; the operator reads its record from the store. JobSet starts the gang again by itself after a failure
-(`operators.jobsets.manifest` says after which). A gang that cannot, as one of its nodes is lost, is started again by
-the operator; the task's own retries come after that.
+Starts a JobSet, or finds the one that an earlier process of the same task has started, and gives the worker back until
+the JobSet says that it is over. Rank 0 writes the artifact; the operator reads its record from the store. JobSet starts
+the gang again by itself after a failure (`operators.jobsets.manifest` says after which). A gang that cannot, as one of
+its nodes is lost, is started again by the operator; the task's own retries come after that.
 
 Needs JobSet in the cluster, and Kueue where the place names a queue.
 """
@@ -25,7 +24,7 @@ from operators.pods.owner import Claim, Owner
 from operators.pods.spec import CONTAINER, place_of, stage_pod
 from operators.pods.stage import START_OUTAGE_S, Object, command_of, deadline_of, ended, made, removed, taken
 from operators.runs import fails_at_once
-from tasks.recipe import find_recipe
+from tasks.run.recipe import find_recipe
 
 
 class JobSetOperator(BaseOperator):  # type: ignore[misc]
@@ -33,7 +32,7 @@ class JobSetOperator(BaseOperator):  # type: ignore[misc]
 
     Args:
         recipe: name of the recipe.
-        stage: name of the stage in `tasks.catalogue`.
+        stage: name of the stage in `tasks.run.catalogue`.
         member: which member of a mapped stage; map it with `expand(member=[...])`.
     """
 

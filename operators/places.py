@@ -1,10 +1,10 @@
 """Which operator runs the training stages: one GPU pod, a gang of them, or the worker itself, as the place says.
 
-Used by the `canary` and `pretrain` DAG files. The stage, its arguments and its artifact are the same in both.
+The stage, its arguments and its artifact are the same in both.
 """
 
 from operators.stage import StageOperator
-from tasks.recipe import Recipe
+from tasks.run.recipe import Recipe
 
 
 def training_operator(recipe: Recipe, *, gang: bool = True) -> type[StageOperator]:

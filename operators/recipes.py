@@ -1,7 +1,6 @@
 """The recipes as the DAG files see them: each good one becomes DAGs, each bad one an import error of its own.
 
-Used by the DAG files at parse time. Reads `dags/recipes/*.toml`, or the folder in $SLUICE_RECIPES. A recipe has a DAG
-for each of its parts.
+Reads `dags/recipes/*.toml`, or the folder in $SLUICE_RECIPES. A recipe has a DAG for each of its parts.
 """
 
 from collections.abc import Iterator
@@ -9,8 +8,8 @@ from pathlib import Path
 
 from airflow.sdk import get_parsing_context
 
-from tasks.errors import RecipeError
-from tasks.recipe import Recipe, recipe_files
+from tasks.core.errors import RecipeError
+from tasks.run.recipe import Recipe, recipe_files
 
 
 def recipes_for(dag: str) -> Iterator[Recipe]:

@@ -1,6 +1,6 @@
 """What a stage came to, as it travels through Airflow: a task's XCom, and the `extra` of an asset event.
 
-Used by the operators. Small and plain JSON: addresses and numbers, never data.
+Small and plain JSON: addresses and numbers, never data.
 """
 
 import json
@@ -10,12 +10,12 @@ from typing import Any
 
 from operators.aws import use_connection
 from operators.runs import Run
-from tasks.catalogue import STAGES
-from tasks.recipe import Recipe
+from tasks.run.catalogue import STAGES
+from tasks.run.recipe import Recipe
 
 
 def result_of(made: Any, version: str) -> dict[str, Any]:
-    """Returns the XCom of a stage run (`tasks.runner.StageResult`)."""
+    """Returns the XCom of a stage run (`tasks.run.runner.StageResult`)."""
     return {**asdict(made), "members": list(made.members), "version": version}
 
 
@@ -26,8 +26,8 @@ def committed(recipe: Recipe, stage: str, version: str, member: str = "") -> dic
         InputError: the artifact is not there: the stage said it was done but has not committed into this store.
     """
     # Imported here, because artifacts bring pyarrow and DAG files import this module.
-    from tasks.artifact import Address, Artifact
-    from tasks.runner import TRACKING, open_store
+    from tasks.core.artifact import Address, Artifact
+    from tasks.run.runner import TRACKING, open_store
 
     use_connection(recipe)
     kind = STAGES[stage].writes

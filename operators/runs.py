@@ -1,8 +1,8 @@
 """Which version a DAG run makes, which it reads and with which overrides: one answer for all tasks of the run.
 
-Read by every operator that runs a stage. The order is: what a person typed into the form, what the asset event that
-started the run says, the calendar (for scheduled runs), the recipe. Events hand version and overrides down the chain,
-so one crawl run ends in one consistent set of artifacts, however many DAGs it passes through.
+The order is: what a person typed into the form, what the asset event that started the run says, the calendar (for
+scheduled runs), the recipe. Events hand version and overrides down the chain, so one crawl run ends in one consistent
+set of artifacts, however many DAGs it passes through.
 """
 
 import re
@@ -13,8 +13,8 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from tasks.errors import RecipeError, SluiceError
-from tasks.recipe import Recipe
+from tasks.core.errors import RecipeError, SluiceError
+from tasks.run.recipe import Recipe
 
 VERSION = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
 """Pattern of a version; it becomes a folder of the store."""

@@ -1,8 +1,8 @@
 """StageOperator: runs one stage of a recipe in the worker's own process.
 
-Used by the DAG files. Reads the recipe by name when the task runs, so that only names travel through the metadata
-database. Returns {address, fingerprint, content, version, members, rows, metrics, ...} as its XCom and puts the same
-identity on the event of its outlet.
+Reads the recipe by name when the task runs, so that only names travel through the metadata database. Returns {address,
+fingerprint, content, version, members, rows, metrics, ...} as its XCom and puts the same identity on the event of its
+outlet.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from operators.aws import use_connection
 from operators.links import ArtifactLink, MlflowLink
 from operators.results import announce, result_of
 from operators.runs import fails_at_once, parent_key, run_of
-from tasks.recipe import Recipe, find_recipe
+from tasks.run.recipe import Recipe, find_recipe
 
 STOP_S = 3.0
 """Seconds that child processes get to end by themselves; Airflow kills the task process 5 s after SIGTERM."""
@@ -27,7 +27,7 @@ class StageOperator(BaseOperator):  # type: ignore[misc]
 
     Args:
         recipe: name of the recipe.
-        stage: name of the stage in `tasks.catalogue`.
+        stage: name of the stage in `tasks.run.catalogue`.
         member: which member of a mapped stage; map it with `expand(member=[...])`.
         skip_when_empty: end as skipped, without telling the outlets, when the artifact holds no row.
     """
@@ -61,7 +61,7 @@ class StageOperator(BaseOperator):  # type: ignore[misc]
         """
         # Imported here, because the runner brings pyarrow and the DAG file must not.
         from operators.stats import tell
-        from tasks.runner import run_stage
+        from tasks.run.runner import run_stage
 
         recipe = find_recipe(self.recipe)
         run = run_of(recipe, context)
@@ -104,8 +104,8 @@ class MembersOperator(StageOperator):
 
 def tracking_of(recipe: Recipe, context: Any) -> Any:
     """Returns where MLflow hangs this task's run: under one parent for the DAG run."""
-    from tasks.place import filled
-    from tasks.tracking import TrackingContext
+    from tasks.run.place import filled
+    from tasks.run.tracking import TrackingContext
 
     instance = context["ti"]
     tags = {

@@ -1,8 +1,8 @@
 """What a stage came to, as gauges of Airflow's own metrics (StatsD or OpenTelemetry, as airflow.cfg says).
 
-Used by the operators of stages, here and in pods. Two names: `sluice.rows`, labelled with the outcome
-(in, out, or the reason of a rejection), and `sluice.metric`, labelled with the metric's name (crawl: pages, errors by
-reason, known and unfetched URLs; elsewhere what the stage reports). Labels besides: recipe, artifact, member.
+Two names: `sluice.rows`, labelled with the outcome (in, out, or the reason of a rejection), and `sluice.metric`,
+labelled with the metric's name (crawl: pages, errors by reason, known and unfetched URLs; elsewhere what the stage
+reports). Labels besides: recipe, artifact, member.
 """
 
 from typing import Any

@@ -16,7 +16,7 @@ async def page(scope: Any, receive: Any, send: Any) -> None:
     await app(scope, receive, send)
 
 
-class SluicePlugin(AirflowPlugin):
+class SluicePlugin(AirflowPlugin):  # type: ignore[misc]
     """Adds "Sluice" to the navigation."""
 
     name = "sluice"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tasks.artifact import Address, Artifact, InputRef, fingerprint
-from tasks.commit import commit
-from tasks.config import Config
-from tasks.engine import open_engine
-from tasks.stage import Inputs, Output
-from tasks.store import Store
+from tasks.core.artifact import Address, Artifact, InputRef, fingerprint
+from tasks.core.commit import commit
+from tasks.core.config import Config
+from tasks.core.engine import open_engine
+from tasks.core.stage import Inputs, Output
+from tasks.core.store import Store
 from tests.s3_server import S3Server
 
 SHARED_DATA = Path(os.environ.get("SLUICE_SHARED_DATA", Path(__file__).parents[1].parent / "shared" / "data"))

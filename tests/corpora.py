@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from tasks.artifact import Address, Artifact
-from tasks.commit import commit
-from tasks.config import Config
-from tasks.consolidate.stage import REJECTED
-from tasks.documents import DOCUMENT, document_id
-from tasks.stage import Output, Report, part_names
-from tasks.store import Store
-from tasks.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
+from tasks.core.artifact import Address, Artifact
+from tasks.core.commit import commit
+from tasks.core.config import Config
+from tasks.core.stage import Output, Report, part_names
+from tasks.core.store import Store
+from tasks.formats.documents import DOCUMENT, document_id
+from tasks.stages.consolidate.stage import REJECTED
+from tasks.stages.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
 from tests.conftest import run_stage_in
 
 WORDS = [
@@ -96,8 +96,8 @@ def tokens_in(
     made = Artifact.find(Store(str(folder)), Address("test/documents", "dev"))
     documents = made or documents_in(folder, corpus() if rows is None else rows, parts)
     inputs = {"documents": documents}
-    tokenizer = run("tasks.tokens.bpe", TokenizerConfig(vocab_size=300), inputs, kind="tokenizer")
+    tokenizer = run("tasks.stages.tokens.bpe", TokenizerConfig(vocab_size=300), inputs, kind="tokenizer")
     inputs = {**inputs, "tokenizer": tokenizer}
-    shards = run("tasks.tokens.encode", encode or EncodeConfig(), inputs, kind="shards")
-    plan = run("tasks.tokens.pack", PackConfig(seq_len=seq_len), {"shards": shards}, kind="plan")
+    shards = run("tasks.stages.tokens.encode", encode or EncodeConfig(), inputs, kind="shards")
+    plan = run("tasks.stages.tokens.pack", PackConfig(seq_len=seq_len), {"shards": shards}, kind="plan")
     return Made(documents, tokenizer, shards, plan)

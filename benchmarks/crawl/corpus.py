@@ -1,10 +1,10 @@
 """A made-up web for the crawl benchmark: the same bytes on every machine with the same Python.
 
 Writes `<folder>/<host>/<path>.html.gz`, each host's robots.txt and `corpus.json` (what a complete crawl must fetch).
-Read by nginx. Modelled on 13,061 pages of Debian's documentation (mean 26.9 KB, median 14.7 KB, 90 % below 47.8 KB,
-mean 5.6 KB under gzip, 74 links to a page): sizes are log-normal; every page has the menu of its site, its
-neighbours, links and fragments in the text, links to other hosts and a footer. Menus are relative on one half of the
-hosts and begin with "/" on the other. The words are those of the language reference in `pydoc_data.topics`.
+Modelled on 13,061 pages of Debian's documentation (mean 26.9 KB, median 14.7 KB, 90 % below 47.8 KB, mean 5.6 KB under
+gzip, 74 links to a page): sizes are log-normal; every page has the menu of its site, its neighbours, links and
+fragments in the text, links to other hosts and a footer. Menus are relative on one half of the hosts and begin with "/"
+on the other. The words are those of the language reference in `pydoc_data.topics`.
 """
 
 import gzip

@@ -15,12 +15,12 @@ import shutil
 import sys
 
 from benchmarks.refine.pages import CRAWL
-from tasks.artifact import Address, Artifact
-from tasks.extract import guard
-from tasks.extract.config import WEB
-from tasks.recipe import Recipe, find_recipe
-from tasks.runner import open_store, run_stage
-from tasks.tracking import TrackingContext
+from tasks.core.artifact import Address, Artifact
+from tasks.run.recipe import Recipe, find_recipe
+from tasks.run.runner import open_store, run_stage
+from tasks.run.tracking import TrackingContext
+from tasks.stages.extract import guard
+from tasks.stages.extract.config import WEB
 
 RULES = ["gopher_repetition", "gopher_quality", "c4", "fineweb"]
 

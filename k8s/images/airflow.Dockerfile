@@ -21,8 +21,8 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 # The model that tells languages, with its licence; needs nothing but these files.
 FROM base AS models
 WORKDIR /build
-COPY tasks/__init__.py tasks/errors.py tasks/models.py tasks/
-RUN SLUICE_MODELS=/opt/models python -m tasks.models
+COPY tasks/__init__.py tasks/core/errors.py tasks/filters/pretrained.py tasks/
+RUN SLUICE_MODELS=/opt/models python -m tasks.filters.pretrained
 
 FROM base AS wheel
 WORKDIR /build

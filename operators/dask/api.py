@@ -1,8 +1,7 @@
 """Makes, finds and removes the Dask cluster of a DAG run through the Kubernetes API.
 
-Used by the operators of `operators.dask_cluster`, which import it when they run: it brings the Kubernetes client. Every
-call can be repeated: a cluster that is there is adopted, one that is gone counts as removed. What can be known to be
-wrong (no operator, no rights, no quota, no image, no such node pool) is told within a minute.
+Every call can be repeated: a cluster that is there is adopted, one that is gone counts as removed. What can be known to
+be wrong (no operator, no rights, no quota, no image, no such node pool) is told within a minute.
 
 Rights that it needs in the namespace: create, get and delete of daskclusters and daskautoscalers; get of services; list
 of pods and events; list of nodes if the cluster grants it.
@@ -24,8 +23,8 @@ from operators.pods.api import EVENTS, NODES, PODS, Api, Kind, message_of
 from operators.pods.failure import PodFailure, failure_of
 from operators.pods.outage import Unreachable
 from operators.pods.waiting import SURE_S, broken_by, why_waiting
-from tasks.errors import RecipeError, TransientError
-from tasks.place import DaskPods
+from tasks.core.errors import RecipeError, TransientError
+from tasks.run.place import DaskPods
 
 log = logging.getLogger("sluice.dask")
 

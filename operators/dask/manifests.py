@@ -1,8 +1,8 @@
 """The Dask cluster of a DAG run as the Dask operator reads it: `DaskCluster` and `DaskAutoscaler`.
 
-Used by `operators.dask_cluster`. Scheduler and workers run the same image, so client, scheduler and workers have one
-Sluice wheel. A worker knows its memory limit: it spills at 60 %, pauses at 80 % and is started again by its nanny at
-95 %, before the kernel ends the pod. Only workers get secrets and the service account: the scheduler reads no data.
+Scheduler and workers run the same image, so client, scheduler and workers have one Sluice wheel. A worker knows its
+memory limit: it spills at 60 %, pauses at 80 % and is started again by its nanny at 95 %, before the kernel ends the
+pod. Only workers get secrets and the service account: the scheduler reads no data.
 
 Pods are not root, write to `/tmp` only (a volume of the pod's own, which is also where workers spill) and hold no token
 of the Kubernetes API. What a recipe has no word for comes from the pod template file of the place.
@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import RecipeError
-from tasks.place import DaskPods, all_filled, filled
-from tasks.recipe import Recipe
+from tasks.core.errors import RecipeError
+from tasks.run.place import DaskPods, all_filled, filled
+from tasks.run.recipe import Recipe
 
 Object = dict[str, Any]
 

@@ -1,8 +1,8 @@
 """The JobSet of a stage on several nodes: one gang of equal pods, started, restarted and stopped together.
 
-Used by JobSetOperator. Every pod is the pod of `operators.pods.spec` and runs the same command; torchrun's settings
-come by its environment (`PET_*`). Rank 0's host name is known beforehand, `<jobset>-node-0-0.<jobset>`, because JobSet
-gives the pods a headless service.
+Every pod is the pod of `operators.pods.spec` and runs the same command; torchrun's settings come by its environment
+(`PET_*`). Rank 0's host name is known beforehand, `<jobset>-node-0-0.<jobset>`, because JobSet gives the pods a
+headless service.
 
 What restarts the gang, and what does not:
 
@@ -22,7 +22,7 @@ from kubernetes.client import models as k8s
 
 from operators.pods.failure import PERMANENT_EXIT
 from operators.pods.spec import CONTAINER, manifest
-from tasks.place import KubernetesPlace
+from tasks.run.place import KubernetesPlace
 
 Object = dict[str, Any]
 

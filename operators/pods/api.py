@@ -1,8 +1,8 @@
 """The Kubernetes API as the pod operators need it: plain JSON objects, patience with outages, and watching by list.
 
-Used by the triggers (in the triggerer's event loop) and by the operators (`asyncio.run` in the worker). The provider's
-hook knows how to connect; its calls are not used, because each gives up after 15 seconds (5 tries), and a run of days
-meets longer outages. Objects stay dictionaries: a custom resource has no class, and what a server adds is not lost.
+The provider's hook knows how to connect; its calls are not used, because each gives up after 15 seconds (5 tries), and
+a run of days meets longer outages. Objects stay dictionaries: a custom resource has no class, and what a server adds is
+not lost.
 """
 
 import asyncio

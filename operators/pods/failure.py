@@ -1,7 +1,7 @@
 """Why a pod ended, or will never start: a class of failure, a reason in words, and whether a retry can mend it.
 
-Read by both pod operators and their triggers. Input is the pod as JSON (and what the API server answered to a create);
-nothing here talks to a server, so every class is tested on pods as Kubernetes writes them.
+Input is the pod as JSON (and what the API server answered to a create); nothing here talks to a server, so every class
+is tested on pods as Kubernetes writes them.
 
 A permanent failure is one that the same pod would meet again: a bad recipe, an image that is not there, a missing
 secret. Anything else is retried, and the retry resumes from the newest checkpoint.

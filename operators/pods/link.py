@@ -1,7 +1,7 @@
 """The link to the pod's MLflow run, on the task's page as soon as the pod has said it.
 
-Used by the triggers. An operator's links are pushed when its task ends; a training run is looked at while it runs. The
-pod says where its run is in one line of its log, `[<address>] MLflow: <url>`.
+An operator's links are pushed when its task ends; a training run is looked at while it runs. The pod says where its run
+is in one line of its log, `[<address>] MLflow: <url>`.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
 """Follows the log of a container for hours: live, in order, each line once, through everything that breaks.
 
-Used by the triggers as a task of their own beside the wait for the pod: whatever happens to the log, the wait does not
-notice. A kubelet that does not answer (the API server then says 500) is a gap in the log and nothing else.
+A kubelet that does not answer (the API server then says 500) is a gap in the log and nothing else.
 
 How far the log was read is kept on the pod, in the annotation `sluice/log-read-until`: a triggerer that takes over from
 a dead one goes on from there. Kubernetes gives every line a timestamp in nanoseconds, but `sinceTime` counts seconds

@@ -1,8 +1,8 @@
 """One task, one pod: finds what an earlier process of the same task has started, or starts it, never both.
 
-Used by both pod operators before they wait. Every object carries the task's identity as a label, whoever created it:
-a worker that was killed, another try, the same task cleared. Its name is made from that identity too, so that two
-processes that both believe they must create it ask for the same name, and the API server lets one of them win (409).
+Every object carries the task's identity as a label, whoever created it: a worker that was killed, another try, the same
+task cleared. Its name is made from that identity too, so that two processes that both believe they must create it ask
+for the same name, and the API server lets one of them win (409).
 
 What is found is taken over as long as it does the same work and, where it has ended well, its artifact is there. If the
 recipe has changed meanwhile, it is stopped first: it gets its grace period to save, and its successor resumes from

@@ -1,7 +1,7 @@
 """Looks after pods that do not run yet: says why, and ends a wait that is over or cannot end well.
 
-Used by the triggers at every look at a Pending pod. Asks the API for what explains a wait (events, nodes, Kueue's
-workload); each of these is optional, because Airflow may not have the right to read it.
+Asks the API for what explains a wait (events, nodes, Kueue's workload); each of these is optional, because Airflow may
+not have the right to read it.
 """
 
 import time

@@ -1,8 +1,7 @@
 """The pod of a stage: what `[place.kubernetes]` asks for, laid over the pod template file of the place.
 
-Used by GpuPodOperator (the pod itself) and JobSetOperator (the template of every rank). The pod runs the shell's
-command, `python -u -m tasks <stage> --recipe '<json>' --version ...`, writes its artifact into the store and needs
-neither the Kubernetes API nor a sidecar.
+The pod runs the shell's command, `python -u -m tasks <stage> --recipe '<json>' --version ...`, writes its artifact into
+the store and needs neither the Kubernetes API nor a sidecar.
 
 No secret comes into a pod's spec: `[place.kubernetes] secrets` names Kubernetes secrets (`envFrom`), `service_account`
 brings workload identity. The template file is the place for what a recipe has no word for: volumes, security context,
@@ -18,9 +17,9 @@ from airflow.providers.cncf.kubernetes.pod_generator import PodGenerator
 from kubernetes.client import ApiClient
 from kubernetes.client import models as k8s
 
-from tasks.errors import RecipeError
-from tasks.place import KubernetesPlace, all_filled
-from tasks.recipe import Recipe
+from tasks.core.errors import RecipeError
+from tasks.run.place import KubernetesPlace, all_filled
+from tasks.run.recipe import Recipe
 
 CONTAINER = "base"
 """Name of the stage's container; the provider's own name for it."""

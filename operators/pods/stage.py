@@ -22,8 +22,8 @@ from operators.pods.owner import Claim
 from operators.pods.refusal import no_cluster, refused
 from operators.results import announce, committed
 from operators.runs import parent_key, run_of
-from tasks.errors import InputError
-from tasks.recipe import Recipe, find_recipe
+from tasks.core.errors import InputError
+from tasks.run.recipe import Recipe, find_recipe
 
 log = logging.getLogger("sluice.pods")
 

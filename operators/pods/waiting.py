@@ -1,10 +1,10 @@
 """Why a pod is not running yet: it waits its turn, or it will wait for ever.
 
-Used by the triggers while a pod is Pending or a gang is suspended. Waiting for a free GPU and waiting in a Kueue queue
-are normal and end with `queue_s`. A quota or a volume that does not exist is a mistake: it is told after `SURE_S`, well
-within a minute. So is a node pool of which a cluster autoscaler has said that it cannot have it. Without such a word a
-pool that stands at zero nodes looks like one that does not exist, and the place's `scale_up_s` decides. An image that
-cannot be pulled just now (its registry answers 503) is waited for as long as a start may take.
+Waiting for a free GPU and waiting in a Kueue queue are normal and end with `queue_s`. A quota or a volume that does not
+exist is a mistake: it is told after `SURE_S`, well within a minute. So is a node pool of which a cluster autoscaler has
+said that it cannot have it. Without such a word a pool that stands at zero nodes looks like one that does not exist,
+and the place's `scale_up_s` decides. An image that cannot be pulled just now (its registry answers 503) is waited for
+as long as a start may take.
 
 Reads events of the pod, the nodes and Kueue's workload as far as the rights of Airflow reach; what may not be read is
 left out of the answer.

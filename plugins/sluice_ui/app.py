@@ -16,10 +16,10 @@ from fastapi.responses import HTMLResponse
 
 from sluice_ui import pages
 from sluice_ui.html import HEADERS
-from tasks.errors import InputError, SluiceError
-from tasks.ledger import Ledger
-from tasks.recipe import Recipe, find_recipe, recipe_files
-from tasks.runner import open_store
+from tasks.core.errors import InputError, SluiceError
+from tasks.core.ledger import Ledger
+from tasks.run.recipe import Recipe, find_recipe, recipe_files
+from tasks.run.runner import open_store
 
 app = FastAPI(dependencies=[Depends(get_user)], openapi_url=None, docs_url=None, redoc_url=None)
 

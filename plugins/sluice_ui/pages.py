@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow.compute as pc
 
 from sluice_ui.html import Markup, bar, form, join, link, outside, page, table, text
-from tasks import parquet
-from tasks.artifact import Artifact
-from tasks.consolidate.funnel import totals
-from tasks.errors import InputError
-from tasks.ledger import Ledger
-from tasks.recipe import Recipe
-from tasks.runner import TRACKING, open_store
+from tasks.core import parquet
+from tasks.core.artifact import Artifact
+from tasks.core.errors import InputError
+from tasks.core.ledger import Ledger
+from tasks.run.recipe import Recipe
+from tasks.run.runner import TRACKING, open_store
+from tasks.stages.consolidate.funnel import totals
 
 ROOT = "/sluice"
 SAMPLE = 20
@@ -72,7 +72,7 @@ def artifact_page(ledger: Ledger, address: str) -> str:
     inputs = [
         [ref.role, _to(ref.address), ref.content[:12], drift.get(ref.role, "as it was read")] for ref in record.inputs
     ]
-    facts = [
+    facts: list[list[object]] = [
         ["fingerprint", record.fingerprint],
         ["content", record.content],
         ["stage", f"{record.stage}, version {record.stage_version}"],
@@ -120,8 +120,8 @@ def corpus(recipe: Recipe, version: str) -> str:
 
 def trace(recipe: Recipe, version: str, what: str) -> str:
     """Shows what became of a page, or what a step was made of."""
-    from tasks.trace import trace as traced
-    from tasks.trace_text import render
+    from tasks.run.trace import trace as traced
+    from tasks.run.trace_text import render
 
     try:
         said = render(traced(open_store(recipe), recipe.name, version, what.strip()))
@@ -134,8 +134,8 @@ def trace(recipe: Recipe, version: str, what: str) -> str:
 
 def why(recipe: Recipe, version: str, url: str) -> str:
     """Shows why a URL is crawled, or is not."""
-    from tasks.crawl.why import why as asked
-    from tasks.crawl.why_text import render
+    from tasks.stages.crawl.why import why as asked
+    from tasks.stages.crawl.why_text import render
 
     try:
         said = render(asked(open_store(recipe), recipe.name, recipe.crawl, url, version))
@@ -198,7 +198,7 @@ def _mixture(mixture: Artifact | None) -> Markup:
 
 
 def _hosts(held: dict[str, Artifact]) -> Markup:
-    segments = [[name, a.record] for name, a in sorted(held.items()) if name.startswith("segment/")]
+    segments = [(name, a.record) for name, a in sorted(held.items()) if name.startswith("segment/")]
     rows = [
         [name, record.rows_in, record.rows_out, ", ".join(f"{k} {v:,}" for k, v in sorted(record.rejected.items())),
          round(record.rows_out / max((record.finished - record.started).total_seconds(), 1e-9), 1)]

@@ -1,7 +1,6 @@
 """`python -m tasks.demo`: the stack on one machine and the run of the demo on it.
 
-Used by the Makefile and by people. Prints one line and ends with status 2 for what must be mended first, 1 for what a
-second try may mend.
+Prints one line and ends with status 2 for what must be mended first, 1 for what a second try may mend.
 """
 
 import argparse
@@ -9,8 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-from tasks.errors import SluiceError
-from tasks.piped import ends_quietly
+from tasks.core.errors import SluiceError
+from tasks.core.piped import ends_quietly
 
 
 def main(arguments: list[str] | None = None) -> int:

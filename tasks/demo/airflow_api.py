@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 import httpx
 
+from tasks.core.errors import TransientError
 from tasks.demo.home import USER
-from tasks.errors import TransientError
 
 Json = dict[str, Any]
 

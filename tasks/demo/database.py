@@ -1,14 +1,14 @@
 """The databases of a stack: SQLite files below the state folder, or a Postgres server that SLUICE_DATABASE names.
 
-Used by `up`, the supervisor and the services. On Postgres the databases are `airflow` (metadata) and `mlflow` (runs);
-they are made where they are missing and the user may. The password is in no command line, log, status or message: the
-processes get it from their environment or from a file that only its owner can read.
+On Postgres the databases are `airflow` (metadata) and `mlflow` (runs); they are made where they are missing and the
+user may. The password is in no command line, log, status or message: the processes get it from their environment or
+from a file that only its owner can read.
 """
 
 from contextlib import closing
 from typing import Any
 
-from tasks.errors import InputError, TransientError
+from tasks.core.errors import InputError, TransientError
 
 AIRFLOW, MLFLOW = "airflow", "mlflow"
 DRIVER = "postgresql+psycopg2"

@@ -1,8 +1,8 @@
 """Follows one run through its chain of DAGs: crawl, corpus, tokens, canary, pretrain.
 
-Triggers the first one through the REST API and reads from the asset events which runs follow from it, so other runs
-of the same DAGs are never mixed in. Used by `python -m tasks.demo run` and by the system tests. One look at the chain
-is about four requests and 30 ms of the API server; logs of running tasks are read every 3 s.
+Triggers the first one through the REST API and reads from the asset events which runs follow from it, so other runs of
+the same DAGs are never mixed in. One look at the chain is about four requests and 30 ms of the API server; logs of
+running tasks are read every 3 s.
 """
 
 import time
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from tasks.catalogue import PARTS
+from tasks.core.errors import SluiceError, TransientError
 from tasks.demo.airflow_api import Airflow, ApiError, Json
-from tasks.errors import SluiceError, TransientError
+from tasks.run.catalogue import PARTS
 
 CHAIN = tuple(PARTS)
 

@@ -1,8 +1,7 @@
 """Where the demo keeps what it makes, which ports it takes, and the environment of everything it starts.
 
 Reads SLUICE_HOME, SLUICE_*_PORT, SLUICE_DATABASE and SLUICE_STORE; writes the state folder (default `.sluice/` in the
-checkout) and the keys in it. Used by every other module here. Nothing below the state folder is needed to run the DAGs
-elsewhere.
+checkout) and the keys in it. Nothing below the state folder is needed to run the DAGs elsewhere.
 """
 
 import json
@@ -14,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
+from tasks.core.errors import InputError
 from tasks.demo import objects
 from tasks.demo.database import AIRFLOW, MLFLOW, VARIABLE, Postgres
 from tasks.demo.site import HOSTS, SITE_PORT
-from tasks.errors import InputError
 
 CHECKOUT = Path(__file__).parents[2]
 USER = "admin"

@@ -1,9 +1,8 @@
 """A stack whose files lie on S3: SLUICE_STORE moves the store, MLflow's files, task logs and large XComs there.
 
-Used by the home of a stack. With s3://bucket/prefix the store is at the prefix itself; beside it are `<prefix>-mlflow`,
-`<prefix>-logs` and `<prefix>-xcom`, so that a listing of the store meets nothing else. Rights come from the AWS
-environment, or from the Airflow connection `aws_default` if it is given as AIRFLOW_CONN_AWS_DEFAULT; they are written
-nowhere.
+With s3://bucket/prefix the store is at the prefix itself; beside it are `<prefix>-mlflow`, `<prefix>-logs` and
+`<prefix>-xcom`, so that a listing of the store meets nothing else. Rights come from the AWS environment, or from the
+Airflow connection `aws_default` if it is given as AIRFLOW_CONN_AWS_DEFAULT; they are written nowhere.
 """
 
 import json
@@ -12,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from tasks.errors import InputError
+from tasks.core.errors import InputError
 
 STORE = "SLUICE_STORE"
 CONNECTION = "AIRFLOW_CONN_AWS_DEFAULT"

@@ -1,8 +1,8 @@
 """Finds and ends the processes of a stack, also those whose parent has died.
 
 Every process of a stack carries the mark of `tasks.demo.home` in its environment and hands it down, so a scheduler's
-orphaned workers, torchrun ranks and Dask nannies are found wherever they hang in the process tree. Used by the
-supervisor, `up` and `down`. Reads the process table; one pass over 300 processes takes about 10 ms.
+orphaned workers, torchrun ranks and Dask nannies are found wherever they hang in the process tree. Reads the process
+table; one pass over 300 processes takes about 10 ms.
 """
 
 import contextlib
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 
+from tasks.core.errors import InputError
 from tasks.demo.home import MARK, Home
-from tasks.errors import InputError
 
 SERVICE = "SLUICE_SERVICE"
 """Environment variable with the name of the service that started a process."""

@@ -1,6 +1,6 @@
 """What a run has made, on one screen: funnel, mixture, loss curve, scores, one page traced to its training steps.
 
-Reads the committed artifacts of one recipe and version; writes nothing. Used by `python -m tasks.demo run`.
+Reads the committed artifacts of one recipe and version; writes nothing.
 """
 
 import json
@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterator
 from itertools import pairwise
 from typing import Any
 
-from tasks.artifact import Address, Artifact
-from tasks.consolidate.funnel import totals
+from tasks.core.artifact import Address, Artifact
+from tasks.core.progress import duration
+from tasks.core.store import Store
 from tasks.demo.drive import Leg
-from tasks.progress import duration
-from tasks.store import Store
-from tasks.trace import render, trace
+from tasks.run.trace import render, trace
+from tasks.stages.consolidate.funnel import totals
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 60

@@ -1,8 +1,6 @@
-"""One demo run from start to report: services up, chain triggered and followed, results shown.
+"""One demo run from start to report: services up, chain triggered and followed, results shown."""
 
-Used by `python -m tasks.demo run`, which is `make demo`.
-"""
-
+from tasks.core.store import Store
 from tasks.demo import stack
 from tasks.demo.airflow_api import Airflow
 from tasks.demo.drive import Chain
@@ -10,8 +8,7 @@ from tasks.demo.home import Home
 from tasks.demo.report import Made, report
 from tasks.demo.screen import Screen
 from tasks.demo.seeds import Order
-from tasks.recipe import find_recipe
-from tasks.store import Store
+from tasks.run.recipe import find_recipe
 
 
 def run(home: Home, order: Order) -> None:

@@ -1,6 +1,6 @@
 """Shows a run while it goes on: a live table on a terminal, plain lines elsewhere.
 
-Used by `python -m tasks.demo run`. Reads the legs of a chain; writes to standard output.
+Reads the legs of a chain; writes to standard output.
 """
 
 import time
@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from tasks.core.progress import duration
 from tasks.demo.drive import Leg
-from tasks.progress import duration
 
 PLAIN_S = 10.0
 """Without a terminal: seconds between two lines about the same leg."""

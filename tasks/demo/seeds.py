@@ -1,6 +1,6 @@
 """Which recipe a demo run takes, and with what on top: the loopback site, or a person's own list of seeds.
 
-Reads the seeds file. Used by `python -m tasks.demo run`.
+Reads the seeds file.
 """
 
 import hashlib
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks.core.errors import InputError
 from tasks.demo.home import Home
 from tasks.demo.site import HOSTS, SITE_PORT, address
-from tasks.errors import InputError
-from tasks.recipe import find_recipe
+from tasks.run.recipe import find_recipe
 
 _URL = re.compile(rb"^\s*https?://[^\s/]", re.I | re.M)
 

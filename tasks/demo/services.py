@@ -1,7 +1,7 @@
 """The processes of the stack: how each is started, when it counts as healthy, and by which signal it ends.
 
-Used by the supervisor. MLflow and Airflow's four components write to SQLite below the state folder, or to Postgres;
-Dask is one scheduler and two workers, each under its nanny. Everything binds to 127.0.0.1.
+MLflow and Airflow's four components write to SQLite below the state folder, or to Postgres; Dask is one scheduler and
+two workers, each under its nanny. Everything binds to 127.0.0.1.
 """
 
 import json
@@ -60,7 +60,7 @@ def _mlflow(home: Home) -> Service:
     command = (
         *("mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
         *("--artifacts-destination", home.mlflow_files),
-        *("--app-name", "sluice"),  # see tasks.tracking.view
+        *("--app-name", "sluice"),  # see tasks.run.tracking.view
         *("--allowed-hosts", "localhost,localhost:*,127.0.0.1,127.0.0.1:*"),
         # Airflow shows MLflow in a frame; both are on loopback only.
         *("--x-frame-options", "NONE"),

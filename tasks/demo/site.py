@@ -4,7 +4,6 @@
 three ports in a row. Each has an index that links to all its pages, a robots.txt, ETag and Last-Modified with 304, and
 404 for what it does not have. About 515 pages and 8 MB of text with CPython 3.11. Rendering takes some 8 CPU-seconds
 once and is kept in a folder named by interpreter and renderer; a kept site starts in under a second.
-Used by `python -m tasks.demo site` and by the supervised stack.
 """
 
 import hashlib
@@ -22,7 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tasks.errors import InputError
+from tasks.core.errors import InputError
 
 HOSTS = ("library", "packages", "topics")
 SITE_PORT = 18701

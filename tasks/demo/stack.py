@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 import psutil
 
+from tasks.core.errors import TransientError
+from tasks.core.probe import probe
 from tasks.demo.home import CHECKOUT, Home
 from tasks.demo.processes import check_ports, end, marked
 from tasks.demo.status import Status, read_last, read_status
-from tasks.errors import TransientError
-from tasks.probe import probe
 
 UP_S = 180.0
 DOWN_S = 30.0

@@ -18,12 +18,12 @@ from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 
+from tasks.core.errors import SluiceError, TransientError
 from tasks.demo import airflow_api
 from tasks.demo.home import CHECKOUT, Home
 from tasks.demo.processes import SERVICE, end, marked
 from tasks.demo.services import Service, migration, probe, services
 from tasks.demo.status import ServiceStatus, Status, take_lock
-from tasks.errors import SluiceError, TransientError
 
 log = logging.getLogger("sluice.demo")
 

@@ -1,21 +1,21 @@
 """What an annotator is, and what a filter is.
 
-Used by every file of this package. An annotator measures: the stage `annotate` writes what it returns as one column.
-A filter judges what was measured: the stage `consolidate` asks it which documents go. So a changed limit costs no new
-pass over the texts. Neither ever changes or drops a document.
+An annotator measures: the stage `annotate` writes what it returns as one column. A filter judges what was measured: the
+stage `consolidate` asks it which documents go. So a changed limit costs no new pass over the texts. Neither ever
+changes or drops a document.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from tasks.config import Config
+from tasks.core.config import Config
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from tasks.artifact import Artifact
+    from tasks.core.artifact import Artifact
     from tasks.filters.batch import Batch
 
 Measured: TypeAlias = "Mapping[str, NDArray[Any]]"

@@ -9,8 +9,8 @@ from functools import cached_property
 import pyarrow as pa
 
 from tasks.filters.base import UNDETERMINED
-from tasks.filters.lines import Lines
-from tasks.filters.words import Words, split
+from tasks.filters.counting.lines import Lines
+from tasks.filters.counting.words import Words, split
 
 SPLITS = ("words", "line_columns")
 READS: Mapping[str, tuple[str, ...]] = {
@@ -25,7 +25,7 @@ class Batch:
     """Texts of documents and their splits.
 
     Args:
-        texts: as `tasks.text.clean` leaves them.
+        texts: as `tasks.formats.text.clean` leaves them.
         sources: the source each belongs to; "web" where None.
         urls: their URLs; "" where None.
         languages: what is known of their languages (ISO 639-1 codes); "und" where None.
@@ -69,12 +69,12 @@ class Batch:
 
     @cached_property
     def words(self) -> Words:
-        """The words and punctuation marks of all documents (`tasks.filters.words`)."""
+        """The words and punctuation marks of all documents (`tasks.filters.counting.words`)."""
         return split(self.column)
 
     @cached_property
     def line_columns(self) -> Lines:
-        """The lines of all documents as columns: faster than `lines` by far (`tasks.filters.lines`)."""
+        """The lines of all documents as columns: faster than `lines` by far (`tasks.filters.counting.lines`)."""
         return Lines(self.column)
 
     @cached_property

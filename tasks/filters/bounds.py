@@ -1,6 +1,6 @@
 """Limits on scores whose names only the recipe knows: the base of the filters over models.
 
-Used by `classifier` and `hugging_face`. In a file of its own, because the catalogue takes the filter that a file holds.
+In a file of its own, because the catalogue takes the filter that a file holds.
 """
 
 from typing import ClassVar

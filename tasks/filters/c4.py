@@ -56,7 +56,7 @@ class C4Measures(Annotator):
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        from tasks.filters.lines import one_of
+        from tasks.filters.counting.lines import one_of
 
         lines, words = batch.line_columns, batch.words
         # Few lines end as sentences do; only those are looked at one by one.
@@ -100,7 +100,7 @@ def _sentences(batch: "Batch", fates: "NDArray[np.int8]") -> "NDArray[np.int64]"
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from tasks.filters.words import split
+    from tasks.filters.counting.words import split
 
     found = batch.words.sentences.copy()
     lines = batch.line_columns.raw

@@ -1,16 +1,15 @@
 """Every annotator and filter by name. Adding one is a file beside this one and a line here, or an installed package.
 
-Used by the settings of `annotate` and `consolidate` and by both stages. A file holds an annotator, a filter or both;
-the classes are found by their kind. Files are named by strings and imported when wanted, and import what is heavy
-inside functions, because recipes are read at DAG parse time.
+A file holds an annotator, a filter or both; the classes are found by their kind. Files are named by strings and
+imported when wanted, and import what is heavy inside functions, because recipes are read at DAG parse time.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any, TypeVar
 
-from tasks import extensions
-from tasks.config import Problems, twice
+from tasks.core import extensions
+from tasks.core.config import Problems, twice
 from tasks.filters.base import Annotator, Filter
 
 CATALOGUE = {

@@ -17,9 +17,9 @@ from tasks.filters.base import Annotator
 from tasks.filters.bounds import Bounds
 
 if TYPE_CHECKING:
-    from tasks.artifact import Artifact
+    from tasks.core.artifact import Artifact
     from tasks.filters.batch import Batch
-    from tasks.filters.fasttext_model import FastText
+    from tasks.filters.learned.fasttext_model import FastText
 
 
 class ClassifierMeasures(Annotator):
@@ -45,7 +45,7 @@ class ClassifierMeasures(Annotator):
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """See `Annotator.prepare`; raises InputError when a model is not there or has no positive label."""
-        from tasks.filters.fasttext_model import load
+        from tasks.filters.learned.fasttext_model import load
 
         self._loaded.update({name: load(models, name, "classifier") for name in self.models})
 

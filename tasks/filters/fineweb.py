@@ -33,8 +33,8 @@ class FinewebMeasures(Annotator):
         """
         import numpy as np
 
-        from tasks.filters.lines import one_of
-        from tasks.filters.word_kinds import SENTENCE_ENDS
+        from tasks.filters.counting.lines import one_of
+        from tasks.filters.counting.word_kinds import SENTENCE_ENDS
 
         lines = batch.line_columns
         filled = lines.stripped_chars > 0

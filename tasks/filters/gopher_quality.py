@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class GopherQualityMeasures(Annotator):
-    """What Gopher's quality rules count. Words are those of `tasks.filters.words`, punctuation marks among them."""
+    """What Gopher's quality rules count. Words as in `tasks.filters.counting.words`, marks among them."""
 
     reads: ClassVar[tuple[str, ...]] = ("language",)
 

@@ -16,7 +16,7 @@ from tasks.filters.base import Annotator, Filter, Measured, Reasons, share
 
 if TYPE_CHECKING:
     from tasks.filters.batch import Batch
-    from tasks.filters.lines import Lines
+    from tasks.filters.counting.lines import Lines
 
 TOP = (2, 3, 4)
 DUPLICATE = (5, 6, 7, 8, 9, 10)
@@ -42,7 +42,7 @@ class GopherRepetitionMeasures(Annotator):
         `top_<n>gram` are the characters of the most frequent n-gram, all its places together; `duplicate_<n>gram`
         those of n-grams that stood before.
         """
-        from tasks.filters.ngrams import repeated_characters
+        from tasks.filters.counting.ngrams import repeated_characters
 
         paragraphs = list(zip(*(_repeats(_paragraphs(text.strip())) for text in batch.texts), strict=True))
         return {

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from tasks.config import Config
-from tasks.errors import InputError
+from tasks.core.config import Config
+from tasks.core.errors import InputError
 from tasks.filters.base import Annotator
 from tasks.filters.bounds import Bounds
 
 if TYPE_CHECKING:
-    from tasks.artifact import Artifact
+    from tasks.core.artifact import Artifact
     from tasks.filters.batch import Batch
-    from tasks.filters.bert import SequenceClassifier
+    from tasks.filters.learned.bert import SequenceClassifier
 
 
 class Asked(Config):
@@ -59,7 +59,7 @@ class HuggingFaceMeasures(Annotator):
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """See `Annotator.prepare`; raises InputError when a model is not there or has no such label."""
         try:
-            from tasks.filters.bert import SequenceClassifier
+            from tasks.filters.learned.bert import SequenceClassifier
         except ImportError as error:
             raise InputError(f"hugging_face needs torch ({error})", "install the extra: sluice[train]") from None
         self._loaded = {folder: SequenceClassifier(folder) for folder in self._folders()}

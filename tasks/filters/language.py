@@ -1,10 +1,10 @@
 """Language of a document and of its paragraphs, by a fastText model: lid.176, or one that the recipe names.
 
-Measured by `annotate`, judged by `consolidate`. Reads the model that `python -m tasks.models` fetched, or the file of
-the setting `model` (GlotLID, OpenLID and the like). Source: Joulin et al., "Bag of Tricks for Efficient Text
-Classification", arXiv 1607.01759; model lid.176.ftz. The first 2,000 characters decide: that is 4 times faster than the
-whole text and gives the same label on 98.5 % of pages. How well lid.176 knows which language:
-`python -m benchmarks.languages`.
+Measured by `annotate`, judged by `consolidate`. Reads the model that `python -m tasks.filters.pretrained` fetched, or
+the file of the setting `model` (GlotLID, OpenLID and the like). Source: Joulin et al., "Bag of Tricks for Efficient
+Text Classification", arXiv 1607.01759; model lid.176.ftz. The first 2,000 characters decide: that is 4 times faster
+than the whole text and gives the same label on 98.5 % of pages. How well lid.176 knows which language: `python -m
+benchmarks.languages`.
 """
 
 import os
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, PrivateAttr
 
-from tasks.errors import InputError
+from tasks.core.errors import InputError
 from tasks.filters.base import UNDETERMINED, Annotator, Filter, Measured, Reasons
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tasks.artifact import Artifact
+    from tasks.core.artifact import Artifact
     from tasks.filters.batch import Batch
 
 
@@ -112,7 +112,7 @@ class LanguageLabels(Annotator):
 
 
 def _lid176() -> tuple[Any, tuple[str, ...]]:
-    from tasks.models import model_file
+    from tasks.filters.pretrained import model_file
 
     return _loaded(str(model_file("lid.176.ftz")), 0)
 
@@ -125,7 +125,7 @@ def _named(path: str) -> tuple[Any, tuple[str, ...]]:
 def _loaded(path: str, changed: int) -> tuple[Any, tuple[str, ...]]:
     import fasttext
 
-    from tasks.filters.fasttext_file import labels_of
+    from tasks.filters.learned.fasttext_file import labels_of
 
     labels = labels_of(path)
     return fasttext.load_model(path), labels

@@ -1,8 +1,8 @@
 """Language codes: from the labels that models of many languages use to those of this project.
 
-Read by `language`. Here a language has its ISO 639-1 code ("en") where there is one, else its ISO 639-3 code ("ceb"),
-as the labels of lid.176 are. NLLB, OpenLID and GlotLID label by ISO 639-3 and ISO 15924 ("eng_Latn"), and split what
-ISO 639-1 has as one language ("cmn", "arb", "zsm").
+Here a language has its ISO 639-1 code ("en") where there is one, else its ISO 639-3 code ("ceb"), as the labels of
+lid.176 are. NLLB, OpenLID and GlotLID label by ISO 639-3 and ISO 15924 ("eng_Latn"), and split what ISO 639-1 has as
+one language ("cmn", "arb", "zsm").
 
 Sources: the code tables of ISO 639-3 (SIL International), with its macrolanguages.
 """

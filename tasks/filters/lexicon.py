@@ -1,9 +1,9 @@
 """How often words of a list stand in a document: slurs, obscenities, whatever the list's author collected.
 
 The annotator reads a file that the user supplies (Sluice ships none), one word or phrase per line, blank lines and
-lines that begin with "#" left out; the filter limits count and share. Words are those of `tasks.text.words`, on both
-sides: case does not count, "don't" is two words, and in scripts without spaces every letter is one, so that an entry
-there is a run of letters. A word inside another word is no hit.
+lines that begin with "#" left out; the filter limits count and share. Words are those of `tasks.formats.text.words`, on
+both sides: case does not count, "don't" is two words, and in scripts without spaces every letter is one, so that an
+entry there is a run of letters. A word inside another word is no hit.
 
 Sources: pages that hold any word of a list are dropped by C4, Raffel et al., arXiv 1910.10683, section 2.2; the count
 as a column, RedPajama-V2, Weber et al., arXiv 2411.12372. Dodge et al., arXiv 2104.08758, section 5, measured whom such
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from tasks.errors import InputError
+from tasks.core.errors import InputError
 from tasks.filters.base import Annotator, Filter, Measured, Reasons
 
 if TYPE_CHECKING:
-    from tasks.artifact import Artifact
+    from tasks.core.artifact import Artifact
     from tasks.filters.batch import Batch
 
 
@@ -34,7 +34,7 @@ class Entries:
     """
 
     def __init__(self, entries: Sequence[str]) -> None:
-        from tasks.text import words
+        from tasks.formats.text import words
 
         self._words = words
         self._phrases = {tuple(words(entry)) for entry in entries}
@@ -65,7 +65,7 @@ class Entries:
 
 def read_entries(path: str) -> Entries:
     """Reads a list; raises InputError when it is not there, holds nothing, or has a line without a word."""
-    from tasks.text import words
+    from tasks.formats.text import words
 
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()

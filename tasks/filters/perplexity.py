@@ -2,7 +2,7 @@
 
 The annotator reads models of an artifact of kind `perplexity` (stage `train_perplexity`), or a file that the recipe
 names; the filter drops what is too unusual, or lies in a part of the corpus that is not wanted. What a word is to the
-model says `tasks.perplexity.words`, for training and scoring alike.
+model says `tasks.filters.ngram.words`, for training and scoring alike.
 
 Sources: perplexity as a gate, and head, middle and tail of a crawl: Wenzek et al. 2019, "CCNet: Extracting High Quality
 Monolingual Datasets from Web Crawl Data", arXiv 1911.00359. The model: Heafield 2011, "KenLM: Faster and
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from tasks.errors import InputError
+from tasks.core.errors import InputError
 from tasks.filters.base import UNDETERMINED, Annotator, Filter, Measured, Reasons
 
 if TYPE_CHECKING:
-    from tasks.artifact import Artifact
+    from tasks.core.artifact import Artifact
     from tasks.filters.batch import Batch
-    from tasks.perplexity.loaded import Loaded
+    from tasks.filters.ngram.loaded import Loaded
 
 Bucket = Literal["head", "middle", "tail"]
 
@@ -37,7 +37,7 @@ class PerplexityMeasures(Annotator):
 
     file: str = ""
     """Absolute path of a model of another making, for every language: an ARPA file (.arpa, .arpa.gz), or a binary one
-    of KenLM's, if the package kenlm is installed. It must be made of the words of `tasks.perplexity.words`.
+    of KenLM's, if the package kenlm is installed. It must be made of the words of `tasks.filters.ngram.words`.
     """
 
     cuts: tuple[float, float] | None = None
@@ -71,7 +71,7 @@ class PerplexityMeasures(Annotator):
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """See `Annotator.prepare`; raises InputError when there is no model, or it cannot be read."""
-        from tasks.perplexity.loaded import Loaded, load_artifact, load_file
+        from tasks.filters.ngram.loaded import Loaded, load_artifact, load_file
 
         if self.file:
             self._models.update({UNDETERMINED: Loaded(load_file(self.file), None)})

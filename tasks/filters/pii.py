@@ -1,7 +1,7 @@
 """Personal data: where it stands in the text, and documents that are full of it.
 
 The annotator writes spans, which `consolidate` replaces by placeholders; recognisers and their sources are in
-`tasks.pii`. The filter drops lists of contacts, from which masking would leave little but placeholders.
+`tasks.filters.recognisers`. The filter drops lists of contacts, from which masking would leave little but placeholders.
 """
 
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ from tasks.filters.base import Annotator, Filter, Measured, Reasons
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tasks.artifact import Artifact
+    from tasks.core.artifact import Artifact
     from tasks.filters.batch import Batch
-    from tasks.pii.names import Names
+    from tasks.filters.recognisers.names import Names
 
 Kind = Literal["email", "phone", "ip", "ssn", "card", "iban", "address"]
 Country = Literal["US", "CA", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "BR"]
@@ -25,8 +25,8 @@ Country = Literal["US", "CA", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "BR"]
 class Pii(Annotator):
     """Finds personal data: e-mail, telephone, IP address, US social security number, card, IBAN, postal address.
 
-    What overlaps is resolved here (`tasks.pii.span.resolve`), so that the spans of a document never do. The sources of
-    each rule stand in the file of its recogniser.
+    What overlaps is resolved here (`tasks.filters.recognisers.span.resolve`), so that the spans of
+    a document never do. The sources of each rule stand in the file of its recogniser.
     """
 
     kinds: tuple[Kind, ...] = ("email", "phone", "ip", "ssn", "card", "iban", "address")
@@ -43,13 +43,13 @@ class Pii(Annotator):
 
     def external(self) -> list[str]:
         """Returns the files of the pipeline as local paths: their bytes bear on the fingerprint."""
-        from tasks.pii.names import files
+        from tasks.filters.recognisers.names import files
 
         return files(self.names) if self.names else []
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """See `Annotator.prepare`; raises InputError when the pipeline for names cannot be loaded."""
-        from tasks.pii.names import Names
+        from tasks.filters.recognisers.names import Names
 
         self._names = Names(self.names) if self.names else None
 
@@ -71,9 +71,9 @@ class Pii(Annotator):
         """See `Annotator.measure`."""
         import pyarrow.compute as pc
 
-        from tasks.pii.scan import find
-        from tasks.pii.span import resolve
-        from tasks.pii.spelt import DOT
+        from tasks.filters.recognisers.scan import find
+        from tasks.filters.recognisers.span import resolve
+        from tasks.filters.recognisers.spelt import DOT
 
         dots = pc.match_substring(batch.column, DOT, ignore_case=True).to_pylist()
         found = [find(text, self.kinds, self.countries, dot) for text, dot in zip(batch.texts, dots, strict=True)]

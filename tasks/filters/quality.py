@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field, PrivateAttr
 
 from tasks.filters.base import UNDETERMINED, Annotator, Filter, Measured, Reasons
-from tasks.filters.signals import CHARS, Weights, matrix
+from tasks.filters.learned.signals import CHARS, Weights, matrix
 
 if TYPE_CHECKING:
-    from tasks.artifact import Artifact
+    from tasks.core.artifact import Artifact
     from tasks.filters.batch import Batch
 
 RIDGE = 20.0
@@ -43,7 +43,7 @@ WEIGHTS = Weights(
         "repeated_lines": (-0.164638, 0.009422, 0.035008),
     },
 )
-"""What `tasks.filters.signals.fit` makes of those votes."""
+"""What `tasks.filters.learned.signals.fit` makes of those votes."""
 
 _READ = ("en", UNDETERMINED)
 """English, and what is of no language because it holds no letter: `needs` sees to it that "und" means no more."""
@@ -72,7 +72,7 @@ class QualityMeasures(Annotator):
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """See `Annotator.prepare`; raises InputError when the model is not there or is of another method."""
-        from tasks.filters.fasttext_model import KIND, meaning_of
+        from tasks.filters.learned.fasttext_model import KIND, meaning_of
 
         if not self.model:
             return

@@ -17,10 +17,10 @@ from tasks.filters.base import Annotator, Filter, Measured, Reasons
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tasks.artifact import Artifact
-    from tasks.blocklists.index import Index
-    from tasks.blocklists.sources import Source
+    from tasks.core.artifact import Artifact
     from tasks.filters.batch import Batch
+    from tasks.filters.blocklists.index import Index
+    from tasks.filters.blocklists.sources import Source
 
 _NO_WORD = re.compile(r"[^a-z0-9]+")
 
@@ -65,13 +65,13 @@ class UrlListed(Annotator):
 
     def external(self) -> list[str]:
         """Returns the lists as local paths: their bytes bear on the fingerprint."""
-        from tasks.blocklists.sources import find
+        from tasks.filters.blocklists.sources import find
 
         return [source.local for source in find(self.folders, self.files, self.categories)]
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """Reads the lists; see `Annotator.prepare`."""
-        from tasks.blocklists.sources import find
+        from tasks.filters.blocklists.sources import find
 
         read = []
         for source in find(self.folders, self.files, self.categories):
@@ -81,7 +81,7 @@ class UrlListed(Annotator):
 
     def measure(self, batch: "Batch") -> Mapping[str, Any]:
         """See `Annotator.measure`."""
-        from tasks.blocklists.address import entry_key, keys
+        from tasks.filters.blocklists.address import entry_key, keys
 
         allowed = {entry_key(entry) for entry in self.allow}
         banned = frozenset(word.lower() for word in self.banned_words)
@@ -109,7 +109,7 @@ def _banned(url: str, banned: frozenset[str]) -> tuple[str | None, str | None]:
 @lru_cache(maxsize=4)
 def _load(read: "tuple[tuple[Source, int, int], ...]") -> "Index":
     """Loads the lists once per process and state of the files: parts that follow one another ask for the same."""
-    from tasks.blocklists.index import load
+    from tasks.filters.blocklists.index import load
 
     return load([source for source, _, _ in read])
 

@@ -3,9 +3,9 @@
 import gzip
 
 from benchmarks.crawl.corpus import Shape, make
-from tasks.crawl.page.links import read_page
-from tasks.crawl.robots.robotstxt import Robots
-from tasks.robots_tag import Directives
+from tasks.formats.robots.robotstxt import Robots
+from tasks.formats.robots.tag import Directives
+from tasks.stages.crawl.page.links import read_page
 
 SHAPE = Shape(hosts=2, pages_per_host=30)
 

@@ -10,19 +10,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.archive import MANIFEST, MANIFEST_SCHEMA
-from tasks.artifact import Address
-from tasks.commit import commit
-from tasks.config import Config
+from tasks.core.artifact import Address
+from tasks.core.commit import commit
+from tasks.core.config import Config
+from tasks.core.stage import Output, Report
+from tasks.core.store import Store
 from tasks.demo.home import CHECKOUT
-from tasks.recipe import Recipe
-from tasks.stage import Output, Report
-from tasks.store import Store
+from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
+from tasks.run.recipe import Recipe
 from tests.cluster.bed import Bed, Object
 from tests.cluster.bed.dask import DaskAutoscalers, DaskClusters
 from tests.cluster.bed.resources import SECRETS
 from tests.cluster.settings import Settings
-from tests.tasks.extract.conftest import page, record
+from tests.tasks.stages.extract.conftest import page, record
 
 MODELS = Path(os.environ.get("SLUICE_MODELS", CHECKOUT / ".sluice" / "models"))
 SECRET = "planted-secret-7f3a"

@@ -11,8 +11,8 @@ from typing import Any
 
 from airflow.sdk.exceptions import TaskDeferred
 
-from tasks.artifact import Address, Artifact
-from tasks.store import Store
+from tasks.core.artifact import Address, Artifact
+from tasks.core.store import Store
 
 DAG_FILE = """
 import pendulum
@@ -30,7 +30,7 @@ with DAG("{dag}", schedule=None, start_date=pendulum.datetime(2026, 1, 1), param
     )
 """
 
-BEFORE = "import os, sys, time, signal; {code}; from tasks.__main__ import main; sys.exit(main(sys.argv[3:]))"
+BEFORE = "import os, sys, time, signal; {code}; from tasks.run.shell import main; sys.exit(main(sys.argv[3:]))"
 """A pod that does something before its stage: `-c` takes the place of `-u`, the stage's arguments follow."""
 
 

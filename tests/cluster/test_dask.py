@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tasks.artifact import Address, Artifact
-from tasks.engine import open_engine
-from tasks.errors import RecipeError
-from tasks.recipe import find_recipe
-from tasks.runner import run_stage
-from tasks.store import Store
+from tasks.core.artifact import Address, Artifact
+from tasks.core.engine import open_engine
+from tasks.core.errors import RecipeError
+from tasks.core.store import Store
+from tasks.run.recipe import find_recipe
+from tasks.run.runner import run_stage
 from tests.cluster.bed import Bed
 from tests.cluster.bed.dask import AUTOSCALERS, CLUSTERS, DaskClusters
 from tests.cluster.bed.resources import PODS
@@ -29,7 +29,7 @@ from tests.cluster.dask_clusters import (
     remove,
     states,
 )
-from tests.tasks.engine_work import Counted, noted
+from tests.tasks.core.engine_work import Counted, noted
 from tests.waiting import later, until
 
 __all__ = ["bed", "dask"]

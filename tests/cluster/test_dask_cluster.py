@@ -2,9 +2,9 @@
 
 import pytest
 
-from tasks.engine import open_engine
-from tasks.errors import RecipeError
-from tasks.recipe import find_recipe
+from tasks.core.engine import open_engine
+from tasks.core.errors import RecipeError
+from tasks.run.recipe import find_recipe
 from tests.cluster.dask_clusters import make, remove
 
 DASK = "dask.org/cluster-name"

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tasks.errors import RecipeError, TransientError
-from tasks.recipe import find_recipe
+from tasks.core.errors import RecipeError, TransientError
+from tasks.run.recipe import find_recipe
 from tests.cluster.bed import Bed
 from tests.cluster.bed.dask import CLUSTERS, DaskClusters
 from tests.cluster.bed.resources import PODS, QUOTAS, SECRETS

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from tests.corpora import corpus, tokens_in
-from tests.tasks.train.gangs import store_with
+from tests.tasks.trainer.gangs import store_with
 
 WEIGHTS = {"code": 0.5, "my-books": 0.25, "web": 0.25}
 RECIPE = """

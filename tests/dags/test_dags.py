@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.recipe import Recipe
+from tasks.run.recipe import Recipe
 
 DAGS = ("crawl", "corpus", "tokens", "canary", "pretrain")
 ROOT = Path(__file__).parents[2]

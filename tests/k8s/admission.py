@@ -2,7 +2,7 @@
 
 CIDRs as NetworkPolicies take them since Kubernetes 1.36 (KEP-4858, strict validation of IPs and CIDRs); names, label
 and annotation keys; YAML as strict decoding reads it (no key twice); what a LimitRange adds to a container; what a
-Kueue ClusterQueue must cover. Used by tests that always run; `test_apiserver.py` holds the same against a real server.
+Kueue ClusterQueue must cover.
 """
 
 import copy

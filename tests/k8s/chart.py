@@ -1,9 +1,7 @@
 """The parameters that the Helm charts document, as far as k8s/helm could use them.
 
 From the parameter reference and the default values of Airflow's chart (1.19; 1.22 is installed), and the default values
-of the charts of Kueue, JobSet and the Dask operator. Used by the tests of the values: a
-misspelt key, which Helm would silently ignore or refuse only at installation, is found here. Not checked here: what the
-templates of the chart make of a value.
+of the charts of Kueue, JobSet and the Dask operator. Not checked here: what the templates of the chart make of a value.
 """
 
 from typing import Any

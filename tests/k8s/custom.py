@@ -2,7 +2,7 @@
 
 Written from the field lists of JobSet v1alpha2 (0.12), Kueue v1beta2 (0.19) and kubernetes.dask.org/v1: types, choices,
 required fields. What only a webhook checks is not here. Pods and jobs inside them are checked as the built-in kinds
-that they are. Used by the tests of k8s/ and of the operators' manifests.
+that they are.
 
 A schema is a type, a tuple of types, a set of allowed values, a list of one schema, or a dict of field to schema, in
 which "!" at the end marks a required field and the only key ANY any field. A function returns the errors it finds.

@@ -2,7 +2,7 @@
 
 A program: `python -m tests.k8s.locked_room HOME DONE`, as root. HOME holds airflow.cfg (made of the chart's values),
 dags/ and logs/; DONE is the file (JSON) for what was seen. All but /tmp and HOME/logs is read-only from the first step
-on, in a mount namespace of this process: the machine itself is untouched. Used by test_locked_room.py.
+on, in a mount namespace of this process: the machine itself is untouched.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 """Answers whether NetworkPolicies let one pod speak to another, or to an address: the rules of Kubernetes, in Python.
 
-Used by the tests of k8s/. A pod is its namespace and labels; traffic passes if the egress of the one side and the
-ingress of the other allow it. Every policy that selects a pod adds doors; a pod that none selects is open.
+A pod is its namespace and labels; traffic passes if the egress of the one side and the ingress of the other allow it.
+Every policy that selects a pod adds doors; a pod that none selects is open.
 """
 
 from dataclasses import dataclass

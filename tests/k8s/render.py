@@ -1,7 +1,6 @@
 """Renders a Kustomize folder in Python: exactly the parts of Kustomize that k8s/ uses, and loud about all others.
 
-Reads kustomization.yaml and what it names; returns the objects. Used by the tests of k8s/, which thus need no kubectl;
-where kubectl is present one test holds this against the real Kustomize.
+Reads kustomization.yaml and what it names; returns the objects.
 
 Known: resources, namespace, labels (metadata only), images, and patches in two forms: a list of JSON 6902 operations
 with a target, and an object that is merged into the one of its name. A merged patch may hold lists only where Kustomize

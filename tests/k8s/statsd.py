@@ -1,7 +1,7 @@
 """What statsd-exporter makes of a line from Airflow, as far as k8s/observability/statsd-mapping.yaml needs it.
 
-Used by the tests of the metrics. Lines are parsed as the exporter does with InfluxDB labels (`name,label=value:1|c`);
-the first mapping that matches counts; what none matches keeps its name, with every other character as an underscore.
+Lines are parsed as the exporter does with InfluxDB labels (`name,label=value:1|c`); the first mapping that matches
+counts; what none matches keeps its name, with every other character as an underscore.
 """
 
 import re

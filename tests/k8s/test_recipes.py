@@ -12,7 +12,7 @@ ROOT = K8S.parent
 @pytest.fixture
 def placed(tmp_path, rendered, monkeypatch):
     """A function of an overlay: the recipe that its settings lead to, as a task pod finds it."""
-    from tasks.recipe import Recipe
+    from tasks.run.recipe import Recipe
 
     monkeypatch.chdir(ROOT)
 

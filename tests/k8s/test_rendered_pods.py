@@ -39,7 +39,7 @@ secrets = ["sluice-store"]
 @pytest.fixture
 def recipe(recipes, monkeypatch):
     """A function of a template's file name: the recipe that uses it, seen from the Airflow home."""
-    from tasks.recipe import find_recipe
+    from tasks.run.recipe import find_recipe
 
     monkeypatch.chdir(K8S.parent)
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tasks.artifact import Address, Artifact
-from tasks.commit import commit
-from tasks.config import Config
-from tasks.stage import Output, Report
-from tasks.store import Store
+from tasks.core.artifact import Address, Artifact
+from tasks.core.commit import commit
+from tasks.core.config import Config
+from tasks.core.stage import Output, Report
+from tasks.core.store import Store
 from tests.airflow_home import airflow_db, dag_bag, recipes
 
 __all__ = ["airflow_db", "dag_bag", "recipes"]

@@ -9,10 +9,10 @@ from contextlib import redirect_stderr, redirect_stdout
 import pytest
 
 from operators.aws import use_connection
-from tasks.artifact import Address, Artifact
-from tasks.errors import RecipeError
-from tasks.recipe import find_recipe
-from tasks.store import Store
+from tasks.core.artifact import Address, Artifact
+from tasks.core.errors import RecipeError
+from tasks.core.store import Store
+from tasks.run.recipe import find_recipe
 from tests.s3_server import SECRET, S3Server
 
 NAMES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_S3")

@@ -1,7 +1,7 @@
 """The crawl's DAG in real DAG runs: two cycles over a real site."""
 
 from tests.operators.runs import events_of, states
-from tests.tasks.crawl.site import Site
+from tests.tasks.stages.crawl.site import Site
 
 RECIPE = """
 name = "{name}"

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from tasks.artifact import Address
-from tasks.commit import commit
-from tasks.config import Config
-from tasks.stage import Output, Report
-from tasks.store import Store
+from tasks.core.artifact import Address
+from tasks.core.commit import commit
+from tasks.core.config import Config
+from tasks.core.stage import Output, Report
+from tasks.core.store import Store
 from tests.operators.test_stage_operator import events_of, returned, states
 
 DECISION = {"weights": {"web": 0.7, "code": 0.3}, "promoted": True, "reason": "arm-2 is better, 95% sure", "arms": []}

@@ -147,8 +147,8 @@ def test_what_another_triggerer_needs_survives_the_database():
 
 def test_a_pod_that_says_done_without_an_artifact_is_an_error(operator, tmp_path):
     from operators.results import committed
-    from tasks.errors import InputError
-    from tasks.recipe import find_recipe
+    from tasks.core.errors import InputError
+    from tasks.run.recipe import find_recipe
 
     with pytest.raises(InputError, match="no artifact pods/checkpoint@dev"):
         committed(find_recipe("pods"), "train", "dev")

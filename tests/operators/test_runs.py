@@ -12,8 +12,8 @@ from airflow.sdk.execution_time.context import TriggeringAssetEventsAccessor
 
 from operators.assets import asset
 from operators.runs import Run, fails_at_once, run_of
-from tasks.errors import InputError, RecipeError, TransientError
-from tasks.recipe import Recipe
+from tasks.core.errors import InputError, RecipeError, TransientError
+from tasks.run.recipe import Recipe
 
 NOON = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 

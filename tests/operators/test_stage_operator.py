@@ -8,8 +8,8 @@ import time
 import psutil
 
 from operators.stage import StageOperator
-from tasks.artifact import Address, Artifact
-from tasks.store import Store
+from tasks.core.artifact import Address, Artifact
+from tasks.core.store import Store
 from tests.operators.runs import events_of, states
 
 

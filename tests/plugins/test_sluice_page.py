@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.artifact import Address, InputRef
-from tasks.commit import commit
-from tasks.config import Config
-from tasks.recipe import Recipe
-from tasks.runner import run_stage
-from tasks.stage import Output, Report
-from tasks.store import Store
-from tasks.tracking import TrackingContext
+from tasks.core.artifact import Address, InputRef
+from tasks.core.commit import commit
+from tasks.core.config import Config
+from tasks.core.stage import Output, Report
+from tasks.core.store import Store
+from tasks.run.recipe import Recipe
+from tasks.run.runner import run_stage
+from tasks.run.tracking import TrackingContext
 
 HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>'
 PAGES = (

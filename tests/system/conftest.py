@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
-from tasks.artifact import Address, Artifact
+from tasks.core.artifact import Address, Artifact
+from tasks.core.store import Store
 from tasks.demo.airflow_api import Airflow, Json
 from tasks.demo.drive import Chain, Leg
 from tasks.demo.home import CHECKOUT, Home, Ports
 from tasks.demo.site import HOSTS, address
-from tasks.store import Store
 from tests.s3_server import environment
 from tests.waiting import until
 

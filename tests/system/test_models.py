@@ -10,7 +10,7 @@ import pytest
 
 from tasks.demo.drive import Chain
 from tests.system.conftest import SMOKE
-from tests.tasks.dedup.made import found_in
+from tests.tasks.stages.dedup.made import found_in
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

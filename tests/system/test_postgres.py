@@ -11,13 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tasks.artifact import Address, Artifact
+from tasks.core.artifact import Address, Artifact
+from tasks.core.store import Store
 from tasks.demo.airflow_api import Airflow
 from tasks.demo.drive import Chain, Leg
 from tasks.demo.home import CHECKOUT, Home, Ports
 from tasks.demo.objects import LARGE_XCOM
 from tasks.demo.processes import marked
-from tasks.store import Store
 from tests.postgres import PASSWORD, PostgresServer
 from tests.s3_server import SECRET, environment
 from tests.system.conftest import MODELS, Stack, demo, free_ports, write_recipes

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tasks.archive import INDEX
-from tasks.artifact import RECORD, Address, Artifact
+from tasks.core.artifact import RECORD, Address, Artifact
+from tasks.core.ledger import Ledger
+from tasks.core.store import Store
 from tasks.demo.drive import Chain
-from tasks.ledger import Ledger
-from tasks.runner import TRACKING
-from tasks.store import Store
+from tasks.formats.warc.archive import INDEX
+from tasks.run.runner import TRACKING
 from tests.s3_server import SECRET
 
 KINDS = ["extracted", "attributes", "duplicates", "documents", "tokenizer", "shards", "plan", "arms", "mixture"]

@@ -8,8 +8,8 @@ import kubernetes_validate
 import pytest
 
 from operators.dask.manifests import autoscaler_manifest, cluster_manifest, name_of, place_of
-from tasks.errors import RecipeError
-from tasks.recipe import Recipe, find_recipe
+from tasks.core.errors import RecipeError
+from tasks.run.recipe import Recipe, find_recipe
 
 KUBERNETES = "1.36"
 

@@ -7,10 +7,10 @@ import kubernetes_validate
 import pytest
 
 from operators.pods.spec import manifest, stage_pod
+from tasks.core.errors import RecipeError
 from tasks.demo.home import CHECKOUT
-from tasks.errors import RecipeError
-from tasks.place import Place
-from tasks.recipe import Recipe
+from tasks.run.place import Place
+from tasks.run.recipe import Recipe
 
 PLACE = {
     "namespace": "training",
@@ -212,7 +212,7 @@ def test_the_shipped_cluster_recipe_takes_images_from_the_environment(monkeypatc
     monkeypatch.chdir(CHECKOUT)  # the Airflow home, where its template lies
     from operators.dask.manifests import place_of as dask_place_of
     from operators.pods.spec import place_of
-    from tasks.recipe import Recipe
+    from tasks.run.recipe import Recipe
 
     cluster = Recipe.load(CHECKOUT / "dags" / "recipes" / "cluster" / "cluster.toml")
     assert place_of(cluster).image == "sluice/trainer:0.1.0"

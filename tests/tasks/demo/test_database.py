@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tasks.core.errors import InputError, SluiceError, TransientError
 from tasks.demo.database import Postgres
 from tasks.demo.home import Home
 from tasks.demo.services import services
-from tasks.errors import InputError, SluiceError, TransientError
 from tests.postgres import PASSWORD, PostgresServer
 
 

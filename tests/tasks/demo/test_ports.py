@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tasks.core.errors import InputError
 from tasks.demo.home import Home, Ports
 from tasks.demo.processes import check_ports
-from tasks.errors import InputError
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tasks.core.errors import InputError
 from tasks.demo.home import Home, Ports
 from tasks.demo.seeds import order, read_seeds
-from tasks.errors import InputError
 
 PORTS = Ports(18080, 15000, 18786, 18701)
 CONTACT = "https://example.org/crawl"

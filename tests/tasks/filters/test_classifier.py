@@ -5,16 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.artifact import Artifact
-from tasks.classifiers.config import ClassifiersConfig, ClassifierSettings, FastTextSettings, Texts
-from tasks.errors import InputError
+from tasks.core.artifact import Artifact
+from tasks.core.errors import InputError
 from tasks.filters.base import Annotator, Filter, fields
 from tasks.filters.batch import Batch
 from tasks.filters.classifier import Classifier, ClassifierMeasures
-from tasks.filters.fasttext_model import line_of, load
+from tasks.filters.learned.fasttext_model import line_of, load
 from tasks.filters.quality import QualityMeasures
 from tasks.filters.topic import Topic, TopicMeasures
-from tests.tasks.classifiers.texts_by_hand import extracted_in, jsonl, learned, shop
+from tasks.stages.classifiers.config import ClassifiersConfig, ClassifierSettings, FastTextSettings, Texts
+from tests.tasks.stages.classifiers.texts_by_hand import extracted_in, jsonl, learned, shop
 
 SMALL = FastTextSettings(epochs=25, learning_rate=0.5, dimensions=8, buckets=1000)
 
@@ -34,7 +34,9 @@ def models(tmp_path: Path, run_stage: Callable) -> dict[str, Artifact]:
         )
     )
     crawl = extracted_in(tmp_path, [shop(0)])
-    return {"classifiers": run_stage("tasks.classifiers.stage", config, {"extracted": crawl}, kind="classifiers")}
+    return {
+        "classifiers": run_stage("tasks.stages.classifiers.stage", config, {"extracted": crawl}, kind="classifiers")
+    }
 
 
 def test_each_model_gives_a_column_and_limits_turn_columns_into_reasons(models: dict[str, Artifact]) -> None:

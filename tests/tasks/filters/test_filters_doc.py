@@ -13,12 +13,12 @@ from types import ModuleType
 
 import pytest
 
-from tasks.annotate.config import AnnotateConfig
-from tasks.consolidate.config import ConsolidateConfig
 from tasks.filters import catalogue
-from tasks.recipe import find_recipe
-from tasks.runner import open_store, run_stage
-from tasks.tracking import TrackingContext
+from tasks.run.recipe import find_recipe
+from tasks.run.runner import open_store, run_stage
+from tasks.run.tracking import TrackingContext
+from tasks.stages.annotate.config import AnnotateConfig
+from tasks.stages.consolidate.config import ConsolidateConfig
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = ROOT / "docs" / "filters.md"

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from tasks.filters.batch import Batch
+from tasks.filters.counting.ngrams import repeated_characters
 from tasks.filters.gopher_quality import GopherQuality
 from tasks.filters.gopher_repetition import DUPLICATE, TOP, GopherRepetition
-from tasks.filters.ngrams import repeated_characters
 
 PROSE = (
     "the river ran down to a valley of stones and people that have lived with it for long years know where its water "

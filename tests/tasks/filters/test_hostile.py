@@ -58,7 +58,7 @@ LONGEST = {
 STAGE = """
 import random, re
 import pyarrow as pa
-from tasks.annotate.measure import measured
+from tasks.stages.annotate.measure import measured
 from tasks.filters.catalogue import annotator
 N = 15_900_000
 annotators = {{name: annotator(name, {{}}) for name in {names}}}

@@ -10,11 +10,11 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor, nn
 
-from tasks.errors import InputError
+from tasks.core.errors import InputError
 from tasks.filters.base import fields
 from tasks.filters.batch import Batch
-from tasks.filters.bert import SequenceClassifier
 from tasks.filters.hugging_face import Asked, HuggingFace, HuggingFaceMeasures
+from tasks.filters.learned.bert import SequenceClassifier
 
 WIDTH, HEADS, LAYERS, POSITIONS, LABELS = 16, 4, 2, 24, 3
 VOCABULARY = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "the", "cat", "sat", "on", "a", "mat", "and", "dog"]

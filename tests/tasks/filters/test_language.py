@@ -9,15 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tasks.annotate import stage
-from tasks.annotate.config import AnnotateConfig
-from tasks.binding import _external
-from tasks.errors import InputError
+from tasks.core.errors import InputError
 from tasks.filters.batch import Batch
-from tasks.filters.fasttext_file import labels_of
 from tasks.filters.language import LanguageLabels
 from tasks.filters.language_codes import code_of
-from tasks.models import model_folder
+from tasks.filters.learned.fasttext_file import labels_of
+from tasks.filters.pretrained import model_folder
+from tasks.run.input_resolution import _external
+from tasks.stages.annotate import stage
+from tasks.stages.annotate.config import AnnotateConfig
 
 
 def prepared(**given: Any) -> LanguageLabels:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.errors import InputError
+from tasks.core.errors import InputError
 from tasks.filters.base import fields
 from tasks.filters.batch import Batch
 from tasks.filters.lexicon import Entries, Lexicon, LexiconMeasures

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from tests.tasks.stages.perplexity.test_arpa import SMALL, at
 
-from tasks.artifact import Artifact
-from tasks.errors import InputError
+from tasks.core.artifact import Artifact
+from tasks.core.errors import InputError
 from tasks.filters.base import fields
 from tasks.filters.batch import Batch
 from tasks.filters.perplexity import Perplexity, PerplexityMeasures
-from tasks.perplexity.config import PerplexityConfig, Reference
-from tests.tasks.perplexity.learning import babble
-from tests.tasks.perplexity.test_arpa import SMALL, at
+from tasks.stages.perplexity.config import PerplexityConfig, Reference
+from tests.tasks.stages.perplexity.learning import babble
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def trained(tmp_path: Path, run_stage: Callable[..., Artifact]) -> Callable[...,
             path.write_text("".join(json.dumps({"text": text}) + "\n" for text in babble(seed=number)))
             references.append(Reference(name=language, kind="jsonl", path=str(path), language=language))
         config = PerplexityConfig(references=tuple(references), order=3)
-        return run_stage("tasks.perplexity.stage", config)
+        return run_stage("tasks.stages.perplexity.stage", config)
 
     return train
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tasks.errors import InputError
+from tasks.core.errors import InputError
 from tasks.filters.base import fields
 from tasks.filters.batch import Batch
 from tasks.filters.pii import Pii, PiiDense

@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.classifiers.scores import auc
-from tasks.errors import InputError
+from tasks.core.errors import InputError
 from tasks.filters.base import fields
 from tasks.filters.batch import Batch
+from tasks.filters.learned.signals import NAMES, Weights, fit, matrix, signals
 from tasks.filters.quality import RIDGE, WEIGHTS, Quality, QualityMeasures
-from tasks.filters.signals import NAMES, Weights, fit, matrix, signals
+from tasks.stages.classifiers.scores import auc
 
 
 def test_the_signals_of_a_text_are_what_their_names_say() -> None:

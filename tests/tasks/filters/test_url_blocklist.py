@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tasks.blocklists import index
-from tasks.blocklists.address import entry_key, keys
-from tasks.errors import InputError
+from tasks.core.errors import InputError
 from tasks.filters.base import fields
 from tasks.filters.batch import Batch
+from tasks.filters.blocklists import index
+from tasks.filters.blocklists.address import entry_key, keys
 from tasks.filters.url_blocklist import UrlBlocklist, UrlListed
 from tests.s3_server import S3Server
 

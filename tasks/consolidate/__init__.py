@@ -1,1 +1,0 @@
-"""Joins documents with what was said about them, and drops once; see `tasks.consolidate.stage`."""

@@ -1,0 +1,100 @@
+"""Which code runs where: the versions that decide the bytes of an artifact, compared between processes.
+
+Two pyarrow versions write different Parquet bytes and two Sluice wheels different rows, so a cluster of other versions
+is refused and not tried.
+"""
+
+import hashlib
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from tasks.core.errors import SluiceError
+from tasks.core.extensions import packages
+
+PACKAGES = ("python", "sluice", "dask", "distributed", "numpy", "pyarrow")
+"""What must be equal; of Python the first two numbers."""
+
+CODE = "sluice code"
+"""Key of the code's own digest: a wheel built twice from one version number may still differ."""
+
+DEMO = "demo"
+"""The folder of `tasks` that no worker runs: what starts the local stack decides no byte of an artifact."""
+
+EXTENSIONS = "extensions"
+"""Key of the packages that bring filters and parsers, with their versions."""
+
+Versions = Mapping[str, str | None]
+
+
+class VersionError(SluiceError):
+    """Processes that must run the same code do not."""
+
+
+def code_digest() -> str:
+    """Returns 12 hex digits over the sources of the installed `tasks` package."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(path for path in root.rglob("*.py") if root / DEMO not in path.parents):
+        digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def build_here() -> dict[str, str | None]:
+    """Returns what this process runs: version of each package, and the digest of the code."""
+    return {**{package: _version(package) for package in PACKAGES}, **own_build()}
+
+
+def own_build() -> dict[str, str]:
+    """Returns what is Sluice's own of what this process runs: the digest of its code, and its extensions."""
+    return {CODE: code_digest(), EXTENSIONS: packages()}
+
+
+@cache
+def require(build: frozenset[tuple[str, str | None]], name: str) -> None:
+    """Checks that this process runs `build` (the items of another's `build_here`); once per process and build.
+
+    Raises:
+        VersionError: it does not; `name` is how the message calls it.
+    """
+    check_same(dict(build), {name: build_here()}, "the Dask cluster")
+
+
+def check_same(here: Versions, there: Mapping[str, Versions], cluster: str) -> None:
+    """Compares the versions of this process with those of others.
+
+    Args:
+        here: package to version, of this process.
+        there: the same of each other process, by a name a person can find it by.
+        cluster: what they belong to, for the message.
+
+    Raises:
+        VersionError: one differs; names the first process with both versions, and how many more differ.
+    """
+    wrong = [
+        f"{name} has {package} {_short(package, versions.get(package)) or 'not at all'}, "
+        f"this task has {_short(package, here.get(package))}"
+        for name, versions in there.items()
+        for package in (*PACKAGES, CODE, EXTENSIONS)
+        if package in versions and _short(package, versions[package]) != _short(package, here.get(package))
+    ]
+    if wrong:
+        more = f" (and {len(wrong) - 1} more differences)" if wrong[1:] else ""
+        raise VersionError(
+            f"{cluster} runs other versions: {wrong[0]}{more}",
+            "start its scheduler and workers from the same image or wheel as Airflow, or empty [place.dask] address",
+        )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return ".".join(map(str, sys.version_info)) if package == "python" else version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _short(package: str, told: str | None) -> str | None:
+    return ".".join(told.split(".")[:2]) if package == "python" and told else told

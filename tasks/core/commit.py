@@ -1,0 +1,142 @@
+"""The last step of a stage: all parts are there, now the artifact comes into existence.
+
+Writes `.artifact.json` (exclusive create: of two attempts one wins), then clears the bookkeeping of the run away.
+"""
+
+import logging
+import os
+import platform
+import socket
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from tasks.core.artifact import RECORD, Address, Artifact, InputRef, Record, content_of
+from tasks.core.config import Config
+from tasks.core.errors import DriftError, InputError
+from tasks.core.part import PARTS, finite
+from tasks.core.stage import SCRATCH, Output, Report, scratch_of
+from tasks.core.store import AlreadyPublished, Store
+
+log = logging.getLogger("sluice.commit")
+
+
+def commit(
+    output: Output,
+    stage: str,
+    stage_version: int,
+    config: Config,
+    inputs: Sequence[InputRef],
+    report: Report,
+    started: datetime | None = None,
+) -> Artifact:
+    """Publishes the record of `output` and returns the artifact.
+
+    Raises:
+        InputError: there is nothing to commit, or too many rows were quarantined.
+        DriftError: a run with other settings or inputs has committed the address meanwhile.
+        SupersededError: another attempt has taken the work over.
+    """
+    if not output.committed:
+        raise InputError(f"{output.address}: the stage {stage} made no part", "check that its inputs hold anything")
+    output.check_poison()
+    record = _record(output, stage, stage_version, config, inputs, report, started)
+    output.check_fence()
+    try:
+        output.store.publish(f"{output.address.path}/{RECORD}", record.model_dump_json(indent=1).encode())
+    except AlreadyPublished:
+        return _first(output)
+    _clear(output.store, output.address, record)
+    return Artifact(output.store, output.address, record)
+
+
+def _first(output: Output) -> Artifact:
+    """Returns the artifact of the attempt that was faster; this one's result is the same by its fingerprint."""
+    artifact = Artifact.open_at(output.store, output.address)
+    if artifact.record.fingerprint != output.fingerprint:
+        raise DriftError(
+            f"{output.address} has been committed meanwhile by a run with other settings or inputs",
+            "give one of the two runs another version",
+        )
+    log.warning("[%s] another attempt has committed first; its result stands", output.address)
+    return artifact
+
+
+def _record(
+    output: Output,
+    stage: str,
+    stage_version: int,
+    config: Config,
+    inputs: Sequence[InputRef],
+    report: Report,
+    started: datetime | None,
+) -> Record:
+    parts = tuple(output.committed[name] for name in sorted(output.committed))
+    rejected: Counter[str] = Counter()
+    metrics: Counter[str] = Counter()
+    for part in parts:
+        rejected.update(part.rejected)
+        metrics.update(part.metrics)
+    now = datetime.now(UTC)
+    return Record(
+        artifact=str(output.address),
+        stage=stage,
+        stage_version=stage_version,
+        member=output.member,
+        fingerprint=output.fingerprint,
+        content=content_of(parts),
+        config=config.model_dump(mode="json"),
+        inputs=(*inputs, *report.inputs),
+        code=code_version(),
+        rows_in=sum(part.rows_in for part in parts),
+        rows_out=sum(part.rows_out for part in parts),
+        rejected=dict(sorted(rejected.items())),
+        bytes=sum(entry.bytes for part in parts for entry in part.files),
+        parts=parts,
+        metrics={**finite(metrics, str(output.address)), **finite(report.metrics, str(output.address))},
+        members=report.members,
+        note=report.note,
+        host={"name": socket.gethostname(), "cpus": str(os.cpu_count()), "python": platform.python_version()},
+        started=started or now,
+        finished=now,
+    )
+
+
+def _clear(store: Store, address: Address, record: Record) -> None:
+    kept = {f"{address.path}/{entry.path}" for part in record.parts for entry in part.files}
+    stale = set()
+    for path in store.list(address.path, unfinished=True):
+        below = path[len(address.path) + 1 :]
+        # Whatever no part names is what a killed attempt left behind.
+        if path not in kept and below != RECORD and not below.startswith((PARTS, SCRATCH)):
+            stale.add(below.partition("/")[0] if below.startswith(".") else below)
+    for below in sorted(stale):
+        store.remove(f"{address.path}/{below}")
+    store.remove(f"{address.path}/{PARTS}")
+    store.forget_scratch(scratch_of(address, record.fingerprint))
+    store.remove(f"{address.path}/{SCRATCH}")
+
+
+@cache
+def code_version() -> dict[str, str]:
+    """Returns the wheel's version and, in a checkout, the commit and whether files differ from it."""
+    held = {"version": version("sluice")}
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return held
+    try:
+        head = _git(root, "rev-parse", "HEAD")
+        dirty = _git(root, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
+        return held
+    return {**held, "commit": head, "dirty": "yes" if dirty else "no"}
+
+
+def _git(root: Path, *arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], cwd=root, capture_output=True, text=True, check=True, timeout=10
+    ).stdout.strip()

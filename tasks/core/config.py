@@ -1,0 +1,253 @@
+"""Settings: the frozen base of every configuration class, and their one encoding.
+
+Light on purpose: the Airflow dag-processor imports it at parse time.
+"""
+
+import difflib
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date, datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tasks.core.errors import RecipeError
+
+
+class Problems(ValueError):
+    """All that is wrong with some settings. A validator raises it; who reads the settings takes it apart again.
+
+    Args:
+        several: what is wrong, each as "where: what: what to do". What begins with a dot has its place below that of
+            the validator's field: ".c4.min_words: ...".
+    """
+
+    def __init__(self, several: Iterable[str]) -> None:
+        self.several = tuple(several)
+        super().__init__("; ".join(text.removeprefix(".") for text in self.several))
+
+
+class Config(BaseModel):
+    """Immutable settings; an unknown key is an error, and so is a number that is not finite: nothing encodes it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+C = TypeVar("C", bound=Config)
+
+
+def canonical_json(value: Any) -> str:
+    """Encodes `value` so that equal values give equal text in every process.
+
+    Raises:
+        TypeError: a value has no deterministic encoding. A permissive `str(value)` would let two processes
+            disagree about the fingerprint of the same settings.
+    """
+    return json.dumps(_encodable(value, "value"), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def _encodable(value: Any, where: str) -> Any:
+    if isinstance(value, Config):
+        return {name: _encodable(getattr(value, name), f"{where}.{name}") for name in type(value).model_fields}
+    if isinstance(value, Enum):
+        return _encodable(value.value, where)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise TypeError(f"{where} is {value}: only finite numbers can be fingerprinted")
+        return value
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {_key(key, where): _encodable(item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    hint = " (write paths as text)" if isinstance(value, Path) else ""
+    raise TypeError(f"{where} is a {type(value).__name__}, which has no deterministic encoding{hint}")
+
+
+def _key(key: Any, where: str) -> str:
+    if not isinstance(key, str):
+        raise TypeError(f"{where} has the key {key!r}: only text keys can be fingerprinted")
+    return key
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Returns `did you mean "x"?` for the closest of `known`, or the list of what is known."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    return f'did you mean "{close[0]}"?' if close else f"known are: {', '.join(names)}"
+
+
+def twice(names: Iterable[str]) -> list[str]:
+    """Returns the names that stand there more than once, sorted."""
+    return sorted(name for name, count in Counter(names).items() if count > 1)
+
+
+def absolute(path: str) -> str:
+    """Returns a path or pattern of files; raises ValueError where it is neither absolute nor a URL."""
+    if not (path.startswith("/") or "://" in path):
+        raise ValueError(f'the path "{path}" is not absolute: begin it with / or s3://')
+    return path
+
+
+def strictly(model: type[C], settings: Mapping[str, Any]) -> C:
+    """Builds `model`; types are taken strictly ("30" is not 30, and neither is true 1).
+
+    Raises:
+        ValidationError: a field is unknown, missing, or of another type or range.
+        TypeError: a value has no deterministic encoding; the message begins with its key.
+    """
+    # By way of JSON, because strict validation of JSON still takes a list for a tuple and text for a date.
+    return model.model_validate_json(json.dumps(_plain(settings)), strict=True)
+
+
+def parse(
+    model: type[C],
+    settings: Mapping[str, Any],
+    where: str,
+    across: Callable[[Mapping[str, Any]], Iterable[str]] = lambda settings: (),
+) -> C:
+    """Builds `model` from settings read out of a file (`strictly`); what it returns has a canonical encoding.
+
+    Args:
+        model: the class to build.
+        settings: nested mapping as `tomllib` returns it.
+        where: the file or form the settings came from; named in the error.
+        across: returns what else is wrong where some fields are: what the class itself checks only if none is.
+
+    Raises:
+        RecipeError: for each thing that is wrong one line naming the field, what was wrong and what would be right.
+    """
+    try:
+        found = strictly(model, settings)
+        _plain(found)  # settings of free form may still hold what the class cannot know of
+        return found
+    except ValidationError as error:
+        several = [_explain(model, one) for one in _apart(error)]
+        if all(one["loc"] for one in error.errors()):
+            several += map(_remedied, across(settings))
+    except TypeError as error:
+        finite = "only finite" in str(error)
+        several = [(str(error), "write a finite number" if finite else "write text or a number")]
+    (cause, remedy), *more = ((f"{where}: {cause}", remedy) for cause, remedy in dict(several).items())
+    raise RecipeError(cause, remedy, more)
+
+
+def _plain(settings: Any) -> Any:
+    """Returns `settings` as JSON holds them; raises TypeError that begins with the key of what has no encoding."""
+    try:
+        return _encodable(settings, "value")
+    except TypeError as error:
+        raise TypeError(str(error).removeprefix("value.")) from None
+
+
+def assign(settings: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Puts values into nested settings, each named by a dotted path ("limits.c4.min_sentences").
+
+    >>> settings = {"a": {"b": 1}}
+    >>> assign(settings, {"a.c": 2, "d.e": 3})
+    >>> settings
+    {'a': {'b': 1, 'c': 2}, 'd': {'e': 3}}
+    """
+    for path, value in values.items():
+        *folders, last = path.split(".")
+        at = settings
+        for folder in folders:
+            if not isinstance(at.get(folder), dict):
+                at[folder] = {}
+            at = at[folder]
+        at[last] = value
+
+
+def faults(error: ValidationError) -> list[tuple[str, str]]:
+    """Returns of each field of `error` its dotted path, "" for the whole, and what is wrong and what to do about it."""
+    return [
+        (".".join(map(str, one["loc"])), ": ".join(filter(None, (_said(one), _WRITE.get(one["type"])))))
+        for one in _apart(error)
+    ]
+
+
+def _apart(error: ValidationError) -> Iterator[Any]:
+    """Yields the errors of pydantic, with one for each of several `Problems`."""
+    for one in error.errors(include_url=False):
+        cause = (one.get("ctx") or {}).get("error")
+        if not isinstance(cause, Problems):
+            yield one
+            continue
+        for text in cause.several:
+            at, said = text.removeprefix(".").split(": ", 1) if text.startswith(".") else ("", text)
+            yield {**one, "loc": (*one["loc"], *([at] if at else [])), "msg": said, "input": {}}
+
+
+def _said(one: Any) -> str:
+    shown = one.get("input")
+    got = "" if isinstance(shown, Mapping | list) else f" (got {shown!r})"
+    return f"{str(one['msg']).removeprefix('Value error, ')}{got}"
+
+
+_WRITE = {
+    "bool_type": "write true or false, without quotes",
+    "int_type": "write a whole number, without quotes",
+    "float_type": "write a number, without quotes",
+    "string_type": "write text, in quotes",
+    "tuple_type": "write a list, in brackets",
+    "list_type": "write a list, in brackets",
+    "dict_type": "write a table, with a name and a value for each entry",
+    "model_type": "write a section, or a table with a name and a value for each setting",
+}
+"""What to do about a value of another type, by pydantic's name of the error."""
+
+
+def _explain(model: type[Config], one: Any) -> tuple[str, str]:
+    """Returns cause and remedy of one error of pydantic."""
+    path = [str(step) for step in one["loc"]]
+    field = ".".join(path)
+    if one["type"] == "extra_forbidden":
+        known = _fields_at(model, path[:-1])
+        return f"unknown key {field}", nearest(path[-1], known) if known else "remove it"
+    if one["type"] == "missing":
+        return f"{field} is missing", "add it"
+    cause, remedy = _remedied(": ".join(part for part in (field, _said(one)) if part))
+    return cause, remedy or _WRITE.get(one["type"], "")
+
+
+def _remedied(text: str) -> tuple[str, str]:
+    """Returns a text as cause and remedy; what asks "did you mean" is one."""
+    cause, _, remedy = text.rpartition(": ") if text.endswith("?") else (text, "", "")
+    return cause, remedy
+
+
+def _fields_at(model: type[Config], path: list[str]) -> list[str]:
+    current: Any = model
+    for step in path:
+        if step.isdigit():
+            continue
+        field = current.model_fields.get(step)
+        current = field and _config_in(field.annotation)
+        if current is None:
+            return []
+    return list(current.model_fields)
+
+
+def _config_in(annotation: Any) -> type[Config] | None:
+    if isinstance(annotation, type) and issubclass(annotation, Config):
+        return annotation
+    for inner in getattr(annotation, "__args__", ()):
+        if found := _config_in(inner):
+            return found
+    return None
+
+
+def changes(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yields path, old and new value of all that differs between two nested mappings, as records hold settings."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(old.keys() | new.keys()):
+            yield from changes(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+    elif old != new:
+        yield path, old, new

@@ -1,0 +1,299 @@
+"""Where the parts of a stage run: in this process, in processes of this machine, or on a Dask cluster.
+
+What is computed is the same everywhere; only this module imports Dask. Processes of this machine are Dask workers too
+(`SubprocessCluster`, about 4 s to start): plain multiprocessing cannot start children inside an Airflow task.
+
+A cluster may grow, shrink, lose workers or its scheduler while a stage runs. What has not come back runs again; that is
+safe because a part is committed once, whoever makes it.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from tasks.core.build import PACKAGES, VersionError, build_here, check_same, own_build, require
+from tasks.core.errors import TransientError
+from tasks.core.workers import Watch
+
+log = logging.getLogger("sluice.engine")
+
+_CONNECT_S = 30
+"""How long a scheduler may take to answer: at first, and again after it was lost."""
+_GLANCE_S = 3
+_WORKERS_S = 50
+"""How long the first worker may take to come, and how long a stage goes on with no worker at all."""
+_LOOK_S = 5.0
+_POLL_S = 0.02
+_LOSSES = 3
+
+
+class Engine:
+    """Runs a function over items, one after the other, in this process."""
+
+    name = "in-process"
+
+    @property
+    def workers(self) -> int:
+        """How many items run at one time, now."""
+        return 1
+
+    def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """Yields (index of the item, result) as results arrive, in any order; raises what `fn` raises."""
+        for index, item in enumerate(items):
+            yield index, fn(item)
+
+
+class _Lost(Exception):
+    """The scheduler, or what it knew of our work, is gone."""
+
+
+class DaskEngine(Engine):
+    """Runs a function over items on the workers of a Dask cluster.
+
+    Args:
+        client: connected.
+        name: the cluster, as log and errors call it.
+    """
+
+    def __init__(self, client: Any, name: str) -> None:
+        self._client = client
+        self.name = name
+        self._build = frozenset(build_here().items())
+        self._watch = Watch(name)
+        self._watch.begin(client.scheduler_info()["workers"])
+        self._looked = time.monotonic()
+
+    @property
+    def workers(self) -> int:
+        """Threads of the cluster; an adaptive cluster grows and shrinks."""
+        return max(1, sum(int(one) for one in self._client.nthreads().values()))
+
+    def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """See `Engine.map`. What a lost worker or a lost scheduler had in hand runs again.
+
+        Raises:
+            TransientError: workers kept dying under the same item, no worker is left, or the scheduler was lost and
+                is not back within half a minute.
+        """
+        left = dict(enumerate(items))
+        for losses in count(1):
+            try:
+                for index, result in self._round(fn, left):
+                    del left[index]
+                    yield index, result
+                return
+            except _Lost as loss:
+                if losses > _LOSSES:
+                    raise self._gave_up(loss) from None
+                log.warning("%s was lost (%s); waiting for it with %d parts left", self.name, loss, len(left))
+                self._wait_for_scheduler(loss)
+
+    def end(self) -> None:
+        """Sums up in the log what happened to the workers."""
+        self._watch.end()
+
+    def _round(self, fn: Callable[[Any], Any], left: Mapping[int, Any]) -> Iterator[tuple[int, Any]]:
+        """Yields what becomes of `left`, once; raises _Lost when the cluster forgets about it."""
+        from dask.distributed import as_completed
+        from distributed.client import ClosedClientError, FutureCancelledError
+        from distributed.comm import CommClosedError
+
+        futures = {}
+        try:
+            futures = dict(zip(self._submit(fn, list(left.values())), left, strict=True))
+            arriving = as_completed(futures, loop=self._client.loop)
+            while not arriving.is_empty():
+                if arriving.has_ready():
+                    future = next(arriving)
+                    result = self._result(future)
+                    # Forgotten here, so that a worker that dies later does not have it computed again.
+                    yield futures.pop(future), result
+                    del future, result
+                else:
+                    time.sleep(_POLL_S)
+                self._look()
+        except (FutureCancelledError, CommClosedError, ClosedClientError) as error:
+            raise _Lost(" ".join(str(error).split())) from error
+        finally:
+            with contextlib.suppress(Exception):
+                self._client.cancel(list(futures), reason="the stage has ended")
+
+    def _submit(self, fn: Callable[[Any], Any], items: list[Any]) -> list[Any]:
+        from distributed.protocol import pickle
+
+        # `fn` may hold whole artifact records. Pickled once and kept as a task's result it reaches each worker once,
+        # not with each item; as a task, and not as scattered data, it is made again when its worker dies.
+        shared = self._client.submit(pickle.loads, pickle.dumps(fn), pure=False)
+        return list(self._client.map(_call, items, fn=shared, build=self._build, pure=False))
+
+    def _result(self, future: Any) -> Any:
+        from distributed import KilledWorker
+
+        try:
+            return future.result()
+        except KilledWorker as error:
+            raise TransientError(
+                f"workers of {self.name} kept dying under one part ({error})",
+                "give them more memory, or make parts smaller",
+            ) from error
+
+    def _look(self) -> None:
+        if time.monotonic() - self._looked < _LOOK_S:
+            return
+        self._looked = time.monotonic()
+        if self._client.status == "running":
+            self._watch.see(self._client.scheduler_info()["workers"])
+        if self._watch.alone_s() > _WORKERS_S:
+            raise TransientError(f"{self.name} has had no worker for {_WORKERS_S} s", "start workers; done parts stay")
+
+    def _wait_for_scheduler(self, loss: _Lost) -> None:
+        # Dask's client connects again by itself, for as long as the timeout it was made with, then closes.
+        deadline = time.monotonic() + _CONNECT_S + 5
+        while self._client.status != "running":
+            if self._client.status in ("closing", "closed") or time.monotonic() > deadline:
+                raise self._gave_up(loss)
+            time.sleep(_POLL_S)
+        log.info("%s is back", self.name)
+
+    def _gave_up(self, loss: _Lost) -> TransientError:
+        return TransientError(
+            f"{self.name} was lost and did not come back ({loss})",
+            "start its scheduler again; the retry goes on at the first missing part",
+        )
+
+
+class Processes(Engine):
+    """Runs a function over items in processes of this machine, which start with the first of them.
+
+    So a stage that has no parts, such as a training, starts none.
+
+    Args:
+        workers: how many.
+        started: ends them.
+    """
+
+    def __init__(self, workers: int, started: contextlib.ExitStack) -> None:
+        self.name = f"{workers} processes"
+        self._workers = workers
+        self._started = started
+        self._engine: Engine | None = None
+
+    @property
+    def workers(self) -> int:
+        """See `Engine.workers`."""
+        return self._workers
+
+    def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """See `DaskEngine.map`."""
+        if items and self._engine is None:
+            self._engine = self._started.enter_context(_processes(self._workers))
+        if self._engine is not None:
+            yield from self._engine.map(fn, items)
+
+
+def _call(item: Any, fn: Callable[[Any], Any], build: frozenset[tuple[str, str | None]]) -> Any:
+    from distributed import get_worker
+
+    # Here, too: a worker may have come after the cluster was checked, and its bytes would be committed.
+    require(build, f"worker {get_worker().name}")
+    return fn(item)
+
+
+@contextlib.contextmanager
+def open_engine(address: str = "", workers: int = 0) -> Iterator[Engine]:
+    """Opens the engine that a place asks for, and closes it.
+
+    Args:
+        address: a Dask scheduler ("tcp://host:8786"); empty for none.
+        workers: without an address, processes on this machine; below 2 the work runs in this process.
+
+    Raises:
+        TransientError: no scheduler answers at the address, or no worker comes to it.
+        VersionError: the cluster runs other code.
+    """
+    if address:
+        yield from _cluster(address)
+    elif workers > 1:
+        with contextlib.ExitStack() as started:
+            yield Processes(workers, started)
+    else:
+        yield Engine()
+
+
+def dashboard_of(address: str) -> str:
+    """Returns the address of a scheduler's status page; raises TransientError where no scheduler answers."""
+    with _connected(address, timeout=_GLANCE_S) as client:
+        drawn = client.get_versions(packages=["bokeh"])["scheduler"]["packages"]["bokeh"]
+        return str(client.dashboard_link).removesuffix("/status") + status_path(bool(drawn))
+
+
+def status_path(drawn: bool) -> str:
+    """Returns the path of the page that shows most: without bokeh the plots are missing, but the table is there."""
+    return "/status" if drawn else "/info/main/workers.html"
+
+
+def _cluster(address: str) -> Iterator[Engine]:
+    with _connected(address, _CONNECT_S) as client:
+        try:
+            client.wait_for_workers(1, timeout=_WORKERS_S)
+        except TimeoutError:
+            raise TransientError(
+                f"no worker has come to the Dask scheduler at {address} within {_WORKERS_S} s",
+                f"start some: dask worker {address}",
+            ) from None
+        _check_versions(client, address)
+        engine = DaskEngine(client, f"Dask at {address}")
+        yield engine
+        engine.end()
+
+
+@contextlib.contextmanager
+def _connected(address: str, timeout: float) -> Iterator[Any]:
+    from dask.distributed import Client
+
+    try:
+        client = Client(address, timeout=timeout)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise TransientError(
+            f"no Dask scheduler answers at {address} ({error})",
+            "start one, or empty [place.dask] address to work without",
+        ) from None
+    with client:
+        yield client
+
+
+def _check_versions(client: Any, address: str) -> None:
+    """Raises VersionError unless scheduler and workers run this process's versions and code."""
+    # Dask reports versions by name, so this works where pickled code would not arrive.
+    found = client.get_versions(packages=[name for name in PACKAGES if name != "python"])
+    here = {**found["client"]["packages"], **own_build()}
+    there = {f"worker {name}": one["packages"] for name, one in found["workers"].items() if one}
+    cluster = f"the Dask cluster at {address}"
+    check_same(here, {"the scheduler": found["scheduler"]["packages"], **there}, cluster)
+    try:
+        owned = client.run(own_build)
+    except (ImportError, AttributeError):
+        raise VersionError(f"{cluster} runs another build of Sluice", "start its workers from this wheel") from None
+    check_same(here, {f"worker {name}": one for name, one in owned.items()}, cluster)
+
+
+@contextlib.contextmanager
+def _processes(workers: int) -> Iterator[Engine]:
+    from dask.distributed import Client
+    from distributed import SubprocessCluster
+
+    with (
+        SubprocessCluster(
+            n_workers=workers,
+            worker_kwargs={"nthreads": 1},
+            scheduler_kwargs={"dashboard": False},
+            silence_logs=logging.ERROR,
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        engine = DaskEngine(client, f"{workers} processes")
+        yield engine
+        engine.end()

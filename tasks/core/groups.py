@@ -1,0 +1,99 @@
+"""Groups: what one annotator has measured of all documents, each group an artifact with a fingerprint of its own.
+
+`annotate` writes them as `<recipe>/measured/<annotator>@<version>`:
+
+    measured/<part>.parquet   `error` (null, or what made the annotator fail) and the annotator's struct column, with
+                              the part names and the row order of the documents; which those are says a hash of
+                              their ids in the file's metadata (`tasks.formats.documents.mark_of`)
+
+The artifact `attributes` of a version holds no columns. Its record names, as inputs of the roles `measured:<annotator>`
+and in the order of `[annotate] use`, the groups that the version is made of, with fingerprint and content: its own, and
+those of earlier versions that are what they would be. dedup, consolidate, what-if and trace find them here.
+"""
+
+from typing import Any
+
+from tasks.core.artifact import Address, Artifact, InputRef
+from tasks.core.config import Config
+from tasks.core.errors import InputError
+
+KIND = "measured"
+"""The kind of the groups' artifacts, and the folder in them."""
+
+_ROLE = f"{KIND}:"
+
+
+class Group(Config):
+    """What decides what a group holds, beside its documents: the settings in its record."""
+
+    annotator: str
+    code: int
+    """Which code of the annotator measured (`Annotator.version`)."""
+    settings: dict[str, Any]
+    reads: dict[str, str]
+    """Fingerprints of the groups whose findings the annotator reads, by annotator."""
+    models: dict[str, str]
+    """Hashes of the trained models that it reads, by kind and name: another model beside them changes nothing."""
+
+
+def address_of(attributes: Address, annotator: str) -> Address:
+    """Returns where the group of an annotator lies that was measured for `attributes`."""
+    return Address(f"{attributes.name.rpartition('/')[0]}/{KIND}/{annotator}", attributes.version)
+
+
+def path_of(part: str) -> str:
+    """Returns the path of one part of a group, relative to its artifact."""
+    return f"{KIND}/{part}.parquet"
+
+
+def ref_to(group: Artifact, annotator: str) -> InputRef:
+    """Returns what a record says of a group that it is made of."""
+    return group.ref(_ROLE + annotator)
+
+
+def named_in(attributes: Artifact) -> dict[str, InputRef]:
+    """Returns the groups that the record of `attributes` names, by annotator, in the order of `[annotate] use`."""
+    refs = attributes.record.inputs
+    return {ref.role.removeprefix(_ROLE): ref for ref in refs if ref.role.startswith(_ROLE)}
+
+
+def groups_of(attributes: Artifact) -> dict[str, Artifact]:
+    """Opens the groups of a version, by annotator, in the order of `[annotate] use`.
+
+    Raises:
+        InputError: one is no longer there, or holds something else by now.
+    """
+    return {name: _opened(attributes, name, ref) for name, ref in named_in(attributes).items()}
+
+
+def still_there(attributes: Artifact) -> dict[str, Artifact]:
+    """Opens the groups of a version that are there as they were, by annotator."""
+    found = {name: _as_it_was(attributes, ref) for name, ref in named_in(attributes).items()}
+    return {name: group for name, group in found.items() if group}
+
+
+def group_of(attributes: Artifact, annotator: str) -> Artifact:
+    """Opens one group of a version; raises InputError where the version has not measured it, or it is gone."""
+    ref = named_in(attributes).get(annotator)
+    if ref is None:
+        raise InputError(
+            f'"{annotator}" is not measured in {attributes.address}',
+            f'add "{annotator}" to annotate.use, and run annotate under another version',
+        )
+    return _opened(attributes, annotator, ref)
+
+
+def _opened(attributes: Artifact, annotator: str, ref: InputRef) -> Artifact:
+    if group := _as_it_was(attributes, ref):
+        return group
+    raise InputError(
+        f"{attributes.address} is made of {ref.address}, which is gone or holds something else by now",
+        f"bring it back; or remove {attributes.store.url(attributes.address.path)} and run annotate again, which "
+        f"measures {annotator} anew and nothing that is still there",
+    )
+
+
+def _as_it_was(attributes: Artifact, ref: InputRef) -> Artifact | None:
+    group = Artifact.find(attributes.store, Address.parse(ref.address))
+    same = group and (group.record.fingerprint, group.record.content) == (ref.fingerprint, ref.content)
+    return group if same else None

@@ -1,0 +1,101 @@
+"""The ledger: which artifact was made from which. Read straight from the artifacts' own records.
+
+There is no second copy to fall out of step: the records are the ledger.
+"""
+
+import logging
+from collections.abc import Iterator
+
+from tasks.core.artifact import RECORD, Address, Artifact
+from tasks.core.errors import InputError
+from tasks.core.store import Store
+
+log = logging.getLogger("sluice.ledger")
+
+
+class Ledger:
+    """All artifacts of a store, as they are when the ledger is opened.
+
+    One whose record cannot be read is left out with a warning, so that it hides none of the others.
+
+    Args:
+        store: the store to read.
+        prefix: a folder to stay in, such as a recipe's name; "" for all.
+    """
+
+    def __init__(self, store: Store, prefix: str = "") -> None:
+        self.store = store
+        self._by_address: dict[str, Artifact] = {}
+        self._unreadable: dict[str, InputError] = {}
+        for address in _addresses(store, prefix):
+            try:
+                self._by_address[str(address)] = Artifact.open_at(store, address)
+            except InputError as error:
+                log.warning("%s", error)
+                self._unreadable[str(address)] = error
+
+    def __iter__(self) -> Iterator[Artifact]:
+        return iter(sorted(self._by_address.values(), key=lambda one: (one.record.finished, one.address)))
+
+    def find(self, address: str) -> Artifact:
+        """Returns the artifact at "name@version"; raises InputError."""
+        if address in self._unreadable:
+            raise self._unreadable[address]
+        try:
+            return self._by_address[address]
+        except KeyError:
+            raise InputError(
+                f"no artifact {address} in {self.store.root}", "list them with `python -m tasks ledger`"
+            ) from None
+
+    def ancestors(self, address: str) -> list[str]:
+        """Returns the addresses of all that `address` was made from, nearest first, each once."""
+        return self._walk(address, self._parents)
+
+    def descendants(self, address: str) -> list[str]:
+        """Returns the addresses of all that was made from `address`, nearest first, each once."""
+        return self._walk(address, self._children)
+
+    def drift(self, address: str) -> list[str]:
+        """Returns one line for each input that is no longer what `address` was made from."""
+        lines = []
+        for ref in self.find(address).record.inputs:
+            now = self._by_address.get(ref.address)
+            if now is None:
+                if not ref.address.startswith(("external:", "code:")):
+                    lines.append(f"{ref.role}: {ref.address} is gone")
+            elif now.record.content != ref.content:
+                lines.append(f"{ref.role}: {ref.address} holds other bytes than it did")
+        return lines
+
+    def _parents(self, address: str) -> list[str]:
+        artifact = self._by_address.get(address)
+        return [ref.address for ref in artifact.record.inputs] if artifact else []
+
+    def _children(self, address: str) -> list[str]:
+        return [str(one.address) for one in self if any(ref.address == address for ref in one.record.inputs)]
+
+    def _walk(self, address: str, step: "object") -> list[str]:
+        assert callable(step)
+        self.find(address)
+        seen: dict[str, None] = {}
+        front = [address]
+        while front:
+            front = [found for one in front for found in step(one) if found not in seen and found != address]
+            seen.update(dict.fromkeys(front))
+        return list(seen)
+
+
+def newest(store: Store, name: str, *, but: str = "") -> Artifact | None:
+    """Returns the artifact called `name` that was finished last, other than version `but`; None where there is none."""
+    addresses = [one for one in _addresses(store, name) if one.name == name and one.version != but]
+    found = [Artifact.open_at(store, address) for address in addresses]
+    return max(found, key=lambda one: (one.record.finished, one.address), default=None)
+
+
+def _addresses(store: Store, prefix: str) -> Iterator[Address]:
+    for path in store.list(prefix):
+        folder, _, file = path.rpartition("/")
+        if file == RECORD:
+            name, _, version = folder.rpartition("/")
+            yield Address(name, version)

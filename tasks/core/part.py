@@ -1,0 +1,210 @@
+"""One part of an artifact: files and row counts, committed together or not at all.
+
+Made by stages (through `Output`), on whichever worker; the record of a part is `.parts/<name>.json`, created
+exclusively after its files are in place. Two attempts that make the same part end with one record.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.core.artifact import FileEntry, PartRecord
+from tasks.core.errors import ConservationError, InputError
+from tasks.core.store import AlreadyPublished, Store
+
+PARTS = ".parts"
+POISON = "poison"
+
+
+@dataclass(frozen=True)
+class PartSpec:
+    """One part to make: its name, and what the part function needs to know (small, picklable).
+
+    Parts of one `run` are made on one worker, one after the other in their order, because each begins where the one
+    before it has ended; "" for a part that can be made anywhere at any time.
+    """
+
+    name: str
+    payload: Any
+    run: str = ""
+
+
+def part_names(count: int) -> list[str]:
+    """Returns the names of `count` parts.
+
+    >>> part_names(2)
+    ['part-00000-of-00002', 'part-00001-of-00002']
+    """
+    return [f"part-{index:05d}-of-{count:05d}" for index in range(count)]
+
+
+class Part:
+    """One part in the making: writes files, counts rows. Lives on whichever worker makes the part."""
+
+    def __init__(self, store: Store, folder: str, name: str, attempt: str) -> None:
+        self.name = name
+        self.attempt = attempt
+        self._store = store
+        self._folder = folder
+        self._in = 0
+        self._out = 0
+        self._rejected: Counter[str] = Counter()
+        self._poison: list[dict[str, str]] = []
+        self._files: list[FileEntry] = []
+        self._metrics: Counter[str] = Counter()
+
+    def count_in(self, n: int = 1) -> None:
+        """Counts rows read."""
+        self._in += n
+
+    def count_out(self, n: int = 1) -> None:
+        """Counts rows written by `file`; `table` counts its own."""
+        self._out += n
+
+    def reject(self, reason: str, n: int = 1) -> None:
+        """Counts rows that leave, under a machine reason."""
+        self._rejected[reason] += n
+
+    def quarantine(self, row_id: str, error: BaseException) -> None:
+        """Sets aside one row that cannot be processed; the part goes on without it."""
+        self.reject(POISON)
+        self._poison.append({"id": row_id, "error": f"{type(error).__name__}: {error}"[:500]})
+
+    def metric(self, name: str, value: float) -> None:
+        """Adds to a number that the record sums over parts."""
+        self._metrics[name] += value  # type: ignore[assignment]
+
+    def table(self, folder: str, table: pa.Table, *, out: bool = True) -> None:
+        """Writes `<folder>/<part name>.parquet`; its rows count as rows out unless `out` is False."""
+        with self.file(f"{folder}/{self.name}.parquet", rows=table.num_rows) as file:
+            pq.write_table(table, file, compression="zstd", compression_level=3, store_schema=True)
+        if out:
+            self.count_out(table.num_rows)
+
+    @contextlib.contextmanager
+    def file(self, path: str, rows: int | None = None) -> Iterator[BinaryIO]:
+        """Yields a binary file at `path` in the artifact; whole or not at all, hashed on the way."""
+        with self._store.write(f"{self._folder}/{path}") as raw:
+            hashed = _Hashed(raw)
+            yield cast(BinaryIO, hashed)
+            raw.flush()
+        self._files.append(hashed.entry(path, rows))
+
+    def record(self, *, conserved: bool) -> PartRecord:
+        """Closes the part and returns its record.
+
+        Raises:
+            ConservationError: rows in differ from rows out plus rejected.
+            InputError: a metric is no finite number.
+        """
+        if conserved and self._in != self._out + self._rejected.total():
+            raise ConservationError(
+                f"{self._folder} {self.name}: {self._in} rows came in, {self._out} went out and "
+                f"{self._rejected.total()} were rejected ({dict(self._rejected)})"
+            )
+        if self._poison:
+            lines = "".join(json.dumps(row, sort_keys=True, ensure_ascii=False) + "\n" for row in self._poison)
+            with self.file(f"quarantine/{self.name}.jsonl", rows=len(self._poison)) as file:
+                file.write(lines.encode())
+        return PartRecord(
+            name=self.name,
+            rows_in=self._in,
+            rows_out=self._out,
+            rejected=dict(sorted(self._rejected.items())),
+            files=tuple(sorted(self._files, key=lambda entry: entry.path)),
+            metrics=finite(self._metrics, f"{self._folder} {self.name}"),
+        )
+
+
+def finite(metrics: Mapping[str, float], whose: str) -> dict[str, float]:
+    """Returns metrics as a record holds them, sorted by name.
+
+    Raises:
+        InputError: one is no finite number; JSON has no word for it, so nobody could read the record any more.
+    """
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise InputError(f"{whose}: the metric {name} is {value}", "look at what the stage was given for it")
+    return {name: float(value) for name, value in sorted(metrics.items())}
+
+
+class _Hashed:
+    """A binary file that hashes what is appended; seeking back is refused, so the hash is the file's."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+        self._sha = hashlib.sha256()
+        self._bytes = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        self._sha.update(data)
+        written = memoryview(data).nbytes
+        self._raw.write(data)
+        self._bytes += written
+        return written
+
+    def tell(self) -> int:
+        return self._bytes
+
+    def flush(self) -> None:
+        self._raw.flush()
+
+    def close(self) -> None:
+        """Left open on purpose: the store closes the file when the part has written it."""
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+    def entry(self, path: str, rows: int | None) -> FileEntry:
+        return FileEntry(path=path, bytes=self._bytes, sha256=self._sha.hexdigest(), rows=rows)
+
+
+def make_part(
+    store: Store,
+    folder: str,
+    fingerprint: str,
+    attempt: str,
+    fn: Callable[[Part, Any], None],
+    conserved: bool,
+    spec: PartSpec,
+) -> PartRecord:
+    """Makes and commits one part with `fn`; runs on a worker."""
+    part = Part(store, folder, spec.name, attempt)
+    fn(part, spec.payload)
+    return commit_part(store, folder, fingerprint, part.record(conserved=conserved))
+
+
+def make_run(make: Callable[[PartSpec], PartRecord], specs: Sequence[PartSpec]) -> list[PartRecord]:
+    """Makes and commits the parts of a run with `make`; runs on a worker."""
+    return [make(spec) for spec in specs]
+
+
+def commit_part(store: Store, folder: str, fingerprint: str, record: PartRecord) -> PartRecord:
+    """Publishes the part's record; returns the record that counts when another attempt was faster."""
+    path = f"{folder}/{PARTS}/{record.name}.json"
+    body = json.dumps({"fingerprint": fingerprint, "part": record.model_dump(mode="json")}, sort_keys=True)
+    try:
+        store.publish(path, body.encode())
+    except AlreadyPublished:
+        # Another attempt of the same work was faster; its record is the one that counts.
+        held = json.loads(store.read(path))
+        if held["fingerprint"] == fingerprint:
+            return PartRecord.model_validate(held["part"])
+        store.remove(path)
+        store.publish(path, body.encode())
+    return record

@@ -1,0 +1,60 @@
+"""Asks a store, before any work, whether it keeps the one promise that all commits stand on.
+
+Creates one small file below `.probe/` exclusively, tries to create it again, reads it back and removes it. A server
+that ignores If-None-Match (some S3 look-alikes do) lets both writers win and would lose a committed record without a
+word: it is refused.
+"""
+
+import secrets
+import time
+from contextlib import suppress
+from functools import cache
+
+from tasks.core.errors import SluiceError, StoreError, TransientError
+from tasks.core.store import AlreadyPublished, Store
+
+FOLDER = ".probe"
+LIMIT_S = 40.0
+"""How long a store that does not answer is asked again, before the stage gives up for this try."""
+
+
+@cache
+def probe(root: str) -> None:
+    """Checks the store at `root`.
+
+    Raises:
+        StoreError: no rights, no bucket, another region, no credentials, or conditional writes are ignored.
+        TransientError: the store does not answer.
+    """
+    store = Store(root, brief=True)
+    deadline = time.monotonic() + LIMIT_S
+    pause = 0.5
+    while True:
+        try:
+            _ask(store)
+        except TransientError:
+            if time.monotonic() + pause > deadline:
+                raise
+            time.sleep(pause)
+            pause = min(2 * pause, 5.0)
+        else:
+            return
+
+
+def _ask(store: Store) -> None:
+    path = f"{FOLDER}/{secrets.token_hex(16)}"
+    first = path.encode()
+    try:
+        store.publish(path, first)
+        try:
+            store.publish(path, b"second")
+        except AlreadyPublished:
+            if store.read(path) == first:
+                return
+        raise StoreError(
+            f"the store {store.root} ignores conditional writes (If-None-Match), so two writers would both win",
+            "use a server that honours them, such as AWS S3, or a folder",
+        )
+    finally:
+        with suppress(SluiceError):  # it must not hide what the probe has found
+            store.remove(path)

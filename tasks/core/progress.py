@@ -1,0 +1,69 @@
+"""Progress of long work: share done, rows per second, time left.
+
+In a shell it is one line that is rewritten; elsewhere (an Airflow log, a file) one line now and then.
+"""
+
+import logging
+import sys
+import time
+
+log = logging.getLogger("sluice.progress")
+
+_QUIET_S = 5.0
+
+
+class Progress:
+    """Reports how far one stage is.
+
+    Args:
+        label: what is being worked on, such as "annotate".
+        quiet_s: seconds between two lines in a log.
+    """
+
+    def __init__(self, label: str, quiet_s: float = _QUIET_S) -> None:
+        self.label = label
+        self.quiet_s = quiet_s
+        self._begin = time.monotonic()
+        self._said = float("-inf")
+        self._already: float | None = None
+
+    def report(self, done: float, total: float, note: str = "") -> None:
+        """Tells that `done` of `total` is finished; the last report is always shown."""
+        if self._already is None:
+            self._already = done if done < total else 0.0
+        now = time.monotonic()
+        finished = done >= total
+        if not finished and now - self._said < (0.2 if sys.stderr.isatty() else self.quiet_s):
+            return
+        self._said = now
+        line = f"[{self.label}] {_share(done, total)}{', ' + note if note else ''}{self._left(done, total, now)}"
+        if sys.stderr.isatty():
+            print(f"\r\x1b[2K{line}", end="\n" if finished else "", file=sys.stderr, flush=True)
+        else:
+            log.info("%s", line)
+
+    def _left(self, done: float, total: float, now: float) -> str:
+        # Work that an earlier, killed run had done says nothing about today's speed.
+        fresh = done - (self._already or 0.0)
+        if done >= total or fresh <= 0:
+            return ""
+        return f", {duration((now - self._begin) / fresh * (total - done))} left"
+
+
+def duration(seconds: float) -> str:
+    """Returns seconds as a person reads them.
+
+    >>> duration(42), duration(90), duration(7300)
+    ('42 s', '1 min 30 s', '2 h 1 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _share(done: float, total: float) -> str:
+    percent = 100.0 * done / total if total else 100.0
+    return f"{done:,.0f}/{total:,.0f} ({percent:.0f} %)"

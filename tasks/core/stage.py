@@ -1,0 +1,257 @@
+"""The contract of a stage: it reads artifacts, writes one artifact part by part, and loses no row.
+
+A stage is a module with `VERSION`, a configuration class and
+
+    def run(config, inputs: Inputs, output: Output, engine: Engine) -> Report
+
+Each part is committed on its own: its files first, then `.parts/<name>.json` (one exclusive create) that lists them.
+A killed stage therefore starts again at the first part without a record, and two attempts that run at once end with
+one set of parts. The artifact's own record follows when all parts are there (`tasks.core.commit`).
+"""
+
+import contextlib
+import json
+import logging
+import math
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from tasks.core.artifact import Address, Artifact, InputRef, PartRecord
+from tasks.core.engine import Engine
+from tasks.core.errors import InputError
+from tasks.core.part import PARTS, POISON, Part, PartSpec, commit_part, make_part, make_run, part_names
+from tasks.core.progress import Progress
+from tasks.core.store import Store
+
+log = logging.getLogger("sluice.stage")
+
+__all__ = ["Inputs", "Listener", "Output", "Part", "PartSpec", "Report", "part_names"]
+
+SCRATCH = ".scratch"
+QUARANTINE = "quarantine/"
+
+
+def scratch_of(address: Address, fingerprint: str) -> str:
+    """Returns the path, in terms of the store, of the work in progress on an artifact."""
+    return f"{address.path}/{SCRATCH}/{fingerprint[:16]}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a stage says at its end.
+
+    `metrics` are summary numbers for the record and MLflow; `members` names the members of the mapped stage that
+    follows (canary arms); `note` is one line for people; `inputs` are those that the stage has found or made itself:
+    the record names them, and they are no part of the fingerprint.
+    """
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    members: tuple[str, ...] = ()
+    note: str = ""
+    inputs: tuple[InputRef, ...] = ()
+
+
+class Inputs(Mapping[str, Artifact]):
+    """The artifacts a stage reads, by role. A role may gather several members (segments, canaries).
+
+    `external` holds the hashes of files outside the store that were read for the fingerprint, by role.
+    """
+
+    def __init__(
+        self, artifacts: Mapping[str, Artifact | Sequence[Artifact]], external: Sequence[InputRef] = ()
+    ) -> None:
+        self._artifacts = artifacts
+        self.external = {ref.role: ref for ref in external}
+
+    def __getitem__(self, role: str) -> Artifact:
+        found = self._artifacts[role]
+        if not isinstance(found, Artifact):
+            raise TypeError(f'the input "{role}" gathers several artifacts: read it with many()')
+        return found
+
+    def __contains__(self, role: object) -> bool:
+        return role in self._artifacts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._artifacts)
+
+    def __len__(self) -> int:
+        return len(self._artifacts)
+
+    def many(self, role: str) -> list[Artifact]:
+        """Returns the artifacts of a gathering role, sorted by name."""
+        found = self._artifacts[role]
+        several = [found] if isinstance(found, Artifact) else list(found)
+        return sorted(several, key=lambda artifact: artifact.address)
+
+
+class Output:
+    """The artifact being written.
+
+    Args:
+        store: where it is written.
+        address: name and version.
+        fingerprint: identity of the result; parts left by a run of another identity are cleared away.
+        member: which member of a mapped stage this is ("p0", "arm-2-seed-1"), or "".
+        max_bad_share: largest share of quarantined rows that is tolerated.
+        before: artifacts of this kind that the source version holds; what is the same in them is not made again.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        address: Address,
+        fingerprint: str,
+        *,
+        member: str = "",
+        max_bad_share: float = 0.01,
+        before: Sequence[Artifact] = (),
+    ) -> None:
+        self.store = store
+        self.address = address
+        self.fingerprint = fingerprint
+        self.member = member
+        self.max_bad_share = max_bad_share
+        self.before = tuple(before)
+        self.attempt = secrets.token_hex(4)
+        self.model: tuple[str, str] | None = None
+        self.fence: Callable[[], None] | None = None
+        """Raises where another attempt has taken the work over; called before each commit."""
+
+        self._listener: Listener | None = None
+        self._progress = Progress(f"{member or address.name.rpartition('/')[2]} {address.version}")
+        self.committed = self._load()
+
+    @property
+    def version(self) -> str:
+        """The version part of the address."""
+        return self.address.version
+
+    @property
+    def scratch(self) -> str:
+        """A local folder for work in progress; survives a kill, is removed when the artifact is committed."""
+        return self.store.scratch(scratch_of(self.address, self.fingerprint))
+
+    def listen(self, listener: "Listener") -> None:
+        """Sends live metrics and files to `listener` from now on."""
+        self._listener = listener
+
+    def map_parts(
+        self,
+        engine: Engine,
+        fn: Callable[[Part, Any], None],
+        specs: Sequence[PartSpec],
+        *,
+        conserved: bool = True,
+    ) -> list[PartRecord]:
+        """Makes the parts that are not committed yet on the engine's workers; returns the records of all `specs`.
+
+        Args:
+            engine: where the parts run.
+            fn: called with a fresh `Part` and the spec's payload; must be picklable.
+            specs: the parts, with unique names.
+            conserved: whether rows in must equal rows out plus rejected.
+        """
+        missing = [spec for spec in specs if spec.name not in self.committed]
+        done, rows = len(specs) - len(missing), 0
+        if done:
+            log.info("[%s] %d of %d parts are there already", self.address, done, len(specs))
+        make = partial(make_part, self.store, self.address.path, self.fingerprint, self.attempt, fn, conserved)
+        for _, records in engine.map(partial(make_run, make), in_runs(missing)):
+            self.committed |= {record.name: record for record in records}
+            done, rows = done + len(records), rows + sum(record.rows_in for record in records)
+            self._progress.report(done, len(specs), f"{rows:,} rows on {engine.name}")
+        return [self.committed[spec.name] for spec in specs]
+
+    @contextlib.contextmanager
+    def part(self, name: str, *, conserved: bool = True) -> Iterator[Part]:
+        """Yields one part to be made in this process; commits it on a clean exit."""
+        part = Part(self.store, self.address.path, name, self.attempt)
+        yield part
+        record = part.record(conserved=conserved)
+        self.check_fence()
+        self.committed[name] = commit_part(self.store, self.address.path, self.fingerprint, record)
+
+    def progress(self, done: float, total: float, note: str = "") -> None:
+        """Shows how far a stage is that is not made of parts."""
+        self._progress.report(done, total, note)
+
+    def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Sends live numbers to the tracker, if there is one; never fails the stage."""
+        if self._listener:
+            self._listener.metrics(step, {k: v for k, v in values.items() if math.isfinite(v)})
+
+    def log_file(self, name: str, data: bytes) -> None:
+        """Sends a picture or page to the tracker, if there is one, as the file `name`; never fails the stage."""
+        if self._listener:
+            self._listener.file(name, data)
+
+    def register_model(self, folder: str, name: str) -> None:
+        """Asks the tracker to put `folder` of the artifact into the model registry as `name` ("": the recipe's)."""
+        self.model = (folder, name)
+
+    def check_fence(self) -> None:
+        """Raises SupersededError where another attempt has taken the work over."""
+        if self.fence is not None:
+            self.fence()
+
+    def check_poison(self, causes: str = "") -> None:
+        """Raises InputError when a larger share of rows could not be processed than the recipe tolerates.
+
+        Args:
+            causes: where the causes stand; "": in the folder where parts put the rows that they quarantine.
+        """
+        records = self.committed.values()
+        bad = sum(record.rejected.get(POISON, 0) for record in records)
+        rows = sum(record.rows_in for record in records)
+        if bad <= self.max_bad_share * rows:
+            return
+        if not causes and any(entry.path.startswith(QUARANTINE) for record in records for entry in record.files):
+            causes = self.store.url(f"{self.address.path}/{QUARANTINE}")
+        raise InputError(
+            f"{self.address}: {bad} of {rows} rows could not be processed (max_bad_share = {self.max_bad_share})",
+            f"{f'read the causes in {causes}, ' if causes else ''}mend the input or raise max_bad_share",
+        )
+
+    def _load(self) -> dict[str, PartRecord]:
+        folder = f"{self.address.path}/{PARTS}"
+        found = {}
+        for path in self.store.list(folder):
+            held = json.loads(self.store.read(path))
+            record = PartRecord.model_validate(held["part"])
+            if held["fingerprint"] == self.fingerprint and self._whole(record):
+                found[record.name] = record
+            else:
+                log.warning("[%s] clearing the unfinished part %s of another run", self.address, record.name)
+                self.store.remove(path)
+        return found
+
+    def _whole(self, record: PartRecord) -> bool:
+        paths = [(f"{self.address.path}/{entry.path}", entry.bytes) for entry in record.files]
+        return all(self.store.exists(path) and self.store.size(path) == size for path, size in paths)
+
+
+def in_runs(specs: Sequence[PartSpec]) -> list[list[PartSpec]]:
+    """Returns specs with those of one run together (see `PartSpec`), each in the order given.
+
+    >>> specs = [PartSpec("a", 0), PartSpec("b", 0, "x"), PartSpec("c", 0, "x")]
+    >>> [[spec.name for spec in run] for run in in_runs(specs)]
+    [['a'], ['b', 'c']]
+    """
+    found: dict[str, list[PartSpec]] = {}
+    for spec in specs:
+        found.setdefault(f"run {spec.run}" if spec.run else f"part {spec.name}", []).append(spec)
+    return list(found.values())
+
+
+class Listener:
+    """Receives what a running stage tells; the tracker derives from it."""
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Takes numbers of one step."""
+
+    def file(self, name: str, data: bytes) -> None:
+        """Takes a picture or page."""

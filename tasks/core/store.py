@@ -1,0 +1,225 @@
+"""Where artifacts lie: whole files on any fsspec file system.
+
+Read and written by the spine on behalf of every stage. Two promises, whatever the file system: a file appears whole or
+not at all, and `publish` lets exactly one writer win. Neither relies on a rename that an object store does not have:
+a local file is written aside and linked into place, an object is one PUT.
+"""
+
+import contextlib
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from tasks.core import remote
+from tasks.core.cache import cached
+from tasks.core.errors import SluiceError, StoreError
+
+_ASIDE = ".tmp"
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+class AlreadyPublished(Exception):
+    """Another writer has published this path first."""
+
+
+class Store:
+    """A folder of artifacts, addressed by relative POSIX paths. Picklable: workers open it anew.
+
+    Args:
+        root: a local folder or an fsspec URL (`file://`, `s3://bucket/prefix`, `gs://`, `abfs://`, `hdfs://`).
+        brief: give up soon when the store does not answer.
+
+    Every method raises StoreError for what no retry can mend (full, no rights, no bucket) and TransientError when the
+    store did not answer, both with the address and the cause.
+    """
+
+    def __init__(self, root: str, *, brief: bool = False) -> None:
+        self.root = root if "://" in root else os.path.abspath(os.path.expanduser(root))
+        self._fs, self._base = remote.connect(self.root, brief=brief)
+        protocol = remote.protocol_of(self.root)
+        self._is_local = protocol in {"file", "local"}
+        self._read_whole = remote.READ_WHOLE.get(protocol, {})
+
+    def __reduce__(self) -> tuple[type["Store"], tuple[str]]:
+        return Store, (self.root,)
+
+    def __repr__(self) -> str:
+        return f"Store({self.root!r})"
+
+    def url(self, path: str) -> str:
+        """Returns the full address of `path`, for messages and records."""
+        return f"{self.root.rstrip('/')}/{path}"
+
+    def exists(self, path: str) -> bool:
+        """Tells whether a file or folder stands at `path`."""
+        with self._explained(path):
+            return bool(self._fs.exists(self._full(path)))
+
+    def size(self, path: str) -> int:
+        """Returns the file's size in bytes; raises FileNotFoundError."""
+        with self._explained(path):
+            return int(self._fs.size(self._full(path)))
+
+    def list(self, prefix: str, *, unfinished: bool = False) -> list[str]:
+        """Returns all files below the folder `prefix`, sorted, as paths relative to the root.
+
+        With `unfinished`, also what writers have written aside and, if they were killed, left behind.
+        """
+        found: list[str] = []
+        with self._explained(prefix), contextlib.suppress(FileNotFoundError):
+            found = [str(path) for path in self._fs.find(self._full(prefix))]
+        return sorted(path[len(self._base) + 1 :] for path in found if unfinished or not path.endswith(_ASIDE))
+
+    def open(self, path: str) -> BinaryIO:
+        """Opens a file for reading bytes; raises FileNotFoundError."""
+        with self._explained(path):
+            return cast(BinaryIO, self._fs.open(self._full(path), "rb"))
+
+    def read(self, path: str) -> bytes:
+        """Returns a file's bytes; raises FileNotFoundError."""
+        with self._explained(path):
+            return bytes(self._fs.cat_file(self._full(path), **self._read_whole))
+
+    @contextlib.contextmanager
+    def write(self, path: str) -> Iterator[BinaryIO]:
+        """Yields a binary file that replaces `path` as a whole on a clean exit, and leaves nothing otherwise.
+
+        Raises:
+            StoreError: the store is full or refuses; names the path and the remedy.
+        """
+        with self._explained(path, asking=False):
+            if self._is_local:
+                with self._aside(path) as (file, aside):
+                    yield file
+                    _flush(file)
+                    os.replace(aside, self._full(path))
+                return
+            with tempfile.NamedTemporaryFile(prefix="sluice-") as spool:
+                yield cast(BinaryIO, spool)
+                spool.flush()
+                # As a whole: an open remote file would be completed, cut short, when an upload breaks.
+                with self._explained(path):
+                    self._fs.put_file(spool.name, self._full(path))
+
+    def publish(self, path: str, data: bytes) -> None:
+        """Creates `path` with `data`; of several writers exactly one succeeds.
+
+        Raises:
+            AlreadyPublished: the path exists.
+            StoreError: the store is full or refuses.
+        """
+        with self._explained(path):
+            if not self._is_local:
+                if not remote.create(self._fs, self._full(path), data):
+                    raise AlreadyPublished(path)
+                return
+            with self._aside(path) as (file, aside):
+                file.write(data)
+                _flush(file)
+                try:
+                    os.link(aside, self._full(path))
+                except FileExistsError:
+                    raise AlreadyPublished(path) from None
+
+    def remove(self, path: str) -> None:
+        """Removes a file or a folder with all that is in it; nothing there is no error."""
+        with self._explained(path), contextlib.suppress(FileNotFoundError):
+            self._fs.rm(self._full(path), recursive=True)
+
+    def local(self, path: str) -> str:
+        """Returns a local file with the content of `path`, for libraries that map memory.
+
+        On a remote store the file is fetched once into a cache folder of this machine (`tasks.core.cache`).
+        """
+        full = self._full(path)
+        if self._is_local:
+            return full
+        with self._explained(path):
+            # Not the path alone: an artifact may have been deleted and made anew.
+            name = hashlib.sha256(f"{self.url(path)}|{self._fs.ukey(full)}".encode()).hexdigest()[:40]
+            return cached(name, self.size(path), lambda aside: self._fs.get_file(full, aside))
+
+    def scratch(self, path: str) -> str:
+        """Returns a local folder for work in progress on `path`; the same one after a restart on this machine."""
+        folder = self._scratch(path)
+        with self._explained(path, asking=False):
+            folder.mkdir(parents=True, exist_ok=True)
+        return str(folder)
+
+    def forget_scratch(self, path: str) -> None:
+        """Removes what `scratch(path)` has given, on this machine."""
+        shutil.rmtree(self._scratch(path), ignore_errors=True)
+
+    def _scratch(self, path: str) -> Path:
+        if self._is_local:
+            return Path(self._full(path))
+        name = hashlib.sha256(self.url(path).encode()).hexdigest()[:32]
+        return Path(tempfile.gettempdir()) / "sluice-scratch" / name
+
+    def _full(self, path: str) -> str:
+        parts = path.split("/")
+        if path.startswith("/") or ".." in parts:
+            raise ValueError(f"a store path is relative and stays inside the store, not {path!r}")
+        return f"{self._base}/{path}" if path else self._base
+
+    @contextlib.contextmanager
+    def _aside(self, path: str) -> Iterator[tuple[BinaryIO, str]]:
+        full = self._full(path)
+        os.makedirs(os.path.dirname(full), exist_ok=True)
+        aside = f"{full}.{secrets.token_hex(6)}{_ASIDE}"
+        try:
+            with open(aside, "wb") as file:
+                yield file, aside
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(aside)
+
+    @contextlib.contextmanager
+    def _explained(self, path: str, *, asking: bool = True) -> Iterator[None]:
+        """Turns what goes wrong with `path` into one line; `asking`: a server is being asked, errors may be its."""
+        try:
+            yield
+        except (SluiceError, AlreadyPublished):
+            raise
+        except Exception as error:
+            meant = self._meaning(error, path, asking and not self._is_local)
+            if meant is None:
+                raise
+            raise meant from error
+
+    def _meaning(self, error: Exception, path: str, asking: bool) -> SluiceError | None:
+        number = error.errno if isinstance(error, OSError) else None
+        if number in _FULL:
+            where = self.url(path) if self._is_local else tempfile.gettempdir()
+            return StoreError(f"the store is full while writing {where}", "free space and run again")
+        if number in _FORBIDDEN and self._is_local:
+            return StoreError(
+                f"no right to write {self.url(path)} ({os.strerror(number or 0)})",
+                "grant it or set [place] store to another folder",
+            )
+        return remote.meaning(error, self.url(path)) if asking else None
+
+
+def read_outside(path: str) -> bytes:
+    """Returns the bytes of a file that a recipe names: a local path, or an fsspec URL of a protocol that stores have.
+
+    Raises:
+        OSError: it cannot be read.
+        StoreError, TransientError: see `Store`.
+    """
+    if "://" not in path:
+        return Path(path).read_bytes()
+    folder, _, name = path.rpartition("/")
+    return Store(folder, brief=True).read(name)
+
+
+def _flush(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())

@@ -1,0 +1,105 @@
+"""What the log says about the workers of a cluster: how many, how much memory, who spills, pauses or is lost.
+
+Nothing of this goes into an artifact: it differs from run to run.
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+log = logging.getLogger("sluice.engine")
+
+Workers = Mapping[str, Mapping[str, Any]]
+
+
+class Watch:
+    """Follows the workers of one cluster and tells what changes.
+
+    Args:
+        name: the cluster, as the log calls it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lost = 0
+        self.pauses = 0
+        self.spilled = 0
+        self.peak = 0
+        self._known: dict[str, str] = {}
+        self._spilling: set[str] = set()
+        self._paused: set[str] = set()
+        self._alone_since: float | None = None
+
+    def begin(self, workers: Workers) -> None:
+        """Says what the cluster consists of; processes of this machine come a little later."""
+        if workers:
+            log.info("%s: %s", self.name, describe(workers))
+        self._known = {address: str(one["name"]) for address, one in workers.items()}
+
+    def see(self, workers: Workers) -> None:
+        """Takes in the list of workers as it is now."""
+        now = {address: str(one["name"]) for address, one in workers.items()}
+        if gone := self._known.keys() - now.keys():
+            self.lost += len(gone)
+            names = ", ".join(sorted(self._known[address] for address in gone))
+            log.warning("%s: worker %s is gone; its parts run again elsewhere", self.name, names)
+        if now.keys() != self._known.keys():
+            log.info("%s: %s", self.name, describe(workers))
+        self._known = now
+        self._alone_since = None if now else self._alone_since or time.monotonic()
+        for address, one in workers.items():
+            self._see_memory(address, one)
+
+    def alone_s(self) -> float:
+        """Returns for how many seconds the cluster has had no worker at all."""
+        return time.monotonic() - self._alone_since if self._alone_since is not None else 0.0
+
+    def end(self) -> None:
+        """Sums up, where there was anything to tell."""
+        if self.lost or self.pauses or self.spilled:
+            log.info(
+                "%s: at most %s in one worker, %s spilled to disk, %d pauses for memory, %d workers gone",
+                *(self.name, size(self.peak), size(self.spilled), self.pauses, self.lost),
+            )
+
+    def _see_memory(self, address: str, one: Mapping[str, Any]) -> None:
+        metrics = one.get("metrics") or {}
+        memory = int(metrics.get("memory") or 0)
+        disk = int((metrics.get("spilled_bytes") or {}).get("disk") or 0)
+        self.peak, self.spilled = max(self.peak, memory), max(self.spilled, disk)
+        if one.get("status") != "paused":
+            self._paused.discard(address)
+        elif address not in self._paused:
+            self._paused.add(address)
+            self.pauses += 1
+            log.warning(
+                "%s: worker %s has paused at %s of %s; give workers more memory or make parts smaller",
+                *(self.name, one["name"], size(memory), size(int(one.get("memory_limit") or 0))),
+            )
+        if not disk:
+            self._spilling.discard(address)
+        elif address not in self._spilling:
+            self._spilling.add(address)
+            log.info("%s: worker %s spills to disk (%s so far)", self.name, one["name"], size(disk))
+
+
+def describe(workers: Workers) -> str:
+    """Returns "2 workers, 2 threads, 8.0 GiB (each 4.0 GiB; ...)"."""
+    if not workers:
+        return "no worker"
+    limits = [int(one.get("memory_limit") or 0) for one in workers.values()]
+    threads = sum(int(one["nthreads"]) for one in workers.values())
+    low, high = min(limits), max(limits)
+    each = size(low) if low == high else f"{size(low)} to {size(high)}"
+    kept = f"{size(sum(limits))} of memory ({each} each)" if low else "no limit of memory"
+    return f"{len(workers)} worker{'s' * (len(workers) > 1)}, {threads} thread{'s' * (threads > 1)}, {kept}"
+
+
+def size(count: int) -> str:
+    """Returns bytes as a person reads them.
+
+    >>> size(0), size(3 << 20), size(5 << 29)
+    ('0 MiB', '3 MiB', '2.5 GiB')
+    """
+    return f"{count / 2**30:.1f} GiB" if count >= 1 << 30 else f"{count / 2**20:.0f} MiB"

@@ -1,1 +1,0 @@
-"""Finds exact and near duplicates; see `tasks.dedup.stage`."""

@@ -1,0 +1,129 @@
+"""Where documents fall into lines and into stretches without white space, found on the bytes of a whole column.
+
+NumPy looks at all bytes at once: lists of Python strings would cost several times as much. White space is what
+`str.isspace` says it is.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tasks.filters.counting.portions import insertions, places, portions, running_sums
+
+NEWLINE = ord("\n")
+_SPACE = np.array([byte < 0x80 and chr(byte).isspace() for byte in range(256)])
+# First bytes of white space that is no ASCII, in UTF-8, and which bytes follow there, as one number.
+_WIDE = {
+    0xC2: (0x85, 0xA0),
+    0xE1: (0x9A80,),
+    0xE2: (*range(0x8080, 0x808B), 0x80A8, 0x80A9, 0x80AF, 0x819F),
+    0xE3: (0x8080,),
+}
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Where the stretches of several documents, one after the other, belong.
+
+    Attributes:
+        lines: int32 of shape (n_lines + 1,): where the stretches of each line begin.
+        documents: int32 of shape (n_documents + 1,): where the stretches of each document begin.
+        line_starts: int32 of shape (n_documents + 1,): where the lines of each document begin.
+    """
+
+    lines: NDArray[np.int32]
+    documents: NDArray[np.int32]
+    line_starts: NDArray[np.int32]
+
+
+def buffers(texts: pa.StringArray) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """Returns the UTF-8 bytes of all texts, and where each begins in them, shape (len(texts) + 1,)."""
+    _, offsets, data = texts.buffers()
+    if offsets is None:
+        return np.empty(0, np.uint8), np.zeros(1, np.int32)
+    bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    held = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    return held[bounds[0] : bounds[-1]], bounds - bounds[0]
+
+
+def size(texts: pa.StringArray) -> int:
+    """Returns the UTF-8 bytes of all texts together."""
+    _, offsets, _ = texts.buffers()
+    bounds = np.frombuffer(offsets, np.int32) if offsets is not None else np.zeros(1, np.int32)
+    return int(bounds[texts.offset + len(texts)] - bounds[texts.offset])
+
+
+def strings(data: NDArray[np.uint8], sizes: NDArray[np.int32]) -> pa.StringArray:
+    """Returns the strings of these sizes that the bytes hold, one after the other."""
+    offsets = running_sums(sizes)
+    return pa.StringArray.from_buffers(len(sizes), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data)))
+
+
+def lines_of(data: NDArray[np.uint8], bounds: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Returns where lines begin, and the end of all; and which line of them is the first of each document, and n_lines.
+
+    A document of n line ends has n + 1 lines: one begins where the document does, and one behind each line end.
+    """
+    ends = places(data == NEWLINE)
+    firsts = insertions(ends, bounds)
+    firsts += np.arange(len(bounds), dtype=np.int32)
+    begins = np.empty(len(ends) + len(bounds), np.int32)
+    behind = np.ones(len(begins), np.bool_)
+    behind[firsts] = False
+    begins[firsts] = bounds
+    ends += 1
+    begins[behind] = ends
+    return begins, firsts
+
+
+def stretches(texts: pa.StringArray) -> tuple[pa.StringArray, Bounds]:
+    """Splits documents at white space; returns the stretches and where they belong."""
+    data, bounds = buffers(texts)
+    filled = ~_spaces(data)
+    first, last = _edges(filled, bounds)
+    starts, sizes = places(first), places(last)
+    sizes -= starts
+    sizes += 1
+    begins, line_starts = lines_of(data, bounds)
+    found = Bounds(insertions(starts, begins), insertions(starts, bounds), line_starts)
+    del starts, begins
+    return strings(data[filled], sizes), found
+
+
+def _edges(filled: NDArray[np.bool_], bounds: NDArray[np.int32]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Returns which bytes are the first of a stretch and which the last: at white space and the bounds of documents."""
+    first, last = filled.copy(), filled.copy()
+    change = filled[1:] != filled[:-1]
+    first[1:] &= change
+    last[:-1] &= change
+    # A bound inside a run of other bytes is the end of one stretch and the beginning of the next.
+    inside = bounds[bounds < len(filled)]
+    first[inside] = filled[inside]
+    inside = bounds[bounds > 0] - 1
+    last[inside] = filled[inside]
+    return first, last
+
+
+def _spaces(data: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Returns which bytes belong to white space."""
+    space = _SPACE[data]
+    if not len(data) or data.max() < min(_WIDE):
+        return space
+    for part in portions(len(data)):
+        _add_wide(space, data, part)
+    return space
+
+
+def _add_wide(space: NDArray[np.bool_], data: NDArray[np.uint8], part: slice) -> None:
+    """Enters white space that is no ASCII and begins in a part of the bytes."""
+    for first, endings in _WIDE.items():
+        at = part.start + np.flatnonzero(data[part] == first)
+        width = 3 if endings[0] > 0xFF else 2
+        follows = data[at + 1].astype(np.int32)
+        if width == 3:
+            follows = follows * 256 + data[at + 2]
+        found = at[np.isin(follows, endings)]
+        for byte in range(width):
+            space[found + byte] = True

@@ -1,0 +1,154 @@
+"""Twelve numbers that tell how a text looks on its surface, and the logistic regression over them.
+
+Where a few hundred people's judgements are all there is, a dozen numbers learn more from them than the hundred thousand
+weights of a bag of words: see `python -m benchmarks.classifiers`.
+
+Sources: everyday words, line ends and repeated lines as signs of prose, Rae et al., arXiv 2112.11446, appendix A.1, and
+Raffel et al., arXiv 1910.10683, section 2.2; such numbers as columns, RedPajama-V2, Weber et al., arXiv 2411.12372.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from tasks.core.config import Config
+from tasks.core.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+CHARS = 5_000
+"""Characters from the beginning that are looked at: more add nothing to the judgement, fewer take from it."""
+
+NAMES = (
+    "log_words",  # natural logarithm of the words between spaces
+    "stop_share",  # everyday English words among them
+    "pronoun_share",  # words of somebody who speaks of himself or to the reader
+    "distinct_share",  # different words among the first 500
+    "title_share",  # words that begin with a capital letter: menus, lists, headlines
+    "upper_share",  # capital letters, of all characters
+    "mark_share",  # ASCII punctuation, of all characters
+    "ellipsis_share",  # "..." and "…" per word: teasers that end in the middle
+    "log_prose",  # logarithm of 1 + characters in long lines that end as sentences do
+    "log_line",  # logarithm of 1 + characters of the median line
+    "log_line_words",  # logarithm of 1 + words per line
+    "repeated_lines",  # share of the lines that stand there again
+)
+
+# fmt: off
+_EVERYDAY = frozenset({
+    "a", "and", "are", "as", "at", "be", "by", "for", "from", "have", "in", "is", "it", "of", "on", "or", "that", "the",
+    "this", "to", "was", "with",
+})
+# fmt: on
+_PERSONAL = frozenset(("i", "i'm", "me", "my", "our", "we", "you", "your"))
+_SENTENCE_ENDS = (".", "!", "?", '"', "”")
+_UPPER = bytes(range(ord("A"), ord("Z") + 1))
+_MARKS = bytes(code for code in range(33, 127) if not chr(code).isalnum())
+_LONG_LINE = 150
+_FIRST_WORDS = 500
+
+
+def signals(text: str, chars: int = CHARS) -> tuple[float, ...]:
+    """Returns the numbers that `NAMES` lists; lines are the stripped ones that hold anything."""
+    text = text[:chars]
+    lowered = text.lower()
+    words = lowered.split()
+    lines = [line for raw in text.split("\n") if (line := raw.strip())]
+    # Bytes are counted by deletion, some fifty times faster than a loop over characters.
+    ascii_ = text.encode("ascii", "ignore")
+    n_words, n_lines, size = max(1, len(words)), max(1, len(lines)), max(1, len(text))
+    prose = sum(len(line) for line in lines if len(line) >= _LONG_LINE and line.endswith(_SENTENCE_ENDS))
+    return (
+        math.log(n_words),
+        sum(map(_EVERYDAY.__contains__, words)) / n_words,
+        sum(map(_PERSONAL.__contains__, words)) / n_words,
+        len(set(words[:_FIRST_WORDS])) / min(n_words, _FIRST_WORDS),
+        sum(map(str.istitle, text.split())) / n_words,
+        (len(ascii_) - len(ascii_.translate(None, _UPPER))) / size,
+        (len(ascii_) - len(ascii_.translate(None, _MARKS))) / size,
+        (text.count("...") + text.count("…")) / n_words,
+        math.log1p(prose),
+        math.log1p(statistics.median_high(map(len, lines)) if lines else 0),
+        math.log1p(len(words) / n_lines),
+        1 - len(set(lines)) / n_lines,
+    )
+
+
+def matrix(texts: Iterable[str], chars: int = CHARS) -> "NDArray[np.float64]":
+    """Returns the signals of several texts, shape (n texts, len(NAMES))."""
+    import numpy as np
+
+    rows = [signals(text, chars) for text in texts]
+    return np.array(rows, dtype=np.float64).reshape(-1, len(NAMES))
+
+
+class Weights(Config):
+    """A fitted regression: probability = 1 / (1 + exp(-(bias + sum of weight x (signal - mean) / spread)))."""
+
+    bias: float
+    terms: dict[str, tuple[float, float, float]]
+    """Weight, mean and spread of each of `NAMES`."""
+
+    def probabilities(self, found: "NDArray[np.float64]") -> "NDArray[np.float32]":
+        """Returns the probability of the positive label for rows of `matrix`, rounded to six digits."""
+        import numpy as np
+
+        # Term by term: a matrix product may add in another order on another machine.
+        logit = np.full(len(found), self.bias)
+        for column, name in enumerate(NAMES):
+            weight, mean, spread = self.terms[name]
+            logit += weight * (found[:, column] - mean) / spread
+        chances: NDArray[np.float32] = np.round(1 / (1 + np.exp(-logit)), _DIGITS).astype(np.float32)
+        return chances
+
+
+def fit(found: "NDArray[np.float64]", positive: "NDArray[np.bool_]", ridge: float) -> Weights:
+    """Fits a logistic regression with a ridge penalty by Newton's method, on standardised signals.
+
+    Minimises the sum of log losses + ridge / 2 x the sum of squared weights; the bias goes free. Hastie, Tibshirani,
+    Friedman, "The Elements of Statistical Learning", 2nd edition, section 4.4.1.
+
+    Args:
+        found: rows of `matrix`.
+        positive: which of the rows bear the positive label.
+        ridge: strength of the penalty, > 0.
+
+    Raises:
+        InputError: all rows bear the same label.
+    """
+    import numpy as np
+
+    if positive.all() or not positive.any():
+        raise InputError("a regression needs texts of both labels, and there is one only", "add texts of the other")
+    mean, spread = found.mean(axis=0), found.std(axis=0)
+    spread[spread < 10**-_DIGITS] = 1.0  # the same in every text, but for rounding: it tells nothing
+    rows = np.column_stack([np.ones(len(found)), (found - mean) / spread])
+    penalty = np.diag([0.0] + [ridge] * found.shape[1])
+    beta = np.zeros(rows.shape[1])
+    for _ in range(_MOST_STEPS):
+        chance = 1 / (1 + np.exp(-np.einsum("ij,j->i", rows, beta)))
+        # einsum, not a matrix product: it adds in one order, whatever the number of threads.
+        slope = np.einsum("ij,i->j", rows, chance - positive) + penalty @ beta
+        curve = np.einsum("ij,i,ik->jk", rows, chance * (1 - chance), rows) + penalty
+        step = np.linalg.solve(curve, slope)
+        beta -= step
+        if np.abs(step).max() < _CLOSE:
+            break
+    return _rounded(beta, mean, spread)
+
+
+_MOST_STEPS = 50
+_CLOSE = 1e-9
+_DIGITS = 6
+
+
+def _rounded(beta: "NDArray[np.float64]", mean: "NDArray[np.float64]", spread: "NDArray[np.float64]") -> Weights:
+    import numpy as np
+
+    # Far above the noise of one machine's arithmetic against another's.
+    rows = np.round(np.column_stack([beta[1:], mean, spread]), _DIGITS).tolist()
+    terms = {name: (weight, at, width) for name, (weight, at, width) in zip(NAMES, rows, strict=True)}
+    return Weights(bias=round(float(beta[0]), _DIGITS), terms=terms)

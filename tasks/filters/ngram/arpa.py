@@ -1,0 +1,205 @@
+r"""Reads and writes ARPA files, the text format of back-off n-gram models that KenLM, SRILM and others share.
+
+Written by the stage; read where a recipe names a model of its own. The format: a head `\data\` with `ngram <n>=<count>`
+lines, one section `\<n>-grams:` per order, `\end\`. The line of an n-gram holds log10 of its probability, its words,
+and log10 of its back-off weight, which may be missing. Files may be compressed (.gz, .zst, .bz2). Source: SRILM's
+ngram-format(5); `<UNK>` is `<unk>` and a file without it gives unknown words -100, as in KenLM.
+"""
+
+import io
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.core.errors import InputError
+from tasks.filters.ngram.closure import closed
+from tasks.filters.ngram.ngrams import BEGIN, END, UNKNOWN, Level, Ngrams
+from tasks.formats.external_files import codec_of, opened
+
+_COUNT = re.compile(rb"ngram\s+(\d+)\s*=\s*(\d+)")
+_LINES = 100_000
+_MOST_ORDERS = 9
+_NO_UNKNOWN = -100.0
+_ZERO = -99.0  # ARPA's logarithm of zero, for files that write -inf
+
+
+def write_arpa(ngrams: Ngrams, write: Callable[[bytes], object]) -> None:
+    """Writes a model, piece by piece; numbers are the shortest that read back as the same float32."""
+    head = "".join(f"ngram {n}={len(level.prob)}\n" for n, level in enumerate(ngrams.levels, start=1))
+    write(f"\\data\\\n{head}".encode())
+    words = pa.array(ngrams.words)
+    for n, level in enumerate(ngrams.levels, start=1):
+        write(f"\n\\{n}-grams:\n".encode())
+        for begin in range(0, len(level.prob), _LINES):
+            part = slice(begin, begin + _LINES)
+            columns = [words.take(pa.array(level.rows[part, place])) for place in range(n)]
+            fields = [pa.array(level.prob[part]).cast(pa.string()), pc.binary_join_element_wise(*columns, " ")]
+            if n < len(ngrams.levels):
+                fields.append(pa.array(level.back[part]).cast(pa.string()))
+            lines = pc.binary_join_element_wise(*fields, "\t")
+            write("\n".join([*lines.to_pylist(), ""]).encode())
+    write(b"\n\\end\\\n")
+
+
+def read_arpa(path: str) -> Ngrams:
+    """Reads a model, closed (`tasks.filters.ngram.closure`).
+
+    Raises:
+        InputError: it is not one, or is damaged; names the line and what is wrong with it.
+    """
+    try:
+        with opened(path, codec_of(path)) as file:
+            return _Reader(path, file).read()
+    except (OSError, EOFError) as error:
+        raise InputError(
+            f"the ARPA file {path} cannot be read ({error})", "correct the path, or fetch it anew"
+        ) from None
+
+
+class _Reader:
+    """Reads one file from top to bottom."""
+
+    def __init__(self, path: str, file: io.BufferedReader) -> None:
+        self._path = path
+        self._lines: Iterator[bytes] = iter(file)
+        self._number = 0
+        self._words: dict[bytes, int] = {}
+
+    def read(self) -> Ngrams:
+        counts, line = self._head()
+        levels = []
+        for n, count in enumerate(counts, start=1):
+            if line != f"\\{n}-grams:".encode():
+                raise self._wrong(f"\\{n}-grams: should stand here, not {_shown(line)}")
+            levels.append(self._section(n, count, last=n == len(counts)))
+            line = self._next()
+        if line != b"\\end\\":
+            raise self._wrong(f"\\end\\ should stand here, not {_shown(line)}")
+        return closed(Ngrams(self._vocabulary(levels), levels))
+
+    def _head(self) -> tuple[list[int], bytes]:
+        line = self._next()
+        while line and line != b"\\data\\":
+            line = self._next()
+        if not line:
+            raise self._wrong("there is no line \\data\\")
+        counts: list[int] = []
+        while (line := self._next()) and not line.startswith(b"\\"):
+            match = _COUNT.fullmatch(line)
+            if not match or int(match[1]) != len(counts) + 1:
+                raise self._wrong(f'"ngram {len(counts) + 1}=<count>" should stand here, not {_shown(line)}')
+            counts.append(int(match[2]))
+        if not 1 <= len(counts) <= _MOST_ORDERS:
+            raise self._wrong(f"the head names {len(counts)} orders; 1 to {_MOST_ORDERS} can be read")
+        return counts, line
+
+    def _section(self, n: int, count: int, *, last: bool) -> Level:
+        columns: tuple[list[Any], ...] = ([np.empty((0, n), np.int32)], [np.empty(0)], [np.empty(0)])
+        left = count
+        while left:
+            first = self._number + 1
+            split = [line.split() for line in islice(self._lines, min(_LINES, left))]
+            self._number += len(split)
+            if not split:
+                raise self._wrong(f"the file ends after {count - left:,} of {count:,} {n}-grams")
+            sizes = {n + 1} if last else {n + 1, n + 2}
+            try:
+                found = self._parsed(split, n, sizes)
+            except (ValueError, LookupError):
+                self._number, fault = self._fault(split, n, sizes, first)
+                raise self._wrong(fault) from None
+            for held, column in zip(columns, found, strict=True):
+                held.append(column)
+            left -= len(split)
+        rows, prob, back = map(np.concatenate, columns)
+        return Level(rows, prob.astype(np.float32), back.astype(np.float32))
+
+    def _parsed(self, split: list[list[bytes]], n: int, sizes: set[int]) -> tuple[Any, Any, Any]:
+        """Returns rows, probabilities and weights of some lines; raises ValueError or KeyError when one is wrong."""
+        if not sizes.issuperset(map(len, split)):
+            raise ValueError
+        words: Iterable[bytes] = chain.from_iterable(fields[1 : n + 1] for fields in split)
+        if n == 1:
+            words = [_named(word) for word in words]
+            fresh = dict(zip(words, range(len(self._words), len(self._words) + len(words)), strict=True))
+            if len(fresh) < len(words) or fresh.keys() & self._words.keys():
+                raise ValueError
+            for word in words:
+                word.decode()
+            self._words.update(fresh)
+        rows = np.fromiter(map(self._words.__getitem__, map(_named, words)), np.int32, n * len(split))
+        prob = np.array([float(fields[0]) for fields in split])
+        back = np.array([float(fields[n + 1]) if len(fields) > n + 1 else 0.0 for fields in split])
+        prob[prob == -np.inf] = _ZERO
+        if not ((prob <= 0).all() and np.isfinite(back).all()):
+            raise ValueError
+        return rows.reshape(-1, n), prob, back
+
+    def _fault(self, split: list[list[bytes]], n: int, sizes: set[int], number: int) -> tuple[int, str]:
+        """Returns the first wrong line's number and what is wrong with it."""
+        wanted = " or ".join(map(str, sorted(sizes)))
+        seen: set[bytes] = set()
+        for at, fields in enumerate(split, start=number):
+            if len(fields) not in sizes:
+                return at, f"the line of a {n}-gram has {wanted} fields, not {_shown(b' '.join(fields))}"
+            for value in (fields[0], *fields[n + 1 :]):
+                if not _number(value):
+                    return at, f"{_shown(value)} is not a number"
+            if float(fields[0]) > 0:
+                return at, f"the logarithm of a probability is at most 0, not {_shown(fields[0])}"
+            for word in map(_named, fields[1 : n + 1]):
+                if n > 1 and word not in self._words:
+                    return at, f"the word {_shown(word)} is no 1-gram of this file"
+                if n == 1 and (word in self._words or word in seen):
+                    return at, f"the word {_shown(word)} is there twice"
+                if "\ufffd" in word.decode(errors="replace"):
+                    return at, f"the word {_shown(word)} is not UTF-8"
+                seen.add(word)
+        raise AssertionError("one of these lines is wrong")
+
+    def _vocabulary(self, levels: list[Level]) -> list[str]:
+        words = [word.decode() for word in self._words]
+        for mark in (BEGIN, END):
+            if mark not in words:
+                raise InputError(f"the ARPA file {self._path} has no 1-gram {mark}", "use a model made of sentences")
+        if UNKNOWN not in words:
+            first = levels[0]
+            rows = np.append(first.rows, np.array([[len(words)]], np.int32), axis=0)
+            levels[0] = Level(
+                rows, np.append(first.prob, np.float32(_NO_UNKNOWN)), np.append(first.back, np.float32(0))
+            )
+            words.append(UNKNOWN)
+        return words
+
+    def _next(self) -> bytes:
+        """Returns the next line that is not blank, stripped; empty at the end of the file."""
+        for line in self._lines:
+            self._number += 1
+            if stripped := line.strip():
+                return stripped
+        return b""
+
+    def _wrong(self, what: str) -> InputError:
+        return InputError(f"{self._path}, line {self._number:,}: {what}", "this is not a whole ARPA file: make it anew")
+
+
+def _named(word: bytes) -> bytes:
+    return b"<unk>" if word == b"<UNK>" else word
+
+
+def _number(value: bytes) -> bool:
+    try:
+        return not math.isnan(float(value))
+    except ValueError:
+        return False
+
+
+def _shown(line: bytes) -> str:
+    text = line.decode(errors="replace")
+    return f'"{text[:80]}"' if text else "the end of the file"

@@ -1,0 +1,181 @@
+r"""A second way to write a text down, for what hides a number or an address from rules that know ASCII.
+
+Used by `scan`, which reads a text as it stands and, where anything is folded, once more as folded: what either reading
+finds is personal data. Folded are, for a reader's eye has no trouble with any of them:
+- digits and letters of full width, spaces that do not break, dashes that stand for a hyphen (Unicode, blocks "Halfwidth
+  and Fullwidth Forms" and "General Punctuation");
+- characters without width inside a word (Unicode, UAX 9 and UAX 14);
+- "@" and "." spelt as words (`spelt`);
+- "@" written as "%40" (RFC 3986, section 2.1), "&#64;" (HTML) or "\u0040" (JSON);
+- a word glued to a number ("SSN#123-45-6789", "Tel415-555-0123", "415-555-0123Fax"), which is set apart, and the low
+  lines of Markdown's emphasis;
+- a line that ends inside a number: behind a hyphen, an area code in brackets, or a few digits behind a "+".
+"""
+
+import heapq
+import re
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from io import StringIO
+from itertools import chain
+
+from tasks.filters.recognisers import spelt
+from tasks.filters.recognisers.places import DASHES, NO_WIDTH, SPACES, WIDE, WIDE_DIGITS, WIDE_MARKS, Places, look
+from tasks.filters.recognisers.span import Span
+from tasks.filters.recognisers.spelt import Edit
+
+# Every form begins with a set of characters, which is what makes the search for it fast. Spaces are folded everywhere
+# once one stands beside a number: a whole address may be written with them.
+_PLAIN = re.compile(
+    rf"[{WIDE}{WIDE_MARKS}{SPACES}{DASHES}]"
+    rf"(?:(?<![{DASHES}])|(?<=[0-9){WIDE_DIGITS}\uff09][{DASHES}])(?=[0-9({WIDE_DIGITS}\uff08]))"
+)
+_INVISIBLE = re.compile(rf"[{NO_WIDTH}](?<=[0-9A-Za-z@.+()-][{NO_WIDTH}])[{NO_WIDTH}]{{0,7}}+(?=[0-9A-Za-z@.+()-])")
+_AT = re.compile(r"%40|&#(?:64|[xX]40);|\\u0040")
+
+_LABEL = (
+    r"(?:tele(?:phone|fon|fax)|tel|phone|ph|fax|mobile?|mob|cell|handy|whatsapp|call|ssn|ip|ipv[46]|addr|host|client"
+    r"|card|cc|pan|visa|mastercard|amex)"
+)
+# In this order: the first digit of a number glued to what is before it, or in a line of its own; the last one of a
+# number that a word is glued to.
+_EDGES = re.compile(
+    r"[0-9](?:"
+    r"(?P<front>(?<=[A-Za-z=#_/.,(+-][0-9])(?<![0-9][/.,-][0-9])(?=(?:[ .()/:-]{0,2}+[0-9A-Fa-f]){4}))"
+    r"|(?P<line>(?<=[0-9]-\n[0-9])|(?<=\([0-9]{3}\)\n[0-9])|(?<=[0-9 )-]\n[0-9]))"
+    r"|(?P<behind>(?<=[0-9]{2})(?=_(?![0-9A-Za-z])|[A-Z][a-z]{2}|(?i:fax|tel|mob|phone|cell|home|work|office|e-?mail|www|http|exp|bic)))"
+    r")"
+)
+_LABEL_BEFORE = re.compile(rf"(?<![A-Za-z]){_LABEL}([=#_/.,-]?)[+(]{{0,2}}\Z", re.IGNORECASE)
+_CHAT_LINK = re.compile(r"\bwa\.me/(?=[1-9][0-9]{6})")
+# A hyphen may end the line of any number; without one, only what is too short to be a number by itself goes on.
+_UNFINISHED = re.compile(r"(?:[0-9]-|\([0-9]{3}\)|\+(?:[ ().-]?[0-9]){1,6}[ -]?)\Z")
+_LONGEST_LABEL = 16
+# The labels' last letters: most of what stands before a digit is none, which is told without a regular expression.
+_LABEL_ENDS = (
+    *("ne", "on", "ax", "el", "ph", "le", "il", "ob", "ll", "dy", "pp", "sn"),
+    *("ip", "v4", "v6", "dr", "st", "nt", "rd", "cc", "an", "sa", "ex"),
+)
+
+
+class Folded:
+    """A folded text with its places, and the way back from them to those of the text as it stood.
+
+    Memory: 8 bytes per edit beside the text, since a document of 16 MB may be edited at every second character.
+
+    Args:
+        text: the text in ASCII where it can be.
+        edits: what else to replace by what, in rising order and apart.
+        places: what `look` says of the text, where that is known.
+
+    >>> from tasks.filters.recognisers.span import Evidence
+    >>> folded = Folded("Tel#030", [(3, 4, ": ")])
+    >>> folded.text, folded.back(Span("phone", 5, 8, Evidence.PATTERN))[1:3]
+    ('Tel: 030', (4, 7))
+    """
+
+    def __init__(self, text: str, edits: Iterable[Edit], places: Places | None = None) -> None:
+        pieces = StringIO()
+        self._after = array("I")
+        self._shift = array("i", [0])
+        at = length = 0
+        for start, end, new in edits:
+            pieces.write(text[at:start])
+            pieces.write(new)
+            length += start - at + len(new)
+            at = end
+            self._after.append(length)
+            self._shift.append(end - length)
+        pieces.write(text[at:])
+        self.text = pieces.getvalue() if self._after else text
+        self.places = places if places and not self._after else look(self.text)
+
+    def back(self, span: Span) -> Span:
+        """Returns the span with the places of the text before it was folded."""
+        return span._replace(start=self._place(span.start), end=self._place(span.end - 1) + 1)
+
+    def _place(self, at: int) -> int:
+        return at + self._shift[bisect_right(self._after, at)]
+
+
+def fold(text: str, places: Places | None = None, dots: bool | None = None) -> Folded | None:
+    r"""Returns the text with everything folded, or None where there is nothing to fold.
+
+    Args:
+        text: any text.
+        places: what `look` says of it, where that is known.
+        dots: whether `spelt.DOT` stands in it, where that is known.
+
+    >>> fold("SSN#\uff11\uff12\uff13-45-6789").text, fold("Tel415-555-0123Fax").text, fold("SSN 123-45-6789")
+    ('SSN:123-45-6789', 'Tel 415-555-0123 Fax', None)
+    """
+    places = places or look(text)
+    # A character for a character: no place moves.
+    plain = _in_ascii(text) if places.foreign else text
+    seen = look(plain) if places.foreign else places
+    forms = _edits(plain, seen)
+    if spelt.has_dots(text) if dots is None else dots:
+        forms.append(spelt.spoken(plain))
+    edits = forms[0] if len(forms) == 1 else heapq.merge(*forms)
+    first = next(edits, None)
+    if first is None:
+        return Folded(plain, (), seen) if plain != text else None
+    return Folded(plain, chain((first,), edits), seen)
+
+
+def _in_ascii(text: str) -> str:
+    # `re.sub` would hold each piece between two of them as a string of its own: up to 76 bytes a character.
+    made, at = StringIO(), 0
+    for found in _PLAIN.finditer(text):
+        made.write(text[at : found.start()])
+        made.write(_as_ascii(ord(found.group())))
+        at = found.end()
+    made.write(text[at:])
+    return made.getvalue()
+
+
+def _as_ascii(code: int) -> str:
+    if code > 0xFF00:
+        return chr(code - 0xFEE0)
+    return "-" if 0x2010 <= code <= 0x2013 or code == 0x2212 else " "
+
+
+def _edits(text: str, places: Places) -> list[Iterator[Edit]]:
+    """Returns what to replace by what, each form in rising order; no two of them touch one character."""
+    forms = [_edges(text, places.digits)]
+    if places.hidden:
+        forms.append((found.start(), found.end(), "") for found in _INVISIBLE.finditer(text))
+    if places.spelt:
+        forms.append(spelt.in_brackets(text, places.spelt))
+    if places.coded:
+        forms.append((found.start(), found.end(), "@") for found in _AT.finditer(text))
+        forms.append((found.end(), found.end(), "+") for found in _CHAT_LINK.finditer(text))
+    return forms
+
+
+def _edges(text: str, digits: Iterable[int]) -> Iterator[Edit]:
+    for at in digits:
+        if found := _EDGES.match(text, at):
+            yield from _edge(text, at, found.lastgroup)
+
+
+def _edge(text: str, at: int, like: str | None) -> Iterator[Edit]:
+    if like == "behind":
+        if sum(map(str.isdigit, text[max(0, at - 14) : at + 1])) >= 6:
+            yield at + 1, at + 1 + (text[at + 1] == "_"), " "
+    elif like == "line":
+        if before := _UNFINISHED.search(text, max(0, at - 18), at - 1):
+            yield at - 1, at, "" if before.group().endswith("-") else " "
+    elif _may_be_label(text[max(0, at - 5) : at]) and (
+        label := _LABEL_BEFORE.search(text, max(0, at - _LONGEST_LABEL), at)
+    ):
+        start, end = label.span(1)
+        yield start, end, ":" if end > start else " "
+    elif text[at - 1] == "_" and not text[max(0, at - 2) : at - 1].isalnum():
+        yield at - 1, at, " "
+
+
+def _may_be_label(before: str) -> bool:
+    """Tells whether what stands before a digit ends as a label does; always, if it is not ASCII."""
+    return not before.isascii() or before.rstrip("+(").rstrip("=#_/.,-").lower().endswith(_LABEL_ENDS)

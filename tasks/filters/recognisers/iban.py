@@ -1,0 +1,89 @@
+"""International bank account numbers.
+
+Called by `scan` where two letters and two digits stand before more of either, in capitals or not. A number counts when
+it has its country's length and checks; one that is not in capitals is also held to its country's digits, for the sake
+of hashes. Sources: ISO 13616-1 and the IBAN registry (SWIFT): lengths, structures, and
+fours with spaces as the form in print; dots, hyphens and an end of line between them are our own, as are small letters.
+"""
+
+import re
+from collections.abc import Iterator
+
+from tasks.filters.recognisers.checksum import mod97
+from tasks.filters.recognisers.span import Evidence, Span
+
+_LENGTHS = {
+    15: "NO",
+    16: "BE",
+    18: "DK FI FO GL NL SD FK",
+    19: "MK SI",
+    20: "AT BA EE KZ LT LU MN XK",
+    21: "CH HR LI LV",
+    22: "BG BH CR DE GB GE IE ME RS VA",
+    23: "AE GI IL IQ OM SO TL",
+    24: "AD CZ ES MD PK RO SA SE SK TN VG",
+    25: "LY PT ST",
+    26: "IS TR",
+    27: "BI DJ FR GR IT MC MR SM",
+    28: "AL AZ BY CY DO GT HU LB NI PL SV",
+    29: "BR EG PS QA UA",
+    30: "JO KW MU YE",
+    31: "MT SC",
+    32: "LC",
+    33: "RU",
+}
+_LENGTH = {country: length for length, countries in _LENGTHS.items() for country in countries.split()}
+_NUMERIC = frozenset(
+    country
+    for countries in ("AE AT BA BE CR CZ DE DK EE ES", "FI FO GL HR HU IL IS LT ME NO", "PL PT RS SE SI SK TL TN VA XK")
+    for country in countries.split()
+)
+"""Countries whose numbers hold digits only, behind the country's two letters."""
+
+_FORM = re.compile(
+    r"[A-Za-z]{2}[0-9]{2}(?:[A-Za-z0-9]{11,30}"
+    r"|(?: {0,2}\n?(?<=[ \n])[A-Za-z0-9]{4}){2,7}(?: {0,2}\n?(?<=[ \n])[A-Za-z0-9]{1,4})?"
+    r"|(?P<gap>[./_-])\n?[A-Za-z0-9]{4}(?:(?P=gap)\n?[A-Za-z0-9]{4}){1,6}(?:(?P=gap)\n?[A-Za-z0-9]{1,4})?)"
+)
+_GAP = re.compile(r"[ ./_\n-]")
+
+
+def find(text: str, start: int) -> Iterator[Span]:
+    """Yields the IBAN that begins at `start`, if one does.
+
+    >>> list(find("Konto DE89 3704 0044 0532 0130 00 bei", 6))[0][:3]
+    ('iban', 6, 33)
+    """
+    length = _LENGTH.get(text[start : start + 2].upper())
+    found = _FORM.match(text, start) if length else None
+    if length is None or found is None or not _begins(text, start):
+        return
+    end = _end(text, start, found.end(), length)
+    printed = _GAP.sub("", text[start:end])
+    if len(printed) < length or text[end : end + 1].isalnum() or not _could_be(printed) or not mod97(printed.upper()):
+        return
+    yield Span("iban", start, end, Evidence.CHECKSUM)
+
+
+def _begins(text: str, start: int) -> bool:
+    """Tells whether no word reaches up to `start`, but for a label that is glued to the number."""
+    before = text[max(0, start - 5) : start]
+    return not before[-1:].isalnum() or (before[-4:].upper() == "IBAN" and not before[:-4].isalnum())
+
+
+def _end(text: str, start: int, end: int, length: int) -> int:
+    """Returns where `length` letters and digits have passed, at most `end`."""
+    for at in range(start, end):
+        length -= text[at].isalnum()
+        if not length:
+            return at + 1
+    return end
+
+
+def _could_be(printed: str) -> bool:
+    """Tells an IBAN in any case from random letters and digits, for every ninety-seventh of which checks."""
+    if printed.isupper():
+        return True
+    if printed[:2].upper() in _NUMERIC:
+        return printed[2:].isdigit()
+    return 2 * sum(map(str.isdigit, printed)) >= len(printed)

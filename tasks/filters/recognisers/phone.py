@@ -1,0 +1,206 @@
+"""Telephone numbers.
+
+Called by `scan` with runs of digits and their gaps. Three ways in, the surest first:
+- "+" or "00" and a country code, and the number exists in that country's plan;
+- written as only telephone numbers are written in one of the countries asked for (`phone_formats`), and it exists;
+- a label beside it ("Tel.", "call"), and it exists, or has at least a length that exists, in one of those countries.
+Whether a number exists is asked of `phonenumbers`, Google's libphonenumber in Python: 25 microseconds a question, which
+is why the cheap look at the form comes first.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from tasks.filters.recognisers.context import GOODS, OTHER_NUMBERS, Labels
+from tasks.filters.recognisers.phone_formats import ANY, NO_END, STRONG
+from tasks.filters.recognisers.span import Evidence, Span
+
+if TYPE_CHECKING:
+    from phonenumbers import PhoneNumber
+
+COUNTRIES = (*STRONG, "ES")
+"""Countries whose national ways of writing are known; of others, numbers with a country code are found."""
+
+LONGEST = 40
+"""Characters of the longest number, gaps included: ITU-T E.164 allows 15 digits."""
+
+_MOST_NATIONAL = 12
+_GAP = r"[ .()/\u2010-\u2013-]{0,3}"
+# A "+" that stands apart ("+ 44 20 7946 0123", in newspapers and old pages) is a sum behind a digit or bracket.
+_INTERNATIONAL = re.compile(
+    r"(?:(?<![0-9A-Za-z_=/_#@&%.+])\(?(?:\+\(?|(?<![0-9][ .-])00)|(?<![^\s:;,(|])(?<![0-9)\]}$] )(?P<apart>\+ )"
+    r"|(?<![0-9+])(?P<glued>\+))[1-9]"
+    rf"(?:{_GAP}[0-9]){{6,16}}+(?!{NO_END})"
+)
+# Of several groups, and not all of three digits: those are thousands.
+_GROUPS = re.compile(r"(?!\+ [0-9]{1,3}(?: [0-9]{3}){1,5}+\Z)\+ [0-9]{1,3}(?:[ -](?:\([0-9]{1,5}\)|[0-9]{1,8})){2}")
+_WEAK = re.compile(
+    r"(?<![0-9A-Za-z_=#@&%$€£+,])(?<![\s0-9]\.)\(?\+?[0-9]"
+    rf"(?:{_GAP}[0-9]){{6,13}}+(?!{NO_END}|[.,:][0-9]| ?[€$£])"
+)
+# Degrees, minutes and seconds of a declination ("+41 16 08.5"), or degrees with decimals.
+_SEXAGESIMAL = re.compile(
+    r"\+ ?[0-9]{1,2} {1,2}[0-5]?[0-9] {1,2}[0-5]?[0-9](?:\.[0-9]{1,3}(?![0-9])|\Z)|\+[0-9]{1,3}\.[0-9]{1,6}\Z"
+)
+# Thousands, decimals and pairs of them, minutes and seconds, and what is counted in a unit, as frequencies are.
+_AMOUNT = re.compile(
+    r"[1-9][0-9]?(?:\.[0-9]{3}){2,3}|[1-9][0-9]{0,2}\.[0-9]{5,7}"
+    r"|[0-9]{2,4}\.[0-9]{3} [0-9]{2,4}\.[0-9]{3}|[0-9]{1,3} [0-5][0-9] [0-5][0-9]\.[0-9]{1,3}|[0-9](?: [0-9])+"
+)
+_UNIT = re.compile(r" ?(?:[kMG]?Hz|[kMGT]i?B|[kcm]m|kg|bytes?|bits?)(?![A-Za-z])")
+_ARGUMENT = re.compile(r"[A-Za-z0-9_]\(\Z")
+_YEAR = "(?:1[5-9]|20)[0-9]{2}"
+_DATE = re.compile(
+    rf"\(?{_YEAR}[ -/\u2013]{{1,3}}{_YEAR}\)?|{_YEAR}([-./ ])[01]?[0-9]\1[0-3]?[0-9](?:[^0-9].*)?"
+    rf"|[0-3]?[0-9]([-./ ])[0-3]?[0-9]\2{_YEAR}|[0-9]{{3}}-[0-9]{{3}}"
+)
+_CELL_BEFORE, _CELL = re.compile(r"[0-9][ \t]\Z"), re.compile(r"[ \t][0-9]")
+_CALL = r"calls?\b(?![ -]?(?:n(?:o\b|r\b|um)|mark|sign))"  # the call number of a book, the call sign of a station
+_GOODS = Labels(r"phone|tel\b|calls?\b|fax\b", GOODS)
+_LABELS = Labels(
+    r"phone|tel\b|tel:|telephone|mobile|cell(?= ?(?:phone|no|num|#|[:.+(0-9]|$))|cellular|cellphone|fax\b"
+    rf"|{_CALL}|calling|whats ?app|telegram|sms|dial|hotline|helpline|ring us|ph\b|contacts?\b"
+    r"|reach (?:me|us|him|her|them)|text (?:me|us)"
+    r"|telefon|telefax|handy|mobil|rufnummer|durchwahl|anruf|ruf(?:en)?\b|erreich"
+    r"|téléphone|tél\b|portable|appel|joindre|fixe\b"
+    r"|teléfono|tlf|tfno|móvil|llam|cellulare|chiam"
+    r"|telefoon|mobiel|bel(?:len)?\b|gsm\b|celular|ligue|fone\b|contato"
+    r"|फ़ोन|फोन|मोबाइल|दूरभाष|संपर्क|कॉल",
+    rf"{OTHER_NUMBERS}|ssn|social security",
+)
+
+
+def find(text: str, start: int, end: int, countries: Sequence[str]) -> Iterator[Span]:
+    """Yields telephone numbers in text[start:end].
+
+    Args:
+        text: the document's text.
+        start: where a run of digits begins, with the "+" or "(" before it.
+        end: where it ends.
+        countries: ISO 3166 codes of the countries whose national numbers count.
+
+    >>> text = "Ring (415) 555-0123 or +49 30 23125 123, order 4155550123."
+    >>> [text[a:b] for _, a, b, _ in find(text, 0, len(text), ["US"])]
+    ['+49 30 23125 123', '(415) 555-0123']
+    """
+    if text.find("+", start, end) >= 0 or text.find("00", start, end) >= 0:
+        yield from _international(text, start, end)
+    for country in countries if ANY.search(text, start, end) else ():
+        if form := STRONG.get(country):
+            for found in form.finditer(text, start, end):
+                if exists(found.group(), country) and not _is_other(text, found.start(), found.end()):
+                    yield Span("phone", found.start(), found.end(), Evidence.PATTERN)
+    yield from _labelled(text, start, end, countries)
+
+
+def _is_other(text: str, start: int, end: int) -> bool:
+    """Tells a cell of a table, and a number with a label of something else, from a telephone number."""
+    number = text[start:end]
+    if (
+        " " in number
+        and "(" not in number
+        and (_CELL_BEFORE.search(text, max(0, start - 2), start) or _CELL.match(text, end))
+    ):
+        return True
+    return _GOODS.of(text, start, end) is False
+
+
+def _international(text: str, start: int, end: int) -> Iterator[Span]:
+    for found in _INTERNATIONAL.finditer(text, start, end):
+        number = found.group()
+        if "+" not in number and not re.search(r"[0-9][ ./-]+[0-9]", number[2:]):
+            continue  # zeros before a bare number count something
+        if (found["apart"] and not _GROUPS.match(number)) or _SEXAGESIMAL.match(number):
+            continue
+        if kept := _longest(number, lenient=found["glued"] is found["apart"] is None):
+            first = 1 if kept.startswith("(") and kept.count("(") > kept.count(")") else 0
+            yield Span("phone", found.start() + first, found.start() + len(kept), Evidence.PATTERN)
+
+
+def _longest(number: str, lenient: bool) -> str | None:
+    """Returns the number, without last groups that belong to something else, or None where none exists.
+
+    With gaps as in print its length need only be one that exists: plans grow, and numbers of films are in none. Not so
+    (`lenient` is false) for a "+" behind a letter or sign, which may be a sum.
+    """
+    # "(0049) 30" is "(+49) 30", and "+ 49" is "+49".
+    plain = re.sub(r"^(\(?)00", r"\1+", number).replace("+ ", "+", 1)
+    if lenient and "+" in number and plain.count(" ") + plain.count("-") >= 2 and _could_exist(plain, ("",)):
+        return number
+    for _ in range(4):
+        if exists(plain, ""):
+            return number
+        cut = re.search(r"[^0-9]+[0-9]+$", plain[4:])
+        if cut is None:
+            return None
+        number = number[: len(number) - len(cut.group())]
+        plain = plain[: len(plain) - len(cut.group())]
+    return None
+
+
+def _labelled(text: str, start: int, end: int, countries: Sequence[str]) -> Iterator[Span]:
+    if end - start > 3 * LONGEST:  # a table of numbers, not a line of contacts
+        return
+    for found in _WEAK.finditer(text, start, end):
+        for first, last in _pieces(text, found.start(), found.end()):
+            number = text[first:last]
+            if _is_amount(text, first, last) or not _LABELS.of(text, first, last):
+                continue
+            if any(exists(number, country) for country in countries) or _could_exist(number, countries):
+                yield Span("phone", first, last, Evidence.CONTEXT)
+
+
+def _is_amount(text: str, start: int, end: int) -> bool:
+    """Tells a date, an amount and the argument of a function from a number without a known form."""
+    number = text[start:end]
+    if _DATE.fullmatch(number) or _AMOUNT.fullmatch(number.lstrip("+(")) or _UNIT.match(text, end):
+        return True
+    return _ARGUMENT.search(text, max(0, start - 2), start + number.startswith("(")) is not None
+
+
+def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yields the stretches of digits that wide gaps separate ("030 123456 / 030 123457"), without loose brackets."""
+    at = start
+    digits = sum(map(str.isdigit, text[start:end]))
+    wide = r" [/-] |  +" if digits > _MOST_NATIONAL else r"  +"
+    for gap in [*re.finditer(wide, text[start:end]), None]:
+        last = start + gap.start() if gap else end
+        if text[at] == "(" and ")" not in text[at:last]:
+            at += 1
+        elif text.rfind("(", at, last) > text.rfind(")", at, last):
+            last = at + len(text[at : text.rfind("(", at, last)].rstrip())
+        piece = text[at:last]
+        if piece.count("(") == piece.count(")") and sum(map(str.isdigit, piece)) >= 7:
+            yield at, last
+        at = start + gap.end() if gap else end
+
+
+@lru_cache(maxsize=1 << 14)
+def exists(number: str, country: str) -> bool:
+    """Tells whether `number` lies in the numbering plan of `country`, or with "+" of its own country ("" then)."""
+    parsed = _parsed(number, country)
+    if parsed is None:
+        return False
+    from phonenumbers import is_valid_number, is_valid_number_for_region
+
+    return bool(is_valid_number_for_region(parsed, country) if country else is_valid_number(parsed))
+
+
+@lru_cache(maxsize=1 << 12)
+def _could_exist(number: str, countries: Sequence[str]) -> bool:
+    """Tells whether the number has a length that exists in one of the countries."""
+    from phonenumbers import ValidationResult, is_possible_number_with_reason
+
+    known = (_parsed(number, country) for country in countries)
+    return any(one and is_possible_number_with_reason(one) == ValidationResult.IS_POSSIBLE for one in known)
+
+
+def _parsed(number: str, country: str) -> "PhoneNumber | None":
+    from phonenumbers import NumberParseException, parse
+
+    try:
+        return parse(number, country or None, _check_region=False)
+    except NumberParseException:
+        return None

@@ -1,0 +1,115 @@
+"""One pass over a text for what has digits, one over its "@"; a second time where `folding` has changed it.
+
+`places` says where numbers and houses may be, at up to 350 million characters per second; what they are is for the
+recognisers of `tasks.filters.recognisers` to say. Digits are ASCII digits; others are folded.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from tasks.filters.recognisers import card, email_address, iban, ip_address, phone, postal_address, ssn
+from tasks.filters.recognisers.folding import fold
+from tasks.filters.recognisers.places import GAPS, Places, look
+from tasks.filters.recognisers.span import Span, resolve
+
+KINDS = ("email", "phone", "ip", "ssn", "card", "iban", "address")
+
+# Tried at those places, in this order: where an IBAN or an IPv6 address begins (nothing is consumed but its first
+# digit), an IPv4 address, a run of at least seven digits with the gaps that people put between them, an IPv4 address
+# before too few digits for a run.
+_NUMBERS = re.compile(
+    r"[0-9](?:"
+    r"(?P<iban>(?<=[A-Za-z][A-Za-z][0-9])(?=[0-9][ ./_\n-]{0,2}[A-Za-z0-9]{4}))"
+    r"|(?P<ipv6>(?<=[23])(?=[0-9A-Fa-f]{3}:[0-9A-Fa-f]{0,4}:))"
+    r"|(?P<ipv4>[0-9]{0,2}(?:\.[0-9]{1,3}){3}(?![0-9]|[ .()/-]{1,2}[0-9]))"
+    rf"|(?P<run>(?:{GAPS}[0-9]){{6,}}+)"
+    r"|(?P<short>[0-9]{0,2}(?:\.[0-9]{1,3}){3}(?![0-9.]))"
+    r")"
+)
+_NUMBER_KINDS = frozenset(("phone", "ip", "ssn", "card", "iban"))
+_BEYOND = 9
+"""Characters behind a run that its recognisers may look at: a number that goes on as something else is none."""
+
+
+def find(
+    text: str, kinds: Sequence[str] = KINDS, countries: Sequence[str] = phone.COUNTRIES, dots: bool | None = None
+) -> list[Span]:
+    """Returns the personal data in `text`, in text order and without overlap.
+
+    Args:
+        text: any text.
+        kinds: which of KINDS to look for.
+        countries: ISO 3166 codes of the countries whose national telephone numbers and addresses are looked for.
+        dots: whether `spelt.DOT` stands in the text, whatever its case, for who tells that of many texts at once; None:
+            look.
+
+    >>> [span[:3] for span in find("Ann, ann@example.org, +1 415-555-0123")]
+    [('email', 5, 20), ('phone', 22, 37)]
+    """
+    found = list(readings(text, kinds, countries, dots))
+    return resolve(found, text) if len(found) > 1 else found
+
+
+def readings(
+    text: str, kinds: Sequence[str] = KINDS, countries: Sequence[str] = phone.COUNTRIES, dots: bool | None = None
+) -> Iterator[Span]:
+    """Yields what each recogniser finds, in no order: several may read the same stretch, or parts of it."""
+    text = text.replace("\r\n", " \n")  # no place moves
+    places = look(text)
+    yield from _reading(text, places, kinds, countries)
+    if folded := fold(text, places, dots):
+        yield from map(folded.back, _reading(folded.text, folded.places, kinds, countries))
+
+
+def _reading(text: str, places: Places, kinds: Sequence[str], countries: Sequence[str]) -> Iterator[Span]:
+    if "email" in kinds and "@" in text:
+        yield from _emails(text)
+    if not _NUMBER_KINDS.isdisjoint(kinds):
+        yield from _numbers(text, places.digits, kinds, countries)
+    if "address" in kinds:
+        yield from postal_address.find(text, places.digits, countries)
+
+
+def _emails(text: str) -> Iterator[Span]:
+    for mark in email_address.MARK.finditer(text):
+        yield from email_address.find(text, mark.start())
+
+
+def _numbers(text: str, starts: Sequence[int], kinds: Sequence[str], countries: Sequence[str]) -> Iterator[Span]:
+    for place in _number_places(text, starts):
+        start = place.start()
+        if place.lastgroup == "iban":
+            if "iban" in kinds:
+                yield from iban.find(text, start - 2)
+        elif place.lastgroup == "ipv6":
+            if "ip" in kinds:
+                yield from ip_address.find_v6(text, start)
+        elif place.lastgroup in ("ipv4", "short"):
+            if "ip" in kinds:
+                yield from ip_address.find_v4(text, start, place.end())
+        else:
+            yield from _run(text, start, place.end(), kinds, countries)
+
+
+def _number_places(text: str, starts: Sequence[int]) -> Iterator[re.Match[str]]:
+    end = 0
+    for start in starts:
+        at = start
+        while at >= end and (place := _NUMBERS.match(text, at)):
+            yield place
+            at = end = place.end()  # behind the first digit of an IBAN its others may still be a run
+
+
+def _run(text: str, start: int, end: int, kinds: Sequence[str], countries: Sequence[str]) -> Iterator[Span]:
+    end += _BEYOND
+    if "card" in kinds:
+        yield from card.find(text, start, end)
+    if "ssn" in kinds:
+        yield from ssn.find(text, start, end)
+    if "ip" in kinds and text.count(".", start, end) >= 3:
+        yield from ip_address.find_v4(text, start, end)
+    if "phone" in kinds:
+        first = start
+        while first > max(0, start - 3) and text[first - 1] in "+( ":
+            first -= 1
+        yield from phone.find(text, first, end, countries)

@@ -1,0 +1,68 @@
+"""The document: one text with where it came from. The row that `extract` writes and everything later keeps."""
+
+import hashlib
+
+import pyarrow as pa
+
+from tasks.core.errors import InputError
+
+DOCUMENT = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),  # see document_id
+        pa.field("record_id", pa.string(), nullable=False),  # WARC-Record-ID; "" where no WARC was involved
+        pa.field("url", pa.string(), nullable=False),
+        pa.field("host", pa.string(), nullable=False),
+        pa.field("fetched_at", pa.timestamp("ms", tz="UTC")),
+        pa.field("title", pa.string(), nullable=False),
+        pa.field("language_hint", pa.string(), nullable=False),
+        # What the page says of itself; null where it says nothing.
+        pa.field("published", pa.timestamp("ms", tz="UTC")),
+        pa.field("canonical", pa.string()),  # the address that it calls its own
+        pa.field("licence", pa.string()),  # address or words of the licence that it names: a hint, not a right
+        # What a row of a dump holds beside its text: a JSON object; null for documents from elsewhere.
+        pa.field("metadata", pa.string()),
+        pa.field("text", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),  # "web", or the name of a file source
+        pa.field("payload_digest", pa.string(), nullable=False),  # "sha1:BASE32" of the payload as received
+        pa.field("warc_file", pa.string(), nullable=False),
+        pa.field("warc_offset", pa.int64()),
+    ]
+)
+
+_IDS = b"ids"
+
+
+def document_id(url: str, payload_digest: str) -> str:
+    """Returns the document's id: 32 hex digits of blake2b-128 over url, newline and payload digest.
+
+    The same page with the same bytes keeps its id over crawl cycles; changed bytes make another document.
+    """
+    return hashlib.blake2b(f"{url}\n{payload_digest}".encode(), digest_size=16).hexdigest()
+
+
+def mark_of(ids: pa.ChunkedArray) -> bytes:
+    """Returns a hash of the ids of some documents in their order (blake2b-128, hex)."""
+    return hashlib.blake2b("\n".join(ids.to_pylist()).encode(), digest_size=16).hexdigest().encode()
+
+
+def marked(table: pa.Table, ids: pa.ChunkedArray) -> pa.Table:
+    """Returns a table that holds no ids, with the mark of the documents that its rows belong to."""
+    return table.replace_schema_metadata({_IDS: mark_of(ids)})
+
+
+def same_mark(mark: bytes, table: pa.Table, where: str) -> None:
+    """Checks that the rows of a table belong to the documents of a mark; raises InputError."""
+    if (table.schema.metadata or {}).get(_IDS) != mark:
+        raise _misfit(where)
+
+
+def same_rows(left: pa.Table, right: pa.Table, where: str) -> None:
+    """Checks that two co-partitioned tables hold the same ids in the same order; raises InputError."""
+    if not left.column("id").equals(right.column("id")):
+        raise _misfit(where)
+
+
+def _misfit(where: str) -> InputError:
+    return InputError(
+        f"{where}: the tables do not hold the same documents in the same order", "run the stages that made them again"
+    )

@@ -1,0 +1,124 @@
+"""The lines of a robots.txt: which groups it has, whom they address, what they say.
+
+Splits a file as Google's parser does: rules end a list of names, unknown lines do not; names of fields are known by
+their beginning and in their common misspellings; a colon may be missing between two words.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+MAX_BYTES = 512 << 10
+# Google's parser keeps this much of a line (2083 characters of URL, eight times over, less the end of the string).
+_MAX_LINE = 2083 * 8 - 1
+
+RULES = ("allow", "disallow")
+SIGNALS = ("content-signal", "content-usage")
+LICENSE = "license"
+_AGENT, _DELAY, _SITEMAP, _MEANT = "agent", "delay", "sitemap", "meant"
+
+# A field is known by its beginning, as Google does ("Disallowed: /x").
+_FIELDS = (
+    (_AGENT, (b"user-agent", b"useragent", b"user agent")),
+    (RULES[0], (b"allow",)),
+    (RULES[1], (b"disallow", b"dissallow", b"dissalow", b"disalow", b"diasllow", b"disallaw")),
+    (_DELAY, (b"crawl-delay", b"crawl delay", b"crawldelay")),
+    (_SITEMAP, (b"sitemap", b"site-map")),
+    *((field, (field.encode(),)) for field in (*SIGNALS, LICENSE)),
+)
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+_BLANK = b" \t\v\f\0"
+# The end of a group's name: a blank (Google), a version, a remark.
+_NAME_END = re.compile(rb"[\s/(;,\0]")
+
+
+@dataclass
+class Group:
+    """One group of the file.
+
+    Attributes:
+        names: whom it addresses, in lower case, b"*" for everyone; with the place of each in the list.
+        rules: ("allow" or "disallow", path pattern) in file order.
+        numbers: the line of each rule, from 1.
+        delays: (number of names that stood above the line, value) of every Crawl-delay.
+        signals: (number of names that stood above the line, field, value) of every Content-Signal or Content-Usage.
+        closed: a rule has ended the list of names.
+    """
+
+    names: dict[bytes, int] = field(default_factory=dict)
+    rules: list[tuple[str, bytes]] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    delays: list[tuple[int, bytes]] = field(default_factory=list)
+    signals: list[tuple[int, str, bytes]] = field(default_factory=list)
+    closed: bool = False
+
+    def addresses(self, names: set[bytes], above: int) -> bool:
+        """Tells whether one of `names` is among the first `above` names of the group."""
+        return any(self.names.get(name, above) < above for name in names)
+
+
+def beginning(body: bytes) -> bytes:
+    """Returns the first 512 KiB of a file in whole lines: half a rule may be a rule for everything ("Disallow: /")."""
+    if len(body) <= MAX_BYTES:
+        return body
+    end = max(body.rfind(b"\n", 0, MAX_BYTES), body.rfind(b"\r", 0, MAX_BYTES))
+    return body[: end if end > 0 else MAX_BYTES]
+
+
+def parsed(body: bytes) -> tuple[list[Group], tuple[str, ...], tuple[str, ...]]:
+    """Returns the groups of a robots.txt, and the addresses of its sitemaps and of its licences as written."""
+    groups: list[Group] = [Group()]
+    named: dict[str, list[str]] = {_SITEMAP: [], LICENSE: []}
+    for number, kind, value in _lines(_utf8(beginning(body))):
+        group = groups[-1]
+        if kind in named:
+            named[kind].append(value.decode("utf-8", "replace"))
+        elif kind == _AGENT:
+            if group.closed:
+                group = Group()
+                groups.append(group)
+            group.names.setdefault(_name(value), len(group.names))
+        elif kind in SIGNALS:
+            group.signals.append((len(group.names), kind, value))
+        elif kind == _DELAY:
+            group.delays.append((len(group.names), value))
+        elif kind in RULES and group.names:
+            group.closed = True
+            group.rules.append((kind, value))
+            group.numbers.append(number)
+        elif kind == _MEANT:
+            group.closed = True
+    return groups, tuple(dict.fromkeys(named[_SITEMAP])), tuple(dict.fromkeys(named[LICENSE]))
+
+
+def _utf8(body: bytes) -> bytes:
+    if body[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return body.decode("utf-16", "replace").encode("utf-8", "replace")
+    return body.removeprefix(b"\xef\xbb\xbf")
+
+
+def _lines(body: bytes) -> Iterator[tuple[int, str, bytes]]:
+    """Yields (number from 1, kind of field, value) of every line that says something."""
+    for number, line in enumerate(_LINE_END.split(body), 1):
+        text = line[:_MAX_LINE].partition(b"#")[0].strip(_BLANK)
+        name, colon, value = text.partition(b":")
+        if not colon:
+            words = text.split()
+            if len(words) != 2:
+                continue
+            name, value = words
+        name, value = name.strip(_BLANK).lower(), value.strip(_BLANK)
+        kind = next((kind for kind, starts in _FIELDS if name.startswith(starts)), None)
+        if kind is not None:
+            yield number, kind, value
+        elif name and value.startswith(b"/"):
+            # A misspelt rule ("Disalow: /private", "Noindex: /old") ends a list of names as the rule it was meant
+            # to be.
+            yield number, _MEANT, b""
+
+
+def _name(value: bytes) -> bytes:
+    if value[:1] == b"*" and (len(value) == 1 or value[1:2].isspace()):
+        return b"*"
+    # A star inside a name has no meaning.
+    return _NAME_END.split(value, maxsplit=1)[0].replace(b"*", b"").lower()

@@ -1,0 +1,284 @@
+"""robots.txt: may this crawler fetch that URL, how long must it wait, and was AI training refused (RFC 9309).
+
+Reads a file as Google's parser does, line by line: what is no rule is passed over, so that an HTML page sent with
+status 200 forbids nothing. Where RFC 9309 and Google differ the stricter reading counts: rules with percent signs or
+other letters than ASCII are matched once letter by letter (Google) and once with escapes equal to what they stand for
+(RFC 9309, 2.2.2), and a URL must pass both. `lines` holds the reading of lines.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+from urllib.parse import quote
+
+from tasks.formats.robots.lines import LICENSE, RULES, Group, parsed
+from tasks.formats.robots.pattern import KEEP, Pattern, equal, literal, path_of, split
+
+AI_AGENTS = frozenset(
+    {
+        *("gptbot", "ccbot", "google-extended", "applebot-extended", "claudebot", "anthropic-ai", "claude-web"),
+        *("bytespider", "meta-externalagent", "facebookbot", "amazonbot", "cohere-ai", "cohere-training-data-crawler"),
+        *("diffbot", "omgili", "omgilibot", "webzio-extended", "perplexitybot", "ai2bot", "ai2bot-dolma"),
+        *("imagesiftbot", "timpibot", "img2dataset", "laion-huggingface-processor", "pangubot", "friendlycrawler"),
+    }
+)
+"""Product tokens, in lower case, of crawlers and controls that gather text for AI: who names one of them in robots.txt
+speaks of AI. Sources: the pages of OpenAI, Common Crawl, Google, Apple, Anthropic, ByteDance, Meta, Amazon, Cohere,
+Diffbot, Webz.io, Perplexity and Ai2 about their crawlers; the list ai-robots-txt/ai.robots.txt on GitHub (2026-11)."""
+
+_MOST_TERMS = 50
+_TOKEN = re.compile(r"[a-zA-Z_-]+")
+_TRAINING = re.compile(r"(?:^|[\s,;])(?:ai-train|train-ai)\s*=\s*(no|n|yes|y)\b", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule(Pattern):
+    """One Allow or Disallow; of those that match the one of the highest priority decides."""
+
+    allow: bool
+    priority: int
+
+
+_Form = Callable[[str], str]
+_Known = dict[tuple[str, bytes, _Form], list[_Rule]]
+
+
+class _Rules:
+    """The rules of the groups that speak to one crawler, in both readings.
+
+    Args:
+        groups: those groups.
+        known: rules by line, shared by all crawlers of one file.
+    """
+
+    def __init__(self, groups: list[Group], known: _Known) -> None:
+        lines = dict.fromkeys(line for group in groups for line in group.rules)
+        escaped = any(b"%" in value or not value.isascii() for _, value in lines)
+        self._literal = _sorted(lines, known, literal)
+        self._equal = _sorted(lines, known, equal) if escaped else self._literal
+
+    def allow(self, url: str) -> bool:
+        path = path_of(url)
+        if not _decided(self._literal, literal(path)):
+            return False
+        if self._equal is self._literal and "%" not in path and path.isascii():
+            return True
+        return _decided(self._equal, equal(path))
+
+
+class Robots:
+    """What one robots.txt says to one crawler.
+
+    Args:
+        body: the file's bytes; lines above 512 KiB are not read (RFC 9309, 2.5).
+        agent: the crawler's product token. Only rules for it and for AI crawlers are kept: that keeps the memory of
+            many hosts small, and a file of 18,000 names over 18,000 rules harmless.
+    """
+
+    def __init__(self, body: bytes, agent: str) -> None:
+        groups, self.sitemaps, licenses = parsed(body)
+        names = _names_of(agent, groups)
+        own = [group for group in groups if names & group.names.keys()]
+        spoken_to = own or [group for group in groups if b"*" in group.names]
+        known: _Known = {}
+        self._rules = _Rules(spoken_to, known)
+        self._delay = _delay(spoken_to, names or {b"*"})
+        self._against_ai = _against_ai(groups, known)
+        # Who is named but told nothing about training is told what all are told.
+        self._signals = _signals(own, names) or _signals(groups, {b"*"})
+        # Terms are kept of all groups that speak to this crawler or to everyone. They are gone through for every page.
+        self._stated = list(islice(_stated(groups, names | {b"*"}), _MOST_TERMS))
+        self._licenses = licenses[:_MOST_TERMS]
+
+    def allows(self, url: str) -> bool:
+        """Tells whether the crawler may fetch `url`."""
+        return self._rules.allow(url)
+
+    def crawl_delay(self) -> float | None:
+        """Returns the seconds between requests that the file asks of the crawler (the longest of several), or None."""
+        return self._delay
+
+    def ai_optout(self, url: str) -> bool:
+        """Tells whether the site keeps `url` from AI training.
+
+        Either a group names one of `AI_AGENTS` (never "*" alone) and disallows the URL to it, or the Content-Signal
+        (contentsignals.org) or Content-Usage (IETF aipref) that applies to this crawler says ai-train=no. Of several
+        signals that with the longest path counts, then the one that says no.
+        """
+        if any(not rules.allow(url) for rules in self._against_ai):
+            return True
+        path = path_of(url)
+        return next((says_no for start, says_no in self._signals if path.startswith(start)), False)
+
+    def terms(self, url: str) -> list[tuple[str, str]]:
+        """Returns what the file states of the use of `url`, as (field in lower case, value) of each line.
+
+        License (RSL 1.0) holds for the whole site, whatever group it stands in.
+        """
+        if not (self._stated or self._licenses):
+            return []
+        path = path_of(url)
+        found = [(field, text) for field, text in self._stated if path.startswith(_start_of(text))]
+        return found + [(LICENSE, address) for address in self._licenses]
+
+
+class Decision(NamedTuple):
+    """What decides about a URL.
+
+    Attributes:
+        allowed: whether it may be fetched.
+        line: number of the rule's line, from 1; 0 where no rule matches.
+        rule: the rule as it is read, "Disallow: /a"; "" where no rule matches.
+        group: names of the group that it stands in, as one text.
+    """
+
+    allowed: bool
+    line: int = 0
+    rule: str = ""
+    group: str = ""
+
+
+def decided_by(body: bytes, agent: str, url: str) -> Decision:
+    """Returns which rule of a robots.txt decides whether a crawler may fetch `url`; agrees with `Robots.allows`."""
+    groups = parsed(body)[0]
+    names = _names_of(agent, groups)
+    own = [group for group in groups if names & group.names.keys()]
+    return _decision(own or [group for group in groups if b"*" in group.names], url)
+
+
+def ai_optout_by(body: bytes, url: str) -> Decision:
+    """Returns which rule of a group for an AI crawler forbids `url` to that; an allowed one if none does."""
+    groups = parsed(body)[0]
+    agents = sorted({name for group in groups for name in group.names if name.decode("latin-1") in AI_AGENTS})
+    for agent in agents:
+        found = _decision([group for group in groups if agent in group.names], url)
+        if not found.allowed:
+            return found
+    return Decision(allowed=True)
+
+
+def _decision(groups: list[Group], url: str) -> Decision:
+    path, known = path_of(url), [Decision(allowed=True)]
+    for form in (literal, equal):
+        held = [
+            (rule, number, f"{verb.capitalize()}: {value.decode('utf-8', 'replace')}", group)
+            for group in groups
+            for (verb, value), number in zip(group.rules, group.numbers, strict=True)
+            for rule in _rules(verb == RULES[0], value, form)
+        ]
+        held.sort(key=lambda one: (-one[0].priority, not one[0].allow))
+        for rule, number, text, group in held:
+            if rule.matches(form(path)):
+                listed = b", ".join(group.names).decode("latin-1")
+                known.append(Decision(rule.allow, number, text, listed))
+                break
+    # A URL must pass both readings.
+    return next((one for one in known if not one.allowed), known[-1])
+
+
+def _names_of(agent: str, groups: list[Group]) -> set[bytes]:
+    """Returns the names in the file that mean `agent`.
+
+    A product token is compared as Google does: equal up to the first character that a token cannot hold. Any other
+    agent (with a version, a remark, other letters) is meant by the longest name that occurs in it.
+    """
+    wanted = agent.strip().encode("utf-8", "replace").lower()
+    every = {name for group in groups for name in group.names if name != b"*"}
+    if _TOKEN.fullmatch(agent.strip()):
+        return {name for name in every if _token(name) == wanted}
+    if not wanted or (re.search(rb"\s", wanted) and b"/" not in wanted):
+        return set()  # a name with a blank and no version is no product token: only "*" speaks to it
+    inside = [name for name in every if name in wanted]
+    return {max(inside, key=len)} if inside else set()
+
+
+def _token(name: bytes) -> bytes:
+    found = _TOKEN.match(name.decode("latin-1"))
+    return found[0].encode() if found else b""
+
+
+def _against_ai(groups: list[Group], known: _Known) -> list[_Rules]:
+    """Returns the rules for every AI crawler that the file names; crawlers of the same groups share theirs."""
+    of_agent: dict[str, list[int]] = {}
+    for number, group in enumerate(groups):
+        for name in group.names:
+            agent = name.decode("latin-1")
+            if agent in AI_AGENTS:
+                of_agent.setdefault(agent, []).append(number)
+    shared = sorted(set(map(tuple, of_agent.values())))
+    return [_Rules([groups[number] for number in numbers], known) for numbers in shared]
+
+
+def _delay(groups: list[Group], names: set[bytes]) -> float | None:
+    delays = []
+    for group in groups:
+        for value in (value for above, value in group.delays if group.addresses(names, above)):
+            try:
+                delay = float(value.replace(b",", b".").split()[0])
+            except (ValueError, IndexError):
+                continue
+            if math.isfinite(delay) and delay >= 0:
+                delays.append(delay)
+    return max(delays, default=None)
+
+
+def _signals(groups: list[Group], names: set[bytes]) -> list[tuple[str, bool]]:
+    """Returns (beginning of paths, whether training is refused) of every signal, in the order in which they count."""
+    found = []
+    for _, text in _stated(groups, names):
+        answers = [answer.lower() for answer in _TRAINING.findall(text)]
+        if answers:
+            found.append((_start_of(text), bool({"no", "n"} & set(answers))))
+    return sorted(found, key=lambda signal: (-len(signal[0]), not signal[1]))
+
+
+def _stated(groups: list[Group], names: set[bytes]) -> Iterator[tuple[str, str]]:
+    """Yields (field, value) of every signal that is for a crawler of one of `names`, or stands above all groups."""
+    for group in groups:
+        for above, field, value in group.signals:
+            if not above or group.addresses(names, above):
+                yield field, value.decode("latin-1")
+
+
+def _start_of(text: str) -> str:
+    """Returns with what paths begin for which a signal holds."""
+    return text.split()[0] if text.startswith("/") else "/"
+
+
+def _sorted(lines: Iterable[tuple[str, bytes]], known: _Known, form: _Form) -> list[_Rule]:
+    """Returns the rules in the order in which the first match decides: longest first, Allow before Disallow."""
+    rules: list[_Rule] = []
+    for verb, value in lines:
+        held = known.get((verb, value, form))
+        if held is None:
+            held = known[verb, value, form] = _rules(verb == RULES[0], value, form)
+        rules += held
+    return sorted(rules, key=lambda rule: (-rule.priority, not rule.allow))
+
+
+def _rules(allow: bool, value: bytes, form: _Form) -> list[_Rule]:
+    if not value:
+        return []  # an empty rule forbids nothing and allows nothing
+    pattern = quote(value, safe=KEEP)
+    if not allow and pattern[0] not in "/*":
+        pattern = f"/{pattern}"  # "Disallow: private" was meant as a path
+    rules = [_rule(allow, pattern, form)]
+    if not allow and pattern.endswith("$"):
+        # A "$" may be meant as itself; both readings are kept of what is forbidden.
+        rules.append(_Rule(tuple(form(pattern).split("*")), False, allow=False, priority=len(pattern)))
+    directory, slash, name = pattern.rpartition("/")
+    if allow and slash and name.startswith("index.htm"):
+        rules.append(_rule(True, f"{directory}/$", form))  # as Google: who allows the index page allows its folder
+    return rules
+
+
+def _rule(allow: bool, pattern: str, form: _Form) -> _Rule:
+    parts, end = split(pattern)
+    return _Rule(tuple(map(form, parts)), end, allow, len(pattern))
+
+
+def _decided(rules: list[_Rule], path: str) -> bool:
+    return next((rule.allow for rule in rules if rule.matches(path)), True)

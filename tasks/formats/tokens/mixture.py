@@ -1,0 +1,110 @@
+"""A mixture: the share of each source in every batch.
+
+pydantic only.
+
+Weights are kept on a grid of 1/100,000. That makes the order exactly periodic and its counts exact for ever; a share
+is never more than 0.000005 away from what was written, and the resolved weights are what artifacts record.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+
+from pydantic import Field, field_validator
+
+from tasks.core.config import Config, nearest
+from tasks.core.errors import RecipeError
+
+GRID = 100_000
+"""Parts into which a whole is divided; a weight is a whole number of them."""
+TOLERANCE = 1e-6
+"""How far the sum of the weights may be from 1."""
+
+
+class Mixture(Config):
+    """Shares of the sources; they sum to 1."""
+
+    weights: dict[str, float] = Field(min_length=1)
+    """Source -> share of the sequences of every batch, 0 .. 1."""
+
+    @field_validator("weights")
+    @classmethod
+    def _whole(cls, weights: dict[str, float]) -> dict[str, float]:
+        check_weights(weights)
+        return weights
+
+    def over(self, known: Iterable[str], where: str = "the mixture") -> "Mixture":
+        """Returns this mixture when all its sources are known.
+
+        Raises:
+            RecipeError: names the first unknown source and the nearest known one.
+        """
+        sources = sorted(known)
+        for source in sorted(self.weights):
+            if source not in sources:
+                raise RecipeError(f'{where}: no source is called "{source}"', nearest(source, sources))
+        return self
+
+
+def check_weights(weights: Mapping[str, float]) -> None:
+    """Raises ValueError, saying how to mend it, unless the weights are shares that sum to 1."""
+    for source, weight in weights.items():
+        if not math.isfinite(weight) or weight < 0:
+            raise ValueError(f'the weight of "{source}" is {weight}: a share lies between 0 and 1')
+    total = math.fsum(weights.values())
+    if abs(total - 1) > TOLERANCE:
+        raise ValueError(f"the weights sum to {total:.6g}, not to 1: {_remedy(weights, total)}")
+
+
+def _remedy(weights: Mapping[str, float], total: float) -> str:
+    if total <= 0:
+        return "give at least one source a weight above 0"
+    scaled = ", ".join(f"{source} = {share / GRID:g}" for source, share in resolve_any(weights).items())
+    return f"divide each by {total:.6g}, which gives {scaled}"
+
+
+def resolve(weights: Mapping[str, float]) -> dict[str, int]:
+    """Returns each source's weight in parts of 1/100,000, sorted by source; they sum to exactly 100,000.
+
+    Largest remainder (Hamilton): every share is rounded down and the parts left over go to the largest remainders, the
+    alphabetically first on a tie. A weight above 0 keeps at least one part.
+
+    Raises:
+        ValueError: the weights do not sum to 1.
+    """
+    check_weights(weights)
+    return resolve_any(weights)
+
+
+def resolve_any(amounts: Mapping[str, float]) -> dict[str, int]:
+    """Like `resolve`, for amounts of any positive sum (token counts, for example)."""
+    total = math.fsum(amounts.values())
+    if total <= 0:
+        raise ValueError("no source has an amount above 0")
+    exact = {source: amounts[source] / total * GRID for source in sorted(amounts)}
+    # 1e-6 of a part absorbs the rounding of decimal fractions: 0.29 x 100,000 is 28999.999999999996.
+    parts = {source: max(math.floor(value + 1e-6), int(value > 0)) for source, value in exact.items()}
+    left = GRID - sum(parts.values())
+    by_remainder = sorted(parts, key=lambda source: (parts[source] - exact[source], source))
+    for source in by_remainder[: max(left, 0)]:
+        parts[source] += 1
+    if left < 0:  # tiny weights were lifted to one part: the largest weight pays
+        parts[max(parts, key=lambda source: (parts[source], source))] += left
+    return parts
+
+
+def resolved(amounts: Mapping[str, float]) -> dict[str, float]:
+    """Returns amounts of any positive sum as weights on the grid, sorted by source.
+
+    >>> resolved({"web": 3, "books": 1})
+    {'books': 0.25, 'web': 0.75}
+    """
+    return {source: parts / GRID for source, parts in resolve_any(amounts).items()}
+
+
+def repetitions(weights: Mapping[str, float], sequences: Mapping[str, int], samples: int) -> dict[str, float]:
+    """Returns how often each source is read in `samples` sequences: 1.0 is one epoch; inf for an empty source."""
+    return {
+        source: samples * weight / sequences[source] if sequences.get(source) else math.inf
+        for source, weight in sorted(weights.items())
+        if weight > 0
+    }

@@ -1,0 +1,188 @@
+"""The order in which sequences are read: a function of (sequences, weights, batch size, seed), and its inverse.
+
+Nothing is stored and nothing is carried from step to step: any step can be asked for first, any number of ranks sees
+the same batches, and a resumed run reads exactly what the killed one would have read.
+
+Two maps, both invertible:
+
+    slot n = step * batch_size + k   ->  the i-th draw from source s      (schedule: periodic, Tijdeman 1980)
+    i-th draw from source s          ->  epoch i // N, sequence perm(i % N)  (keyed permutation per source and epoch)
+
+The schedule is periodic with at most 100,000 slots (weights lie on a grid of 1/100,000, see `mixture`), so it is made
+once, in some 0.2 s at worst, and every question is one table look-up or one binary search.
+"""
+
+import heapq
+from functools import lru_cache
+from math import gcd
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.core.errors import InputError
+from tasks.formats.tokens.mixture import GRID, resolve
+from tasks.formats.tokens.permutation import Permutation
+
+
+class Order:
+    """The sequences of every step.
+
+    A rank of a world of size w takes the slots `batch(step)[rank::w]`.
+
+    Args:
+        sequences: sequences of each source, as the plan counts them.
+        weights: share of each source; sums to 1. A source of weight 0 may be missing from `sequences`.
+        batch_size: sequences per step, over all ranks.
+        seed: other seeds give other permutations, with the same shares.
+
+    Raises:
+        ValueError: weights do not sum to 1, or the batch is empty.
+        InputError: a source with a weight has no sequence.
+    """
+
+    def __init__(self, sequences: dict[str, int], weights: dict[str, float], batch_size: int, seed: int) -> None:
+        if batch_size < 1:
+            raise ValueError(f"a batch holds at least 1 sequence, not {batch_size}")
+        parts = {source: amount for source, amount in resolve(weights).items() if amount}
+        for source in parts:
+            if sequences.get(source, 0) < 1:
+                raise InputError(
+                    f'the source "{source}" has a weight but no sequence to read',
+                    "set its weight to 0, give it more text, or pack shorter sequences",
+                )
+        self.batch_size = batch_size
+        self.seed = seed
+        self.sequences = {source: sequences[source] for source in parts}
+        self.weights = {source: amount / GRID for source, amount in parts.items()}
+        self._sources = tuple(parts)
+        self._schedule = _Schedule.of(tuple(parts.values()))
+
+    def batch(self, step: int) -> list[tuple[str, int, int]]:
+        """Returns (source, sequence, epoch) for each slot of a step, in slot order; steps count from 0."""
+        if step < 0:
+            raise ValueError(f"steps count from 0; there is no step {step}")
+        which, draw = self._schedule.draws(step * self.batch_size, self.batch_size)
+        sequence = np.empty(self.batch_size, dtype=np.int64)
+        epoch = np.empty(self.batch_size, dtype=np.int64)
+        for index, source in enumerate(self._sources):
+            mine = which == index
+            size = self.sequences[source]
+            epoch[mine] = draw[mine] // size
+            for turn in np.unique(epoch[mine]):
+                now = mine & (epoch == turn)
+                sequence[now] = self._permutation(source, int(turn)).apply(draw[now] % size)
+        names = (self._sources[index] for index in which.tolist())
+        return list(zip(names, sequence.tolist(), epoch.tolist(), strict=True))
+
+    def quotas(self, step: int) -> dict[str, int]:
+        """Returns how many sequences of each source a step holds; they sum to the batch size."""
+        which, _ = self._schedule.draws(step * self.batch_size, self.batch_size)
+        counts = np.bincount(which, minlength=len(self._sources))
+        return dict(zip(self._sources, counts.tolist(), strict=True))
+
+    def drawn(self, source: str, steps: int) -> int:
+        """Returns how many sequences of a source the first `steps` steps hold together.
+
+        Never a whole sequence away from `weight * steps * batch_size`, whatever the number of steps.
+        """
+        if source not in self.sequences:
+            return 0
+        return self._schedule.count(self._sources.index(source), steps * self.batch_size)
+
+    def steps_of(self, source: str, seq_id: int, until_step: int) -> list[int]:
+        """Returns the steps below `until_step` that hold the sequence, ascending: one for each epoch begun.
+
+        Costs one inverse permutation per epoch, not a walk over steps.
+        """
+        if source not in self.sequences:
+            return []
+        size = self.sequences[source]
+        if not 0 <= seq_id < size:
+            raise ValueError(f'"{source}" has the sequences 0 .. {size - 1}, not {seq_id}')
+        index, total = self._sources.index(source), self.drawn(source, until_step)
+        steps = []
+        for epoch in range(-(-total // size)):
+            position = int(self._permutation(source, epoch).invert(np.array([seq_id]))[0])
+            draw = epoch * size + position
+            if draw < total:
+                steps.append(self._schedule.slot(index, draw) // self.batch_size)
+        return steps
+
+    def _permutation(self, source: str, epoch: int) -> Permutation:
+        return _permutation(self.sequences[source], f"{self.seed}/{source}/{epoch}")
+
+
+@lru_cache(maxsize=256)
+def _permutation(size: int, key: str) -> Permutation:
+    return Permutation(size, key)
+
+
+class _Schedule:
+    """Which source each slot draws from, periodically, with every prefix as near to the weights as can be.
+
+    Tijdeman's solution of the chairman assignment problem ("The chairman assignment problem", Discrete Mathematics 32,
+    1980): with k sources, after any number of slots each source has its exact share up to 1 - 1/(2k - 2) < 1 draws.
+    Handing each step its own largest remainders, the usual way, drifts: its errors add up from step to step.
+    """
+
+    def __init__(self, parts: tuple[int, ...]) -> None:
+        common = gcd(*parts)
+        self._parts = [amount // common for amount in parts]
+        self.period = sum(self._parts)
+        self._which = np.array(_chairmen(self._parts), dtype=np.int64)
+        self._slots = [np.flatnonzero(self._which == index) for index in range(len(parts))]
+        self._draw = np.empty(self.period, dtype=np.int64)
+        for slots in self._slots:
+            self._draw[slots] = np.arange(len(slots))
+
+    @staticmethod
+    @lru_cache(maxsize=16)
+    def of(parts: tuple[int, ...]) -> "_Schedule":
+        return _Schedule(parts)
+
+    def draws(self, first: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns (source index, how many draws that source had before) for `count` slots from `first`."""
+        slots = np.arange(first, first + count, dtype=np.int64)
+        turn, place = np.divmod(slots, self.period)
+        which = self._which[place]
+        return which, turn * np.array(self._parts)[which] + self._draw[place]
+
+    def count(self, index: int, slots: int) -> int:
+        """Returns the draws of a source in the first `slots` slots."""
+        turn, place = divmod(slots, self.period)
+        return turn * self._parts[index] + int(np.searchsorted(self._slots[index], place))
+
+    def slot(self, index: int, draw: int) -> int:
+        """Returns the slot of a source's draw number `draw`: the inverse of `draws`."""
+        turn, place = divmod(draw, self._parts[index])
+        return turn * self.period + int(self._slots[index][place])
+
+
+def _chairmen(parts: list[int]) -> list[int]:
+    """Returns one period of Tijdeman's schedule in whole numbers.
+
+    The i-th draw (from 0) of a source with share w may stand in slot n (from 1) once w n - i >= d, d = 1/(2k - 2);
+    of the draws that may, the one with the least (i + 1 - d) / w is taken.
+    """
+    period, sources = sum(parts), len(parts)
+    if sources == 1:
+        return [0]
+    twice = 2 * (sources - 1)
+    scale = 2**62  # keeps distinct deadlines distinct and equal ones equal: they differ by 1/(share * share) at least
+
+    def entry(index: int, draw: int) -> tuple[int, int, int, int]:
+        opens = -(-(twice * draw + 1) * period // (twice * parts[index]))
+        return opens, (twice * (draw + 1) - 1) * scale // parts[index], index, draw
+
+    closed = [entry(index, 0) for index in range(sources)]
+    heapq.heapify(closed)
+    ready: list[tuple[int, int, int]] = []
+    schedule = []
+    for slot in range(1, period + 1):
+        while closed and closed[0][0] <= slot:
+            _, deadline, index, draw = heapq.heappop(closed)
+            heapq.heappush(ready, (deadline, index, draw))
+        _, index, draw = heapq.heappop(ready)
+        schedule.append(index)
+        heapq.heappush(closed, entry(index, draw + 1))
+    return schedule

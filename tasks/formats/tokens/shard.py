@@ -1,0 +1,291 @@
+"""Token shards: whole documents as tokens in memory-mapped Arrow IPC files, written once.
+
+Written by `encode`; read by `pack`, the trainer, the evaluations and trace. A shard is named
+`<source>-<split>-<part>-<piece>` and holds one source and one split ("train" or "heldout"). Each row is a document:
+
+    doc_uid   fixed_size_binary(16)   the document's id as bytes
+    tokens    list<uint16 | uint32>   2 bytes per token up to 65,536 entries; the last token is end-of-text
+    n_tokens  uint32                  with end-of-text
+    n_bytes   uint32                  UTF-8 bytes of the text, the denominator of bits per byte
+    source, split  string
+
+Files are not compressed, so a slice of a document is a view into the page cache, without a copy. The schema carries
+`vocab_size`, `eos_id` and the sha256 of the tokenizer.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tasks.core.artifact import Artifact
+from tasks.core.errors import InputError
+
+TRAIN = "train"
+HELDOUT = "heldout"
+SPLITS = (TRAIN, HELDOUT)
+FOLDER = "shards"
+_META = b"sluice.tokens"
+_BATCH_ROWS = 8192
+
+
+@dataclass(frozen=True)
+class TokenFormat:
+    """What all shards of one artifact share."""
+
+    vocab_size: int
+    eos_id: int
+    tokenizer_sha256: str
+
+    @property
+    def dtype(self) -> str:
+        """The numpy name of the tokens' type: uint16 where the vocabulary fits."""
+        return "uint16" if self.vocab_size <= 65_536 else "uint32"
+
+    def schema(self) -> pa.Schema:
+        """Returns the Arrow schema of a shard."""
+        fields = [
+            ("doc_uid", pa.binary(16)),
+            ("tokens", pa.list_(pa.from_numpy_dtype(self.dtype))),
+            ("n_tokens", pa.uint32()),
+            ("n_bytes", pa.uint32()),
+            ("source", pa.string()),
+            ("split", pa.string()),
+        ]
+        meta = json.dumps(self.__dict__, sort_keys=True).encode()
+        return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields], metadata={_META: meta})
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Documents that will become one shard: columns of equal length, tokens flat."""
+
+    source: str
+    split: str
+    uids: list[bytes]
+    tokens: list[NDArray[Any]]
+    n_bytes: list[int]
+
+
+def shard_name(source: str, split: str, part: int, piece: int) -> str:
+    """Returns a shard's name, unique in its artifact.
+
+    >>> shard_name("web", "train", 3, 0)
+    'web-train-00003-000'
+    """
+    return f"{source}-{split}-{part:05d}-{piece:03d}"
+
+
+def parse_shard_name(name: str) -> tuple[str, str]:
+    """Returns (source, split) of a shard's name.
+
+    >>> parse_shard_name("my-site-heldout-00003-000")
+    ('my-site', 'heldout')
+    """
+    source, split, _, _ = name.rsplit("-", 3)
+    return source, split
+
+
+def part_number(name: str) -> int:
+    """Returns the number of the part of documents that a shard was made from.
+
+    >>> part_number("my-site-heldout-00003-000")
+    3
+    """
+    return int(name.rsplit("-", 2)[1])
+
+
+def write_shard(file: BinaryIO, shelf: Shelf, fmt: TokenFormat) -> None:
+    """Writes one shard; equal documents give equal bytes."""
+    schema = fmt.schema()
+    with pa.ipc.new_file(file, schema) as writer:
+        for first in range(0, len(shelf.uids), _BATCH_ROWS):
+            rows = slice(first, first + _BATCH_ROWS)
+            tokens = shelf.tokens[rows]
+            lengths = np.array([len(one) for one in tokens], dtype=np.int64)
+            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+            flat = np.concatenate(tokens).astype(fmt.dtype, copy=False)
+            columns = [
+                pa.array(shelf.uids[rows], pa.binary(16)),
+                pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat), type=schema.field("tokens").type),
+                pa.array(lengths, pa.uint32()),
+                pa.array(shelf.n_bytes[rows], pa.uint32()),
+                pa.array([shelf.source] * len(tokens)),
+                pa.array([shelf.split] * len(tokens)),
+            ]
+            writer.write_batch(pa.record_batch(columns, schema=schema))
+
+
+class Shard:
+    """One shard, mapped into memory.
+
+    Args:
+        path: local path of the file, whose name is the shard's name and ".arrow".
+
+    Raises:
+        InputError: the file is not a token shard or is cut short.
+    """
+
+    def __init__(self, path: str) -> None:
+        try:
+            reader = pa.ipc.open_file(pa.memory_map(path))
+            meta = json.loads(reader.schema.metadata[_META])
+        except (pa.ArrowInvalid, OSError, KeyError, TypeError) as error:
+            raise InputError(f"{path} is not a readable token shard ({error})", "run the stage encode again") from None
+        self.format = TokenFormat(**meta)
+        self._reader = reader
+        self._pieces: dict[int, _Piece] = {}
+        count = reader.num_record_batches
+        # All batches but the last are full, so the others need not be touched to know where a row lies.
+        self.rows = (count - 1) * _BATCH_ROWS + reader.get_batch(count - 1).num_rows if count else 0
+        """Documents in the shard."""
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each document, shape (rows,)."""
+        return self._column("n_tokens").astype(np.int64)
+
+    @property
+    def n_bytes(self) -> NDArray[np.int64]:
+        """UTF-8 bytes of each document, shape (rows,)."""
+        return self._column("n_bytes").astype(np.int64)
+
+    @property
+    def uids(self) -> NDArray[np.uint8]:
+        """The documents' ids, shape (rows, 16)."""
+        # An Arrow buffer of fixed-size values has no offsets: 16 bytes per row, one after the other.
+        parts = [
+            np.frombuffer(one.column("doc_uid").buffers()[1], np.uint8)[: 16 * len(one)] for one in self._batches()
+        ]
+        return np.concatenate([*parts, np.empty(0, np.uint8)]).reshape(-1, 16)
+
+    def uid(self, row: int) -> bytes:
+        """Returns the id of the document in a row."""
+        piece, place = self._place(row)
+        return bytes(piece.batch.column("doc_uid")[place].as_py())
+
+    def slice(self, row: int, start: int, length: int) -> NDArray[Any]:
+        """Returns `length` tokens of a document from its token `start`, a read-only view of shape (length,).
+
+        Raises:
+            IndexError: the row or the range does not exist.
+        """
+        piece, place = self._place(row)
+        first, end = int(piece.offsets[place]), int(piece.offsets[place + 1])
+        if start < 0 or length < 0 or first + start + length > end:
+            raise IndexError(f"row {row} has {end - first} tokens, not {start} .. {start + length}")
+        view: NDArray[Any] = piece.flat[first + start : first + start + length]
+        return view
+
+    def _place(self, row: int) -> "tuple[_Piece, int]":
+        if not 0 <= row < self.rows:
+            raise IndexError(f"the shard has the rows 0 .. {self.rows - 1}, not {row}")
+        index, place = divmod(row, _BATCH_ROWS)
+        if index not in self._pieces:
+            self._pieces[index] = _Piece.of(self._reader.get_batch(index))
+        return self._pieces[index], place
+
+    def _batches(self) -> list[pa.RecordBatch]:
+        return [self._reader.get_batch(index) for index in range(self._reader.num_record_batches)]
+
+    def _column(self, name: str) -> NDArray[Any]:
+        parts = [batch.column(name).to_numpy(zero_copy_only=True) for batch in self._batches()]
+        return np.concatenate([*parts, np.empty(0, np.uint32)])
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """One batch of a shard, its tokens as one flat array."""
+
+    batch: pa.RecordBatch
+    flat: NDArray[Any]
+    offsets: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> "_Piece":
+        tokens = batch.column("tokens")
+        return cls(batch, tokens.values.to_numpy(), tokens.offsets.to_numpy())
+
+
+class ShardSet:
+    """All shards of an encoding. Files are mapped when first read; picklable and safe to use after a fork.
+
+    Args:
+        paths: local paths of shard files.
+
+    Raises:
+        InputError: there is no shard.
+    """
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._paths = {Path(path).stem: os.path.abspath(path) for path in sorted(paths)}
+        if not self._paths:
+            raise InputError("there is no token shard to read", "run the stage encode first")
+        self._open: dict[str, Shard] = {}
+
+    @classmethod
+    def open(cls, artifact: Artifact) -> "ShardSet":
+        """Opens the shards of an artifact of the stage encode; remote files are fetched into a local cache."""
+        files = artifact.files(f"{FOLDER}/")
+        if not files:
+            raise InputError(f"{artifact.address} holds no token shard", "run the stage encode again")
+        shards = cls.__new__(cls)
+        # A cached copy of a remote file has another name: the shard's name is the artifact's.
+        shards._paths = {Path(file).stem: artifact.local(file) for file in files}
+        shards._open = {}
+        return shards
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_paths": self._paths, "_open": {}}
+
+    @property
+    def format(self) -> TokenFormat:
+        """Vocabulary, end-of-text token and type of the tokens."""
+        return self.shard(next(iter(self._paths))).format
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The sources, sorted."""
+        return tuple(sorted({parse_shard_name(name)[0] for name in self._paths}))
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The local paths of all shards, in name order."""
+        return tuple(self._paths[name] for name in sorted(self._paths))
+
+    def names(self, source: str, split: str = TRAIN) -> tuple[str, ...]:
+        """Returns the names of a source's shards of one split, sorted."""
+        return tuple(sorted(name for name in self._paths if parse_shard_name(name) == (source, split)))
+
+    def shard(self, name: str) -> Shard:
+        """Returns a shard by name; raises InputError when there is none."""
+        if name not in self._open:
+            if name not in self._paths:
+                raise InputError(f"no token shard is called {name}", "use the plan that was packed from these shards")
+            self._open[name] = Shard(self._paths[name])
+        return self._open[name]
+
+    def n_tokens(self, source: str, split: str = TRAIN) -> int:
+        """Returns the tokens of a source."""
+        return sum(int(self.shard(name).lengths.sum()) for name in self.names(source, split))
+
+    def n_documents(self, source: str, split: str = TRAIN) -> int:
+        """Returns the documents of a source."""
+        return sum(self.shard(name).rows for name in self.names(source, split))
+
+    def slice(self, shard: str, row: int, start: int, length: int) -> NDArray[Any]:
+        """Returns tokens of one document of a shard; see `Shard.slice`."""
+        return self.shard(shard).slice(row, start, length)
+
+    def heldout(self, source: str) -> Iterator[tuple[bytes, NDArray[Any], int]]:
+        """Yields (document id, tokens with end-of-text, UTF-8 bytes of its text) of the held-out documents."""
+        for name in self.names(source, HELDOUT):
+            shard = self.shard(name)
+            for row, (length, size) in enumerate(zip(shard.lengths.tolist(), shard.n_bytes.tolist(), strict=True)):
+                yield shard.uid(row), shard.slice(row, 0, length), size

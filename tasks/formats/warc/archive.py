@@ -1,0 +1,134 @@
+"""Reading web archives: where the WARC files of a crawl are, what captures they hold, and their bodies decoded.
+
+Reads the `warc` artifact and whole WARC files; damaged ones are for `warc_reader`.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import BinaryIO
+
+import pyarrow as pa
+from fastwarc import WarcRecordType
+
+from tasks.core.artifact import Artifact
+from tasks.formats.content_encoding import Decoded, decode
+from tasks.formats.warc.reader import read_records
+from tasks.formats.warc.record import Damage, Record
+
+MANIFEST = "manifest.parquet"
+INDEX = "index.cdxj"
+
+# One row per WARC file of a crawl. `path` is relative to the store, so that a file is opened without its artifact.
+MANIFEST_SCHEMA = pa.schema(
+    [
+        pa.field("segment", pa.string(), nullable=False),  # address of the artifact that holds the file
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("sha256", pa.string(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("records", pa.int64(), nullable=False),  # response, revisit and conversion records
+        pa.field("index", pa.string()),  # its CDXJ index, relative to the store; null for a file that has none
+    ]
+)
+
+
+@dataclass(frozen=True)
+class WarcFile:
+    """One file of a crawl; `path` and `index` ("" where there is none) are relative to the store."""
+
+    path: str
+    bytes: int
+    records: int
+    index: str
+
+
+@dataclass(frozen=True)
+class Capture:
+    """One response record.
+
+    Attributes:
+        record_id: WARC-Record-ID without angle brackets ("urn:uuid:...").
+        url: WARC-Target-URI.
+        fetched_at: WARC-Date.
+        status: HTTP status.
+        content_type: the Content-Type header as sent, or "".
+        headers: HTTP headers as sent.
+        payload: the entity body without transfer coding, in its content coding.
+        payload_digest: "sha1:BASE32" of the payload.
+        truncated: the crawler had cut the body off.
+        offset: where the record begins in the file, compressed; None in a file that can only be read as a whole.
+    """
+
+    record_id: str
+    url: str
+    fetched_at: datetime | None
+    status: int
+    content_type: str
+    headers: tuple[tuple[str, str], ...]
+    payload: bytes
+    payload_digest: str
+    truncated: bool
+    offset: int | None
+
+    def body(self, limit: int = 32 << 20) -> Decoded:
+        """Returns the payload without its content coding, at most `limit` bytes of it."""
+        codings = ",".join(value for name, value in self.headers if name.lower() == "content-encoding")
+        return decode(self.payload, codings, limit)
+
+
+def warc_files(warc: Artifact) -> list[WarcFile]:
+    """Returns the files of a `warc` artifact in manifest order; open one with `warc.store.open(file.path)`."""
+    rows = warc.table(MANIFEST).to_pylist()
+    return [WarcFile(row["path"], row["bytes"], row["records"], row["index"] or "") for row in rows]
+
+
+def captures(file: BinaryIO) -> Iterator[Capture]:
+    """Yields the HTTP response records of a WARC file (gzip, zstd or plain), in file order.
+
+    Raises:
+        ValueError: the file is damaged; captures before the place, which is named, have been yielded.
+    """
+    yield from _captures(file, 0)
+
+
+def capture_at(file: BinaryIO, offset: int) -> Capture:
+    """Returns the one capture that begins at `offset` of a seekable WARC file; raises ValueError if there is none."""
+    for capture in _captures(file, offset):
+        if capture.offset == offset:
+            return capture
+        break
+    raise ValueError(f"no response record at byte {offset}")
+
+
+def _captures(file: BinaryIO, start: int) -> Iterator[Capture]:
+    for found in read_records(file, sys.maxsize, WarcRecordType.response, start=start):
+        if isinstance(found, Damage):
+            raise ValueError(f"unreadable at byte {found.offset} or behind it ({found.reason}: {found.detail})")
+        if found.short:
+            raise ValueError(f"the record at byte {found.offset} is cut off")
+        if found.http is not None:
+            yield _capture(found)
+
+
+def index_entry(line: str) -> dict[str, str]:
+    """Returns the fields of one CDXJ line: url, mime, status, digest, length, offset, filename (path in the store)."""
+    entry: dict[str, str] = json.loads(line.split(" ", 2)[2])
+    return entry
+
+
+def _capture(record: Record) -> Capture:
+    sent = record.http or ()
+    return Capture(
+        record_id=record.record_id,
+        url=record.url,
+        fetched_at=record.date,
+        status=record.status or 0,
+        content_type=next((value for name, value in sent if name.lower() == "content-type"), ""),
+        headers=sent,
+        payload=record.payload,
+        payload_digest=record.payload_digest,
+        truncated=record.headers.get("WARC-Truncated") is not None,
+        offset=record.offset,
+    )

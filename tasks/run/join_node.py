@@ -1,0 +1,34 @@
+"""What the nodes other than 0 do where several run one stage: lend a hand and write nothing.
+
+Reads what the runner reads, so that every node decides alike; a stage that can use more than one node offers
+`join(config, inputs)`.
+"""
+
+import logging
+
+from tasks.core.artifact import Artifact
+from tasks.run.input_resolution import bind, check_drift
+from tasks.run.recipe import Recipe
+from tasks.run.runner import open_store
+
+log = logging.getLogger("sluice.follow")
+
+
+def follow_stage(
+    recipe: Recipe, stage: str, *, version: str = "", source_version: str | None = None, member: str = ""
+) -> None:
+    """Helps node 0 with `stage` of `recipe`, with the same arguments as `run_stage`; returns when it is done.
+
+    Raises:
+        SluiceError: as on node 0.
+    """
+    store = open_store(recipe)
+    bound = bind(recipe, store, stage, version or recipe.version, source_version, member)
+    if existing := Artifact.find(store, bound.address):
+        check_drift(existing, bound)
+        log.info("[%s] unchanged: there is nothing to help with", bound.address)
+    elif hasattr(bound.module, "join"):
+        log.info("[%s] helping with %s, fingerprint %s", bound.address, stage, bound.fingerprint[:16])
+        bound.module.join(bound.config, bound.inputs)
+    else:
+        log.info("[%s] the stage %s runs on one node: node 0 does it alone", bound.address, stage)

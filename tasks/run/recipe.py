@@ -1,0 +1,257 @@
+"""The recipe: a whole run, from seeds to checkpoint, as one frozen tree of settings.
+
+Read from `dags/recipes/*.toml` by the DAG files (at parse time: so this imports configuration classes only), by the
+shell, or built in Python. All of it bears on what is made, except `[place]`, which says where.
+"""
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+
+from tasks.core.config import Config, Problems, assign, canonical_json, parse, strictly
+from tasks.core.errors import RecipeError
+from tasks.run.catalogue import ASSETS, NEEDS, PARTS, STAGES, Stage, sections_of
+from tasks.run.place import Place
+from tasks.run.recipe_validation import READ, Sections, disagreements, judged_by_default
+from tasks.stages.annotate.config import AnnotateConfig
+from tasks.stages.canary.config import CanaryConfig
+from tasks.stages.classifiers.config import ClassifiersConfig
+from tasks.stages.consolidate.config import ConsolidateConfig
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.evaluate.config import EvaluateConfig
+from tasks.stages.extract.config import ExtractConfig
+from tasks.stages.perplexity.config import PerplexityConfig
+from tasks.stages.register.config import RegisterConfig
+from tasks.stages.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
+from tasks.trainer.config import TrainConfig
+
+RECIPES = Path(__file__).parents[2] / "dags" / "recipes"
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*(-[a-z0-9_]+)*")
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_MIXTURES = ("current", "target", "weights", "mixture")
+"""Tables that a recipe which extends another gives as a whole: shares that sum to 1."""
+
+
+class Recipe(Config):
+    """One run of Sluice. Each section sets the stages that `tasks.run.catalogue` names for it."""
+
+    name: str
+    """Lower-case word; prefix of its DAGs and artifacts."""
+
+    version: str = "dev"
+    """Version of the artifacts of a run that names no other."""
+
+    schedule: str | None = None
+    """Cron line of the crawl; everything after it follows by Assets."""
+
+    max_bad_share: float = 0.01
+    """Largest share of rows that may be quarantined before a stage stops."""
+
+    makes: tuple[Literal["warc", "documents", "tokens", "mixture", "checkpoint"], ...] = ()
+    """What the recipe makes. Left out: what its sections are about, and what that is made from."""
+
+    crawl: CrawlConfig = CrawlConfig(enabled=False)
+    extract: ExtractConfig = ExtractConfig()
+    classifiers: ClassifiersConfig = ClassifiersConfig()
+    perplexity: PerplexityConfig = PerplexityConfig()
+    annotate: AnnotateConfig = AnnotateConfig()
+    dedup: DedupConfig = DedupConfig()
+    consolidate: ConsolidateConfig = Field(default=ConsolidateConfig(), validate_default=True)
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    encode: EncodeConfig = EncodeConfig()
+    pack: PackConfig = PackConfig()
+    canary: CanaryConfig = CanaryConfig()
+    train: TrainConfig = TrainConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    registry: RegisterConfig = RegisterConfig()
+    place: Place = Place()
+
+    @field_validator("name")
+    @classmethod
+    def _plain_name(cls, name: str) -> str:
+        if not _NAME.fullmatch(name):
+            raise ValueError("a recipe's name is lower-case letters, digits, - and _, and begins with a letter")
+        return name
+
+    @field_validator("version")
+    @classmethod
+    def _plain_version(cls, version: str) -> str:
+        if not _VERSION.fullmatch(version):
+            raise ValueError("a version is letters, digits, '.', '_' and '-'")
+        return version
+
+    @field_validator("consolidate")
+    @classmethod
+    def _judges(cls, given: ConsolidateConfig, info: ValidationInfo) -> ConsolidateConfig:
+        if "sources" in given.model_fields_set or not {"makes", "crawl", "extract"} <= info.data.keys():
+            return given
+        crawls = _crawls(info.data["makes"], info.data["crawl"])
+        return given.model_copy(update={"sources": judged_by_default(crawls, info.data["extract"], given.trusted)})
+
+    @model_validator(mode="after")
+    def _agrees(self) -> "Recipe":
+        if "makes" not in self.model_fields_set:
+            self.__dict__["makes"] = _made_by(self.model_fields_set, self.crawl.enabled)
+        sections = {name: getattr(self, name) for name in READ if _counts(name, self.makes)}
+        held = Sections(frozenset(self.model_fields_set), self.makes, _crawls(self.makes, self.crawl), **sections)
+        if wrong := list(disagreements(held)):
+            raise Problems(wrong)
+        return self
+
+    def has(self, stage: Stage) -> bool:
+        """Returns whether a stage has anything to do in this recipe."""
+        made = any(stage.name in ASSETS[asset] for asset in self.makes)
+        return made and (not stage.on_request or bool(getattr(self, stage.section).wanted))
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts of the pipeline that the recipe has: those with a stage that has anything to do."""
+        return tuple(part for part, made in PARTS.items() if any(self.has(STAGES[stage]) for stage in ASSETS[made]))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Recipe":
+        """Reads a TOML file; `extends = "other.toml"` takes what it does not set from a file beside it (one level).
+
+        Of a mixture (`canary.current`, `canary.target`, `tokenizer.weights`, `train.mixture`) it takes all or nothing.
+
+        Raises:
+            RecipeError: for each thing that is wrong one line naming file, field, cause and remedy.
+        """
+        file = Path(path)
+        settings = _toml(file)
+        if base := settings.pop("extends", None):
+            below = _toml(file.parent / str(base))
+            if "extends" in below:
+                raise RecipeError(f"{file.name}: {base} extends another recipe itself", "extend one level only")
+            settings = _merged(below, settings)
+        return parse(cls, settings, file.name, _across)
+
+    @classmethod
+    def from_text(cls, text: str) -> "Recipe":
+        """Builds a recipe from `Recipe.text`; raises RecipeError."""
+        try:
+            settings = json.loads(text)
+        except ValueError as error:
+            raise RecipeError(f"the recipe's JSON text is no JSON: {error}", "give `Recipe.text` as it is") from None
+        return parse(cls, settings, "the recipe's JSON text", _across)
+
+    @property
+    def text(self) -> str:
+        """The whole recipe as canonical JSON, for pods and XComs."""
+        return canonical_json(self)
+
+    def override(self, values: Mapping[str, Any]) -> "Recipe":
+        """Returns a recipe with some fields replaced, named by dotted paths ("crawl.max_pages").
+
+        Sources that filters judge by default are chosen anew, since the override may change what there is to judge.
+
+        Raises:
+            RecipeError: an unknown path or an unusable value.
+        """
+        settings: dict[str, Any] = json.loads(self.text)
+        crawls, trusted = _crawls(self.makes, self.crawl), self.consolidate.trusted
+        if self.consolidate.sources == judged_by_default(crawls, self.extract, trusted):
+            del settings["consolidate"]["sources"]
+        assign(settings, values)
+        return parse(type(self), settings, "override", _across)
+
+
+def _made_by(given: Collection[str], crawls: bool) -> tuple[str, ...]:
+    """Returns what the sections that a recipe gives are about, and what that is made from."""
+    about = {asset for asset in ASSETS if any(section in given for section in sections_of(asset))}
+    if not crawls:
+        about.discard("warc")
+    needed = {asset for one in about for asset in NEEDS[one]}
+    return tuple(asset for asset in ASSETS if asset in about | needed)
+
+
+def _crawls(makes: Collection[str], crawl: CrawlConfig) -> bool:
+    """Returns whether documents come from a crawl; `makes` may be empty where the sections say what is made."""
+    return crawl.enabled and (not makes or "warc" in makes)
+
+
+def _counts(section: str, makes: Sequence[str]) -> bool:
+    """Returns whether a section bears on what a recipe makes; where documents come from does in any case."""
+    return section in ("crawl", "extract") or any(section in sections_of(asset) for asset in makes)
+
+
+def _across(settings: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what is wrong between the sections of settings that cannot be read as a whole.
+
+    Of each section the fields are read that the checks look at; one where these are wrong is left out.
+    """
+    crawl = _readable("crawl", settings)
+    if crawl is None:
+        return
+    makes = settings.get("makes", _made_by(settings, crawl.enabled))
+    if not isinstance(makes, list | tuple) or any(one not in ASSETS for one in makes):
+        return
+    held = {name: _readable(name, settings) for name in READ if _counts(name, makes)}
+    crawls, extract, consolidate = _crawls(makes, crawl), held["extract"], held.get("consolidate")
+    if extract and consolidate and "sources" not in consolidate.model_fields_set:
+        sources = judged_by_default(crawls, extract, consolidate.trusted)
+        held["consolidate"] = consolidate.model_copy(update={"sources": sources})
+    yield from disagreements(Sections(frozenset(settings), tuple(makes), crawls, **held))
+
+
+def _readable(name: str, settings: Mapping[str, Any]) -> Any:
+    """Returns a section with the fields that the checks look at, or None where these cannot be read."""
+    kind, fields = READ[name]
+    given = settings.get(name, {"enabled": False} if name == "crawl" else {})
+    try:
+        return strictly(kind, {field: given[field] for field in fields if field in given})
+    except (ValidationError, TypeError):
+        return None
+
+
+def recipe_files(folder: Path | None = None) -> list[Path]:
+    """Returns the recipe files of `folder`, of $SLUICE_RECIPES, or of this checkout, sorted."""
+    found = folder or Path(os.environ.get("SLUICE_RECIPES", RECIPES))
+    return sorted(found.glob("*.toml"))
+
+
+def load_recipes(folder: Path | None = None) -> list[Recipe]:
+    """Loads every recipe of a folder (see `recipe_files`); raises RecipeError at the first unusable one."""
+    return [Recipe.load(path) for path in recipe_files(folder)]
+
+
+def find_recipe(name: str) -> Recipe:
+    """Loads a recipe by its name, by the path of its file, or from its JSON text; raises RecipeError."""
+    if name.lstrip().startswith("{"):
+        return Recipe.from_text(name)
+    if name.endswith(".toml"):
+        return Recipe.load(name)
+    files = recipe_files()
+    for path in files:
+        if path.stem == name:
+            return Recipe.load(path)
+    known = ", ".join(path.stem for path in files) or "none"
+    raise RecipeError(f'no recipe "{name}"', f"known are: {known}; or give the path of a .toml file")
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecipeError(f"no recipe at {path}", "check the path") from None
+    except OSError as error:
+        raise RecipeError(f"{path.name} cannot be read: {error}", "check the file and its rights") from None
+    except (ValueError, RecursionError) as error:
+        raise RecipeError(f"{path.name} is not TOML: {error}", "mend the line") from None
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    both = {key: _merged(below[key], above[key]) for key in below.keys() & above.keys() if _tables(below, above, key)}
+    return {**below, **above, **both}
+
+
+def _tables(below: dict[str, Any], above: dict[str, Any], key: str) -> bool:
+    return key not in _MIXTURES and isinstance(below[key], dict) and isinstance(above[key], dict)

@@ -1,0 +1,207 @@
+"""Runs one stage of a recipe: finds its inputs, decides whether there is anything to do, runs it, commits, reports.
+
+Writes one artifact into the store, and beside its record `.tracking.json` (the MLflow run that shows it).
+"""
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from tasks.core.artifact import Artifact
+from tasks.core.commit import commit
+from tasks.core.engine import open_engine
+from tasks.core.errors import SluiceError, StoppedError, SupersededError
+from tasks.core.probe import probe
+from tasks.core.stage import Output
+from tasks.core.store import Store
+from tasks.run.input_resolution import Binding, bind, check_drift
+from tasks.run.lineage import held
+from tasks.run.place import filled
+from tasks.run.recipe import Recipe
+from tasks.run.tracking import TrackingContext, describe, outbox
+from tasks.run.tracking.run import StageRun
+
+log = logging.getLogger("sluice.runner")
+
+TRACKING = ".tracking.json"
+RANKS = "SLUICE_NPROC"
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """What a stage run came to."""
+
+    address: str
+    fingerprint: str
+    content: str
+    skipped: bool
+    members: tuple[str, ...]
+    metrics: dict[str, float]
+    rows: dict[str, int]
+    mlflow_run_url: str
+
+
+def run_stage(
+    recipe: Recipe,
+    stage: str,
+    *,
+    version: str = "",
+    source_version: str | None = None,
+    member: str = "",
+    on_dask: bool = False,
+    tracking: TrackingContext | None = None,
+) -> StageResult:
+    """Runs `stage` of `recipe`, or finds that its artifact is there already.
+
+    Args:
+        recipe: the whole run.
+        stage: a name of `tasks.run.catalogue`.
+        version: version of the artifact to make; empty: the recipe's.
+        source_version: where an input is missing at `version`, the version that holds it; what that version holds
+            already, by settings and inputs, is not made again. It holds what it made and what that was made from.
+        member: which member of a mapped stage ("p0").
+        on_dask: map parts over the cluster of `[place.dask]` where it names one.
+        tracking: where to mirror the run; None: the shell's defaults of the recipe's place.
+
+    Raises:
+        SluiceError: see `tasks.core.errors`; `.permanent` tells whether a retry could help.
+    """
+    store = open_store(recipe)
+    probe(store.root)
+    context = tracking or TrackingContext(filled(recipe.place.mlflow), recipe.name)
+    bound = bind(recipe, store, stage, version or recipe.version, source_version, member)
+    existing = Artifact.find(store, bound.address)
+    if existing:
+        check_drift(existing, bound)
+        log.info("[%s] unchanged: the same inputs and settings made it at %s", bound.address, existing.record.finished)
+        return _result(existing, skipped=True)
+    before = _held_before(store, recipe, bound, source_version)
+    if same := next((one for one in before if one.record.fingerprint == bound.fingerprint), None):
+        log.info("[%s] not made anew: %s is what it would be", bound.address, same.address)
+        return _result(same, skipped=True)
+    bad = recipe.max_bad_share
+    output = Output(store, bound.address, bound.fingerprint, member=member, max_bad_share=bad, before=before)
+    try:
+        artifact = _tracked(recipe, store, bound, output, context, on_dask)
+    except SupersededError:
+        committed = Artifact.find(store, bound.address)
+        if committed is None or committed.record.fingerprint != bound.fingerprint:
+            raise
+        return _result(committed, skipped=True)  # the other attempt was there first; its result is the same
+    return _result(artifact, skipped=False)
+
+
+def _held_before(store: Store, recipe: Recipe, bound: Binding, source_version: str | None) -> list[Artifact]:
+    """Returns what the source version holds of a shared stage: a changed limit costs the stages behind it alone."""
+    if not source_version or not bound.stage.shared:
+        return []
+    return held(store, recipe.name, bound.address.name.removeprefix(f"{recipe.name}/"), source_version)
+
+
+def open_store(recipe: Recipe) -> Store:
+    """Opens the store of the recipe's place."""
+    return Store(filled(recipe.place.store))
+
+
+def _tracked(
+    recipe: Recipe, store: Store, bound: Binding, output: Output, context: TrackingContext, on_dask: bool
+) -> Artifact:
+    if not context.uri:
+        return _run(recipe, bound, output, on_dask)
+    key = f"{context.parent_key}|{bound.address}|{bound.fingerprint[:16]}"
+    described = replace(context, description=describe.recipe(recipe))
+    about = (bound.module.__doc__ or "").partition("\n")[0]
+    run = StageRun(described, key, f"{bound.stage.name} {output.member}".strip(), about)
+    if url := run.open():
+        log.info("[%s] MLflow: %s", bound.address, url)
+    output.listen(run)
+    try:
+        artifact = _run(recipe, bound, output, on_dask)
+    except BaseException as error:
+        stopped = isinstance(error, StoppedError | KeyboardInterrupt | SystemExit)
+        _told(store, run, "KILLED" if stopped else "FAILED", None, error)
+        raise
+    run.message.registered = output.model
+    if _told(store, run, "FINISHED", artifact):
+        with suppress(Exception):
+            outbox.send(store)
+    if run.url:
+        with store.write(f"{artifact.address.path}/{TRACKING}") as file:
+            file.write(json.dumps({"url": run.url}).encode())
+    return artifact
+
+
+def _told(
+    store: Store, run: StageRun, status: str, artifact: Artifact | None, error: BaseException | None = None
+) -> bool:
+    told = run.close(status, artifact, " ".join(str(error).split()) if error else "")
+    if not told:
+        with suppress(SluiceError, OSError):  # a full store has been reported already
+            outbox.keep(store, run.message)
+    return told
+
+
+def _run(recipe: Recipe, bound: Binding, output: Output, on_dask: bool) -> Artifact:
+    started = datetime.now(UTC)
+    log.info("[%s] running %s, fingerprint %s", bound.address, bound.stage.name, bound.fingerprint[:16])
+    address = filled(recipe.place.dask.address) if on_dask else ""
+    with _ranks(recipe.place.train.nproc), open_engine(address, recipe.place.workers) as engine:
+        report = bound.module.run(bound.config, bound.inputs, output, engine)
+    refs = (*bound.refs, *bound.beside)
+    artifact = commit(output, bound.stage.name, bound.module.VERSION, bound.config, refs, report, started)
+    record = artifact.record
+    log.info(
+        "[%s] done: %s rows in, %s out, rejected %s", bound.address, record.rows_in, record.rows_out, record.rejected
+    )
+    return artifact
+
+
+@contextmanager
+def _ranks(nproc: int) -> Iterator[None]:
+    """Sets how many ranks a training run of this stage may have, where the environment does not say (as in a pod).
+
+    Not for longer than the stage runs: the next recipe of this process has a place of its own.
+    """
+    given = RANKS in os.environ
+    os.environ.setdefault(RANKS, str(nproc))
+    try:
+        yield
+    finally:
+        if not given:
+            os.environ.pop(RANKS, None)
+
+
+def _result(artifact: Artifact, *, skipped: bool) -> StageResult:
+    record = artifact.record
+    try:
+        url = str(json.loads(artifact.read(TRACKING))["url"])
+    except FileNotFoundError:
+        url = ""
+    return StageResult(
+        address=record.artifact,
+        fingerprint=record.fingerprint,
+        content=record.content,
+        skipped=skipped,
+        members=record.members,
+        metrics=record.metrics,
+        rows={"in": record.rows_in, "out": record.rows_out, **record.rejected},
+        mlflow_run_url=url,
+    )
+
+
+@contextmanager
+def logging_to_stderr() -> Iterator[None]:
+    """Shows the log of Sluice on stderr, for processes that no Airflow looks after."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(message)s", "%H:%M:%S"))
+    logger = logging.getLogger("sluice")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)

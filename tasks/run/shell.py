@@ -1,0 +1,190 @@
+"""The shell: `python -m tasks <stage> --recipe R` runs what the operator runs; others look at what is there."""
+
+import argparse
+import gc
+import json
+import os
+import sys
+from typing import Any
+
+from tasks.core.errors import SluiceError
+from tasks.core.piped import ends_quietly
+from tasks.run import pid1
+from tasks.run.catalogue import STAGES
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command; returns the exit status.
+
+    0 done; 2 a permanent error; 143 stopped on request, 137 killed for want of memory: both to be resumed; anything
+    else an error that a retry may mend. Operators read these from pods.
+    """
+    options = _parser().parse_args(arguments)
+    from tasks.run.runner import logging_to_stderr
+
+    try:
+        with logging_to_stderr():
+            options.run(options)
+    except SluiceError as error:
+        print("\n".join(f"sluice: {line}" for line in str(error).splitlines()), file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tasks", description="Run a stage, trace a page, read the ledger.")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    for name, stage in STAGES.items():
+        command = _command(commands, name, f"run the stage that writes {stage.writes}", _run)
+        command.set_defaults(stage=name, member="")
+        command.add_argument("--source-version", help="version of inputs that are missing at --version")
+        command.add_argument("--parent-key", default="", help="MLflow: the run this one hangs under (dag id/run id)")
+        command.add_argument("--dask", action="store_true", help="map parts over the cluster of [place.dask]")
+        if stage.mapped:
+            command.add_argument("--member", required=True, help="which member, such as p0 or arm-0-seed-1")
+    trace = _command(commands, "trace", "page to training steps and checkpoints, or step to pages", _trace)
+    trace.add_argument("what", help="a URL, a document id, or a step of a checkpoint as step:<number>")
+    trace.add_argument("--json", action="store_true", help="print JSON")
+    reason = _command(commands, "why", "why a URL is crawled, or is not", _why)
+    reason.add_argument("url", help="as you would type it into a browser")
+    reason.add_argument("--json", action="store_true", help="print JSON")
+    ledger = _command(commands, "ledger", "list artifacts, or one with what it was made from", _ledger)
+    ledger.add_argument("address", nargs="?", help="name@version")
+    asked = _command(commands, "what-if", "the funnel under other limits, without measuring again", _what_if)
+    asked.add_argument("--source-version", default="", help="version that holds what is missing at --version")
+    asked.add_argument("--examples", type=int, default=5, help="documents to show that would change side, each way")
+    _command(commands, "sync", "send MLflow what it missed while it was down", _sync)
+    text = "list annotators, filters and parsers, with the package that each comes from"
+    commands.add_parser("filters", help=text, description=text).set_defaults(run=_filters)
+    return parser
+
+
+def _command(commands: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    command.add_argument("--recipe", required=True, help="name in dags/recipes, path of a .toml file, or JSON text")
+    command.add_argument("--version", default="", help="version of the artifacts; default: the recipe's")
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a field, as in TOML")
+    command.set_defaults(run=run)
+    return command
+
+
+def _recipe(options: argparse.Namespace) -> Any:
+    from tasks.run.recipe import find_recipe
+
+    recipe = find_recipe(options.recipe)
+    return recipe.override(dict(_override(text) for text in options.set)) if options.set else recipe
+
+
+def _override(text: str) -> tuple[str, Any]:
+    import tomllib
+
+    key, _, value = text.partition("=")
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, value
+
+
+def _run(options: argparse.Namespace) -> None:
+    from tasks.run.join_node import follow_stage
+    from tasks.run.place import filled
+    from tasks.run.runner import run_stage
+    from tasks.run.tracking import TrackingContext
+    from tasks.trainer.gang import node_of
+
+    recipe = _recipe(options)
+    what = {"version": options.version, "source_version": options.source_version, "member": options.member}
+    if node_of():
+        follow_stage(recipe, options.stage, **what)
+        return
+    tracking = TrackingContext(filled(recipe.place.mlflow), recipe.name, options.parent_key)
+    result = run_stage(recipe, options.stage, **what, on_dask=options.dask, tracking=tracking)
+    print(json.dumps({"address": result.address, "fingerprint": result.fingerprint, "content": result.content,
+                      "skipped": result.skipped, "members": result.members, "rows": result.rows,
+                      "metrics": result.metrics}))  # fmt: skip
+
+
+def _trace(options: argparse.Namespace) -> None:
+    from tasks.run import trace
+    from tasks.run.runner import open_store
+
+    recipe = _recipe(options)
+    found = trace.trace(open_store(recipe), recipe.name, options.version or recipe.version, options.what)
+    print(json.dumps(found, indent=1, default=str) if options.json else trace.render(found))
+
+
+def _why(options: argparse.Namespace) -> None:
+    from tasks.run.runner import open_store
+    from tasks.stages.crawl.why import why
+    from tasks.stages.crawl.why_text import render
+
+    recipe = _recipe(options)
+    found = why(open_store(recipe), recipe.name, recipe.crawl, options.url, options.version)
+    print(json.dumps(found, indent=1, default=str) if options.json else render(found))
+
+
+def _what_if(options: argparse.Namespace) -> None:
+    from tasks.core.errors import RecipeError
+    from tasks.run.recipe import find_recipe
+    from tasks.run.runner import open_store
+    from tasks.run.what_if_cli import ask
+
+    section = "consolidate."
+    if strange := [text for text in options.set if not text.startswith(section)]:
+        remedy = f"name fields of [{section[:-1]}], or run the stages again"
+        raise RecipeError(f"{strange[0]} bears on more than the join", remedy)
+    recipe = find_recipe(options.recipe)
+    values = dict(_override(text.removeprefix(section)) for text in options.set)
+    versions = (options.version or recipe.version, options.source_version)
+    print(ask(open_store(recipe), recipe.name, recipe.consolidate, values, *versions, options.examples))
+
+
+def _filters(_options: argparse.Namespace) -> None:
+    from tasks.run.listing import listing
+
+    print("\n".join(listing()))
+
+
+def _ledger(options: argparse.Namespace) -> None:
+    from tasks.core.ledger import Ledger
+    from tasks.run.runner import open_store
+
+    ledger = Ledger(open_store(_recipe(options)))
+    if not options.address:
+        for artifact in ledger:
+            record = artifact.record
+            when = f"{record.finished:%Y-%m-%d %H:%M:%S}"
+            print(f"{when}  {record.fingerprint[:12]}  {record.rows_out:>9,}  {record.artifact}")
+        return
+    print(ledger.find(options.address).record.model_dump_json(indent=1, exclude={"parts"}))
+    for title, lines in (
+        ("made from", ledger.ancestors(options.address)),
+        ("used by", ledger.descendants(options.address)),
+        ("drift", ledger.drift(options.address)),
+    ):
+        print(f"{title}: {', '.join(lines) or 'nothing'}")
+
+
+def _sync(options: argparse.Namespace) -> None:
+    from tasks.core.errors import TransientError
+    from tasks.run.runner import open_store
+    from tasks.run.tracking import outbox
+
+    store = open_store(_recipe(options))
+    try:
+        sent = outbox.send(store)
+    except Exception as error:
+        raise TransientError(
+            f"MLflow does not take {outbox.waiting(store)} waiting runs ({error})", "start it and run again"
+        ) from None
+    print(f"{sent} sent, {outbox.waiting(store)} waiting")
+
+
+def enter() -> int:
+    """Runs the command line as the first process of a pod, or below a shell; returns the exit status."""
+    pid1.stand_in()
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    status = ends_quietly(main)
+    # All memory goes back at once: looking through what still lives for cycles takes a twentieth of a crawl's time.
+    gc.freeze()
+    return status

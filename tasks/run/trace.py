@@ -1,0 +1,289 @@
+"""Trace: from a page to every training step and checkpoint that saw it, and from a step to its pages.
+
+Reads committed artifacts only, as far as there are any: extracted, attributes, documents, shards, plan and checkpoint.
+Which versions belong together is read from the records: the chain is followed from the checkpoint upwards, and not
+guessed from equal names.
+
+    URL -> documents (WARC file and offset, kept or why not) -> shard rows -> sequences -> steps -> checkpoints
+    step -> sequences -> slices -> documents -> URLs, with the text of each slice
+
+Kept documents are found by binary search in the document index, sequences by the plan's row-group statistics, steps by
+inverting the order. Only a page that was rejected costs a pass over the URL column of the rejected documents.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow.compute as pc
+
+from tasks.core.artifact import Address, Artifact
+from tasks.core.errors import InputError
+from tasks.core.groups import named_in
+from tasks.core.store import Store
+from tasks.formats.tokens.index import DocumentIndex, Entry
+from tasks.formats.tokens.order import Order
+from tasks.formats.tokens.plan import rows_of
+from tasks.formats.tokens.shard import TRAIN, ShardSet, parse_shard_name, part_number
+from tasks.formats.url import canonical
+from tasks.run.trace_text import render
+
+__all__ = ["Chain", "render", "trace", "trace_document", "trace_step", "trace_url"]
+
+Found = dict[str, Any]
+
+_KINDS = ("checkpoint", "plan", "shards", "tokenizer", "documents", "attributes", "extracted")
+_CAPTURE = ["id", "url", "source", "title", "fetched_at", "record_id", "payload_digest", "warc_file", "warc_offset"]
+_ID = re.compile(r"[0-9a-f]{32}")
+_STEP = re.compile(r"(?:step:)?(\d+)")
+_EXCERPT_TOKENS = 48
+
+
+def trace(store: Store, recipe: str, version: str, what: str) -> Found:
+    """Traces a URL, a document id (32 hex digits) or a step ("step:120").
+
+    Raises:
+        InputError: nothing of the recipe has been made, or there is no such step.
+    """
+    if match := _STEP.fullmatch(what):
+        return trace_step(store, recipe, version, int(match[1]))
+    if _ID.fullmatch(what):
+        return trace_document(store, recipe, version, what)
+    return trace_url(store, recipe, version, what)
+
+
+def trace_url(store: Store, recipe: str, version: str, url: str) -> Found:
+    """Returns what became of every capture of a URL.
+
+    Returns:
+        {asked, kind: "url", artifacts, measured: {annotator: {group, fingerprint}}, run, documents: [see `_kept` and
+        `_not_kept`], captures_without_document: [{record_id, url, reason}]}.
+    """
+    chain = Chain.follow(store, recipe, version)
+    urls = sorted({url, canonical(url) or url})
+    found = [_kept(chain, entry) for one in urls for entry in chain.entries_of(one)]
+    seen = {document["id"] for document in found}
+    found += [row for row in _not_kept(chain, pc.field("url").isin(urls)) if row["id"] not in seen]
+    lost = chain.rows("extracted", "rejected/", pc.field("url").isin(urls), ["record_id", "url", "reason"])
+    return {**_head(chain, url, "url"), "documents": found, "captures_without_document": [row for _, row in lost]}
+
+
+def trace_document(store: Store, recipe: str, version: str, doc_id: str) -> Found:
+    """Returns what became of one document; the same shape as `trace_url`."""
+    chain = Chain.follow(store, recipe, version)
+    entry = chain.index.by_uid(bytes.fromhex(doc_id)) if chain.index else None
+    found = [_kept(chain, entry)] if entry else list(_not_kept(chain, pc.field("id") == doc_id))
+    return {**_head(chain, doc_id, "document"), "documents": found, "captures_without_document": []}
+
+
+def trace_step(store: Store, recipe: str, version: str, step: int) -> Found:
+    """Returns the sequences of a step (from 0) with the pages they are made of.
+
+    Returns:
+        {asked, kind: "step", artifacts, measured, run, step, skipped, first_checkpoint, sequences: [{source, sequence,
+        epoch, slices: [{id, url, start, length, pos, text}]}]}; `text` is the beginning of what the model read.
+
+    Raises:
+        InputError: nothing was trained, or the run had fewer steps.
+    """
+    chain = Chain.follow(store, recipe, version)
+    run, order = chain.run, chain.order
+    if run is None or order is None:
+        raise InputError(f"nothing was trained as {recipe}@{version}", "run the stage train first")
+    if step >= run["steps"]:
+        raise InputError(f"the run had the steps 0 .. {run['steps'] - 1}, not {step}", "name one of these")
+    batch = order.batch(step)
+    pieces = {
+        source: _pieces(chain, source, {seq for name, seq, _ in batch if name == source})
+        for source in sorted({name for name, _, _ in batch})
+    }
+    sequences = [
+        {"source": source, "sequence": seq, "epoch": epoch, "slices": pieces[source][seq]}
+        for source, seq, epoch in batch
+    ]
+    return {
+        **_head(chain, f"step:{step}", "step"),
+        "step": step,
+        "skipped": step in chain.skipped_steps,
+        "first_checkpoint": _first_checkpoint(run, step),
+        "sequences": sequences,
+    }
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The artifacts of one lineage, by kind; kinds that have not been made are missing."""
+
+    recipe: str
+    artifacts: dict[str, Artifact]
+
+    @classmethod
+    def follow(cls, store: Store, recipe: str, version: str) -> "Chain":
+        """Finds the last artifact made at a version and everything it was made from; raises InputError."""
+        found: dict[str, Artifact] = {}
+        for kind in _KINDS:
+            artifact = found.get(kind) or Artifact.find(store, Address(f"{recipe}/{kind}", version))
+            if artifact is None:
+                continue
+            found[kind] = artifact
+            for ref in artifact.record.inputs:
+                name = ref.address.partition("@")[0]
+                parent = Address.parse(ref.address) if name.startswith(f"{recipe}/") and "@" in ref.address else None
+                if parent and (held := Artifact.find(store, parent)):
+                    found.setdefault(name.removeprefix(f"{recipe}/"), held)
+        if not found:
+            raise InputError(f"nothing of {recipe}@{version} is in {store.root}", "run the recipe, or name its version")
+        return cls(recipe, found)
+
+    @cached_property
+    def index(self) -> DocumentIndex | None:
+        """Where each kept document lies; None before encoding."""
+        return DocumentIndex(self.artifacts["shards"]) if "shards" in self.artifacts else None
+
+    @cached_property
+    def shards(self) -> ShardSet:
+        """The token shards."""
+        return ShardSet.open(self.artifacts["shards"])
+
+    @cached_property
+    def run(self) -> Found | None:
+        """`run.json` of the checkpoint; None before training."""
+        checkpoint = self.artifacts.get("checkpoint")
+        return json.loads(checkpoint.read("run.json")) if checkpoint else None
+
+    @cached_property
+    def order(self) -> Order | None:
+        """The order in which the run read its sequences."""
+        run = self.run
+        return Order(run["sequences"], run["weights"], run["batch_size"], run["seed"]) if run else None
+
+    @property
+    def measured(self) -> dict[str, dict[str, str]]:
+        """Where what each annotator has measured lies (`tasks.core.groups`), and its fingerprint."""
+        attributes = self.artifacts.get("attributes")
+        refs = named_in(attributes) if attributes else {}
+        return {name: {"group": ref.address, "fingerprint": ref.fingerprint} for name, ref in refs.items()}
+
+    @cached_property
+    def skipped_steps(self) -> frozenset[int]:
+        """Steps whose batch was read but did not change the model (a spike, not a number)."""
+        checkpoint = self.artifacts.get("checkpoint")
+        if checkpoint is None:
+            return frozenset()
+        table = checkpoint.table("loss.parquet", ["step"], pc.field("loss").is_null())
+        return frozenset(table.column("step").to_pylist())
+
+    def entries_of(self, url: str) -> list[Entry]:
+        """Returns where the kept documents of a URL lie."""
+        return self.index.by_url(url) if self.index else []
+
+    def rows(self, kind: str, folder: str, where: pc.Expression, columns: list[str]) -> list[tuple[str, Found]]:
+        """Returns (part, row) of the rows of a Parquet folder that pass; none where the kind has not been made."""
+        artifact, found = self.artifacts.get(kind), []
+        for path in artifact.files(folder) if artifact else []:
+            assert artifact is not None
+            part = path.removeprefix(folder).removesuffix(".parquet")
+            found += [(part, row) for row in artifact.table(path, columns, where).to_pylist()]
+        return found
+
+    def row(self, kind: str, folder: str, part: str, doc_id: str) -> Found:
+        """Returns the capture of one document from the part that holds it; empty when the part does not."""
+        artifact = self.artifacts.get(kind)
+        path = f"{folder}{part}.parquet"
+        if artifact is None or path not in artifact.files(folder):
+            return {}
+        rows = artifact.table(path, _CAPTURE, pc.field("id") == doc_id).to_pylist()
+        return rows[0] if rows else {}
+
+
+def _head(chain: Chain, asked: str, kind: str) -> Found:
+    run = chain.run
+    return {
+        "asked": asked,
+        "kind": kind,
+        "recipe": chain.recipe,
+        "artifacts": {name: str(chain.artifacts[name].address) for name in _KINDS if name in chain.artifacts},
+        "measured": chain.measured,
+        "run": run and {name: run[name] for name in ("steps", "batch_size", "seed", "weights", "checkpoint_steps")},
+    }
+
+
+def _kept(chain: Chain, entry: Entry) -> Found:
+    """Returns a kept document: its capture, where its tokens lie, and every step and checkpoint that saw it."""
+    capture = chain.row("documents", "kept/", entry.part, entry.uid.hex())
+    source, split = parse_shard_name(entry.shard)
+    return {
+        "id": entry.uid.hex(),
+        "url": entry.url,
+        "source": source,
+        **capture,
+        "fate": "kept",
+        "split": split,
+        "shard": entry.shard,
+        "row": entry.row,
+        "n_tokens": int(chain.shards.shard(entry.shard).lengths[entry.row]),
+        **(_readings(chain, source, entry) if split == TRAIN else {"sequences": [], "steps": [], "checkpoints": []}),
+    }
+
+
+def _readings(chain: Chain, source: str, entry: Entry) -> Found:
+    """Returns the sequences of a document, the steps that read them and the checkpoints that came after."""
+    sequences = _sequences(chain, source, entry)
+    run, order = chain.run, chain.order
+    if run is None or order is None:
+        return {"sequences": sequences, "steps": [], "checkpoints": []}
+    steps = sorted({step for one in sequences for step in order.steps_of(source, one, run["steps"])})
+    learned = [step for step in steps if step not in chain.skipped_steps]
+    seen_by = [count for count in run["checkpoint_steps"] if learned and learned[0] < count]
+    skipped = [step for step in steps if step in chain.skipped_steps]
+    return {"sequences": sequences, "steps": steps, "skipped_steps": skipped, "checkpoints": seen_by}
+
+
+def _sequences(chain: Chain, source: str, entry: Entry) -> list[int]:
+    plan = chain.artifacts.get("plan")
+    path = f"plan/{source}.parquet"
+    if plan is None or path not in plan.files("plan/"):
+        return []
+    here = (pc.field("shard") == entry.shard) & (pc.field("row") == entry.row)
+    return sorted(set(plan.table(path, ["seq_id"], here).column("seq_id").to_pylist()))
+
+
+def _not_kept(chain: Chain, where: pc.Expression) -> list[Found]:
+    """Returns documents that were rejected, or that nothing has judged yet."""
+    if "documents" not in chain.artifacts:
+        return [{**row, "fate": "extracted"} for _, row in chain.rows("extracted", "documents/", where, _CAPTURE)]
+    columns = ["id", "url", "source", "reason", "reasons", "duplicate_of"]
+    return [
+        {**chain.row("extracted", "documents/", part, row["id"]), **row, "fate": "rejected"}
+        for part, row in chain.rows("documents", "rejected/", where, columns)
+    ]
+
+
+def _first_checkpoint(run: Found, step: int) -> int | None:
+    return min((count for count in run["checkpoint_steps"] if count > step), default=None)
+
+
+def _pieces(chain: Chain, source: str, sequences: set[int]) -> dict[int, list[Found]]:
+    """Returns for each sequence its slices, with the page and the beginning of the text of each."""
+    from tokenizers import Tokenizer
+
+    plan = chain.artifacts["plan"]
+    tokenizer = Tokenizer.from_str(chain.artifacts["tokenizer"].read("tokenizer.json").decode())
+    found: dict[int, list[Found]] = {seq: [] for seq in sequences}
+    for row in rows_of(plan, source, sequences):
+        shard = chain.shards.shard(row["shard"])
+        uid = shard.uid(row["row"])
+        entry = chain.index.by_uid(uid, part_number(row["shard"])) if chain.index else None
+        tokens = shard.slice(row["row"], row["start"], min(row["len"], _EXCERPT_TOKENS)).tolist()
+        found[row["seq_id"]].append(
+            {
+                "id": uid.hex(),
+                "url": entry.url if entry else "",
+                **{name: row[name] for name in ("start", "pos")},
+                "length": row["len"],
+                "text": tokenizer.decode(tokens),
+            }
+        )
+    return found

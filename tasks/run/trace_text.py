@@ -1,0 +1,75 @@
+"""What a trace found, as text for people."""
+
+from typing import Any
+
+Found = dict[str, Any]
+
+_SHOWN = 12
+_WIDTH = 100
+
+
+def render(found: Found) -> str:
+    """Returns the text of what `tasks.run.trace.trace` returned."""
+    lines = _step(found) if found["kind"] == "step" else _page(found)
+    made = ", ".join(found["artifacts"].values())
+    groups = ", ".join(f"{one['group']} ({one['fingerprint'][:12]})" for one in found["measured"].values())
+    return "\n".join([*lines, "", f"read from: {made}", *([f"measured as: {groups}"] if groups else [])])
+
+
+def _page(found: Found) -> list[str]:
+    lines = [found["asked"]]
+    for document in found["documents"]:
+        lines += ["", *_document(document, found["run"])]
+    for capture in found["captures_without_document"]:
+        lines += ["", f"capture {capture['record_id'] or capture['url']}: gave no document ({capture['reason']})"]
+    if len(lines) == 1:
+        lines += ["", "never captured: neither a document nor a rejected capture has this address"]
+    return lines
+
+
+def _document(document: Found, run: Found | None) -> list[str]:
+    lines = [f"document {document['id']} of source {document['source']}"]
+    if document.get("warc_file"):
+        fetched = f", fetched {document['fetched_at']:%Y-%m-%d %H:%M:%S} UTC" if document.get("fetched_at") else ""
+        offset = document["warc_offset"]
+        place = "in a file without places to begin at" if offset is None else f"at byte {offset:,}"
+        lines.append(f"  capture    {document['warc_file']} {place}{fetched}")
+    if document["fate"] == "rejected":
+        copy = f", a copy of {document['duplicate_of']}" if document.get("duplicate_of") else ""
+        return [*lines, f"  rejected   {', '.join(document['reasons'])}{copy}"]
+    if document["fate"] == "extracted":
+        return [*lines, "  extracted  not yet judged: the stage consolidate has not run"]
+    lines.append(f"  kept       {document['n_tokens']:,} tokens in {document['shard']}, row {document['row']:,}")
+    if document["split"] != "train":
+        return [*lines, "  held out   measures bits per byte; no step reads it"]
+    lines.append(f"  sequences  {_some(document['sequences'])}")
+    if run is None:
+        return [*lines, "  steps      none yet: nothing was trained from this plan"]
+    if not document["steps"]:
+        return [*lines, f"  steps      none of the {run['steps']:,} steps read it"]
+    skipped = f" (skipped: {_some(document['skipped_steps'])})" if document["skipped_steps"] else ""
+    lines.append(f"  steps      {_some(document['steps'])}{skipped}")
+    seen_by = [f"step-{count:08d}" for count in document["checkpoints"]]
+    return [*lines, f"  seen by    {', '.join(seen_by) or 'no checkpoint'}"]
+
+
+def _step(found: Found) -> list[str]:
+    run = found["run"]
+    skipped = ", skipped: it did not change the model" if found["skipped"] else ""
+    lines = [
+        f"step {found['step']:,} of {run['steps']:,}: {len(found['sequences'])} sequences, "
+        f"first in checkpoint step-{found['first_checkpoint']:08d}{skipped}"
+    ]
+    for sequence in found["sequences"]:
+        lines += ["", f"{sequence['source']} sequence {sequence['sequence']:,}, epoch {sequence['epoch']}"]
+        for piece in sequence["slices"]:
+            last = piece["start"] + piece["length"] - 1
+            text = " ".join(piece["text"].split())
+            lines.append(f"  {piece['url'] or piece['id']}  tokens {piece['start']:,} .. {last:,}")
+            lines.append(f"    {text[:_WIDTH]}")
+    return lines
+
+
+def _some(numbers: list[int]) -> str:
+    shown = ", ".join(f"{number:,}" for number in numbers[:_SHOWN])
+    return f"{shown} and {len(numbers) - _SHOWN:,} more" if len(numbers) > _SHOWN else shown or "none"

@@ -1,0 +1,90 @@
+"""What the pages of MLflow say in words: of an experiment, of the run of a DAG, and of the run of a stage.
+
+Reads a recipe, records of artifacts and the tags of experiments and runs; returns Markdown, deterministic. MLflow keeps
+a description as the tag `mlflow.note.content`.
+"""
+
+from collections.abc import Mapping
+
+from tasks.core.artifact import Record
+from tasks.run.catalogue import STAGES
+from tasks.run.recipe import Recipe
+
+NEWEST = "sluice.newest."
+"""Begins the tags of an experiment that hold what the newest run of a stage came to, by stage."""
+
+STAGE = "sluice.came_to."
+"""Begins the tags of a DAG run's run that hold what its stages came to, by stage and member."""
+
+HEADLINES = ("publish", "consolidate", "pack", "decide", "evaluate")
+"""The stages whose newest result stands on the page of the experiment: pages, funnel, tokens, mixture, scores."""
+
+LONGEST = 4500
+"""Characters of a description; an experiment's tag takes 5,000."""
+
+_SHOWN = 4
+
+
+def recipe(described: Recipe) -> str:
+    """Returns what a recipe makes, and from what."""
+    crawl, files = described.crawl, described.extract.files
+    sources = []
+    if crawl.enabled:
+        seeds = [*crawl.seeds, *crawl.seed_files]
+        sources.append(f"a crawl from {_listed([f'`{seed}`' for seed in seeds])}" if seeds else "a crawl")
+    sources += [f"`{source.name}` ({source.kind}: `{source.path}`)" for source in files]
+    return (
+        f"The recipe **{described.name}** of Sluice: from {_listed(sources) or 'no source yet'} to documents, tokens "
+        "and a trained language model.\n\n"
+        "One run for each run of a DAG, and under it one for each stage: its inputs as datasets, its settings as "
+        "parameters, what became of its rows and what it measured as metrics, its pictures and pages as artifacts."
+    )
+
+
+def experiment(description: str, tags: Mapping[str, str]) -> str:
+    """Returns the description of an experiment: of its recipe (`recipe`), and the newest results that its tags hold."""
+    lines = [f"- **{stage}** {tags[NEWEST + stage]}" for stage in HEADLINES if NEWEST + stage in tags]
+    return _cut("\n".join([description, *(["", "Newest results:", "", *lines] if lines else [])]))
+
+
+def dag_run(key: str, tags: Mapping[str, str]) -> str:
+    """Returns the description of the run of a DAG, known as "<dag id>/<run id>": what its stages came to so far."""
+    dag, _, run = key.partition("/")
+    held = {name.removeprefix(STAGE): text for name, text in tags.items() if name.startswith(STAGE)}
+    order = {stage: place for place, stage in enumerate(STAGES)}
+    names = sorted(held, key=lambda name: (order.get(name.split()[0], len(order)), name))
+    lines = [f"- **{name}** {held[name]}" for name in names]
+    return _cut("\n".join([f"The run `{run}` of the DAG `{dag}`; its stages are the runs under it.", "", *lines]))
+
+
+def stage(about: str, record: Record | None) -> str:
+    """Returns the description of the run of a stage.
+
+    Args:
+        about: what the stage does, in one sentence.
+        record: what it has made; None while it runs.
+    """
+    if record is None:
+        return about
+    made_from = _listed([f"`{ref.address}`" for ref in record.inputs])
+    lines = [about, "", f"Made `{record.artifact}`{f' from {made_from}' if made_from else ''}.", "", outcome(record)]
+    return _cut("\n".join(lines))
+
+
+def outcome(record: Record) -> str:
+    """Returns what a stage came to, in one line: what it says itself, and what became of its rows."""
+    gone = sorted(record.rejected.items(), key=lambda item: (-item[1], item[0]))
+    why = f" ({_listed([f'{reason} {count:,}' for reason, count in gone])})" if gone else ""
+    rejected = f", {sum(record.rejected.values()):,} rejected{why}" if gone else ""
+    rows = f"{record.rows_in:,} rows in, {record.rows_out:,} out{rejected}" if record.rows_in or record.rows_out else ""
+    return "; ".join(part for part in (record.note, rows) if part) or "done"
+
+
+def _listed(words: list[str]) -> str:
+    more = [f"{len(words) - _SHOWN} more"] if len(words) > _SHOWN else []
+    *several, last = [*words[:_SHOWN], *more] or [""]
+    return f"{', '.join(several)} and {last}" if several else last
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"

@@ -1,0 +1,45 @@
+"""Puts a model folder into MLflow's model registry, with its lineage as tags."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tasks.core.artifact import Artifact
+from tasks.run.tracking.message import Message
+
+
+def register(client: Any, message: Message, run_id: str, artifact: Artifact) -> None:
+    """Makes a version of the model that `message` names; one that holds the same fingerprint is left alone."""
+    import mlflow.pyfunc
+    from mlflow.exceptions import MlflowException
+
+    folder_name, wanted = message.registered or ("", "")
+    name = wanted or message.context.experiment
+    if client.search_model_versions(f"name='{name}' and tags.`sluice.fingerprint` = '{artifact.record.fingerprint}'"):
+        return
+    with scratch_folder() as folder:
+        data = folder / "data"
+        data.mkdir()
+        for path in artifact.files(f"{folder_name}/"):
+            (data / path.rpartition("/")[2]).write_bytes(artifact.read(path))
+        mlflow.pyfunc.save_model(str(folder / "model"), data_path=str(data), loader_module="tasks.trainer.serve",
+                                 pip_requirements=["sluice[train]"])  # fmt: skip
+        client.log_artifacts(run_id, str(folder / "model"), "model")
+    try:
+        client.create_registered_model(name)
+    except MlflowException:  # it exists
+        client.get_registered_model(name)
+    lineage = {f"sluice.{ref.role}": f"{ref.address} {ref.fingerprint[:16]}" for ref in artifact.record.inputs}
+    source = f"{client.get_run(run_id).info.artifact_uri}/model"
+    client.create_model_version(name, source, run_id=run_id, tags={
+        "sluice.fingerprint": artifact.record.fingerprint, "sluice.artifact": artifact.record.artifact, **lineage
+    })  # fmt: skip
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yields a folder that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="sluice-mlflow-") as name:
+        yield Path(name)

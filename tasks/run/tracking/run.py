@@ -1,0 +1,72 @@
+"""The MLflow run of one stage run, as the runner and the running stage see it."""
+
+import base64
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from tasks.core.artifact import Artifact
+from tasks.core.stage import Listener
+from tasks.run.tracking.message import Message, TrackingContext, run_url
+from tasks.run.tracking.send import deliver, open_run, send_metrics
+
+log = logging.getLogger("sluice.tracking")
+
+_FLUSH_S = 3.0
+
+
+class StageRun(Listener):
+    """The MLflow run of one stage run; buffers while the server does not answer."""
+
+    def __init__(self, context: TrackingContext, key: str, name: str, about: str = "") -> None:
+        self.message = Message(context, key, name, about)
+        self._flushed = 0.0
+        self._down = False
+
+    def open(self) -> str:
+        """Makes or finds the run; returns its page, or "" when MLflow is down."""
+        self._attempt(lambda: open_run(self.message))
+        return self.url
+
+    @property
+    def url(self) -> str:
+        """The run's page in the MLflow UI, or "" while there is none."""
+        return run_url(self.message)
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """See `Listener.metrics`; sent every few seconds."""
+        now = int(time.time() * 1000)
+        self.message.metrics += [(name, float(value), now, step) for name, value in values.items()]
+        if time.monotonic() - self._flushed > _FLUSH_S and not self._down:
+            self._flushed = time.monotonic()
+            self._attempt(lambda: send_metrics(self.message))
+
+    def file(self, name: str, data: bytes) -> None:
+        """See `Listener.file`."""
+        self.message.files[name] = base64.b64encode(data).decode()
+
+    def close(self, status: str, artifact: Artifact | None, error: str = "") -> bool:
+        """Sends what is left and ends the run; returns whether everything was told."""
+        self.message.status = status
+        self.message.error = error
+        self.message.artifact = str(artifact.address) if artifact else ""
+        return self._attempt(lambda: deliver(self.message, artifact))
+
+    def _attempt(self, send: Callable[[], None]) -> bool:
+        try:
+            send()
+        except Exception as error:  # a mirror that breaks must not break what it mirrors
+            if not self._down:
+                log.warning(
+                    "MLflow at %s does not answer (%s); the run goes on and is sent later",
+                    self.message.context.uri,
+                    _one_line(error),
+                )
+            self._down = True
+            return False
+        self._down = False
+        return True
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,0 +1,177 @@
+"""Tells MLflow what a message holds. Every call may be repeated: runs are found again by their key."""
+
+import base64
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tasks.core.artifact import Artifact, Record
+from tasks.run.tracking import describe, notes
+from tasks.run.tracking.message import Message
+from tasks.run.tracking.model import register, scratch_folder
+
+_BATCH = 900  # MLflow takes 1,000 metrics in one call
+_TEXT = 450  # longest parameter and tag that every backend takes
+_KIND = {"mlflow.experimentKind": "custom_model_development"}  # as MLflow's UI calls model training
+
+
+def deliver(message: Message, artifact: Artifact | None) -> None:
+    """Tells MLflow all of `message`; may be repeated. Raises what the client raises."""
+    client = open_run(message)
+    run_id = message.run_id.partition("/")[2]
+    send_metrics(message)
+    for name in list(message.files):
+        _send_file(client, run_id, name, base64.b64decode(message.files[name]))
+        del message.files[name]
+    if artifact:
+        _send_record(client, run_id, artifact)
+        if message.registered:
+            register(client, message, run_id, artifact)
+    if message.error:
+        client.set_tag(run_id, "sluice.error", message.error[:_TEXT])
+    _describe(client, message, artifact.record if artifact else None)
+    client.set_terminated(run_id, status=message.status)
+    if parent := _parent_of(client, run_id):
+        client.set_terminated(parent, status=message.status)
+
+
+def _describe(client: Any, message: Message, record: Record | None) -> None:
+    experiment, _, run_id = message.run_id.partition("/")
+    if record:
+        notes.on_run(client, run_id, describe.stage(message.about, record))
+        notes.on_experiment(client, experiment, message.context.description, record)
+    if parent := _parent_of(client, run_id):
+        came_to = describe.outcome(record) if record else f"{message.status.lower()}: {message.error}"
+        notes.on_dag_run(client, parent, message.context.parent_key, message.name, came_to[:_TEXT])
+
+
+def _client(uri: str) -> Any:
+    # The defaults would hold a stage up for minutes when the server is down.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def open_run(message: Message) -> Any:
+    """Returns a client, after making or finding the message's run and its parent."""
+    client = _client(message.context.uri)
+    if message.run_id:
+        return client
+    context = message.context
+    experiment = _experiment(client, context.experiment)
+    notes.on_experiment(client, experiment, context.description)
+    tags = {**context.tags, "sluice.run_key": message.key, "sluice.stage": message.name}
+    if context.parent_key:
+        tags["mlflow.parentRunId"] = _find_or_create(
+            client, experiment, "sluice.dag_run", context.parent_key, context.parent_key, context.tags
+        )
+    message.run_id = (
+        f"{experiment}/{_find_or_create(client, experiment, 'sluice.run_key', message.key, message.name, tags)}"
+    )
+    notes.on_run(client, message.run_id.partition("/")[2], describe.stage(message.about, None))
+    return client
+
+
+def _experiment(client: Any, name: str) -> str:
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found:
+        for tag in _KIND.keys() - found.tags.keys():
+            client.set_experiment_tag(found.experiment_id, tag, _KIND[tag])
+        return str(found.experiment_id)
+    try:
+        return str(client.create_experiment(name, tags=_KIND))
+    except MlflowException:  # a task beside this one was faster
+        return str(client.get_experiment_by_name(name).experiment_id)
+
+
+def _find_or_create(client: Any, experiment: str, tag: str, value: str, name: str, tags: dict[str, str]) -> str:
+    quoted = value.replace("'", "")
+    found = client.search_runs([experiment], f"tags.`{tag}` = '{quoted}'", max_results=1, order_by=["start_time ASC"])
+    if found:
+        return str(found[0].info.run_id)
+    run = client.create_run(experiment, tags={**tags, tag: quoted}, run_name=name)
+    return str(run.info.run_id)
+
+
+def _parent_of(client: Any, run_id: str) -> str:
+    return str(client.get_run(run_id).data.tags.get("mlflow.parentRunId", ""))
+
+
+def send_metrics(message: Message) -> None:
+    """Sends the numbers that wait in `message`, and takes them out of it."""
+    from mlflow.entities import Metric
+
+    client = open_run(message)
+    while message.metrics:
+        batch = message.metrics[:_BATCH]
+        client.log_batch(message.run_id.partition("/")[2], metrics=[Metric(*metric) for metric in batch])
+        del message.metrics[: len(batch)]
+
+
+def _send_record(client: Any, run_id: str, artifact: Artifact) -> None:
+    from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+
+    record = artifact.record
+    now = int(record.finished.timestamp() * 1000)
+    numbers = {**record.metrics, "rows_in": record.rows_in, "rows_out": record.rows_out, "bytes": record.bytes,
+               "seconds": (record.finished - record.started).total_seconds(),
+               **{f"rejected.{reason}": count for reason, count in record.rejected.items()}}  # fmt: skip
+    client.log_batch(
+        run_id,
+        metrics=[Metric(_key(name), float(value), now, 0) for name, value in numbers.items()],
+        params=[Param(name, value) for name, value in _flat(record.config)],
+        tags=[RunTag(f"sluice.{name}", value) for name, value in _tags(record).items()],
+    )
+    client.log_inputs(
+        run_id,
+        datasets=[
+            DatasetInput(
+                dataset=Dataset(
+                    name=ref.address,
+                    digest=ref.content[:16],
+                    source_type="sluice",
+                    source=json.dumps({"uri": ref.address}),
+                ),
+                tags=[InputTag("mlflow.data.context", ref.role)],
+            )
+            for ref in record.inputs
+        ],
+    )
+    _send_file(client, run_id, "artifact.json", record.model_dump_json(indent=1).encode())
+
+
+def _tags(record: Record) -> dict[str, str]:
+    return {
+        "artifact": record.artifact,
+        "fingerprint": record.fingerprint,
+        "content": record.content,
+        "code.version": record.code.get("version", ""),
+        "code.commit": record.code.get("commit", ""),
+    }
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            text = value if isinstance(value, str) else json.dumps(value)
+            yield _key(f"{prefix}{name}"), text[:_TEXT]
+
+
+def _key(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "_-. /" else "_" for c in name)[:240]
+
+
+def _send_file(client: Any, run_id: str, name: str, data: bytes) -> None:
+    with scratch_folder() as folder:
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)  # a name may have folders: "cards/quality.md"
+        file.write_bytes(data)
+        client.log_artifact(run_id, str(file), os.path.dirname(name) or None)

@@ -1,0 +1,1 @@
+"""The stages. They never import one another: what one has made, another reads from the store."""

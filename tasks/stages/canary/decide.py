@@ -1,0 +1,176 @@
+"""Stage decide: the measured arms -> the mixture to train with, and why.
+
+Reads `arms` and `canaries` (every arm's `result.json`); writes `mixture.json` {weights, winner, current, interval,
+promoted, reason, confidence, target, arms, response} and `report.md`, and shows `response.png` in the tracker.
+
+An arm is promoted only if the interval of its paired difference lies above 0 and no guarded source gets worse;
+otherwise the current mixture stays. See `verdict` for the statistics and `response` for the fit.
+"""
+
+import json
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.core.engine import Engine
+from tasks.core.errors import InputError
+from tasks.core.stage import Inputs, Output, Report
+from tasks.formats.tokens.mixture import resolved
+from tasks.stages.canary import response, verdict
+from tasks.stages.canary.arms import ARMS, RESULT
+from tasks.stages.canary.config import CanaryConfig
+from tasks.stages.canary.report import figure, markdown
+
+VERSION = 1
+MIXTURE = "mixture.json"
+REPORT = "report.md"
+
+
+def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
+    """Decides; raises InputError when a run of an arm is missing."""
+    arms = json.loads(inputs["arms"].read(ARMS))
+    results = [json.loads(one.read(RESULT)) for one in inputs.many("canaries")]
+    decision = decide(config, arms, results)
+    if MIXTURE not in output.committed:
+        with output.part(MIXTURE, conserved=False) as part:
+            with part.file(MIXTURE) as file:
+                file.write(json.dumps(decision, indent=2, sort_keys=True).encode() + b"\n")
+            with part.file(REPORT) as file:
+                file.write(markdown(decision).encode())
+    output.log_file("response.png", figure(decision))
+    low, high = decision["interval"]
+    scores = {row["arm"]: row["target_bpb"] for row in decision["arms"]}
+    metrics = {
+        "promoted": float(decision["promoted"]),
+        "current_bpb": scores[decision["current"]],
+        "winner_bpb": scores[decision["winner"]],
+        "difference_low": low,
+        "difference_high": high,
+    }
+    return Report(metrics=metrics, note=decision["reason"])
+
+
+def decide(config: CanaryConfig, arms: list[dict[str, Any]], results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the decision (see the module's description).
+
+    Args:
+        config: settings of the cycle.
+        arms: content of `arms.json`; the first is the current mixture.
+        results: content of every `result.json`.
+
+    Raises:
+        InputError: a run is missing, or was made with other weights.
+    """
+    names = [arm["arm"] for arm in arms]
+    sources, bpb = _table(arms, config.seeds, results)
+    target = config.target or dict.fromkeys(sources, 1 / len(sources))
+    guarded = config.guarded or tuple(sources)
+    found: list[verdict.Comparison] = []
+    if len(arms) > 1:
+        found = verdict.compare(bpb, names, sources, target, config.confidence, config.guard_share, guarded)
+    promoted = verdict.winner(found)
+    shown = promoted or min(found, key=lambda one: (one.mean, one.arm), default=None)
+    winner = shown.arm if shown else names[0]
+    kept = promoted.arm if promoted else names[0]
+    goal = np.array([target.get(source, 0.0) for source in sources])
+    return {
+        "weights": next(arm["weights"] for arm in arms if arm["arm"] == kept),
+        "winner": winner,
+        "current": names[0],
+        "interval": [round(edge, 6) for edge in shown.interval] if shown else [0.0, 0.0],
+        "promoted": promoted is not None,
+        "reason": _reason(promoted, shown, names[0], config),
+        "confidence": config.confidence,
+        "target": {source: round(weight, 6) for source, weight in sorted(target.items())},
+        "arms": _rows(arms, bpb, sources, bpb.mean(1) @ goal, found),
+        "response": _response(config, arms, bpb.mean(1), sources, target),
+    }
+
+
+def _table(
+    arms: list[dict[str, Any]], seeds: tuple[int, ...], results: list[dict[str, Any]]
+) -> tuple[list[str], NDArray[np.float64]]:
+    """Returns the sources and their bits per byte, shape (arms, seeds, sources)."""
+    by_run = {(result["arm"], result["seed"]): result for result in results}
+    missing = [f"{arm['arm']}-seed-{s}" for arm in arms for s in seeds if (arm["arm"], s) not in by_run]
+    if missing:
+        raise InputError(f"no result of {', '.join(missing)}", "run the stage canary for these members")
+    for arm in arms:
+        for seed in seeds:
+            if by_run[arm["arm"], seed]["weights"] != arm["weights"]:
+                raise InputError(
+                    f"{arm['arm']}-seed-{seed} was trained with other weights than {arm['arm']} has now",
+                    "run the stage canary again",
+                )
+    sources = sorted(by_run[arms[0]["arm"], seeds[0]]["bpb"])
+    rows = [[[by_run[arm["arm"], s]["bpb"][source] for source in sources] for s in seeds] for arm in arms]
+    return sources, np.array(rows, dtype=np.float64)
+
+
+def _reason(
+    promoted: verdict.Comparison | None, shown: verdict.Comparison | None, current: str, config: CanaryConfig
+) -> str:
+    sure = f"{config.confidence:.0%}"
+    if promoted:
+        low, high = promoted.interval
+        return f"{promoted.arm} replaces {current}: lower by {low:.4f} to {high:.4f} bits per byte, {sure} sure"
+    if shown is None:
+        return f"{current} stays: there was no other arm"
+    low, high = shown.interval
+    if shown.better:
+        paid = ", ".join(f"{source} {share:+.1%}" for source, share in sorted(shown.regressions.items()))
+        return f"{current} stays: {shown.arm} is better on the target, but guarded sources pay for it ({paid})"
+    return f"{current} stays: {shown.arm} is not surely better, {low:.4f} to {high:.4f} bits per byte, {sure} sure"
+
+
+def _rows(
+    arms: list[dict[str, Any]],
+    bpb: NDArray[np.float64],
+    sources: list[str],
+    scores: NDArray[np.float64],
+    found: list[verdict.Comparison],
+) -> list[dict[str, Any]]:
+    by_arm = {one.arm: one for one in found}
+    rows = []
+    for index, arm in enumerate(arms):
+        one = by_arm.get(arm["arm"])
+        means = bpb[index].mean(0)
+        rows.append(
+            {
+                **{key: arm[key] for key in ("arm", "kind", "weights")},
+                "target_bpb": round(float(scores[index]), 6),
+                "bpb": {source: round(float(value), 6) for source, value in zip(sources, means, strict=True)},
+                "difference": round(one.difference, 6) if one else 0.0,
+                "interval": [round(edge, 6) for edge in one.interval] if one else [0.0, 0.0],
+                "regressions": {key: round(share, 6) for key, share in sorted(one.regressions.items())} if one else {},
+            }
+        )
+    return rows
+
+
+def _response(
+    config: CanaryConfig,
+    arms: list[dict[str, Any]],
+    bpb: NDArray[np.float64],
+    sources: list[str],
+    target: dict[str, float],
+) -> dict[str, Any] | None:
+    """Returns what the fit says, or None where there are too few arms for one."""
+    if len(arms) < 3 or len(sources) < 2:
+        return None
+    weights = np.array([[arm["weights"].get(source, 0.0) for source in sources] for arm in arms])
+    fitted = response.fit(weights, bpb, sources, target)
+    # Within what was tried: a fit knows nothing beyond the largest share that an arm has had.
+    best = fitted.best(weights.max(0))
+    return {
+        "rank_agreement": None if fitted.rank_agreement is None else round(fitted.rank_agreement, 4),
+        "proposed_weights": resolved(dict(zip(sources, np.round(best, 3).tolist(), strict=True))),
+        "proposed_bpb": round(float(fitted.predict(best[None])[0]), 6),
+        "forms": dict(zip(sources, fitted.forms, strict=True)),
+        "worth": {
+            source: None if row is None else dict(zip(sources, np.round(row, 4).tolist(), strict=True))
+            for source, row in zip(sources, fitted.worth, strict=True)
+        },
+        "left_out_bpb": {arm["arm"]: round(float(x), 6) for arm, x in zip(arms, fitted.left_out, strict=True)},
+    }

@@ -1,0 +1,121 @@
+"""Stage canary: trains one small model on one arm with one seed, and measures it on every source.
+
+Reads `arms`, `shards` and `plan`; the member's name says which arm and seed. Writes `result.json`: {arm, seed, kind,
+weights, steps, tokens, bpb {source: bits per byte of its held-out text}, target_bpb, loss_curve [[step, loss], ...]}.
+
+A canary trains on one node, whatever the place gives to training; it resumes as training does (`recovery`).
+
+Seeds are paired: with the same seed, every arm starts from the same weights and shuffles each source alike, so that
+arms differ by their mixture and not by their luck.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tasks.core.engine import Engine
+from tasks.core.errors import InputError, SupersededError
+from tasks.core.stage import Inputs, Output, Report
+from tasks.formats.tokens.plan import Plan
+from tasks.formats.tokens.shard import ShardSet
+from tasks.stages.canary.arms import ARMS, RESULT, parse_member, targets
+from tasks.stages.canary.config import CanaryConfig
+from tasks.trainer import model_file
+from tasks.trainer.bpb import evaluate_bpb
+from tasks.trainer.checkpoint import MODEL, name_of
+from tasks.trainer.config import TrainSpec
+from tasks.trainer.fence import Fence
+from tasks.trainer.launch import train_local
+from tasks.trainer.metrics import FILE, read_metrics
+from tasks.trainer.recovery import Recovery
+from tasks.trainer.spec import make_spec
+
+VERSION = 1
+_CURVE_POINTS = 50
+
+
+def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
+    """Trains and measures one member; raises InputError when the arms do not know it."""
+    if RESULT not in output.committed:
+        arm_name, seed = parse_member(output.member)
+        arm = _arm(inputs, arm_name)
+        summary = Plan.open(inputs["plan"]).summary
+        fence = Fence(output)
+        fence.inherit()
+        recovery = Recovery(output, fence.run, (), config.training(seed).keep_checkpoints)
+        recovery.restore()
+        spec = _spec(config, inputs, fence.run, arm["weights"], seed)
+        _train(spec, output, recovery, fence)
+        bpb = _measure(config, spec, summary)
+        wanted = targets(config, summary)
+        result = {
+            **arm,
+            "seed": seed,
+            "steps": config.steps,
+            "tokens": config.steps * config.batch_size * summary["seq_len"],
+            "bpb": bpb,
+            "target_bpb": round(sum(weight * bpb[source] for source, weight in wanted.items()), 6),
+            "loss_curve": _curve(Path(spec.out)),
+        }
+        with output.part(RESULT, conserved=False) as part:
+            with part.file(RESULT) as file:
+                file.write(json.dumps(result, indent=1, sort_keys=True).encode() + b"\n")
+            part.metric("target_bpb", float(result["target_bpb"]))
+            for source, value in bpb.items():
+                part.metric(f"bpb/{source}", value)
+    metrics = dict(output.committed[RESULT].metrics)
+    return Report(metrics=metrics, note=f"{metrics['target_bpb']:.4f} bits per byte on the target")
+
+
+def _arm(inputs: Inputs, name: str) -> dict[str, Any]:
+    arms = json.loads(inputs["arms"].read(ARMS))
+    for arm in arms:
+        if arm["arm"] == name:
+            return dict(arm)
+    known = ", ".join(arm["arm"] for arm in arms)
+    raise InputError(f'{inputs["arms"].address} has no arm "{name}"', f"known are: {known}")
+
+
+def _spec(config: CanaryConfig, inputs: Inputs, run: Path, weights: dict[str, float], seed: int) -> TrainSpec:
+    files = Inputs({role: inputs[role] for role in ("shards", "plan")})
+    spec = make_spec(config.training(seed), files, run)
+    return spec.model_copy(update={"weights": weights})
+
+
+def _train(spec: TrainSpec, output: Output, recovery: Recovery, fence: Fence) -> None:
+    def follow(step: int, values: dict[str, float]) -> None:
+        output.log_metrics(step, values)
+        output.progress(step + 1, spec.run.steps, f"loss {values['loss']:.3f}" if "loss" in values else "step skipped")
+        if step % spec.run.checkpoint_every == 0:
+            recovery.push()
+
+    try:
+        train_local(spec, follow, check=fence.check_now_and_then)
+    except SupersededError:
+        fence.leave()
+        raise
+    except BaseException:
+        recovery.push()
+        raise
+
+
+def _measure(config: CanaryConfig, spec: TrainSpec, summary: dict[str, Any]) -> dict[str, float]:
+    """Returns bits per byte of every source that has held-out text."""
+    shards = ShardSet(spec.shards)
+    folder = Path(spec.out) / "model"
+    folder.mkdir(exist_ok=True)
+    described = model_file.describe(config.model, shards.format, summary["seq_len"])
+    (folder / model_file.FILE).write_text(json.dumps(described, sort_keys=True))
+    weights = folder / MODEL
+    weights.unlink(missing_ok=True)
+    weights.symlink_to((Path(spec.out) / "checkpoints" / name_of(config.steps) / MODEL).resolve())
+    sources = [source for source, count in sorted(summary["heldout_documents"].items()) if count]
+    found = evaluate_bpb(str(folder), shards, sources, config.heldout_tokens, summary["seq_len"])
+    return {source: round(value, 6) for source, value in sorted(found.items())}
+
+
+def _curve(out: Path) -> list[list[float]]:
+    """Returns some [step, loss] of the run, the last one included."""
+    rows = [(line["step"], line["loss"]) for line in read_metrics(out / FILE) if line["loss"] is not None]
+    stride = max(1, len(rows) // _CURVE_POINTS)
+    return [[step, round(loss, 5)] for step, loss in rows[::-1][::stride][::-1]]

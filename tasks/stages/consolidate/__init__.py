@@ -1,0 +1,1 @@
+"""Joins documents with what was said about them, and drops once; see `tasks.stages.consolidate.stage`."""

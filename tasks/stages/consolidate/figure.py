@@ -1,0 +1,84 @@
+"""The funnel as a picture and a table, for MLflow."""
+
+import io
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from tasks.stages.consolidate.funnel import KEPT, left_after, totals
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_LABELS = ("captures", "after extract", "after language", "after quality", "kept (after dedup)")
+_MOST = 12
+"""Bars of a panel; what comes after is left to the table."""
+# Inches. MLflow shows pictures some 600 pixels wide: the panels stand one below the other, and letters stay readable.
+_WIDTH, _BAR = 7.5, 0.28
+_AROUND = 2.5  # room for a panel's title and scale, in bars
+
+
+def draw(funnel: pa.Table, title: str) -> bytes:
+    """Draws what is left after each step by source, what went for which reason, and what is kept by language.
+
+    Returns:
+        a PNG.
+    """
+    from matplotlib.figure import Figure
+
+    lost = _largest({row["reason"]: row["documents"] for row in totals(funnel, ["reason"]) if row["reason"]})
+    kept = [row for row in totals(funnel, ["language", "step"]) if row["step"] == KEPT]
+    spoken = _largest({row["language"]: row["documents"] for row in kept})
+    # As high as its bars are many, so that a bar is as thick in each panel.
+    rows = [len(_LABELS) + _AROUND, len(lost) + _AROUND, len(spoken) + _AROUND]
+    # Without pyplot: no display, no global state.
+    figure = Figure(figsize=(_WIDTH, _BAR * sum(rows) + _AROUND * _BAR), layout="constrained")
+    steps, reasons, languages = figure.subplots(3, 1, height_ratios=rows)
+    _steps(steps, funnel)
+    _bars(reasons, lost, "documents gone, by first reason", "tab:red")
+    _bars(languages, spoken, "documents kept, by language", "tab:green")
+    # Names are names: a "$" in one would begin a formula.
+    figure.suptitle(title, parse_math=False)
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=100)
+    return file.getvalue()
+
+
+def _steps(axes: "Axes", funnel: pa.Table) -> None:
+    places = range(len(_LABELS))
+    begin = [0] * len(_LABELS)
+    for source, numbers in sorted(left_after(funnel).items()):
+        axes.barh(places, numbers, left=begin, label=source, height=0.7)
+        begin = [before + number for before, number in zip(begin, numbers, strict=True)]
+    _label(axes, list(_LABELS), begin, "documents left")
+    axes.set_xlim(0, max([*begin, 1]) * 1.5)  # room for the legend
+    for text in axes.legend(loc="lower right").get_texts():
+        text.set_parse_math(False)
+
+
+def table(funnel: pa.Table) -> bytes:
+    """Returns the rows of the funnel as CSV, which MLflow shows as a table."""
+    file = io.BytesIO()
+    pa_csv.write_csv(funnel, file)
+    return file.getvalue()
+
+
+def _largest(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda row: (-row[1], row[0]))[:_MOST]
+
+
+def _bars(axes: "Axes", counts: list[tuple[str, int]], title: str, color: str) -> None:
+    names, numbers = [name for name, _ in counts], [number for _, number in counts]
+    axes.barh(range(len(counts)), numbers, color=color, height=0.7)
+    _label(axes, names, numbers, title)
+
+
+def _label(axes: "Axes", names: list[str], numbers: list[int], title: str) -> None:
+    for place, number in enumerate(numbers):
+        axes.annotate(f" {number:,}", (number, place), va="center")
+    axes.set_yticks(range(len(names)), names, parse_math=False)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_xlim(0, max([*numbers, 1]) * 1.2)
+    axes.set_title(title)

@@ -1,0 +1,88 @@
+"""Rules: the reasons why a document goes, apart from being a copy, and which of those that stay are gold.
+
+Pure functions over co-partitioned columns.
+"""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tasks.core.errors import InputError
+from tasks.core.part import POISON
+from tasks.filters.base import fields
+from tasks.filters.catalogue import filter_of
+from tasks.stages.consolidate.config import ConsolidateConfig
+from tasks.stages.consolidate.funnel import DEDUP, LANGUAGE, QUALITY
+
+SILVER, GOLD = "silver", "gold"
+
+
+def read_by_tiers(config: ConsolidateConfig) -> list[str]:
+    """Returns the annotators whose findings the marks of `gold` read; the filters read those of their names."""
+    return list(dict.fromkeys(name for name, _, _ in config.marks()))
+
+
+def in_scope(config: ConsolidateConfig, sources: pa.ChunkedArray) -> NDArray[np.bool_]:
+    """Returns which documents are of the sources that filters judge; trusted ones are not."""
+    trusted = _among(sources, config.trusted)
+    return ~trusted if config.sources is None else _among(sources, config.sources) & ~trusted
+
+
+def _among(sources: pa.ChunkedArray, names: tuple[str, ...]) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = pc.is_in(sources, pa.array(names, pa.string())).to_numpy(zero_copy_only=False)
+    return found
+
+
+def check_measured(config: ConsolidateConfig, attributes: pa.Schema, where: str) -> None:
+    """Checks that all that the settings read was measured; `where` names the artifact of this schema.
+
+    Raises:
+        InputError: see `ConsolidateConfig.unmeasured`.
+    """
+    columns_of = {one.name: one.type for one in attributes if pa.types.is_struct(one.type)}
+    found = config.unmeasured(columns_of, lambda name: {one.name: str(one.type) for one in columns_of[name]})
+    for cause, remedy in found:
+        raise InputError(f"{cause} in {where}", remedy)
+
+
+def reasons(config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.Table) -> list[list[str]]:
+    """Returns for every document all reasons why it goes, the first one first; an empty list for one that passes.
+
+    Args:
+        config: the stage's settings.
+        sources: source of each document.
+        attributes: `error`, and the columns of the filters' annotators, in the same order.
+    """
+    broken = attributes.column("error").is_valid().to_numpy(zero_copy_only=False)
+    found: list[list[str]] = [[POISON] if bad else [] for bad in broken]
+    places = np.flatnonzero(~broken & in_scope(config, sources))
+    if not len(places):
+        return found
+    for name in config.filters:
+        rule = filter_of(name, config.limits[name])
+        measured = fields(attributes.column(name).take(pa.array(places)).combine_chunks())
+        for reason, goes in rule.reasons(measured):
+            for place in places[goes]:
+                found[place].append(reason)
+    return found
+
+
+def tiers(config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.Table) -> list[str]:
+    """Returns "gold" for documents of trusted sources and those that reach every mark of `gold`, else "silver"."""
+    gold = _among(sources, config.trusted)
+    if config.gold:
+        gold = gold | np.all([_reaches(attributes, *mark) for mark in config.marks()], axis=0)
+    return [GOLD if one else SILVER for one in gold]
+
+
+def _reaches(attributes: pa.Table, annotator: str, field: str, least: float) -> NDArray[np.bool_]:
+    reached: NDArray[np.bool_] = fields(attributes.column(annotator).combine_chunks())[field] >= least
+    return reached
+
+
+def step_of(reason: str) -> str:
+    """Returns the step of the funnel that a reason belongs to: LANGUAGE, DEDUP or QUALITY."""
+    if reason.startswith("language_"):
+        return LANGUAGE
+    return DEDUP if reason.startswith("duplicate_") else QUALITY

@@ -1,0 +1,275 @@
+"""Consolidate: joins documents with every verdict on them, drops once, masks, and counts what became of each capture.
+
+Reads `extracted`, `attributes` and `duplicates`, co-partitioned (checked). Writes
+
+    kept/<part>.parquet      documents that stay, text, title and metadata masked, with language, score and tier
+                             (KEPT_SCHEMA)
+    rejected/<part>.parquet  documents that go: first reason, all reasons, what they are a copy of (schema REJECTED),
+                             and what the filters' annotators have measured, one struct column each
+    funnel.parquet           source x language x step x reason x tier: documents and bytes (`funnel`)
+    hosts.parquet            documents and what is kept of them per host
+    audit.html               documents of every verdict, for reading
+    copies/ counts/ hosts/ samples/   copies after the other rules, and the tables of each part
+
+A document has its first reason in the order of the filters, then copy. Copies are resolved last, so that a document
+that is dropped for another reason never is the keeper of one that would be good enough.
+"""
+
+from collections import Counter
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tasks.core.engine import Engine
+from tasks.core.errors import InputError
+from tasks.core.groups import KIND
+from tasks.core.part import POISON
+from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
+from tasks.filters.base import UNDETERMINED
+from tasks.formats.documents import DOCUMENT
+from tasks.stages.consolidate import audit
+from tasks.stages.consolidate.aligned_inputs import Joint
+from tasks.stages.consolidate.config import ConsolidateConfig
+from tasks.stages.consolidate.figure import draw, table
+from tasks.stages.consolidate.funnel import (
+    ENDED,
+    EXTRACT,
+    KEPT,
+    STEPS,
+    add,
+    add_hosts,
+    count,
+    count_hosts,
+    totals,
+)
+from tasks.stages.consolidate.mask import masked, masked_metadata, masked_titles
+from tasks.stages.consolidate.resolve import COPIES, resolve
+from tasks.stages.consolidate.rules import GOLD, SILVER, check_measured, reasons, step_of, tiers
+
+VERSION = 6
+
+_SCORES = [pa.field("language", pa.string(), nullable=False), pa.field("prose_score", pa.float32())]
+_SHOWN = ("language", "prose_score")
+"""The annotators, where they are in use, that `_SCORES` come from."""
+KEPT_SCHEMA = pa.schema([*DOCUMENT, *_SCORES, pa.field("tier", pa.string(), nullable=False)])  # silver or gold
+REJECTED = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("url", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),  # the first one
+        pa.field("reasons", pa.list_(pa.string()), nullable=False),
+        pa.field("duplicate_of", pa.string()),  # id of the document it is a copy of
+        *_SCORES,
+    ]
+)
+
+
+def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
+    """Runs the stage.
+
+    Raises:
+        InputError: the inputs were not made for one another, something was not measured, annotators failed on too many
+            documents, or no document passes.
+    """
+    extracted, attributes, duplicates = (inputs[role] for role in ("extracted", "attributes", "duplicates"))
+    joint = Joint(extracted, attributes, duplicates, output.store, output.address.path)
+    names = joint.names()
+    check_measured(config, joint.measured(names[0]), str(attributes.address))
+    _write_copies(config, joint, names, output)
+    output.map_parts(engine, partial(consolidate_part, config, joint), [PartSpec(name, name) for name in names])
+    output.check_poison(f"the column `error` of {_where_errors_stand(joint)}")
+    _write_whole(config, joint, names, output)
+    funnel = joint.own("funnel.parquet")
+    _refuse_empty(funnel, output)
+    output.log_file("funnel.png", draw(funnel, str(output.address)))
+    output.log_file("funnel.csv", table(funnel))
+    output.log_file("audit.html", output.store.read(f"{output.address.path}/audit.html"))
+    metrics = _metrics(funnel)
+    return Report(metrics=metrics, note=_note(metrics))
+
+
+def _where_errors_stand(joint: Joint) -> str:
+    failed = (group for group in joint.groups.values() if group.record.metrics.get(POISON))
+    return ", ".join(group.store.url(f"{group.address.path}/{KIND}/") for group in failed)
+
+
+def _write_whole(config: ConsolidateConfig, joint: Joint, names: list[str], output: Output) -> None:
+    """Adds up what the parts have counted and sampled."""
+    if "whole" in output.committed:
+        return
+    funnel = add(joint.own(f"counts/{name}.parquet") for name in names)
+    hosts = add_hosts(joint.own(f"hosts/{name}.parquet") for name in names)
+    shown = audit.merge((joint.own(f"samples/{name}.parquet") for name in names), config.samples)
+    with output.part("whole", conserved=False) as part:
+        for path, table in (("funnel.parquet", funnel), ("hosts.parquet", hosts)):
+            with part.file(path, rows=table.num_rows) as file:
+                pq.write_table(table, file, compression="zstd", compression_level=3)
+        with part.file("audit.html") as file:
+            file.write(audit.page(funnel, hosts, shown))
+
+
+def _write_copies(config: ConsolidateConfig, joint: Joint, names: list[str], output: Output) -> None:
+    if "copies" in output.committed:
+        return
+    found = {}
+    if config.dedup:
+        found = resolve(config, joint, names)
+    with output.part("copies", conserved=False) as part:
+        for name in names:
+            copies = found.get(name, COPIES.empty_table())
+            with part.file(f"copies/{name}.parquet", rows=copies.num_rows) as file:
+                pq.write_table(copies, file, compression="zstd", compression_level=3)
+
+
+def consolidate_part(config: ConsolidateConfig, joint: Joint, part: Part, name: str) -> None:
+    """Makes one part; runs on a worker."""
+    read = [annotator for annotator in joint.groups if annotator in (*config.reads(), *_SHOWN)]
+    documents, judged, copies = joint.part(name, None, read, ["id", "duplicate_of", "kind"])
+    part.count_in(documents.num_rows)
+    why = reasons(config, documents.column("source"), judged)
+    keeper = _copies(config, joint.own(f"copies/{name}.parquet"), copies, why)
+    stays = pa.array([not reason for reason in why], pa.bool_())
+    part.metric("promoted", pc.sum(copies.filter(stays).column("duplicate_of").is_valid()).as_py() or 0)
+    documents = _scored(documents, judged)
+    tier = _write_kept(config, part, documents.filter(stays), judged.filter(stays))
+    _write_rejected(config, part, documents, judged, why, keeper)
+    _write_counts(joint, part, documents, why, stays, tier)
+    _write_samples(config, part, documents, judged, why)
+
+
+def _copies(config: ConsolidateConfig, going: pa.Table, copies: pa.Table, why: list[list[str]]) -> list[str | None]:
+    """Adds being a copy to the reasons; returns the document that each is a copy of."""
+    resolved = {row["id"]: row for row in going.to_pylist()}
+    keeper: list[str | None] = []
+    for reason, row in zip(why, copies.to_pylist(), strict=True):
+        # A document that fails a rule keeps dedup's verdict as a further reason; one that passes has the resolved one.
+        copy = (row if row["duplicate_of"] and config.dedup else None) if reason else resolved.get(row["id"])
+        keeper.append(copy["duplicate_of"] if copy else None)
+        if copy:
+            reason.append(f"duplicate_{copy['kind']}")
+    return keeper
+
+
+def _scored(documents: pa.Table, judged: pa.Table) -> pa.Table:
+    """Adds language ("und" where none was measured) and prose score."""
+    rows = documents.num_rows
+
+    def field(annotator: str, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+        if annotator not in judged.column_names:
+            return pa.chunked_array([pa.nulls(rows, kind)], kind)
+        return pc.struct_field(judged.column(annotator), name)
+
+    language = pc.fill_null(field("language", "label", pa.string()), UNDETERMINED)
+    return documents.append_column("language", language).append_column(
+        "prose_score", field("prose_score", "score", pa.float32())
+    )
+
+
+def _write_kept(config: ConsolidateConfig, part: Part, kept: pa.Table, judged: pa.Table) -> list[str]:
+    """Returns the tier of each."""
+    texts = masked(config, kept, judged, [True] * kept.num_rows, part)
+    columns = {
+        "text": pa.array(texts, pa.string()),
+        "title": masked_titles(config, kept.column("title")),
+        "metadata": masked_metadata(config, kept.column("metadata")),
+    }
+    for name, values in columns.items():
+        kept = kept.set_column(kept.schema.get_field_index(name), DOCUMENT.field(name), values)
+    tier = tiers(config, kept.column("source"), judged)
+    part.table("kept", kept.append_column("tier", pa.array(tier, pa.string())).cast(KEPT_SCHEMA).combine_chunks())
+    return tier
+
+
+def _write_rejected(
+    config: ConsolidateConfig,
+    part: Part,
+    documents: pa.Table,
+    judged: pa.Table,
+    why: list[list[str]],
+    keeper: list[str | None],
+) -> None:
+    goes = pa.array([bool(reason) for reason in why], pa.bool_())
+    gone = documents.filter(goes)
+    several = [reason for reason in why if reason]
+    for reason, *_ in several:
+        part.reject(reason)
+    made = {
+        "reason": pa.array([reason[0] for reason in several], pa.string()),
+        "reasons": pa.array(several, pa.list_(pa.string())),
+        "duplicate_of": pa.array([one for one, reason in zip(keeper, why, strict=True) if reason], pa.string()),
+    }
+    given = [made[name] if name in made else gone.column(name).combine_chunks() for name in REJECTED.names]
+    rows = pa.table(given, schema=REJECTED)
+    for name in config.filters:
+        if name not in REJECTED.names:
+            rows = rows.append_column(name, judged.column(name).filter(goes))
+    part.table("rejected", rows.combine_chunks(), out=False)
+
+
+def _write_counts(
+    joint: Joint, part: Part, documents: pa.Table, why: list[list[str]], stays: pa.Array, tiers_of_kept: list[str]
+) -> None:
+    sizes = pc.binary_length(documents.column("text"))
+    steps = [step_of(reason[0]) if reason else KEPT for reason in why]
+    first = [reason[0] if reason else "" for reason in why]
+    held = iter(tiers_of_kept)
+    tier = ["" if reason else next(held) for reason in why]
+    columns = [documents.column("source"), documents.column("language"), *map(pa.array, (steps, first, tier)), sizes]
+    refused = joint.refused(part.name)
+    rows = refused.num_rows
+    lost = {"language": [""] * rows, "step": [EXTRACT] * rows, "tier": [""] * rows, "bytes": [None] * rows}
+    lost |= {name: refused.column(name) for name in ("source", "reason")}
+    ended = [pa.table(columns, ENDED.names).cast(ENDED), pa.table(lost).select(ENDED.names).cast(ENDED)]
+    part.table("counts", count(pa.concat_tables(ended)), out=False)
+    part.table("hosts", count_hosts(documents.column("host"), stays, sizes.combine_chunks()), out=False)
+
+
+def _write_samples(
+    config: ConsolidateConfig, part: Part, documents: pa.Table, judged: pa.Table, why: list[list[str]]
+) -> None:
+    rows = audit.choose(why, documents.column("id").to_pylist(), config.samples)
+    places = pa.array(rows, pa.int64())
+    shown, beside = documents.take(places), judged.take(places)
+    texts = masked(config, shown, beside, [not why[row] for row in rows])
+    measured = beside.select(list(config.filters))
+    part.table("samples", audit.samples(shown, measured, [why[row] for row in rows], texts), out=False)
+
+
+def _refuse_empty(funnel: pa.Table, output: Output) -> None:
+    rows = funnel.to_pylist()
+    if any(row["step"] == KEPT for row in rows):
+        return
+    lost: Counter[str] = Counter()
+    for row in rows:
+        lost[row["reason"]] += row["documents"]
+    most = ", ".join(f"{reason} {count:,}" for reason, count in lost.most_common(3))
+    raise InputError(
+        f"{output.address}: none of {lost.total():,} captures and files is left ({most})",
+        f"loosen [consolidate], or see why in {output.store.url(output.address.path)}/rejected",
+    )
+
+
+def _note(metrics: dict[str, float]) -> str:
+    gone = [f"{step} {metrics[f'gone_in_{step}']:,.0f}" for step in STEPS if step != KEPT]
+    kept = f"{metrics['kept']:,.0f} of {metrics['captures']:,.0f} captures and files are kept"
+    return f"{kept} ({metrics['kept_share']:.0%}); gone in {', '.join(gone)}"
+
+
+def _metrics(funnel: pa.Table) -> dict[str, float]:
+    rows = totals(funnel, ["source", "step"])
+    steps = {step: sum(row["documents"] for row in rows if row["step"] == step) for step in STEPS}
+    total = sum(steps.values())
+    kept = {row["source"]: float(row["documents"]) for row in rows if row["step"] == KEPT}
+    found = {row["tier"]: float(row["documents"]) for row in totals(funnel, ["tier"])}
+    return {
+        "captures": float(total),
+        **{f"gone_in_{step}": float(number) for step, number in steps.items() if step != KEPT},
+        "kept": float(steps[KEPT]),
+        **{tier: found.get(tier, 0.0) for tier in (GOLD, SILVER)},
+        "kept_share": steps[KEPT] / total,
+        "kept_bytes": float(sum(row["bytes"] for row in rows if row["step"] == KEPT)),
+        **{f"kept/{source}": number for source, number in kept.items()},
+    }

@@ -1,0 +1,187 @@
+"""What if the limits were others: the funnel before and after, and documents that would change side.
+
+Reads `extracted`, `attributes` and `duplicates` of one version (`Joint.at`); writes nothing. Nothing is measured again:
+the cost is reading small columns and the join.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import nsmallest
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from tasks.stages.consolidate.aligned_inputs import Joint
+from tasks.stages.consolidate.config import ConsolidateConfig
+from tasks.stages.consolidate.funnel import EXTRACT, KEPT, STEPS
+from tasks.stages.consolidate.mask import masked
+from tasks.stages.consolidate.resolve import resolve
+from tasks.stages.consolidate.rules import (
+    GOLD,
+    SILVER,
+    check_measured,
+    read_by_tiers,
+    reasons,
+    step_of,
+    tiers,
+)
+
+_EXCERPT = 160
+_TIERS = ("", GOLD, SILVER)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A document that changes side: `before` and `after` hold its first reason, "" where it is kept."""
+
+    id: str
+    url: str
+    before: str
+    after: str
+    text: str
+
+
+Ended = dict[tuple[str, str, str, str], int]
+"""How many captures and files end how: by source, step, reason ("" for kept) and tier ("" for what goes)."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The funnel before and after, and examples of the documents that move.
+
+    `gained` and `lost` count the documents that change side.
+    """
+
+    before: Ended
+    after: Ended
+    gained: int
+    lost: int
+    moved: tuple[Moved, ...]
+
+
+class _Verdict(NamedTuple):
+    """What becomes of a document: first reason "" where it is kept, tier "" where it goes."""
+
+    source: str
+    reason: str
+    tier: str
+
+
+class _Place(NamedTuple):
+    """Where a document that moves stands. They sort by id."""
+
+    id: str
+    part: str
+    row: int
+    before: str
+    after: str
+
+
+def what_if(before: ConsolidateConfig, after: ConsolidateConfig, joint: Joint, examples: int = 5) -> Answer:
+    """Compares two settings; of the documents that move it holds no more in memory than it shows.
+
+    Args:
+        before: the settings as they are.
+        after: the others.
+        joint: the inputs.
+        examples: documents to show of each side; the smallest ids, which are hashes, so a fair sample.
+
+    Raises:
+        InputError: the inputs were not made for one another, or something that the settings read was not measured.
+    """
+    names = joint.names()
+    for config in (before, after):
+        check_measured(config, joint.measured(names[0]), str(joint.attributes.address))
+    counts: tuple[Counter[_Verdict], Counter[_Verdict]] = (Counter(), Counter())
+    refused = Counter[tuple[str, str]]()
+    sums, shown = Counter[bool](), dict[bool, list[_Place]]({True: [], False: []})
+    for name, was, will in zip(names, *(_verdicts(config, joint, names) for config in (before, after)), strict=True):
+        _add_refused(refused, joint.refused(name))
+        for count, verdicts in zip(counts, (was, will), strict=True):
+            count.update(verdicts)
+        ids = joint.extracted.table(f"documents/{name}.parquet", columns=["id"]).column("id").to_pylist()
+        moved = (
+            _Place(identity, name, row, old.reason, new.reason)
+            for row, (identity, old, new) in enumerate(zip(ids, was, will, strict=True))
+            if bool(old.reason) != bool(new.reason)
+        )
+        for gains, places in _by_side(moved).items():
+            sums[gains] += len(places)
+            shown[gains] = nsmallest(examples, [*shown[gains], *places])
+    several = tuple(_moved(after, joint, place) for gains in (True, False) for place in shown[gains])
+    funnels = (_funnel(counts[0], refused), _funnel(counts[1], refused))
+    return Answer(*funnels, sums[True], sums[False], several)
+
+
+def _add_refused(refused: Counter[tuple[str, str]], rows: pa.Table) -> None:
+    for row in rows.group_by(["source", "reason"]).aggregate([([], "count_all")]).to_pylist():
+        refused[row["source"], row["reason"]] += row["count_all"]
+
+
+def _funnel(counts: Mapping[_Verdict, int], refused: Mapping[tuple[str, str], int]) -> Ended:
+    """Returns the counts with the step at which documents end, and with what extract rejected."""
+    gone: Ended = {(source, EXTRACT, reason, ""): number for (source, reason), number in refused.items()}
+    judged = {
+        (source, step_of(reason) if reason else KEPT, reason, tier): number
+        for (source, reason, tier), number in counts.items()
+    }
+    return {**gone, **judged}
+
+
+def _by_side(moved: Iterable[_Place]) -> dict[bool, list[_Place]]:
+    """Returns those that would be kept (True) and those that would go (False)."""
+    found: dict[bool, list[_Place]] = {True: [], False: []}
+    for place in moved:
+        found[not place.after].append(place)
+    return found
+
+
+def _verdicts(config: ConsolidateConfig, joint: Joint, names: Sequence[str]) -> Iterator[list[_Verdict]]:
+    """Yields for every part the verdict on each document."""
+    copies = resolve(config, joint, names) if config.dedup else {}
+    measured = list(dict.fromkeys([*config.filters, *read_by_tiers(config)]))
+    for name in names:
+        documents, judged, _ = joint.part(name, ["id", "source"], measured, ["id"])
+        sources = documents.column("source")
+        going = {row["id"]: f"duplicate_{row['kind']}" for row in copies[name].to_pylist()} if copies else {}
+        ids = documents.column("id").to_pylist()
+        found = zip(reasons(config, sources, judged), ids, strict=True)
+        first = [why[0] if why else going.get(identity, "") for why, identity in found]
+        stays = pa.array([not reason for reason in first], pa.bool_())
+        held = iter(tiers(config, sources.filter(stays), judged.filter(stays)))
+        verdicts = zip(sources.to_pylist(), first, strict=True)
+        yield [_Verdict(source, reason, "" if reason else next(held)) for source, reason in verdicts]
+
+
+def _moved(config: ConsolidateConfig, joint: Joint, place: _Place) -> Moved:
+    documents, judged, _ = joint.part(place.part, ["id", "source", "url", "text"], config.reads(), ["id"])
+    document = documents.slice(place.row, 1)
+    (text,) = masked(config, document, judged.slice(place.row, 1), [not place.after])
+    (url,) = document.column("url").to_pylist()
+    excerpt = " ".join(text[: 4 * _EXCERPT].split())[:_EXCERPT]
+    return Moved(place.id, url, place.before, place.after, excerpt)
+
+
+def render(answer: Answer) -> str:
+    """Returns the answer as text for a terminal."""
+    total = sum(answer.before.values())
+    lines = [f"{'source':14} {'step':9} {'reason':44} {'before':>10} {'after':>10} {'change':>10}"]
+    rows = [(source, STEPS.index(step), reason) for source, step, reason, _ in {*answer.before, *answer.after}]
+    for source, step, reason in sorted(set(rows)):
+        ended = (source, STEPS[step], reason)
+        tiered = {tier: [side.get((*ended, tier), 0) for side in (answer.before, answer.after)] for tier in _TIERS}
+        lines.append(_line(source, STEPS[step], reason, *map(sum, zip(*tiered.values(), strict=True))))
+        if any(tiered[GOLD]):
+            lines += [_line(source, "", f"  of these {tier}", *tiered[tier]) for tier in (GOLD, SILVER)]
+    lines.append(
+        f"{answer.gained:,} documents would be kept, {answer.lost:,} would go, of {total:,} captures and files"
+    )
+    for one in answer.moved:
+        lines += ["", f"{one.before or 'kept'} -> {one.after or 'kept'}  {one.url}", f"  {one.text}"]
+    return "\n".join(lines)
+
+
+def _line(source: str, step: str, reason: str, was: int, will: int) -> str:
+    change = f"{will - was:+,}" if will != was else ""
+    return f"{source:14} {step:9} {reason:44} {was:>10,} {will:>10,} {change:>10}".rstrip()

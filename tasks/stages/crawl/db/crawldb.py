@@ -1,0 +1,101 @@
+"""The crawl DB: every URL and host the crawl knows, one immutable generation per partition and cycle.
+
+Written by update, read by rank, generate, fetch and update of the next cycle, and by publish. A generation counts from
+the moment when the cycle's `warc` artifact, which names it, is published: that record is the pointer that is swapped.
+Status words are Nutch's. Files of one partition (artifact `crawldb/p<n>`):
+
+- `urls.parquet` (URLS): URLs in the order in which cycles found them, by key within a cycle
+- `hosts.parquet` (HOSTS), `robots.parquet` (ROBOTS): what is known of hosts, by name
+- `edges.parquet` (EDGES): which host links to which
+- `known.bloom`: the keys once more, as a filter (`tasks.stages.crawl.db.known`)
+"""
+
+import pyarrow as pa
+
+URLS_FILE = "urls.parquet"
+HOSTS_FILE = "hosts.parquet"
+ROBOTS_FILE = "robots.parquet"
+EDGES_FILE = "edges.parquet"
+KNOWN_FILE = "known.bloom"
+
+UNFETCHED = "db_unfetched"
+FETCHED = "db_fetched"
+NOT_MODIFIED = "db_notmodified"
+GONE = "db_gone"
+REDIRECT_TEMPORARY = "db_redir_temp"
+REDIRECT_PERMANENT = "db_redir_perm"
+
+DAY_S = 86400
+# A page seen once is looked at again after a week; from then on its own changes set the pace.
+FIRST_INTERVAL_S = 7 * DAY_S
+SHORTEST_INTERVAL_S = DAY_S
+LONGEST_INTERVAL_S = 30 * DAY_S
+UNCHANGED_FACTOR = 1.5
+CHANGED_FACTOR = 0.5
+# Tries in a row without an answer after which a page is gone.
+MAX_FAILS = 5
+# Reasons that take back the permission to keep what was captured before.
+WITHDRAWN = ("robots_denied", "noindex", "ai_optout", "http_451")
+# How long the rules of a robots.txt may be used (RFC 9309, 2.4).
+ROBOTS_S = DAY_S
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+# The host of a canonical URL in SQL; a column of its own would cost a tenth of every update.
+HOST_OF_URL = "split_part(url, '/', 3)"
+
+URLS = pa.schema(
+    [
+        pa.field("key", pa.uuid()),  # tasks.formats.url.key; as a UUID because DuckDB joins those as integers
+        pa.field("url", pa.string()),
+        pa.field("status", pa.string()),
+        pa.field("reason", pa.string()),  # of the last try without a capture
+        pa.field("kind", pa.string()),  # page, sitemap or feed
+        pa.field("depth", pa.int32()),
+        pa.field("first_seen", _TIME),
+        pa.field("last_fetch", _TIME),
+        pa.field("next_due", _TIME),
+        pa.field("interval_s", pa.int64()),
+        pa.field("fails", pa.int32()),
+        pa.field("etag", pa.string()),
+        pa.field("last_modified", pa.string()),
+        # The last full capture; "" and null before the first.
+        pa.field("payload_digest", pa.string()),
+        pa.field("record_id", pa.uuid()),
+        pa.field("warc_path", pa.string()),  # relative to the store
+        pa.field("warc_offset", pa.int64()),
+        pa.field("captured_at", _TIME),
+        pa.field("canonical", pa.string()),  # what the page names as its own address, or ""
+        pa.field("takedown", pa.string()),  # why the capture may no longer be kept, or ""
+        pa.field("terms", pa.string()),  # what was stated of its use when the capture was made, as JSON, or ""
+    ]
+)
+
+HOSTS = pa.schema(
+    [
+        pa.field("host", pa.string()),
+        pa.field("domain", pa.string()),  # as registered
+        pa.field("crawl_delay_s", pa.float64()),
+        pa.field("latency_s", pa.float64()),
+        pa.field("failures", pa.int32()),  # in a row, at the end of the last cycle that asked it
+        pa.field("backoff_until", _TIME),
+        pa.field("requests", pa.int64()),  # of all cycles, as are pages, errors and traps
+        pa.field("pages", pa.int64()),
+        pa.field("errors", pa.int64()),
+        pa.field("traps", pa.int64()),  # links that were refused as traps
+    ]
+)
+
+ROBOTS = pa.schema(
+    [
+        pa.field("origin", pa.string()),  # scheme and authority
+        pa.field("host", pa.string()),
+        pa.field("status", pa.string()),  # ok or missing
+        pa.field("body", pa.binary()),
+        pa.field("crawl_delay_s", pa.float64()),
+        pa.field("fetched_at", _TIME),
+        pa.field("tdm", pa.binary()),  # tdmrep.json; empty if there is none that can be read, null if nobody knows
+    ]
+)
+
+EDGES = pa.schema([pa.field("source", pa.string()), pa.field("target", pa.string())])

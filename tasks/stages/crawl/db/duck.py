@@ -1,0 +1,100 @@
+"""DuckDB for the crawl DB: one thread, bounded memory, Parquet in and Parquet out.
+
+Files of a remote store are fetched into this machine's cache first. One thread keeps rows in the order of the query, so
+that equal inputs give equal bytes.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.core.artifact import Artifact
+from tasks.core.stage import Part
+
+_MEMORY = "1200MB"
+_ROWS = 1 << 17
+# Columns that hold the same few values over and over.
+_WORDS = (
+    *("host", "domain", "source", "target", "status", "reason", "kind"),
+    *("warc_path", "canonical", "takedown", "last_modified", "terms"),
+)
+
+
+@contextlib.contextmanager
+def connect(scratch: str) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Yields a connection that spills to `scratch` (a local folder) what does not fit into 1.2 GB."""
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'; SET threads = 1; SET preserve_insertion_order = true")
+        # UUIDs reach Arrow as 16 bytes, not as text.
+        connection.execute("SET arrow_lossless_conversion = true; SET enable_progress_bar = false")
+        connection.execute(
+            f"SET memory_limit = '{_MEMORY}'; SET temp_directory = {quoted(os.path.join(scratch, 'spill'))}"
+        )
+        yield connection
+
+
+def quoted(text: str) -> str:
+    """Returns an SQL string literal.
+
+    >>> quoted("it's")
+    "'it''s'"
+    """
+    return "'" + text.replace("'", "''") + "'"
+
+
+def strings(**columns: Iterable[str]) -> pa.Table:
+    """Returns a table of text columns."""
+    return pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()})
+
+
+def view(
+    connection: duckdb.DuckDBPyConnection,
+    name: str,
+    files: Sequence[tuple[Artifact, str]],
+    schema: pa.Schema | None = None,
+) -> None:
+    """Makes the view `name` over Parquet files of artifacts; over an empty table of `schema` where there are none."""
+    paths = [quoted(artifact.store.local(f"{artifact.address.path}/{path}")) for artifact, path in files]
+    if paths:
+        connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{', '.join(paths)}])")
+    elif schema is not None:
+        connection.register(name, schema.empty_table())
+
+
+def write(
+    connection: duckdb.DuckDBPyConnection,
+    part: Part,
+    path: str,
+    query: str,
+    seen: Callable[[pa.RecordBatch], None] | None = None,
+) -> int:
+    """Writes the rows of `query` as the Parquet file `path` of the part, shows them to `seen`; returns their number.
+
+    Arrow writes: of 10 million URLs in 12 CPU-seconds where DuckDB's own COPY takes 17, most of them in looking for
+    dictionaries of columns that have none.
+    """
+    rows = 0
+    reader = connection.sql(query).to_arrow_reader(_ROWS)
+    words = [name for name in reader.schema.names if name in _WORDS]
+    with (
+        part.file(path) as file,
+        pq.ParquetWriter(
+            file, reader.schema, compression="zstd", compression_level=1, use_dictionary=words, write_statistics=False
+        ) as writer,
+    ):
+        for batch in reader:
+            writer.write_batch(batch, row_group_size=_ROWS)
+            rows += batch.num_rows
+            if seen:
+                seen(batch)
+    return rows
+
+
+def keys(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator[bytes]:
+    """Yields the one UUID column of `query`, 16 bytes each, one behind the other."""
+    for batch in connection.sql(query).to_arrow_reader(_ROWS):
+        yield b"".join(batch.column(0).storage.to_pylist())

@@ -1,0 +1,217 @@
+"""What is known of one URL: rows of the crawl's artifacts, the hosts file, and the files of its site.
+
+Reads the hosts file and committed artifacts: the seeds, and of the partition that owns the URL the fetch list, the
+segment and the crawl DB, each the newest there is, or those of one version.
+"""
+
+import tempfile
+import uuid
+from datetime import datetime
+from typing import Any
+
+from tasks.core.artifact import Address, Artifact
+from tasks.core.errors import InputError, SluiceError
+from tasks.core.ledger import newest
+from tasks.core.store import Store
+from tasks.formats.robots.robotstxt import Robots, ai_optout_by, decided_by
+from tasks.formats.robots.tdmrep import Reservations
+from tasks.formats.url import domain_of, host_and_port, link
+from tasks.stages.crawl.config import CrawlConfig, is_loopback
+from tasks.stages.crawl.db import crawldb, duck, fetchlist
+from tasks.stages.crawl.db.lookup import Lookup
+from tasks.stages.crawl.hosts.rules import LIFE
+from tasks.stages.crawl.hosts_file import read
+from tasks.stages.crawl.inject import REJECTED_FILE, file_of, member, number_of
+from tasks.stages.crawl.policy import Policy, held_in
+from tasks.stages.crawl.storage.segment import LINK, LOG
+
+Found = dict[str, Any]
+
+_KNOWN = (
+    *("status", "reason", "kind", "depth", "first_seen", "last_fetch", "next_due", "interval_s", "fails", "canonical"),
+    *("warc_path", "warc_offset", "record_id", "captured_at", "takedown", "terms"),
+)
+_TRIED = (
+    "status",
+    "reason",
+    "http_status",
+    "requested",
+    "fetched_at",
+    "mime",
+    "redirect",
+    "warc_file",
+    "error",
+    "terms",
+)
+# Files of links that are looked into for pages that lead to a URL: each takes some milliseconds.
+_MOST_FILES = 500
+_BY_KEY = "SELECT * FROM held WHERE key = CAST(? AS UUID)"
+_BY_HOST = "SELECT * FROM held WHERE host = ?"
+
+
+class Facts:
+    """One URL, and the artifacts that may know of it.
+
+    Args:
+        store: where they lie.
+        recipe: name of the recipe.
+        config: its crawl.
+        asked: the URL as somebody writes it.
+        url: the same, canonical.
+        version: one cycle; "": the newest artifact of each kind.
+        now: the moment to judge for.
+
+    Attributes:
+        artifacts: by kind (seeds, fetchlist, segment, crawldb), those that are there.
+        policy: the hosts file.
+
+    Raises:
+        InputError: nothing of that version is there.
+    """
+
+    def __init__(
+        self, store: Store, recipe: str, config: CrawlConfig, asked: str, url: str, version: str, now: datetime
+    ) -> None:
+        self._config = config
+        self._asked = asked
+        self._link = link(url)
+        self._now = now
+        self._member = member(self._link.owner % config.partitions)
+        self.artifacts: dict[str, Artifact] = {}
+        for kind in ("seeds", "fetchlist", "segment", "crawldb"):
+            name = f"{recipe}/{kind}" + ("" if kind == "seeds" else f"/{self._member}")
+            found = Artifact.find(store, Address(name, version)) if version else newest(store, name)
+            if found is not None:
+                self.artifacts[kind] = found
+        if version and not self.artifacts:
+            raise InputError(f"no cycle {recipe}@{version} is in {store.root}", "name another version, or none")
+        self.policy, self.policy_from = self._read_policy()
+
+    def gathered(self) -> Found:
+        """Returns everything that is known, as `why` describes it."""
+        with tempfile.TemporaryDirectory() as scratch, duck.connect(scratch) as connection:
+            lookup = Lookup(connection, self.artifacts)
+            return {
+                "asked": self._asked,
+                "url": self._link.url,
+                "artifacts": {kind: str(one.address) for kind, one in self.artifacts.items()},
+                "partition": self._member,
+                "host": self._link.host,
+                "domain": domain_of(self._link.host),
+                **self._seed(lookup),
+                "found_on": self._found_on(lookup),
+                "known": self._known(lookup),
+                "tried": self._tried(lookup),
+                "listed": self._listed(lookup),
+                "rules": self._rules(lookup),
+                "policy": self._said_of_host(),
+                "pace": self._pace(lookup),
+            }
+
+    @property
+    def _key(self) -> str:
+        return str(uuid.UUID(bytes=self._link.key))
+
+    def _read_policy(self) -> tuple[Policy, str]:
+        """Returns the hosts file as it stands, or as the last fetch list holds it where it cannot be read here."""
+        if not self._config.hosts_file:
+            return Policy(), ""
+        try:
+            return Policy(read(self._config.hosts_file)[0]), self._config.hosts_file
+        except (SluiceError, OSError):
+            listed = self.artifacts.get("fetchlist")
+            where = f"{self._config.hosts_file}, which cannot be read here"
+            return Policy(
+                held_in(listed) if listed else None
+            ), f"{where}; as {listed.address} holds it" if listed else where
+
+    def _said_of_host(self) -> Found | None:
+        if not self.policy_from:
+            return None
+        host, config = self._link.host, self._config
+        sent = self.policy.names_sent_to(host)
+        return {
+            "from": self.policy_from,
+            "denied_by": self.policy.denial(host),
+            "delay_s": self.policy.delay_s(host, config.delay_s),
+            "max_pages": self.policy.max_pages(host, config.max_pages_per_host),
+            "headers": sent,
+        }
+
+    def _seed(self, lookup: Lookup) -> Found:
+        """Returns whether it is a seed, and the line of a seed file that was set aside for it."""
+        seeds = lookup.files("seeds", file_of(number_of(self._member)))
+        query = "SELECT * EXCLUDE (file_row_number) FROM held WHERE text IN (?, ?)"
+        aside = lookup.one("seeds", lookup.files("seeds", REJECTED_FILE), query, self._asked, self._link.url)
+        return {"seed": lookup.one("seeds", seeds, _BY_KEY, self._key) is not None, "set_aside": aside}
+
+    def _found_on(self, lookup: Lookup) -> list[str]:
+        """Returns some of the pages of the segment that lead to it."""
+        for path in lookup.files("segment", LINK)[:_MOST_FILES]:
+            row = lookup.one("segment", [path], _BY_KEY, self._key)
+            if row is not None:
+                log = lookup.files("segment", path.replace(LINK, LOG, 1))
+                query = "SELECT url FROM held WHERE list_contains(?, file_row_number) ORDER BY url LIMIT 3"
+                return [one["url"] for one in lookup.rows("segment", log, query, row["sources"])]
+        return []
+
+    def _known(self, lookup: Lookup) -> Found | None:
+        row = lookup.one("crawldb", lookup.files("crawldb", crawldb.URLS_FILE), _BY_KEY, self._key)
+        if row is None:
+            return None
+        record = f"urn:uuid:{row['record_id']}" if row["record_id"] else ""
+        return {**{name: row.get(name) for name in _KNOWN}, "record_id": record}
+
+    def _tried(self, lookup: Lookup) -> Found | None:
+        row = lookup.one("segment", lookup.files("segment", LOG), _BY_KEY, self._key)
+        return {name: row.get(name) for name in _TRIED} if row else None
+
+    def _listed(self, lookup: Lookup) -> Found | None:
+        row = lookup.one("fetchlist", lookup.files("fetchlist", fetchlist.URLS_FILE), _BY_KEY, self._key)
+        if row is None:
+            return None
+        most = self.artifacts["fetchlist"].record.rows_out
+        return {"place": row["file_row_number"] + 1, "of": most, "score": row["score"]}
+
+    def _rules(self, lookup: Lookup) -> Found | None:
+        """Returns what the site's robots.txt and tdmrep.json say of it, as far as the crawl DB holds them."""
+        url, config = self._link.url, self._config
+        origin = "/".join(url.split("/", 3)[:3])
+        files = lookup.files("crawldb", crawldb.ROBOTS_FILE)
+        row = lookup.one("crawldb", files, "SELECT * FROM held WHERE origin = ?", origin)
+        if row is None:
+            return None
+        body, tdm = bytes(row["body"] or b""), bytes(row.get("tdm") or b"")
+        reserved = bool(tdm) and "tdm" in config.ai_optouts and Reservations(tdm).reserves(url)
+        robots = Robots(body, config.user_agent)
+        return {
+            "origin": origin,
+            "robots_txt": row["status"],
+            "fetched_at": row["fetched_at"],
+            "holds": self._now - row["fetched_at"] < LIFE,
+            "decision": decided_by(body, config.user_agent, url)._asdict(),
+            "ai_optout": "robots" in config.ai_optouts and robots.ai_optout(url),
+            "ai_rule": ai_optout_by(body, url)._asdict(),
+            "reserved": reserved,
+            "terms": {"robots": robots.terms(url), "tdmrep": list(Reservations(tdm).terms(url)) if tdm else []},
+        }
+
+    def _pace(self, lookup: Lookup) -> Found:
+        """Returns the host's pause and back-off, and what it got of its cap in the last fetch."""
+        host, config = self._link.host, self._config
+        row = lookup.one("crawldb", lookup.files("crawldb", crawldb.HOSTS_FILE), _BY_HOST, host) or {}
+        listed = lookup.one("fetchlist", lookup.files("fetchlist", fetchlist.HOSTS_FILE), _BY_HOST, host)
+        query = (
+            "SELECT reason, count(*) AS urls, count(*) FILTER (requested) AS asked FROM held WHERE host = ? GROUP BY 1"
+        )
+        said = lookup.rows("segment", lookup.files("segment", LOG), f"{query} ORDER BY urls DESC, reason", host)
+        delay = self.policy.delay_s(host, config.delay_s)
+        floor = delay if is_loopback(host_and_port(self._link.url)[0]) else max(1.0, delay)
+        slow = config.latency_factor * (row.get("latency_s") or 0.0)
+        return {
+            "delay_s": max(floor, row.get("crawl_delay_s") or 0.0, slow),
+            **{name: row.get(name) for name in ("crawl_delay_s", "latency_s", "failures", "backoff_until", "traps")},
+            "cap": listed["cap"] if listed else self.policy.max_pages(host, config.max_pages_per_host),
+            "requests": sum(one["asked"] for one in said),
+            "reasons": {one["reason"] or "captured": one["urls"] for one in said},
+        }

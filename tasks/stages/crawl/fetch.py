@@ -1,0 +1,308 @@
+"""Stage `fetch`: fetches one partition of the crawl into WARC files.
+
+Reads the seeds (for what the crawl covers), the partition's fetch list, the sizes of all fetch lists (for its share of
+the requests), the hosts file (for whom not to ask any more) and the filter of known URLs in the crawl DB of the cycle
+before. Writes parts of one WARC file, its CDXJ index, its log and its links (`tasks.stages.crawl.db.fetchlog`) each,
+and at the end one part of what was learned of the hosts (`tasks.stages.crawl.db.hostlog`). One process, one event loop.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import threading
+import time
+from collections.abc import Container, Iterator, Sequence
+
+import uvloop
+
+from tasks.core.artifact import Artifact
+from tasks.core.engine import Engine
+from tasks.core.errors import InputError, TransientError
+from tasks.core.stage import Inputs, Output, Report
+from tasks.formats.url import owner_of
+from tasks.stages.crawl.candidate import Candidate
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.db import crawldb, fetchlist, hostlog
+from tasks.stages.crawl.db.fetchlog import CAPTURED, GONE, PAGE, Outcome
+from tasks.stages.crawl.db.known import Known
+from tasks.stages.crawl.frontier.order import Order
+from tasks.stages.crawl.frontier.plans import HostPlan
+from tasks.stages.crawl.frontier.queues import Frontier, Visit
+from tasks.stages.crawl.frontier.traps import TRAPS
+from tasks.stages.crawl.frontier.visit import Visitor, unasked
+from tasks.stages.crawl.frontier.watch import Watch
+from tasks.stages.crawl.hosts.clocks import Clocks
+from tasks.stages.crawl.hosts.politeness import Host, HostClock, Politeness
+from tasks.stages.crawl.hosts.rules import HostRobots, HostRules
+from tasks.stages.crawl.http.client import VERSION as CLIENT_VERSION
+from tasks.stages.crawl.http.client import Client
+from tasks.stages.crawl.inject import number_of, scope_of
+from tasks.stages.crawl.page.parser import Parser
+from tasks.stages.crawl.page.reading import Reader
+from tasks.stages.crawl.policy import HOST_DENIED, Policy
+from tasks.stages.crawl.storage.segment import ORDER, Segment, held
+from tasks.stages.crawl.storage.spool import Spool
+
+VERSION = 5
+
+log = logging.getLogger("sluice.crawl")
+
+# Whoever stops a task soon kills it.
+_STOP_DRAIN_S = 10.0
+
+_REMEDIES = {
+    "dns": "check the spelling of the host and this machine's name server",
+    "connect": "check that the site is up and that this machine may reach it (firewall, proxy)",
+    "timeout": "check that the site is up, or raise [crawl] timeout_s",
+    "tls": "the site's certificate is not valid for it; use its correct address",
+    "robots_unavailable": "the site's robots.txt does not answer, so nothing may be fetched; try again later",
+    "robots_denied": "the site's robots.txt forbids it; choose other seeds or ask the site for permission",
+    "private_address": "the name leads to an internal address; use a public host",
+    "noindex": "the page asks not to be kept; choose another seed",
+    HOST_DENIED: "the hosts file denies it; lift that, or choose other seeds",
+    "mime": "the seed is of a content type that is not in [crawl] mime_types",
+}
+
+
+def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
+    """Crawls the partition named by `output.member`.
+
+    Raises:
+        InputError: not one page could be fetched although the partition has seeds.
+        TransientError: the task was told to stop; what is committed is kept, and a retry goes on from there.
+    """
+    crawl = Crawl(config, inputs, output)
+    with _rare_collections(), contextlib.closing(asyncio.Runner(loop_factory=uvloop.new_event_loop)) as runner:
+        runner.run(crawl.work())
+    return crawl.report()
+
+
+@contextlib.contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Lets Python look for cycles of garbage more rarely: among this many live objects it takes a tenth of all time."""
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
+class Crawl:
+    """One fetch task: replays what is committed, then fetches the rest."""
+
+    def __init__(self, config: CrawlConfig, inputs: Inputs, output: Output) -> None:
+        self._config = config
+        self._output = output
+        self._first_cycle = inputs.get("previous") is None
+        self._listed = inputs["fetchlist"]
+        self._start = fetchlist.candidates(self._listed.table(fetchlist.URLS_FILE))
+        self._scope = scope_of(config, inputs["seeds"])
+        self._hosts = self._listed.table(fetchlist.HOSTS_FILE).to_pylist()
+        self._policy = Policy.of(config, self._listed)
+        number = number_of(output.member)
+        self._policy.unlock(lambda host: owner_of(host) % config.partitions == number)
+        self._order = Order(
+            config,
+            number,
+            _budget(config, inputs.many("fetchlists"), output.member),
+            self._scope,
+            self._start,
+            {row["host"]: HostPlan(row["score"], row["cap"]) for row in self._hosts},
+            _known(inputs.get("previous")),
+            self._policy,
+        )
+        self._spool = Spool(output, config.buffer_bytes, ORDER)
+        self._segment = Segment(
+            self._spool, config, f"sluice/{CLIENT_VERSION}", f"{config.user_agent}/{CLIENT_VERSION}"
+        )
+        self._frontier: Frontier | None = None
+        self._learned: tuple[list[HostClock], list[HostRobots]] = ([], [])
+        self._begin = time.monotonic()
+        self._stopped = False
+        self._watch = Watch(output)
+        # Of earlier attempts: links that are logged as traps, and outcomes of URLs that it is not the turn of yet.
+        self._logged: set[str] = set()
+        self._held: dict[str, Outcome] = {}
+
+    async def work(self) -> None:
+        """Runs the crawl to its end, its deadline or a signal, and commits what there is."""
+        try:
+            with self._on_signal():
+                await self._crawl()
+            await self._end()
+        except BaseException as error:
+            self._segment.abandon(error)
+            raise
+
+    def report(self) -> Report:
+        """Returns what the stage says at its end."""
+        watch = self._watch
+        pages = sum(record.rows_out for record in self._output.committed.values())
+        return Report(
+            {
+                "urls_per_s": watch.rate,
+                "hosts": float(len(watch.hosts)),
+                "links_let_go": float(self._order.let_go),
+                **self._segment.metrics(),
+            },
+            note=f"{pages} pages of {len(watch.hosts)} hosts, {watch.errors.total()} URLs without a page",
+        )
+
+    async def _crawl(self) -> None:
+        config = self._config
+        clocks = Clocks(self._output)
+        politeness = self._politeness = Politeness(config, clocks, self._policy)
+        politeness.seed(map(hostlog.clock_of, self._hosts))
+        parser = Parser(config.user_agent)
+        client = Client(config, begin=politeness.begin, policy=self._policy)
+        async with self._policy.watched(), client:
+            rules = HostRules(
+                client,
+                politeness,
+                config.user_agent,
+                config.max_backoff_s,
+                ai_optout="robots" in config.ai_optouts,
+                tdm="tdm" in config.ai_optouts,
+            )
+            rules.seed(hostlog.rules_of(self._listed.table(fetchlist.ROBOTS_FILE)))
+            reader = Reader(config, parser, self._scope, rules.sitemaps, self._order.traps.note)
+            visitor = Visitor(config, client, politeness, rules, reader, self._segment, self._policy, self._done)
+            deadline = self._begin + config.time_box_s
+
+            async def visit(host: Host, candidate: Candidate) -> Visit:
+                """Waits for room in the local buffer first; when there is none in time, the next cycle visits."""
+                if (held := self._held.pop(candidate.url, None)) is not None:
+                    self._replay(visitor, candidate, held)
+                    return Visit.UNASKED
+                try:
+                    async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                        await self._segment.room()
+                except TimeoutError:
+                    return Visit.AGAIN
+                if not politeness.ready(host, await client.locate(candidate.url)):
+                    return Visit.AGAIN
+                return await visitor.visit(host, candidate)
+
+            self._frontier = Frontier(self._order, politeness, visit, config.concurrency, deadline)
+            try:
+                self._resume(visitor)
+                whole = await self._frontier.run()
+                if not whole and not self._stopped:
+                    log.info("the time box of %g s is over; the rest waits for the next cycle", config.time_box_s)
+            finally:
+                clocks.end()
+                await parser.close()
+                self._learned = (politeness.rows(), rules.rows())
+
+    def _resume(self, visitor: Visitor) -> None:
+        """Goes through what earlier attempts have closed, as if it came now; one part at a time is in memory."""
+        for part in held(self._output, self._spool):
+            rows = {outcome.url: outcome for outcome in part}
+            # A part holds for each of its hosts what came next, so that hosts may be gone through one by one; those
+            # that had to wait for others come to their turn when these are through.
+            hosts = list(dict.fromkeys(outcome.host for outcome in part))
+            while hosts:
+                host = hosts.pop()
+                while self._order.peek(host) in rows and (candidate := self._order.take(host)) is not None:
+                    self._replay(visitor, candidate, rows.pop(candidate.url))
+                hosts += self._order.ready()
+            for url, outcome in rows.items():
+                if outcome.requested or outcome.reason not in TRAPS:
+                    self._held[url] = outcome
+                else:
+                    self._logged.add(url)
+        self._log_refused()
+
+    def _replay(self, visitor: Visitor, candidate: Candidate, outcome: Outcome) -> None:
+        if outcome.http_status == 200 and outcome.status in CAPTURED and outcome.kind == PAGE and not outcome.render:
+            self._order.traps.note(outcome.url, outcome.payload_digest)
+        visitor.replay(outcome)
+        self._count(candidate, outcome)
+
+    def _done(self, candidate: Candidate, outcome: Outcome) -> None:
+        self._segment.note(outcome)
+        self._watch.fetched += 1
+        self._count(candidate, outcome)
+        self._log_refused()
+        order = self._order
+        self._watch.tell(order.spent, order.budget, lambda: order.waiting, self._politeness, self._segment.buffered)
+
+    def _count(self, candidate: Candidate, outcome: Outcome) -> None:
+        self._order.note(candidate, outcome)
+        self._watch.count(outcome)
+
+    def _log_refused(self) -> None:
+        """Logs the links that are traps."""
+        for candidate, reason in self._order.refused:
+            if candidate.url not in self._logged:
+                self._segment.note(unasked(candidate, GONE, reason))
+            self._watch.errors[reason] += 1
+        self._order.refused.clear()
+
+    async def _end(self) -> None:
+        if self._stopped:
+            if self._segment.holds_captures:
+                self._segment.commit()
+            await self._segment.close(_STOP_DRAIN_S)
+            raise TransientError(
+                f"the crawl of {self._output.address} was told to stop; {self._watch.captured} pages are committed",
+                "run it again to go on from there",
+            )
+        # Later on, a bad day of a site is no wrong recipe.
+        first = self._first_cycle and any(candidate.seed for candidate in self._start)
+        if first and not self._watch.captured:
+            raise self._nothing_fetched()
+        if self._segment.holds_rows or not self._segment.holds_parts:
+            self._segment.commit()
+        await self._segment.close()
+        if hostlog.PART not in self._output.committed:
+            with self._output.part(hostlog.PART) as part:
+                hostlog.write(part, *self._learned, self._order.traps.scores())
+                self._policy.write(part)
+        self._watch.finish(self._order.spent)
+
+    def _nothing_fetched(self) -> InputError:
+        reason, _ = self._watch.errors.most_common(1)[0] if self._watch.errors else ("no answer in time", 0)
+        seeds = sorted({candidate.url.split("/", 3)[2] for candidate in self._start if candidate.seed})
+        shown = ", ".join(seeds[:5]) + (f" and {len(seeds) - 5} more" if len(seeds) > 5 else "")
+        why = ", ".join(f"{name} x {count}" for name, count in self._watch.errors.most_common(4))
+        return InputError(
+            f"not one page could be fetched from {shown} ({why or reason})",
+            _REMEDIES.get(reason, "open the seeds in a browser, and correct [crawl] seeds"),
+        )
+
+    @contextlib.contextmanager
+    def _on_signal(self) -> Iterator[None]:
+        """Lets SIGTERM and Ctrl-C end the crawl in good order: the open file is closed and committed."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        for number in before:
+            loop.add_signal_handler(number, self._stop)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, handler or signal.SIG_DFL)
+
+    def _stop(self) -> None:
+        self._stopped = True
+        if self._frontier is not None:
+            self._frontier.stop()
+
+
+def _budget(config: CrawlConfig, lists: Sequence[Artifact], member: str) -> int:
+    """Returns the requests that the partition may make: its share of the cycle's."""
+    return fetchlist.shares(config.max_pages, {one.record.member: one.record.rows_out for one in lists})[member]
+
+
+def _known(previous: Artifact | None) -> Container[bytes]:
+    return Known.from_bytes(previous.read(crawldb.KNOWN_FILE)) if previous else frozenset()

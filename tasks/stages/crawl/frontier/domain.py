@@ -1,0 +1,102 @@
+"""The hosts of one registered domain, and the requests that they share.
+
+A round of the domain is over when all its hosts have worked off what they had. Links from one of them to another wait
+for the next round, so that what it begins with does not depend on which host was the faster.
+"""
+
+from collections.abc import Iterable
+
+from tasks.stages.crawl.frontier.host_queue import HostQueue, Waiting
+from tasks.stages.crawl.frontier.shares import Shares
+
+
+class Domain:
+    """The hosts of one registered domain.
+
+    Args:
+        owner: tells it from other domains; `tasks.formats.url.owner_of` its hosts.
+        cap: requests that it may get in this cycle.
+
+    Attributes:
+        hosts: by name.
+        found: links from one of them to another, by URL, which wait for the next round.
+        left: requests that it may still get in this cycle.
+        dealt: requests that it was dealt since `reset`.
+        refused: links that were noted as traps.
+    """
+
+    __slots__ = ("_earlier", "_open", "_shares", "dealt", "found", "hosts", "left", "owner", "refused")
+
+    def __init__(self, owner: int, cap: int) -> None:
+        self.owner = owner
+        self.left = cap
+        self.refused = 0
+        self.hosts: dict[str, HostQueue] = {}
+        self.found: dict[str, Waiting] = {}
+        self._open: set[str] = set()
+        self.dealt = self._earlier = 0
+        # What hosts are dealt in this round; a single one, as most domains have it, gets all.
+        self._shares: Shares[str] | None = None
+
+    @property
+    def wanting(self) -> list[str]:
+        """Its hosts with URLs that wait and may be asked for."""
+        return sorted(name for name, queue in self.hosts.items() if queue and queue.left) if self.left else []
+
+    @property
+    def used(self) -> int:
+        """Requests made since `reset`."""
+        return self._earlier + sum(queue.used for queue in self.hosts.values())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any host has not worked off what it had in this round."""
+        return bool(self._open)
+
+    def reset(self) -> None:
+        """Forgets what was dealt and used, and ends the round."""
+        self.dealt = self._earlier = 0
+        self._open, self._shares = set(), None
+        for queue in self.hosts.values():
+            queue.used = queue.sent = 0
+
+    def begin(self) -> list[str]:
+        """Begins a round with what waits now; returns the hosts that may go on."""
+        self._earlier = self.used
+        for queue in self.hosts.values():
+            queue.used = 0
+        wanting = self.wanting
+        self._open = set(wanting)
+        self._shares = None
+        if len(wanting) > 1:
+            caps = {name: self.hosts[name].left for name in wanting}
+            self._shares = Shares(ranked((name, self.hosts[name]) for name in wanting), caps)
+            self._shares.deal(self.dealt - self._earlier)
+        return self._able(wanting)
+
+    def deal(self, count: int) -> list[str]:
+        """Takes `count` more requests; returns the hosts that may go on because of them."""
+        self.dealt += count
+        return self._able(self._open if self._shares is None else self._shares.deal(count))
+
+    def finish(self, host: str) -> list[str]:
+        """Notes that a host has worked off what it had; returns the hosts that may go on because of it."""
+        self._open.discard(host)
+        return self._able(self._shares.finish(host, self.hosts[host].used)) if self._shares else []
+
+    def may_ask(self, host: str) -> bool:
+        """Tells whether a host has something to do in this round, and a request left for it."""
+        queue = self.hosts.get(host)
+        if queue is None or not queue or queue.flying or host not in self._open:
+            return False
+        return queue.used < (self.dealt - self._earlier if self._shares is None else self._shares.dealt[host])
+
+    def _able(self, hosts: Iterable[str]) -> list[str]:
+        return [host for host in hosts if self.may_ask(host)]
+
+
+def ranked(hosts: Iterable[tuple[str, HostQueue]]) -> list[str]:
+    """Returns the host of every URL that waits: by front queues, within which hosts take turns."""
+    rows = [(one.front, turn, name) for name, queue in hosts for turn, one in enumerate(queue.ranked())]
+    rows.sort()
+    return [name for _, _, name in rows]

@@ -1,0 +1,300 @@
+"""Which URLs one fetch task tries, in which order: a function of the fetch list and of what came back, never of time.
+
+A host's URLs are tried one after another, the best first, and a link to a page of the same host joins them at once. So
+each host goes its own way at its own pace, by its own answers only. Where hosts meet, no running one waits for another:
+
+- Links to another host of the same registered domain are tried when all hosts of the domain have worked off what they
+  had: a round of the domain (`domain`).
+- Links to other domains of the partition are tried when all domains have: a round of the partition.
+- The partition's requests are dealt out to its domains, and those of a domain to its hosts (`shares`): first to what is
+  known to wait, then in turns. What one does not need, others get as soon as that is known.
+
+Therefore an interrupted and resumed crawl, or one with more requests at a time, captures the same pages of a site that
+stands still. The price: a slow host delays what others can learn from no one else, which is pages that no page of their
+own domain links to, and requests beyond their share.
+"""
+
+import contextlib
+from collections.abc import Container, Iterable, Mapping
+
+from tasks.formats.url import Link, Scope, authority, bare, link, owner_of
+from tasks.stages.crawl.candidate import Candidate
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.db.fetchlog import SITEMAP, Outcome
+from tasks.stages.crawl.frontier.domain import Domain, ranked
+from tasks.stages.crawl.frontier.host_queue import HostQueue, Waiting
+from tasks.stages.crawl.frontier.plans import HostPlan, Plans, front_of
+from tasks.stages.crawl.frontier.shares import Shares
+from tasks.stages.crawl.frontier.traps import Traps
+from tasks.stages.crawl.policy import Policy
+
+MAX_REDIRECTS = 5
+# Bytes of memory for links that wait, divided among the domains; as much again for those on their way to other hosts.
+_ROOM = 32 << 20
+# Links of one domain that are logged as traps, so that no later cycle takes them for news. More are not remembered.
+_MOST_REFUSED = 20_000
+_NOTHING: frozenset[bytes] = frozenset()
+
+
+class Order:
+    """Chooses the URLs of one partition.
+
+    `take` gives the next URL of a host that is `able`, and its outcome goes to `note`; until then that host gives no
+    other.
+
+    Args:
+        config: caps of the crawl.
+        number: which partition this is.
+        budget: requests this partition may make.
+        scope: what the crawl covers.
+        start: the fetch list.
+        plans: by host, what generate decided (`Plans`).
+        known: keys of URLs that earlier cycles know; links to them wait until they are due.
+        policy: caps and pauses that operators have set for single hosts.
+
+    Attributes:
+        budget: requests this partition may make.
+        spent: requests made.
+        traps: what is known of traps.
+        refused: links that are traps, with the reason, for the caller to log and clear: they must not come back from
+            the crawl DB as news.
+    """
+
+    def __init__(
+        self,
+        config: CrawlConfig,
+        number: int,
+        budget: int,
+        scope: Scope,
+        start: Iterable[Candidate],
+        plans: Mapping[str, HostPlan] | None = None,
+        known: Container[bytes] = _NOTHING,
+        policy: Policy | None = None,
+    ) -> None:
+        self._config = config
+        self._number = number
+        self._scope = scope
+        self._plans = Plans(config, plans or {}, policy or Policy())
+        self._known = known
+        self.traps = Traps(config)
+        self.budget = budget
+        self.spent = 0
+        self.refused: list[tuple[Candidate, str]] = []
+        self._domains: dict[int, Domain] = {}
+        self._found: dict[str, Waiting] = {}
+        self._shares: Shares[int] = Shares((), {})
+        self._room = _ROOM
+        # Hosts for which `take` gives a URL, and those of them that `ready` has not returned yet.
+        self._able: set[str] = set()
+        self._news: list[str] = []
+        self._flying = 0
+        self._unmet = _by_owner(scope.named, config.partitions, number)
+        self._list(start)
+        self._begin()
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """URLs that are known to this task and not tried yet, and the hosts that they are of."""
+        lengths = [len(queue) for domain in self._domains.values() for queue in domain.hosts.values() if queue]
+        aside = len(self._found) + sum(len(domain.found) for domain in self._domains.values())
+        return sum(lengths) + aside, len(lengths)
+
+    @property
+    def let_go(self) -> int:
+        """Links that were dropped for want of room; the next cycle knows them."""
+        return sum(queue.let_go for domain in self._domains.values() for queue in domain.hosts.values())
+
+    @property
+    def able(self) -> list[str]:
+        """Hosts for which `take` gives a URL."""
+        return sorted(self._able)
+
+    def ready(self) -> list[str]:
+        """Returns the hosts that have become `able` since the last call."""
+        news, self._news = [host for host in self._news if host in self._able], []
+        return news
+
+    def peek(self, host: str) -> str:
+        """Returns the URL that `take` would give, or ""."""
+        return self._domains[owner_of(host)].hosts[host].peek() if host in self._able else ""
+
+    def take(self, host: str) -> Candidate | None:
+        """Returns the next URL of a host, or None if it has none that may be tried now."""
+        if host not in self._able:
+            return None
+        self._able.discard(host)
+        self._flying += 1
+        queue = self._domains[owner_of(host)].hosts[host]
+        queue.flying = True
+        one = queue.pop()
+        if isinstance(one, Candidate):
+            return one
+        return Candidate(one.url, one.depth, queue.score / (1 + one.depth), one.hops, one.via)
+
+    def note(self, candidate: Candidate, outcome: Outcome) -> None:
+        """Takes in what came of a URL that was taken: the request it cost, and the links it gave."""
+        host = authority(candidate.url)
+        domain = self._domains[owner_of(host)]
+        queue = domain.hosts[host]
+        queue.flying = False
+        self._flying -= 1
+        if outcome.requested:
+            self.spent += 1
+            domain.left -= 1
+            queue.left -= 1
+            queue.used += 1
+        self._take_in(domain, host, candidate, outcome)
+        if not (queue and queue.left and domain.left):
+            self._finish(domain, host)
+        elif domain.may_ask(host):
+            self._enable([host])
+        if not (self._flying or self._able):
+            self._begin()
+
+    # --- links
+
+    def _take_in(self, domain: Domain, host: str, candidate: Candidate, outcome: Outcome) -> None:
+        if outcome.redirect and candidate.hops < MAX_REDIRECTS:
+            self._add(domain, host, link(outcome.redirect), candidate.depth, candidate.hops + 1, candidate.url)
+        # What a sitemap lists is no further from the seeds than the sitemap.
+        depth = candidate.depth + (outcome.kind != SITEMAP)
+        if depth <= self._config.max_depth:
+            # In an order of their own: what a trap is depends on what was seen before, and the log keeps no order.
+            for found in sorted(outcome.outlinks):
+                self._add(domain, host, found, depth, 0, candidate.url)
+
+    def _add(self, domain: Domain, host: str, found: Link, depth: int, hops: int, via: str) -> None:
+        """Puts a link where it belongs: to the URLs of its host, or aside for a round of the domain or partition."""
+        queue = domain.hosts[host]
+        if found.url in queue or found.owner % self._config.partitions != self._number:
+            return
+        if found.key in self._known or not self._scope.covers(found.url, found.host):
+            return
+        one = Waiting(self._plans.front(found.host, depth), depth, hops, found.url, via)
+        if found.host == host:
+            self._enqueue(domain, found, one)
+        elif queue.hand_over(found.url, self._room // len(domain.hosts)):
+            aside = domain.found if owner_of(host) == found.owner else self._found
+            held = aside.get(found.url)
+            # The same page found by two hosts: the shortest way counts, then the smallest address, never the first.
+            if held is None or (depth, hops, via) < (held.depth, held.hops, held.via):
+                aside[found.url] = one
+
+    def _enqueue(self, domain: Domain, found: Link, one: Waiting) -> None:
+        """Lets a link wait at its host, unless it is a trap."""
+        queue = domain.hosts[found.host]
+        if not queue.left or one.url in queue:
+            return
+        reason = self.traps.refuses(found)
+        if not reason:
+            queue.push(one, self._room // len(domain.hosts))
+        elif domain.refused < _MOST_REFUSED:
+            domain.refused += 1
+            queue.pass_over(one.url)
+            self.refused.append((Candidate(one.url, one.depth, hops=one.hops, via=one.via), reason))
+
+    def _hand_over(self, found: dict[str, Waiting]) -> None:
+        """Lets links that were found on other hosts wait at their own."""
+        for one in sorted(found.values(), key=lambda one: one[1:]):
+            target = link(one.url)
+            self._enqueue(self._domain_with(target.host), target, one)
+        found.clear()
+
+    def _list(self, start: Iterable[Candidate]) -> None:
+        """Takes in the fetch list."""
+        listed: dict[str, list[tuple[Waiting, Candidate]]] = {}
+        ways = [(Waiting(front_of(one.score), one.depth, one.hops, one.url), one) for one in start]
+        for one, candidate in sorted(ways, key=lambda way: way[0][1:]):
+            target = link(candidate.url)
+            reason = self.traps.refuses(target)
+            # What the recipe names and what was a page before is tried all the same.
+            if reason and not candidate.seed and candidate.earlier is None:
+                self._domain_with(target.host).hosts[target.host].pass_over(target.url)
+                self.refused.append((candidate, reason))
+            else:
+                listed.setdefault(target.host, []).append((one, candidate))
+        for host, rows in listed.items():
+            self._domain_with(host).hosts[host].list(rows)
+
+    # --- rounds
+
+    def _domain_with(self, host: str) -> Domain:
+        """Returns the domain of a host, both of them new on first sight."""
+        owner = owner_of(host)
+        domain = self._domains.get(owner)
+        if domain is None:
+            domain = self._domains[owner] = Domain(owner, self._config.max_pages_per_domain)
+        if host not in domain.hosts:
+            self._meet(owner, host)
+            plan = self._plans.of(host)
+            domain.hosts[host] = HostQueue(plan.score, plan.cap)
+        return domain
+
+    def _meet(self, owner: int, host: str) -> None:
+        unmet = self._unmet.get(owner)
+        if unmet is not None:
+            unmet.discard(bare(host))
+            if not unmet:
+                del self._unmet[owner]
+
+    def _begin(self) -> None:
+        """Begins a round of the partition, unless nothing waits or no request is left."""
+        self._hand_over(self._found)
+        for domain in self._domains.values():
+            self._hand_over(domain.found)
+            domain.reset()
+        wanting = [domain for domain in self._domains.values() if domain.wanting]
+        self._room = _ROOM // max(1, len(wanting))
+        hosts = ranked((name, domain.hosts[name]) for domain in wanting for name in domain.wanting)
+        self._shares = Shares(map(owner_of, hosts), {one.owner: self._cap(one) for one in wanting})
+        self._shares.deal(self._round_of(len(hosts)))
+        for domain in wanting:
+            domain.deal(self._shares.dealt[domain.owner])
+            self._enable(domain.begin())
+
+    def _round_of(self, waiting: int) -> int:
+        """Returns the requests of a round that begins with so many URLs.
+
+        Where hosts may be found that are not known yet, half of what is beyond those URLs is kept for them: else the
+        first hosts of a crawl would leave them nothing.
+        """
+        left = self.budget - self.spent
+        return left - max(0, left - waiting) // 2 if self._scope.is_open or self._unmet else left
+
+    def _cap(self, domain: Domain) -> int:
+        """Returns the requests that a domain can make use of in a round at most."""
+        if self._scope.is_open or domain.owner in self._unmet:
+            return domain.left
+        return min(domain.left, sum(queue.left for queue in domain.hosts.values()))
+
+    def _finish(self, domain: Domain, host: str) -> None:
+        """Notes that a host has worked off what it had, and begins the domain's next round if it was the last."""
+        queue = domain.hosts[host]
+        if not (queue.left and domain.left):
+            queue.close()
+        self._enable(domain.finish(host))
+        if domain.is_open:
+            return
+        self._hand_over(domain.found)
+        if domain.wanting:
+            self._enable(domain.begin())
+            return
+        for owner in self._shares.finish(domain.owner, domain.used):
+            richer = self._domains[owner]
+            self._enable(richer.deal(self._shares.dealt[owner] - richer.dealt))
+
+    def _enable(self, hosts: Iterable[str]) -> None:
+        for host in hosts:
+            if host not in self._able:
+                self._able.add(host)
+                self._news.append(host)
+
+
+def _by_owner(hosts: Iterable[str], partitions: int, number: int) -> dict[int, set[str]]:
+    """Returns the hosts that belong to a partition, by the owner of their domain."""
+    found: dict[int, set[str]] = {}
+    for host in hosts:
+        with contextlib.suppress(ValueError):  # what is no host in canonical form is never met
+            if owner_of(host) % partitions == number:
+                found.setdefault(owner_of(host), set()).add(host)
+    return found

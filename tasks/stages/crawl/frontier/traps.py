@@ -1,0 +1,240 @@
+"""Traps: parts of a site that have no end, seen while the crawl finds links in them.
+
+Every rule has a price, an honest site that it would wrong; the numbers are set so that documentation, blogs, shops,
+forums and wikis pass. 5 us per link; memory per host is bounded.
+
+- trap_path: a path of more than 20 segments, or with the same one to four segments three times in a row (relative links
+  that grow). Price: map tiles under /0/0/0/.
+- trap_calendar: date pages, that is a month, week or day at the end of a path or in the query, with nothing of their
+  own behind it (`dates`). Refused are years outside 1990 .. next year once three pages within were seen below the same
+  path, and more than 500 date pages below one path. Price: a newspaper archive that lists more than 500 days, or years
+  before 1990; pages that only look like dates, of which `dates` names one for every form.
+- trap_queries: of one path, query strings that only recombine values seen there before, `max_queries_per_path` of them;
+  and ten times as many that bring a new value (items of a forum, pages of a list). Price: a table with more views than
+  that, each with content of its own.
+- trap_session: parameters that do not change the page. Either three more values of one gave the same payload as the
+  first; or it looks like an id, and more than 10 ids were carried along by 10 paths each, as visits are. Then every
+  page is taken with one value only. The same holds for an id as the first segment of the path. Price: a site that
+  gives each of its users ten pages, all told apart by an id in the query alone.
+- trap_hosts: hosts of one registered domain, more than `max_hosts_per_domain`. Price: the users' sites of a big
+  provider beyond that number, until the next cycle.
+- soft_404: pages that say "not found" with status 200 (`soft404`), and the same payload under more than three URLs of a
+  host. Price: none in text, since equal pages are dropped later anyway; the links of the fourth copy are those of the
+  first.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+
+from tasks.formats.url import Link, authority, is_trap
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.frontier.dates import date_page
+from tasks.stages.crawl.page.soft404 import MAX_TEXT, SOFT_404, is_soft_404
+
+TRAPS = frozenset({"trap_path", "trap_calendar", "trap_queries", "trap_session", "trap_hosts"})
+"""What `Traps.refuses` returns."""
+
+FIRST_YEAR = 1990
+MAX_DATES = 500
+MAX_COPIES = 3
+NEW_VALUES = 10
+_SEEN_DATES = 3
+_IDLE_VOTES = 3
+_CARRIED = 10
+_MAX_STORED = 20_000
+_STORED_PER_PAGE = 40
+
+_TOKEN = re.compile(r"(?=(?:\D*\d){4})[0-9A-Za-z_.~-]{16,}|1[5-9]\d{8}(?:\d{3})?|\(S\(\w{24}\)\)")
+
+
+@dataclass(slots=True)
+class _Path:
+    values: set[int] = field(default_factory=set)
+    new: int = 0
+    again: int = 0
+    idle: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Id:
+    """One parameter that looks like an id: which paths each value was seen with, and how many had enough of them."""
+
+    paths: dict[int, set[int]] = field(default_factory=dict)
+    carried: int = 0
+
+
+@dataclass(slots=True)
+class _Host:
+    refused: int = 0
+    stored: int = 0
+    paths: dict[str, _Path] = field(default_factory=dict)
+    dates: dict[str, int] = field(default_factory=dict)
+    ids: dict[str, _Id] = field(default_factory=dict)
+    taken: set[int] = field(default_factory=set)
+    copies: dict[str, int] = field(default_factory=dict)
+    first: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+
+
+class Traps:
+    """Says which links lead on without end. What it answers depends on what it was told, and in which order.
+
+    Args:
+        config: caps of the crawl.
+        today: the day of the crawl; by default this one.
+    """
+
+    def __init__(self, config: CrawlConfig, today: date | None = None) -> None:
+        self._config = config
+        self._this_year = (today or datetime.now(UTC).date()).year
+        self._room = max(_MAX_STORED, _STORED_PER_PAGE * config.max_pages_per_host)
+        self._hosts: dict[str, _Host] = {}
+        self._hosts_of: dict[int, int] = {}
+        self._first_host: dict[int, str] = {}
+
+    def refuses(self, link: Link) -> str:
+        """Returns why a link is not to be followed, or "". To be called once for every link, in a fixed order."""
+        host = self._hosts.get(link.host)
+        if host is None:
+            if self._hosts_of.get(link.owner, 0) >= self._config.max_hosts_per_domain:
+                # The names that are refused have no end: they count against the first one.
+                self._hosts[self._first_host[link.owner]].refused += 1
+                return "trap_hosts"
+            host = self._hosts[link.host] = _Host()
+            self._hosts_of[link.owner] = self._hosts_of.get(link.owner, 0) + 1
+            self._first_host.setdefault(link.owner, link.host)
+        reason = self._judged(host, link.url)
+        if reason:
+            host.refused += 1
+        return reason
+
+    def note(self, url: str, payload_digest: str, title: str = "", text_chars: int = MAX_TEXT) -> str:
+        """Takes in a page that came with status 200; returns "soft_404" if it is none, or else "".
+
+        Not to be told of pages that only a browser can show: their empty shell is the same at every address.
+
+        Args:
+            url: canonical; each to be told once.
+            payload_digest: of its body; "" if unknown.
+            title: see `Page.title`.
+            text_chars: see `Page.text_chars`.
+        """
+        host = self._hosts.setdefault(authority(url), _Host())
+        if payload_digest:
+            copies = host.copies.get(payload_digest, 0) + 1
+            if copies > 1 or self._store(host):
+                host.copies[payload_digest] = copies
+            self._vote(host, url, payload_digest)
+            if copies > MAX_COPIES:
+                return SOFT_404
+        return SOFT_404 if is_soft_404(title, text_chars) else ""
+
+    def scores(self) -> dict[str, int]:
+        """Returns for each host how many links were refused, where any were."""
+        return {name: host.refused for name, host in self._hosts.items() if host.refused}
+
+    def _judged(self, host: _Host, url: str) -> str:
+        if is_trap(url):
+            return "trap_path"
+        path, mark, query = url.split("/", 3)[3].partition("?")
+        fields = query.split("&") if mark else []
+        if self._is_calendar(host, path, fields):
+            return "trap_calendar"
+        if self._is_visit(host, path, fields):
+            return "trap_session"
+        return "trap_queries" if fields and self._is_permutation(host, path, fields) else ""
+
+    def _is_calendar(self, host: _Host, path: str, fields: list[str]) -> bool:
+        year, below = date_page(path, fields, self._this_year)
+        if not year:
+            return False
+        seen = host.dates.get(below, 0)
+        if not FIRST_YEAR <= year <= self._this_year + 1:
+            return seen >= _SEEN_DATES
+        if seen >= MAX_DATES:
+            return True
+        if seen or self._store(host):
+            host.dates[below] = seen + 1
+        return False
+
+    def _is_visit(self, host: _Host, path: str, fields: list[str]) -> bool:
+        known = host.paths.get(path)
+        idle = known.idle if known else {}
+        dropped = [name for name, value in _pairs(fields) if idle.get(name, 0) >= _IDLE_VOTES]
+        segment, _, rest = path.partition("/")
+        kept_path = path
+        for name, value in _pairs(fields):
+            if _TOKEN.fullmatch(value) and self._is_carried(host, name, value, path):
+                dropped.append(name)
+        if _TOKEN.fullmatch(segment) and self._is_carried(host, "/", segment, rest):
+            kept_path = rest
+            dropped.append("/")
+        if not dropped:
+            return False
+        page = hash((kept_path, tuple(entry for entry in fields if entry.partition("=")[0] not in dropped)))
+        if page in host.taken or not self._store(host):
+            return True
+        host.taken.add(page)
+        return False
+
+    def _is_carried(self, host: _Host, name: str, value: str, path: str) -> bool:
+        """Tells whether a parameter names visits: its values travel along over many paths."""
+        known = host.ids.get(name)
+        if known is None:
+            if not self._store(host):
+                return False
+            known = host.ids[name] = _Id()
+        paths = known.paths.get(hash(value))
+        if known.carried <= _CARRIED and (paths is None or len(paths) < _CARRIED) and self._store(host):
+            paths = known.paths.setdefault(hash(value), set())
+            before = len(paths)
+            paths.add(hash(path))
+            known.carried += before < len(paths) == _CARRIED
+        return known.carried > _CARRIED
+
+    def _is_permutation(self, host: _Host, path: str, fields: list[str]) -> bool:
+        known = host.paths.get(path)
+        if known is None:
+            if not self._store(host):
+                return True
+            known = host.paths[path] = _Path()
+        fresh = [value for value in map(hash, fields) if value not in known.values]
+        limit = self._config.max_queries_per_path
+        # One field alone is no combination: "title=A" is a page even where "title=A&action=edit" came first.
+        if fresh or len(fields) == 1:
+            if known.new >= NEW_VALUES * limit:
+                return True
+            known.new += 1
+            known.values.update(value for value in fresh if self._store(host))
+            return False
+        known.again += known.again < limit + 1
+        return known.again > limit
+
+    def _vote(self, host: _Host, url: str, digest: str) -> None:
+        """Compares with the first page of the same path and payload: a single field that differs is idle."""
+        path, mark, query = url.split("/", 3)[3].partition("?")
+        if not mark:
+            return
+        fields = tuple(query.split("&"))
+        first = host.first.get((path, digest))
+        if first is None:
+            if self._store(host):
+                host.first[path, digest] = fields
+            return
+        names = {entry.partition("=")[0] for entry in set(first) ^ set(fields)}
+        if len(names) == 1 and path in host.paths:
+            idle = host.paths[path].idle
+            name = names.pop()
+            idle[name] = idle.get(name, 0) + 1
+
+    def _store(self, host: _Host) -> bool:
+        """Takes room for one more thing to remember of a host; returns False when there is none."""
+        host.stored += host.stored < self._room
+        return host.stored < self._room
+
+
+def _pairs(fields: list[str]) -> Iterator[tuple[str, str]]:
+    for entry in fields:
+        name, _, value = entry.partition("=")
+        yield name, value

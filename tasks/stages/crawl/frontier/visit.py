@@ -1,0 +1,256 @@
+"""One visit to one URL: rules, turn, request, what the answer means, and what is kept.
+
+Every URL ends as exactly one `Outcome`.
+"""
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from tasks.core.part import POISON
+from tasks.formats.url import Link, authority, canonical, key, link
+from tasks.formats.warc.payload import payload_digest
+from tasks.stages.crawl.candidate import Candidate
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.db.fetchlog import (
+    GONE,
+    NOT_MODIFIED,
+    REDIRECT_PERMANENT,
+    REDIRECT_TEMPORARY,
+    RETRY,
+    SUCCESS,
+    Outcome,
+)
+from tasks.stages.crawl.frontier.queues import Visit
+from tasks.stages.crawl.hosts.politeness import GIVEN_UP, HOST_FAILURES, Host, Politeness, retry_after
+from tasks.stages.crawl.hosts.rules import UNAVAILABLE, HostRules
+from tasks.stages.crawl.http.address import refusal
+from tasks.stages.crawl.http.client import Answer, Client, FetchError
+from tasks.stages.crawl.http.grants import Grants
+from tasks.stages.crawl.page.reading import Reader, mime_of
+from tasks.stages.crawl.page.terms import also, header_terms, kept
+from tasks.stages.crawl.policy import HOST_DENIED, Policy
+from tasks.stages.crawl.storage.segment import Segment
+
+log = logging.getLogger("sluice.crawl")
+
+TRIES = 3
+PAYMENT = "payment_required"
+"""An answer (402), not a failure: the page is not to be had without a contract."""
+
+_TRANSIENT = frozenset({"timeout", "connect", "protocol", "dns"})
+
+
+class Visitor:
+    """Visits URLs and hands every outcome on.
+
+    Args:
+        config: the crawl's settings.
+        client: sends requests.
+        politeness: the hosts' clocks.
+        rules: robots.txt and tdmrep.json by origin.
+        reader: reads what came.
+        segment: takes captures.
+        policy: whom not to ask.
+        done: called once per URL with its outcome.
+    """
+
+    def __init__(
+        self,
+        config: CrawlConfig,
+        client: Client,
+        politeness: Politeness,
+        rules: HostRules,
+        reader: Reader,
+        segment: Segment,
+        policy: Policy,
+        done: Callable[[Candidate, Outcome], None],
+    ) -> None:
+        self._config = config
+        self._client = client
+        self._politeness = politeness
+        self._rules = rules
+        self._reader = reader
+        self._segment = segment
+        self._policy = policy
+        self._grants = Grants(config.allow_hosts)
+        self._done = done
+        self._tries: dict[str, int] = {}
+        self._told: set[str] = set()
+
+    async def visit(self, host: Host, candidate: Candidate) -> Visit:
+        """Tries one URL; the outcome goes to `done` unless the visit has to be made again."""
+        put_off = HOST_DENIED if self._policy.denies(host.authority) else host.given_up
+        reason = put_off or refusal(candidate.url, allow_loopback=self._config.allow_loopback, grants=self._grants)
+        if reason:
+            return self._end(candidate, RETRY if put_off else GONE, reason)
+        if not self._rules.known(candidate.url):
+            await self._rules.look_up(candidate.url)
+            return Visit.AGAIN
+        reason = self._rules.verdict(candidate.url)
+        if reason:
+            status = RETRY if reason == UNAVAILABLE else GONE
+            return self._end(candidate, status, reason, self._rules.why(candidate.url))
+        if not self._rules.reservations_known(candidate.url):
+            await self._rules.look_up_reservations(candidate.url)
+            return Visit.AGAIN
+        reserved = self._rules.reserved(candidate.url)
+        fetched_at = datetime.now(UTC)
+        try:
+            async with self._politeness.turn(host):
+                fetched_at = datetime.now(UTC)
+                answer = await self._client.get(
+                    candidate.url,
+                    limit=self._config.max_body_bytes,
+                    wanted=self._reader.worth,
+                    # Header and meta element may free what the site's file reserves: the whole page is needed.
+                    headers={} if reserved else _conditions(candidate),
+                )
+        except FetchError as error:
+            if error.reason == HOST_DENIED:  # while its turn came
+                return self._end(candidate, RETRY, HOST_DENIED)
+            return self._failed(host, candidate, error.reason, str(error), None)
+        if answer.status in (429, 503):
+            pause = retry_after(answer.header("retry-after"))
+            return self._failed(host, candidate, f"http_{answer.status}", "", pause, answer.status)
+        self._politeness.succeeded(host)
+        self._tries.pop(candidate.url, None)
+        try:
+            outcome = await self._judged(candidate, answer, fetched_at, reserved)
+        except (ValueError, LookupError, ArithmeticError, RecursionError, TypeError) as error:
+            log.exception("the answer of %s cannot be processed", candidate.url)
+            outcome = _outcome(candidate, GONE, POISON, True, error=f"{type(error).__name__}: {error}")
+        self._done(candidate, outcome)
+        return Visit.DONE
+
+    def replay(self, outcome: Outcome) -> None:
+        """Takes in what an earlier attempt of the task has made of a URL."""
+        if outcome.http_status == 200 and outcome.reason != "mime":
+            self._told.add(_origin(outcome.url))
+
+    def _end(self, candidate: Candidate, status: str, reason: str, why: str = "") -> Visit:
+        self._done(candidate, unasked(candidate, status, reason, why))
+        return Visit.UNASKED
+
+    def _failed(
+        self,
+        host: Host,
+        candidate: Candidate,
+        reason: str,
+        detail: str,
+        asked_pause: float | None,
+        http_status: int | None = None,
+    ) -> Visit:
+        transient = http_status is not None or reason in _TRANSIENT
+        if transient:
+            pause = self._politeness.failed(host, asked_pause)
+            tries = self._tries[candidate.url] = self._tries.get(candidate.url, 0) + 1
+            patient = pause <= self._config.max_backoff_s
+            if not patient or host.failures >= HOST_FAILURES:
+                host.given_up = GIVEN_UP
+                log.warning("%s is left for the next cycle: %s %s", host.authority, reason, detail)
+            elif tries < TRIES:
+                return Visit.AGAIN
+        status = RETRY if transient else GONE
+        outcome = _outcome(candidate, status, reason, True, error=detail[:500])
+        self._done(candidate, outcome._replace(http_status=http_status))
+        return Visit.DONE
+
+    async def _judged(self, candidate: Candidate, answer: Answer, fetched_at: datetime, reserved: bool) -> Outcome:
+        """Returns what an answer means; writes it to the segment if it is kept."""
+        outcome = _outcome(candidate, GONE, f"http_{answer.status}", True)._replace(
+            http_status=answer.status,
+            mime=mime_of(answer.headers),
+            bytes=len(answer.body),
+            fetched_at=fetched_at,
+            etag=(answer.header("etag") or "")[:1000],
+            last_modified=(answer.header("last-modified") or "")[:100],
+            terms=kept(**self._rules.terms(candidate.url), header=header_terms(answer.headers)),
+        )
+        if answer.status == 304 and candidate.earlier is not None and not reserved:
+            if refused := self._reader.refused_by_headers(answer):
+                return outcome._replace(reason=refused)
+            return self._revisited(candidate, answer, outcome)
+        if 300 <= answer.status < 400:
+            return _redirected(candidate, answer, outcome)
+        if answer.status >= 500 or answer.status == 408:
+            return outcome._replace(status=RETRY)
+        if answer.status == 402:
+            return outcome._replace(reason=PAYMENT)
+        if answer.status != 200:
+            return outcome
+        if not self._reader.worth(answer.status, answer.headers):
+            return outcome._replace(reason="mime")
+        read = await self._reader.read(candidate.url, answer, outcome.mime, reserved=reserved)
+        links = read.outlinks + self._sitemaps(candidate.url)
+        outcome = outcome._replace(
+            reason=read.reason,
+            outlinks=links,
+            lastmods=read.lastmods,
+            kind=read.kind,
+            canonical=read.canonical,
+            terms=also(outcome.terms, page=read.terms),
+        )
+        if read.reason:
+            return outcome
+        if candidate.earlier and candidate.earlier.payload_digest == payload_digest(answer.body):
+            return self._segment.revisit(candidate, answer, outcome._replace(status=NOT_MODIFIED))
+        return self._segment.capture(candidate, answer, outcome._replace(status=SUCCESS, render=read.render))
+
+    def _sitemaps(self, url: str) -> tuple[Link, ...]:
+        """Returns the sitemaps of a site as links of the first of its pages that comes."""
+        origin = _origin(url)
+        if not self._config.sitemaps or origin in self._told:
+            return ()
+        self._told.add(origin)
+        return tuple(map(link, self._rules.sitemaps(url)))
+
+    def _revisited(self, candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
+        # A 304 may leave the validators out; those we sent still hold.
+        known = outcome._replace(
+            status=NOT_MODIFIED,
+            reason="",
+            etag=outcome.etag or candidate.etag,
+            last_modified=outcome.last_modified or candidate.last_modified,
+        )
+        return self._segment.revisit(candidate, answer, known)
+
+
+def _origin(url: str) -> str:
+    return "/".join(url.split("/", 3)[:3])
+
+
+def _redirected(candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
+    location = answer.location
+    target = canonical(location, candidate.url) if location else None
+    if target is None:
+        return outcome._replace(reason="redirect_broken")
+    permanent = answer.status in (301, 308)
+    status = REDIRECT_PERMANENT if permanent else REDIRECT_TEMPORARY
+    return outcome._replace(status=status, reason="redirect", redirect=target)
+
+
+def unasked(candidate: Candidate, status: str, reason: str, why: str = "") -> Outcome:
+    """Returns the outcome of a URL for which nobody was asked; `why` is for people."""
+    return _outcome(candidate, status, reason, False, why[:500])
+
+
+def _outcome(candidate: Candidate, status: str, reason: str, requested: bool, error: str = "") -> Outcome:
+    return Outcome(
+        key=key(candidate.url),
+        url=candidate.url,
+        host=authority(candidate.url),
+        depth=candidate.depth,
+        status=status,
+        reason=reason,
+        requested=requested,
+        fetched_at=datetime.now(UTC),
+        error=error,
+    )
+
+
+def _conditions(candidate: Candidate) -> dict[str, str]:
+    if candidate.earlier is None:
+        return {}
+    validators = {"If-None-Match": candidate.etag, "If-Modified-Since": candidate.last_modified}
+    return {name: value for name, value in validators.items() if value}

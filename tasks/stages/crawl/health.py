@@ -1,0 +1,83 @@
+"""How a crawl cycle went: by registered domain, by reason, and what has to be taken down.
+
+Reads the logs of the segments, what they learned of hosts, and the new crawl DB.
+"""
+
+from collections.abc import Sequence
+from html import escape
+
+import duckdb
+import pyarrow as pa
+
+from tasks.core.artifact import Artifact
+from tasks.stages.crawl.db import crawldb, duck, hostlog
+from tasks.stages.crawl.db.fetchlog import FETCH_LOG, NOT_MODIFIED, SUCCESS
+from tasks.stages.crawl.storage.segment import LOG
+
+DOMAINS_FILE = "domains.parquet"
+TAKEDOWN_FILE = "takedown.parquet"
+_SHOWN = 500
+
+_DOMAINS = f"""
+CREATE TABLE domains AS
+SELECT d.domain, count(DISTINCT l.host) AS hosts, count(*) FILTER (l.requested) AS requests,
+  count(*) FILTER (l.status = '{SUCCESS}') AS pages, count(*) FILTER (l.status = '{NOT_MODIFIED}') AS unchanged,
+  count(*) FILTER (l.reason = 'robots_denied') AS robots_denied,
+  count(*) FILTER (l.reason IN ('noindex', 'ai_optout')) AS opted_out,
+  count(*) FILTER (l.reason NOT IN ('', 'redirect', 'robots_denied', 'noindex', 'ai_optout')) AS errors,
+  coalesce(mode(l.reason) FILTER (l.reason NOT IN ('', 'redirect')), '') AS main_reason,
+  CAST(sum(l.bytes) AS BIGINT) AS bytes, max(s.latency_s) AS slowest_s,
+  CAST(coalesce(max(s.traps), 0) AS BIGINT) AS traps
+FROM log l LEFT JOIN hosts d USING (host) LEFT JOIN seen s USING (host)
+GROUP BY d.domain
+"""
+
+DOMAINS = "SELECT * FROM domains ORDER BY pages DESC, domain"
+
+TAKEDOWN = """
+SELECT url, takedown AS reason, warc_path, warc_offset, 'urn:uuid:' || record_id AS record_id, captured_at
+FROM urls WHERE takedown <> '' ORDER BY url
+"""
+
+# Counts of the whole cycle, for MLflow: errors by class among them.
+_REASONS = "SELECT reason, count(*) FROM log WHERE reason NOT IN ('', 'redirect') GROUP BY reason ORDER BY reason"
+
+
+def attach(connection: duckdb.DuckDBPyConnection, segments: Sequence[Artifact], databases: Sequence[Artifact]) -> None:
+    """Makes what the queries above read: views, and the table of domains."""
+    duck.view(connection, "log", [(one, path) for one in segments for path in one.files(LOG)], FETCH_LOG)
+    seen = [(one, path) for one in segments for path in one.files(hostlog.HOSTS)]
+    duck.view(connection, "seen", seen, hostlog.SEEN_HOSTS)
+    duck.view(connection, "hosts", [(one, crawldb.HOSTS_FILE) for one in databases], crawldb.HOSTS)
+    duck.view(connection, "urls", [(one, crawldb.URLS_FILE) for one in databases], crawldb.URLS)
+    connection.execute(_DOMAINS)
+
+
+def figures(connection: duckdb.DuckDBPyConnection) -> dict[str, float]:
+    """Returns the cycle's numbers: URLs by status of the crawl DB, and URLs without a page by reason."""
+    statuses = connection.execute("SELECT status, count(*) FROM urls GROUP BY status ORDER BY status").fetchall()
+    reasons = connection.execute(_REASONS).fetchall()
+    return {
+        **{status: float(count) for status, count in statuses},
+        **{f"errors.{reason}": float(count) for reason, count in reasons},
+    }
+
+
+def page(domains: pa.Table) -> bytes:
+    """Returns the table of domains as an HTML page, the largest domains first."""
+    names = domains.column_names
+    head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in names)
+    rows = "".join(
+        f"<tr>{''.join(f'<td>{escape(_text(value))}</td>' for value in row.values())}</tr>"
+        for row in domains.slice(0, _SHOWN).to_pylist()
+    )
+    more = f"<p>{domains.num_rows - _SHOWN} more in domains.parquet.</p>" if domains.num_rows > _SHOWN else ""
+    style = "table{border-collapse:collapse;font:14px sans-serif}td,th{padding:2px 8px;text-align:right}"
+    body = f"<table><tr>{head}</tr>{rows}</table>{more}"
+    return f"<!doctype html><meta charset=utf-8><title>Domains</title><style>{style}</style>{body}".encode()
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    return "" if value is None else str(value)

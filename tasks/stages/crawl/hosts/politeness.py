@@ -1,0 +1,317 @@
+"""When a host may be asked again: one request at a time, a pause after each, longer when the host is slow or says so.
+
+The pause runs from the end of one request to the start of the next, so that two requests are never closer than the
+delay wherever one measures. Long pauses are kept beyond the process (`clocks`): a host is not asked again before its
+pause is stored, and the next attempt of a killed task waits for what the one before owed. Beside the clock of the host
+runs that of its IP address (`addresses`).
+"""
+
+import asyncio
+import heapq
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from tasks.stages.crawl.config import CrawlConfig, is_loopback
+from tasks.stages.crawl.hosts.addresses import Addresses
+from tasks.stages.crawl.hosts.clocks import Clocks, Owed
+from tasks.stages.crawl.policy import Policy
+
+MAX_RETRY_AFTER_S = 24 * 3600.0
+MAX_CRAWL_DELAY_S = 24 * 3600.0
+HOST_FAILURES = 6
+"""Failures in a row after which a host waits for the next cycle."""
+GIVEN_UP = "host_backoff"
+
+_SMALLEST_BACKOFF_S = 0.05
+# Whoever comes so short a time before a host is free keeps its place and waits; who would wait longer comes again.
+_EARLY_S = 0.05
+_LOOK_AGAIN_S = 0.1
+# A place in the line before an IP address that nobody has used for so long is lost.
+_PLACE_S = 30.0
+# Pauses up to so many floors are not stored: a resumed task waits that long before it asks any host.
+_SHORT_FLOORS = 3
+# A delay that creeps up with a host's answer times is stored a few times, not at every request.
+_GROWTH = 1.5
+
+
+# Seconds of the running request that went by before it was sent, for the sake of an IP address.
+_held_up: ContextVar[list[float] | None] = ContextVar("held_up", default=None)
+
+
+@dataclass(frozen=True)
+class HostClock:
+    """What one fetch has learned of a host, for the host table and for the next cycle.
+
+    Attributes:
+        authority: the host, with port where it is not the scheme's own.
+        crawl_delay_s: what its robots.txt asks for, or 0.
+        latency_s: moving average of its answer times, or None when it was not asked.
+        failures: in a row, up to now.
+        backoff_until: it must not be asked before, whatever the reason; None when it may be.
+    """
+
+    authority: str
+    crawl_delay_s: float = 0.0
+    latency_s: float | None = None
+    failures: int = 0
+    backoff_until: datetime | None = None
+
+
+@dataclass
+class Host:
+    """One host as this fetch task knows it; times are in seconds, `next_at` on the monotonic clock.
+
+    `given_up` is the reason why the rest of the host waits for the next cycle, or ""; `kept_s` the longest delay that a
+    later attempt of the task knows of; `asked` whether this attempt has asked it. `place` is the time at which its turn
+    comes in the line before its IP `address`, and `line_until` the end of the line before this host itself.
+    """
+
+    authority: str
+    floor_s: float
+    next_at: float = 0.0
+    latency_s: float | None = None
+    crawl_delay_s: float = 0.0
+    failures: int = 0
+    given_up: str = ""
+    kept_s: float = 0.0
+    asked: bool = False
+    address: str = ""
+    place: float | None = None
+    line_until: float = 0.0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def delay(self, latency_factor: float) -> float:
+        """Returns max(delay_s, Crawl-delay, latency_factor x average latency), in seconds."""
+        slow = latency_factor * (self.latency_s or 0.0)
+        return max(self.floor_s, self.crawl_delay_s, slow)
+
+    @property
+    def short_s(self) -> float:
+        """The longest pause that is not worth storing."""
+        return max(_SHORT_FLOORS * self.floor_s, _SMALLEST_BACKOFF_S)
+
+
+class Politeness:
+    """The hosts of one fetch task and their clocks.
+
+    Args:
+        config: the crawl's settings.
+        clocks: what outlives the process; None for a crawl of one attempt.
+        policy: pauses that operators have set for single hosts.
+    """
+
+    def __init__(self, config: CrawlConfig, clocks: Clocks | None = None, policy: Policy | None = None) -> None:
+        self._config = config
+        self._clocks = clocks
+        self._policy = policy or Policy()
+        self._hosts: dict[str, Host] = {}
+        self._seeds: dict[str, HostClock] = {}
+        self._begin, self._began_at = time.monotonic(), time.time()
+        self._resumed = clocks is not None and clocks.resumed
+        self._addresses = Addresses(config.ip_delay_s, resumed=self._resumed)
+
+    def seed(self, rows: Iterable[HostClock]) -> None:
+        """Takes what the cycle before has learned; call it before any host is asked."""
+        self._seeds = {row.authority: row for row in rows}
+
+    def rows(self) -> list[HostClock]:
+        """Returns what is known of every host of the task, those of its earlier attempts included; sorted by host."""
+        for authority in self._clocks.owed if self._clocks is not None else ():
+            self.host(authority)
+        return [self._clock(self._hosts[authority]) for authority in sorted(self._hosts)]
+
+    def slowest(self, most: int) -> list[tuple[str, float]]:
+        """Returns the hosts with the longest answer times (seconds), slowest first."""
+        known = ((host.authority, host.latency_s) for host in self._hosts.values() if host.latency_s is not None)
+        return heapq.nlargest(most, known, key=lambda one: one[1])
+
+    def host(self, authority: str) -> Host:
+        """Returns the host, new on first sight."""
+        found = self._hosts.get(authority)
+        if found is None:
+            name = authority.rsplit(":", 1)[0] if authority[-1] != "]" else authority
+            delay = self._policy.delay_s(authority, self._config.delay_s)
+            floor = delay if is_loopback(name) else max(1.0, delay)
+            found = self._hosts[authority] = Host(authority, floor)
+            self._remember(found)
+        return found
+
+    def ready(self, host: Host, address: str = "") -> bool:
+        """Tells whether a visit may go on to ask the host; if not, the host's clock says when to look again.
+
+        Args:
+            host: the host.
+            address: the IP address at which it would be asked; "" while nobody knows.
+        """
+        wait = 0.0 if host.given_up else self._wait(host, address)
+        if wait > _EARLY_S:
+            self.put_off(host, wait)
+        return wait <= _EARLY_S
+
+    def put_off(self, host: Host, seconds: float) -> None:
+        """Leaves a host alone for so long at least."""
+        host.next_at = max(host.next_at, time.monotonic() + seconds)
+
+    def stand_in_line(self, host: Host, address: str) -> float:
+        """Returns after how many seconds somebody else than the host's own visit may ask it; 0 for now.
+
+        Those who come for the first time stand behind those who wait, the pause of the host apart, so that few of many
+        come at a time when one of them is served. Whoever finds the host busy at its time stands in line again.
+        """
+        wait = self._wait(host, address)
+        if wait <= _EARLY_S:
+            return 0.0
+        now = time.monotonic()
+        place = max(now + wait, host.line_until)
+        host.line_until = place + host.delay(self._config.latency_factor)
+        return place - now - _EARLY_S
+
+    def _wait(self, host: Host, address: str) -> float:
+        """Returns how many seconds from now the host may be asked, as far as can be said."""
+        if self._clocks is not None and self._clocks.unsaved(host.authority):
+            return self._clocks.look_again_s
+        if host.lock.locked():
+            return max(host.delay(self._config.latency_factor), _LOOK_AGAIN_S)
+        wait = self._free_at(host) - time.monotonic()
+        if wait > _EARLY_S:
+            return wait
+        now = time.monotonic()
+        if host.place is None or host.address != address or host.place < now - _PLACE_S:
+            host.address, host.place = address, self._addresses.place(address)
+        return max(wait, host.place - now)
+
+    @asynccontextmanager
+    async def turn(self, host: Host) -> AsyncIterator[None]:
+        """Waits until the host may be asked, holds it for one request, and starts the pause at its end."""
+        async with host.lock:
+            await self._allowed(host)
+            begin, held_up = time.monotonic(), [0.0]
+            token = _held_up.set(held_up)
+            try:
+                yield
+            finally:
+                _held_up.reset(token)
+                end = time.monotonic()
+                host.place = None
+                # Exponentially weighted mean, as browsers and BUbiNG estimate round trips (weight 1/4).
+                last = end - begin - held_up[0]
+                host.latency_s = last if host.latency_s is None else 0.75 * host.latency_s + 0.25 * last
+                self.rest(host, end)
+
+    def begin(self, address: str) -> float:
+        """Returns the seconds for which a request to an IP address waits, beyond its turn, before it is sent."""
+        wait = self._addresses.begin(address)
+        if (held_up := _held_up.get()) is not None:
+            held_up[0] += wait
+        return wait
+
+    async def rested(self, host: Host) -> None:
+        """Waits for the end of the host's pause."""
+        while (wait := host.next_at - time.monotonic()) > 0:
+            await asyncio.sleep(wait)
+
+    async def _allowed(self, host: Host) -> None:
+        while True:
+            if self._clocks is not None:
+                await self._clocks.saved(host.authority)
+            # Timers may fire a little early, and the pause may grow meanwhile.
+            wait = self._free_at(host) - time.monotonic()
+            if wait <= 0:
+                host.asked = True
+                return
+            await asyncio.sleep(wait)
+
+    def _free_at(self, host: Host) -> float:
+        if not host.asked and self._resumed:
+            # The attempt before may have asked just now, with a delay that is known from an earlier cycle.
+            host.next_at = max(host.next_at, self._begin + host.delay(self._config.latency_factor))
+        return host.next_at
+
+    def rest(self, host: Host, since: float | None = None) -> None:
+        """Starts the host's pause anew, now or at `since`: it was asked, or has asked for a longer pause."""
+        delay = host.delay(self._config.latency_factor)
+        host.next_at = max(host.next_at, (time.monotonic() if since is None else since) + delay)
+        if self._clocks is not None and delay > max(host.kept_s, host.short_s):
+            host.kept_s = max(delay, _GROWTH * host.kept_s)
+            self._clocks.keep(Owed(host.authority, delay_s=min(host.kept_s, MAX_CRAWL_DELAY_S)))
+
+    def succeeded(self, host: Host) -> None:
+        """Ends the host's back-off."""
+        host.failures = 0
+
+    def failed(self, host: Host, retry_after_s: float | None) -> float:
+        """Notes a 429, 503 or timeout; returns the seconds until the host may be asked again.
+
+        The pause doubles with every failure in a row and is at least what Retry-After says.
+        """
+        base = max(host.delay(self._config.latency_factor), _SMALLEST_BACKOFF_S)
+        pause = min(base * 2.0**host.failures, self._config.max_backoff_s)
+        host.failures += 1
+        pause = max(pause, retry_after_s or 0.0)
+        host.next_at = max(host.next_at, time.monotonic() + pause)
+        if self._clocks is not None and pause > host.short_s:
+            self._clocks.keep(Owed(host.authority, 0.0, time.time() + pause, pause, host.failures))
+        return pause
+
+    def _remember(self, host: Host) -> None:
+        """Takes over what an earlier attempt and the cycle before knew."""
+        left = patience = 0.0
+        row = self._seeds.get(host.authority)
+        if row is not None:
+            host.latency_s = row.latency_s
+            # What failed in the last cycle counts half, so that a host that has recovered is not given up at once.
+            host.failures = row.failures // 2
+            if row.backoff_until is not None:
+                left = min(max(row.backoff_until.timestamp() - self._began_at, 0.0), MAX_RETRY_AFTER_S)
+                patience = max(row.crawl_delay_s, self._config.latency_factor * (row.latency_s or 0.0))
+        if self._clocks is not None and self._resumed:
+            owed = self._clocks.owed.get(host.authority, Owed(host.authority))
+            left = max(left, host.short_s, owed.left(self._began_at))
+            host.failures = max(host.failures, owed.failures)
+            host.kept_s = owed.delay_s
+        if left:
+            host.next_at = self._begin + left
+        patience = max(patience, self._config.max_backoff_s, host.kept_s, host.short_s)
+        if left > patience or host.failures >= HOST_FAILURES:
+            host.given_up = GIVEN_UP
+
+    def _clock(self, host: Host) -> HostClock:
+        wait = host.next_at - time.monotonic()
+        until = datetime.fromtimestamp(time.time() + wait, UTC) if wait > 0 else None
+        seed = self._seeds.get(host.authority)
+        # Whom nobody asked in this cycle has taken nothing back.
+        crawl_delay = seed.crawl_delay_s if seed and not host.asked else host.crawl_delay_s
+        return HostClock(host.authority, crawl_delay, host.latency_s, host.failures, until)
+
+
+def retry_after(value: str | None, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> float | None:
+    """Reads a Retry-After header (RFC 9110, 10.2.3) as seconds from now, 0 .. 24 h; None when absent or malformed.
+
+    >>> retry_after("120"), retry_after("-5"), retry_after("soon"), retry_after("999999999999")
+    (120.0, None, None, 86400.0)
+    """
+    if value is None:
+        return None
+    value = value.strip()
+    if value.isascii() and value.isdigit():
+        return min(float(value), MAX_RETRY_AFTER_S) if len(value) < 300 else MAX_RETRY_AFTER_S
+    try:
+        when = parsedate_to_datetime(value)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=UTC)
+    return min(max((when - now()).total_seconds(), 0.0), MAX_RETRY_AFTER_S)
+
+
+def crawl_delay(value: float | None) -> float:
+    """Returns a Crawl-delay in seconds within 0 .. 24 h; 0 when there is none or it is no number."""
+    if value is None or not math.isfinite(value) or value < 0:
+        return 0.0
+    return min(value, MAX_CRAWL_DELAY_S)

@@ -1,0 +1,151 @@
+"""The hosts file: what operators say of single hosts, beside the recipe and without a new version of it.
+
+Reads TOML from a local path or an object store (`[crawl] hosts_file`):
+
+    deny = ["example.org", "*.shop.example", "example.net:8080"]
+
+    [hosts."*.example.com"]
+    delay_s = 10.0
+    max_pages = 50
+    accept_language = "de, en;q=0.5"
+
+    [hosts."wiki.corp:8080"]
+    headers = { Authorization = "env:WIKI_AUTHORIZATION" }
+    cookies = { session = "file:/run/secrets/wiki-session" }
+
+Values of headers and cookies may be credentials: here stands only where they are found, so that the file can be kept in
+artifacts as it is.
+"""
+
+import hashlib
+import os
+import re
+import tomllib
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
+
+from tasks.core.config import Config, parse
+from tasks.core.errors import InputError, RecipeError
+from tasks.core.store import read_outside
+from tasks.formats.url import authority, canonical, host_and_port
+
+_ENTRY = re.compile(r"(\*\.)?([a-z0-9._-]+|\[[0-9a-f:.]+\])(:\d+)?")
+# RFC 9110, 5.6.2.
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.+")
+_LANGUAGES = re.compile(r"[A-Za-z0-9*;=,. -]{1,200}")
+_OWN_FIELDS = {"accept-language": "accept_language", "cookie": "cookies"}
+# What a request is, and who sends it, is not for a host's settings to say.
+_FIXED = frozenset(
+    {
+        *("accept-encoding", "connection", "content-length", "expect", "host", "if-modified-since", "if-none-match"),
+        *("keep-alive", "proxy-authorization", "proxy-connection", "range", "te", "trailer", "transfer-encoding"),
+        *("upgrade", "user-agent"),
+    }
+)
+
+
+class HostSettings(Config):
+    """What holds for one host, or for all hosts of a domain; what is None is left to the recipe."""
+
+    delay_s: float | None = Field(default=None, ge=0.0, le=86400.0)
+    """In place of the recipe's `delay_s`; not below 1 outside loopback."""
+
+    max_pages: int | None = Field(default=None, ge=1)
+    """In place of the recipe's `max_pages_per_host`."""
+
+    accept_language: str | None = None
+    """Languages to ask for, as in the header Accept-Language."""
+
+    headers: dict[str, str] = {}
+    """Further request headers; each value is "env:NAME" or "file:/path", where the real one is found."""
+
+    cookies: dict[str, str] = {}
+    """Cookies, their values in the same way."""
+
+    over_http: bool = False
+    """Sends headers and cookies over http, too, and not over https alone."""
+
+    @field_validator("accept_language")
+    @classmethod
+    def _is_list(cls, value: str | None) -> str | None:
+        if value is not None and not _LANGUAGES.fullmatch(value):
+            raise ValueError(f'{value!r} is no list of languages; write it as "de, en;q=0.5"')
+        return value
+
+    @field_validator("headers", "cookies", mode="before")
+    @classmethod
+    def _are_references(cls, given: Any) -> Any:
+        # Before any other check: an error of another kind would show the value.
+        for name, value in given.items() if isinstance(given, dict) else ():
+            if not _TOKEN.fullmatch(name):
+                raise ValueError(f"{name!r} is no name of a header or cookie")
+            if not (isinstance(value, str) and _REFERENCE.fullmatch(value)):
+                raise ValueError(f'{name} is no reference: instead of its value write "env:NAME" or "file:/path"')
+        return given
+
+    @field_validator("headers")
+    @classmethod
+    def _may_be_set(cls, given: dict[str, str]) -> dict[str, str]:
+        for name in given:
+            if name.lower() in _FIXED:
+                raise ValueError(f"{name} cannot be set")
+            if name.lower() in _OWN_FIELDS:
+                raise ValueError(f"{name} has a field of its own, {_OWN_FIELDS[name.lower()]}")
+        return given
+
+
+class HostsFile(Config):
+    """A hosts file as it is read."""
+
+    deny: tuple[str, ...] = ()
+    """Hosts that are not asked for anything: "host" (on every port, with and without "www."), "host:port" or
+    "*.domain" (the domain itself and all below it)."""
+
+    hosts: dict[str, HostSettings] = {}
+    """Settings by host, written in the same way; of several entries for a host the closest that sets a field counts."""
+
+    @field_validator("deny")
+    @classmethod
+    def _are_hosts(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in given:
+            _check(entry)
+        return given
+
+    @model_validator(mode="after")
+    def _go_to_one_host(self) -> "HostsFile":
+        for entry, settings in self.hosts.items():
+            _check(entry)
+            if entry.startswith("*.") and (settings.headers or settings.cookies):
+                raise ValueError(f"headers and cookies go to one host only: name the hosts of {entry!r} one by one")
+        return self
+
+
+def read(path: str) -> tuple[HostsFile, str]:
+    """Returns the hosts file at a local path or URL, and the sha256 of its bytes.
+
+    Raises:
+        InputError: it cannot be read.
+        RecipeError: it is not TOML, or says what cannot be meant.
+    """
+    try:
+        data = read_outside(path)
+        settings = tomllib.loads(data.decode("utf-8-sig"))
+    except OSError as error:
+        raise InputError(
+            f"the hosts file {path} cannot be read ({error.strerror or error})",
+            "put it back, an empty one if nothing is to be said, or correct [crawl] hosts_file",
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise RecipeError(f"the hosts file {path} is not TOML: {error}", "mend the line") from None
+    return parse(HostsFile, settings, f"hosts file {os.path.basename(path)}"), hashlib.sha256(data).hexdigest()
+
+
+def _check(entry: str) -> None:
+    """Raises ValueError for what is no host in the form that URLs have it in."""
+    url = canonical(f"http://{entry.removeprefix('*.')}/")
+    if not _ENTRY.fullmatch(entry) or url is None or authority(url) != entry.removeprefix("*."):
+        raise ValueError(f"{entry!r} is no host; write host, host:port or *.domain in lower case, names in ASCII")
+    if entry.startswith("*.") and host_and_port(url)[1] is not None:
+        raise ValueError(f"{entry!r}: a domain has no port")

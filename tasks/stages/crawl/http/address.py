@@ -1,0 +1,177 @@
+"""Addresses a crawler must not reach: private, loopback, link-local, metadata and translated ones.
+
+Checked three times: the literal or name in a canonical URL before anything is sent; every answer of the resolver, whose
+checked address is the one connected to, so that a name cannot change its mind in between (DNS rebinding); and the
+address at the other end of a connection before a request goes over it. Ranges: IANA's special-purpose registries (RFC
+6890), in full and here, for what Python's `ipaddress` knows of them differs from release to release. What the recipe
+grants to single hosts (`grants`) is theirs alone.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
+from typing import Protocol, TypedDict
+
+from tasks.formats.url import authority, host_and_port
+from tasks.stages.crawl.config import INSIDE_NAMES, is_loopback
+from tasks.stages.crawl.http.grants import WEB_PORTS, Grants, Network, is_metadata, within
+
+PRIVATE = "private_address"
+PORT = "port"
+
+# IANA's registries of special-purpose addresses, with what was allocated up to 2025 (RFC 9780): every block, also the
+# few that are called globally reachable (AS112, multicast relays, anycast of the IETF), for none holds a web server.
+# Besides: multicast; addresses of IPv6 that carry another inside (6to4); and of IPv6 nothing outside global unicast,
+# which leaves out NAT64, IPv4-mapped and -compatible, local, link-local, site-local, discard-only and SRv6 addresses.
+_SPECIAL_4 = tuple(
+    ipaddress.IPv4Network(net)
+    for net in (
+        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+        *("192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16"),
+        *("192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
+    )
+)
+_GLOBAL_6 = ipaddress.IPv6Network("2000::/3")
+_SPECIAL_6 = tuple(
+    ipaddress.IPv6Network(net) for net in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")
+)
+# Names that clouds and home routers answer from inside.
+_INSIDE = (".internal", ".local", ".localdomain", ".home.arpa", ".intranet", ".lan")
+_NO_GRANTS = Grants()
+# A name may have hundreds of addresses; trying them all would be the crawler's time, not the name's.
+MAX_ADDRESSES = 8
+
+
+class RefusedAddressError(OSError):
+    """A name or a connection led to an address that a crawler must not reach."""
+
+
+@lru_cache(maxsize=1 << 14)
+def is_public(address: str) -> bool:
+    """Tells whether an IP address literal is on the public Internet.
+
+    >>> is_public("93.184.216.34"), is_public("100.64.0.1"), is_public("64:ff9b::7f00:1")
+    (True, False, False)
+    """
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if is_metadata(address):
+        return False
+    if isinstance(ip, ipaddress.IPv4Address):
+        return not any(ip in net for net in _SPECIAL_4)
+    return ip in _GLOBAL_6 and not any(ip in net for net in _SPECIAL_6)
+
+
+def refusal(url: str, *, allow_loopback: bool, grants: Grants = _NO_GRANTS) -> str | None:
+    """Returns why a canonical URL must not be requested ("private_address", "port"), or None.
+
+    Run it after `canonical`: the parser turns every spelling of an address (0x7f.1, 2130706433, full-width digits)
+    into the same literal.
+    """
+    return _refusal(authority(url), allow_loopback, grants)
+
+
+@lru_cache(maxsize=1 << 14)
+def _refusal(place: str, allow_loopback: bool, grants: Grants) -> str | None:
+    host, port = host_and_port(f"http://{place}/")
+    if is_loopback(host):
+        return None if allow_loopback else PRIVATE
+    granted = grants.of(host, port)
+    if port not in WEB_PORTS and granted is None:
+        return PORT
+    if host in INSIDE_NAMES or (host.endswith(_INSIDE) and not granted):
+        return PRIVATE
+    try:
+        return None if reachable(host.strip("[]"), granted) else PRIVATE
+    except ValueError:
+        return None
+
+
+def is_address(host: str) -> bool:
+    """Tells whether a host (without brackets) is an IP address and no name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def reachable(address: str, granted: Sequence[Network] | None, *, allow_loopback: bool = False) -> bool:
+    """Tells whether a crawler may talk to an IP address on behalf of a host to which `granted` was granted."""
+    return is_public(address) or within(address, granted) or (allow_loopback and is_loopback(address))
+
+
+class Resolved(TypedDict):
+    """One address of a name: the address as text, and its family."""
+
+    host: str
+    family: socket.AddressFamily
+
+
+class Resolver(Protocol):
+    """What looks names up."""
+
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[Resolved]:
+        """Returns the addresses of `host`, those to be tried first in front; raises OSError."""
+
+    async def close(self) -> None:
+        """Lets go of what it holds."""
+
+
+class SystemResolver:
+    """Asks the system's resolver in threads of its own.
+
+    The event loop's own threads are four: as many slow name servers would hold up every other host.
+    """
+
+    def __init__(self, threads: int = 32) -> None:
+        self._pool = ThreadPoolExecutor(threads, "lookup")
+
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[Resolved]:
+        """Returns the addresses of `host`; raises OSError."""
+        ask = partial(socket.getaddrinfo, host, port, family=family, type=socket.SOCK_STREAM)
+        answers = await asyncio.get_running_loop().run_in_executor(self._pool, ask)
+        return [Resolved(host=str(where[0]), family=kind) for kind, _, _, _, where in answers]
+
+    async def close(self) -> None:
+        """Lets the threads end; a look-up that hangs is not waited for."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class GuardedResolver:
+    """Resolves names and refuses every name that has an answer outside the public Internet.
+
+    A name with one public and one private answer is refused as a whole. Names under .localhost mean this machine
+    (RFC 6761, 6.3), only when the crawl allows it; they never go to the name server.
+
+    Args:
+        allow_loopback: whether .localhost names may be reached.
+        inner: where other names are looked up; the system's resolver by default.
+        grants: names that may lie inside.
+
+    Attributes:
+        inner: the same.
+    """
+
+    def __init__(self, *, allow_loopback: bool, inner: Resolver | None = None, grants: Grants = _NO_GRANTS) -> None:
+        self._allow_loopback = allow_loopback
+        self._grants = grants
+        self.inner = inner or SystemResolver()
+
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[Resolved]:
+        """Returns checked addresses of `host`, `MAX_ADDRESSES` at most; raises RefusedAddressError."""
+        if is_loopback(host):
+            if not self._allow_loopback:
+                raise RefusedAddressError(f"{host} is this machine")
+            return [Resolved(host="127.0.0.1", family=socket.AF_INET)]
+        answers = await self.inner.resolve(host, port, family)
+        for answer in answers:
+            if not reachable(answer["host"], self._grants.of(host, port)):
+                raise RefusedAddressError(f"{host} resolves to {answer['host']}, which is not public")
+        return answers[:MAX_ADDRESSES]
+
+    async def close(self) -> None:
+        """Closes the inner resolver."""
+        await self.inner.close()

@@ -1,0 +1,275 @@
+"""One HTTP request: raw body, capped, never redirected, only to public addresses.
+
+Everything that a server can make long has an end: head, interim responses, body, what chunks cost besides it, and the
+whole in time (`response`). No proxies, cookies, password files or redirects: what is sent is what stands in `_request`.
+"""
+
+import asyncio
+import re
+import socket
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+
+from tasks.formats.content_encoding import ACCEPTED_CODINGS
+from tasks.formats.url import authority, host_and_port
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.http.address import PRIVATE, GuardedResolver, RefusedAddressError, Resolver, is_address, refusal
+from tasks.stages.crawl.http.clock import Clock
+from tasks.stages.crawl.http.connection import NoConnectionError, Pool, port_of
+from tasks.stages.crawl.http.dial import LookUpError
+from tasks.stages.crawl.http.dns import CachingResolver
+from tasks.stages.crawl.http.grants import Grants
+from tasks.stages.crawl.http.response import Headers, ProtocolError, Response, Wanted
+from tasks.stages.crawl.policy import HOST_DENIED, Policy, Sent
+
+VERSION = "0.1"
+_CONTROL = re.compile(r"[\0\r\n]")
+# What stands in the place of a value that is kept nowhere.
+_REDACTED = "[redacted]"
+# The first that fits; what breaks later than in opening a connection is "protocol".
+_REASONS: tuple[tuple[type[Exception], str], ...] = (
+    (RefusedAddressError, PRIVATE),
+    (TimeoutError, "timeout"),
+    (LookUpError, "dns"),
+    (ssl.SSLError, "tls"),
+    (NoConnectionError, "connect"),
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response as received.
+
+    Attributes:
+        status: HTTP status.
+        reason: the words behind it.
+        headers: in the order received, latin-1.
+        body: entity body without transfer coding, with content coding; b"" when it was not wanted.
+        truncated: the body was longer than allowed.
+        address: the IP address that answered.
+        request: the request as sent, without the values of credentials.
+        seconds: from the beginning, a new connection included, to the last byte.
+    """
+
+    status: int
+    reason: str
+    headers: Headers
+    body: bytes
+    truncated: bool
+    address: str
+    request: bytes
+    seconds: float
+
+    def header(self, name: str) -> str | None:
+        """Returns the first header called `name` (lower case), or None."""
+        return next((value for key, value in self.headers if key.lower() == name), None)
+
+    @property
+    def location(self) -> str | None:
+        """Where a redirect leads; letters outside ASCII are UTF-8, as browsers read them, or else latin-1."""
+        value = self.header("location")
+        if value is None or value.isascii():
+            return value
+        try:
+            return value.encode("latin-1").decode()
+        except UnicodeDecodeError:
+            return value
+
+    def all(self, name: str) -> list[str]:
+        """Returns every header called `name` (lower case)."""
+        return [value for key, value in self.headers if key.lower() == name]
+
+
+class FetchError(Exception):
+    """A request without a usable answer; `reason` is a machine word (timeout, dns, connect, tls, protocol ...)."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+
+
+def agent_of(config: CrawlConfig) -> str:
+    """Returns the User-Agent of the crawl: product token, version, and how to reach its owner."""
+    return f"{config.user_agent}/{VERSION}" + (f" (+{config.contact})" if config.contact else "")
+
+
+class Client:
+    """Sends requests; use as an async context manager.
+
+    Args:
+        config: the crawl's settings.
+        resolver: looks public names up; the name servers of the recipe or of this machine by default. Its answers are
+            checked all the same.
+        begin: called with an IP address before a request is sent there; returns the seconds to wait until then.
+        policy: whom not to ask, and what single hosts are sent beside the usual headers.
+    """
+
+    def __init__(
+        self,
+        config: CrawlConfig,
+        resolver: Resolver | None = None,
+        begin: Callable[[str], float] | None = None,
+        policy: Policy | None = None,
+    ) -> None:
+        self._config = config
+        self._resolver = resolver
+        self._begin = begin
+        self._policy = policy or Policy()
+        self._grants = Grants(config.allow_hosts)
+        self._headers = {"User-Agent": agent_of(config), "Accept-Encoding": ACCEPTED_CODINGS, "Accept": "*/*"}
+        self._opened: tuple[GuardedResolver, Pool] | None = None
+
+    async def __aenter__(self) -> "Client":
+        loopback = self._config.allow_loopback
+        inner = self._resolver or CachingResolver(self._config.name_servers)
+        guard = GuardedResolver(allow_loopback=loopback, inner=inner, grants=self._grants)
+        self._opened = guard, Pool(guard, self._grants, allow_loopback=loopback)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        guard, pool = self._open()
+        pool.close()
+        await guard.close()
+
+    def _open(self) -> tuple[GuardedResolver, Pool]:
+        if self._opened is None:
+            raise RuntimeError("use the client as an async context manager")
+        return self._opened
+
+    async def get(
+        self,
+        url: str,
+        *,
+        limit: int,
+        wanted: Wanted | None = None,
+        headers: Mapping[str, str] | None = None,
+        anonymous: bool = False,
+    ) -> Answer:
+        """Requests a canonical URL.
+
+        Args:
+            url: where; refused here when its literal address or port is not for crawlers, or its host is denied.
+            limit: bytes of body taken at most.
+            wanted: says by status and headers how many are worth taking instead; 0 for none.
+            headers: further request headers (conditional requests).
+            anonymous: without what the hosts file sets: another host has chosen this address.
+
+        Raises:
+            FetchError: no usable answer.
+        """
+        reason = refusal(url, allow_loopback=self._config.allow_loopback, grants=self._grants)
+        if reason is None and self._policy.denies(authority(url)):
+            reason = HOST_DENIED
+        if reason is not None:
+            raise FetchError(reason, url)
+        # By the URL of this very request: a redirect is another one, and takes nothing along to another host.
+        sent = Sent() if anonymous else self._policy.sent_to(url)
+        try:
+            request = _Request(url, {**self._headers, **sent.headers, **(headers or {})}, sent.secret)
+            return await self._exchange(request, Response(limit, wanted))
+        except (ProtocolError, TimeoutError, OSError, ValueError) as error:
+            raise FetchError(_reason(error), str(error)) from error
+
+    async def locate(self, url: str) -> str:
+        """Returns the IP address at which a canonical URL would be asked for, or "" where none is known."""
+        guard, pool = self._open()
+        name, port = host_and_port(url)[0].strip("[]"), port_of(url)
+        if refusal(url, allow_loopback=self._config.allow_loopback, grants=self._grants) is not None:
+            return ""  # a name that must not be asked for is not looked up either
+        if is_address(name):
+            return name
+        if peer := pool.peer(url):
+            return peer
+        try:
+            async with asyncio.timeout(self._config.timeout_s):
+                answers = await guard.resolve(name, port, socket.AF_UNSPEC)
+        except (OSError, TimeoutError, ValueError):
+            return ""  # the request itself will say why
+        return answers[0]["host"] if answers else ""
+
+    async def _exchange(self, request: "_Request", response: Response) -> Answer:
+        _, pool = self._open()
+        start, kept = time.monotonic(), True
+        async with asyncio.timeout(self._config.timeout_s) as limit:
+            clock = Clock(limit)
+            connection = await pool.take(request.url)
+            while not response.done:
+                kept = connection.used
+                await self._wait(connection.peer, clock)
+                try:
+                    await connection.ask(request.sent, response, clock)
+                except (ProtocolError, OSError):
+                    # A server may close a kept connection at any time (RFC 9112, 9.3.1); it has not taken the request.
+                    if not kept or response.begun:
+                        raise
+                    connection = await pool.take(request.url, fresh=True)
+        if response.reusable:
+            pool.give(request.url, connection)
+        return Answer(
+            status=response.status,
+            reason=response.reason,
+            headers=request.kept_headers(response.headers),
+            body=response.body,
+            truncated=response.truncated,
+            address=connection.peer,
+            request=request.kept,
+            seconds=time.monotonic() - start - clock.stood,
+        )
+
+    async def _wait(self, peer: str, clock: Clock) -> None:
+        """Waits until a request may be sent to an address."""
+        wait = self._begin(peer) if self._begin is not None else 0.0
+        if wait > 0:
+            clock.stop()
+            await asyncio.sleep(wait)
+            clock.go_on()
+
+
+class _Request:
+    """The head of a request.
+
+    Args:
+        url: canonical.
+        headers: in the order in which they are sent.
+        secret: names (lower case) of headers whose values are kept nowhere.
+
+    Raises:
+        ValueError: a header would break the head.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str], secret: frozenset[str]) -> None:
+        self.url = url
+        self._secret = secret
+        self.sent = self._head(headers)
+        self.kept = self.sent
+        if secret:
+            shown = {name: _REDACTED if name.lower() in secret else value for name, value in headers.items()}
+            self.kept = self._head(shown)
+
+    def kept_headers(self, headers: Headers) -> Headers:
+        """Returns the headers of the answer as they may be kept."""
+        if not self._secret:
+            return headers
+        # A session that a host renews for us is a credential as well.
+        return tuple((name, _REDACTED if name.lower() == "set-cookie" else value) for name, value in headers)
+
+    def _head(self, headers: Mapping[str, str]) -> bytes:
+        target = self.url.split("/", 3)[3]
+        lines = [f"GET /{target} HTTP/1.1", f"Host: {authority(self.url)}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        if any(map(_CONTROL.search, lines)):
+            raise ValueError("a line break in a header")
+        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
+
+
+def _reason(error: BaseException) -> str:
+    """Returns the machine word for what went wrong."""
+    for kinds, reason in _REASONS:
+        if isinstance(error, kinds):
+            return reason
+    return "protocol"

@@ -1,0 +1,279 @@
+"""Connections to web servers: opened to checked addresses only, kept for a while, one request at a time over each.
+
+The address at the other end is checked before anything is sent.
+"""
+
+import asyncio
+import resource
+import socket
+import ssl
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from tasks.formats.url import host_and_port
+from tasks.stages.crawl.http.address import RefusedAddressError, Resolver, is_address, reachable
+from tasks.stages.crawl.http.clock import Clock
+from tasks.stages.crawl.http.dial import LookUpError, dialled
+from tasks.stages.crawl.http.grants import Grants, Network
+from tasks.stages.crawl.http.response import ProtocolError, Response
+from tasks.stages.crawl.http.room import Room
+
+_KEPT_S = 30.0
+_SWEEP_S = 5.0
+# Open files that connections without a request may take, of those that this process may have.
+_SHARE, _MOST = 4, 4096
+
+
+class NoConnectionError(OSError):
+    """No address of a host takes a connection."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection.
+
+    Attributes:
+        peer: the IP address at the other end.
+        used: a request went over it before.
+    """
+
+    def __init__(self, pool: "Pool", place: str) -> None:
+        self.peer = ""
+        self.used = False
+        self._pool = pool
+        self._place = place
+        self._transport: asyncio.Transport | None = None
+        self._response: Response | None = None
+        self._visit: asyncio.Task[object] | None = None
+        self._clock: Clock | None = None
+        self._finished: asyncio.Future[None] | None = None
+        self._lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Takes the open connection."""
+        self._transport = transport  # type: ignore[assignment]  # a stream's transport is a Transport
+        self.peer = str(transport.get_extra_info("peername")[0])
+
+    async def ask(self, request: bytes, response: Response, clock: Clock) -> None:
+        """Sends a request and reads `response` until it is done; whoever cancels this closes the connection.
+
+        Args:
+            request: the bytes to send.
+            response: takes the answer.
+            clock: stands while a large answer waits for room.
+
+        Raises:
+            ProtocolError: what came is no response.
+            OSError: the connection broke.
+        """
+        if self._transport is None or self._lost:
+            raise ConnectionResetError("the server has closed the connection")
+        self._response, self._finished = response, asyncio.get_running_loop().create_future()
+        self._visit, self._clock = asyncio.current_task(), clock
+        try:
+            self._transport.write(request)
+            await self._finished
+        finally:
+            self._response = self._finished = self._visit = self._clock = None
+            self.used = True
+            if not (response.done and response.reusable):
+                self.close()
+
+    def close(self) -> None:
+        """Ends the connection at once."""
+        self._lost = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def open(self) -> bool:
+        """Whether a request may be sent."""
+        return not self._lost
+
+    def data_received(self, data: bytes) -> None:
+        """Takes bytes from the wire."""
+        response = self._response
+        if response is None or response.done:
+            # Nobody has asked for these: whoever comes next must not take them for an answer.
+            self._end()
+            return
+        try:
+            response.feed(data)
+        except ProtocolError as error:
+            self._finish(error)
+            return
+        if response.done:
+            self._finish(None)
+        elif self._visit is not None:
+            self._pool.room.take(self._visit, self, response.size)
+
+    def pause(self) -> None:
+        """Stops reading, and the clock of the exchange."""
+        if self._transport is not None and self._clock is not None:
+            self._transport.pause_reading()
+            self._clock.stop()
+
+    def read_on(self) -> None:
+        """Reads on, unless the exchange is over."""
+        if self._transport is not None and self._clock is not None and not self._lost:
+            self._transport.resume_reading()
+            self._clock.go_on()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Takes the end of the connection."""
+        self._end()
+        if self._response is None:
+            return
+        if error is not None:
+            self._finish(error)
+            return
+        try:
+            self._response.end()
+        except ProtocolError as early:
+            self._finish(early)
+        else:
+            self._finish(None)
+
+    def _end(self) -> None:
+        self.close()
+        self._pool.forget(self._place, self)
+
+    def _finish(self, error: Exception | None) -> None:
+        if self._finished is None or self._finished.done():
+            return
+        if error is None:
+            self._finished.set_result(None)
+        else:
+            self._finished.set_exception(error)
+
+
+class Pool:
+    """Opens connections, and keeps one that has done its work for the next request to its host.
+
+    Args:
+        resolver: looks names up, and checks the answers.
+        grants: hosts that may lie inside.
+        allow_loopback: whether this machine may be reached.
+
+    Attributes:
+        room: for large bodies.
+    """
+
+    def __init__(self, resolver: Resolver, grants: Grants, *, allow_loopback: bool) -> None:
+        self.room = Room()
+        self._resolver = resolver
+        self._grants = grants
+        self._allow_loopback = allow_loopback
+        self._tls: ssl.SSLContext | None = None
+        self._kept: OrderedDict[str, tuple[float, Connection]] = OrderedDict()
+        self._most = min(_MOST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE)
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def peer(self, url: str) -> str:
+        """Returns the address of the connection that is kept for the host of `url`, or ""."""
+        found = self._kept.get(_place(url))
+        return found[1].peer if found else ""
+
+    async def take(self, url: str, *, fresh: bool = False) -> Connection:
+        """Returns a connection to the host of a canonical URL, a kept one unless it has to be `fresh`.
+
+        Raises:
+            RefusedAddressError: it leads where a crawler must not go.
+            LookUpError: the name is not known.
+            ssl.SSLError: the server does not prove to be the host.
+            NoConnectionError: it takes no connection.
+        """
+        place = _place(url)
+        found = self._kept.pop(place, None)
+        if found is not None:
+            if found[1].open and not fresh:
+                return found[1]
+            found[1].close()
+        return await self._opened(url, place)
+
+    def give(self, url: str, connection: Connection) -> None:
+        """Takes back a connection over which another request may go."""
+        place = _place(url)
+        if not connection.open:
+            return
+        loop = asyncio.get_running_loop()
+        self.forget(place, None)
+        self._kept[place] = (loop.time() + _KEPT_S, connection)
+        while len(self._kept) > self._most:
+            self._kept.popitem(last=False)[1][1].close()
+        if self._sweeper is None:
+            self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
+
+    def forget(self, place: str, connection: Connection | None) -> None:
+        """Lets go of a kept connection, if it is the one meant (None: whichever)."""
+        found = self._kept.get(place)
+        if found is not None and connection in (None, found[1]):
+            del self._kept[place]
+            found[1].close()
+
+    def close(self) -> None:
+        """Closes what is kept."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for _, connection in list(self._kept.values()):
+            connection.close()
+        self._kept.clear()
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._kept and next(iter(self._kept.values()))[0] <= loop.time():
+            self._kept.popitem(last=False)[1][1].close()
+        self._sweeper = loop.call_later(_SWEEP_S, self._sweep) if self._kept else None
+
+    async def _opened(self, url: str, place: str) -> Connection:
+        host, _ = host_and_port(url)
+        name, port, secure = host.strip("[]"), port_of(url), url.startswith("https:")
+        addresses = await self._addresses(name, port)
+        try:
+            link = await dialled(addresses, port)
+            return await self._connected(link, self._grants.of(name, port), name if secure else None, place)
+        except (RefusedAddressError, ssl.SSLError, TimeoutError):
+            raise
+        except OSError as error:
+            raise NoConnectionError(str(error)) from error
+
+    async def _connected(
+        self, link: socket.socket, granted: Sequence[Network] | None, name: str | None, place: str
+    ) -> Connection:
+        """Returns the connection over a socket, with TLS where the server has to prove its `name`."""
+        try:
+            peer = str(link.getpeername()[0])
+            if not reachable(peer, granted, allow_loopback=self._allow_loopback):
+                raise RefusedAddressError(f"connected to {peer}, which is not public")
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: Connection(self, place), sock=link, ssl=self._context() if name else None, server_hostname=name
+            )
+        except BaseException:
+            link.close()
+            raise
+        return connection
+
+    async def _addresses(self, name: str, port: int) -> Sequence[str]:
+        if is_address(name):
+            return (name,)
+        try:
+            answers = await self._resolver.resolve(name, port, socket.AF_UNSPEC)
+        except RefusedAddressError:
+            raise
+        except OSError as error:
+            raise LookUpError(str(error)) from error
+        return [answer["host"] for answer in answers]
+
+    def _context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls
+
+
+def port_of(url: str) -> int:
+    """Returns the port of a canonical URL."""
+    return host_and_port(url)[1] or (443 if url.startswith("https:") else 80)
+
+
+def _place(url: str) -> str:
+    """Returns what a connection belongs to: scheme and authority."""
+    return "/".join(url.split("/", 3)[:3])

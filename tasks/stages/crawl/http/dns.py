@@ -1,0 +1,234 @@
+"""Addresses of host names: asked of the name servers directly, kept as long as the answer says.
+
+c-ares sends the questions (aiodns), so that thousands of slow names hold up neither threads nor one another. Names of
+the hosts file and search domains are not looked at: a crawler asks for public names only.
+"""
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import aiodns
+
+from tasks.stages.crawl.http.address import Resolved, SystemResolver
+
+log = logging.getLogger("sluice.crawl")
+
+# Bounds of what an answer may say of its own life; what has no addresses is asked for again soon.
+MIN_TTL_S, MAX_TTL_S, NEGATIVE_TTL_S = 60.0, 3600.0, 60.0
+# A failure is not tried anew within a second (RFC 9520, 3.2).
+FAILURE_TTL_S = 1.0
+MAX_NAMES = 100_000
+
+_ANSWER_S = 2.0
+_ROUNDS = 2
+# A server that has failed so often in a row is left out, at first so long; the time doubles with every further failure.
+_FAILURES, _LEFT_OUT_S, _MAX_LEFT_OUT_S = 3, 10.0, 600.0
+# c-ares names this one where it finds none; the system's resolver asks it too if it does exist.
+_NO_SERVER = {"127.0.0.1", "::1"}
+
+_FAMILIES = {socket.AF_INET: "A", socket.AF_INET6: "AAAA"}
+_ABSENT = {aiodns.error.ARES_ENOTFOUND, aiodns.error.ARES_ENODATA, aiodns.error.ARES_ENONAME}
+_NO_NAME = {aiodns.error.ARES_EBADNAME, aiodns.error.ARES_EBADQUERY, aiodns.error.ARES_EBADSTR}
+# The server has answered, that it cannot say: the fault may be that of the name's own servers.
+_UNABLE = {
+    *(aiodns.error.ARES_ESERVFAIL, aiodns.error.ARES_EREFUSED, aiodns.error.ARES_ENOTIMP),
+    *(aiodns.error.ARES_EFORMERR, aiodns.error.ARES_EBADRESP),
+}
+
+_Addresses = tuple[tuple[socket.AddressFamily, str], ...]
+
+
+class NoAddressError(OSError):
+    """A name has no address: it does not exist, or no name server would say."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a name until a moment of the monotonic clock; no addresses, if there are none.
+
+    `failure` is why they could not be had, if they could not.
+    """
+
+    addresses: _Addresses
+    until: float
+    failure: str = ""
+
+
+class _Server:
+    """One name server, and whether it has been answering (a circuit breaker)."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.left_out_until = 0.0
+        self._failures = 0
+        self._pause_s = _LEFT_OUT_S
+        self._channel = aiodns.DNSResolver(nameservers=[address], timeout=_ANSWER_S, tries=1)
+
+    async def ask(self, name: str, kind: str) -> tuple[list[str], float]:
+        """Returns the addresses in the answer and the seconds it holds; raises aiodns.error.DNSError."""
+        try:
+            answer = (await asyncio.wait_for(self._channel.query_dns(name, kind), 2 * _ANSWER_S)).answer
+        except (aiodns.error.DNSError, TimeoutError) as error:
+            code = error.args[0] if isinstance(error, aiodns.error.DNSError) else aiodns.error.ARES_ETIMEOUT
+            if code in _ABSENT | _NO_NAME | _UNABLE:
+                self._answered()
+            else:
+                self._failed()
+            raise aiodns.error.DNSError(code, str(error)) from error
+        self._answered()
+        # The records on the way there (CNAME) have a life of their own; the shortest one counts.
+        found = [record.data.addr for record in answer if hasattr(record.data, "addr")]
+        return found, float(min((record.ttl for record in answer), default=0))
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    def _answered(self) -> None:
+        self._failures, self._pause_s, self.left_out_until = 0, _LEFT_OUT_S, 0.0
+
+    def _failed(self) -> None:
+        now = time.monotonic()
+        if now < self.left_out_until:
+            return  # questions that were under way when it was left out say nothing new
+        self._failures += 1
+        if self._failures >= _FAILURES:
+            log.warning("the name server %s does not answer; it is left out for %g s", self.address, self._pause_s)
+            self.left_out_until = now + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _MAX_LEFT_OUT_S)
+
+
+class NameServers:
+    """Asks the first of several name servers that answers.
+
+    Args:
+        addresses: "192.0.2.1" or "192.0.2.1:53", in the order of preference.
+    """
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._servers = [_Server(address) for address in addresses]
+
+    async def ask(self, name: str, family: socket.AddressFamily) -> tuple[_Addresses, float]:
+        """Returns the addresses of one family, and the seconds they hold; raises NoAddressError."""
+        why = "no name server answers"
+        for _ in range(_ROUNDS):
+            for server in self._order():
+                try:
+                    found, ttl = await server.ask(name, _FAMILIES[family])
+                except aiodns.error.DNSError as error:
+                    if error.args[0] in _ABSENT:
+                        return (), NEGATIVE_TTL_S
+                    if error.args[0] in _NO_NAME:
+                        raise NoAddressError(f"{name} is no name") from error
+                    why = f"{server.address} says: {error.args[1]}"
+                else:
+                    return tuple((family, one) for one in found), ttl if found else NEGATIVE_TTL_S
+        raise NoAddressError(f"{name}: {why}")
+
+    async def close(self) -> None:
+        """Gives sockets and threads back."""
+        for server in self._servers:
+            await server.close()
+
+    def _order(self) -> list[_Server]:
+        now = time.monotonic()
+        answering = [server for server in self._servers if server.left_out_until <= now]
+        # When all of them are left out, asking is better than not to ask.
+        return answering or sorted(self._servers, key=lambda server: server.left_out_until)
+
+
+class _System:
+    """The system's resolver, for machines whose name servers cannot be found; it does not tell how long it holds."""
+
+    def __init__(self) -> None:
+        self._resolver = SystemResolver()
+
+    async def ask(self, name: str, family: socket.AddressFamily) -> tuple[_Addresses, float]:
+        try:
+            answers = await self._resolver.resolve(name, 0, family)
+        except socket.gaierror as error:
+            if error.errno in (socket.EAI_NONAME, socket.EAI_NODATA):
+                return (), NEGATIVE_TTL_S
+            raise
+        return tuple((family, answer["host"]) for answer in answers), MIN_TTL_S
+
+    async def close(self) -> None:
+        await self._resolver.close()
+
+
+class CachingResolver:
+    """Resolves names, remembers the answers for their own time, and asks once for a name however many wait for it.
+
+    Create it while the event loop runs.
+
+    Args:
+        servers: name servers to ask; those of this machine by default.
+    """
+
+    def __init__(self, servers: Sequence[str] = ()) -> None:
+        found = tuple(servers) or _own_servers()
+        self._source: NameServers | _System = NameServers(found) if found else _System()
+        self._known: dict[tuple[str, int], _Known] = {}
+        self._asking: dict[tuple[str, int], asyncio.Task[_Addresses]] = {}
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[Resolved]:
+        """Returns the addresses of `host`, IPv4 first; raises NoAddressError or another OSError."""
+        key = host, int(family)
+        known = self._known.get(key)
+        if known is not None and time.monotonic() < known.until:
+            if known.failure:
+                raise NoAddressError(known.failure)
+            addresses = known.addresses
+        else:
+            asking = self._asking.get(key)
+            if asking is None:
+                asking = self._asking[key] = asyncio.ensure_future(self._ask(host, family))
+                asking.add_done_callback(lambda task: self._asked(key, task))
+            # Who gives up waiting does not end it for the others.
+            addresses = await asyncio.shield(asking)
+        if not addresses:
+            raise NoAddressError(f"{host} does not exist, or has no address")
+        return [Resolved(host=address, family=kind) for kind, address in addresses]
+
+    async def close(self) -> None:
+        """Ends questions under way."""
+        waiting = list(self._asking.values())
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await self._source.close()
+
+    async def _ask(self, host: str, family: socket.AddressFamily) -> _Addresses:
+        families = [family] if family in _FAMILIES else list(_FAMILIES)
+        answers = await asyncio.gather(*(self._source.ask(host, one) for one in families), return_exceptions=True)
+        heard = [answer for answer in answers if not isinstance(answer, BaseException)]
+        addresses = tuple(address for found, _ in heard for address in found)
+        failed = next((answer for answer in answers if isinstance(answer, BaseException)), None)
+        # One family is enough; but that there is no address is known only when all were heard.
+        if failed is not None and (not addresses or not isinstance(failed, OSError)):
+            raise failed
+        ttl = min(max(ttl, MIN_TTL_S) for found, ttl in heard if found or not addresses)
+        self._keep((host, int(family)), _Known(addresses, time.monotonic() + min(ttl, MAX_TTL_S)))
+        return addresses
+
+    def _asked(self, key: tuple[str, int], task: "asyncio.Task[_Addresses]") -> None:
+        self._asking.pop(key, None)
+        # All who waited may have given up: an error that nobody takes is no error.
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._keep(key, _Known((), time.monotonic() + FAILURE_TTL_S, str(error) or "it cannot be looked up"))
+
+    def _keep(self, key: tuple[str, int], known: _Known) -> None:
+        self._known.pop(key, None)
+        if len(self._known) >= MAX_NAMES:
+            del self._known[next(iter(self._known))]
+        self._known[key] = known
+
+
+def _own_servers() -> tuple[str, ...]:
+    channel = aiodns.DNSResolver()
+    return () if set(channel.nameservers) <= _NO_SERVER else tuple(channel.nameservers)

@@ -1,0 +1,283 @@
+"""What an HTML page says to a crawler: outlinks, robots directives, its own address, feeds, title, how much text.
+
+Reads the source of a page, made harmless (`defuse`), by selectolax (lexbor): 5,000 pages per CPU-second. The tree is
+walked once for everything.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from html import unescape
+from itertools import islice
+
+from selectolax.lexbor import LexborHTMLParser, LexborNode
+
+from tasks.formats.charset import with_source
+from tasks.formats.robots.tag import Directives, directives
+from tasks.formats.url import Link
+from tasks.stages.crawl.page.defuse import ANCHOR, as_written, defused
+from tasks.stages.crawl.page.resolve import MAX_LINKS, address, links_of
+
+MAX_FEEDS = 10
+# Of so many the first 5,000 different ones stand among the first; to read on would take seconds.
+_MOST_HREFS = 10 * MAX_LINKS
+TEXT_ENOUGH = 1024
+_MAX_TITLE = 200
+_MAX_HTML = 4 << 20
+
+# HTML Living Standard, section 4.2.5.3 "Pragma directives", shared declarative refresh steps: a number, and an address
+# that may be written without "url=". Repetitions are bounded: on hostile input an unbounded one is quadratic.
+_BLANK = r"[\t\n\f\r ]{0,99}+"
+_REFRESH = re.compile(
+    rf"{_BLANK}(?:\d{{1,99}}|(?=\.))[\d.]{{0,99}}(?=[;,\t\n\f\r ]){_BLANK}[;,]?+{_BLANK}(?:url{_BLANK}={_BLANK})?+"
+    r"""(?:"([^"]{1,4096})|'([^']{1,4096})|([^"'].{0,4095}))""",
+    re.I | re.S,
+)
+_REL_NOFOLLOW = re.compile(r"(?:^|\s)(?:nofollow|ugc|sponsored)(?:\s|$)", re.I)
+_NOAI = re.compile(r"\bno(?:ai|ml)\b", re.I)
+_UTF8 = ("utf-8", "utf8", "us-ascii")
+_FEED_TYPES = frozenset({"application/rss+xml", "application/atom+xml", "application/feed+json"})
+_UTF8_MARK = b"\xef\xbb\xbf"
+_READ = {
+    "a": f"{ANCHOR}[href]",
+    "area": r"area[href], area[xlink\:href]",
+    "base": "base[href]",
+    "frame": "frame[src]",
+    "iframe": "iframe[src]",
+    "link": 'link:is([rel~="canonical" i], [rel~="alternate" i], [rel~="license" i])',
+    "meta": "meta:is([name], [http-equiv])",
+    "p": "p",
+    "title": "title",
+}
+_UNSEEN = "script, style, noscript, template"
+_META = re.compile(rb"<meta[\t\n\f\r /]([^<>]{1,4096})", re.I)
+_ATTRIBUTE = re.compile(
+    r"""([^\s"'<>/=]{1,64})\s{0,9}=\s{0,9}(?:"([^"]{0,4096})"|'([^']{0,4096})'|([^\s"'>]{1,4096}))"""
+)
+_MAX_METAS = 1000
+_Attributes = dict[str, str | None]
+# Name and content of a meta element.
+_Meta = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page says to a crawler.
+
+    Attributes:
+        links: in document order, each once.
+        noindex: it may not be kept.
+        noarchive: it may not be shown from an archive; noted, not a reason to leave it out.
+        canonical: the address it names as its own (rel=canonical), or "".
+        feeds: addresses of its RSS, Atom and JSON feeds.
+        title: the first 200 characters of it.
+        text_chars: characters of visible text, counted up to 1,024.
+        noai: robots meta refuses AI training ("noai").
+        tdm: what its tdm-reservation meta says: True reserved, False free, None nothing.
+        terms: what it states of its use, as (name, value); see `terms`.
+        unread: why its links could not be read, for people, or "".
+    """
+
+    links: tuple[Link, ...] = ()
+    noindex: bool = False
+    noarchive: bool = False
+    canonical: str = ""
+    feeds: tuple[str, ...] = ()
+    title: str = ""
+    text_chars: int = 0
+    noai: bool = False
+    tdm: bool | None = None
+    terms: tuple[tuple[str, str], ...] = ()
+    unread: str = ""
+
+
+def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: str = "") -> Page:
+    """Returns what an HTML page says to a crawler.
+
+    Args:
+        html: the decoded body; what is above 4 MiB is not read.
+        url: the page's canonical URL.
+        agent: our product token, for `<meta name="sluice">`.
+        headers: what X-Robots-Tag said.
+        charset: what Content-Type said; without it the page's own declaration counts.
+    """
+    source, encoding = _utf8(html[:_MAX_HTML], charset)
+    page = defused(source)
+    found = _Found(LexborHTMLParser(page.source), page.holds)
+    said = directives(_robots(found.metas, agent), agent, names=False)
+    both = said | headers
+    # `address` refuses javascript:, data: and the like.
+    base = (found.base and address(found.base, url, encoding)) or url
+    return Page(
+        links=() if both.nofollow else links_of([*_refreshes(found.refreshes), *found.hrefs], base, encoding),
+        noindex=both.noindex,
+        noarchive=both.noarchive,
+        canonical=_only({address(href, base, encoding) for href in found.canonicals}),
+        feeds=() if both.nofollow else _feeds(address(href, base, encoding) for href in found.feeds),
+        title=found.title,
+        text_chars=found.text_chars(),
+        noai=said.noai,
+        tdm=_tdm(found.metas),
+        terms=(
+            *_terms(found.metas, agent),
+            *(("license", address(one, base, encoding) or one) for one in found.licences),
+        ),
+    )
+
+
+def refusals(html: bytes, agent: str, headers: Directives, unread: str) -> Page:
+    """Returns what the meta elements of a page forbid, found in its source; for a page that no parser could read.
+
+    One in a comment or a script counts as well: where in doubt, the page forbids it.
+
+    Args:
+        html: see `read_page`.
+        agent: see `read_page`.
+        headers: see `read_page`.
+        unread: why it could not be read.
+    """
+    source = html[:_MAX_HTML].replace(b"\0", b"")  # UTF-16 without its zeros is ASCII as far as tags go
+    tags = [_attributes(tag[1].decode("utf-8", "replace")) for tag in islice(_META.finditer(source), _MAX_METAS)]
+    metas = [(_lower(held, "name"), _value(held, "content")) for held in tags]
+    said = directives(_robots(metas, agent), agent, names=False)
+    both = said | headers
+    return Page(
+        noindex=both.noindex,
+        noarchive=both.noarchive,
+        noai=said.noai,
+        tdm=_tdm(metas),
+        terms=tuple(_terms(metas, agent)),
+        unread=unread,
+    )
+
+
+def _attributes(tag: str) -> _Attributes:
+    return {one[1].lower(): unescape(one[2] or one[3] or one[4] or "") for one in _ATTRIBUTE.finditer(tag)}
+
+
+def _robots(metas: Iterable[_Meta], agent: str) -> list[str]:
+    names = ("robots", agent.lower())
+    return [content for name, content in metas if name in names]
+
+
+def _tdm(metas: Iterable[_Meta]) -> bool | None:
+    said = [content.strip() for name, content in metas if name == "tdm-reservation"]
+    return True if "1" in said else False if "0" in said else None
+
+
+def _terms(metas: Sequence[_Meta], agent: str) -> list[tuple[str, str]]:
+    """Returns what meta elements state of the page's use."""
+    tdm = [(name, content) for name, content in metas if name in ("tdm-reservation", "tdm-policy")]
+    return tdm + [("robots", content) for content in _robots(metas, agent) if _NOAI.search(content)]
+
+
+def _refreshes(contents: Iterable[str]) -> list[str]:
+    """Returns where meta refresh leads: a redirect to people, a link to us."""
+    matches = map(_REFRESH.match, contents)
+    return [match[1] or match[2] or match[3] for match in matches if match]
+
+
+def _only(named: set[str | None]) -> str:
+    """Returns the address that a page names as its own; "" where it names two, as search engines read it."""
+    return (named.pop() or "") if len(named) == 1 else ""
+
+
+def _feeds(named: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(feed for feed in named if feed))[:MAX_FEEDS]
+
+
+class _Found:
+    """The elements of a page that matter, from one walk over its tree; addresses as they are written."""
+
+    def __init__(self, tree: LexborHTMLParser, holds: frozenset[str]) -> None:
+        self._tree = tree
+        self.hrefs: list[str] = []
+        self.title = ""
+        self.base = ""
+        self.metas: list[_Meta] = []
+        self.refreshes: list[str] = []
+        self.canonicals: list[str] = []
+        self.feeds: list[str] = []
+        self.licences: list[str] = []
+        self._text_chars = 0
+        for node in tree.css(_selector(holds)):
+            tag = node.tag or ""
+            if tag == ANCHOR or tag == "area":
+                if len(self.hrefs) >= _MOST_HREFS:
+                    continue
+                held = node.attributes
+                if "rel" not in held or not _REL_NOFOLLOW.search(held["rel"] or ""):
+                    # Drawings hold links as `xlink:href`, which is [href] to a selector.
+                    self.hrefs.append(_value(held, "href") or _value(held, "xlink:href"))
+            elif tag == "p":
+                if self._text_chars < TEXT_ENOUGH:
+                    self._text_chars += len(node.text(skip_empty=True))
+            else:
+                self._take(tag, node)
+
+    def _take(self, tag: str, node: LexborNode) -> None:
+        held = node.attributes
+        if tag == "meta":
+            name = _lower(held, "name")
+            if name:
+                self.metas.append((name, _value(held, "content")))
+            if "http-equiv" in held and _lower(held, "http-equiv") == "refresh":
+                self.refreshes.append(_value(held, "content"))
+        elif tag == "link":
+            # What stands in the body may come from a visitor's comment.
+            if "href" in held and _in_head(node):
+                self._take_link(held)
+        elif tag == "base":
+            self.base = self.base or _value(held, "href")
+        elif tag == "title":
+            if not self.title and _in_head(node):
+                self.title = as_written(" ".join(node.text()[: 4 * _MAX_TITLE].split())[:_MAX_TITLE])
+        else:
+            self.hrefs.append(_value(held, "src"))
+
+    def _take_link(self, held: _Attributes) -> None:
+        relations = _lower(held, "rel").split()
+        if "canonical" in relations:
+            self.canonicals.append(_value(held, "href"))
+        if "license" in relations:
+            self.licences.append(_value(held, "href"))
+        if "alternate" in relations and _lower(held, "type") in _FEED_TYPES:
+            self.feeds.append(_value(held, "href"))
+
+    def text_chars(self) -> int:
+        """Counts visible text: that of paragraphs, which the walk has passed anyway, and if need be that of all."""
+        if self._text_chars >= TEXT_ENOUGH:
+            return TEXT_ENOUGH
+        body = self._tree.body
+        if body is None:
+            return 0
+        hidden = sum(len(node.text(skip_empty=True)) for node in body.css(_UNSEEN))
+        return max(0, min(len(body.text(skip_empty=True)) - hidden, TEXT_ENOUGH))
+
+
+# The walk costs elements times selectors, so only what stands in the page is asked for.
+@lru_cache(maxsize=1 << len(_READ))
+def _selector(holds: frozenset[str]) -> str:
+    return ", ".join(selector for name, selector in _READ.items() if name in holds) or "title"
+
+
+def _in_head(node: LexborNode) -> bool:
+    return node.parent is not None and node.parent.tag == "head"
+
+
+def _value(held: _Attributes, name: str) -> str:
+    return held.get(name) or ""
+
+
+def _lower(held: _Attributes, name: str) -> str:
+    value = held.get(name)
+    return value.strip().lower() if value else ""
+
+
+def _utf8(html: bytes, charset: str) -> tuple[bytes, str]:
+    """Returns a page in UTF-8, and the encoding that it came in."""
+    if charset.lower() in _UTF8:
+        return html.removeprefix(_UTF8_MARK), "utf-8"  # the parser replaces what is no UTF-8
+    _, source, encoding = with_source(html, charset)
+    return source, encoding

@@ -1,0 +1,164 @@
+"""Reads pages, whatever they do to a parser: small ones in this process, large ones in a child that can be killed.
+
+Run as `python -m tasks.stages.crawl.page.parser` it is that child. What makes a parser slow on a page that was made
+harmless (`defuse`) is the square of the size of one tag: the worst page known of 128 KiB (15,000 attributes in one tag)
+takes 0.5 s, of 256 KiB 4 s, of a few MB minutes. Nearly all real pages are small, so the price of the child, some 1 ms
+a page, is rarely paid.
+"""
+
+import asyncio
+import os
+import pickle
+import re
+import resource
+import struct
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from selectolax.lexbor import SelectolaxError
+
+from tasks.formats.robots.tag import Directives
+from tasks.stages.crawl.page.links import Page, read_page, refusals
+
+INLINE_BYTES = 128 << 10
+# A tag as long as this holds thousands of attributes, and every one is compared with all before it.
+_LONG_TAG = re.compile(rb"<[a-zA-Z][^<>]{16384}")
+_WINDOW = 8192
+_CHILDREN = 2
+ROOM = 224 << 20
+"""Bytes of address space that a child may take beyond what it starts with."""
+_START_S = 60.0
+_LENGTH = struct.Struct(">Q")
+
+
+class Parser:
+    """Reads pages: small ones at once, large ones in child processes, two at a time.
+
+    Args:
+        agent: our product token.
+        timeout_s: seconds one large page may take.
+    """
+
+    def __init__(self, agent: str, timeout_s: float = 5.0) -> None:
+        self._agent = agent
+        self._timeout_s = timeout_s
+        self._idle: list[asyncio.subprocess.Process] = []
+        self._turns = asyncio.Semaphore(_CHILDREN)
+
+    async def read(self, html: bytes, url: str, headers: Directives, charset: str = "") -> Page:
+        """Returns what a page says; arguments as for `read_page`.
+
+        Of a page that raises in its reader, or takes more time or memory than allowed, that is what its source forbids,
+        and why its links are not read (`Page.unread`).
+        """
+        if len(html) > INLINE_BYTES or _has_long_tag(html):
+            page = await self._answer((html, url, self._agent, headers, charset))
+        else:
+            page = _read(html, url, self._agent, headers, charset)
+        return page if isinstance(page, Page) else refusals(html, self._agent, headers, page)
+
+    async def _answer(self, question: tuple[Any, ...]) -> Page | str:
+        """Returns what a child makes of a page, or why it makes nothing of it."""
+        async with self._turns:
+            child = None
+            try:
+                child = self._idle.pop() if self._idle else await _started()
+                answer: Page | str = await asyncio.wait_for(_ask(child, question), self._timeout_s)
+            except TimeoutError:
+                answer = f"it takes more than {self._timeout_s:g} s"
+            except EOFError:
+                answer = "the process that read it has ended"
+            except OSError as error:
+                answer = f"the process that reads pages does not work ({error})"
+            except BaseException:
+                await _end(child)  # half an answer may be on its way; the next page must not get it
+                raise
+            if isinstance(answer, Page) and child is not None:
+                self._idle.append(child)
+            else:
+                await _end(child)
+            return answer
+
+    async def close(self) -> None:
+        """Ends the child processes."""
+        while self._idle:
+            await _end(self._idle.pop())
+
+
+def why(error: BaseException) -> str:
+    """Returns what went wrong, and where in our code, in one line for people."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})" if trace else ""
+    return " ".join(f"{type(error).__name__}: {error}"[:300].split()) + place
+
+
+def _read(*question: Any) -> Page | str:
+    try:
+        return read_page(*question)
+    except (MemoryError, SelectolaxError):  # nothing else makes the parser fail
+        return "it takes too much memory"
+    except Exception as error:  # whatever a page does to its reader is a matter of that page
+        return why(error)
+
+
+def _has_long_tag(html: bytes) -> bool:
+    # Such a tag fills a whole window, wherever it begins. Nearly every page is cleared by looking for that, in a tenth
+    # of the time of the expression.
+    windows = range(0, len(html) - _WINDOW + 1, _WINDOW)
+    return any(html.find(b"<", at, at + _WINDOW) < 0 for at in windows) and _LONG_TAG.search(html) is not None
+
+
+async def _started() -> asyncio.subprocess.Process:
+    root = str(Path(__file__).parents[4])
+    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tasks.stages.crawl.page.parser"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    try:
+        # The start of the child must not count against the page.
+        await asyncio.wait_for(_ask(child, None), _START_S)
+    except TimeoutError:
+        await _end(child)
+        raise OSError(f"it does not start within {_START_S:g} s") from None
+    except BaseException:
+        await _end(child)
+        raise
+    return child
+
+
+async def _end(child: asyncio.subprocess.Process | None) -> None:
+    if child is not None:
+        if child.returncode is None:
+            child.kill()
+        await child.wait()
+
+
+async def _ask(child: asyncio.subprocess.Process, question: Any) -> Any:
+    if child.stdin is None or child.stdout is None:
+        raise EOFError("the parser has no pipes")
+    data = pickle.dumps(question)
+    child.stdin.write(_LENGTH.pack(len(data)) + data)
+    await child.stdin.drain()
+    (length,) = _LENGTH.unpack(await child.stdout.readexactly(_LENGTH.size))
+    return pickle.loads(await child.stdout.readexactly(length))
+
+
+def _serve(questions: BinaryIO, answers: BinaryIO) -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0]) if sys.platform == "linux" else 0
+    limit = pages * resource.getpagesize() + ROOM
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    while head := questions.read(_LENGTH.size):
+        question = pickle.loads(questions.read(_LENGTH.unpack(head)[0]))
+        data = pickle.dumps(None if question is None else _read(*question))
+        answers.write(_LENGTH.pack(len(data)) + data)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    _serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,210 @@
+"""What a page that came with status 200 says: what it is, whether it may be kept, and where it leads.
+
+HTML pages, sitemaps and feeds are read; of everything else only the headers count. Whatever a body does to its reader,
+it is no fault of the fetch: what cannot be read for links is kept without them, and the log says so.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from tasks.formats.content_encoding import Unpacked, decode
+from tasks.formats.robots.tag import Directives, directives
+from tasks.formats.url import Link, Scope, authority, link, owner_of
+from tasks.formats.warc.payload import payload_digest
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.db.fetchlog import FEED, PAGE, SITEMAP
+from tasks.stages.crawl.hosts.rules import AI_OPTOUT
+from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.http.response import Headers
+from tasks.stages.crawl.page.feed import MAX_BYTES as FEED_BYTES
+from tasks.stages.crawl.page.feed import read_feed
+from tasks.stages.crawl.page.links import Page, refusals
+from tasks.stages.crawl.page.optout import opted_out
+from tasks.stages.crawl.page.parser import Parser, why
+from tasks.stages.crawl.page.sitemap import MAX_BYTES, Entry, read_sitemap
+from tasks.stages.crawl.page.soft404 import SOFT_404
+from tasks.stages.crawl.page.spa import needs_browser
+
+log = logging.getLogger("sluice.crawl")
+
+_HTML = ("text/html", "application/xhtml+xml", "")
+_FEEDS = ("application/rss+xml", "application/atom+xml", "application/rdf+xml", "application/feed+json")
+_XML = ("application/xml", "text/xml")
+_PACKED = ("application/gzip", "application/x-gzip")
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.I)
+
+# Clocks differ, and a date without a zone is taken for UTC; what lies further ahead was not meant.
+_AHEAD = timedelta(days=1)
+
+NoteCopy = Callable[[str, str, str, int], str]
+"""Tells (URL, payload digest, title, characters of text) of a page; returns why it is none, or ""."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What became of a body.
+
+    Attributes:
+        reason: why it is not kept, or "".
+        kind: page, sitemap or feed.
+        outlinks: in scope, each once.
+        lastmods: those of them of which a sitemap of their own domain says when they have changed.
+        canonical: the address the page names as its own, or "".
+        render: whether it takes a browser to show its text.
+        terms: what the page itself states of its use, as (name, value).
+    """
+
+    reason: str = ""
+    kind: str = PAGE
+    outlinks: tuple[Link, ...] = ()
+    lastmods: tuple[tuple[Link, datetime], ...] = ()
+    canonical: str = ""
+    render: bool = False
+    terms: tuple[tuple[str, str], ...] = ()
+
+
+class Reader:
+    """Reads bodies.
+
+    Args:
+        config: the crawl's settings.
+        parser: reads HTML under a time limit.
+        scope: links outside it are dropped.
+        sitemaps: returns the sitemaps that the robots.txt of a URL names.
+        note: sees every page, and tells which is a copy or an error in disguise.
+    """
+
+    def __init__(
+        self,
+        config: CrawlConfig,
+        parser: Parser,
+        scope: Scope,
+        sitemaps: Callable[[str], tuple[str, ...]],
+        note: NoteCopy,
+    ) -> None:
+        self._config = config
+        self._parser = parser
+        self._scope = scope
+        self._sitemaps = sitemaps
+        self._note = note
+        self._one_list = asyncio.Semaphore(1)
+        self._wanted = {"", *config.mime_types}
+        if config.feeds:
+            self._wanted.update(_FEEDS, _XML)
+        if config.sitemaps:
+            self._wanted.update(_XML, _PACKED)
+
+    def worth(self, status: int, headers: Headers) -> int:
+        """Returns by status and headers how many bytes of a body are worth taking, 0 for none."""
+        mime = mime_of(headers)
+        if status != 200 or mime not in self._wanted:
+            return 0
+        most = self._config.max_body_bytes
+        # Sitemaps may be as long as their protocol allows, which is more than pages may.
+        is_list = self._config.sitemaps and mime in (*_XML, *_PACKED) and mime not in self._config.mime_types
+        return max(most, MAX_BYTES) if is_list else most
+
+    async def read(self, url: str, answer: Answer, mime: str, *, reserved: bool) -> Reading:
+        """Returns what a wanted body is; `reserved` is what the site's tdmrep.json says of it."""
+        try:
+            return await self._read(url, answer, mime, reserved)
+        except Exception as error:
+            return self._unread(url, answer, mime, reserved, why(error))
+
+    async def _read(self, url: str, answer: Answer, mime: str, reserved: bool) -> Reading:
+        said = directives(answer.all("x-robots-tag"), self._config.user_agent)
+        if mime in _HTML:
+            return await self._page(url, answer, said, reserved)
+        if mime in self._config.mime_types and not (mime == "text/plain" and url in self._sitemaps(url)):
+            return Reading(self._refused(answer, said, Page(noindex=said.noindex), reserved))
+        # Large ones take a second and 100 MB: not on the event loop, and one at a time.
+        async with self._one_list:
+            return await asyncio.to_thread(self._list, url, answer)
+
+    def refused_by_headers(self, answer: Answer) -> str:
+        """Returns why an answer without a body keeps what it stands for out of the corpus, or ""."""
+        said = directives(answer.all("x-robots-tag"), self._config.user_agent)
+        return self._refused(answer, said, Page(noindex=said.noindex), reserved=False)
+
+    async def _page(self, url: str, answer: Answer, said: Directives, reserved: bool) -> Reading:
+        html = self._decoded(answer, self._config.max_body_bytes)
+        page = Page(noindex=said.noindex)
+        if html:
+            charset = _CHARSET.search(answer.header("content-type") or "")
+            page = await self._parser.read(html, url, said, charset[1] if charset else "")
+        if page.unread:
+            _tell(url, page.unread)
+        render = needs_browser(html, page.text_chars)
+        refused = self._refused(answer, said, page, reserved)
+        # All pages of a single-page application come as the same shell: that makes them no copies.
+        if not refused and not render:
+            refused = self._note(url, payload_digest(answer.body), page.title, page.text_chars)
+        if refused == SOFT_404:
+            return Reading(refused, terms=page.terms)
+        links = [one for one in page.links if self._scope.covers(one.url, one.host)]
+        links += self._covered(page.feeds if self._config.feeds else ())
+        named = page.canonical if page.canonical != url else ""
+        links += self._covered([named] if named else ())
+        outlinks = tuple(dict.fromkeys(links))
+        return Reading(refused, PAGE, outlinks, canonical=named, render=render and not refused, terms=page.terms)
+
+    def _list(self, url: str, answer: Answer) -> Reading:
+        """Reads what may be a sitemap or a feed."""
+        if self._config.feeds and (entries := read_feed(self._decoded(answer, FEED_BYTES), url)) is not None:
+            return Reading(kind=FEED, outlinks=self._covered(entries))
+        body = Unpacked(answer.body, ",".join(answer.all("content-encoding")), MAX_BYTES)
+        if self._config.sitemaps and (found := read_sitemap(body, url)) is not None:
+            if found.left_out:
+                log.warning("the sitemap %s gives %d addresses: %s", url, len(found.entries), found.left_out)
+            return self._of_sitemap(found.entries, url)
+        return Reading("mime")
+
+    def _of_sitemap(self, entries: Iterable[Entry], url: str) -> Reading:
+        """Returns what a sitemap lists, and of pages of its own domain when they have changed."""
+        owner, latest = owner_of(authority(url)), datetime.now(UTC) + _AHEAD
+        links, lastmods = [], []
+        for entry in entries:
+            if self._scope.covers(entry.url):
+                to = link(entry.url)
+                links.append(to)
+                if entry.lastmod is not None and entry.lastmod <= latest and to.owner == owner:
+                    lastmods.append((to, entry.lastmod))
+        return Reading(kind=SITEMAP, outlinks=tuple(links), lastmods=tuple(lastmods))
+
+    def _refused(self, answer: Answer, said: Directives, page: Page, reserved: bool) -> str:
+        if page.noindex:
+            return "noindex"
+        out = opted_out(self._config.ai_optouts, answer.headers, said, page, reserved=reserved)
+        return AI_OPTOUT if out else ""
+
+    def _covered(self, urls: Iterable[str]) -> tuple[Link, ...]:
+        return tuple(link(url) for url in urls if self._scope.covers(url))
+
+    def _unread(self, url: str, answer: Answer, mime: str, reserved: bool, reason: str) -> Reading:
+        """Returns a body without what it leads to, unless headers or source forbid that it is kept."""
+        _tell(url, reason)
+        said = directives(answer.all("x-robots-tag"), self._config.user_agent)
+        try:
+            body = self._decoded(answer, self._config.max_body_bytes)
+        except Exception:  # perhaps this is what raised
+            body = b""
+        page = refusals(body, self._config.user_agent, said, reason)
+        refused = self._refused(answer, said, page, reserved)
+        return Reading(refused, PAGE if mime in _HTML else SITEMAP, terms=page.terms)
+
+    def _decoded(self, answer: Answer, limit: int) -> bytes:
+        return decode(answer.body, ",".join(answer.all("content-encoding")), limit).data
+
+
+def _tell(url: str, reason: str) -> None:
+    log.warning("%s is kept without its links: %s", url, reason)
+
+
+def mime_of(headers: Headers) -> str:
+    """Returns the content type without its parameters, in lower case; "" where there is none."""
+    value = next((value for name, value in headers if name.lower() == "content-type"), "")
+    return value.partition(";")[0].strip().lower()

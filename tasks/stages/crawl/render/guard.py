@@ -1,0 +1,77 @@
+"""Which servers a page's browser may reach: those that the crawl itself may."""
+
+import asyncio
+import socket
+
+from tasks.formats.url import canonical, host_and_port
+from tasks.stages.crawl.config import is_loopback
+from tasks.stages.crawl.http.address import GuardedResolver, RefusedAddressError, Resolver, is_address, refusal
+from tasks.stages.crawl.http.grants import Grants
+from tasks.stages.crawl.policy import HOST_DENIED, Policy
+
+_LOOKUP_S = 10.0
+
+
+class Guard:
+    """The crawl's rules for addresses, asked by host and port.
+
+    Args:
+        allow_loopback: whether this machine may be reached, on any port.
+        resolver: looks public names up; the system's by default. Its answers are checked all the same.
+        grants: hosts that may be reached although they lie inside, or on another port.
+        policy: whom not to ask.
+    """
+
+    def __init__(
+        self,
+        *,
+        allow_loopback: bool,
+        resolver: Resolver | None = None,
+        grants: Grants | None = None,
+        policy: Policy | None = None,
+    ) -> None:
+        self._allow_loopback = allow_loopback
+        self._grants = grants or Grants()
+        self._policy = policy or Policy()
+        self._resolver = GuardedResolver(allow_loopback=allow_loopback, inner=resolver, grants=self._grants)
+
+    def for_page(self, host: str) -> "Guard":
+        """Returns the guard of a page of `host`: of all grants those of this host alone hold."""
+        if not self._grants:
+            return self
+        grants = self._grants.only(host)
+        return Guard(
+            allow_loopback=self._allow_loopback, resolver=self._resolver.inner, grants=grants, policy=self._policy
+        )
+
+    async def addresses(self, scheme: str, authority: str) -> list[tuple[str, int]]:
+        """Returns the checked (address, port) pairs of a server; connect to these and to nothing else.
+
+        Args:
+            scheme: "http" or "https".
+            authority: host and perhaps port, as the browser writes them.
+
+        Raises:
+            RefusedAddressError: it is not for crawlers.
+            OSError: the name is not known, or the name server does not answer.
+        """
+        url = canonical(f"{scheme}://{authority}/")
+        if url is None:
+            raise RefusedAddressError(f"{authority} is no host")
+        reason = refusal(url, allow_loopback=self._allow_loopback, grants=self._grants)
+        if self._policy.denies(url.split("/", 3)[2]):
+            reason = HOST_DENIED
+        if reason:
+            raise RefusedAddressError(f"{authority}: {reason}")
+        host, explicit = host_and_port(url)
+        port = explicit or (443 if scheme == "https" else 80)
+        name = host.strip("[]")
+        if is_address(name) and not is_loopback(name):
+            return [(name, port)]
+        async with asyncio.timeout(_LOOKUP_S):
+            answers = await self._resolver.resolve(name, port, socket.AF_UNSPEC)
+        return [(answer["host"], port) for answer in answers]
+
+    async def close(self) -> None:
+        """Lets the resolver go."""
+        await self._resolver.close()

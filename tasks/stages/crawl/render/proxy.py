@@ -1,0 +1,185 @@
+"""The only way out of a page's browser: a forward proxy on loopback that asks the guard about every server.
+
+Plain http is forwarded request by request (GET only), everything else through CONNECT, of which only the server and the
+bytes are seen. It connects to the address that was checked, never to a name. TLS stays between browser and site.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any
+
+from tasks.stages.crawl.http.address import RefusedAddressError
+from tasks.stages.crawl.render.guard import Guard
+
+log = logging.getLogger("sluice.crawl")
+
+_MAX_HEAD = 64 << 10
+_CHUNK = 64 << 10
+_CONNECT_S = 10.0
+_HEAD_S = 30.0
+# Between browser and proxy only; Upgrade and Connection are replaced, bodies are not passed on.
+_DROPPED = frozenset((b"connection", b"proxy-connection", b"proxy-authorization", b"keep-alive", b"upgrade", b"te"))
+_BODY = frozenset((b"content-length", b"transfer-encoding"))
+
+
+class _RefusalError(Exception):
+    """A request that goes nowhere; carries the status line for the browser."""
+
+
+class Proxy:
+    """One page's way to the network; use as an async context manager.
+
+    Args:
+        guard: says which servers may be reached.
+        max_bytes: received at most; then every connection ends.
+        max_requests: connections and plain requests at most.
+
+    Attributes:
+        port: where it listens on 127.0.0.1.
+        received: bytes that servers sent.
+        requests: connections and plain requests that the browser asked for.
+        refused: servers that were refused, with how often.
+        spent: "bytes" or "requests" once a limit is reached, else "".
+    """
+
+    def __init__(self, guard: Guard, max_bytes: int, max_requests: int) -> None:
+        self._guard = guard
+        self._max_bytes = max_bytes
+        self._max_requests = max_requests
+        self._known: dict[tuple[str, str], list[tuple[str, int]]] = {}
+        self._open: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self.port = 0
+        self.received = 0
+        self.requests = 0
+        self.refused: Counter[str] = Counter()
+        self.spent = ""
+
+    async def __aenter__(self) -> "Proxy":
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_MAX_HEAD)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+        await asyncio.gather(*self._cut(), return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+
+    def _cut(self) -> list[asyncio.Task[None]]:
+        """Ends every connection; returns what is still ending."""
+        ending = list(self._open)
+        for task in ending:
+            task.cancel()
+        return ending
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_HEAD_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+            await self._answer(head, reader, writer)
+        except _RefusalError as refusal:
+            with contextlib.suppress(OSError):
+                writer.write(f"HTTP/1.1 {refusal}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+                await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # the browser or the server went away: the page sees a network error
+        finally:
+            writer.close()
+
+    async def _answer(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.requests += 1
+        if self.requests > self._max_requests:
+            self.spent = self.spent or "requests"
+        if self.spent:
+            raise _RefusalError("429 Enough")
+        line, _, rest = head.partition(b"\r\n")
+        words = line.decode("latin-1").split(" ")
+        if len(words) != 3:
+            raise _RefusalError("400 Bad Request")
+        method, target, _ = words
+        if method == "CONNECT":
+            up, down = await self._connect("https", target)
+            writer.write(b"HTTP/1.1 200 Connected\r\n\r\n")
+            await self._relay(up, writer, self._pump(reader, down), down)
+        elif method == "GET" and target.startswith("http://"):
+            authority, slash, path = target.removeprefix("http://").partition("/")
+            sent = _request(authority, slash + path or "/", rest)
+            up, down = await self._connect("http", authority)
+            down.write(sent)
+            # One request per connection: whatever the browser sends behind it ends the connection, as its going does.
+            await self._relay(up, writer, reader.read(1), down)
+        else:
+            raise _RefusalError("405 Only GET")
+
+    async def _connect(self, scheme: str, authority: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        try:
+            found = self._known.get((scheme, authority))
+            if found is None:
+                # Kept for the page's life: a name that changes its mind in between would be asked about again.
+                found = self._known[scheme, authority] = await self._guard.addresses(scheme, authority)
+        except RefusedAddressError as error:
+            self.refused[authority] += 1
+            log.info("a rendered page asked for %s", error)
+            raise _RefusalError("403 Not for crawlers") from None
+        except (OSError, TimeoutError, ValueError):
+            raise _RefusalError("502 Unknown host") from None
+        for address, port in found:
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(_CONNECT_S):
+                    return await asyncio.open_connection(address, port, limit=_CHUNK)
+        raise _RefusalError("502 No connection")
+
+    async def _relay(
+        self,
+        up: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        other: Coroutine[Any, Any, object],
+        down: asyncio.StreamWriter,
+    ) -> None:
+        """Passes on what the server sends until it, or `other`, ends."""
+        works = [asyncio.ensure_future(self._receive(up, writer)), asyncio.ensure_future(other)]
+        try:
+            await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for work in works:
+                work.cancel()
+            await asyncio.gather(*works, return_exceptions=True)
+            down.close()
+
+    async def _receive(self, up: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await up.read(_CHUNK):
+            self.received += len(data)
+            if self.received > self._max_bytes:
+                self.spent = "bytes"
+                self._cut()
+                return
+            writer.write(data)
+            await writer.drain()
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(_CHUNK):
+            sink.write(data)
+            await sink.drain()
+
+
+def _request(authority: str, path: str, rest: bytes) -> bytes:
+    """Returns the head to send for a plain request; a head that announces a body is refused."""
+    lines = [f"GET {path} HTTP/1.1".encode("latin-1"), b"Host: " + authority.encode("latin-1")]
+    for line in rest.split(b"\r\n"):
+        name = line.partition(b":")[0].strip().lower()
+        if name in _BODY:
+            raise _RefusalError("405 Only GET")
+        if line and name != b"host" and name not in _DROPPED:
+            lines.append(line)
+    return b"\r\n".join([*lines, b"Connection: close", b"", b""])

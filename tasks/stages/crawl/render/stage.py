@@ -1,0 +1,120 @@
+"""Stage `render`: shows pages that are made by scripts in a browser, and stores what it shows.
+
+Reads the render queue of its partition's segment (rows of log/ that are captured and marked `render`, their captures,
+what is known of their hosts), the hosts of the seeds and the hosts file. Writes parts like those of a segment: warc/
+with one conversion record per page (the finished document, referring to the response record it was made from), index/,
+log/ and links/. Without `[crawl.render] enabled` the artifact is empty and no browser is needed. A small page takes
+1.8 s, of which 1 s is waiting for it to rest, and 0.8 CPU-seconds.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+from tasks.core.artifact import Artifact
+from tasks.core.engine import Engine
+from tasks.core.errors import InputError, StoppedError
+from tasks.core.stage import Inputs, Output, Report
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.db.hostlog import HOSTS, RULES, clock_of, rules_of
+from tasks.stages.crawl.hosts.clocks import Clocks
+from tasks.stages.crawl.hosts.politeness import Politeness
+from tasks.stages.crawl.hosts.rules import HostRules
+from tasks.stages.crawl.http.client import Client, agent_of
+from tasks.stages.crawl.http.dns import CachingResolver
+from tasks.stages.crawl.http.grants import Grants
+from tasks.stages.crawl.inject import scope_of
+from tasks.stages.crawl.policy import Policy
+from tasks.stages.crawl.render.guard import Guard
+from tasks.stages.crawl.render.queue import Waiting, queue
+
+VERSION = 2
+
+log = logging.getLogger("sluice.crawl")
+
+
+def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
+    """Renders the queue of the partition named by `output.member`.
+
+    Raises:
+        InputError: rendering is on, and Chromium or the package playwright is missing.
+        StoppedError: the task was told to stop; committed parts are kept, and a retry goes on from there.
+    """
+    waiting = queue(inputs["segment"])
+    if not config.render.enabled or not waiting:
+        if not output.committed:
+            with output.part("none"):
+                pass
+        off = "" if config.render.enabled else "; rendering is off ([crawl.render] enabled)"
+        return Report({"waiting": float(len(waiting))}, note=f"pages that need a browser: {len(waiting)}{off}")
+    begin = time.monotonic()
+    asyncio.run(_work(config, inputs, output, waiting))
+    pages = sum(record.rows_out for record in output.committed.values())
+    return Report(
+        {"waiting": float(len(waiting)), "seconds": time.monotonic() - begin},
+        note=f"{pages} of {len(waiting)} pages rendered",
+    )
+
+
+async def _work(config: CrawlConfig, inputs: Inputs, output: Output, waiting: Sequence[Waiting]) -> None:
+    try:
+        # Only here: without rendering, nobody needs Playwright.
+        from tasks.stages.crawl.render.browser import Browser
+        from tasks.stages.crawl.render.work import Work
+    except ImportError as error:
+        raise InputError(f"rendering needs the package playwright ({error})", "pip install 'sluice[render]'") from None
+    agent, segment = agent_of(config), inputs["segment"]
+    clocks, policy = Clocks(output), Policy.of(config, segment)
+    politeness = Politeness(config, clocks, policy)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(clocks.end)
+        await stack.enter_async_context(policy.watched())
+        client = await stack.enter_async_context(Client(config, begin=politeness.begin, policy=policy))
+        rules = HostRules(
+            client, politeness, config.user_agent, config.max_backoff_s, ai_optout="robots" in config.ai_optouts
+        )
+        _remember(segment, politeness, rules)
+        guard = Guard(
+            allow_loopback=config.allow_loopback,
+            resolver=CachingResolver(config.name_servers),
+            grants=Grants(config.allow_hosts),
+            policy=policy,
+        )
+        stack.push_async_callback(guard.close)
+        browser = await stack.enter_async_context(Browser(config.render, agent, guard, output.scratch))
+        scope = scope_of(config, inputs["seeds"])
+        with _on_signal(output):
+            await Work(config, segment, output, browser, politeness, rules, scope, agent, policy).run(waiting)
+
+
+def _remember(segment: Artifact, politeness: Politeness, rules: HostRules) -> None:
+    """Takes over what fetch has learned of the hosts: their pauses, and their robots.txt."""
+    politeness.seed(clock_of(row) for path in segment.files(HOSTS) for row in segment.table(path).to_pylist())
+    for path in segment.files(RULES):
+        rules.seed(rules_of(segment.table(path)))
+
+
+@contextlib.contextmanager
+def _on_signal(output: Output) -> Iterator[None]:
+    """Lets SIGTERM end the work at once: browsers are closed, committed parts are kept."""
+    task = asyncio.current_task()
+    if task is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    before = signal.getsignal(signal.SIGTERM)
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        yield
+    except asyncio.CancelledError:
+        raise StoppedError(
+            f"the rendering of {output.address} was told to stop; {len(output.committed)} parts are committed",
+            "run it again to go on from there",
+        ) from None
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)

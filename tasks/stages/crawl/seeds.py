@@ -1,0 +1,184 @@
+"""The seeds of a recipe: read from it and from its seed files, checked, in canonical form.
+
+Reads `seeds` and the files that `seed_files` names. A wrong seed in the recipe is an error of the recipe. A seed file
+is somebody's list: a line that cannot be crawled is set aside with its number and the reason.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from tasks.core.errors import InputError
+from tasks.formats.url import Link, Scope, canonical, host_and_port, link
+from tasks.stages.crawl.config import CrawlConfig, is_loopback
+from tasks.stages.crawl.http.address import refusal
+from tasks.stages.crawl.http.grants import Grants
+
+REJECTED = pa.schema(
+    [
+        pa.field("file", pa.string(), nullable=False),
+        pa.field("line", pa.int64(), nullable=False),  # from 1
+        pa.field("text", pa.string(), nullable=False),  # 500 characters of it, without a user name and password
+        pa.field("reason", pa.string(), nullable=False),  # encoding, url, private_address, port or scope
+        pa.field("why", pa.string(), nullable=False),  # for people
+    ]
+)
+
+_RECIPE = "[crawl] seeds"
+_MAX_TEXT = 500
+_SHOWN = 3
+_USER = re.compile(r"//[^/?#\s]*@")
+_SCOPE = "scope"
+
+_REACHABLE = (
+    "name a public host on port 80 or 443; allow_hosts grants others one by one, allow_loopback = true this machine"
+)
+_WHY = {
+    "encoding": ("is no UTF-8", "save the file as UTF-8"),
+    "url": ("cannot be fetched", "write an http or https URL without user name and password"),
+    "private_address": (
+        "leads to an address that crawlers must not reach (private_address)",
+        _REACHABLE,
+    ),
+    "port": (
+        "leads to an address that crawlers must not reach (port)",
+        _REACHABLE,
+    ),
+    _SCOPE: (
+        "is not covered by the crawl",
+        "add its host to include_hosts, mend include_prefixes or the patterns, or remove the seed",
+    ),
+}
+
+
+class Rejected(NamedTuple):
+    """A line of a seed file that is no seed; the columns of REJECTED."""
+
+    file: str
+    line: int
+    text: str
+    reason: str
+    why: str
+
+
+class _Named(NamedTuple):
+    """A seed as it is written: `file` is "" and `line` 0 where it stands in the recipe."""
+
+    text: str
+    file: str = ""
+    line: int = 0
+    broken: bool = False
+
+
+class _Unusable(Exception):
+    """A seed that cannot be crawled; the argument is the reason."""
+
+
+def seeds_of(config: CrawlConfig) -> tuple[list[Link], list[Rejected]]:
+    """Returns the seeds in the order of their URLs, each once, and the lines of seed files that are none.
+
+    Raises:
+        InputError: a seed of the recipe cannot be crawled; a seed is on the public web and the recipe names no
+            contact; a file cannot be read; no seed is left; or more lines are unusable than `max_bad_seeds` allows.
+    """
+    good: list[tuple[_Named, Link]] = []
+    rejected: list[Rejected] = []
+    lines, grants = 0, Grants(config.allow_hosts)
+    for named in _named(config):
+        lines += bool(named.file)
+        try:
+            good.append((named, _checked(config, grants, named)))
+        except _Unusable as reason:
+            rejected.append(_rejected(named, str(reason)))
+    hosts = config.include_hosts or [seed.host for _, seed in good]
+    scope = Scope(hosts, config.include_prefixes, config.include_pattern, config.exclude_pattern)
+    rejected += [_rejected(named, _SCOPE) for named, seed in good if not scope.covers(seed.url)]
+    found = {seed.url: seed for _, seed in good if scope.covers(seed.url)}
+    _check_share(config, rejected, lines, len(found))
+    files = list(config.seed_files)
+    return [found[url] for url in sorted(found)], sorted(rejected, key=lambda one: (files.index(one.file), one.line))
+
+
+def to_table(rejected: Sequence[Rejected]) -> pa.Table:
+    """Returns the lines that are no seeds as a table (REJECTED)."""
+    return pa.Table.from_arrays(
+        [pa.array([row[at] for row in rejected], field.type) for at, field in enumerate(REJECTED)], schema=REJECTED
+    )
+
+
+def summary(rejected: Sequence[Rejected]) -> str:
+    """Returns how many lines are no seeds, by reason, and the first few of them, for people."""
+    reasons = ", ".join(f"{reason} {count}" for reason, count in Counter(one.reason for one in rejected).most_common())
+    shown = "; ".join(f"{one.file}, line {one.line}: {one.text!r}" for one in rejected[:_SHOWN])
+    return f"{len(rejected)} lines of seed files are no seeds ({reasons}): {shown}"
+
+
+def _check_share(config: CrawlConfig, rejected: Sequence[Rejected], lines: int, seeds: int) -> None:
+    if not seeds and not rejected:
+        raise InputError("the crawl has no seeds", "name at least one URL in [crawl] seeds or seed_files")
+    if not seeds:
+        raise InputError(f"no seed is left: {summary(rejected)}", _WHY[rejected[0].reason][1])
+    if len(rejected) > config.max_bad_seeds * lines:
+        raise InputError(
+            f"{summary(rejected)}; {lines} lines were read, and max_bad_seeds is {config.max_bad_seeds:g}",
+            "mend the file, or raise [crawl] max_bad_seeds if the rest is what you mean",
+        )
+
+
+def _named(config: CrawlConfig) -> Iterator[_Named]:
+    """Yields every seed as it is written."""
+    for seed in config.seeds:
+        yield _Named(seed)
+    for path in config.seed_files:
+        try:
+            with open(path, "rb") as file:
+                for number, line in enumerate(file, 1):
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8", "replace")
+                    seed = text.partition(" #")[0].strip()
+                    if seed and not seed.startswith("#"):
+                        yield _Named(seed, path, number, "\ufffd" in text)
+        except OSError as error:
+            raise InputError(f"the seeds of {path} cannot be read ({error})", "correct [crawl] seed_files") from error
+
+
+def _checked(config: CrawlConfig, grants: Grants, named: _Named) -> Link:
+    if named.broken:
+        raise _Unusable("encoding")
+    url = canonical(named.text)
+    if url is None:
+        raise _refused(named, "url")
+    if reason := refusal(url, allow_loopback=config.allow_loopback, grants=grants):
+        raise _refused(named, reason)
+    host = host_and_port(url)[0]
+    if not config.contact and not is_loopback(host):
+        raise InputError(
+            f"contact is missing, and {host} ({_where(named)}) is on the public web",
+            "set [crawl] contact to a page or to mailto:name@host, by which webmasters can reach you",
+        )
+    return link(url)
+
+
+def _refused(named: _Named, reason: str) -> Exception:
+    """Returns what to raise for a seed: its line is set aside where it comes from a file."""
+    if named.file:
+        return _Unusable(reason)
+    why, remedy = _WHY[reason]
+    return InputError(f"the seed {_shown(named.text)!r} ({_RECIPE}) {why}", remedy)
+
+
+def _rejected(named: _Named, reason: str) -> Rejected:
+    if not named.file:
+        raise _refused(named, reason)
+    return Rejected(named.file, named.line, _shown(named.text), reason, _WHY[reason][0])
+
+
+def _where(named: _Named) -> str:
+    return f"{named.file}, line {named.line}" if named.file else _RECIPE
+
+
+def _shown(text: str) -> str:
+    # Lists come with passwords in them; what is stored and logged holds none.
+    return _USER.sub("//...@", text)[:_MAX_TEXT]

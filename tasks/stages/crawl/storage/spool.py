@@ -1,0 +1,281 @@
+"""Commits closed parts of a crawl task to the store in the background, strictly in order.
+
+Files first, then the part's record. While the store does not answer, the parts wait on the local disk (`buffer`) up to
+a limit, the crawl goes on, and the log says so; what a killed attempt left there is committed by the next one on the
+same machine.
+"""
+
+import asyncio
+import logging
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from tasks.core.artifact import RECORD, FileEntry, PartRecord
+from tasks.core.errors import SluiceError, StoreError, TransientError
+from tasks.core.part import commit_part
+from tasks.core.stage import Output, scratch_of
+from tasks.stages.crawl.storage.buffer import Buffer, Closed
+from tasks.stages.crawl.wakeup import Wakeup
+
+log = logging.getLogger("sluice.crawl")
+
+DRAIN_S = 600.0
+"""How long the end of a task waits for a store that does not answer."""
+
+_NAME = "warc-"
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 60.0
+_REMIND_S = 600.0
+# The client of an object store tries for minutes before it says that there is no answer.
+_SLOW_S = 120.0
+_JOIN_S = 5.0
+_CHUNK = 1 << 20
+# Answers that are under way when the disk is found to be full still find room.
+_RESERVE = 256 << 20
+
+
+class _OvertakenError(TransientError):
+    """Waiting for the store mends nothing: another attempt of the task has gone on."""
+
+
+class Spool:
+    """The parts of a task on their way to the store.
+
+    Args:
+        output: the artifact being written.
+        limit_bytes: that may wait here; then `room` waits.
+        order: folders of a part in the order in which their files go to the store.
+
+    Attributes:
+        buffer: where parts are written and wait.
+        outages: how often the store has ceased to answer.
+        peak_bytes: most that ever waited.
+    """
+
+    def __init__(self, output: Output, limit_bytes: int, order: tuple[str, ...] = ()) -> None:
+        self._output = output
+        self._limit = limit_bytes
+        self._order = order
+        self.buffer = Buffer(output.scratch, output.attempt)
+        self.outages = 0
+        self.peak_bytes = 0
+        self._queue: deque[Closed] = deque()
+        self._sent: set[str] = set()
+        self._bytes = 0
+        self._free = self.buffer.free()
+        self._state = threading.Condition()
+        self._wakeup = Wakeup()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self._busy_since: float | None = None
+        self._down_since: float | None = None
+        self._said = 0.0
+        self._failure: SluiceError | None = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of closed parts that the store has not taken yet."""
+        return self._bytes
+
+    @property
+    def holds_parts(self) -> bool:
+        """Whether any part is committed or waits to be."""
+        return bool(self._output.committed or self._queue)
+
+    def stem(self) -> str:
+        """Returns a name for the next part's files that no other attempt uses."""
+        with self._state:
+            number = _next_number(self._output.committed) + len(self._queue)
+        return f"{_NAME}{number:05d}-{self._output.attempt}"
+
+    def put(self, closed: Closed) -> None:
+        """Takes a closed part; returns at once.
+
+        Raises:
+            SluiceError: see `check`.
+        """
+        with self._state:
+            self._queue.append(closed)
+            self._bytes += closed.bytes
+            self.peak_bytes = max(self.peak_bytes, self._bytes)
+            self._free = self.buffer.free()
+            self._state.notify_all()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="spool", daemon=True)
+            self._thread.start()
+        self.check()
+
+    def check(self) -> None:
+        """Raises what ended the work in the background.
+
+        Raises:
+            StoreError: the store refuses; the message says where the buffer is.
+            TransientError: another attempt of this very task has committed the same part.
+        """
+        if self._failure is not None:
+            raise self._failure
+
+    def _unbroken(self, reached: bool) -> bool:
+        self.check()
+        return reached
+
+    def is_full(self, open_bytes: int = 0) -> bool:
+        """Tells whether no more should be fetched for now; `open_bytes` lie in a file that is not closed yet."""
+        # With nothing to drain, waiting would have no end.
+        return self._bytes > 0 and (self._bytes + open_bytes >= self._limit or self._free < _RESERVE)
+
+    async def room(self, open_bytes: Callable[[], int]) -> None:
+        """Waits while the buffer is full.
+
+        Raises:
+            SluiceError: see `check`.
+        """
+        self.check()
+        since, now = self._busy_since, time.monotonic()
+        if since is not None and self._down_since is None and now - since > _SLOW_S:
+            self._alert(f"no answer for {now - since:.0f} s")
+        if self.is_full(open_bytes()):
+            if not self._wakeup:
+                log.warning("[%s] fetching pauses, the buffer is full: %s", self._output.address, self._level())
+            await self._wakeup.until(lambda: self._unbroken(not self.is_full(open_bytes())))
+
+    async def close(self, limit_s: float = DRAIN_S) -> None:
+        """Waits until the store has taken everything, and ends the thread.
+
+        Raises:
+            SluiceError: see `check`; TransientError also when the store did not answer for `limit_s` seconds.
+        """
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._wakeup.until(lambda: self._unbroken(not self._queue))
+        except TimeoutError:
+            raise TransientError(
+                f"{self._output.address}: the store has not taken the last captures: {self._level()}",
+                "run it again on this machine when the store answers: it goes on from there",
+            ) from None
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Ends the thread after the part it is at; what waits stays on the disk for the next attempt."""
+        with self._state:
+            if self._stopping:
+                return
+            self._stopping = True
+            self._state.notify_all()
+        if self._thread is not None:
+            self._thread.join(_JOIN_S)
+            if self._thread.is_alive():  # deep in a call to the store: the lock ends with the process
+                return
+        self.buffer.release(empty=not self._queue)
+
+    def _work(self) -> None:
+        pause = _FIRST_PAUSE_S
+        while (closed := self._next()) is not None:
+            self._busy_since = self._busy_since or time.monotonic()
+            try:
+                self._commit(closed)
+                pause, self._busy_since = _FIRST_PAUSE_S, None
+            except Exception as error:
+                if isinstance(error, _OvertakenError) or not isinstance(error, TransientError | OSError):
+                    self._fail(error)
+                    return
+                self._alert(str(error))
+                with self._state:
+                    self._state.wait_for(lambda: self._stopping, pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _next(self) -> Closed | None:
+        with self._state:
+            self._state.wait_for(lambda: self._queue or self._stopping)
+            return None if self._stopping else self._queue[0]
+
+    def _commit(self, closed: Closed) -> None:
+        output = self._output
+        if output.store.exists(f"{output.address.path}/{RECORD}"):
+            output.store.forget_scratch(scratch_of(output.address, output.fingerprint))
+            raise _OvertakenError(f"another attempt has finished {output.address} meanwhile; its captures stand")
+        for entry in sorted(closed.record.files, key=self._rank):
+            if entry.path not in self._sent:
+                self._send(closed, entry)
+                self._sent.add(entry.path)
+        name = f"{_NAME}{_next_number(output.committed):05d}"
+        mine = closed.record.model_copy(update={"name": name})
+        held = commit_part(output.store, output.address.path, output.fingerprint, mine)
+        if held.files != mine.files:
+            raise _OvertakenError(
+                f"another attempt of {output.address} is committing the same pages",
+                "let it finish, or end it and run this one again",
+            )
+        log.info("committed %s: %d captures of %d URLs", name, mine.rows_out, mine.rows_in)
+        self._took(closed, held)
+
+    def _rank(self, entry: FileEntry) -> tuple[int, str]:
+        folder = entry.path.partition("/")[0] + "/"
+        return (self._order.index(folder) if folder in self._order else 0, entry.path)
+
+    def _send(self, closed: Closed, entry: FileEntry) -> None:
+        try:
+            source = open(closed.folder / entry.path, "rb")  # noqa: SIM115  its failure is not the store's
+        except OSError as error:
+            raise _OvertakenError(
+                f"the buffered file {closed.folder / entry.path} cannot be read any more ({error.strerror})",
+                "look whether another attempt has finished; if not, run this one again",
+            ) from error
+        with source, self._output.store.write(f"{self._output.address.path}/{entry.path}") as target:
+            shutil.copyfileobj(source, target, _CHUNK)
+
+    def _took(self, closed: Closed, record: PartRecord) -> None:
+        with self._state:
+            self._output.committed[record.name] = record
+            self._queue.popleft()
+            self._sent.clear()
+            self._bytes -= closed.bytes
+            drained = not self._queue
+        closed.remove()
+        if self._down_since is not None and drained:
+            lasted = time.monotonic() - self._down_since
+            log.warning("[%s] the store has taken all that waited, %.0f s late", self._output.address, lasted)
+            self._down_since = None
+        self._free = self.buffer.free()
+        self._wakeup.call()
+
+    def _alert(self, why: str) -> None:
+        now = time.monotonic()
+        with self._state:  # the thread or the event loop, whoever sees it first
+            if self._down_since is None:
+                self._down_since, self._said = now, now - _REMIND_S
+                self.outages += 1
+            if now - self._said < _REMIND_S:
+                return
+            self._said = now
+        text = "[%s] the store %s does not take captures (%s); fetching goes on, they wait here: %s"
+        log.warning(text, self._output.address, self._output.store.root, why, self._level())
+
+    def _level(self) -> str:
+        room = max(0, min(self._limit - self._bytes, self._free))
+        return f"{self._bytes / 1e6:,.1f} MB in {self.buffer.folder}, room for {room / 1e6:,.1f} MB more"
+
+    def _fail(self, error: Exception) -> None:
+        where = f"captures not stored yet: {self._level()}"
+        if isinstance(error, StoreError):
+            failure: SluiceError = StoreError(f"{error.cause}; {where}", error.remedy)
+        elif isinstance(error, TransientError):
+            failure = TransientError(error.cause, error.remedy)
+        elif isinstance(error, SluiceError):
+            failure = error
+        else:
+            # An error of ours: the crawl must end with it, not go on without a store.
+            log.error("[%s] captures cannot be committed", self._output.address, exc_info=error)
+            failure = TransientError(f"captures cannot be committed ({type(error).__name__}: {error}); {where}")
+        self._failure = failure
+        self._wakeup.call()
+
+
+def _next_number(committed: dict[str, PartRecord]) -> int:
+    # Not their count: a part that was found broken has left a gap.
+    numbers = (int(name.removeprefix(_NAME)) for name in committed if name.startswith(_NAME))
+    return 1 + max(numbers, default=-1)

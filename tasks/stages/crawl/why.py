@@ -1,0 +1,173 @@
+"""Why a URL is crawled, or is not: what recipe, hosts file and the last cycles say of it.
+
+Reads what `facts` has gathered from hosts file and artifacts. Nobody on the web is asked, so what a site says now may
+differ.
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from tasks.core.errors import InputError
+from tasks.core.store import Store
+from tasks.formats.url import Scope, canonical, is_trap
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.db import crawldb
+from tasks.stages.crawl.facts import Facts
+from tasks.stages.crawl.http.address import refusal
+from tasks.stages.crawl.http.grants import Grants
+from tasks.stages.crawl.inject import scope_of
+
+Found = dict[str, Any]
+
+_SCOPE = {
+    "include_hosts": "include_hosts does not name {host}",
+    "include_prefixes": "include_prefixes names {host}, and none of them begins it",
+    "include_pattern": "include_pattern is not found in it",
+    "exclude_pattern": "exclude_pattern is found in it",
+}
+_ADDRESS = {
+    "port": "its port is neither 80 nor 443, and allow_hosts does not grant it",
+    "private_address": "its host lies inside, and neither allow_loopback nor allow_hosts grants it",
+}
+
+
+def why(
+    store: Store, recipe: str, config: CrawlConfig, url: str, version: str = "", now: datetime | None = None
+) -> Found:
+    """Returns what is known of a URL, and what stands in the way of fetching it.
+
+    Args:
+        store: where artifacts lie.
+        recipe: name of the recipe.
+        config: its crawl.
+        url: as somebody writes it.
+        version: one cycle; "": the newest artifact of each kind.
+        now: the moment to judge for; by default this one.
+
+    Returns:
+        {asked, url, verdict, obstacles: [{by, says, waits}]}, and unless `url` is None, because it is no address for a
+        crawler: {artifacts, partition, host, domain, seed, set_aside, found_on, known, tried, listed, rules, policy,
+        pace}; what nobody knows is None or empty. The first obstacle is the first that a cycle would meet; one that
+        `waits` goes by itself.
+
+    Raises:
+        InputError: the recipe does not crawl, or nothing of that version is there.
+    """
+    if not config.wanted:
+        raise InputError(f"the recipe {recipe} does not crawl", "set [crawl] enabled, or name another recipe")
+    plain = canonical(url.strip())
+    if plain is None:
+        says = "no http or https URL without user name and password, or longer than 4,096 characters"
+        return {"asked": url, "url": None, "verdict": f"never: it is {says}", "obstacles": [_by("url", says)]}
+    now = now or datetime.now(UTC)
+    facts = Facts(store, recipe, config, url.strip(), plain, version, now)
+    found = facts.gathered()
+    scope = _scope(facts, config)
+    obstacles = [*_by_recipe(facts, config, scope, found), *_by_site(found["rules"])]
+    if config.recrawl:
+        obstacles += _by_cycles(found, now)
+    return {**found, "obstacles": obstacles, "verdict": _verdict(found, obstacles, config.recrawl)}
+
+
+def _by(what: str, says: str, *, waits: bool = False) -> Found:
+    return {"by": what, "says": says, "waits": waits}
+
+
+def _scope(facts: Facts, config: CrawlConfig) -> Scope:
+    if "seeds" in facts.artifacts:
+        return scope_of(config, facts.artifacts["seeds"])
+    seeds = [seed for seed in map(canonical, config.seeds) if seed]
+    patterns = (config.include_pattern, config.exclude_pattern)
+    return Scope.of(config.include_hosts, seeds, config.include_prefixes, *patterns)
+
+
+def _by_recipe(facts: Facts, config: CrawlConfig, scope: Scope, found: Found) -> list[Found]:
+    url, host, said = found["url"], found["host"], []
+    if outside := scope.refusal(url):
+        no_seed = outside == "include_hosts" and not config.include_hosts
+        said.append(_by("scope", f"no seed is of {host}" if no_seed else _SCOPE[outside].format(host=host)))
+    if refused := refusal(url, allow_loopback=config.allow_loopback, grants=Grants(config.allow_hosts)):
+        said.append(_by(refused, _ADDRESS[refused]))
+    if entry := facts.policy.denial(host):
+        said.append(_by("host_denied", f'the hosts file denies "{entry}" ({facts.policy_from})'))
+    if is_trap(url):
+        said.append(_by("trap_path", "its path repeats itself, or has more than 20 segments"))
+    return said
+
+
+def _by_site(rules: Found | None) -> list[Found]:
+    if rules is None:
+        return []
+    said, decision, against = [], rules["decision"], rules["ai_rule"]
+    if not decision["allowed"]:
+        said.append(_by("robots_denied", _ruled(decision)))
+    if rules["ai_optout"]:
+        signal = "Content-Signal or Content-Usage of robots.txt refuses training"
+        said.append(_by("ai_optout", signal if against["allowed"] else _ruled(against)))
+    if rules["reserved"]:
+        said.append(_by("ai_optout", "tdmrep.json reserves it, unless its header or meta element says otherwise"))
+    return said
+
+
+def _by_cycles(found: Found, now: datetime) -> list[Found]:
+    """Returns what the last cycles have learned that lets it wait."""
+    known, pace = found["known"], found["pace"]
+    said: list[tuple[str, str]] = []
+    if known and known["next_due"] and known["next_due"] > now:
+        said.append(_waits(known))
+    if pace["backoff_until"] and pace["backoff_until"] > now:
+        said.append(("host_backoff", f"its host is to be left alone until {time_of(pace['backoff_until'])}"))
+    if pace["requests"] >= pace["cap"] and not found["tried"]:
+        said.append(("cap", f"its host got all {pace['cap']} requests that it may get in a cycle"))
+    return [_by(what, says, waits=True) for what, says in said]
+
+
+def _waits(known: Found) -> tuple[str, str]:
+    due, last = time_of(known["next_due"]), time_of(known["last_fetch"])
+    if known["fails"]:
+        times = f"{known['fails']} times in a row" if known["fails"] > 1 else "once"
+        return (known["reason"], f"it failed {times}, at last {last}; it is tried again after {due}")
+    if known["status"] == crawldb.GONE:
+        return (known["reason"], f"so ended its last try, {last}; it is looked at again after {due}")
+    return ("not due", f"it was fetched {last}, and is due again after {due}")
+
+
+def _verdict(found: Found, obstacles: list[Found], recrawl: bool) -> str:
+    known, listed, tried = found["known"], found["listed"], found["tried"]
+    if obstacles:
+        first = obstacles[0]
+        return f"{'not now' if first['waits'] else 'no'}: {first['by']}: {first['says']}"
+    if known is None:
+        return _new(found)
+    if not recrawl:
+        return f"{known['status']}; no cycle comes back to it, since recrawl is false"
+    since = f"due since {time_of(known['next_due'])}"
+    if listed and not tried:
+        return f"{since}; it was listed and not tried: the requests, the time box or its host's turn ended before"
+    return f"{since}: the next cycle lists it, unless better URLs use up the requests of the cycle or of its host"
+
+
+def _new(found: Found) -> str:
+    """Returns the verdict on a URL that no crawl DB holds."""
+    listed, tried, aside = found["listed"], found["tried"], found["set_aside"]
+    if tried:
+        return f"{tried['reason'] or tried['status']} in {found['artifacts']['segment']}, which no crawl DB knows yet"
+    if listed:
+        return f"listed, place {listed['place']:,} of {listed['of']:,}; that fetch has not come to its end"
+    if aside:
+        return f"no: {aside['file']}, line {aside['line']}: it {aside['why']}"
+    if found["seed"]:
+        return "a seed, which the next cycle lists"
+    if "crawldb" not in found["artifacts"]:
+        return "no cycle has come to its end yet; the recipe covers it"
+    return "unknown: no page, sitemap or feed that was read leads to it; the recipe would cover it"
+
+
+def _ruled(decision: Found) -> str:
+    """Returns a rule of robots.txt, and where it stands."""
+    return f"robots.txt, line {decision['line']}, for {decision['group']}: {decision['rule']}"
+
+
+def time_of(when: datetime | None) -> str:
+    """Returns a time for people."""
+    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if when else "at no known time"

@@ -1,0 +1,1 @@
+"""Finds exact and near duplicates; see `tasks.stages.dedup.stage`."""

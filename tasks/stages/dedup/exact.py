@@ -1,0 +1,39 @@
+"""Exact duplicates: texts that are equal once case, punctuation and layout are put aside.
+
+Pure functions over arrays. A text without any word has no key: emptiness is no evidence.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.formats.text import digest128
+
+KEY_BYTES = 16
+
+
+def text_key(normalised: str) -> bytes | None:
+    """Returns the 16-byte identity of a normalised text, or None for a text without words."""
+    return bytes.fromhex(digest128(normalised)) if normalised else None
+
+
+def group_equal(keys: NDArray[np.uint64], has_key: NDArray[np.bool_], order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Finds for every document the most preferred one with the same text.
+
+    Args:
+        keys: shape (documents, 2), the two halves of each text key; ignored where `has_key` is False.
+        has_key: shape (documents,).
+        order: shape (documents,), rank of each document, 0 most preferred, all different.
+
+    Returns:
+        int64 array of shape (documents,): index of the group's best document, its own index for one without copies.
+    """
+    best = np.arange(len(keys), dtype=np.int64)
+    rows = np.flatnonzero(has_key)
+    rows = rows[np.lexsort((order[rows], keys[rows, 1], keys[rows, 0]))]
+    if len(rows) == 0:
+        return best
+    changed = np.any(keys[rows[1:]] != keys[rows[:-1]], axis=1)
+    starts = np.concatenate(([0], np.flatnonzero(changed) + 1))
+    sizes = np.diff(np.append(starts, len(rows)))
+    best[rows] = np.repeat(rows[starts], sizes)
+    return best

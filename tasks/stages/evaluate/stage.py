@@ -1,0 +1,135 @@
+"""Stage `evaluate`: what the trained model predicts of held-out text, against a model that knows no order.
+
+Reads the last milestone of `checkpoint`, the held-out and training shards of `shards`, and the `tokenizer`. Writes
+`documents/<source>.parquet` (document id, bytes, tokens, bits, bits of the unigram model), `scores.json`
+{bpb, unigram_bpb, gain, step, sources {source: {bpb, unigram_bpb, documents, bytes}}} and `samples.json` (how the model
+goes on from the first words of held-out documents). `bpb` is the mean over sources, each counting alike; `gain` is
+1 - bpb / unigram_bpb.
+"""
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from tasks.core.artifact import Artifact, PartRecord
+from tasks.core.engine import Engine
+from tasks.core.errors import InputError
+from tasks.core.stage import Inputs, Output, Part, Report
+from tasks.formats.tokens.shard import HELDOUT, ShardSet
+from tasks.stages.evaluate.config import EvaluateConfig
+from tasks.stages.evaluate.unigram import unigram_bits
+from tasks.trainer import model_file
+from tasks.trainer.bpb import Heldout, document_bits, heldout, use_threads
+from tasks.trainer.checkpoint import MODEL, name_of
+from tasks.trainer.generate import Sampling, continuation
+from tasks.trainer.model import Transformer
+
+VERSION = 1
+
+PROMPT_TOKENS, SAMPLE_TOKENS = 24, 48
+
+
+def run(config: EvaluateConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
+    """Scores every source that has held-out documents; raises InputError when none has."""
+    use_threads(config.threads)
+    checkpoint, shards = inputs["checkpoint"], ShardSet.open(inputs["shards"])
+    model, held, step = load_last(checkpoint)
+    tokenizer = _matching_tokenizer(inputs["tokenizer"], held)
+    sources = [source for source in shards.sources if shards.n_documents(source, HELDOUT)]
+    if not sources:
+        raise InputError(f"{inputs['shards'].address} has no held-out document", "raise encode.heldout_share")
+    floor = unigram_bits(shards)
+    documents = {source: heldout(shards, source, config.max_tokens) for source in sources}
+    for number, source in enumerate(sources):
+        output.progress(number, len(sources), f"scoring {len(documents[source])} documents of {source}")
+        if source not in output.committed:
+            with output.part(source) as part:
+                bits = document_bits(model, documents[source], held["eos_id"], held["seq_len"], config.batch_windows)
+                _write(part, documents[source], bits, floor)
+    scores = summarise({source: output.committed[source] for source in sources}, step)
+    if "scores" not in output.committed:
+        with output.part("scores", conserved=False) as part:
+            _write_json(part, "scores.json", scores)
+            _write_json(part, "samples.json", _samples(model, held, tokenizer, documents))
+    return _report(scores)
+
+
+def load_last(checkpoint: Artifact) -> tuple[Transformer, dict[str, Any], int]:
+    """Returns the model of the last milestone, the content of its `model.json`, and its step."""
+    step = max(json.loads(checkpoint.read("run.json"))["checkpoint_steps"])
+    weights = checkpoint.local(f"checkpoints/{name_of(step)}/{MODEL}")
+    model, held = model_file.load_model(Path(checkpoint.local(model_file.FILE)), Path(weights))
+    return model, held, step
+
+
+def summarise(records: dict[str, PartRecord], step: int) -> dict[str, Any]:
+    """Returns the content of `scores.json` from the sums that the parts carry."""
+    sources = {
+        source: {
+            "bpb": record.metrics["bits"] / record.metrics["bytes"],
+            "unigram_bpb": record.metrics["unigram_bits"] / record.metrics["bytes"],
+            "documents": record.rows_out,
+            "bytes": int(record.metrics["bytes"]),
+        }
+        for source, record in records.items()
+    }
+    bpb, unigram = (fmean(one[name] for one in sources.values()) for name in ("bpb", "unigram_bpb"))
+    return {"bpb": bpb, "unigram_bpb": unigram, "gain": 1 - bpb / unigram, "step": step, "sources": sources}
+
+
+def _write(part: Part, documents: list[Heldout], bits: list[float], floor: NDArray[np.float64]) -> None:
+    columns: dict[str, list[Any]] = {
+        "id": [document.uid.hex() for document in documents],
+        "bytes": [document.n_bytes for document in documents],
+        "tokens": [len(document.tokens) for document in documents],
+        "bits": bits,
+        "unigram_bits": [float(floor[document.tokens].sum()) for document in documents],
+    }
+    part.count_in(len(documents))
+    part.table("documents", pa.table(columns))
+    for name in ("bytes", "bits", "unigram_bits"):
+        part.metric(name, math.fsum(columns[name]))
+
+
+def _write_json(part: Part, name: str, content: Any) -> None:
+    with part.file(name) as file:
+        file.write(json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n")
+
+
+def _samples(
+    model: Transformer, held: dict[str, Any], tokenizer: Tokenizer, documents: dict[str, list[Heldout]]
+) -> list[dict[str, str]]:
+    """Returns for each source the first words of a held-out document and how the model goes on."""
+    prompts = {source: some[0].tokens[:PROMPT_TOKENS].tolist() for source, some in documents.items()}
+    sampling = Sampling(max_tokens=SAMPLE_TOKENS)
+    samples = []
+    for source, prompt in prompts.items():
+        more = continuation(model, prompt, held["eos_id"], held["seq_len"], sampling)
+        samples.append({"source": source, "prompt": tokenizer.decode(prompt), "continuation": tokenizer.decode(more)})
+    return samples
+
+
+def _matching_tokenizer(artifact: Artifact, held: dict[str, Any]) -> Tokenizer:
+    data = artifact.read("tokenizer.json")
+    if hashlib.sha256(data).hexdigest() != held["tokenizer_sha256"]:
+        raise InputError(
+            f"{artifact.address} is not the tokenizer the checkpoint was trained with",
+            "evaluate with the tokenizer that the shards were encoded with",
+        )
+    return Tokenizer.from_str(data.decode())
+
+
+def _report(scores: dict[str, Any]) -> Report:
+    metrics = {name: scores[name] for name in ("bpb", "unigram_bpb", "gain")}
+    for source, one in scores["sources"].items():
+        metrics[f"bpb/{source}"] = one["bpb"]
+    note = f"{scores['bpb']:.3f} bits per byte, {scores['gain']:.0%} below the unigram model"
+    return Report(metrics=metrics, note=note)

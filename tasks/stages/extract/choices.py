@@ -1,0 +1,37 @@
+"""What the process of `guard` needs of the stage's settings, as plain values.
+
+Made by `captures` and `html`, read by `content` and `html`. The settings themselves are made of pydantic, whose import
+takes as long as all else that the process loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tasks.stages.extract.config import ExtractConfig
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Settings of tasks.stages.extract.config.ExtractConfig under the same names; see there."""
+
+    extractor: str
+    comments: bool
+    min_main_share: float
+    max_payload_bytes: int
+    honour_noindex: bool
+    parsers: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """By media type the parser that reads such bodies, and its settings as JSON."""
+
+    @classmethod
+    def of(cls, config: ExtractConfig) -> Choices:
+        """Returns what the settings say."""
+        from tasks.stages.extract.parsers import by_media_type
+
+        return cls(
+            *(config.extractor, config.comments, config.min_main_share, config.max_payload_bytes),
+            *(config.honour_noindex, by_media_type(config.parsers)),
+        )

@@ -1,0 +1,132 @@
+"""A body becomes a text: what runs in the process of `guard`.
+
+Reads bytes that `captures` and `files` have read, and returns what extraction found in them. Little is imported here,
+because every worker starts such a process: what few bodies need is imported when the first one comes.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from tasks.formats import content_encoding
+from tasks.formats.charset import decode, with_source
+from tasks.formats.robots.tag import directives
+from tasks.formats.text import clean
+from tasks.stages.extract.choices import Choices
+from tasks.stages.extract.html import read_page
+from tasks.stages.extract.media import media_type, refusal, sniffed
+from tasks.stages.extract.page_metadata import absolute
+from tasks.stages.extract.row import Content, Rejected
+
+# Possessive: a header must not be able to make the search try again and again.
+_CHARSET = re.compile(r"charset\s*+=\s*+[\"']?\s*+([A-Za-z0-9_.:-]++)", re.I)
+_MAX_LANGUAGE = 35
+# What expires some day had not when it was captured at a time that nobody noted.
+_NO_TIME = datetime(1, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a server said of a body, as far as extraction needs it; small, because it goes to another process.
+
+    Attributes:
+        url: where the body comes from.
+        content_type: the Content-Type header.
+        coding: the content codings, comma-separated.
+        language: what Content-Language says, or for a conversion the language that its maker found.
+        robots: the X-Robots-Tag headers.
+        fetched_at: when it came, UTC; None where that is unknown.
+    """
+
+    url: str
+    content_type: str
+    coding: str = ""
+    language: str = ""
+    robots: tuple[str, ...] = ()
+    fetched_at: datetime | None = None
+
+
+def captured(payload: bytes, sent: Sent, choices: Choices) -> Content:
+    """Returns what a captured body holds; raises Rejected with the reason for which it gives no document."""
+    if choices.honour_noindex and _noindex(sent.robots, sent, names=True):
+        raise Rejected("noindex")
+    data = _body(payload, sent.coding, choices.max_payload_bytes)
+    kind = media_type(sent.content_type) or sniffed(data)
+    if reader := choices.parsers.get(kind):
+        from tasks.stages.extract.parsers import parsed
+
+        content = parsed(*reader, data, sent.url)
+        return replace(content, language_hint=content.language_hint or clean(sent.language)[:_MAX_LANGUAGE])
+    if reason := refusal(data, kind):
+        raise Rejected(reason)
+    charset = _CHARSET.search(sent.content_type)
+    text, source, _ = with_source(data, charset[1] if charset else None)
+    language = clean(sent.language)[:_MAX_LANGUAGE]
+    if kind == "text/plain":
+        return Content(text=clean(text), language_hint=language)
+    page = read_page(text, choices, source)
+    about = page.about
+    if choices.honour_noindex and _noindex(about.robots, sent, names=False):
+        raise Rejected("noindex")
+    return Content(
+        text=page.text,
+        title=about.title,
+        language_hint=about.language or language,
+        published=about.published,
+        canonical=absolute(about.canonical, about.base, sent.url),
+        licence=about.licence,
+    )
+
+
+def _noindex(said: Sequence[str], sent: Sent, *, names: bool) -> bool:
+    # Where it is read, a corpus has no name that a page could know: only what is meant for all counts.
+    return bool(said) and directives(said, "", sent.fetched_at or _NO_TIME, names=names).noindex
+
+
+def _body(payload: bytes, coding: str, limit: int) -> bytes:
+    if not coding:
+        if len(payload) > limit:
+            raise Rejected("too_large")
+        return payload
+    body = content_encoding.decode(payload, coding, limit)
+    if body.complete:
+        return body.data
+    if len(body.data) >= limit:
+        raise Rejected("too_large")
+    if not body.data:
+        raise Rejected("content_coding")
+    return body.data  # a cut-off stream gives what it holds, as in a browser
+
+
+def plain(data: bytes, name: str) -> Content:
+    """Returns the text of a file; raises Rejected for one that is no text."""
+    text = decode(data)
+    if "\0" in text:
+        raise Rejected("binary")
+    return Content(text=clean(text), title=clean(name))
+
+
+def metadata(data: bytes, name: str) -> Content:
+    """Reads a `METADATA` file (core metadata, PEP 566): the summary, then the description as it is written."""
+    import email.parser
+    import email.policy
+
+    message = email.parser.Parser(policy=email.policy.compat32).parsestr(decode(data, "utf-8"))
+    body = message.get_payload()
+    text = body if isinstance(body, str) and body.strip() else _unfolded(str(message.get("Description", "")))
+    if not text.strip():
+        raise Rejected("no_description")
+    summary = str(message.get("Summary", ""))
+    title = " ".join(str(message.get("Name", name)).split())
+    return Content(text=clean(f"{title}: {summary}\n\n{text}" if summary else text), title=title)
+
+
+def _unfolded(description: str) -> str:
+    """Undoes the folding of a description that stands in a header: eight spaces or seven and a bar."""
+    return "\n".join(line.removeprefix("       |").removeprefix("        ") for line in description.split("\n"))
+
+
+def row_text(text: str) -> Content:
+    """Returns the text of a row of a dump."""
+    return Content(text=clean(text))

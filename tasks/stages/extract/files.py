@@ -1,0 +1,239 @@
+"""The files of sources as rows.
+
+Reads files outside the store, compressed or not. The same files give the same rows on every machine: a document's URL
+names the source and the path below the fixed folder of the pattern, not where that folder stands.
+"""
+
+import bz2
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from tasks.core import parquet
+from tasks.core.errors import InputError
+from tasks.formats.external_files import SourceFile
+from tasks.formats.text import clean
+from tasks.formats.warc.payload import payload_digest, quick_digest
+from tasks.stages.extract import beside
+from tasks.stages.extract.captures import MAX_URL, read_warc
+from tasks.stages.extract.config import ExtractConfig, FileSource
+from tasks.stages.extract.content import metadata, plain, row_text
+from tasks.stages.extract.parsers import parsed
+from tasks.stages.extract.row import Content, Row
+from tasks.stages.extract.spans import Span, Window, window
+
+_ROWS_AT_ONCE = 16
+
+
+def read_file(
+    file: SourceFile, source: FileSource, config: ExtractConfig, *, quick: bool = False, span: Span | None = None
+) -> Iterator[Row]:
+    """Yields the rows of one file, in file order; raises InputError when the file itself cannot be read.
+
+    Quick rows only tell identities, see `captures.read_warc`; all rows of one kind of digest compare with each other.
+    Of a file of rows a `span` may be read alone.
+    """
+    with readable(file, source):
+        if source.kind in _ROWS:
+            yield from _ROWS[source.kind](file, source, config, quick, span)
+        elif source.kind in _READERS:
+            yield from _READERS[source.kind](file, source, config, quick)
+        else:
+            reads = partial(parsed, source.kind, json.dumps(config.parsers[source.kind]))
+            yield from _whole_file(reads, file, source, config, quick)
+
+
+@contextlib.contextmanager
+def readable(file: SourceFile, source: FileSource) -> Iterator[None]:
+    """Raises InputError, which names file and source, for what goes wrong while a file is read."""
+    try:
+        yield
+    except (OSError, EOFError, pa.ArrowException) as error:
+        raise InputError(
+            f'{file.path} of the file source "{source.name}" cannot be read ({error})', "mend it, or exclude it"
+        ) from error
+
+
+def _url(source: FileSource, file: SourceFile) -> str:
+    return f"file://{source.name}/{_quoted(file.name)}"
+
+
+def _quoted(name: str) -> str:
+    return quote(os.fsencode(name))  # by bytes: a file name need not be text
+
+
+def _whole_file(
+    to_content: Callable[[bytes, str], Content],
+    file: SourceFile,
+    source: FileSource,
+    config: ExtractConfig,
+    quick: bool,
+) -> Iterator[Row]:
+    url = _url(source, file)
+    if file.bytes > source.max_file_bytes:
+        yield Row(url, source.name, refused="too_large")
+        return
+    try:
+        data = _unpacked(file, source.max_file_bytes + 1)
+    except _Damaged:
+        yield Row(url, source.name, refused="content_coding")
+        return
+    if len(data) > source.max_file_bytes:
+        yield Row(url, source.name, refused="too_large")
+        return
+    yield Row(
+        url=url,
+        source=source.name,
+        content=partial(to_content, data, file.name),
+        size=len(data),
+        payload_digest=_digest(data, quick),
+    )
+
+
+class _Damaged(Exception):
+    """The compression of a file is broken."""
+
+
+def _unpacked(file: SourceFile, limit: int) -> bytes:
+    with pa.OSFile(file.local()) as raw:
+        if file.codec is None:
+            return bytes(raw.read(limit))
+        try:
+            with pa.CompressedInputStream(raw, file.codec) as stream:
+                return bytes(stream.read(limit))
+        except OSError as error:
+            raise _Damaged from error
+
+
+def _json_lines(
+    file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool, span: Span | None
+) -> Iterator[Row]:
+    with window(file, span) as stream:
+        for number, line in enumerate(_lines(stream, config.max_payload_bytes), start=span.first if span else 0):
+            if line is None:
+                yield Row(f"{_url(source, file)}#{number}", source.name, refused="too_large")
+            elif line.strip():
+                yield _record(_parsed(line), number, file, source, quick)
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _lines(stream: Window, limit: int) -> Iterator[bytes | None]:
+    """Yields lines without their end; None for a line longer than `limit`, which is not kept in memory."""
+    parts: list[bytes] = []
+    size = 0
+    while block := stream.read(1 << 20):
+        *whole, rest = block.split(b"\n")
+        for end in whole:
+            yield b"".join([*parts, end]) if size + len(end) <= limit else None
+            parts, size = [], 0
+        size += len(rest)
+        parts = [*parts, rest] if size <= limit else []
+    if size:
+        yield b"".join(parts) if size <= limit else None
+
+
+def _parquet_rows(
+    file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool, span: Span | None
+) -> Iterator[Row]:
+    columns = _columns(file, source, quick)
+    number = span.first if span else 0
+    # Dictionary-encoded, so that a text that stands in a thousand rows is in memory once.
+    with parquet.opened(file.local(), [source.text_field]) as rows:
+        groups = list(range(span.start, span.end)) if span else None
+        for batch in rows.iter_batches(batch_size=_ROWS_AT_ONCE, row_groups=groups, columns=columns):
+            for row in zip(*(batch.column(name) for name in columns), strict=True):
+                held = dict(zip(columns, row, strict=True))
+                named = [held[name] for name in (source.text_field, source.url_field) if name in held]
+                if any(_bytes_of(value) > config.max_payload_bytes for value in named):
+                    yield Row(f"{_url(source, file)}#{number}", source.name, refused="too_large")
+                else:
+                    yield _record({name: value.as_py() for name, value in held.items()}, number, file, source, quick)
+                number += 1
+
+
+def _columns(file: SourceFile, source: FileSource, quick: bool) -> list[str]:
+    """Returns the columns to read: text and URL, and where a document is made of them what it keeps as metadata."""
+    names = parquet.schema(file.local()).names
+    metadata = names if source.metadata_fields is None else source.metadata_fields
+    for field, wanted in (("text_field", (source.text_field,)), ("metadata_fields", metadata)):
+        for name in wanted:
+            if name not in names:
+                raise InputError(
+                    f'{file.path} has no column "{name}" (it has: {", ".join(sorted(names))})',
+                    f'set {field} of the file source "{source.name}"',
+                )
+    wanted = (source.text_field, source.url_field, *(() if quick else metadata))
+    return [name for name in dict.fromkeys(wanted) if name in names]
+
+
+def _bytes_of(value: pa.Scalar) -> int:
+    held = value.value if isinstance(value, pa.DictionaryScalar) else value
+    return held.as_buffer().size if isinstance(held, pa.BinaryScalar) and held.is_valid else 0
+
+
+def _record(held: Any, number: int, file: SourceFile, source: FileSource, quick: bool) -> Row:
+    place = f"{_url(source, file)}#{number}"
+    if not isinstance(held, Mapping):
+        return Row(place, source.name, refused="json_malformed")
+    text = held.get(source.text_field)
+    if not isinstance(text, str):
+        return Row(place, source.name, refused="no_text")
+    url = held.get(source.url_field)
+    if isinstance(url, str) and len(url) > MAX_URL:
+        return Row(place, source.name, refused="url_invalid")
+    try:
+        found, left_out = ("", False) if quick else _metadata(held, source)
+    except RecursionError:
+        return Row(place, source.name, refused="json_malformed")
+    return Row(
+        url=clean(url) if isinstance(url, str) and url.strip() else place,
+        source=source.name,
+        content=partial(row_text, text),
+        size=len(text),
+        payload_digest=_digest(text.encode("utf-8", "surrogatepass"), quick),
+        metadata=found,
+        left_out=left_out,
+    )
+
+
+def _metadata(held: Mapping[str, Any], source: FileSource) -> tuple[str, bool]:
+    """Returns what a row holds beside text and URL, as JSON, and whether a field of it was left out."""
+    wanted = held.keys() if source.metadata_fields is None else source.metadata_fields
+    found = {name: held.get(name) for name in wanted if name not in (source.text_field, source.url_field)}
+    text, left_out = beside.metadata(found, source.max_metadata_bytes)
+    return text, bool(left_out)
+
+
+def _digest(data: bytes, quick: bool) -> str:
+    return quick_digest(data) if quick else payload_digest(data)
+
+
+def _captures(file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool) -> Iterator[Row]:
+    # FastWARC knows gzip and zstd by itself; through bzip2 it cannot see, so offsets are those of what is inside.
+    opener: Callable[..., Any] = bz2.open if file.codec == "bz2" else open
+    name = file.name if file.name.isprintable() else _quoted(file.name)
+    with opener(file.local(), "rb") as handle:
+        yield from read_warc(handle, f"{source.name}/{name}", source.name, config, quick=quick)
+
+
+_READERS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool], Iterator[Row]]] = {
+    "text": partial(_whole_file, plain),
+    "metadata": partial(_whole_file, metadata),
+    "warc": _captures,
+}
+_ROWS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool, Span | None], Iterator[Row]]] = {
+    "jsonl": _json_lines,
+    "parquet": _parquet_rows,
+}

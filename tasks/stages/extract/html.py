@@ -1,0 +1,89 @@
+"""A page's text by the extractor of the recipe, and what the page says about itself.
+
+Reads the decoded payload of one capture. The extractors are in `main_text` (resiliparse and visible), `blocks` and
+`careful` (trafilatura, an extra). Figures on real pages: `python -m benchmarks.extraction`.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from resiliparse.parse.html import HTMLTree
+
+from tasks.formats.text import clean
+from tasks.stages.extract.bombs import refuse_bombs
+from tasks.stages.extract.careful import careful_text
+from tasks.stages.extract.choices import Choices
+from tasks.stages.extract.main_text import keep_posts, main_text, visible_text
+from tasks.stages.extract.page_metadata import About, read_about
+
+if TYPE_CHECKING:
+    from tasks.stages.extract.config import ExtractConfig
+
+# As much text as this is not what is left over where the main text was missed.
+_FOUND = 1_000
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page says, and what it says about itself."""
+
+    text: str
+    about: About
+    whole: bool
+    """True when `text` is all that is visible: asked for, or because no main text was found."""
+
+
+def read_page(html: str, config: Choices | ExtractConfig | None = None, source: bytes | None = None) -> Page:
+    """Extracts the text of a page, layout kept: paragraphs, line breaks, preformatted text.
+
+    Args:
+        html: the decoded page.
+        config: `extractor`, `comments` and `min_main_share` are read; None stands for the defaults.
+        source: the same page in UTF-8, if the caller has it: bytes are searched several times as fast.
+
+    Raises:
+        Rejected: a page made to stall the parser; see `refuse_bombs`.
+        InputError: the extractor is not installed.
+    """
+    config = config or _defaults()
+    # The parser drops NULs (HTML Living Standard, section 13.2.6.4.7), but takes minutes over millions of them.
+    source = html.encode("utf-8", "surrogatepass") if source is None else source
+    if b"\0" in source:
+        source = source.replace(b"\0", b"")
+        html = html.replace("\0", "")
+    refuse_bombs(source)
+    tree = HTMLTree.parse(html)
+    about = read_about(tree)
+    keep_posts(tree, source)
+    text, whole = _text(html, tree, about.title, config)
+    return Page(clean(text), about, whole)
+
+
+@functools.cache
+def _defaults() -> Choices:
+    from tasks.stages.extract.config import ExtractConfig
+
+    return Choices.of(ExtractConfig())
+
+
+def _text(html: str, tree: HTMLTree, title: str, config: Choices | ExtractConfig) -> tuple[str, bool]:
+    if config.extractor == "visible":
+        return visible_text(tree), True
+    text = ""
+    if config.extractor == "trafilatura":
+        text = careful_text(html, comments=config.comments)
+    elif config.extractor == "blocks":
+        from tasks.stages.extract.blocks import blocks_text  # NumPy and the weights, for those who want it
+
+        text = blocks_text(tree, title, comments=config.comments)
+    # What trafilatura takes for no article at all (lists, tables, documentation) may have main text all the same.
+    text = text or main_text(tree, comments=config.comments)
+    # All visible text is shorter than the page's source, so most pages need no second extraction to pass.
+    if len(text) < min(_FOUND, config.min_main_share * len(html)):
+        everything = visible_text(tree)
+        if len(text) < config.min_main_share * len(everything):
+            return everything, True
+    return text, False

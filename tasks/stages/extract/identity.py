@@ -1,0 +1,91 @@
+"""Which rows give no document because of other rows: copies, and captures of pages that a browser has drawn.
+
+What is decided here depends on the input alone, not on how it is cut into parts.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.formats.documents import document_id
+from tasks.formats.text import hash64
+from tasks.stages.extract.layout import Unit
+from tasks.stages.extract.row import Row
+from tasks.stages.extract.spans import ROW_KINDS
+
+SEVERAL_ROWS = (*ROW_KINDS, "warc")
+"""Kinds of sources whose files hold several rows; of any other a file is one."""
+
+IDENTITY = np.dtype([("id", "S32"), ("page", np.uint64), ("rendered", np.bool_)])
+"""Of one row: a hash of its URL and its digest ("" where there is no other like it), its source and URL, and whether it
+is a page as a browser has drawn it."""
+
+Identity = tuple[bytes, int, bool]
+NONE: Identity = (b"", 0, False)
+
+
+@dataclass(frozen=True)
+class Spare:
+    """The numbers of the rows of one part that give no document, by reason."""
+
+    copies: frozenset[int] = frozenset()
+    rendered: frozenset[int] = frozenset()
+
+    def reason(self, number: int) -> str:
+        """Returns why the row of that number gives no document, or ""."""
+        if number in self.rendered:
+            return "rendered"
+        return "duplicate_capture" if number in self.copies else ""
+
+
+def unit_identities(unit: Unit, rows: Iterable[Row]) -> Iterator[Identity]:
+    """Yields the identity of every row of a unit; `rows` are read only if it can have several."""
+    if unit.source is not None and unit.source.kind not in SEVERAL_ROWS:
+        yield NONE  # its URL is its place, and no two files stand in one place
+        return
+    for row in rows:
+        yield NONE if row.refused else _of_row(row)
+
+
+def _of_row(row: Row) -> Identity:
+    captured = row.record_id or row.warc_file
+    return identity(row.url, row.payload_digest, row.source if captured else "", rendered=row.rendered)
+
+
+def identity(url: str, digest: str, source: str, *, rendered: bool = False) -> Identity:
+    """Returns the identity of a row; `source` is "" for one that is no capture.
+
+    Digests are all of one kind. Who makes another body with the same XXH3 digest replaces a page of his own by it,
+    because the URL is hashed with BLAKE2b.
+    """
+    page = hash64(f"{source}\n{url}") if source else 0
+    return document_id(url, digest).encode(), page, rendered
+
+
+def identities(units: Iterable[Iterable[Identity]]) -> NDArray[np.void]:
+    """Returns the identities of one part as an array of IDENTITY."""
+    return np.array([identity for unit in units for identity in unit], dtype=IDENTITY)
+
+
+def spares(parts: Sequence[NDArray[np.void]]) -> list[Spare]:
+    """Returns for each part the rows that give no document; `parts` hold the identities in input order."""
+    rows = np.concatenate(parts)
+    drawn = np.unique(rows["page"][rows["rendered"]])
+    replaced = np.isin(rows["page"], drawn) & ~rows["rendered"] & (rows["page"] != 0)
+    # A capture that is replaced anyway must not make the drawn page its copy.
+    counts = np.flatnonzero(~replaced & (rows["id"] != b""))
+    first = counts[np.unique(rows["id"][counts], return_index=True)[1]]
+    copies = np.zeros(len(rows), dtype=bool)
+    copies[counts] = True
+    copies[first] = False
+    ends = np.cumsum([len(part) for part in parts])
+    return [
+        Spare(_numbers(copies[end - len(part) : end]), _numbers(replaced[end - len(part) : end]))
+        for part, end in zip(parts, ends, strict=True)
+    ]
+
+
+def _numbers(marks: NDArray[np.bool_]) -> frozenset[int]:
+    return frozenset(np.flatnonzero(marks).tolist())

@@ -1,0 +1,37 @@
+"""Identities of the captures of a WARC file by its index, so that a crawl is read once and not twice.
+
+Reads one CDXJ file of a crawl (`tasks.stages.crawl.storage.warc` writes it beside its WARC file).
+"""
+
+import io
+from typing import BinaryIO
+
+from tasks.formats.warc.archive import index_entry
+from tasks.stages.extract.captures import capture_url, url_refusal
+from tasks.stages.extract.config import WEB
+from tasks.stages.extract.identity import NONE, Identity, identity
+
+
+def indexed_identities(file: BinaryIO, records: int) -> list[Identity] | None:
+    """Returns the identities of all captures in the order of the WARC file, as reading it quickly would.
+
+    One case differs: a body too large for extraction has an identity here. It is refused by its own reason anyway.
+
+    Returns:
+        None where the index does not tell: it is damaged, it does not list as many `records` as were published, or it
+        lists conversions, which stand for other captures only if they are small enough.
+    """
+    try:
+        entries = [index_entry(line) for line in io.TextIOWrapper(file, "utf-8")]
+        entries.sort(key=lambda entry: int(entry["offset"]))
+        found = [_identity(entry) for entry in entries]
+    except (ValueError, LookupError, TypeError):
+        return None
+    return None if len(found) != records or None in found else [one for one in found if one is not None]
+
+
+def _identity(entry: dict[str, str]) -> Identity | None:
+    if entry["status"] == "-":
+        return NONE if entry["mime"] == "warc/revisit" else None
+    url = capture_url(entry["url"])
+    return identity(url, f"sha1:{entry['digest']}", WEB) if entry["status"] == "200" and not url_refusal(url) else NONE

@@ -1,0 +1,57 @@
+"""The main text of a page by resiliparse, and all its visible text: the fast extractors.
+
+Reads a parsed page. Measured on 91 news and blog pages with hand-made main text (4-word shingles, mean precision and
+recall per page):
+
+    main text as resiliparse gives it                                F1 0.908
+    without list markers and alternative texts of pictures              0.927
+    without readers' comments                                           0.936
+    without post data (author, date, share buttons)                     0.944
+    without captions, footers, boxes of related and popular pages       0.950
+    with embedded posts                                                 0.954
+"""
+
+from resiliparse.extract.html2text import extract_plain_text
+from resiliparse.parse.html import HTMLTree
+
+# What pages put around their text and name the same way everywhere. Elements that may hold the whole page are spared.
+# `[class]` first: most elements have none, and are then asked nothing more.
+FURNITURE = (
+    "figcaption",
+    "footer",
+    '[class]:is(div, section, aside, p, span, ul):is([class*="caption"], [class*="related"], [class*="popular"])',
+)
+
+
+# Posts that pages embed, as X hands them out. resiliparse takes the class for that of a button.
+_POST = b"twitter-tweet"
+_POSTS = "blockquote.twitter-tweet"
+_MOST_POSTS = 1_000
+
+
+def keep_posts(tree: HTMLTree, source: bytes) -> None:
+    """Takes the class off embedded posts, so that they stay in the main text; `source` is the page in UTF-8."""
+    if _POST in source and (document := tree.document) is not None:
+        for post in document.query_selector_all(_POSTS)[:_MOST_POSTS]:
+            post.remove_attribute("class")
+
+
+def main_text(tree: HTMLTree, *, comments: bool = False) -> str:
+    """Returns what resiliparse takes for the main text, without the furniture; `comments` keeps those of readers."""
+    found: str = extract_plain_text(
+        tree,
+        preserve_formatting=True,
+        main_content=True,
+        comments=comments,
+        post_meta=False,
+        list_bullets=False,
+        alt_texts=False,
+        skip_elements=list(FURNITURE),
+    )
+    return found
+
+
+def visible_text(tree: HTMLTree) -> str:
+    """Returns all that a reader sees, menus included."""
+    found: str = extract_plain_text(tree, preserve_formatting=True, list_bullets=False, alt_texts=False)
+    return found

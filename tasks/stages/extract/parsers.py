@@ -1,0 +1,111 @@
+"""The parsers of a recipe: found among what installed packages bring, checked, and run.
+
+Reads the metadata of installed packages (`tasks.core.extensions`). Bodies are parsed in the process of `guard`, which
+may be killed over them.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+from tasks.core import extensions
+from tasks.core.config import Problems
+from tasks.stages.extract.parser import Parser
+from tasks.stages.extract.row import Content, Rejected
+
+_REASON = re.compile(r"[a-z][a-z0-9_]{0,63}")
+"""Reasons become names of metrics."""
+
+
+def known() -> list[str]:
+    """Returns the names of all parsers of installed packages."""
+    return extensions.names(extensions.PARSERS, {})
+
+
+def parser(name: str, settings: Mapping[str, Any]) -> Parser:
+    """Returns the parser `name` with `settings`; raises Problems naming all that is unknown or out of range."""
+    module, package = extensions.module_of(extensions.PARSERS, "parser", name, {})
+    for one in vars(module).values():
+        if isinstance(one, type) and issubclass(one, Parser) and one.__module__ == module.__name__:
+            return extensions.made(one, name, settings, package)
+    raise Problems([f'the module of the parser "{name}" of {package} holds no Parser'])
+
+
+def complete(used: Iterable[str], given: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Returns the settings of all parsers in use, defaults, package and version written out.
+
+    Args:
+        used: names of parsers that kinds of files name.
+        given: settings by name; a parser that is named here alone reads captured bodies.
+
+    Raises:
+        Problems: a parser is not there or its settings are wrong, or two parsers read the same media type.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    wrong: list[str] = []
+    readers: dict[str, str] = {}
+    for name in dict.fromkeys((*used, *given)):
+        try:
+            one = parser(name, given.get(name, {}))
+            package = extensions.module_of(extensions.PARSERS, "parser", name, {})[1]
+            found[name] = {**one.model_dump(mode="json"), extensions.PACKAGE: package}
+            for kind in one.media_types:
+                if (other := readers.setdefault(kind, name)) != name:
+                    wrong.append(f'"{other}" and "{name}" both read {kind}: leave one of them out')
+        except Problems as problems:
+            wrong += problems.several
+    if wrong:
+        raise Problems(wrong)
+    return dict(sorted(found.items()))
+
+
+def by_media_type(parsers: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
+    """Returns for each media type which parser reads it, and its settings as JSON: small, for another process."""
+    return {kind: (name, json.dumps(held)) for name, held in parsers.items() for kind in parser(name, held).media_types}
+
+
+def parsed(name: str, settings: str, data: bytes, place: str) -> Content:
+    """Returns what a parser makes of a body, its texts cleaned and its date in UTC.
+
+    Args:
+        name: the parser.
+        settings: its settings, as JSON.
+        data: the body.
+        place: the path of a file, or the URL of a captured body.
+
+    Raises:
+        Rejected: the body gives no document.
+        TypeError, ValueError: the parser returns, or gives as its reason, what it may not.
+    """
+    try:
+        return _checked(_loaded(name, settings).parse(data, place))
+    except Rejected as rejected:
+        reason = str(rejected.reason)
+        if not _REASON.fullmatch(reason):
+            raise ValueError(
+                f'the parser "{name}" rejects for {reason!r}, which is no word like "{name}_empty"'
+            ) from None
+        raise Rejected(reason) from None  # a class of the package might not survive the way back
+
+
+def _checked(content: Content) -> Content:
+    """Returns what a parser has found as documents are stored; raises TypeError where it is of other types."""
+    from tasks.formats.text import clean
+
+    if not isinstance(content, Content):
+        raise TypeError(f"a parser returns Content, and this one {type(content).__name__}")
+    if not isinstance(content.published, datetime | None):
+        raise TypeError(f"published is a datetime or None, and here {type(content.published).__name__}")
+    published = content.published
+    if published is not None:
+        published = published.astimezone(UTC) if published.tzinfo else published.replace(tzinfo=UTC)
+    texts = ("text", "title", "language_hint", "canonical", "licence")
+    return Content(published=published, **{field: clean(getattr(content, field)) for field in texts})
+
+
+@cache
+def _loaded(name: str, settings: str) -> Parser:
+    return parser(name, json.loads(settings))

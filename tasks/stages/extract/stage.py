@@ -1,0 +1,277 @@
+"""Extract: captures and local files become documents.
+
+Reads the `warc` artifact (the WARC files of a crawl) and the files of `[[extract.files]]`. Writes
+`documents/<part>.parquet` (tasks.formats.documents.DOCUMENT, sorted by id) and `rejected/<part>.parquet` (record_id,
+url, source, reason); on request also `jsonl/<part>.jsonl.gz`, the same documents for readers without Parquet.
+
+Rows in are response, revisit and conversion records, damaged places of foreign WARC files, files, and rows of dumps;
+each becomes one document or one rejection. A first pass reads identities only, of a crawl from the index of its WARC
+files, and extracts nothing, so that on any number of workers
+- the same URL with the same bytes is one document however often it was captured: the earliest in input order;
+- a page that a browser has drawn takes the place of the captures of its URL in the same source.
+
+The second pass extracts in a child process under limits (see `guard`): a page that takes too long or too much memory is
+quarantined, and the part goes on.
+"""
+
+import contextlib
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from tasks.core.engine import Engine
+from tasks.core.errors import InputError
+from tasks.core.part import POISON
+from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, in_runs, part_names
+from tasks.core.store import Store
+from tasks.formats.documents import DOCUMENT, document_id
+from tasks.formats.external_files import SourceFile
+from tasks.formats.warc.archive import warc_files
+from tasks.stages.extract.captures import read_warc
+from tasks.stages.extract.careful import check_installed
+from tasks.stages.extract.config import WEB, ExtractConfig
+from tasks.stages.extract.file_sources import find_files
+from tasks.stages.extract.files import read_file
+from tasks.stages.extract.guard import Guard, Outcome
+from tasks.stages.extract.identity import Identity, Spare, identities, spares, unit_identities
+from tasks.stages.extract.indexed import indexed_identities
+from tasks.stages.extract.jsonl import JsonLines
+from tasks.stages.extract.layout import Unit, arrange, divide, runs
+from tasks.stages.extract.ordered import OrderedDocuments
+from tasks.stages.extract.parsers import parser
+from tasks.stages.extract.row import Content, Poison, Rejected, Row
+
+log = logging.getLogger("sluice.extract")
+
+VERSION = 9
+
+# What an extractor needs and `content` does not import: it must not count as time of the first page.
+_SLOW_TO_IMPORT = {"blocks": ("tasks.stages.extract.blocks",), "trafilatura": ("trafilatura",)}
+# As nearly all are: whatever follows the first slash says nothing of the host.
+_PLAIN_HOST = re.compile(r"https?://([a-z0-9.-]+)/")
+
+# Documents are read a few times and then no more: at level 1 they take a sixth more room and two thirds of the time. No
+# two rows share what the other columns hold.
+_PARQUET: dict[str, Any] = {
+    "compression": "zstd",
+    "compression_level": 1,
+    "use_dictionary": ["host", "language_hint", "licence", "source", "warc_file"],
+}
+
+REJECTED = pa.schema(
+    [
+        pa.field("record_id", pa.string(), nullable=False),
+        pa.field("url", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What one part reads: its units, and the rows that give no document because of rows elsewhere."""
+
+    store: Store | None
+    config: ExtractConfig
+    units: tuple[Unit, ...]
+    spare: Spare = field(default_factory=Spare)
+    quick: bool = True
+    """Whether digests are compared with no others than quick ones; those of an index are SHA-1."""
+
+
+def external(config: ExtractConfig) -> dict[str, list[str]]:
+    """Returns the files outside the store that the stage reads, as local paths, by role `files:<source>`."""
+    return {f"files:{source.name}": [file.local() for file in find_files(source)] for source in config.files}
+
+
+def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
+    """Extracts every capture and file.
+
+    Raises:
+        InputError: there is nothing to read, nothing that was read gave a document, or the extractor is not installed.
+    """
+    check_installed(config)
+    warc = inputs.get("warc")
+    store = warc.store if warc else None
+    crawled = warc_files(warc) if warc else []
+    units = [Unit(SourceFile(f.path, f.path, f.bytes), records=f.records, index=f.index) for f in crawled]
+    units += [Unit(file, source) for source in config.files for file in find_files(source)]
+    if not units:
+        raise InputError(
+            f"{output.address}: no WARC file and no local file to read", "crawl first, or add [[extract.files]]"
+        )
+    quick = not any(unit.index for unit in units)
+    parts = arrange(divide(units, config, engine), config)
+    slices = [Slice(store, config, tuple(group), quick=quick) for group in parts]
+    specs = list(map(PartSpec, part_names(len(slices)), slices, runs(parts)))
+    if any(spec.name not in output.committed for spec in specs):
+        together = in_runs(specs)
+        found = dict(engine.map(run_identities, together))
+        held = {
+            spec.name: rows for place, run in enumerate(together) for spec, rows in zip(run, found[place], strict=True)
+        }
+        spare = spares([held[spec.name] for spec in specs])
+        specs = [
+            replace(spec, payload=replace(spec.payload, spare=rows)) for spec, rows in zip(specs, spare, strict=True)
+        ]
+    records = output.map_parts(engine, extract_part, specs)
+    reasons = sum((Counter(record.rejected) for record in records), Counter[str]())
+    if not any(record.rows_out for record in records):
+        counts = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
+        raise InputError(f"{output.address}: no row gave a document ({counts or 'the inputs hold no rows'})")
+    return Report(note=f"{sum(record.rows_out for record in records):,} documents in {len(records)} parts")
+
+
+def extract_part(part: Part, slice_: Slice) -> None:
+    """Makes one part; see the module's docstring for what it writes."""
+    config = slice_.config
+    check_installed(config)  # on this worker, too
+    guard = Guard(config.max_page_cpu_s, _slow_to_import(config))
+    rejected: list[dict[str, str]] = []
+    with OrderedDocuments() as documents:
+        for row, outcome in guard.outcomes(_marked(slice_)):
+            part.count_in()
+            if reason := _refusal(part, row, outcome, config):
+                rejected.append({"record_id": row.record_id, "url": row.url, "source": row.source, "reason": reason})
+            elif isinstance(outcome, Content):
+                documents.add(_document(row, outcome))
+                if row.left_out:
+                    part.metric("metadata_cut", 1)
+        _write(part, documents, config)
+    rejected.sort(key=lambda row: (row["url"], row["record_id"], row["source"], row["reason"]))
+    part.table("rejected", pa.Table.from_pylist(rejected, REJECTED), out=False)
+
+
+def _slow_to_import(config: ExtractConfig) -> tuple[str, ...]:
+    """Returns the modules that the process of `guard` imports before the first page, whose time they must not take."""
+    parsers = ("tasks.stages.extract.parsers", *(type(parser(*one)).__module__ for one in config.parsers.items()))
+    return (*_SLOW_TO_IMPORT.get(config.extractor, ()), *(parsers if config.parsers else ()))
+
+
+def _refusal(part: Part, row: Row, outcome: Outcome, config: ExtractConfig) -> str:
+    """Returns why a row gives no document, and counts it; "" for a document."""
+    if isinstance(outcome, Poison):
+        part.quarantine(row.record_id or row.url, outcome)
+        return POISON
+    if isinstance(outcome, Rejected):
+        reason = outcome.reason
+    elif len(outcome.text) < config.min_chars:
+        reason = "too_short" if outcome.text else "empty"
+    else:
+        return ""
+    part.reject(reason)
+    return reason
+
+
+def _write(part: Part, documents: OrderedDocuments, config: ExtractConfig) -> None:
+    with contextlib.ExitStack() as files:
+        file = files.enter_context(part.file(f"documents/{part.name}.parquet", rows=documents.rows))
+        parquet = pq.ParquetWriter(file, DOCUMENT, store_schema=True, **_PARQUET)
+        files.enter_context(parquet)
+        lines = None
+        if config.jsonl:
+            target = files.enter_context(part.file(f"jsonl/{part.name}.jsonl.gz", rows=documents.rows))
+            lines = files.enter_context(JsonLines(target))
+        for table in documents.tables():
+            parquet.write_table(table)
+            if lines is not None:
+                lines.write(table.to_pylist())
+    part.count_out(documents.rows)
+    part.metric("text_bytes", documents.text_bytes)
+
+
+def _marked(slice_: Slice) -> Iterator[Row]:
+    for number, row in enumerate(_rows(slice_)):
+        reason = slice_.spare.reason(number)
+        yield replace(row, refused=reason) if reason and not row.refused else row
+
+
+def _document(row: Row, content: Content) -> dict[str, object]:
+    return {
+        "id": document_id(row.url, row.payload_digest),
+        "record_id": row.record_id,
+        "url": row.url,
+        "host": _host(row.url),
+        "fetched_at": row.fetched_at,
+        "title": content.title,
+        "language_hint": content.language_hint,
+        "published": content.published if _is_past(content.published, row.fetched_at) else None,
+        "canonical": content.canonical or None,
+        "licence": content.licence or None,
+        "metadata": row.metadata or None,
+        "text": content.text,
+        "source": row.source,
+        "payload_digest": row.payload_digest,
+        "warc_file": row.warc_file,
+        "warc_offset": row.warc_offset,
+    }
+
+
+def _is_past(published: datetime | None, fetched: datetime | None) -> bool:
+    # A day of grace for times that were written without their zone.
+    return published is None or fetched is None or published <= fetched + timedelta(days=1)
+
+
+def _host(url: str) -> str:
+    if plain := _PLAIN_HOST.match(url):
+        return plain[1]
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""  # a dump may call anything a URL
+
+
+def _rows(slice_: Slice) -> Iterator[Row]:
+    for unit in slice_.units:
+        yield from _unit_rows(slice_, unit)
+
+
+def _unit_rows(slice_: Slice, unit: Unit, *, quick: bool = False) -> Iterator[Row]:
+    if unit.source is not None:
+        yield from read_file(unit.file, unit.source, slice_.config, quick=quick, span=unit.span)
+    elif slice_.store is not None:
+        yield from _crawled(slice_.store, unit, slice_.config, quick)
+
+
+def _crawled(store: Store, unit: Unit, config: ExtractConfig, quick: bool) -> Iterator[Row]:
+    read = 0
+    with store.open(unit.file.path) as file:
+        for row in read_warc(file, unit.file.path, WEB, config, quick=quick, own=bool(unit.index)):
+            read += not row.damaged
+            yield row
+    # A foreign file is taken as it is; our own was whole when it was published.
+    if read != unit.records:
+        raise InputError(
+            f"{store.url(unit.file.path)}: {unit.records} captures were published, {read} can be read",
+            "the file was damaged afterwards: restore it, or crawl again under another version",
+        )
+
+
+def run_identities(specs: Sequence[PartSpec]) -> list[NDArray[np.void]]:
+    """Returns `slice_identities` of the parts of a run; runs on a worker."""
+    return [slice_identities(spec.payload) for spec in specs]
+
+
+def slice_identities(slice_: Slice) -> NDArray[np.void]:
+    """Returns `identity.IDENTITY` of every row of a slice, in row order."""
+    return identities(_unit_identities(slice_, unit) for unit in slice_.units)
+
+
+def _unit_identities(slice_: Slice, unit: Unit) -> Iterable[Identity]:
+    if unit.index and slice_.store is not None:
+        with slice_.store.open(unit.index) as file:
+            listed = indexed_identities(file, unit.records)
+        if listed is not None:
+            return listed
+    return unit_identities(unit, _unit_rows(slice_, unit, quick=slice_.quick))

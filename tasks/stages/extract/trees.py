@@ -1,0 +1,83 @@
+"""The trees that judge the lines of a page, and their weights.
+
+Reads `blocks.json`, which `python -m benchmarks.train_blocks` writes. The trees are oblivious: all nodes of one depth
+compare the same number with the same limit (Prokhorenkova et al., "CatBoost: unbiased boosting with categorical
+features", NeurIPS 2018), so all lines pass all trees in a few calls of NumPy. Leaves are whole numbers, whose sums
+every machine computes the same.
+"""
+
+import functools
+import json
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.stages.extract.line_features import COLUMNS
+
+SCALE = 1 << 16
+"""Steps of a leaf per unit of log odds."""
+MAX_DEPTH = 8
+"""So that the number of a leaf is one byte."""
+_AT_ONCE = 1_000
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Boosted oblivious trees of one depth.
+
+    Attributes:
+        columns: which of `COLUMNS` is compared: depth, tree.
+        limits: a number above its limit goes to the upper half of the leaves: depth, tree.
+        leaves: what a leaf adds to the log odds, in steps of 1 / `SCALE`: tree, leaf.
+        base: what stands before all trees, in the same steps.
+        threshold: a line stays when its log odds are at least this, in the same steps.
+        min_kept: when less than this share of a page's characters would stay, it is unlike those that the trees know.
+    """
+
+    columns: NDArray[np.intp]
+    limits: NDArray[np.float64]
+    leaves: NDArray[np.int64]
+    base: int
+    threshold: int
+    min_kept: float
+
+    def odds(self, measured: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Returns the log odds that a line is main text, in steps of 1 / `SCALE`; `measured` by `line_features`."""
+        found = [self._odds(measured[:, at : at + _AT_ONCE]) for at in range(0, measured.shape[1], _AT_ONCE)]
+        return np.concatenate(found)
+
+    def _odds(self, measured: NDArray[np.float64]) -> NDArray[np.int64]:
+        depth, trees = self.columns.shape
+        above = measured[self.columns.ravel()] > self.limits.reshape(-1, 1)
+        bits = above.view(np.uint8).reshape(depth, trees, -1)
+        leaf = bits[0]
+        for level in bits[1:]:
+            leaf = (leaf << 1) | level
+        starts = np.arange(trees)[:, np.newaxis] * self.leaves.shape[1]
+        added: NDArray[np.int64] = self.leaves.ravel()[leaf + starts].sum(axis=0) + self.base
+        return added
+
+
+@functools.cache
+def trees() -> Trees:
+    """Returns the trees whose weights come with the package."""
+    return parsed(json.loads(files("tasks.stages.extract").joinpath("blocks.json").read_text("utf-8")))
+
+
+def parsed(held: dict[str, Any]) -> Trees:
+    """Returns the trees that a file of weights holds.
+
+    A tree is a list of names of columns and one of limits, each from the root down, and a list of leaves.
+    """
+    at = {name: index for index, name in enumerate(COLUMNS)}
+    return Trees(
+        columns=np.array([[at[name] for name in tree["columns"]] for tree in held["trees"]], np.intp).T.copy(),
+        limits=np.array([tree["limits"] for tree in held["trees"]], np.float64).T.copy(),
+        leaves=np.array([tree["leaves"] for tree in held["trees"]], np.int64),
+        base=held["base"],
+        threshold=held["threshold"],
+        min_kept=held["min_kept"],
+    )

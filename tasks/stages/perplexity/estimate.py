@@ -1,0 +1,193 @@
+"""Learns an n-gram model from words: interpolated modified Kneser-Ney smoothing.
+
+Formulas: Chen & Goodman 1999, "An empirical study of smoothing techniques for language modeling" (Computer Speech &
+Language 13), section 3 and appendix; their arrangement, sentence begins and pruning: Heafield, Pouzyrevsky, Clark,
+Koehn 2013, "Scalable Modified Kneser-Ney Language Model Estimation" (ACL), section 3.
+
+- Adjusted count a(w1..wn): how often it occurs, if n is the order or w1 is <s>; else how many words stand before it.
+- Discounts of an order, from t(k), the number of its n-grams with a = k:
+  D(k) = k - (k + 1) t(1) t(k + 1) / ((t(1) + 2 t(2)) t(k)) for k = 1, 2 and 3, the last one for all above.
+- p(w | c) = (a(c w) - D(a(c w))) / sum_x a(c x) + b(c) p(w | c without its first word), at the end with the uniform
+  distribution over the vocabulary with <unk> and </s>; b(c) is the mass that the discounts set free.
+- Pruning: n-grams that occur no more often than their order's threshold, or hold a word beyond the vocabulary, count in
+  all sums but are no entries; their mass goes to b(c). So an unknown word gets only its share of the uniform
+  distribution, never what rare words have in common: garbage must not look usual because it is all unknown.
+
+Sorting all n-grams of one order in memory takes about 70 bytes per word of the reference text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.filters.ngram.ngrams import BEGIN, END, UNKNOWN, Level, Ngrams
+
+UNKNOWN_ID, BEGIN_ID, END_ID = range(3)
+SPECIAL = [UNKNOWN, BEGIN, END]
+"""What stands at the first places of every vocabulary."""
+
+# lmplz's --discount_fallback: too small a text, or one without n-grams that occur thrice, has no discounts of its own.
+_FALLBACK = (0.5, 1.0, 1.5)
+_NEVER = -99.0  # ARPA's logarithm of zero: <s> is never predicted
+_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A model and how it came about, by order from 1 up.
+
+    Attributes:
+        ngrams: the entries.
+        distinct: different n-grams of the text.
+        discounts: D(1), D(2), D(3+).
+        fallback: whether the text was too small to give discounts.
+    """
+
+    ngrams: Ngrams
+    distinct: list[int]
+    discounts: list[tuple[float, float, float]]
+    fallback: list[bool]
+
+
+@dataclass
+class _Grams:
+    """The different n-grams of one order; each is known by its place here.
+
+    Attributes:
+        word: its last word.
+        prefix: the n-gram of the order below without the last word.
+        suffix: the one without the first word.
+        raw: how often it occurs.
+        begins: whether <s> is its first word.
+        kept: whether it is an entry of the model.
+    """
+
+    word: NDArray[np.int32]
+    prefix: NDArray[np.int32]
+    suffix: NDArray[np.int32]
+    raw: NDArray[np.int32]
+    begins: NDArray[np.bool_]
+    kept: NDArray[np.bool_]
+
+    def adjusted(self, above: "_Grams | None") -> NDArray[np.int32]:
+        if above is None:
+            return self.raw.copy()
+        before = np.bincount(above.suffix, minlength=len(self.raw)).astype(np.int32)
+        return np.where(self.begins, self.raw, before)
+
+
+def estimate(ids: NDArray[np.int32], words: list[str], order: int, prune: Sequence[int]) -> Estimate:
+    """Learns a model.
+
+    Args:
+        ids: the text as indices into `words`, each sentence between BEGIN_ID and END_ID; words beyond the vocabulary
+            are UNKNOWN_ID.
+        words: the vocabulary; SPECIAL are its first entries.
+        order: length of the longest n-grams.
+        prune: for each order from 1 up, how often an n-gram may occur and still be left out; not falling.
+    """
+    grams = _counted(ids, len(words), order, prune)
+    levels: list[Level] = []
+    discounts, fallbacks = [], []
+    below: NDArray[np.float64] = np.empty(0)
+    for n, level in enumerate(grams, start=1):
+        adjusted = level.adjusted(grams[n] if n < order else None)
+        if n == 1:
+            adjusted[BEGIN_ID] = 0
+        discount, fallback = _discounts(adjusted)
+        share, back = _shares(level, adjusted, discount, len(grams[n - 2].word) if n > 1 else 1)
+        if n == 1:
+            share[UNKNOWN_ID] = 0.0
+            share += back[0] / (len(words) - 1)  # <s> is never predicted
+        else:
+            share += back[level.prefix] * below[level.suffix]
+            levels[-1].back[:] = _log10(back[_entries(grams, n - 2)])
+        below = share
+        entries = _entries(grams, n - 1)
+        prob = _log10(below[entries])
+        levels.append(Level(_rows(grams, n, entries), prob, np.zeros(len(prob), np.float32)))
+        discounts.append(discount)
+        fallbacks.append(fallback)
+    levels[0].prob[BEGIN_ID] = _NEVER
+    return Estimate(Ngrams(words, levels), [len(level.word) for level in grams], discounts, fallbacks)
+
+
+def _shares(
+    level: _Grams, adjusted: NDArray[np.int32], discount: tuple[float, float, float], contexts: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Returns (a - D(a)) / sum_x a(c x) of each n-gram, and b of each context."""
+    used = np.array([0.0, *discount])[np.minimum(adjusted, 3)]
+    sums = np.bincount(level.prefix, adjusted, contexts)
+    free = np.bincount(level.prefix, np.where(level.kept, used, adjusted), contexts)
+    share = np.subtract(adjusted, used, out=used)
+    return np.divide(share, np.maximum(sums, 1)[level.prefix], out=share), np.where(
+        sums > 0, free / np.maximum(sums, 1), 1
+    )
+
+
+def _counted(ids: NDArray[np.int32], vocabulary: int, order: int, prune: Sequence[int]) -> list[_Grams]:
+    """Counts the n-grams of each order; no n-gram reaches over the end of a sentence."""
+    begins = np.flatnonzero(ids == BEGIN_ID)
+    sizes = np.diff(begins, append=len(ids))
+    depth = np.arange(len(ids), dtype=np.int32) - np.repeat(begins.astype(np.int32), sizes)
+    every = np.arange(vocabulary, dtype=np.int32)
+    first = _Grams(
+        word=every,
+        prefix=np.zeros(vocabulary, np.int32),
+        suffix=every,
+        raw=np.bincount(ids, minlength=vocabulary).astype(np.int32),
+        begins=every == BEGIN_ID,
+        kept=every != UNKNOWN_ID,
+    )
+    levels, current = [first], ids
+    for n in range(2, order + 1):
+        ends = np.flatnonzero(depth >= n - 1).astype(np.int32)
+        keys = current[ends - 1] * np.int64(vocabulary) + ids[ends]
+        sorting = np.argsort(keys).astype(np.int32)
+        keys = keys[sorting]
+        ends = ends[sorting]
+        del sorting
+        new = np.flatnonzero(np.append(np.ones(min(1, len(keys)), bool), keys[1:] != keys[:-1]))
+        prefix, word = (part.astype(np.int32) for part in np.divmod(keys[new], vocabulary))
+        raw = np.diff(new, append=len(keys)).astype(np.int32)
+        del keys
+        below = levels[-1]
+        kept = (raw > prune[n - 1]) & below.kept[prefix] & first.kept[word]
+        levels.append(_Grams(word, prefix, current[ends[new]], raw, below.begins[prefix], kept))
+        current = np.full(len(ids), -1, np.int32)
+        current[ends] = np.repeat(np.arange(len(new), dtype=np.int32), raw)
+    return levels
+
+
+def _discounts(adjusted: NDArray[np.int32]) -> tuple[tuple[float, float, float], bool]:
+    """Returns D(1), D(2) and D(3+), and whether they had to be assumed."""
+    t = np.bincount(np.minimum(adjusted, 5), minlength=6).astype(float)
+    if not t[1:5].all():
+        return _FALLBACK, True
+    one, two, three = (k - (k + 1) * t[1] * t[k + 1] / ((t[1] + 2 * t[2]) * t[k]) for k in (1, 2, 3))
+    if not (0 < one <= 1 and 0 <= two <= 2 and 0 <= three <= 3):
+        return _FALLBACK, True
+    return (float(one), float(two), float(three)), False
+
+
+def _log10(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    # Rounded, so that the last bits of the processor's logarithm are not part of the model.
+    return np.round(np.log10(np.maximum(values, 1e-99)), _DIGITS).astype(np.float32)
+
+
+def _entries(grams: list[_Grams], place: int) -> NDArray[np.int64]:
+    """Returns which n-grams of an order are entries; <unk> is one though it counts as none."""
+    kept = grams[place].kept
+    return np.flatnonzero(kept if place else np.ones(len(kept), bool))
+
+
+def _rows(grams: list[_Grams], n: int, entries: NDArray[np.int64]) -> NDArray[np.int32]:
+    rows = np.empty((len(entries), n), np.int32)
+    at: NDArray[np.integer[Any]] = entries
+    for place in range(n - 1, -1, -1):
+        rows[:, place] = grams[place].word[at]
+        at = grams[place].prefix[at]
+    return rows

@@ -1,0 +1,57 @@
+"""Stage `register`: packs the last checkpoint, its tokenizer and its lineage as one model folder.
+
+Reads `checkpoint`, `scores`, `tokenizer` and `mixture`; writes the artifact `model` (`model/model.safetensors`,
+`model/model.json`, `model/tokenizer.json`, `model/lineage.json`), which the tracker puts into MLflow's registry.
+"""
+
+import json
+import shutil
+
+from tasks.core.artifact import Artifact
+from tasks.core.config import canonical_json
+from tasks.core.engine import Engine
+from tasks.core.errors import InputError
+from tasks.core.stage import Inputs, Output, Part, Report
+from tasks.stages.register.config import RegisterConfig
+
+VERSION = 1
+
+
+def run(config: RegisterConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
+    """Runs the stage; see the module."""
+    checkpoint = inputs["checkpoint"]
+    last = _last_checkpoint(checkpoint)
+    scores = json.loads(inputs["scores"].read("scores.json"))
+    with output.part("model", conserved=False) as part:
+        _copy(part, checkpoint, f"{last}/model.safetensors", "model/model.safetensors")
+        _copy(part, checkpoint, "model.json", "model/model.json")
+        _copy(part, inputs["tokenizer"], "tokenizer.json", "model/tokenizer.json")
+        with part.file("model/lineage.json") as file:
+            file.write(canonical_json(_lineage(inputs, last, scores)).encode())
+    output.register_model("model", config.model)
+    return Report(metrics={"bpb": float(scores["bpb"])})
+
+
+def _last_checkpoint(checkpoint: Artifact) -> str:
+    folders = {
+        path.rpartition("/")[0] for path in checkpoint.files("checkpoints/") if path.endswith("model.safetensors")
+    }
+    if not folders:
+        raise InputError(f"{checkpoint.address} holds no checkpoint", "run the stage train again")
+    return max(folders)
+
+
+def _copy(part: Part, source: Artifact, path: str, target: str) -> None:
+    with source.open(path) as read, part.file(target) as write:
+        shutil.copyfileobj(read, write, 1 << 20)
+
+
+def _lineage(inputs: Inputs, last: str, scores: dict[str, object]) -> dict[str, object]:
+    run = json.loads(inputs["checkpoint"].read("run.json"))
+    return {
+        "inputs": {role: {"fingerprint": inputs[role].record.fingerprint} for role in sorted(inputs)},
+        "checkpoint": last,
+        "weights": run["weights"],
+        "steps": run["steps"],
+        "scores": scores,
+    }

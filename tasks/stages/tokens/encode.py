@@ -1,0 +1,179 @@
+"""Stage encode: kept documents -> token shards, one set of files per source and split.
+
+Reads `documents` (kept/) and `tokenizer`; writes `shards/<source>-<split>-<part>-<piece>.arrow` (see `shard`) and
+`index/<part>.arrow` (which shard and row hold a document, see `index`).
+
+The end-of-text token is appended here, to every document: a plan then points at stored tokens only, and each document
+teaches the model where a text ends. It counts in n_tokens and not in n_bytes.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tasks.core.artifact import Artifact
+from tasks.core.engine import Engine
+from tasks.core.errors import InputError
+from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
+from tasks.formats.tokens.index import FOLDER as INDEX
+from tasks.formats.tokens.index import write_index
+from tasks.formats.tokens.shard import FOLDER, HELDOUT, TRAIN, Shelf, TokenFormat, shard_name, write_shard
+from tasks.stages.tokens.bpe import KEPT, TOKENIZER, digest, eos_of, id_hash, load
+from tasks.stages.tokens.config import EncodeConfig
+from tasks.stages.tokens.encoder import Checked, open_encoder
+
+VERSION = 1
+_BATCH = 512
+_WATCH_ONE_IN = 1000
+
+log = logging.getLogger("sluice.tokens")
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What a part needs: where the documents are, how to encode and where the held-out set of each source ends."""
+
+    documents: Artifact
+    tokenizer: Artifact
+    format: TokenFormat
+    shard_tokens: int
+    heldout_below: dict[str, int]
+
+
+def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
+    """Encodes every kept document; raises InputError when there is none."""
+    documents, artifact = inputs["documents"], inputs["tokenizer"]
+    paths = documents.files(KEPT)
+    tokenizer = load(artifact)
+    fmt = TokenFormat(tokenizer.get_vocab_size(), eos_of(tokenizer, str(artifact.address)), digest(artifact))
+    job = _Job(documents, artifact, fmt, config.shard_tokens, thresholds(documents, paths, engine, config))
+    specs = [PartSpec(_stem(path), (index, path)) for index, path in enumerate(paths)]
+    records = output.map_parts(engine, partial(_encode_part, job), specs)
+    totals: dict[str, float] = defaultdict(float)
+    for record in records:
+        for name, value in record.metrics.items():
+            totals[name] += value
+    if not totals.get("tokens"):
+        raise InputError(f"{documents.address} has no kept document to encode", "look at its funnel for the reasons")
+    for source in sorted(job.heldout_below):
+        if not totals.get(f"tokens/{source}/{HELDOUT}"):
+            log.warning('the source "%s" has no held-out document: its bits per byte cannot be measured', source)
+    note = f"{totals['tokens']:,.0f} tokens, {totals['bytes'] / totals['tokens']:.2f} bytes per token"
+    return Report(metrics=dict(sorted(totals.items())), note=note)
+
+
+def thresholds(documents: Artifact, paths: list[str], engine: Engine, config: EncodeConfig) -> dict[str, int]:
+    """Returns for each source the hash below which a document is held out.
+
+    That is `heldout_share` of the range of the hash, or, in a small source, as far as takes in `heldout_min` documents
+    (of which a source gives a tenth at most).
+    """
+    hashes: dict[str, list[int]] = defaultdict(list)
+    counts: dict[str, int] = defaultdict(int)
+    for _, found in engine.map(partial(_lowest, documents, config.heldout_min), paths):
+        for source, (count, lowest) in found.items():
+            counts[source] += count
+            hashes[source].extend(lowest)
+    below = {}
+    for source in sorted(counts):
+        least = min(config.heldout_min, counts[source] // 10)
+        reach = sorted(hashes[source])[least - 1] + 1 if least else 0
+        below[source] = max(reach, round(config.heldout_share * 2**64))
+    return below
+
+
+def _lowest(documents: Artifact, most: int, path: str) -> dict[str, tuple[int, list[int]]]:
+    table = documents.table(path, columns=["id", "source"])
+    hashes: dict[str, list[int]] = defaultdict(list)
+    for doc_id, source in zip(table.column("id").to_pylist(), table.column("source").to_pylist(), strict=True):
+        hashes[source].append(id_hash(doc_id, HELDOUT))
+    return {source: (len(found), sorted(found)[:most]) for source, found in hashes.items()}
+
+
+def _stem(path: str) -> str:
+    return path.removeprefix(KEPT).removesuffix(".parquet")
+
+
+def _encode_part(job: _Job, part: Part, payload: tuple[int, str]) -> None:
+    index, path = payload
+    table = job.documents.table(path, columns=["id", "url", "source", "text"])
+    part.count_in(table.num_rows)
+    encoder = open_encoder(job.tokenizer.read(TOKENIZER).decode())
+    writer = _Writer(job, part, index)
+    for batch in table.to_batches(max_chunksize=_BATCH):
+        for source, split, row in _encoded(job, encoder, batch):
+            writer.add(row, source, split)
+    writer.close()
+
+
+@dataclass(frozen=True)
+class _Row:
+    uid: bytes
+    url: str
+    tokens: NDArray[Any]
+    n_bytes: int
+
+
+def _encoded(job: _Job, encoder: Checked, batch: pa.RecordBatch) -> Iterator[tuple[str, str, _Row]]:
+    """Yields (source, split, row) for each document of a batch, in order."""
+    ids, urls, sources, texts = (batch.column(name).to_pylist() for name in ("id", "url", "source", "text"))
+    sizes = pc.binary_length(batch.column("text").cast(pa.binary())).to_pylist()
+    watched = [row for row, doc_id in enumerate(ids) if id_hash(doc_id, "watch") % _WATCH_ONE_IN == 0]
+    found = encoder.encode(texts, watched)
+    eos = job.format.eos_id
+    for doc_id, url, source, size, tokens in zip(ids, urls, sources, sizes, found, strict=True):
+        split = HELDOUT if id_hash(doc_id, HELDOUT) < job.heldout_below[source] else TRAIN
+        ended = np.append(tokens, np.uint32(eos)).astype(job.format.dtype)
+        yield source, split, _Row(bytes.fromhex(doc_id), url, ended, size)
+
+
+class _Writer:
+    """Gathers the documents of one part by source and split, and writes a shard whenever one is full."""
+
+    def __init__(self, job: _Job, part: Part, index: int) -> None:
+        self._job = job
+        self._part = part
+        self._index = index
+        self._shelves: dict[tuple[str, str], list[_Row]] = defaultdict(list)
+        self._sizes: dict[tuple[str, str], int] = defaultdict(int)
+        self._pieces: dict[tuple[str, str], int] = defaultdict(int)
+        self._entries: list[tuple[bytes, str, str, int]] = []
+        self._bytes = 0
+
+    def add(self, row: _Row, source: str, split: str) -> None:
+        """Takes one document."""
+        key = (source, split)
+        self._shelves[key].append(row)
+        self._sizes[key] += len(row.tokens)
+        self._bytes += row.n_bytes
+        if self._sizes[key] >= self._job.shard_tokens:
+            self._flush(key)
+
+    def close(self) -> None:
+        """Writes what is left, and the index."""
+        for key in sorted(self._shelves):
+            self._flush(key)
+        self._part.metric("bytes", self._bytes)
+        with self._part.file(f"{INDEX}/{self._part.name}.arrow", rows=len(self._entries)) as file:
+            write_index(file, self._entries)
+
+    def _flush(self, key: tuple[str, str]) -> None:
+        rows = self._shelves.pop(key)
+        name = shard_name(*key, self._index, self._pieces[key])
+        uids, tokens, n_bytes = [r.uid for r in rows], [r.tokens for r in rows], [r.n_bytes for r in rows]
+        with self._part.file(f"{FOLDER}/{name}.arrow", rows=len(rows)) as file:
+            write_shard(file, Shelf(*key, uids, tokens, n_bytes), self._job.format)
+        self._entries.extend((one.uid, one.url, name, row) for row, one in enumerate(rows))
+        self._part.count_out(len(rows))
+        self._part.metric("tokens", self._sizes[key])
+        self._part.metric(f"tokens/{'/'.join(key)}", self._sizes[key])
+        self._pieces[key] += 1
+        self._sizes[key] = 0

@@ -1,0 +1,143 @@
+"""Stage `train`: shards, plan and mixture in; a trained model with its milestones out.
+
+Reads the token shards, the pack plan and the mixture (without one, sources weigh as many tokens as they have). Writes
+for every milestone `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` and the steps
+that led to it (`milestones`), then `model.json` (architecture), `run.json` (what trace needs to know which step read
+what) and `loss.parquet`. Training happens in processes of its own (`launch`), in a folder of the attempt's own
+(`fence`): a killed stage resumes from the newest checkpoint that verifies, there or in the store (`recovery`), and ends
+with the same bytes. Before the commit the rows of every milestone and of the run are compared with its steps.
+
+On several nodes (`gang`) every node starts this stage; node 0 runs it, the others `join` it and write nothing.
+"""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.core.config import canonical_json
+from tasks.core.engine import Engine
+from tasks.core.errors import SupersededError
+from tasks.core.stage import Inputs, Output, Report
+from tasks.formats.tokens.plan import Plan
+from tasks.formats.tokens.shard import ShardSet
+from tasks.stages.train.figure import loss_curve
+from tasks.trainer import milestones
+from tasks.trainer.config import TrainConfig, TrainSpec
+from tasks.trainer.fence import Fence
+from tasks.trainer.gang import Gang
+from tasks.trainer.launch import train_local
+from tasks.trainer.metrics import DETERMINISTIC, FILE, read_metrics
+from tasks.trainer.recovery import Recovery
+from tasks.trainer.spec import make_spec
+
+VERSION = 1
+
+LOSS = pa.schema(
+    [
+        ("step", pa.int64()),
+        ("loss", pa.float64()),
+        ("lr", pa.float64()),
+        ("grad_norm", pa.float64()),
+        ("tokens", pa.int64()),
+    ]
+)
+"""`loss.parquet`: step (0-based), nats per token and gradient norm (null where the step was skipped), learning rate,
+tokens trained on after the step."""
+
+
+def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
+    """Trains the recipe's model; see the module's description."""
+    fence = Fence(output)
+    fence.inherit()
+    recovery = Recovery(output, fence.run, config.milestone_steps, config.keep_checkpoints)
+    recovery.restore()
+    spec = make_spec(config, inputs, fence.run)
+
+    def follow(step: int, values: dict[str, float]) -> None:
+        output.log_metrics(step, values)
+        output.progress(step + 1, config.steps, _note(values))
+        # A line of step n is written after the checkpoints up to n.
+        if step % config.checkpoint_every == 0 or step in config.milestone_steps:
+            recovery.keep_up(step)
+
+    try:
+        train_local(spec, follow, gang=Gang.from_environment(), check=fence.check_now_and_then)
+    except SupersededError:
+        fence.leave()
+        raise
+    except BaseException:
+        recovery.push()  # asked to stop, most often: the run has saved, and goes on from here on another machine
+        raise
+    recovery.publish(config.steps)
+    metrics = read_metrics(fence.run / FILE)
+    milestones.check_rows([line["step"] for line in metrics], 0, config.steps, str(fence.run / FILE))
+    milestones.check_committed(output, config.milestone_steps)
+    if "model" not in output.committed:
+        _describe(output, spec, metrics)
+    output.log_file("loss.png", loss_curve(metrics))
+    return _report(metrics, config)
+
+
+def join(config: TrainConfig, inputs: Inputs) -> None:
+    """Trains as one of the nodes other than 0: the same inputs, ranks of the same run, nothing written.
+
+    Raises:
+        SluiceError: as on node 0, which tells the same in its own words.
+    """
+    with tempfile.TemporaryDirectory(prefix="sluice-node-") as folder:
+        train_local(make_spec(config, inputs, Path(folder)), lambda step, values: None, gang=Gang.from_environment())
+
+
+def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]]) -> None:
+    """Commits what is said of the run as a whole."""
+    from tasks.trainer.model_file import describe  # brings torch, which the stage has done without so far
+
+    shards, summary = ShardSet(spec.shards), Plan.read(spec.plan).summary
+    with output.part("model", conserved=False) as part:
+        for name, content in (
+            ("model.json", describe(spec.run.model, shards.format, summary["seq_len"])),
+            ("run.json", describe_run(spec, summary, shards)),
+        ):
+            with part.file(name) as file:
+                file.write((canonical_json(content) + "\n").encode())
+        with part.file("loss.parquet", rows=len(metrics)) as file:
+            pq.write_table(_loss_table(metrics), file, compression="zstd")
+
+
+def describe_run(spec: TrainSpec, summary: dict[str, Any], shards: ShardSet) -> dict[str, Any]:
+    """Returns what decides which step reads which sequence, for trace, and what else a reader asks first."""
+    return {
+        "weights": spec.weights,
+        "sequences": summary["sequences"],
+        "batch_size": spec.run.batch_size,
+        "seed": spec.run.seed,
+        "seq_len": summary["seq_len"],
+        "steps": spec.run.steps,
+        "checkpoint_steps": list(spec.run.milestone_steps),
+        "vocab_size": shards.format.vocab_size,
+        "tokenizer_sha256": shards.format.tokenizer_sha256,
+    }
+
+
+def _note(values: dict[str, float]) -> str:
+    loss = f"loss {values['loss']:.3f}" if "loss" in values else "step skipped"
+    return f"{loss}, {values['tokens_per_s'] / 1000:.1f} k tok/s" if "tokens_per_s" in values else loss
+
+
+def _loss_table(metrics: list[dict[str, Any]]) -> pa.Table:
+    return pa.table({name: [line[name] for line in metrics] for name in DETERMINISTIC}, schema=LOSS)
+
+
+def _report(metrics: list[dict[str, Any]], config: TrainConfig) -> Report:
+    """Sums up: the loss is the mean over the last twentieth of the steps."""
+    losses = [line["loss"] for line in metrics if line["loss"] is not None]
+    tail = losses[-max(1, len(losses) // 20) :]
+    loss = sum(tail) / len(tail)
+    skipped = len(metrics) - len(losses)
+    return Report(
+        metrics={"loss": loss, "tokens": metrics[-1]["tokens"], "steps": config.steps, "skipped_steps": skipped},
+        note=f"loss {loss:.3f} after {config.steps} steps and {metrics[-1]['tokens']:,} tokens",
+    )

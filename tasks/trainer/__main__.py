@@ -1,0 +1,66 @@
+"""One rank of a training run: `python -m tasks.trainer --spec spec.json`, started by `tasks.trainer.agent`.
+
+Exit codes: 0 done, 2 the run cannot work as configured (do not restart), 143 stopped on request after a checkpoint,
+anything else a crash (restart and resume). The reason goes to `failure-<rank>.json` in the run's folder.
+"""
+
+import argparse
+import logging
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from tasks.core.errors import InputError, SluiceError
+from tasks.trainer import failure, parent_watch
+from tasks.trainer.config import TrainSpec
+
+REFUSED, STOPPED = 2, 143
+
+
+def main() -> int:
+    """Runs this rank; returns its exit code."""
+    parent_watch.hold()
+    parser = argparse.ArgumentParser(prog="python -m tasks.trainer")
+    parser.add_argument("--spec", type=Path, required=True, help="JSON file of a TrainSpec")
+    rank = int(os.environ.get("RANK", "0"))
+    logging.basicConfig(level=logging.INFO, format=f"[rank {rank}] %(levelname)s %(message)s", stream=sys.stderr)
+    path = parser.parse_args().spec
+    try:
+        spec = TrainSpec.model_validate_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        logging.error("%s", InputError(f"{path} is not a training spec ({error})"))
+        return REFUSED
+    out = Path(spec.out)
+    out.mkdir(parents=True, exist_ok=True)
+    if failure.launch_id() and any(f.permanent and f.launch == failure.launch_id() for f in failure.noted(out)):
+        return REFUSED
+    return _train(spec, out, rank)
+
+
+def _train(spec: TrainSpec, out: Path, rank: int) -> int:
+    # torch takes more than a second to import: a rank that is going to refuse does without.
+    import torch
+
+    from tasks.trainer.loop import Stopped, Trainer
+    from tasks.trainer.ranks import Ranks
+
+    torch.set_num_threads(spec.run.threads)
+    torch.set_num_interop_threads(1)
+    try:
+        with Ranks.from_environment() as ranks:
+            Trainer(spec, ranks).train()
+    except Stopped as stopped:
+        logging.info("%s", stopped)
+        return STOPPED
+    except Exception as error:
+        if not isinstance(error, SluiceError):
+            traceback.print_exc()
+        failed = failure.note(out, rank, error)
+        logging.error("%s", failed.cause)
+        return REFUSED if failed.permanent else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""Starts and restarts the ranks of one node: `python -m tasks.trainer.agent --spec spec.json --nproc 2`.
+
+The command a stage runs on a laptop and a pod runs on a GPU node. It is torchrun with the exit codes put right:
+torchrun itself ends with 1 whatever happened. Here 0 is done, 2 a run that cannot work as configured, 137 a rank that
+was killed (out of memory, usually) more often than it may be restarted, 143 stopped on request after a checkpoint.
+Several nodes are described the way torchrun reads them (see `gang`), and run without it (see `gang_agent`).
+
+A single rank has nobody to meet: it is supervised here without torchrun, which saves importing torch a second time
+(1.5 CPU-seconds, of 4 that a run of no length takes).
+"""
+
+import argparse
+import logging
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+from tasks.trainer import parent_watch
+from tasks.trainer.gang import Gang
+
+MAX_RESTARTS = 5
+"""How often a crash is answered by starting all ranks again; then whoever started the agent decides."""
+FINAL = (0, 2, 143)
+"""Exit codes of a rank after which nothing is to be restarted."""
+
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",  # torchrun would say so at length; ranks set their own number
+    "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "100",  # seconds to save in after SIGTERM; below the grace of the pod
+    # By default all restarts share one store (torch 2.13, dynamic_rendezvous.py), where ranks find the addresses of the
+    # attempt before: they are refused, which burns a restart, or wait for one another for ever.
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    # Keep freed memory: glibc maps and unmaps large buffers otherwise, and clearing their pages took a tenth of a step.
+    "MALLOC_MMAP_THRESHOLD_": str(2**31 - 1),
+    "MALLOC_TRIM_THRESHOLD_": str(2**33),
+    "MALLOC_TOP_PAD_": str(2**26),
+}
+
+
+def main() -> int:
+    """Runs all ranks of this node to the end; returns the exit code."""
+    parent_watch.hold()
+    # torchrun installs its handlers when it starts the ranks; before that, as PID 1, we would not hear SIGTERM.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    parser = argparse.ArgumentParser(prog="python -m tasks.trainer.agent")
+    parser.add_argument("--spec", type=Path, required=True, help="JSON file of a TrainSpec")
+    parser.add_argument("--nproc", type=int, default=1, help="ranks on this node")
+    arguments = parser.parse_args()
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    if gang := Gang.from_environment():
+        from tasks.trainer.gang_agent import run_gang
+
+        where = f"[node {gang.node}]"
+        logging.basicConfig(level=logging.INFO, format=f"{where} %(levelname)s %(message)s", stream=sys.stderr)
+        return run_gang(arguments.spec, arguments.nproc, gang, MAX_RESTARTS, FINAL)
+    return run_alone(arguments.spec) if arguments.nproc == 1 else run_ranks(arguments.spec, arguments.nproc)
+
+
+def run_alone(spec: Path) -> int:
+    """Runs one rank, again after a crash; returns the exit code that says what happened."""
+    code = 1
+    stops: list[int] = []
+    for _ in range(1 + MAX_RESTARTS):
+        rank = subprocess.Popen([sys.executable, "-m", "tasks.trainer", "--spec", str(spec)])
+        signal.signal(signal.SIGTERM, partial(_pass_on, rank, stops))
+        code = rank.wait()
+        if code in FINAL or stops:
+            break
+        print(f"the rank ended with {code}; it resumes from its newest checkpoint", file=sys.stderr, flush=True)
+    return 128 - code if code < 0 else code
+
+
+def _pass_on(rank: "subprocess.Popen[bytes]", stops: list[int], number: int, frame: object) -> None:
+    stops.append(number)
+    rank.send_signal(number)
+
+
+def run_ranks(spec: Path, nproc: int) -> int:
+    """Runs torchrun in this process; returns the exit code that says what happened."""
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    arguments = [
+        "--standalone",
+        f"--nproc-per-node={nproc}",
+        f"--max-restarts={MAX_RESTARTS}",
+        "--monitor-interval=0.1",
+    ]
+    try:
+        run.main([*arguments, "-m", "tasks.trainer", "--spec", str(spec)])
+    except ChildFailedError as error:
+        code = int(error.get_first_failure()[1].exitcode)
+        return 128 - code if code < 0 else code
+    except SignalException as error:
+        return 128 + int(error.sigval)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""Checkpoints: model, optimizer and state on a local disk, verified by hash, never half there.
+
+`<root>/step-<nnnnnnnn>/` holds `model.safetensors`, `optimizer.safetensors` and `state.json` (step, what was seen, and
+the sha256 of all three). Written by rank 0 of the loop, read by a restart, by the stage and by whoever loads the model.
+No pickle: a checkpoint cannot run code. The same state gives the same bytes. torch is imported by those who load or
+save only: the stage beside a run verifies and copies checkpoints for hours, and does without its 250 MB.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.core.config import canonical_json
+from tasks.core.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+NAME = re.compile(r"step-(\d{8})")
+
+
+def name_of(step: int) -> str:
+    """Returns the folder name of the checkpoint after `step` steps."""
+    return f"step-{step:08d}"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was read and whose hashes are right."""
+
+    step: int
+    model: "dict[str, Tensor]"
+    optimizer: "dict[str, Tensor]"
+    state: dict[str, Any]
+
+
+def save(
+    root: Path, step: int, model: "dict[str, Tensor]", optimizer: "dict[str, Tensor]", state: dict[str, Any]
+) -> Path:
+    """Writes one checkpoint beside its place, makes it durable and renames it into place; returns its folder.
+
+    A checkpoint of the same step that is already there is replaced: it may be the broken one a restart stepped over.
+    """
+    from safetensors.torch import save_file
+
+    final, aside = root / name_of(step), root / f".{name_of(step)}"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    for file, tensors in ((MODEL, model), (OPTIMIZER, optimizer)):
+        save_file({name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}, aside / file)
+    state = {**state, "step": step}
+    digests = {MODEL: digest(aside / MODEL), OPTIMIZER: digest(aside / OPTIMIZER), STATE: _digest_of(state)}
+    (aside / STATE).write_text(canonical_json({**state, "sha256": digests}) + "\n")
+    for file in (MODEL, OPTIMIZER, STATE):
+        _sync(aside / file)
+    _sync(aside)
+    shutil.rmtree(final, ignore_errors=True)
+    aside.rename(final)
+    _sync(root)
+    return final
+
+
+def verify(folder: Path) -> dict[str, Any]:
+    """Returns the state of a checkpoint whose hashes are right; raises InputError naming what is missing or broken."""
+    try:
+        state: dict[str, Any] = json.loads((folder / STATE).read_text())
+        stated = state.pop("sha256")
+        found = {MODEL: digest(folder / MODEL), OPTIMIZER: digest(folder / OPTIMIZER), STATE: _digest_of(state)}
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise InputError(f"{folder} is not a readable checkpoint ({error})", "delete the folder") from error
+    for file, value in found.items():
+        if stated.get(file) != value:
+            raise InputError(f"{folder / file} does not have the sha256 its checkpoint states", "delete the folder")
+    return state
+
+
+def load(folder: Path) -> Checkpoint:
+    """Reads one checkpoint, verified; raises InputError as `verify` does."""
+    from safetensors.torch import load_file
+
+    state = verify(folder)
+    return Checkpoint(state["step"], load_file(folder / MODEL), load_file(folder / OPTIMIZER), state)
+
+
+def newest_good(root: Path) -> Checkpoint | None:
+    """Returns the newest checkpoint under `root` that verifies, or None; a broken one is logged and left aside."""
+    for step in reversed(steps_at(root)):
+        try:
+            return load(root / name_of(step))
+        except InputError as error:
+            log.warning("checkpoint of step %d skipped: %s", step, error)
+    return None
+
+
+def steps_at(root: Path) -> list[int]:
+    """Returns the steps of the checkpoints under `root`, ascending, without verifying them."""
+    names = (NAME.fullmatch(path.name) for path in root.iterdir()) if root.is_dir() else ()
+    return sorted(int(match[1]) for match in names if match)
+
+
+def prune(root: Path, keep: int, milestones: Collection[int]) -> None:
+    """Deletes all checkpoints but the newest `keep` and those of the milestone steps."""
+    for step in [step for step in steps_at(root) if step not in milestones][:-keep]:
+        shutil.rmtree(root / name_of(step))
+
+
+def digest(path: Path) -> str:
+    """Returns the sha256 of a file in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest_of(state: dict[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(state).encode()).hexdigest()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

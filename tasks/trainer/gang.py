@@ -1,0 +1,106 @@
+"""Several nodes that train one model: how a pod knows its place among them, and which network joins them.
+
+Reads the variables torchrun reads: PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR, PET_MASTER_PORT. Node 0 runs the stage;
+the others only lend it their ranks.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tasks.core.errors import RecipeError, TransientError
+
+NODES, NODE, ADDRESS, PORT = "PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"
+DEFAULT_PORT = 29500
+
+MEETING_S = 1800.0
+"""How long a node waits for the others: they may still be pulling the image or fetching the shards."""
+AGAIN_S = 0.5
+"""Between two attempts to reach node 0. In a young gang its name resolves about half a second late (EAI_AGAIN)."""
+
+
+@dataclass(frozen=True)
+class Gang:
+    """This node among the nodes of one run.
+
+    `address` is the host name of node 0, as all nodes know it.
+    """
+
+    nodes: int
+    node: int
+    address: str
+    port: int
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Gang | None":
+        """Returns what the environment says; None where there is one node.
+
+        Raises:
+            RecipeError: a variable is missing or makes no sense.
+        """
+        least, _, most = environment.get(NODES, "1").partition(":")
+        try:
+            nodes = int(most or least)
+            if nodes == 1:
+                return None
+            gang = cls(nodes, int(environment[NODE]), environment[ADDRESS], int(environment.get(PORT, DEFAULT_PORT)))
+        except KeyError as error:
+            raise RecipeError(f"{NODES} is {nodes} but {error.args[0]} is not set", "set it in every pod") from None
+        except ValueError as error:
+            raise RecipeError(f"{NODES}, {NODE} and {PORT} must be numbers ({error})", "mend the pod's env") from None
+        if int(least) != nodes or not 0 <= gang.node < nodes:
+            raise RecipeError(
+                f"there is no node {gang.node} in a gang of {environment[NODES]}",
+                f"{NODES} is one number, {NODE} counts from 0",
+            )
+        return gang
+
+    def environment(self) -> dict[str, str]:
+        """Returns the variables that say this to another process."""
+        return {NODES: str(self.nodes), NODE: str(self.node), ADDRESS: self.address, PORT: str(self.port)}
+
+    def reach(self, seconds: float = MEETING_S) -> str:
+        """Returns the IP address of node 0 as soon as it listens.
+
+        Raises:
+            TransientError: not within `seconds`; says why.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                with socket.create_connection((self.address, self.port), timeout=5) as connection:
+                    return str(connection.getpeername()[0])
+            except OSError as error:  # not resolved yet, not listening yet
+                if time.monotonic() > deadline:
+                    raise TransientError(
+                        f"node 0 of the gang did not answer at {self.address}:{self.port} in {seconds:.0f} s ({error})",
+                        "look at its log; network policies must let the pods of a gang talk to one another",
+                    ) from None
+            time.sleep(AGAIN_S)
+
+    def interface(self) -> str | None:
+        """Returns the name of this node's network interface that the other nodes see, None if it cannot be told.
+
+        Gloo and NCCL would go by the host's name, which in pods on the host's network may be the loopback's.
+        """
+        import psutil
+
+        try:
+            family, kind, protocol, _, there = socket.getaddrinfo(self.address, self.port, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, kind, protocol) as probe:
+                probe.connect(there)  # sends nothing: the kernel picks the route
+                here = probe.getsockname()[0]
+        except OSError:
+            return None
+        # Seen from node 0, the way to itself is the loopback; what counts is the address the others use.
+        address = there[0] if self.node == 0 else here
+        names = [name for name, held in psutil.net_if_addrs().items() if any(one.address == address for one in held)]
+        return names[0] if names else None
+
+
+def node_of(environment: Mapping[str, str] = os.environ) -> int:
+    """Returns the rank of this node, 0 where there is one node; raises RecipeError as `Gang.from_environment`."""
+    gang = Gang.from_environment(environment)
+    return gang.node if gang else 0

@@ -1,0 +1,67 @@
+"""Whether a step may be taken: not with a loss or gradient that is not finite, nor with one that breaks out.
+
+A spike is a loss more than 6 standard deviations above the mean of the last 128 steps taken, the rule and the numbers
+of OLMo-core's SkipStep optimizer. There it also watches the gradient norm; here clipping bounds that, and its tail is
+too heavy for the rule (6.6 deviations in a clean run). What decides is the same on every rank, since losses are summed
+over all of them, and is part of the checkpoint, so a resumed run decides as the other would.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from statistics import fmean, pstdev
+
+from tasks.core.errors import InputError
+
+WINDOW = 128
+"""Steps a loss is compared with; before there are as many, only numbers that are not finite are refused."""
+DEVIATIONS = 6.0
+PATIENCE = 10
+"""Steps in a row that may be refused."""
+
+
+class Guard:
+    """Watches the losses of a run.
+
+    Args:
+        losses: of the latest steps taken, oldest first.
+        refused: steps in a row refused so far.
+    """
+
+    def __init__(self, losses: Sequence[float] = (), refused: int = 0) -> None:
+        self._losses = deque(losses, maxlen=WINDOW)
+        self._refused = refused
+
+    def refusal(self, loss: float, norm: float) -> str | None:
+        """Returns why a step must not be taken, or None, and remembers its loss if it may.
+
+        Args:
+            loss: mean over the batch, nats per token.
+            norm: of the gradient before clipping.
+        """
+        reason = self._reason(loss, norm)
+        self._refused = self._refused + 1 if reason else 0
+        if not reason:
+            self._losses.append(loss)
+        return reason
+
+    def check_patience(self, step: int) -> None:
+        """Raises InputError when too many steps in a row were refused: skipping does not help any more."""
+        if self._refused >= PATIENCE:
+            raise InputError(
+                f"the loss was not finite or out of bounds for {PATIENCE} steps in a row, up to step {step}",
+                "lower optim.lr, or look at the documents in skipped.jsonl",
+            )
+
+    def state(self) -> dict[str, list[float] | int]:
+        """Returns the arguments that make an equal guard."""
+        return {"losses": list(self._losses), "refused": self._refused}
+
+    def _reason(self, loss: float, norm: float) -> str | None:
+        if not math.isfinite(loss):
+            return "loss_not_finite"
+        if not math.isfinite(norm):
+            return "gradient_not_finite"
+        if len(self._losses) == WINDOW and loss > fmean(self._losses) + DEVIATIONS * pstdev(self._losses):
+            return "loss_spike"
+        return None

@@ -1,0 +1,213 @@
+"""Runs a training spec on this machine and follows it."""
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from tasks.core.config import canonical_json
+from tasks.core.errors import (
+    InputError,
+    KilledError,
+    RecipeError,
+    SluiceError,
+    StoppedError,
+    SupersededError,
+    TransientError,
+)
+from tasks.trainer import failure, parent_watch
+from tasks.trainer.config import TrainSpec
+from tasks.trainer.gang import Gang
+from tasks.trainer.metrics import FILE, MetricsTail
+
+log = logging.getLogger("sluice.train")
+
+POLL_S = 0.2
+GRACE_S = float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "100")) + 10
+"""How long a run may take to save when the caller gives up on it: more than torchrun's own limit (see `agent`), less
+than the grace of a pod."""
+LOG = "train.log"
+
+OnMetrics = Callable[[int, dict[str, float]], None]
+
+
+def training_command(spec_path: str, nproc: int) -> list[str]:
+    """Returns the command that trains the spec at `spec_path` with `nproc` ranks on this node."""
+    return [sys.executable, "-m", "tasks.trainer.agent", "--spec", spec_path, "--nproc", str(nproc)]
+
+
+def ranks_here() -> int:
+    """Returns how many ranks this place gives a run on each node: placement, not identity."""
+    found = os.environ.get("PET_NPROC_PER_NODE") or os.environ.get("SLUICE_NPROC") or "1"
+    if not found.isdecimal() or int(found) < 1:
+        raise RecipeError(
+            f'"{found}" is no number of ranks', "set [place.train] nproc, or PET_NPROC_PER_NODE of the pod"
+        )
+    return int(found)
+
+
+def _ranks_for(spec: TrainSpec, nodes: int) -> int:
+    """Returns how many of this place's ranks the run can use: each needs as many microbatches of a step as the others.
+
+    The number of ranks is placement, so a small run (a canary) takes fewer of them instead of being refused.
+    """
+    microbatches = spec.run.batch_size // spec.run.microbatch
+    if microbatches % nodes:
+        raise InputError(
+            f"{nodes} nodes cannot share {microbatches} microbatches a step",
+            "set [place.kubernetes] nodes to a divisor of train.batch_size / train.microbatch",
+        )
+    return max(ranks for ranks in range(1, ranks_here() + 1) if microbatches % (nodes * ranks) == 0)
+
+
+def train_local(
+    spec: TrainSpec,
+    on_metrics: OnMetrics,
+    nproc: int | None = None,
+    gang: Gang | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> None:
+    """Trains `spec` to its last step in processes of their own, resuming what is in its `out` folder.
+
+    The processes end with this one, however it ends. On an exception in here (a keyboard interrupt, an error of
+    `on_metrics`) they are asked to save, then ended; so too on SIGTERM, if nobody else here listens for it, and this
+    process then exits with 143.
+
+    Args:
+        spec: the run.
+        on_metrics: called with (step, numbers) for every step, in order, within a second of it; on node 0 only.
+        nproc: ranks on this node; None takes what the place gives.
+        gang: this node among others that train the same spec; None: it is the only one.
+        check: called several times a second; what it raises ends the run.
+
+    Raises:
+        SluiceError: in one line why the run failed; a TransientError where a retry may get further.
+    """
+    out = Path(spec.out)
+    out.mkdir(parents=True, exist_ok=True)
+    failure.forget(out)
+    path = out / "spec.json"
+    path.write_text(canonical_json(spec) + "\n")
+    tail = MetricsTail(out / FILE)
+    with (out / LOG).open("ab") as output, (out / LOG).open("rb") as said, _sigterm_exits():
+        said.seek(0, os.SEEK_END)
+        command = training_command(str(path), nproc or _ranks_for(spec, gang.nodes if gang else 1))
+        try:
+            code = _follow(command, _environment(gang), output, partial(_tell, said, tail, on_metrics, check))
+        finally:
+            _log_lines(said)
+    if code:
+        raise explain(code, out)
+
+
+def _follow(command: list[str], environment: dict[str, str], output: IO[bytes], tell: Callable[[], None]) -> int:
+    """Runs `command`, calling `tell` as long as it runs and once more after that; returns the exit code."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        env=environment,
+    )
+    try:
+        running = True
+        while running:
+            running = process.poll() is None
+            tell()
+            if running:
+                time.sleep(POLL_S)
+    except SupersededError:
+        process.kill()  # there is nothing to save any more; its ranks die with it
+        raise
+    finally:
+        _end(process)
+    return 128 - process.returncode if process.returncode < 0 else process.returncode
+
+
+def _tell(said: IO[bytes], tail: MetricsTail, on_metrics: OnMetrics, check: Callable[[], None]) -> None:
+    """Passes on what the run has said and measured since the last call."""
+    check()
+    _log_lines(said)
+    for values in tail.new_lines():
+        on_metrics(int(values["step"]), {k: v for k, v in values.items() if k != "step" and v is not None})
+
+
+def _log_lines(said: IO[bytes]) -> None:
+    while (line := said.readline()).endswith(b"\n"):
+        log.info("%s", line.decode(errors="replace").rstrip())
+    said.seek(-len(line), os.SEEK_CUR)  # the rest of a line that is still being written
+
+
+def _environment(gang: Gang | None) -> dict[str, str]:
+    """Returns our environment, with a leash, the gang, and this very code first on the path."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
+    path = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    around = gang.environment() if gang else {}
+    return {**ours, **around, parent_watch.LEASH: "stdin", "PYTHONPATH": os.pathsep.join(path)}
+
+
+@contextlib.contextmanager
+def _sigterm_exits() -> Iterator[None]:
+    """Lets SIGTERM raise SystemExit(143) in here, unless this is no main thread or a handler is installed."""
+    alone = threading.current_thread() is threading.main_thread()
+    if not alone or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _exit)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _exit(number: int, frame: object) -> None:
+    sys.exit(128 + number)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Asks the run to save and end; after GRACE_S, or at a second interrupt, lets go of its parent_watch."""
+    try:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        log.warning("the training run did not end within %.0f s and is killed", GRACE_S)
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.kill()
+        process.wait()
+
+
+def explain(code: int, out: Path) -> SluiceError:
+    """Returns the error that says in one line why a run with this exit code failed."""
+    noted = failure.noted(out)
+    if noted and noted[0].permanent:
+        return noted[0].error()
+    if code == 2:
+        return InputError(f"training was refused: {last_lines(out / LOG)}", f"the log is {out / LOG}")
+    if code == 143:
+        return StoppedError("training was stopped on request and has saved a checkpoint", "run it again to go on")
+    if code == 137:
+        return KilledError(
+            "a training rank was killed (SIGKILL), most often for want of memory",
+            "run it again to resume; if it recurs give it more memory or lower train.microbatch",
+        )
+    cause = noted[0].cause if noted else f"exit code {code}: {last_lines(out / LOG)}"
+    return TransientError(f"training crashed: {cause}", f"the log is {out / LOG}; run it again to resume")
+
+
+def last_lines(path: Path, count: int = 3) -> str:
+    """Returns the last lines of a log, joined into one."""
+    text = path.read_text(errors="replace") if path.exists() else ""
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    return " | ".join(lines[-count:])

@@ -1,0 +1,210 @@
+"""The training loop: batches in, checkpoints and metrics out.
+
+Runs in every rank of `python -m tasks.trainer`. Reads the shards and the plan that the spec names; writes under its
+`out` folder `checkpoints/`, `metrics.jsonl` and `skipped.jsonl` (rank 0 alone). Started again it resumes from the
+newest checkpoint that verifies and, on a CPU, ends with the bytes an uninterrupted run ends with.
+"""
+
+import json
+import logging
+import signal
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tasks.core.errors import InputError
+from tasks.trainer import checkpoint
+from tasks.trainer.batches import Batch, Batches
+from tasks.trainer.config import TrainSpec
+from tasks.trainer.guard import Guard
+from tasks.trainer.loss import IGNORED, head_cross_entropy
+from tasks.trainer.metrics import Logs
+from tasks.trainer.model import Transformer, build, parameter_counts
+from tasks.trainer.optim import AdamW, clip, learning_rate
+from tasks.trainer.ranks import Ranks, tree_sum
+
+log = logging.getLogger(__name__)
+
+
+class Stopped(Exception):
+    """The run was asked to stop and has saved a checkpoint."""
+
+
+class Trainer:
+    """One rank of a run.
+
+    Args:
+        spec: the run.
+        ranks: this process among the others; already met.
+    """
+
+    def __init__(self, spec: TrainSpec, ranks: Ranks) -> None:
+        self.spec, self.run, self.ranks = spec, spec.run, ranks
+        self.out = Path(spec.out)
+        self.batches = Batches(spec)
+        self.model: Transformer = build(self.run.model, self.batches.vocab_size, self.run.init_seed).to(ranks.device)
+        self.optimizer = AdamW(self.model, self.run.optim)
+        self.gradient = _flat_gradient(self.model)
+        self.step, self.tokens, self.guard = 0, 0, Guard()
+        self.stop_requested = False
+        self.logs: Logs | None = None
+        microbatches = self.run.batch_size // self.run.microbatch
+        if ranks.world > microbatches:
+            raise InputError(
+                f"{ranks.world} ranks cannot share {microbatches} microbatches a step",
+                "use fewer ranks, a smaller microbatch or a larger batch_size",
+            )
+        self.numbers = range(microbatches)[ranks.rank :: ranks.world]
+        self._resume()
+        if ranks.rank == 0:
+            counts = parameter_counts(self.run.model, self.batches.vocab_size)
+            log.info("%s parameters, %d steps, %d ranks", f"{counts['total']:,}", self.run.steps, ranks.world)
+
+    def train(self) -> None:
+        """Trains to the last step.
+
+        Raises:
+            Stopped: SIGTERM came; a checkpoint was saved.
+            InputError: too many steps in a row were refused.
+        """
+        signal.signal(signal.SIGTERM, self._request_stop)
+        self.logs = Logs.at(self.out, self.step) if self.ranks.rank == 0 else None
+        while self.step < self.run.steps:
+            values, stop = self._train_step()
+            if self.logs:
+                self.logs.metrics.write(values)
+            if stop or self._checkpoint_due():
+                self._save()
+            if stop and self.step < self.run.steps:
+                raise Stopped(f"stopped on request after {self.step} of {self.run.steps} steps")
+
+    def _request_stop(self, number: int, frame: object) -> None:
+        self.stop_requested = True
+
+    def _train_step(self) -> tuple[dict[str, Any], bool]:
+        """Trains on the batch of `self.step`; returns its metrics and whether any rank was asked to stop."""
+        started = time.perf_counter()
+        lr = learning_rate(self.run.optim, self.step, self.run.steps)
+        batch = self.batches.batch(self.step)
+        waited = time.perf_counter() - started
+        loss, count, stop = self._accumulate(batch)
+        norm = clip(self.gradient, self.run.optim.clip)
+        refused = self.guard.refusal(loss, norm)
+        if refused:
+            self._skip(refused, loss, norm)
+        else:
+            self.optimizer.step(lr)
+            self.tokens += count
+        seconds = time.perf_counter() - started
+        values = {"step": self.step, "loss": None if refused else loss, "lr": lr}
+        values |= {"grad_norm": None if refused else norm, "tokens": self.tokens}
+        values |= {"tokens_per_s": round(count / seconds, 1)}
+        self.step += 1
+        return values | {"step_s": round(seconds, 4), "data_wait": round(waited / seconds, 4)}, stop
+
+    def _accumulate(self, batch: Batch) -> tuple[float, int, bool]:
+        """Leaves the mean gradient of the whole batch in `self.gradient`.
+
+        Returns:
+            Mean loss in nats per token, tokens with a label, and whether any rank was asked to stop.
+        """
+
+        def compute(number: int) -> list[Tensor]:
+            part = batch.part(number, self.run.batch_size // self.run.microbatch)
+            return self._backward(part)
+
+        gradient, sums = tree_sum(self.numbers, compute)
+        sums[2] = float(self.stop_requested)
+        self.ranks.sum([gradient, sums])
+        loss_sum, count, stop = sums.tolist()
+        self.gradient.copy_(gradient.div_(count))
+        return loss_sum / count, int(count), stop > 0
+
+    def _backward(self, part: Batch) -> list[Tensor]:
+        """Returns [summed gradient, (summed loss, tokens with a label, 0)] of one microbatch."""
+        device = self.ranks.device
+        labels = part.labels.to(device)
+        self.gradient.zero_()
+        with self._autocast():
+            hidden = self.model.hidden(part.tokens.to(device), part.documents.to(device))
+            loss = head_cross_entropy(hidden, self.model.head_weight, labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        count = (labels != IGNORED).sum()
+        sums = torch.stack((loss.detach().double(), count.double(), torch.zeros_like(count, dtype=torch.float64)))
+        return [self.gradient, sums]
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.run.precision == "bf16")
+
+    def _skip(self, reason: str, loss: float, norm: float) -> None:
+        """Leaves model and optimizer as they are and writes down which documents the batch held."""
+        if self.logs:
+            log.warning("step %d skipped (%s): loss %s, gradient norm %s", self.step, reason, loss, norm)
+            line = {"step": self.step, "reason": reason, "loss": str(loss), "grad_norm": str(norm)}
+            self.logs.skipped.write(line | {"slices": self.batches.slices(self.step)})
+        self.guard.check_patience(self.step)
+
+    def _checkpoint_due(self) -> bool:
+        return self.step % self.run.checkpoint_every == 0 or self.step in self.run.milestone_steps
+
+    def _save(self) -> None:
+        if self.logs:
+            self.logs.sync()
+            root = self.out / "checkpoints"
+            checkpoint.save(root, self.step, self.model.state_dict(), self.optimizer.state(), self._state())
+            checkpoint.prune(root, self.run.keep_checkpoints, self.run.milestone_steps)
+        # The other ranks wait: a stop must not end them, and with them the agent, before the file is there.
+        self.ranks.barrier()
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "steps_taken": self.optimizer.steps_taken,
+            "tokens": self.tokens,
+            "guard": self.guard.state(),
+            "samples": self.step * self.run.batch_size,
+            "run": self._identity(),
+        }
+
+    def _identity(self) -> dict[str, Any]:
+        """What must be equal for a checkpoint to be continued: all that decides the bits."""
+        return {"config": self.run.model_dump(mode="json"), "weights": self.spec.weights, "plan": self.batches.identity}
+
+    def _resume(self) -> None:
+        """Takes up what rank 0 has; the disks of the other nodes may hold nothing, or something else."""
+        found = checkpoint.newest_good(self.out / "checkpoints") if self.ranks.rank == 0 else None
+        told = json.loads(self.ranks.tell(json.dumps([self._identity(), found and found.state])))
+        if told[0] != self._identity():
+            raise InputError(
+                f"rank {self.ranks.rank} has other settings or inputs than rank 0",
+                "start all nodes with the same recipe and version",
+            )
+        state = told[1]
+        if state and state["run"] != self._identity():
+            raise InputError(
+                f"{self.out} holds checkpoints of another run",
+                "give this run an empty folder, or delete that one",
+            )
+        if found:
+            self.model.load_state_dict(found.model)
+            self.optimizer.load(found.optimizer, found.state["steps_taken"])
+        self.ranks.copy(self.model.state_dict().values())
+        self.ranks.copy(self.optimizer.state().values())
+        if state:
+            self.optimizer.steps_taken = state["steps_taken"]
+            self.step, self.tokens, self.guard = state["step"], state["tokens"], Guard(**state["guard"])
+            log.info("resumed at step %d of %d", self.step, self.run.steps)
+
+
+def _flat_gradient(model: Transformer) -> Tensor:
+    """Returns one fp32 vector of which the `.grad` of every parameter is a view: one tensor to sum over ranks."""
+    params = list(model.parameters())
+    flat = torch.zeros(sum(p.numel() for p in params), dtype=torch.float32, device=params[0].device)
+    offset = 0
+    for param in params:
+        param.grad = flat[offset : offset + param.numel()].view_as(param)
+        offset += param.numel()
+    return flat

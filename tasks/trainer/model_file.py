@@ -1,0 +1,56 @@
+"""`model.json`: the architecture of a checkpoint, and how to get the model back from the two.
+
+Written by the stage `train` and by the canaries, read by the evaluation and by the served model.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from tasks.core.errors import InputError
+from tasks.formats.tokens.shard import TokenFormat
+from tasks.trainer.checkpoint import MODEL
+from tasks.trainer.config import ModelConfig
+from tasks.trainer.model import Transformer, parameter_counts
+
+FILE = "model.json"
+
+
+def describe(config: ModelConfig, tokens: TokenFormat, seq_len: int) -> dict[str, Any]:
+    """Returns the content of `model.json`.
+
+    Args:
+        config: shape of the model.
+        tokens: vocabulary and end-of-text token it was trained with.
+        seq_len: tokens of a training sequence: the longest context the model has seen.
+    """
+    return {
+        "model": config.model_dump(mode="json"),
+        "vocab_size": tokens.vocab_size,
+        "eos_id": tokens.eos_id,
+        "tokenizer_sha256": tokens.tokenizer_sha256,
+        "seq_len": seq_len,
+        "parameters": parameter_counts(config, tokens.vocab_size),
+    }
+
+
+def load_model(description: Path, weights: Path) -> tuple[Transformer, dict[str, Any]]:
+    """Returns the model in fp32, ready to predict, and the content of its `model.json`.
+
+    Args:
+        description: path of a `model.json`.
+        weights: path of a `model.safetensors`.
+
+    Raises:
+        InputError: a file is missing, broken, or the two do not belong together.
+    """
+    try:
+        held = json.loads(description.read_text())
+        model = Transformer(ModelConfig.model_validate(held["model"]), held["vocab_size"])
+        model.load_state_dict(load_file(weights))
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        cause = f"{weights} and {description} do not make a model ({' '.join(str(error).split())})"
+        raise InputError(cause, f"{MODEL} and {FILE} must come from the same checkpoint artifact") from None
+    return model.eval(), held

@@ -1,0 +1,108 @@
+"""The processes of one run: who this one is, where it computes, and how gradients become global.
+
+The sum over microbatches is taken as a binary tree over their numbers: root = even + odd, and so on down. A rank of a
+world of size w holds the numbers r, r + w, ..: a subtree when w is a power of two. So 1 and 2 ranks give the same bits,
+and more ranks stay within rounding of them (gloo and NCCL choose the order of their own sums).
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+ATTEMPT = "SLUICE_ATTEMPT"
+"""Set for the ranks of several nodes: which attempt this is. They meet in the store of node 0's agent."""
+TIMEOUT = timedelta(seconds=120)
+"""A collective that takes longer is taken for hung and ends the rank; the agent then restarts all of them."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among the ranks of a run, from the environment torchrun sets."""
+
+    rank: int
+    world: int
+    local_rank: int
+
+    @classmethod
+    def from_environment(cls) -> "Ranks":
+        """Reads RANK, WORLD_SIZE and LOCAL_RANK; without them this process is the only rank."""
+        read = os.environ.get
+        return cls(int(read("RANK", "0")), int(read("WORLD_SIZE", "1")), int(read("LOCAL_RANK", "0")))
+
+    @property
+    def device(self) -> torch.device:
+        """The GPU of this rank where there is one, else the CPU."""
+        return torch.device("cuda", self.local_rank) if torch.cuda.is_available() else torch.device("cpu")
+
+    def __enter__(self) -> "Ranks":
+        """Meets the other ranks."""
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        if self.world > 1:
+            self._meet("nccl" if self.device.type == "cuda" else "gloo")
+        return self
+
+    def _meet(self, backend: str) -> None:
+        attempt = os.environ.get(ATTEMPT)
+        if attempt is None:
+            dist.init_process_group(backend, timeout=TIMEOUT)
+            return
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        held = TCPStore(address, port, is_master=False, timeout=TIMEOUT, wait_for_workers=False)
+        # Keys of the attempt before name ranks that are gone.
+        store = PrefixStore(f"attempt-{attempt}", held)
+        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=TIMEOUT)
+
+    def __exit__(self, *exc: object) -> None:
+        """Leaves the group; not after an error, when the other ranks may be past answering."""
+        if self.world > 1 and exc[0] is None:
+            dist.destroy_process_group()
+
+    def sum(self, tensors: Sequence[Tensor]) -> None:
+        """Adds the tensors of all ranks, in place, on every rank."""
+        if self.world > 1:
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+
+    def tell(self, text: str) -> str:
+        """Returns what rank 0 says, on every rank."""
+        if self.world == 1:
+            return text
+        said = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).to(self.device)
+        size = torch.tensor([len(said)], device=self.device)
+        dist.broadcast(size, 0)
+        if self.rank:
+            said = torch.empty(int(size), dtype=torch.uint8, device=self.device)
+        dist.broadcast(said, 0)
+        return bytes(said.tolist()).decode()
+
+    def copy(self, tensors: Iterable[Tensor]) -> None:
+        """Gives every rank the tensors of rank 0, in place."""
+        if self.world > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
+
+    def barrier(self) -> None:
+        """Returns when every rank has come here."""
+        if self.world > 1:
+            dist.barrier()
+
+
+def tree_sum(numbers: Sequence[int], compute: Callable[[int], Sequence[Tensor]]) -> Sequence[Tensor]:
+    """Returns the sum of `compute(n)` over `numbers`, added as the tree described above.
+
+    Args:
+        numbers: at least one.
+        compute: returns tensors that may be overwritten by the next call.
+    """
+    if len(numbers) == 1:
+        return compute(numbers[0])
+    even = [tensor.clone() for tensor in tree_sum(numbers[0::2], compute)]
+    odd = tree_sum(numbers[1::2], compute)
+    return [left.add_(right) for left, right in zip(even, odd, strict=True)]

@@ -1,0 +1,50 @@
+"""A training run as the training command reads it: weights of the sources, and every input as a local file.
+
+Reads the artifacts `shards`, `plan` and, where there is one, `mixture`; fills a folder with links to their files.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+from tasks.core.artifact import Artifact
+from tasks.core.stage import Inputs
+from tasks.formats.tokens.mixture import Mixture, resolved
+from tasks.formats.tokens.plan import Plan
+from tasks.trainer.config import TrainConfig, TrainSpec
+
+
+def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path) -> TrainSpec:
+    """Returns the run as the training command reads it, with every file it needs on the local disk."""
+    return TrainSpec(
+        run=config,
+        weights=_weights(config, inputs),
+        shards=tuple(sorted(map(str, _local(inputs["shards"], "shards/", scratch / "input" / "shards").iterdir()))),
+        plan=str(_local(inputs["plan"], "", scratch / "input" / "plan")),
+        out=str(scratch),
+    )
+
+
+def _weights(config: TrainConfig, inputs: Inputs) -> dict[str, float]:
+    """Returns the mixture: that of the canaries, that of the recipe, or the natural one; raises RecipeError."""
+    if mixture := inputs.get("mixture"):
+        weights: dict[str, float] = json.loads(mixture.read("mixture.json"))["weights"]
+        return weights
+    plan = Plan.open(inputs["plan"])
+    sequences = {source: plan.sequences[source] for source in plan.sources}
+    if not config.mixture:
+        return resolved(sequences)
+    Mixture(weights=config.mixture).over(sequences, "[train] mixture, among the sources with a whole sequence")
+    return resolved({source: config.mixture.get(source, 0.0) for source in sequences})
+
+
+def _local(artifact: Artifact, prefix: str, folder: Path) -> Path:
+    """Fills `folder` with links to the artifact's files under `prefix`, by their own names, and returns it.
+
+    A file that was fetched from a remote store has another name, and a shard's name is its file's.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for file in artifact.files(prefix):
+        (folder / Path(file).name).symlink_to(artifact.local(file))
+    return folder

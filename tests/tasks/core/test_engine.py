@@ -1,0 +1,288 @@
+"""The engine on real Dask processes: growing, losing workers, losing the scheduler, other versions."""
+
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tasks.core import engine as engine_module
+from tasks.core.build import VersionError, check_same
+from tasks.core.engine import dashboard_of, open_engine
+from tasks.core.errors import TransientError
+from tests.tasks.core.engine_work import Counted, die, fill, noted
+from tests.waiting import later, until
+
+ROOT = Path(__file__).parents[3]
+STARTS_S = 300
+"""A scheduler or worker imports for three CPU-seconds, which on a machine with more to do can take minutes."""
+
+
+class Dask:
+    """A cluster of processes that a test starts and kills."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.address = f"tcp://127.0.0.1:{self.port}"
+        self.folder = folder
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def scheduler(self) -> subprocess.Popen[bytes]:
+        """Starts a scheduler and returns once it listens: how long a process takes to start is not what is tested."""
+        page = ("--dashboard-address", "127.0.0.1:0")
+        process = self._start("scheduler", "--host", "127.0.0.1", "--port", str(self.port), *page)
+        until(lambda: listening(self.port) or process.poll() is not None, STARTS_S)
+        assert process.poll() is None, "the scheduler has ended"
+        return process
+
+    def worker(self, *options: str, before: str = "", **environment: str) -> subprocess.Popen[bytes]:
+        """Starts a worker process; `before` is a folder that its Python looks into first."""
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [before, str(ROOT)]))
+        options = ("--nthreads", "1", "--no-nanny", "--host", "127.0.0.1", *options)
+        place = ("--local-directory", str(self.folder / "spill"), "--dashboard-address", "127.0.0.1:0")
+        return self._start("worker", self.address, *options, *place, **environment)
+
+    def end(self) -> None:
+        for process in self.started:
+            process.kill()
+            process.wait()
+
+    def _start(self, *command: str, **environment: str) -> subprocess.Popen[bytes]:
+        with (self.folder / f"dask-{len(self.started)}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "dask", *command],
+                env=os.environ | environment,
+                cwd=self.folder,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self.started.append(process)
+        return process
+
+
+@pytest.fixture
+def dask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dask]:
+    """A cluster. The engine's patience with it is that of a test, unless it is what is tested."""
+    monkeypatch.setattr(engine_module, "_CONNECT_S", STARTS_S)
+    monkeypatch.setattr(engine_module, "_WORKERS_S", STARTS_S)
+    cluster = Dask(tmp_path)
+    yield cluster
+    cluster.end()
+
+
+DOUBLED = {index: 2 * index for index in range(60)}
+
+
+def test_what_all_items_share_reaches_a_worker_once(dask: Dask, tmp_path: Path) -> None:
+    dask.scheduler()
+    workers = [dask.worker(), dask.worker()]
+    with open_engine(dask.address) as engine:
+        until(lambda: engine.workers == 2)
+        assert dict(engine.map(Counted(tmp_path, ballast=1 << 20), range(60))) == DOUBLED
+    processes = noted(tmp_path / "unpickled")
+    assert sorted(processes) == sorted(str(worker.pid) for worker in workers)
+
+
+def test_processes_start_with_the_first_part_and_serve_all_maps_of_a_stage(tmp_path: Path) -> None:
+    def children() -> set[int]:
+        return {child.pid for child in psutil.Process().children(recursive=True)}
+
+    before = children()
+    with open_engine(workers=2) as engine:
+        assert dict(engine.map(Counted(tmp_path), [])) == {}
+        assert (children() - before, engine.workers) == (set(), 2)
+        for _ in range(2):
+            assert dict(engine.map(Counted(tmp_path), range(60))) == DOUBLED
+        assert len(children() - before) >= 2
+    assert set(noted(tmp_path / "unpickled")).isdisjoint({str(os.getpid())})
+
+
+def test_a_stage_follows_a_growing_cluster(dask: Dask, tmp_path: Path) -> None:
+    dask.scheduler()
+    dask.worker()
+    with open_engine(dask.address) as engine:
+        assert engine.workers == 1
+        grown = later(dask.worker, lambda: noted(tmp_path / "called"))
+        assert dict(engine.map(Counted(tmp_path, seconds=0.1), range(60))) == DOUBLED
+        grown.join()
+        assert engine.workers == 2
+    assert len(set(noted(tmp_path / "unpickled"))) == 2
+
+
+def test_a_lost_worker_costs_only_what_it_had_in_hand(
+    dask: Dask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(engine_module, "_LOOK_S", 0.2)
+    caplog.set_level(logging.INFO, "sluice")
+    dask.scheduler()
+    dask.worker("--name", "steady")
+    victim = dask.worker("--name", "victim")
+    with open_engine(dask.address) as engine:
+        until(lambda: engine.workers == 2)
+        made: dict[int, int] = {}
+        killed = []
+        for index, result in engine.map(Counted(tmp_path, seconds=0.1), range(60)):
+            made[index] = result
+            if len(made) == 30:
+                victim.kill()
+                killed = list(made)
+    assert made == DOUBLED
+    calls = Counter(map(int, noted(tmp_path / "called")))
+    # In hand: what it runs, what waits behind that, and results that were not fetched from it.
+    assert not [number for number in killed if calls[number] > 1], "what had come back ran again"
+    assert "worker victim is gone" in caplog.text
+
+
+def test_a_stage_goes_on_when_the_scheduler_is_back(dask: Dask, tmp_path: Path) -> None:
+    first = dask.scheduler()
+    dask.worker()
+
+    def restart() -> None:
+        first.kill()
+        first.wait()
+        dask.scheduler()
+        dask.worker()
+
+    with open_engine(dask.address) as engine:
+        made: dict[int, int] = {}
+        back = []
+        for index, result in engine.map(Counted(tmp_path, seconds=0.05), range(60)):
+            made[index] = result
+            if len(made) == 20:
+                restart()
+                back = list(made)
+    assert made == DOUBLED
+    calls = Counter(map(int, noted(tmp_path / "called")))
+    assert not [number for number in back if calls[number] > 1], "what had come back ran again"
+
+
+def test_a_scheduler_that_stays_away_is_left_to_the_retry(
+    dask: Dask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "_CONNECT_S", 3)
+    scheduler = dask.scheduler()
+    dask.worker()
+    with open_engine(dask.address) as engine:
+        later(scheduler.kill, lambda: noted(tmp_path / "called"))
+        with pytest.raises(TransientError, match=r"was lost and did not come back.*first missing part"):
+            list(engine.map(Counted(tmp_path, seconds=0.05), range(60)))
+
+
+def test_workers_that_die_under_a_part_are_told_from_a_lost_cluster(dask: Dask) -> None:
+    dask.scheduler()
+    for _ in range(4):
+        dask.worker()
+    with open_engine(dask.address) as engine:
+        until(lambda: engine.workers == 4)
+        with pytest.raises(TransientError, match=r"kept dying under one part.*[Gg]ive them more memory"):
+            list(engine.map(die, [1]))
+
+
+def test_a_scheduler_without_workers_is_told_with_the_way_to_start_one(
+    dask: Dask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "_WORKERS_S", 1)
+    dask.scheduler()
+    with (
+        pytest.raises(TransientError, match=rf"no worker has come.*dask worker {dask.address}"),
+        open_engine(dask.address),
+    ):
+        pytest.fail("it opened")
+
+
+def test_a_stage_does_not_wait_for_ever_for_workers_that_are_gone(
+    dask: Dask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "_LOOK_S", 0.2)
+    dask.scheduler()
+    worker = dask.worker()
+    with open_engine(dask.address) as engine:
+        monkeypatch.setattr(engine_module, "_WORKERS_S", 1)
+        later(worker.kill, lambda: noted(tmp_path / "called"))
+        with pytest.raises(TransientError, match="no worker for 1 s"):
+            list(engine.map(Counted(tmp_path, seconds=0.05), range(60)))
+
+
+def test_a_worker_of_another_pyarrow_is_refused_with_both_versions(dask: Dask, tmp_path: Path) -> None:
+    import pyarrow
+
+    other = tmp_path / "other" / "pyarrow-1.2.3.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: pyarrow\nVersion: 1.2.3\n")
+    dask.scheduler()
+    dask.worker(before=str(other.parent))
+    told = rf"worker tcp://127.0.0.1:\d+ has pyarrow 1\.2\.3, this task has {pyarrow.__version__}.*same image or wheel"
+    with pytest.raises(VersionError, match=told) as caught, open_engine(dask.address):
+        pytest.fail("it opened")
+    assert caught.value.permanent
+
+
+def test_a_worker_of_another_build_of_the_same_version_is_refused(dask: Dask, tmp_path: Path) -> None:
+    dask.scheduler()
+    dask.worker(before=other_build(tmp_path))
+    with pytest.raises(VersionError, match="sluice code"), open_engine(dask.address):
+        pytest.fail("it opened")
+
+
+def test_a_worker_of_another_build_that_comes_later_is_refused_before_it_writes(dask: Dask, tmp_path: Path) -> None:
+    dask.scheduler()
+    first = dask.worker()
+    with open_engine(dask.address) as engine:
+        dask.worker("--name", "late", before=other_build(tmp_path))
+        until(lambda: engine.workers == 2)
+        first.kill()
+        with pytest.raises(VersionError, match="worker late has sluice code"):
+            list(engine.map(Counted(tmp_path), range(4)))
+    assert noted(tmp_path / "called") == []
+
+
+def other_build(folder: Path) -> str:
+    """Returns a folder with the same package after a change."""
+    shutil.copytree(ROOT / "tasks", folder / "other" / "tasks", ignore=shutil.ignore_patterns("__pycache__"))
+    with (folder / "other" / "tasks" / "text.py").open("a") as file:
+        file.write("\n# another day\n")
+    return str(folder / "other")
+
+
+def test_only_the_first_two_numbers_of_python_count() -> None:
+    check_same({"python": "3.11.15.final.0"}, {"w": {"python": "3.11.2.final.0"}}, "the cluster")
+    with pytest.raises(VersionError, match=r"the cluster runs other versions: w has python 3\.12, this task has 3\.11"):
+        check_same({"python": "3.11.15.final.0"}, {"w": {"python": "3.12.1.final.0"}}, "the cluster")
+
+
+def test_the_log_shows_memory_limits_and_a_worker_that_pauses(
+    dask: Dask, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(engine_module, "_LOOK_S", 0.1)
+    caplog.set_level(logging.INFO, "sluice")
+    dask.scheduler()
+    dask.worker("--memory-limit", "400MiB", "--name", "small")
+    with open_engine(dask.address) as engine:
+        assert list(engine.map(fill, [350])) == [(0, 350)]
+    assert "1 worker, 1 thread, 400 MiB of memory (400 MiB each)" in caplog.text
+    assert "worker small has paused" in caplog.text
+    assert "1 pauses for memory" in caplog.text
+
+
+def test_the_status_page_is_one_that_is_there(dask: Dask) -> None:
+    dask.scheduler()
+    page = dashboard_of(dask.address)
+    with urllib.request.urlopen(page) as answer:
+        shown = answer.read().decode()
+    assert page.startswith("http://127.0.0.1:")
+    assert "needs bokeh" not in shown
+
+
+def listening(port: int) -> bool:
+    with socket.socket() as trial:
+        return trial.connect_ex(("127.0.0.1", port)) == 0

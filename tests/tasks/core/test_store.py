@@ -1,0 +1,287 @@
+"""What every store promises, on a folder, in memory, on S3 and on a stand-in for HDFS; and what it says of faults."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import fsspec
+import pytest
+from fsspec.implementations.arrow import ArrowFSWrapper
+from pyarrow.fs import LocalFileSystem
+
+from tasks.core.errors import SluiceError, StoreError, TransientError
+from tasks.core.probe import FOLDER, probe
+from tasks.core.store import AlreadyPublished, Store
+from tests.s3_server import KINDS, Rule, S3Server
+
+ROOT = Path(__file__).parents[3]
+
+
+class NameNode(ArrowFSWrapper):
+    """HDFS as its users see it, on a folder: Arrow's file system, whose rename onto a file is refused."""
+
+    protocol = "hdfs"
+
+    def __init__(self, **_: object) -> None:
+        super().__init__(LocalFileSystem())
+
+    def mv(self, path1: str, path2: str, **_: object) -> None:
+        os.link(self._strip_protocol(path1), self._strip_protocol(path2))
+        os.unlink(self._strip_protocol(path1))
+
+
+@pytest.fixture(params=["folder", "memory", "s3", "hdfs"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    if request.param == "hdfs":
+        held = fsspec.registry.get("hdfs")
+        fsspec.register_implementation("hdfs", NameNode, clobber=True)
+        (tmp_path / "hdfs").mkdir()
+        yield Store(f"hdfs://{tmp_path}/hdfs")
+        if held:
+            fsspec.register_implementation("hdfs", held, clobber=True)
+        return
+    if request.param == "s3":
+        request.getfixturevalue("s3")
+    roots = {"folder": str(tmp_path / "folder"), "memory": "memory:/", "s3": "s3:/"}
+    yield Store(roots[request.param] + ("" if request.param == "folder" else f"/sluice/{tmp_path.name}"))
+
+
+def test_what_was_written_is_read_listed_and_removed(store: Store) -> None:
+    with store.write("a/b/c.bin") as file:
+        file.write(b"0123456789" * 1000)
+    store.publish("a/d.json", b"{}")
+    assert store.list("") == ["a/b/c.bin", "a/d.json"]
+    assert store.list("a/b") == ["a/b/c.bin"]
+    assert store.list("nothing") == []
+    assert store.size("a/b/c.bin") == 10_000
+    assert store.read("a/d.json") == b"{}"
+    with store.open("a/b/c.bin") as file:
+        file.seek(5)
+        assert file.read(7) == b"5678901"
+    assert [store.exists(path) for path in ("a/b/c.bin", "a/b", "a/x")] == [True, True, False]
+    store.remove("a/b")
+    store.remove("a/b")
+    assert store.list("") == ["a/d.json"]
+
+
+def test_a_file_that_is_not_there_is_told_as_such(store: Store) -> None:
+    for read in (store.read, store.size, lambda path: store.open(path).read()):
+        with pytest.raises(FileNotFoundError):
+            read("not/there")  # type: ignore[operator]
+
+
+def test_a_store_travels_to_another_process(store: Store) -> None:
+    store.publish("a", b"1")
+    assert pickle.loads(pickle.dumps(store)).read("a") == b"1"
+
+
+def test_a_failed_write_leaves_what_was_there(store: Store) -> None:
+    with store.write("a/x") as file:
+        file.write(b"first")
+
+    def fail_halfway(path: str) -> None:
+        with store.write(path) as file:
+            file.write(b"half")
+            raise RuntimeError("stop")
+
+    for path in ("a/x", "a/y"):
+        with pytest.raises(RuntimeError):
+            fail_halfway(path)
+    assert store.list("", unfinished=True) == ["a/x"]
+    assert store.read("a/x") == b"first"
+
+
+def test_an_error_inside_a_write_is_not_blamed_on_the_store(store: Store) -> None:
+    def fail() -> None:
+        with store.write("a/x") as file:
+            file.write(b"half")
+            raise TimeoutError("the page did not answer")
+
+    with pytest.raises(TimeoutError, match="the page"):
+        fail()
+
+
+def test_of_many_writers_of_one_path_exactly_one_wins(store: Store) -> None:
+    def won(writer: int) -> bool:
+        try:
+            store.publish("a/b.json", f"writer {writer}".encode())
+        except AlreadyPublished:
+            return False
+        return True
+
+    with ThreadPoolExecutor(16) as pool:
+        results = list(pool.map(won, range(16)))
+    assert sum(results) == 1
+    assert store.read("a/b.json") == f"writer {results.index(True)}".encode()
+    assert store.list("", unfinished=True) == ["a/b.json"]
+
+
+def test_a_local_copy_follows_a_file_that_was_made_anew(store: Store) -> None:
+    for content in (b"one", b"two"):  # of one length
+        with store.write("a/x") as file:
+            file.write(content)
+        assert Path(store.local("a/x")).read_bytes() == content
+        store.remove("a/x")
+        time.sleep(0.01)
+
+
+def test_a_path_cannot_leave_the_store(store: Store) -> None:
+    with pytest.raises(ValueError, match="stays inside the store"):
+        store.read("../secrets")
+
+
+def test_every_store_passes_the_probe_and_keeps_nothing_of_it(store: Store) -> None:
+    probe.cache_clear()
+    probe(store.root)
+    assert store.list(FOLDER) == []
+
+
+def test_a_protocol_without_exclusive_creation_is_refused() -> None:
+    with pytest.raises(StoreError, match="cannot create a file exclusively"):
+        Store("ftp://host/store")
+
+
+def test_a_server_that_ignores_conditions_is_refused(s3: S3Server) -> None:
+    s3.faults.rules = [Rule("ignore condition", method="PUT", times=100)]
+    probe.cache_clear()
+    with pytest.raises(StoreError, match=r"ignores conditional writes .If-None-Match."):
+        probe("s3://sluice/blind")
+
+
+@pytest.mark.parametrize(
+    ("root", "rules", "said"),
+    [
+        ("s3://no-such-bucket/x", [], "no bucket for s3://no-such-bucket/x.*create it"),
+        ("s3://sluice/x", ["403"], "no right to use s3://sluice/x.*AccessDenied"),
+        ("s3://sluice/x", ["unknown key"], "does not accept the credentials.*InvalidAccessKeyId"),
+        ("s3://sluice/x", ["region"], "another region, eu-west-1,.*AWS_DEFAULT_REGION"),
+        ("s3://sluice/x", ["full"], "the store is full.*free space"),
+    ],
+)
+def test_a_bad_place_is_told_with_cause_and_remedy(s3: S3Server, root: str, rules: list[str], said: str) -> None:
+    s3.faults.rules = [Rule(kind, times=100) for kind in rules]
+    probe.cache_clear()
+    with pytest.raises(StoreError, match=f"(?is){said}"):
+        probe(root)
+
+
+def test_no_credentials_are_told_as_such(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    probe.cache_clear()
+    with pytest.raises(StoreError, match=r"(?i)no credentials.*set the AWS environment"):
+        probe("s3://sluice/x")
+
+
+def test_a_server_that_is_not_there_may_be_there_for_the_next_try(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    monkeypatch.setattr("tasks.core.probe.LIMIT_S", 2.0)
+    probe.cache_clear()
+    with pytest.raises(TransientError, match=r"did not answer.*127\.0\.0\.1:9"):
+        probe("s3://sluice/x")
+
+
+def test_expired_credentials_are_mended_by_a_retry(s3: S3Server) -> None:
+    s3.faults.rules = [Rule("expired", times=100)]
+    with pytest.raises(TransientError, match="have expired"):
+        Store("s3://sluice/x").publish("a", b"1")
+
+
+def test_a_reply_that_is_lost_does_not_make_the_winner_a_loser(s3: S3Server) -> None:
+    s3.faults.rules = [Rule("lost reply", method="PUT", path="a.json")]
+    store = Store("s3://sluice/lost")
+    store.publish("a.json", b"mine")
+    assert s3.faults.told["lost reply"] == 1
+    with pytest.raises(AlreadyPublished):
+        store.publish("a.json", b"mine")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cuts botocore's pauses between two tries short; how often it tries is left alone."""
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.01)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "500"])
+@pytest.mark.usefixtures("impatient")
+def test_three_faults_in_a_row_are_ridden_out(s3: S3Server, kind: str, tmp_path: Path) -> None:
+    store = Store(f"s3://sluice/{tmp_path.name}")
+    content = os.urandom(300_000)
+    s3.faults.rules = [Rule(kind, times=3, delay_s=0.1)]
+    with store.write("x") as file:
+        file.write(content)
+    s3.faults.rules = [Rule(kind, times=3, delay_s=0.1)]
+    assert store.read("x") == content
+    s3.faults.rules = [Rule(kind, times=3, delay_s=0.1)]
+    assert Path(store.local("x")).read_bytes() == content
+    s3.faults.rules = [Rule(kind, times=3, delay_s=0.1)]
+    assert store.list("") == ["x"]
+    assert s3.faults.told[kind] >= 6
+
+
+@pytest.mark.usefixtures("impatient")
+def test_eight_refusals_in_a_row_are_ridden_out(s3: S3Server) -> None:
+    s3.faults.rules = [Rule("503", method="PUT", times=8)]
+    Store("s3://sluice/eight").publish("a", b"1")
+    assert s3.faults.told["503"] == 8
+
+
+def test_a_third_of_all_requests_going_wrong_loses_and_doubles_nothing(s3: S3Server, tmp_path: Path) -> None:
+    store = Store(f"s3://sluice/{tmp_path.name}")
+    s3.faults.share = 0.3
+    contents = {f"f/{n:02}": os.urandom(2_000 * n) for n in range(16)}
+
+    def put(path: str) -> bool:
+        with store.write(path) as file:
+            file.write(contents[path])
+        try:
+            store.publish(f"once/{path}", contents[path])
+        except AlreadyPublished:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(put, contents))
+        assert dict(zip(contents, pool.map(store.read, contents), strict=True)) == contents
+    assert store.list("f") == sorted(contents)
+    assert sum(s3.faults.told.values()) > 10
+
+
+def test_a_writer_that_is_killed_while_it_uploads_leaves_nothing(s3: S3Server, tmp_path: Path) -> None:
+    # 120 MB go up in pieces; the second is held back until the kill.
+    s3.faults.rules = [Rule("slow", method="PUT", path="big.bin", times=1, delay_s=0.0)]
+    s3.faults.rules += [Rule("slow", method="PUT", path="big.bin", times=9, delay_s=5.0)]
+    program = (
+        "from tasks.core.store import Store\n"
+        f"with Store('s3://sluice/{tmp_path.name}').write('big.bin') as file:\n"
+        "    file.write(bytes(120 << 20))\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT)
+    deadline = time.monotonic() + 60
+    while s3.faults.told["slow"] < 2:
+        assert time.monotonic() < deadline
+        assert child.poll() is None
+        time.sleep(0.02)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert Store(f"s3://sluice/{tmp_path.name}").list("", unfinished=True) == []
+
+
+def test_what_the_store_says_never_holds_the_secret(s3: S3Server, caplog: pytest.LogCaptureFixture) -> None:
+    secret = s3.environment["AWS_SECRET_ACCESS_KEY"]
+    caplog.set_level("DEBUG", logger="sluice")
+    said = [repr(Store("s3://sluice/x")), str(pickle.dumps(Store("s3://sluice/x")))]
+    for kind in ("403", "expired", "region"):
+        s3.faults.rules = [Rule(kind, times=100)]
+        with pytest.raises(SluiceError) as told:
+            Store("s3://sluice/x").publish("a", b"1")
+        said.append(str(told.value))
+    assert secret not in " ".join(said) + caplog.text

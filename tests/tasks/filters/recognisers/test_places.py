@@ -1,0 +1,84 @@
+"""One scan misses no place that any of those who look there would have found in a scan of its own."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.filters.recognisers import email_address, folding
+from tasks.filters.recognisers.address_forms import HOUSES
+from tasks.filters.recognisers.places import DASHES, NO_WIDTH, SPACES, WIDE, WIDE_MARKS, Places, look
+from tasks.filters.recognisers.scan import _NUMBERS, _number_places
+
+WORDS = (
+    "0 1 12 40 64 123 1914 12345 4155550123 198.41.0.4 1.2.3.4 2606:4700::1 2001: 0D DE89 ab12 :: : . .. - -- ( ) + @ a"
+    " de Aa IL EX1 2AB 75002 rue RUE Ru ſe ımp al. bis ter Street straße weg Platz lee tel Tel= SSN# IPv4 V6_ card, Fax"
+    " e-mail www exp Exp _ x7 %40 &#64; &#x40; \\u0040 wa.me/ é 好 , ; | · – / # = £ th st (at) [AT] ( at ) (dot) jo"
+)
+PIECES = st.sampled_from(
+    [
+        *WORDS.split(),
+        *(" ", " ", "  ", "\n", "\n\n", "\u00a0", "\u202f", "\u200b", "\u00ad", "\u2011", "\u2013", "\u2212", "’"),
+        *("\uff11", "\uff08", "\uff0d", "\uff0b", "\uff20"),
+    ]
+)
+TEXTS = st.lists(PIECES, max_size=24).map("".join)
+# What is folded as `folding` says it, in words of its own.
+FOREIGN = re.compile(
+    f"[{WIDE}]|[{WIDE_MARKS}](?=[0-9A-Za-z])|[{SPACES}](?=[0-9(+])|(?<=[0-9])[{SPACES}]|(?<=[0-9)])[{DASHES}](?=[0-9(])"
+)
+HIDDEN = re.compile(rf"(?<=[0-9A-Za-z@.+()-])[{NO_WIDTH}]{{1,8}}+(?=[0-9A-Za-z@.+()-])")
+CODED = re.compile(r"%40|&#64;|&#[xX]40;|\\u0040|\bwa\.me/[1-9][0-9]{6}")
+
+
+@given(TEXTS)
+@settings(max_examples=1_000, deadline=None)
+def test_every_house_is_looked_at(text: str) -> None:
+    assert {found.start() for found in HOUSES.finditer(text)} <= set(look(text).digits)
+
+
+@given(TEXTS)
+@settings(max_examples=1_000, deadline=None)
+def test_folding_at_its_places_is_folding_everywhere(text: str) -> None:
+    everywhere = Places(list(range(len(text))), list(range(len(text))), True, look(text).foreign, True)
+    some, all_ = folding.fold(text), folding.fold(text, everywhere)
+    assert (some and some.text) == (all_ and all_.text)
+
+
+@given(TEXTS)
+@settings(max_examples=1_000, deadline=None)
+def test_numbers_are_those_of_a_scan_for_numbers_alone(text: str) -> None:
+    places = [(found.span(), found.lastgroup) for found in _number_places(text, look(text).digits)]
+    alone = [(found.span(), found.lastgroup) for found in _NUMBERS.finditer(text)]
+    # Inside a word of digits, where no address of the internet begins, it need not be seen.
+    assert [one for one in alone if one[1] != "ipv6" or not text[: one[0][0]][-1:].isdigit()] == [
+        one for one in places if one[1] != "ipv6" or not text[: one[0][0]][-1:].isdigit()
+    ]
+
+
+@given(TEXTS)
+@settings(max_examples=1_000, deadline=None)
+def test_what_may_be_folded_is_seen(text: str) -> None:
+    places = look(text)
+    assert places.foreign == (FOREIGN.search(text) is not None)
+    assert places.hidden or HIDDEN.search(text) is None
+    assert places.coded or CODED.search(text) is None
+
+
+@given(TEXTS)
+@settings(max_examples=1_000, deadline=None)
+def test_an_at_that_is_passed_over_is_in_no_address(text: str) -> None:
+    seen = {mark.start() for mark in email_address.MARK.finditer(text)}
+    for at in range(len(text)):
+        if text[at] == "@" and at not in seen:
+            assert list(email_address.find(text, at)) == []
+
+
+@pytest.mark.parametrize("gap", ["", *"=#_/.,-"])
+@pytest.mark.parametrize("bracket", ["", "+", "(", "+(", "(("])
+@pytest.mark.parametrize("label", ["Tel", "telephone", "Telefax", "SSN", "ip", "IPv6", "addr", "amex", "HOST", "Card"])
+def test_every_label_is_asked_about(label: str, bracket: str, gap: str) -> None:
+    before = f" {label}{gap}{bracket}"
+    assert folding._LABEL_BEFORE.search(before)
+    assert folding._may_be_label(before[-5:])

@@ -1,0 +1,395 @@
+import base64
+import json
+import time
+
+import pyarrow as pa
+import pytest
+
+from tasks.formats.robots.lines import MAX_BYTES
+from tasks.formats.robots.robotstxt import AI_AGENTS, Robots
+
+
+def cases(folder):
+    return json.loads((folder / "robots" / "cases.json").read_text())
+
+
+def test_every_case_of_googles_and_protegos_suites_is_answered_as_written(shared_data):
+    wrong = [
+        (case["id"], case["test"])
+        for case in cases(shared_data)
+        if Robots(case["robots"].encode(), case["agent"]).allows(case["url"]) != case["allowed"]
+    ]
+    assert wrong == []
+
+
+def test_crawl_delays_and_sitemaps_are_read_as_protego_reads_them(shared_data):
+    for case in json.loads((shared_data / "robots" / "crawl_delay_and_sitemaps.json").read_text()):
+        robots = Robots(case["robots"].encode(), case.get("agent", "*"))
+        if "sitemaps" in case:
+            assert list(robots.sitemaps) == case["sitemaps"]
+        else:
+            assert robots.crawl_delay() == case["crawl_delay"]
+
+
+def allows(robots, url="http://h/page", agent="sluice"):
+    return Robots(robots if isinstance(robots, bytes) else robots.encode(), agent).allows(url)
+
+
+def test_rules_behind_512_kib_are_not_read():
+    filler = b"#" * 99 + b"\n"
+    body = b"User-agent: *\n" + filler * (MAX_BYTES // len(filler) + 1) + b"\nDisallow: /\n"
+    assert allows(body)
+
+
+def test_a_rule_that_the_limit_cuts_in_two_is_no_rule():
+    rule = b"Disallow: /private/of/some/length\n"
+    for shift in range(len(rule)):
+        body = b"User-agent: *\n" + b"#" * shift + b"\n" + rule * (MAX_BYTES // len(rule) + 1)
+        assert allows(body)
+    assert not allows(b"User-agent: *\rDisallow: /p\r" + b"#" * MAX_BYTES)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "\ufeffUser-agent: *\nDisallow: /page",
+        "User-agent: *\nDisallow: /page".encode("utf-16"),
+        b"User-agent: *\r\rDisallow: /page\r",
+        b"\0\0User-agent: *\nDisallow: /page\0",
+        b"<html>\n<body>\nUser-agent: *\nDisallow: /page",
+    ],
+    ids=["bom", "utf-16", "cr", "nul", "html around"],
+)
+def test_odd_files_are_read_for_what_they_forbid(body):
+    assert not allows(body)
+
+
+def test_where_the_rfc_and_google_differ_the_stricter_reading_counts():
+    assert not allows("User-agent: *\nDisallow: /\nAllow: /%62%61%7A", "http://h/baz")
+    assert not allows("User-agent: *\nDisallow: /%62%61%7A", "http://h/baz")
+    assert not allows("User-agent: *\nDisallow: /k\u00e4se", "http://h/k%C3%A4se")
+    assert allows("User-agent: *\nDisallow: /\nAllow: /k\u00e4se", "http://h/k%C3%A4se")
+    assert not allows(b"User-agent: *\nDisallow: /k\xe4se", "http://h/k%E4se")
+
+
+def test_a_crawl_delay_between_names_does_not_split_a_group():
+    body = b"User-agent: sluice\nCrawl-delay: 3\nUser-agent: other\nDisallow: /page"
+    ours, theirs = Robots(body, "sluice"), Robots(body, "other")
+    assert not ours.allows("http://h/page")
+    assert ours.crawl_delay() == 3.0
+    assert theirs.crawl_delay() is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"User-agent: *\nDisallow: /" + b"*a" * 200_000,
+        b"User-agent: *\n" + b"Disallow: /*a*b*c*d$\n" * 25_000,
+        b"".join(b"User-agent: bot%d\nDisallow: /\n" % number for number in range(16_000)),
+        b"".join(b"User-agent: a%d\n" % number for number in range(18_000)) + b"Disallow: /ab\n" * 18_000,
+        b"User-agent: s\nCrawl-delay: 1\nUser-agent: *\nCrawl-delay: 1\n" * 9_000,
+        b"User-agent: *\nCrawl-delay: 1\n" * 17_000,
+        b":" * MAX_BYTES,
+        b"a" * MAX_BYTES,
+        b"".join(b"User-agent: a%d\nCrawl-delay: 1\n" % number for number in range(17_000)),
+        b"".join(b"User-agent: %s\n" % name.encode() for name in sorted(AI_AGENTS))
+        + b"".join(b"Disallow: /%%62%d\n" % number for number in range(22_000))
+        + b"".join(b"User-agent: %s\nDisallow: /%s\n" % (name.encode(), name.encode()) for name in sorted(AI_AGENTS)),
+        b"User-agent: gptbot\nDisallow: /a\n" * 17_000,
+        b"User-agent: *\n" + b"Content-Signal: ai-train=no\n" * 18_000,
+    ],
+    ids=[
+        "star bomb",
+        "many wildcards",
+        "many groups",
+        "names by rules",
+        "names and delays",
+        "many delays",
+        "colons",
+        "one line",
+        "names each with a delay",
+        "rules for every AI crawler",
+        "AI groups",
+        "signals",
+    ],
+)
+def test_a_hostile_file_costs_seconds_at_most(body):
+    begin = time.process_time()
+    robots = Robots(body, "sluice")
+    robots.allows("http://h/" + "a" * 2000)
+    robots.ai_optout("http://h/" + "a" * 2000)
+    assert time.process_time() - begin < 3.0
+
+
+def real_files(folder):
+    file = str(folder / "robots" / "real_sites.jsonl.zst")
+    for line in pa.input_stream(file, compression="zstd").read().splitlines():
+        row = json.loads(line)
+        text = row.get("robots")
+        yield row, base64.b64decode(row["robots_base64"]) if text is None else text.encode()
+
+
+def test_every_real_file_is_read_at_once(shared_data):
+    begin = time.process_time()
+    count = 0
+    for row, body in real_files(shared_data):
+        robots = Robots(body, "sluice")
+        robots.allows(f"https://{row['host']}/a/b?c=%20d")
+        robots.ai_optout(f"https://{row['host']}/a/b")
+        count += 1
+    assert count == 1174
+    assert time.process_time() - begin < 10
+
+
+def test_real_files_get_protegos_answers_or_stricter_ones(shared_data):
+    looser = stricter = 0
+    for row, body in real_files(shared_data):
+        if "robots" not in row:
+            continue
+        for agent, answers in row["protego"].items():
+            robots = Robots(body, agent)
+            for path, protego in answers.items():
+                ours = robots.allows(f"https://{row['host']}{path}")
+                looser += ours and not protego
+                stricter += protego and not ours
+    assert looser == 0
+    assert stricter <= 5
+
+
+EVERYONE = "User-agent: *\n"
+
+
+@pytest.mark.parametrize("url", ["", "http://h", "http://h/", "http://h?q", "http://h;p", "//h/x", "/x", "h/x"])
+def test_a_url_without_a_path_means_the_root(url):
+    assert not allows(EVERYONE + "Disallow: /", url)
+    assert allows("", url)
+    assert allows("", url, agent="")
+    assert allows("User-agent: sluice\nDisallow: /", url, agent="")
+
+
+@pytest.mark.parametrize(
+    ("url", "allowed"),
+    [
+        ("http://h/a?b=http://other/x", False),
+        ("http://h:8080/a?b", False),
+        ("http://user@h/a?b", False),
+        ("http://h/a", True),
+        ("http://h/#/a?b", True),
+        ("http://h/x#a?b", True),
+        ("http://h//a?b", True),
+    ],
+)
+def test_rules_are_about_path_and_query_only(url, allowed):
+    assert allows(EVERYONE + "Disallow: /a?b", url) is allowed
+
+
+@pytest.mark.parametrize(
+    "name", ["sluice", "SLUICE", "Sluice/2.1", "sluice bot", "sluice (+http://h)", "sluice*", "sluice1", "sluice;x"]
+)
+def test_a_group_is_ours_by_its_name_up_to_the_first_other_character(name):
+    body = f"User-agent: {name}\nDisallow: /\n\n{EVERYONE}Allow: /"
+    assert not allows(body)
+
+
+@pytest.mark.parametrize("name", ["slu", "ice", "sluice-images", "sluicebot", "s", "other sluice", "'sluice'", ""])
+def test_a_group_of_another_name_is_not_ours(name):
+    assert not allows(f"User-agent: {name}\nAllow: /\n\n{EVERYONE}Disallow: /")
+
+
+@pytest.mark.parametrize("star", ["*", "* ", "* all of you", "*\t"])
+def test_a_star_means_everyone_whatever_is_said_behind_it(star):
+    assert not allows(f"User-agent: {star}\nDisallow: /")
+
+
+def test_a_star_that_begins_a_word_means_nobody():
+    assert allows("User-agent: *bot\nDisallow: /")
+
+
+def test_the_groups_of_one_name_are_one_group():
+    body = "User-agent: sluice\nDisallow: /a\n\nUser-agent: other\nDisallow: /b\n\nUser-agent: Sluice\nDisallow: /c"
+    assert [allows(body, f"http://h/{path}") for path in "abc"] == [False, True, False]
+
+
+def test_who_is_named_is_not_bound_by_the_rules_for_everyone():
+    assert allows(f"{EVERYONE}Disallow: /\n\nUser-agent: sluice\nDisallow: /private")
+    assert allows(f"{EVERYONE}Disallow: /\n\nUser-agent: sluice\nDisallow:")
+    assert allows(f"{EVERYONE}Disallow: /\n\nUser-agent: sluice")
+
+
+@pytest.mark.parametrize(
+    "line", ["Sitemap: http://h/s", "Host: h", "Clean-param: a", "unknown", "Crawl-delay: 5", "", "# x"]
+)
+def test_lines_that_are_no_rules_do_not_split_a_group(line):
+    body = f"User-agent: sluice\n{line}\nUser-agent: other\nDisallow: /"
+    assert not allows(body)
+    assert not allows(body, agent="other")
+
+
+def test_rules_before_the_first_group_are_nobodys():
+    assert allows("Disallow: /\nUser-agent: *\nAllow: /x")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("disallow: /", "DISALLOW : /", "  Disallow:/", "Disallow /", "Disallow\t/", "Disallowed: /", "Dissallow: /"),
+        *("Dissalow: /", "Disalow: /", "Diasllow: /", "Disallaw: /", "Disallow: / # all", "Disallow: page"),
+    ],
+)
+def test_a_rule_is_known_however_it_is_spelt(line):
+    assert not allows(f"{EVERYONE}{line}")
+
+
+@pytest.mark.parametrize("name", ["user-agent", "User Agent", "useragent", "USER-AGENT ", "User-agents"])
+def test_a_group_begins_however_its_field_is_spelt(name):
+    assert not allows(f"{name}: sluice\nDisallow: /")
+
+
+@pytest.mark.parametrize("line", ["Disallow", "Disallow:", "Disallow: # /", "Disallow / page", ": /", "Dis allow: /"])
+def test_a_line_that_says_nothing_forbids_nothing(line):
+    assert allows(f"{EVERYONE}{line}")
+
+
+@pytest.mark.parametrize(
+    ("rules", "allowed"),
+    [
+        ("Disallow: /\nAllow: /page", True),
+        ("Allow: /\nDisallow: /page", False),
+        ("Allow: /page\nDisallow: /page", True),
+        ("Disallow: /page\nAllow: /page", True),
+        ("Allow: /p\nDisallow: /*page", False),
+        ("Disallow: /*\nAllow: /p", True),
+        ("Disallow: /PAGE", True),
+        ("Disallow: /page$", False),
+        ("Disallow: /pag$", True),
+        ("Disallow: *age", False),
+        ("Disallow: /p**g*e$", False),
+        ("Disallow: /p*e$x", True),
+        ("Disallow: /*e*e", True),
+        ("Disallow: /page*page$", True),
+        ("Disallow: /page*", False),
+        ("Disallow: $", True),
+        ("Disallow: *", False),
+    ],
+)
+def test_the_longest_rule_that_matches_decides_and_allow_wins_ties(rules, allowed):
+    assert allows(EVERYONE + rules) is allowed
+
+
+def test_who_allows_the_index_page_allows_its_folder_and_no_more():
+    body = EVERYONE + "Disallow: /\nAllow: /docs/index.html"
+    assert allows(body, "http://h/docs/")
+    assert allows(body, "http://h/docs/index.html")
+    assert not allows(body, "http://h/docs/index.htm")
+    assert not allows(body, "http://h/docs/other")
+    assert not allows(EVERYONE + "Disallow: /docs/index.html\nDisallow: /d", "http://h/docs/")
+
+
+def test_a_line_is_cut_where_google_cuts_it():
+    path = "/x/" + "a" * (2083 * 8 - len("disallow: /x/") - 2)
+    body = f"{EVERYONE}disallow: {path}/cut off"
+    assert not allows(body, f"http://h{path}/other")
+    assert allows(body, f"http://h{path}other")
+
+
+@pytest.mark.parametrize("parameter", [";p", "?q", "/;", "//"])
+def test_other_separators_than_slashes_are_letters_of_a_rule(parameter):
+    assert not allows(f"{EVERYONE}Disallow: /a{parameter}", f"http://h/a{parameter}x")
+    assert allows(f"{EVERYONE}Disallow: /a{parameter}", "http://h/ax")
+
+
+def test_a_page_sent_in_place_of_robots_forbids_nothing():
+    page = "<!DOCTYPE html>\n<html><head><title>Disallow: /</title>\n<style>a:hover{color:red}</style></head></html>"
+    assert allows(page)
+
+
+@pytest.mark.parametrize(
+    ("value", "delay"),
+    [
+        ("5", 5.0),
+        ("0.5", 0.5),
+        ("0,5", 0.5),
+        ("5 seconds", 5.0),
+        ("1e9", 1e9),
+        *((x, None) for x in ("nan", "-1", "inf", "x", "")),
+    ],
+)
+def test_a_crawl_delay_is_a_number_of_seconds_or_nothing(value, delay):
+    assert Robots(f"{EVERYONE}Crawl-delay: {value}".encode(), "sluice").crawl_delay() == delay
+
+
+def test_of_several_crawl_delays_the_longest_counts():
+    body = b"User-agent: sluice\nCrawl-delay: 2\nCrawl-delay: 7\n\nUser-agent: sluice\nCrawl-delay: 3"
+    assert Robots(body, "sluice").crawl_delay() == 7.0
+
+
+def test_sitemaps_are_listed_wherever_they_stand_and_once():
+    body = b"sitemap: http://h/a\nUser-agent: x\nSite-map: http://h/b\nDisallow: /\nSITEMAP:http://h/a"
+    assert Robots(body, "sluice").sitemaps == ("http://h/a", "http://h/b")
+
+
+def opted_out(body, url="http://h/page"):
+    return Robots(body.encode(), "sluice").ai_optout(url)
+
+
+@pytest.mark.parametrize(
+    "agent", ["GPTBot", "ccbot", "Google-Extended", "ClaudeBot/1.0", "Applebot-Extended", "AI2Bot"]
+)
+def test_a_site_that_forbids_an_ai_crawler_by_name_has_opted_out(agent):
+    body = f"User-agent: {agent}\nDisallow: /"
+    assert opted_out(body)
+    assert allows(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "User-agent: *\nDisallow: /",
+        "User-agent: GPTBot\nDisallow: /private",
+        "User-agent: GPTBot\nDisallow:",
+        "User-agent: GPTBot\nAllow: /\n\nUser-agent: *\nDisallow: /",
+        "User-agent: Googlebot\nDisallow: /",
+        "User-agent: *\nContent-Signal: search=yes, ai-input=no",
+        "User-agent: *\nContent-Signal: ai-train=yes",
+        "User-agent: other\nContent-Signal: ai-train=no",
+        "",
+    ],
+)
+def test_a_site_that_says_nothing_to_ai_crawlers_has_not_opted_out(body):
+    assert not opted_out(body)
+
+
+def test_only_what_is_forbidden_to_the_ai_crawler_is_opted_out():
+    body = "User-agent: CCBot\nUser-agent: other\nDisallow: /art/\nAllow: /art/free\n\nUser-agent: GPTBot\nDisallow: /x"
+    assert opted_out(body, "http://h/art/1")
+    assert opted_out(body, "http://h/x")
+    assert not opted_out(body, "http://h/art/free")
+    assert not opted_out(body, "http://h/other")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "User-Agent: *\nContent-Signal: search=yes,ai-train=no\nAllow: /",
+        "User-Agent: *\nAllow: /\nContent-signal: ai-train = no",
+        "Content-Signal: ai-train=no\nUser-agent: x\nDisallow: /",
+        "User-agent: sluice\nContent-Signal: ai-train=no\n\nUser-agent: *\nContent-Signal: ai-train=yes",
+        "User-agent: sluice\nDisallow: /x\n\nUser-agent: *\nContent-Signal: ai-train=no",
+        "User-agent: *\nContent-Usage: train-ai=n",
+        "User-agent: *\nContent-Signal: ai-train=yes, ai-train=no",
+    ],
+)
+def test_a_content_signal_against_training_is_an_opt_out(body):
+    assert opted_out(body)
+    assert allows(body)
+
+
+def test_the_signal_with_the_longest_path_counts():
+    body = "User-agent: *\nContent-Usage: train-ai=n\nContent-Usage: /open/ train-ai=y"
+    assert opted_out(body, "http://h/page")
+    assert not opted_out(body, "http://h/open/page")
+
+
+def test_a_signal_to_us_counts_before_the_signal_to_everyone():
+    ours = "User-agent: sluice\nContent-Signal: ai-train=yes\nAllow: /\n"
+    assert not opted_out(f"{ours}\n{EVERYONE}Content-Signal: ai-train=no\nAllow: /")

@@ -1,0 +1,145 @@
+import gzip
+import random
+import time
+import tracemalloc
+import zlib
+
+import brotli
+import pyarrow as pa
+import pytest
+
+from tasks.formats.content_encoding import Unpacked, decode
+
+TEXT = b"The same text again and again. " * 50
+LIMIT = 1 << 20
+
+
+def bare_deflate(data):
+    stream = zlib.compressobj(wbits=-15)
+    return stream.compress(data) + stream.flush()
+
+
+@pytest.mark.parametrize(
+    ("body", "coding"),
+    [
+        (TEXT, ""),
+        (TEXT, "identity"),
+        (gzip.compress(TEXT), "gzip"),
+        (gzip.compress(TEXT[:100]) + gzip.compress(TEXT[100:]), "x-gzip"),
+        (gzip.compress(TEXT) + b"garbage", "GZIP"),
+        (TEXT, "gzip"),
+        (zlib.compress(TEXT), "deflate"),
+        (bare_deflate(TEXT), "deflate"),
+        (brotli.compress(TEXT), "br"),
+        (gzip.compress(brotli.compress(TEXT)), "br, gzip"),
+        (TEXT, "none"),
+        (TEXT, "UTF-8"),
+        (TEXT, "text/html; charset=utf-8"),
+        (TEXT, "8bit, x-secret"),
+        (TEXT, "zstd"),
+        (gzip.compress(TEXT), "gzip;q=1.0"),
+        (gzip.compress(TEXT), "UTF-8, gzip"),
+        ("Московский".encode("utf-16"), "none"),
+        (b"", "none"),
+        (b"", ""),
+    ],
+)
+def test_every_coding_gives_the_text_back(body, coding):
+    decoded = decode(body, coding, LIMIT)
+    assert decoded.data in (TEXT, body)
+    assert decoded.complete
+    unpacked = Unpacked(body, coding, LIMIT)
+    assert [b"".join(unpacked), b"".join(unpacked)] == [decoded.data] * 2
+    assert unpacked.complete
+
+
+@pytest.mark.parametrize(
+    ("body", "coding"),
+    [
+        (gzip.compress(TEXT)[:-20], "gzip"),
+        (zlib.compress(TEXT)[:20], "deflate"),
+        (brotli.compress(TEXT)[:-3], "br"),
+        (b"\xff" * 40, "br"),
+        (pa.compress(TEXT, "zstd", asbytes=True), "zstd"),
+        (gzip.compress(TEXT), "UTF-8"),
+        (brotli.compress(random.Random(1).randbytes(3000)), "x-secret"),
+        (gzip.compress(gzip.compress(gzip.compress(TEXT))), "gzip, gzip, gzip"),
+    ],
+)
+def test_what_is_cut_off_broken_or_unknown_is_marked_incomplete(body, coding):
+    decoded = decode(body, coding, LIMIT)
+    assert not decoded.complete
+    assert TEXT.startswith(decoded.data)
+    unpacked = Unpacked(body, coding, LIMIT)
+    assert TEXT.startswith(b"".join(unpacked))
+    assert not unpacked.complete
+
+
+def test_members_without_end_take_no_longer_each_than_the_first_ones():
+    empty = gzip.compress(b"")
+
+    def seconds(members):
+        begin = time.process_time()
+        assert decode(gzip.compress(TEXT) + empty * members, "gzip", LIMIT) == decode(TEXT, "", LIMIT)
+        return time.process_time() - begin
+
+    # Copying what stands behind each makes four times as many take sixteen times as long.
+    assert any(seconds(200_000) < 9 * seconds(50_000) for _ in range(3))
+
+
+@pytest.mark.parametrize("coding", ["", "gzip", "deflate", "br"])
+def test_nothing_longer_than_the_limit_is_produced(coding):
+    pack = {"": bytes, "gzip": gzip.compress, "deflate": zlib.compress, "br": brotli.compress}[coding]
+    assert decode(pack(b"x" * 1000), coding, 1000) == decode(b"x" * 1000, "", 1000)
+    over = decode(pack(b"x" * 1001), coding, 1000)
+    assert len(over.data) == 1000
+    assert not over.complete
+
+
+@pytest.mark.parametrize("coding", ["", "gzip", "deflate", "br"])
+@pytest.mark.parametrize("size", [0, 1, 999, 1000, 1001])
+def test_blocks_end_at_the_limit(coding, size):
+    pack = {"": bytes, "gzip": gzip.compress, "deflate": zlib.compress, "br": brotli.compress}[coding]
+    unpacked = Unpacked(pack(b"x" * size), coding, 1000)
+    assert b"".join(unpacked) == b"x" * min(size, 1000)
+    assert unpacked.complete == (size <= 1000)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "gzip, gzip"])
+def test_a_long_body_is_never_held_as_a_whole(coding):
+    chance = random.Random(3)
+    lines = [b"<url><loc>http://h/%d</loc></url>\n" % chance.randrange(10**9) for _ in range(2000)]
+    text = b"".join(lines) * 400 + b" " * (8 << 20)
+    body = text
+    for one in coding.split(", "):
+        packed = {"gzip": gzip.compress, "deflate": zlib.compress, "br": lambda data: brotli.compress(data, quality=1)}
+        body = packed[one](body)
+    tracemalloc.start()
+    unpacked = Unpacked(body, coding, 1 << 30)
+    digest, size = 0, 0
+    for block in unpacked:
+        digest, size = zlib.crc32(block, digest), size + len(block)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (digest, size, unpacked.complete) == (zlib.crc32(text), len(text), True)
+    assert peak < 2 << 20
+
+
+def test_a_gzip_file_within_a_coding_is_read_through_both():
+    inner = Unpacked(brotli.compress(gzip.compress(TEXT)), "br", LIMIT)
+    whole = Unpacked(inner, "gzip", LIMIT)
+    assert b"".join(whole) == TEXT
+    assert whole.complete
+    cut = Unpacked(Unpacked(brotli.compress(gzip.compress(TEXT))[:-2], "br", LIMIT), "gzip", LIMIT)
+    assert TEXT.startswith(b"".join(cut))
+    assert not cut.complete
+    short = Unpacked(Unpacked(TEXT, "", 100), "gzip", LIMIT)
+    assert b"".join(short) == TEXT[:100]
+    assert not short.complete
+
+
+def test_members_without_end_come_block_by_block_too():
+    body = gzip.compress(TEXT) + gzip.compress(b"") * 100_000 + b"garbage"
+    unpacked = Unpacked(body, "gzip", LIMIT)
+    assert b"".join(unpacked) == TEXT
+    assert unpacked.complete

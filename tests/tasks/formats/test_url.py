@@ -1,0 +1,172 @@
+import json
+
+import pyarrow as pa
+import pytest
+
+from tasks.formats.url import Scope, authority, canonical, host_and_port, is_trap, key, partition, registered_domain
+
+
+def expected(whatwg):
+    """What the canonical form must be, from the URL standard's result."""
+    if whatwg is None or not whatwg.startswith(("http://", "https://")):
+        return None
+    whatwg = whatwg.replace(";jsessionid=ABC123", "")  # left out on purpose
+    scheme, _, host, *path = whatwg.partition("#")[0].split("/", 3)
+    return "/".join([scheme, "", host.rstrip("."), *path])
+
+
+def test_edge_cases_give_what_the_url_standard_says(shared_data):
+    for row in json.loads((shared_data / "urls" / "edge_cases.json").read_text()):
+        want = None if "user:pw@" in row["href"] else expected(row["whatwg"])
+        assert canonical(row["href"], row["base"]) == want, row["id"]
+
+
+def test_real_links_give_what_the_url_standard_says_but_for_tracking_parameters(shared_data):
+    file = str(shared_data / "urls" / "real_links.jsonl.zst")
+    rows = [json.loads(line) for line in pa.input_stream(file, compression="zstd").read().splitlines()]
+    tracked = 0
+    for row in rows:
+        got, want = canonical(row["href"], row["base"]), expected(row["whatwg"])
+        if got != want:
+            assert want is not None, row
+            assert "?" in want, row
+            assert got == want.partition("?")[0] or got.startswith(want.partition("?")[0] + "?"), row
+            tracked += 1
+    assert len(rows) > 6000
+    assert 0 < tracked < len(rows) / 20
+
+
+@pytest.mark.parametrize(
+    ("url", "want"),
+    [
+        ("http://h/a?utm_source=x&utm_medium=y", "http://h/a"),
+        ("http://h/a?q=1&UTM_Source=x&r=2", "http://h/a?q=1&r=2"),
+        ("http://h/a?fbclid=abc&q=%20", "http://h/a?q=%20"),
+        ("http://h/a?utmost=1", "http://h/a?utmost=1"),
+        ("http://h/a?gbraid=1&srsltid=2&_gl=3&q=1", "http://h/a?q=1"),
+        ("http://h./a", "http://h/a"),
+        ("http://user@h/", None),
+        ("http://:secret@h/", None),
+        ("file:///etc/passwd", None),
+        ("javascript:alert(1)", None),
+        ("http://h/" + "a" * 5000, None),
+        ("http://h/\ud800", None),
+        ("", None),
+    ],
+)
+def test_canonical_form_drops_tracking_and_refuses_what_no_crawler_fetches(url, want):
+    assert canonical(url) == want
+
+
+@pytest.mark.parametrize(
+    ("url", "want"),
+    [
+        ("http://h/a.jsp;jsessionid=1A2B.node1?q=1", "http://h/a.jsp?q=1"),
+        ("http://h/a;JSessionID=1/b;v=2", "http://h/a/b;v=2"),
+        ("http://h/a?x=;jsessionid=1", "http://h/a?x=;jsessionid=1"),
+        ("http://h/a?ASPSESSIONIDQQABCDEF=KLMN&CFID=1&CFTOKEN=2&id=3", "http://h/a?id=3"),
+        ("http://h/forum?t=5&sid=0123456789abcdef0123456789abcdef", "http://h/forum?t=5"),
+        ("http://h/forum?s=0123456789abcdef0123456789abcdef&t=5", "http://h/forum?t=5"),
+        ("http://h/talks?session_id=12", "http://h/talks?session_id=12"),
+        ("http://h/search?s=crawler&sid=3", "http://h/search?s=crawler&sid=3"),
+        ("http://h/?s=donaudampfschifffahrtsgesellschaft", "http://h/?s=donaudampfschifffahrtsgesellschaft"),
+        ("http://h/(S(lit3py55t21z5v55vlm25s55))/a.aspx", "http://h/(S(lit3py55t21z5v55vlm25s55))/a.aspx"),
+    ],
+)
+def test_session_ids_are_dropped_and_pages_that_are_named_like_them_are_kept(url, want):
+    assert canonical(url) == want
+    assert canonical(want) == want
+
+
+@pytest.mark.parametrize(
+    ("path", "trap"),
+    [
+        ("a/a/a", True),
+        ("x/a/b/c/a/b/c/a/b/c", True),
+        ("a/b/c/d/a/b/c/d/a/b/c/d/e", True),
+        ("a/b/a/c/a/d", False),
+        ("3.11/library/library/asyncio", False),
+        ("/".join("abcdefghijklmnopqrst"), False),
+        ("/".join("abcdefghijklmnopqrstuv"), True),
+        ("q?a/a/a/a", False),
+        ("", False),
+    ],
+)
+def test_a_path_that_repeats_itself_three_times_or_never_ends_is_a_trap(path, trap):
+    assert is_trap(f"http://h/{path}") is trap
+
+
+def test_canonical_form_is_a_fixed_point(shared_data):
+    for row in json.loads((shared_data / "urls" / "edge_cases.json").read_text()):
+        url = canonical(row["href"], row["base"])
+        assert url is None or canonical(url) == url
+
+
+def test_keys_and_partitions_never_change():
+    assert key("https://example.com/").hex() == "3259687d649f8e86106dd28ba70f1016"
+    assert partition("https://example.com/", 1024) == partition("http://www.example.com/x?y", 1024) == 614
+
+
+@pytest.mark.parametrize(
+    ("host", "domain"),
+    [
+        ("a.b.co.uk", "b.co.uk"),
+        ("example.com", "example.com"),
+        ("co.uk", "co.uk"),
+        ("docs.localhost", "docs.localhost"),
+        ("a.docs.localhost", "docs.localhost"),
+        ("127.0.0.1", "127.0.0.1"),
+        ("[::1]", "[::1]"),
+    ],
+)
+def test_registered_domain_follows_the_public_suffix_list(host, domain):
+    assert registered_domain(host) == domain
+
+
+def test_host_and_port_are_read_from_every_kind_of_authority():
+    assert authority("https://h:8443/a") == "h:8443"
+    assert host_and_port("http://[::1]:80a/".replace("80a", "81")) == ("[::1]", 81)
+    assert host_and_port("http://[::1]/") == ("[::1]", None)
+
+
+def test_scope_takes_www_for_the_bare_name_and_nothing_else():
+    scope = Scope(["example.com", "127.0.0.1:8000", "*.example.org"])
+    assert scope.covers("http://www.example.com/")
+    assert not scope.covers("http://evilexample.com/")
+    assert not scope.covers("http://sub.example.com/")
+    assert scope.covers("http://127.0.0.1:8000/")
+    assert not scope.covers("http://127.0.0.1:8001/")
+    assert scope.covers("http://example.org/")
+    assert scope.covers("http://a.example.org/")
+    assert not scope.covers("http://evilexample.org/")
+
+
+def test_of_a_host_that_a_prefix_names_nothing_else_is_covered():
+    scope = Scope(["example.com", "other.org"], prefixes=["https://www.example.com/docs/", "https://p.net/a"])
+    assert scope.covers("http://example.com/docs/x?y")
+    assert not scope.covers("http://example.com/blog/")
+    assert not scope.covers("http://example.com/docs")
+    assert scope.covers("http://other.org/anything")
+    assert scope.covers("https://p.net/a/b")
+    assert not scope.covers("https://p.net/b")
+    with pytest.raises(ValueError, match="ftp"):
+        Scope([], prefixes=["ftp://h/"])
+
+
+def test_patterns_narrow_what_hosts_and_prefixes_cover():
+    scope = Scope(["h"], include_pattern=r"/(en|de)/", exclude_pattern=r"[?&]print=1|/private/")
+    assert scope.covers("http://h/en/a")
+    assert not scope.covers("http://h/fr/a")
+    assert not scope.covers("http://h/de/a?print=1")
+    assert not scope.covers("http://h/en/private/a")
+    assert not scope.covers("http://elsewhere/en/a")
+
+
+def test_the_scope_of_a_crawl_is_its_hosts_or_its_seeds_and_its_prefixes():
+    assert Scope.of(("h",), ["http://seed/"]).covers("http://h/")
+    assert not Scope.of(("h",), ["http://seed/"]).covers("http://seed/")
+    scope = Scope.of((), ["http://seed/"], ("http://p/docs/",), "", "x$")
+    assert scope.covers("http://seed/a", "seed")
+    assert scope.covers("http://p/docs/")
+    assert not scope.covers("http://p/")
+    assert not scope.covers("http://seed/x")

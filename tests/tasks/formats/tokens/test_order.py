@@ -1,0 +1,142 @@
+"""The order of sequences: a permutation per epoch, exact shares, an exact inverse, independent of ranks."""
+
+import hashlib
+import math
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.core.errors import InputError
+from tasks.formats.tokens.mixture import resolved
+from tasks.formats.tokens.order import Order
+from tasks.formats.tokens.permutation import Permutation
+
+
+@st.composite
+def orders(draw: st.DrawFn) -> Order:
+    # On a grid of 1/1000, which keeps a period short; one test below takes the full grid.
+    cuts = sorted(draw(st.lists(st.integers(1, 999), max_size=5, unique=True)))
+    amounts = np.diff([0, *cuts, 1000]).tolist()
+    weights = {f"s{index}": amount / 1000 for index, amount in enumerate(amounts)}
+    sequences = {source: draw(st.integers(1, 40)) for source in weights}
+    return Order(sequences, weights, draw(st.integers(1, 9)), draw(st.integers(0, 5)))
+
+
+@given(st.integers(1, 700), st.integers(0, 10**6))
+def test_a_permutation_holds_every_item_once_and_inverts(n: int, key: int) -> None:
+    permutation = Permutation(n, str(key))
+    items = permutation.apply(np.arange(n))
+    assert sorted(items.tolist()) == list(range(n))
+    assert permutation.invert(items).tolist() == list(range(n))
+
+
+def test_a_permutation_of_a_huge_range_inverts_and_stays_inside() -> None:
+    n = 10**15 + 37
+    positions = np.random.default_rng(0).integers(0, n, 5000)
+    items = Permutation(n, "k").apply(positions)
+    assert items.min() >= 0
+    assert items.max() < n
+    assert np.array_equal(Permutation(n, "k").invert(items), positions)
+
+
+@pytest.mark.parametrize("n", [5, 8, 13])
+def test_every_item_comes_first_equally_often_over_keys(n: int) -> None:
+    trials = 4000
+    first = [int(Permutation(n, str(key)).apply(np.array([0]))[0]) for key in range(trials)]
+    expected = trials / n
+    chi_square = sum((first.count(item) - expected) ** 2 / expected for item in range(n))
+    # 1e-4 quantile of chi-square with n - 1 degrees of freedom, n - 1 + 4 sqrt(2 (n - 1)) + 10 bounds it from above
+    assert chi_square < n - 1 + 4 * math.sqrt(2 * (n - 1)) + 10
+
+
+def test_neighbours_of_a_permutation_do_not_stay_neighbours() -> None:
+    n = 10_000
+    items = Permutation(n, "x").apply(np.arange(n))
+    assert abs(np.corrcoef(items[:-1], items[1:])[0, 1]) < 0.04
+    assert abs(np.corrcoef(np.arange(n), items)[0, 1]) < 0.04
+
+
+@given(orders(), st.integers(1, 60))
+@settings(max_examples=60, deadline=None)
+def test_steps_of_is_the_exact_inverse_of_batch(order: Order, steps: int) -> None:
+    seen: dict[tuple[str, int], list[int]] = {}
+    for step in range(steps):
+        for source, sequence, epoch in order.batch(step):
+            assert len(seen.setdefault((source, sequence), [])) == epoch
+            seen[source, sequence].append(step)
+    for source, size in order.sequences.items():
+        for sequence in range(size):
+            assert order.steps_of(source, sequence, steps) == seen.get((source, sequence), [])
+
+
+@given(orders(), st.integers(0, 10**7))
+@settings(max_examples=200, deadline=None)
+def test_no_source_is_ever_a_whole_sequence_away_from_its_share(order: Order, steps: int) -> None:
+    samples = steps * order.batch_size
+    assert sum(order.drawn(source, steps) for source in order.sequences) == samples
+    for source, weight in order.weights.items():
+        exact = round(weight * 100_000) * samples / 100_000
+        assert abs(order.drawn(source, steps) - exact) < 1
+
+
+def test_odd_weights_of_many_sources_keep_their_shares_too() -> None:
+    amounts = np.random.default_rng(1).dirichlet(np.full(20, 0.3))
+    weights = resolved({f"s{index:02d}": float(amount) for index, amount in enumerate(amounts)})
+    order = Order(dict.fromkeys(weights, 50), weights, 7, 0)
+    for steps in range(0, 30_000, 13):
+        for source, weight in order.weights.items():
+            assert abs(order.drawn(source, steps) - round(weight * 100_000) * steps * 7 / 100_000) < 1
+
+
+@given(orders(), st.integers(0, 10**6))
+@settings(max_examples=60, deadline=None)
+def test_quotas_count_the_batch_and_continue_the_totals(order: Order, step: int) -> None:
+    quotas = order.quotas(step)
+    sources = [source for source, _, _ in order.batch(step)]
+    assert quotas == {source: sources.count(source) for source in order.sequences}
+    assert quotas == {source: order.drawn(source, step + 1) - order.drawn(source, step) for source in quotas}
+
+
+def test_an_epoch_reads_every_sequence_once_before_any_comes_again() -> None:
+    order = Order({"a": 30}, {"a": 1.0}, 10, 3)
+    epochs = [[seq for step in range(3 * e, 3 * e + 3) for _, seq, _ in order.batch(step)] for e in range(3)]
+    assert all(sorted(epoch) == list(range(30)) for epoch in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_any_number_of_ranks_reads_the_same_global_batches(ranks: int) -> None:
+    def chain(world: int) -> str:
+        order, digest = Order({"web": 1000, "code": 77}, {"web": 0.7, "code": 0.3}, 12, 1), hashlib.sha256()
+        for step in range(50):
+            slots: list = [None] * 12
+            for rank in range(world):
+                slots[rank::world] = order.batch(step)[rank::world]
+            digest.update(repr(slots).encode())
+        return digest.hexdigest()
+
+    assert chain(ranks) == chain(1)
+
+
+def test_the_order_is_pinned_so_that_old_runs_stay_traceable() -> None:
+    order = Order({"web": 1000, "code": 7}, {"web": 0.75, "code": 0.25}, 4, 0)
+    batches = repr([order.batch(step) for step in range(20)])
+    assert hashlib.sha256(batches.encode()).hexdigest()[:16] == "acf0f64ec928dcba"
+
+
+def test_a_step_far_away_costs_no_more_than_the_first() -> None:
+    order = Order({"web": 10**9, "code": 10**6}, {"web": 0.9, "code": 0.1}, 64, 0)
+    order.batch(0)
+    started = time.perf_counter()
+    source, sequence, _ = order.batch(10**9)[5]
+    assert 10**9 in order.steps_of(source, sequence, 10**9 + 1)
+    assert time.perf_counter() - started < 1
+
+
+def test_a_weighted_source_without_sequences_is_refused() -> None:
+    with pytest.raises(InputError, match='"code" has a weight but no sequence'):
+        Order({"web": 10, "code": 0}, {"web": 0.5, "code": 0.5}, 2, 0)
+    assert Order({"web": 10}, {"web": 1.0, "code": 0.0}, 2, 0).quotas(0) == {"web": 2}

@@ -1,0 +1,399 @@
+"""Contract of tasks.formats.warc.reader: every intact record of a file good or bad is read, and no damage passes in
+silence."""
+
+import base64
+import gzip
+import hashlib
+import io
+import itertools
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import fastwarc
+import pytest
+from fastwarc import WarcRecordType, ZstdWriter
+
+from tasks.formats.content_encoding import decode
+from tasks.formats.warc.archive import capture_at
+from tasks.formats.warc.payload import dechunk, quick_digest
+from tasks.formats.warc.reader import read_records
+from tasks.formats.warc.record import Damage, Record
+from tests.tasks.stages.extract.conftest import record
+
+LIMIT = 1 << 24
+ALL = WarcRecordType.any_type
+Pack = Callable[[bytes], bytes]
+
+
+def zstd(data: bytes) -> bytes:
+    file = io.BytesIO()
+    writer = ZstdWriter(file)
+    writer.write(data)
+    writer.finish()
+    writer.flush()
+    return file.getvalue()
+
+
+def gzipped(data: bytes) -> bytes:
+    return gzip.compress(data, mtime=0)
+
+
+PACKS: list[Pack] = [bytes, gzipped, zstd]
+
+
+def read(data: bytes, kinds: WarcRecordType = ALL) -> list[Record | Damage]:
+    return list(read_records(io.BytesIO(data), LIMIT, kinds))
+
+
+def told(found: list[Record | Damage]) -> tuple[int, list[str]]:
+    """How many records are intact, and what is said of the rest."""
+    intact = sum(isinstance(one, Record) and not one.short for one in found)
+    rest = [one.reason if isinstance(one, Damage) else "short" for one in found]
+    return intact, [reason for reason, one in zip(rest, found, strict=True) if isinstance(one, Damage) or one.short]
+
+
+def named(kind: WarcRecordType) -> str:
+    return str(kind).rpartition(".")[2]
+
+
+# What the manifest promises of the files that it describes as broken ("how"), and what the reader says of the rest.
+BROKEN: dict[str, tuple[int, list[str]]] = {
+    "derived-a-mal-bitflip.warc.gz": (32 + 15, ["warc_damaged"]),
+    "derived-a-mal-garbage-between.warc.gz": (48, ["warc_damaged"]),
+    "derived-a-mal-no-content-length.warc.gz": (47, ["warc_damaged"]),
+    "derived-a-mal-short-content-length.warc.gz": (47, ["short"]),
+    "derived-a-mal-truncated.warc.gz": (32, ["short"]),
+    "derived-a-mal-empty.warc.gz": (0, []),
+    # Declares a block two bytes shorter than it is: its own digest says so.
+    "warcio__example-trunc.warc": (3, ["short"]),
+    # No length, a length of one, no length: ARC files, too.
+    "warcio__bad.arc": (1, ["warc_damaged", "warc_damaged"]),
+    "warcio__example.arc": (2, []),
+    # A date that is none, and two records shorter than they declare.
+    "aut__badexample.arc.gz": (3, ["warc_damaged", "short", "short"]),
+}
+
+
+def test_every_file_of_the_manifest_gives_all_of_its_intact_records(shared_data: Path) -> None:
+    manifest = json.loads((shared_data / "warc" / "manifest.json").read_text())
+    assert len(manifest) > 20
+    assert manifest.keys() >= BROKEN.keys()
+    promised = {
+        name: BROKEN.get(name, (entry["readers"]["fastwarc"]["records"], [])) for name, entry in manifest.items()
+    }
+    found = {name: told(read((shared_data / "warc" / name).read_bytes())) for name in manifest}
+    assert found == promised
+
+
+def test_the_kinds_of_records_are_those_of_the_manifest(shared_data: Path) -> None:
+    manifest = json.loads((shared_data / "warc" / "manifest.json").read_text())
+    for name in manifest.keys() - BROKEN.keys():
+        found = read((shared_data / "warc" / name).read_bytes())
+        kinds = Counter(named(one.kind) for one in found if isinstance(one, Record))
+        assert kinds == manifest[name]["readers"]["fastwarc"]["types"], name
+
+
+@pytest.mark.parametrize("name", ["dolma__sample-0000.warc.gz", "aut__issue-493.warc", "warcio__example.warc"])
+def test_bodies_are_those_that_an_independent_reader_finds(shared_data: Path, name: str) -> None:
+    lines = (shared_data / "warc" / "records" / f"{name}.records.jsonl").read_text().splitlines()
+    expected = [held for held in map(json.loads, lines) if held["type"] in ("response", "revisit", "resource")]
+    kinds = WarcRecordType.response | WarcRecordType.revisit | WarcRecordType.resource
+    found = [one for one in read((shared_data / "warc" / name).read_bytes(), kinds) if isinstance(one, Record)]
+    assert [one.url for one in found] == [held["uri"].strip("<>") for held in expected]
+    for one, held in zip(found, expected, strict=True):
+        coding = ",".join(value for key, value in one.http or () if key.lower() == "content-encoding")
+        body = decode(one.payload, coding, LIMIT).data
+        assert (len(body), hashlib.sha256(body).hexdigest()) == (held["payload_len"], held["payload_sha256"])
+
+
+@pytest.mark.parametrize("last", ["response", "request"])
+@pytest.mark.parametrize("pack", PACKS)
+def test_a_file_cut_off_anywhere_says_so(pack: Pack, last: str) -> None:
+    made = [record(f"http://a.example/{i}", b"abc" * 99, kind=last, compressed=False) for i in range(3)]
+    packed = [pack(one) for one in made]
+    data, begin = b"".join(packed), len(packed[0]) + len(packed[1])
+    ending = 4 if pack is bytes else 0  # the two line breaks behind a record are no part of it
+    for cut in range(begin + 1, len(data) - ending):
+        intact, said = told(read(data[:cut]))
+        assert (intact >= 2, len(said)) == (True, 1), cut
+        assert said[0] in ("short", "warc_truncated", "warc_damaged")
+    assert told(read(data[:begin])) == (2, [])
+    assert told(read(data)) == (3, [])
+
+
+@pytest.mark.parametrize("pack", PACKS)
+@pytest.mark.parametrize(
+    "bad", [b"no record\r\n\r\n", b"\x1f\x8b\x08 not gzip\r\n", b"\x28\xb5\x2f\xfd not zstd", b"\0" * 99]
+)
+def test_one_damaged_place_is_one_damage_and_the_record_before_it_is_kept(pack: Pack, bad: bytes) -> None:
+    good = [pack(record(f"http://a.example/{i}", compressed=False)) for i in range(4)]
+    found = read(b"".join([*good[:2], bad, *good[2:]]))
+    assert [one.url for one in found if isinstance(one, Record)] == [f"http://a.example/{i}" for i in range(4)]
+    (damage,) = [one for one in found if isinstance(one, Damage)]
+    assert (damage.reason, damage.offset) == ("warc_damaged", len(good[0]))
+    assert damage.detail
+
+
+def test_reading_goes_on_behind_damage_in_a_file_with_a_dictionary(shared_data: Path) -> None:
+    data = (shared_data / "warc" / "derived-a-dict.warc.zst").read_bytes()
+    whole = [one for one in read(data) if isinstance(one, Record)]
+    at = whole[20].offset + 12
+    found = read(data[:at] + bytes(byte ^ 0xFF for byte in data[at : at + 24]) + data[at + 24 :])
+    assert told(found) == (47, ["warc_damaged"])
+    assert [one.offset for one in found if isinstance(one, Record)][20:] == [one.offset for one in whole[21:]]
+
+
+@pytest.mark.parametrize(
+    "name", ["derived-a-dict.warc.zst", "derived-a.warc.zst", "derived-a-plain.warc", "derived-a-v1.1.warc.gz"]
+)
+def test_a_capture_is_read_at_its_offset(shared_data: Path, name: str) -> None:
+    data = (shared_data / "warc" / name).read_bytes()
+    found = [one for one in read(data, WarcRecordType.response) if isinstance(one, Record)]
+    assert len(found) == 22
+    for one in found[::5]:
+        capture = capture_at(io.BytesIO(data), one.offset)
+        assert (capture.record_id, capture.payload) == (one.record_id, one.payload)
+
+
+@pytest.mark.parametrize(
+    ("name", "sought"),
+    [
+        ("derived-a-mal-single-member.warc.gz", False),
+        ("warcio__example-bad-non-chunked.warc.gz", False),
+        ("dolma__sample-0000.warc.gz", True),
+        ("warcio__example.warc", True),
+    ],
+)
+def test_records_have_a_place_where_reading_can_begin_at_them(shared_data: Path, name: str, sought: bool) -> None:
+    found = read((shared_data / "warc" / name).read_bytes())
+    assert {isinstance(one, Record) and one.offset is not None for one in found} == {sought}
+
+
+def test_a_file_that_is_one_gzip_member_is_read_up_to_the_damage() -> None:
+    noise = random.Random(0)
+    data = gzipped(b"".join(record(body=noise.randbytes(100_000), compressed=False) for _ in range(5)))
+    assert told(read(data)) == (5, [])
+    for broken in (data[:260_000] + b"no deflate" * 20 + data[260_200:], data[:480_000]):
+        intact, said = told(read(broken))
+        assert 0 < intact < 5
+        assert len(said) == 1
+
+
+def cut_up(data: bytes) -> list[bytes]:
+    """The records of a file that is not compressed."""
+    begins = [found.start() for found in re.finditer(rb"(?m)^WARC/1\.\d\r\n", data)]
+    return [data[begin:end] for begin, end in itertools.pairwise([*begins, len(data)])]
+
+
+def lying(data: bytes, more: int, *, digests: bool) -> bytes:
+    """A record whose length is declared greater by so much, with or without digests."""
+    if not digests:
+        data = re.sub(rb"WARC-(Block|Payload)-Digest: [^\r]+\r\n", b"", data)
+    return re.sub(rb"Content-Length: (\d+)", lambda said: b"Content-Length: %d" % (int(said[1]) + more), data, count=1)
+
+
+PACKED = {
+    "plain": b"".join,
+    "gzip": lambda records: b"".join(map(gzipped, records)),
+    "one gzip member": lambda records: gzipped(b"".join(records)),
+    "two gzip members": lambda records: gzipped(b"".join(records[:20])) + gzipped(b"".join(records[20:])),
+    "zstd": lambda records: b"".join(map(zstd, records)),
+}
+
+
+@pytest.mark.parametrize("digests", [True, False], ids=["digests", "no digests"])
+@pytest.mark.parametrize("packed", PACKED)
+def test_a_wrong_length_costs_its_own_record_with_a_reason_and_no_other(
+    shared_data: Path, packed: str, digests: bool
+) -> None:
+    made = [one for one in cut_up((shared_data / "warc" / "derived-a-plain.warc").read_bytes()) if len(one) < 12_000]
+    ids = [found.record_id for found in read(b"".join(made)) if isinstance(found, Record)]
+    chance = random.Random(20261122)
+    assert 20 < len(ids) == len(made)
+    kinds = [re.search(rb"WARC-Type: (\w+)", one)[1] for one in made]
+    for number in (0, kinds.index(b"request"), kinds.index(b"response"), 20):
+        sizes = [len(one) for one in made[number + 1 :]]
+        length = int(re.search(rb"Content-Length: (\d+)", made[number])[1])
+        for more in (50, sizes[0], sum(sizes[:3]), sum(sizes), 10**9, chance.randrange(50, sum(sizes)), 10 - length):
+            lies = [*(lying(one, 0, digests=digests) for one in made)]
+            lies[number] = lying(made[number], more, digests=digests)
+            found = read(PACKED[packed](lies))
+            whole = [one.record_id for one in found if isinstance(one, Record) and not one.short]
+            assert whole == [*ids[:number], *ids[number + 1 :]], (number, more)
+            assert len(told(found)[1]) == 1, (number, more)
+
+
+def holding(inner: bytes, *, digest: bool) -> bytes:
+    """A page that is a WARC record, or text about one, as a record of a file."""
+    whole = record("http://page.example/", body=b"<p>" + inner, compressed=False)
+    if not digest:
+        return whole
+    head, block = whole.split(b"\r\n\r\n", 1)
+    said = base64.b32encode(hashlib.sha1(block[:-4]).digest())
+    return head + b"\r\nWARC-Block-Digest: sha1:" + said + b"\r\n\r\n" + block
+
+
+@pytest.mark.parametrize("digest", [True, False], ids=["digest", "no digest"])
+@pytest.mark.parametrize("junk", [b"", b"junk\r\n\r\n"], ids=["whole", "damaged behind"])
+@pytest.mark.parametrize("packed", PACKED)
+def test_what_a_page_holds_is_never_a_record(packed: str, junk: bytes, digest: bool) -> None:
+    forged = record("http://forged.example/", compressed=False)
+    inners = [b"\r\n\r\n" + forged, b"\r\n" + forged * 3 + b"\r\n\r\nWARC/1.0\r\nX: y", b"\r\n\r\n" + gzipped(forged)]
+    made = [record("http://first.example/", compressed=False), *(holding(one, digest=digest) for one in inners)]
+    made.append(record("http://last.example/", compressed=False))
+    if "member" in packed or packed == "plain":
+        data = PACKED[packed]([*made[:2], made[2] + junk, *made[3:]])
+    else:
+        data = PACKED[packed](made[:3]) + junk + PACKED[packed](made[3:])
+    found = read(data)
+    urls = [one.url for one in found if isinstance(one, Record)]
+    assert urls == ["http://first.example/", *["http://page.example/"] * 3, "http://last.example/"]
+    assert told(found) == (5, ["warc_damaged"] if junk else [])
+
+
+def test_a_file_that_lies_about_every_length_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.formats.warc.reader._MAX_WASTED", 1_000_000)
+    one = b"WARC/1.0\r\nWARC-Type: resource\r\nWARC-Block-Digest: sha1:X\r\nContent-Length: %05d\r\n\r\n\r\n\r\n"
+    # Each ends where a later one does, and takes fifty for its own.
+    found = read(one % (50 * len(one % 0)) * 1000)
+    assert isinstance(found[-1], Damage)
+    assert 10 < len(found) < 500
+
+
+def test_damage_in_records_that_nobody_asked_for_is_reported_too() -> None:
+    made = [gzipped(record(kind=kind, compressed=False)) for kind in ("response", "request", "request")]
+    data = b"".join([*made[:2], made[2][:-20]])
+    assert told(read(data, WarcRecordType.response)) == (1, ["warc_truncated"])
+
+
+@pytest.mark.parametrize(
+    "declared", ["", "Content-Length: x\r\n", "Content-Length: -4\r\n", f"Content-Length: {10**30}\r\n"]
+)
+def test_a_record_without_a_length_is_damage(declared: str) -> None:
+    bad = f"WARC/1.1\r\nWARC-Type: response\r\nWARC-Target-URI: http://b/\r\n{declared}\r\nbody\r\n\r\n".encode()
+    found = read(record() + gzipped(bad) + record())
+    assert told(found) == (2, ["warc_damaged"])
+
+
+def test_a_record_longer_than_it_declares_is_short_where_its_digest_says_so() -> None:
+    file = io.BytesIO()
+    made = fastwarc.WarcRecord()
+    made.init_headers(WarcRecordType.resource, b"x")
+    made.set_bytes_content(b"0123456789")
+    made.write(file, checksum_data=True)
+    lying = file.getvalue().replace(b"Content-Length: 10", b"Content-Length: 04")
+    assert told(read(record() + gzipped(lying) + record())) == (2, ["short"])
+
+
+def test_an_error_of_the_file_system_is_not_taken_for_damage() -> None:
+    class Failing(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell() >= 1000:
+                raise OSError(5, "Input/output error")
+            return super().read(min(size or 1000, 1000))
+
+    with pytest.raises(OSError, match="Input/output"):
+        list(read_records(Failing(record(body=random.Random(0).randbytes(5000))), LIMIT))
+
+
+def test_a_response_with_a_megabyte_of_headers_is_read() -> None:
+    head = "".join(f"X-{i}: {'a' * 1000}\r\n" for i in range(900))
+    (found,) = read(record(body=b"body", http=head))
+    assert isinstance(found, Record)
+    assert (len(found.http or ()), found.payload) == (900, b"body")
+
+
+def test_a_response_whose_headers_never_end_is_a_record_without_http() -> None:
+    found = read(record(body=b"x" * 3_000_000, http="X: ") + record())
+    assert [isinstance(one, Record) and one.http is None for one in found] == [True, False]
+    assert told(found) == (2, [])
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"5\r\n<p>ab\r\n3\r\ncde\r\n0\r\n\r\n", b"<p>abcde"),
+        (b"5;ext=1\r\n<p>ab\r\n0\r\nTrailer: x\r\n\r\n", b"<p>ab"),
+        (b"5 \n<p>ab\n0\n\n", b"<p>ab"),
+        (b"5\r\n<p>ab\r\n3\r\ncd", b"<p>abcd"),
+        (b"5\r\n<p>ab\r\nzz\r\ncd", b"<p>ab"),
+        (b"<p>stored without its transfer coding", b"<p>stored without its transfer coding"),
+        (b"f" * 40 + b"\r\nx", b"f" * 40 + b"\r\nx"),
+        (b"", b""),
+        (b"0\r\n\r\n", b""),
+    ],
+)
+def test_chunks_are_joined_as_far_as_they_go(body: bytes, expected: bytes) -> None:
+    assert dechunk(body) == (expected, True)
+    (found,) = read(record(body=body, http="Transfer-Encoding: chunked\r\n"))
+    assert isinstance(found, Record)
+    assert (found.payload, found.size, found.short) == (expected, len(expected), False)
+
+
+def test_a_body_of_very_many_small_chunks_counts_as_too_long() -> None:
+    body = b"2\nab" * 4_000_000
+    begun, ended = dechunk(body, 1 << 20)
+    assert (begun, ended) == (b"ab" * (len(begun) // 2), False)
+    assert len(begun) < 200_000
+    (found,) = read_records(io.BytesIO(record(body=body, http="Transfer-Encoding: chunked\r\n")), 1 << 20)
+    assert isinstance(found, Record)
+    assert found.size > 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("date", "read_as"),
+    [
+        ("2026-11-20T10:00:00Z", "2026-11-20T10:00:00+00:00"),
+        ("2026-11-20T10:00:00+05:00", "2026-11-20T05:00:00+00:00"),
+        ("1970-01-01T00:00:00Z", None),
+        ("0001-01-01T00:00:00+05:00", None),
+        ("9999-12-31T23:59:59Z", None),
+        ("9999-12-31T23:59:59-05:00", None),
+        ("yesterday", None),
+    ],
+)
+def test_a_date_at_which_nothing_can_have_been_captured_is_none(date: str, read_as: str | None) -> None:
+    data = record(compressed=False).replace(b"2026-11-20T10:00:00.250Z", date.encode())
+    (found,) = read(data)
+    assert isinstance(found, Record)
+    assert (found.date.isoformat() if found.date else None) == read_as
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_no_more_of_a_body_is_kept_than_asked_for(chunked: bool) -> None:
+    body = b"a" * 100_000
+    sent = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body
+    data = record(body=sent, http="Transfer-Encoding: chunked\r\n" if chunked else "")
+    (found,) = read_records(io.BytesIO(data), 1000)
+    assert isinstance(found, Record)
+    assert len(found.payload) == 1000
+    assert found.size > 1000
+
+
+def test_whatever_is_changed_in_a_file_reading_ends_and_tells() -> None:
+    noise = random.Random(20261121)
+    made = [record(f"http://a.example/{i}", body=b"<p>%d" % i * 300, compressed=False) for i in range(5)]
+    urls = [f"http://a.example/{i}" for i in range(5)]
+    for _ in range(600):
+        pack = noise.choice(PACKS)
+        data = bytearray(b"".join(map(pack, made)))
+        at, count = noise.randrange(len(data)), noise.randint(1, 60)
+        data[at : at + noise.choice((0, count))] = noise.choice((b"", b"WARC/1.1\r\n", noise.randbytes(count)))
+        found = [one.url for one in read(bytes(data)) if isinstance(one, Record) and not one.short]
+        # One place touches two records at most; only where nothing is compressed can a wrong length swallow more.
+        assert len(set(urls).intersection(found)) >= (1 if pack is bytes else 3)
+        assert [url for url in found if url in urls] == [url for url in urls if url in found]
+
+
+def test_quick_digests_tell_bodies_apart_as_sha1_does() -> None:
+    bodies = [b"one", b"two", b"one"]
+    file = io.BytesIO(b"".join(record(body=body) for body in bodies))
+    slow = [found.payload_digest for found in read_records(file, LIMIT) if isinstance(found, Record)]
+    quick = [found.payload_digest for found in read_records(file, LIMIT, digest="quick") if isinstance(found, Record)]
+    assert slow[0] == slow[2] != slow[1]
+    assert quick[0] == quick[2] != quick[1]
+    assert quick == [quick_digest(body) for body in bodies]

@@ -1,0 +1,162 @@
+"""Names that no stage could find are refused when the recipe is read: sources, topics, categories, languages."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tasks.run.test_recipe_agreement import BOOKS, DEMO, TRAIN, USE, files_only, refused
+
+from tasks.core.errors import RecipeError
+from tasks.run.recipe import Recipe
+
+GATE = {**TRAIN, "name": "gate", "crawl": {"sources": ["web"]}}
+ASTRAY = {**GATE, "crawl": {"sources": ["web", "packges"]}}
+CORPUS = {"name": "packages", "kind": "documents"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "at"),
+    [
+        ({"classifiers.train": [TRAIN, ASTRAY]}, "classifiers.train.1.crawl.sources"),
+        ({"perplexity.references": [{**CORPUS, "name": "packges"}]}, "perplexity.references.0.name"),
+        ({"perplexity.references": [CORPUS], "perplexity.cut_source": "packges"}, "perplexity.cut_source"),
+        ({"tokenizer.weights": {"web": 0.5, "packges": 0.5}}, "tokenizer.weights"),
+        ({"canary.current": {"web": 0.5, "packges": 0.5}}, "canary.current"),
+        ({"canary.target": {"packges": 1.0}}, "canary.target"),
+        ({"canary.guarded": ["web", "packges"]}, "canary.guarded"),
+    ],
+)
+def test_a_source_of_texts_or_of_a_mixture_that_the_recipe_has_not_is_refused_with_the_nearest(
+    changes: dict[str, Any], at: str
+) -> None:
+    assert refused(changes) == f'override: {at}: the recipe has no source "packges". Did you mean "packages"?'
+
+
+def test_sources_that_the_recipe_has_are_taken_wherever_they_are_named() -> None:
+    changes = {
+        "classifiers.train": [GATE],
+        "perplexity.references": [CORPUS, {"name": "wiki", "kind": "jsonl", "path": "/data/*.jsonl"}],
+        "perplexity.cut_source": "code",
+        "tokenizer.weights": {"web": 0.5, "code": 0.5},
+        "canary.target": {"web": 1.0},
+        "canary.guarded": ["code"],
+    }
+    recipe = DEMO.override(changes)
+    assert Recipe.from_text(recipe.text) == recipe
+
+
+def test_a_mixture_of_what_is_crawled_is_refused_where_nothing_is_crawled() -> None:
+    said = refused({"crawl.enabled": False})
+    assert said == 'override: canary.current: the recipe has no source "web": known are: code, packages.'
+
+
+def test_a_recipe_that_extends_one_of_other_sources_takes_a_mixture_of_its_own_whole(tmp_path: Path) -> None:
+    (tmp_path / "below.toml").write_text('name = "below"\n[canary]\ncurrent = { web = 1.0 }\nsteps = 7\n')
+    books = '[[extract.files]]\nname = "books"\nkind = "text"\npath = "/data/*.txt"\n'
+    mine = f'extends = "below.toml"\nname = "mine"\n[crawl]\nenabled = false\n{books}[canary]\ncurrent = '
+    for current, weights in (("{ books = 1.0 }", {"books": 1.0}), ("{}", {})):
+        (tmp_path / "mine.toml").write_text(mine + current)
+        canary = Recipe.load(tmp_path / "mine.toml").canary
+        assert (canary.current, canary.steps) == (weights, 7)
+
+
+def test_what_cuts_head_middle_and_tail_by_default_needs_no_crawl() -> None:
+    recipe = files_only(BOOKS)
+    assert recipe.perplexity.cut_source == "web"
+    assert recipe.override({"perplexity.references": [{**CORPUS, "name": "books"}]}).perplexity.wanted
+
+
+def test_a_sample_of_the_crawl_is_refused_where_nothing_is_crawled() -> None:
+    with pytest.raises(
+        RecipeError, match=r'classifiers\.train\.0\.crawl\.sources: the recipe has no source "web".*books'
+    ):
+        files_only(BOOKS).override({"classifiers.train": [GATE]})
+
+
+def test_a_priority_of_a_stage_that_there_is_not_is_refused_with_the_nearest() -> None:
+    said = refused({"place.kubernetes": {"queue_priority": {"pretrain": "high"}}})
+    assert said == 'override: place.kubernetes.queue_priority: no stage "pretrain". Did you mean "train"?'
+    assert DEMO.override({"place.kubernetes": {"queue_priority": {"train": "high", "canary": "low"}}})
+
+
+def test_perplexity_of_languages_that_nothing_tells_apart_is_refused() -> None:
+    reference = {"name": "wiki", "kind": "jsonl", "path": "/data/*.jsonl", "language": "en"}
+    changes = {
+        "annotate.use": ["prose_score", "pii", "perplexity"],
+        "consolidate.filters": ["perplexity"],
+        "consolidate.limits": {},
+        "perplexity.references": [reference],
+    }
+    said = refused(changes)
+    assert said.startswith(
+        "override: annotate.use: perplexity has models of en alone, and language does not tell what is"
+    )
+    assert 'put language before perplexity, or give a reference the language "und"' in said
+    assert DEMO.override({**changes, "perplexity.references": [{**reference, "language": "und"}]})
+    assert DEMO.override({**changes, "annotate.use": ["language", "prose_score", "pii", "perplexity"]})
+
+
+def test_parts_of_the_corpus_are_refused_where_the_model_has_no_cut_points() -> None:
+    changes = {
+        "annotate.use": [*USE, "perplexity"],
+        "annotate.settings.perplexity": {"file": "/models/en.arpa"},
+        "consolidate.filters": ["perplexity"],
+        "consolidate.limits": {"perplexity": {"drop_buckets": ["tail"]}},
+    }
+    said = refused(changes)
+    assert "consolidate.limits.perplexity.drop_buckets: a model from a file puts no document into one" in said
+    assert "set annotate.settings.perplexity.cuts" in said
+    assert DEMO.override({**changes, "annotate.settings.perplexity": {"file": "/en.arpa", "cuts": [200.0, 500.0]}})
+
+
+def topics(drop: str, **texts: Any) -> dict[str, Any]:
+    return {
+        "classifiers.train": [{**TRAIN, "positive": "", "texts": [{"path": "/data/*.jsonl", **texts}]}],
+        "annotate.use": [*USE, "topic"],
+        "annotate.settings.topic": {"model": "edu"},
+        "consolidate.filters": ["topic"],
+        "consolidate.limits": {"topic": {"drop": [drop]}},
+    }
+
+
+def test_a_topic_that_the_model_has_not_is_refused_with_the_nearest() -> None:
+    relabel = {"1": "news", "2": "lyrics"}
+    said = refused(topics("lyric", relabel=relabel))
+    assert said == (
+        'override: consolidate.limits.topic.drop: the model "edu" has no label "lyric". Did you mean "lyrics"?'
+    )
+    assert DEMO.override(topics("lyrics", relabel=relabel))
+
+
+def test_a_topic_is_taken_where_files_alone_know_the_labels() -> None:
+    assert DEMO.override(topics("lyric", label_field="kind"))
+
+
+@pytest.mark.parametrize(
+    ("lists", "said"),
+    [
+        ({"files": {"adult": "/lists/adult"}}, 'Did you mean "adult"?'),
+        ({"folders": ["/lists"], "categories": ["adult", "games"]}, 'Did you mean "adult"?'),
+        ({"banned_words": ["casino"]}, "known are: banned_word"),
+        ({}, "there is none at all"),
+    ],
+)
+def test_a_category_of_addresses_of_which_there_is_no_list_is_refused(lists: dict[str, Any], said: str) -> None:
+    asked = {
+        "annotate.use": [*USE, "url_blocklist"],
+        "annotate.settings.url_blocklist": lists,
+        "consolidate.filters": ["url_blocklist"],
+        "consolidate.limits": {"url_blocklist": {"categories": ["adlt"]}},
+    }
+    found = refused(asked)
+    assert 'consolidate.limits.url_blocklist.categories: annotate.settings.url_blocklist has no list of "adlt"' in found
+    assert said in found
+    assert DEMO.override({**asked, "annotate.settings.url_blocklist": {"folders": ["/lists"]}})
+
+
+def test_a_path_of_files_that_is_not_absolute_is_refused_where_it_stands() -> None:
+    notes = {"name": "notes", "kind": "text"}
+    for path in ("/notes/*.txt", "s3://notes/*.txt", "{stdlib}/*.py"):
+        assert files_only({**notes, "path": path}).extract.files[0].path == path
+    with pytest.raises(RecipeError, match=r'the path "notes/\*\.txt" is not absolute: begin it with / or s3://'):
+        files_only({**notes, "path": "notes/*.txt"})

@@ -1,0 +1,269 @@
+"""What the sections of a recipe owe each other is checked when it is read, not when a stage comes to it."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.core.errors import RecipeError
+from tasks.run.recipe import Recipe, find_recipe
+
+DEMO = find_recipe("demo")
+DOC = Path(__file__).parents[3] / "docs" / "crawl.md"
+BOOKS = {"name": "books", "kind": "text", "path": "/data/*.txt"}
+CRAWLED = {"name": "commoncrawl", "kind": "warc", "path": "/data/*.warc.gz"}
+TRAIN = {"name": "edu", "positive": "good", "texts": [{"path": "/data/*.jsonl"}]}
+USE = ["language", "gopher_quality", "gopher_repetition", "prose_score", "pii"]
+SCORES = {"edu": {"folder": "/models/edu", "label": "1"}}
+
+
+def files_only(*files: dict[str, Any], **consolidate: Any) -> Recipe:
+    """A recipe that does not crawl, as its file would be read."""
+    settings = {"name": "mine", "crawl": {"enabled": False}, "canary": {}}
+    return read({**settings, "extract": {"files": files}, "consolidate": consolidate})
+
+
+def read(settings: dict[str, Any]) -> Recipe:
+    from tasks.core.config import parse
+
+    return parse(Recipe, settings, "mine.toml")
+
+
+def refused(changes: dict[str, Any]) -> str:
+    with pytest.raises(RecipeError) as caught:
+        DEMO.override(changes)
+    return str(caught.value)
+
+
+def test_without_a_crawl_filters_judge_every_source() -> None:
+    assert files_only(BOOKS, CRAWLED).consolidate.sources == ("books", "commoncrawl")
+
+
+def test_beside_a_crawl_filters_judge_it_and_captures_of_other_crawls() -> None:
+    assert DEMO.consolidate.sources == ("web",)
+    more = [source.model_dump() for source in DEMO.extract.files] + [CRAWLED]
+    assert DEMO.override({"extract.files": more}).consolidate.sources == ("web", "commoncrawl")
+
+
+def test_filters_judge_no_trusted_source_by_default_and_none_that_is_named_as_both() -> None:
+    mine = files_only(BOOKS, CRAWLED, trusted=["books"])
+    assert mine.consolidate.sources == ("commoncrawl",)
+    assert Recipe.from_text(mine.text) == mine
+    assert mine.override({"consolidate.trusted": []}).consolidate.sources == ("books", "commoncrawl")
+    assert files_only(BOOKS, trusted=["books"]).consolidate.sources == (), "all of it is trusted"
+    with pytest.raises(RecipeError, match=r'consolidate\.trusted: "books" stands in consolidate\.sources, too'):
+        files_only(BOOKS, CRAWLED, sources=["books"], trusted=["books"])
+
+
+def test_what_filters_judge_by_default_follows_an_override_and_survives_the_text() -> None:
+    mine = files_only(BOOKS)
+    assert mine.override({"extract.files": [BOOKS, CRAWLED]}).consolidate.sources == ("books", "commoncrawl")
+    of_files = DEMO.override({"crawl.enabled": False, "canary.current": {"code": 0.5, "packages": 0.5}})
+    assert of_files.consolidate.sources == ("code", "packages")
+    assert Recipe.from_text(mine.text) == mine
+
+
+def test_sources_that_are_named_stay_as_they_are_named() -> None:
+    named = files_only(BOOKS, CRAWLED, sources=["commoncrawl"])
+    assert named.consolidate.sources == ("commoncrawl",)
+    assert named.override({"consolidate.samples": 1}).consolidate.sources == ("commoncrawl",)
+    assert DEMO.override({"consolidate.sources": ["web", "code"]}).consolidate.sources == ("web", "code")
+
+
+def test_a_recipe_without_any_source_yet_is_no_matter_of_the_filters() -> None:
+    assert files_only().consolidate.sources == ("web",)
+
+
+@pytest.mark.parametrize("field", ["sources", "trusted"])
+def test_a_source_that_the_recipe_has_not_is_refused_with_the_nearest(field: str) -> None:
+    said = refused({f"consolidate.{field}": ["code", "packges"]})
+    assert said == f'override: consolidate.{field}: the recipe has no source "packges". Did you mean "packages"?'
+
+
+def test_the_crawl_is_no_source_of_a_recipe_that_does_not_crawl() -> None:
+    with pytest.raises(RecipeError, match=r'mine\.toml: consolidate\.sources: the recipe has no source "web".*books'):
+        files_only(BOOKS, sources=["web", "books"])
+
+
+def test_filters_that_would_judge_no_source_are_refused() -> None:
+    said = refused({"consolidate.sources": []})
+    assert "consolidate.sources names no source, so the filters would judge nothing" in said
+    assert "consolidate.filters" in said
+    assert (
+        DEMO.override(
+            {"consolidate.sources": [], "consolidate.filters": [], "consolidate.limits": {}}
+        ).consolidate.sources
+        == ()
+    )
+
+
+def test_the_example_without_a_crawl_in_the_documentation_filters_what_it_reads() -> None:
+    text = DOC.read_text().partition("Documents also come without a crawl")[2].partition("```toml\n")[2]
+    example = tomllib.loads(text.partition("```")[0])
+    recipe = read({"name": "mine", "canary": {"current": {"books": 1.0}}, **example})
+    assert not recipe.crawl.enabled
+    assert recipe.consolidate.filters
+    assert recipe.consolidate.sources == ("commoncrawl", "dump", "books")
+
+
+@pytest.mark.parametrize("bound", ["at_least", "at_most"])
+def test_a_limit_on_a_model_that_is_not_asked_is_refused_with_the_nearest(bound: str) -> None:
+    asked = {
+        "classifiers.train": [TRAIN],
+        "annotate.use": [*USE, "classifier"],
+        "annotate.settings.classifier": {"models": ["edu"]},
+        "consolidate.filters": ["classifier"],
+        "consolidate.limits": {"classifier": {bound: {"edo": 0.5}}},
+    }
+    said = refused(asked)
+    why = "annotate.settings.classifier.models says what is"
+    assert (
+        said == f'override: consolidate.limits.classifier.{bound}: "edo" is not measured ({why}). Did you mean "edu"?'
+    )
+    assert DEMO.override({**asked, "consolidate.limits": {"classifier": {bound: {"edu": 0.5}}}})
+
+
+def test_a_limit_on_a_score_of_hugging_face_that_is_not_asked_is_refused() -> None:
+    said = refused(
+        {
+            "annotate.use": [*USE, "hugging_face"],
+            "annotate.settings.hugging_face": {"scores": SCORES},
+            "consolidate.filters": ["hugging_face"],
+            "consolidate.limits": {"hugging_face": {"at_most": {"toxic": 0.5}}},
+        }
+    )
+    why = "annotate.settings.hugging_face.scores says what is"
+    assert f'consolidate.limits.hugging_face.at_most: "toxic" is not measured ({why}): known are: edu' in said
+
+
+def test_a_model_that_is_asked_and_not_trained_is_refused_with_the_nearest() -> None:
+    changes = {"classifiers.train": [TRAIN], "annotate.use": [*USE, "classifier"]}
+    said = refused({**changes, "annotate.settings.classifier": {"models": ["edu", "edv"]}})
+    assert 'annotate.settings.classifier.models: [[classifiers.train]] has no "edv". Did you mean "edu"?' in said
+    assert DEMO.override({**changes, "annotate.settings.classifier": {"models": ["edu"]}})
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "model"),
+    [
+        ("classifier", {}, "quality"),
+        ("topic", {"model": "subject"}, "subject"),
+        ("quality", {"model": "prose"}, "prose"),
+    ],
+)
+def test_an_annotator_that_asks_models_is_refused_where_none_is_trained(
+    name: str, settings: dict[str, Any], model: str
+) -> None:
+    said = refused({"annotate.use": [*USE, name], f"annotate.settings.{name}": settings})
+    assert f'{name} asks the model "{model}", and none is trained' in said
+    assert f'add [[classifiers.train]] with name = "{model}", or take {name} out of annotate.use' in said
+
+
+def test_the_weights_that_come_with_the_annotator_quality_need_no_training() -> None:
+    assert "quality" in DEMO.override({"annotate.use": [*USE, "quality"]}).annotate.use
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "train", "said"),
+    [
+        (
+            "classifier",
+            {"models": ["edu"]},
+            {"positive": ""},
+            'no positive label: give it one, or ask it through "topic"',
+        ),
+        ("classifier", {"models": ["edu"]}, {"method": "signals"}, 'of the method signals: ask it through "quality"'),
+        ("topic", {"model": "edu"}, {"method": "signals"}, 'of the method signals: ask it through "quality"'),
+        ("quality", {"model": "edu"}, {}, 'of the method fasttext: ask it through "classifier"'),
+    ],
+)
+def test_a_model_that_the_annotator_cannot_ask_is_refused(
+    name: str, settings: dict[str, Any], train: dict[str, Any], said: str
+) -> None:
+    changes = {"classifiers.train": [{**TRAIN, **train}], "annotate.use": [*USE, name]}
+    assert said in refused({**changes, f"annotate.settings.{name}": settings})
+
+
+def test_perplexity_is_refused_without_references_or_a_file() -> None:
+    use = {"annotate.use": [*USE, "perplexity"]}
+    said = refused(use)
+    assert "perplexity has no model: add [[perplexity.references]], set annotate.settings.perplexity.file" in said
+    assert DEMO.override({**use, "annotate.settings.perplexity": {"file": "/models/en.arpa"}})
+    reference = {"name": "wiki", "kind": "jsonl", "path": "/data/*.jsonl"}
+    assert DEMO.override({**use, "perplexity.references": [reference]})
+
+
+@pytest.mark.parametrize(
+    ("gold", "said"),
+    [
+        ("language.nope", 'consolidate.gold: "language.nope": language measures no "nope": known are: label, score'),
+        ("language.scor", 'Did you mean "score"?'),
+        ("language.label", 'consolidate.gold: "language.label" is no number (string): name a number, or a truth value'),
+        ("pii.spans", '"pii.spans" is no number (list'),
+        ("gopher_quality.word", 'Did you mean "words"?'),
+    ],
+)
+def test_gold_by_what_is_not_measured_or_no_number_is_refused(gold: str, said: str) -> None:
+    assert said in refused({"consolidate.gold": {gold: 0.5}})
+
+
+def test_gold_by_an_annotator_that_there_is_not_is_refused_with_the_nearest() -> None:
+    said = refused({"consolidate.gold": {"langage.score": 0.5}})
+    assert said == 'override: consolidate.gold: no annotator "langage". Did you mean "language"?'
+
+
+def test_what_chooses_among_copies_must_be_measured() -> None:
+    use = [name for name in USE if name != "prose_score"]
+    assert refused({"annotate.use": use}) == 'override: annotate.use: dedup reads "prose_score": add it.'
+
+
+@pytest.mark.parametrize("gold", ["language.score", "pii.count", "gopher_quality.english", "prose_score.score"])
+def test_gold_by_numbers_and_truth_values_is_taken(gold: str) -> None:
+    assert DEMO.override({"consolidate.gold": {gold: 1}}).consolidate.gold == {gold: 1.0}
+
+
+def test_gold_by_the_score_of_a_model_is_held_to_the_models_that_are_asked() -> None:
+    changes = {
+        "classifiers.train": [TRAIN],
+        "annotate.use": [*USE, "classifier"],
+        "annotate.settings.classifier": {"models": ["edu"]},
+    }
+    assert DEMO.override({**changes, "consolidate.gold": {"classifier.edu": 0.5}})
+    assert 'Did you mean "edu"?' in refused({**changes, "consolidate.gold": {"classifier.edo": 0.5}})
+
+
+def test_filters_that_are_taken_out_leave_limits_with_a_way_out() -> None:
+    said = refused({"consolidate.filters": ["language"]})
+    assert "settings for gopher_quality (min_letters = 0.5, by default 0.8), which is not in use" in said
+    assert "--set consolidate.limits.gopher_quality={}" in said
+    way_out = {"consolidate.filters": ["language"], "consolidate.limits.gopher_quality": {}}
+    assert DEMO.override(way_out).consolidate.filters == ("language",)
+
+
+def test_the_checks_of_a_recipe_with_models_load_nothing_heavy() -> None:
+    asked = {
+        "classifiers.train": [{**TRAIN, "crawl": {"sources": ["web"]}}, {**TRAIN, "name": "kind"}],
+        "perplexity.references": [{"name": "web", "kind": "documents", "language": "en"}],
+        "annotate.use": [*USE, "classifier", "topic", "url_blocklist", "perplexity"],
+        "annotate.settings.classifier": {"models": ["edu"]},
+        "annotate.settings.topic": {"model": "kind"},
+        "annotate.settings.url_blocklist": {"files": {"adult": "/lists/adult"}},
+        "consolidate.filters": ["classifier", "topic", "url_blocklist", "perplexity"],
+        "consolidate.limits": {
+            "classifier": {"at_least": {"edu": 0.5}},
+            "topic": {"drop": ["lyrics"]},
+            "url_blocklist": {"categories": ["adult"]},
+            "perplexity": {"drop_buckets": ["tail"]},
+        },
+        "consolidate.gold": {"classifier.edu": 0.5, "prose_score.score": 0.5},
+    }
+    code = (
+        "import sys; from tasks.run.recipe import find_recipe\n"
+        f"find_recipe('demo').override({asked!r})\n"
+        "sys.exit(' '.join({'numpy', 'pyarrow', 'torch', 'fasttext'} & set(sys.modules)) or 0)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr

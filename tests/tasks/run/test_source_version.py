@@ -1,0 +1,170 @@
+"""Contract of the source version: a version made at one can be the next; what is reused is what records name."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.core.artifact import RECORD, Address, Artifact, InputRef
+from tasks.core.commit import commit
+from tasks.core.config import Config
+from tasks.core.errors import InputError
+from tasks.core.ledger import Ledger
+from tasks.core.stage import Output, Report
+from tasks.core.store import Store
+from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
+from tasks.run.lineage import held
+from tasks.run.recipe import Recipe
+from tasks.run.runner import StageResult, open_store, run_stage
+from tasks.run.shell import main
+from tasks.run.tracking import TrackingContext
+from tests.tasks.run.test_changed_limit import STAGES, recipe, run
+
+__all__ = ["recipe"]
+
+MIN_WORDS = "consolidate.limits.gopher_quality.min_words"
+FULL_LENGTH = "annotate.settings.prose_score.full_length"
+SHARED = STAGES[:-1]
+
+
+def one(recipe: Recipe, stage: str, version: str, source_version: str | None = None) -> StageResult:
+    tracking = TrackingContext("", recipe.name)
+    return run_stage(recipe, stage, version=version, source_version=source_version, tracking=tracking)
+
+
+def versions_of(recipe: Recipe) -> list[str]:
+    return sorted(str(artifact.address) for artifact in Ledger(open_store(recipe)))
+
+
+def test_a_version_made_at_a_source_version_can_be_the_next_source_version(recipe: Recipe) -> None:
+    first = run(recipe, "1")
+    for number, source in ((2, "1"), (3, "2"), (4, "3")):
+        made = run(recipe.override({MIN_WORDS: number}), str(number), source)
+        assert [stage for stage in STAGES if not made[stage].skipped] == ["consolidate"]
+        assert {made[stage].address for stage in SHARED} == {first[stage].address for stage in SHARED}
+    assert "demo/extracted@4" not in versions_of(recipe)
+
+
+def test_what_a_version_has_measured_anew_is_read_from_it_and_the_rest_from_where_it_was_made(recipe: Recipe) -> None:
+    run(recipe, "1")
+    longer = recipe.override({FULL_LENGTH: 9000})
+    run(longer, "2", "1")
+    third = run(longer.override({MIN_WORDS: 5}), "3", "2")
+    told = {stage: result.address for stage, result in third.items()}
+    assert told == {
+        "extract": "demo/extracted@1",
+        "annotate": "demo/attributes@2",
+        "dedup": "demo/duplicates@2",
+        "consolidate": "demo/documents@3",
+    }
+    fourth = run(longer.override({FULL_LENGTH: 8000}), "4", "3")
+    assert [stage for stage in STAGES if not fourth[stage].skipped] == ["annotate", "dedup", "consolidate"]
+
+
+def test_a_version_without_documents_is_followed_by_what_it_has(recipe: Recipe) -> None:
+    run(recipe, "1")
+    longer = recipe.override({FULL_LENGTH: 9000})
+    one(longer, "annotate", "2", "1")
+    assert one(longer, "extract", "3", "2").address == "demo/extracted@1"
+    assert one(longer, "annotate", "3", "2").address == "demo/attributes@2"
+    assert not one(longer, "dedup", "3", "2").skipped
+
+
+def test_a_crawl_is_found_by_way_of_what_was_made_from_it(recipe: Recipe) -> None:
+    crawled = recipe.override({"crawl.enabled": True})
+    captures(open_store(recipe), "1")
+    run(crawled, "1")
+    run(crawled.override({MIN_WORDS: 2}), "2", "1")
+    assert one(crawled, "extract", "3", "2").address == "demo/extracted@1"
+    made = one(crawled.override({"extract.min_chars": 2}), "extract", "3", "2")
+    assert not made.skipped
+    inputs = Artifact.open_at(open_store(recipe), Address("demo/extracted", "3")).record.inputs
+    assert "demo/warc@1" in {ref.address for ref in inputs}
+
+
+def captures(store: Store, version: str) -> Artifact:
+    """Puts a `warc` artifact without any file into the store, as `publish` lays it out."""
+    output = Output(store, Address("demo/warc", version), version)
+    with output.part("warc", conserved=False) as part, part.file(MANIFEST) as file:
+        pq.write_table(MANIFEST_SCHEMA.empty_table(), file)
+    return commit(output, "publish", 1, Config(), (), Report())
+
+
+def test_what_no_record_names_is_not_read(recipe: Recipe) -> None:
+    run(recipe, "1")
+    run(recipe.override({MIN_WORDS: 2}), "2", "1")
+    store = open_store(recipe)
+    shutil.rmtree(Path(store.root) / "demo" / "extracted" / "1")
+    with pytest.raises(InputError, match=r"needs demo/extracted@3, and 2 holds none.*[Rr]un the stage extract"):
+        one(recipe, "annotate", "3", "2")
+    one(recipe.override({"extract.min_chars": 2}), "extract", "1")  # the address holds something else now
+    with pytest.raises(InputError, match="and 2 holds none"):
+        one(recipe, "annotate", "3", "2")
+    assert not one(recipe, "extract", "3", "2").skipped
+
+
+def test_artifacts_of_a_version_that_were_made_from_different_ones_are_no_source(recipe: Recipe) -> None:
+    run(recipe, "1")
+    run(recipe.override({"extract.min_chars": 2}), "2")
+    store = open_store(recipe)
+    for kind, version in (("attributes", "1"), ("duplicates", "2")):
+        copy(store, Artifact.open_at(store, Address(f"demo/{kind}", version)), "3")
+    said = (
+        r"of demo at 3 were made from different extracted: demo/extracted@1, demo/extracted@2.*one of these as source"
+    )
+    with pytest.raises(InputError, match=said):
+        one(recipe, "annotate", "4", "3")
+    assert one(recipe, "extract", "4", "3").address == "demo/extracted@1"
+
+
+def copy(store: Store, artifact: Artifact, version: str) -> None:
+    """Puts a copy of an artifact at another version."""
+    folder = Path(store.root) / artifact.address.name
+    shutil.copytree(folder / artifact.address.version, folder / version)
+    record = json.loads((folder / version / RECORD).read_text())
+    record["artifact"] = f"{artifact.address.name}@{version}"
+    (folder / version / RECORD).write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize(("role", "found"), [("ranks", ["demo/ranks@1"]), ("previous", [])])
+def test_the_cycle_before_is_no_part_of_a_version(recipe: Recipe, role: str, found: list[str]) -> None:
+    store = open_store(recipe)
+    ranks = written(store, "demo/ranks", "1", "rank").record
+    ref = InputRef(role=role, address=ranks.artifact, fingerprint=ranks.fingerprint, content=ranks.content)
+    written(store, "demo/fetchlist/p0", "2", "generate", ref)
+    fetched = Artifact.open_at(store, Address("demo/fetchlist/p0", "2")).record
+    ref = InputRef(role="fetchlist", address=fetched.artifact, fingerprint="2", content=fetched.content)
+    written(store, "demo/crawldb/p0", "2", "update", ref)
+    ref = InputRef(role="crawldb", address="demo/crawldb/p0@2", fingerprint="2", content=fetched.content)
+    written(store, "demo/warc", "2", "publish", ref)
+    assert [str(artifact.address) for artifact in held(store, "demo", "ranks", "2")] == found
+
+
+def written(store: Store, name: str, version: str, stage: str, *inputs: InputRef) -> Artifact:
+    """Puts an artifact of one small file into the store."""
+    output = Output(store, Address(name, version), version)
+    with output.part("one", conserved=False) as part, part.file("x") as file:
+        file.write(b"x")
+    return commit(output, stage, 1, Config(), inputs, Report())
+
+
+def test_what_if_is_asked_of_a_version_of_which_nothing_was_left(
+    recipe: Recipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(recipe, "1")
+    run(recipe.override({MIN_WORDS: 2}), "2", "1")
+    with pytest.raises(InputError, match=r"none of .* is left"):
+        run(recipe.override({MIN_WORDS: 500}), "3", "2")
+    asked = ["what-if", "--recipe", recipe.text, "--version", "3", "--set", f"{MIN_WORDS}=500"]
+    assert main(asked) == 2
+    assert "no artifact demo/extracted@3" in (said := capsys.readouterr().err)
+    assert "--source-version" in said
+    assert main([*asked, "--source-version", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "before: the settings of demo/documents@2" in said
+    assert "0 documents would be kept, 8 would go" in said
+    assert main([*asked, "--source-version", "nope"]) == 2
+    assert "no artifact demo/extracted@3" in (said := capsys.readouterr().err)
+    assert "nor does nope hold one" in said

@@ -1,0 +1,161 @@
+"""Trace: every answer is checked against a pass over all batches, tokens and documents."""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from tasks.core.artifact import Artifact
+from tasks.core.errors import InputError
+from tasks.core.store import Store
+from tasks.formats.documents import DOCUMENT
+from tasks.formats.tokens.order import Order
+from tasks.formats.tokens.plan import Plan
+from tasks.formats.tokens.shard import ShardSet
+from tasks.run.trace import render, trace
+from tasks.stages.extract.stage import REJECTED as NO_DOCUMENT
+from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
+from tests.conftest import run_stage_in
+from tests.corpora import Made, by_hand, corpus, documents_in, kept_document, tokens_in
+
+COPY = kept_document("https://h1.org/copy", "a copy", warc_file="b.warc.gz", warc_offset=99)
+
+
+def make(folder: Path, steps: int = 20) -> tuple[Made, Artifact]:
+    """A corpus with a rejected copy and a capture without a document, and a tiny run over it."""
+    rows = corpus(60)
+    verdict = {"reason": "near_duplicate", "reasons": ["near_duplicate", "gopher_short_doc"], "language": "en"}
+    rejected = [{**COPY, **verdict, "duplicate_of": rows[0]["id"]}]
+    lost = {"record_id": "<urn:uuid:lost>", "url": "https://h1.org/empty", "source": "web", "reason": "no_text"}
+    by_hand(folder, "extracted", 3, {"documents": (DOCUMENT, [*rows, COPY]), "rejected": (NO_DOCUMENT, [lost])})
+    documents_in(folder, rows, 3, rejected)
+    made = tokens_in(folder, rows)
+    config = TrainConfig(
+        model=ModelConfig(layers=1, dim=16, heads=2, kv_heads=1), optim=OptimConfig(warmup_steps=2), steps=steps,
+        batch_size=4, microbatch=4, checkpoint_every=10, milestones=2,
+    )  # fmt: skip
+    inputs = {"shards": made.shards, "plan": made.plan}
+    return made, run_stage_in(folder, "tasks.stages.train.stage", config, inputs, kind="checkpoint")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Made, Artifact]:
+    folder = tmp_path_factory.mktemp("traced")
+    return (folder, *make(folder))
+
+
+def reading(made: Made, checkpoint: Artifact) -> tuple[dict[str, set[int]], Order, Plan, ShardSet]:
+    """Walks over all batches: document id -> steps that read it."""
+    shards, plan, held = ShardSet.open(made.shards), Plan.open(made.plan), json.loads(checkpoint.read("run.json"))
+    order = Order(held["sequences"], held["weights"], held["batch_size"], held["seed"])
+    steps = defaultdict(set)
+    for step in range(held["steps"]):
+        for source, sequence, _ in order.batch(step):
+            for piece in plan.slices(source, sequence):
+                steps[shards.shard(piece.shard).uid(piece.row).hex()].add(step)
+    return steps, order, plan, shards
+
+
+def test_every_page_is_traced_to_exactly_the_steps_that_read_it(run: tuple) -> None:
+    folder, made, checkpoint = run
+    steps, *_ = reading(made, checkpoint)
+    store, splits = Store(str(folder)), set()
+    for row in corpus(60):
+        found = trace(store, "test", "dev", row["url"])
+        (document,) = found["documents"]
+        assert (document["id"], document["fate"], document["warc_offset"]) == (row["id"], "kept", 7)
+        assert document["steps"] == sorted(steps[row["id"]])
+        seen_by = [count for count in (10, 20) if any(step < count for step in document["steps"])]
+        assert document["checkpoints"] == seen_by
+        assert trace(store, "test", "dev", row["id"])["documents"] == found["documents"]
+        splits.add(document["split"])
+    assert splits == {"train", "heldout"}
+
+
+def test_a_step_is_traced_to_the_pages_and_the_text_it_read(run: tuple) -> None:
+    folder, made, checkpoint = run
+    _, order, plan, shards = reading(made, checkpoint)
+    urls = {row["id"]: row for row in corpus(60)}
+    for step in (0, 7, 19):
+        found = trace(Store(str(folder)), "test", "dev", f"step:{step}")
+        assert found["first_checkpoint"] == (10 if step < 10 else 20)
+        told = [(one["source"], one["sequence"], one["epoch"]) for one in found["sequences"]]
+        assert told == order.batch(step)
+        for one in found["sequences"]:
+            pieces = plan.slices(one["source"], one["sequence"])
+            assert [(s["start"], s["length"], s["pos"]) for s in one["slices"]] == [piece[2:] for piece in pieces]
+            for told_slice, piece in zip(one["slices"], pieces, strict=True):
+                row = urls[shards.shard(piece.shard).uid(piece.row).hex()]
+                assert told_slice["url"] == row["url"]
+                text = told_slice["text"].replace("<|endoftext|>", "").strip("\ufffd")
+                assert text in row["text"]
+
+
+def test_a_rejected_page_says_why_and_where_its_capture_lies(run: tuple) -> None:
+    found = trace(Store(str(run[0])), "test", "dev", COPY["url"])
+    (document,) = found["documents"]
+    assert document["fate"] == "rejected"
+    assert document["reasons"] == ["near_duplicate", "gopher_short_doc"]
+    assert (document["warc_file"], document["warc_offset"]) == ("b.warc.gz", 99)
+    text = render(found)
+    assert "b.warc.gz at byte 99" in text
+    assert f"a copy of {corpus(60)[0]['id']}" in text
+
+
+def test_a_capture_without_a_document_and_an_unknown_page_are_told_apart(run: tuple) -> None:
+    store = Store(str(run[0]))
+    found = trace(store, "test", "dev", "https://h1.org/empty")
+    assert found["documents"] == []
+    assert found["captures_without_document"][0]["reason"] == "no_text"
+    assert "gave no document (no_text)" in render(found)
+    assert "never captured" in render(trace(store, "test", "dev", "https://h1.org/unknown"))
+
+
+def test_a_url_is_found_in_another_spelling(run: tuple) -> None:
+    row = corpus(60)[0]
+    spelled = row["url"].replace("https://h0.org", "HTTPS://H0.org:443") + "#top"
+    assert trace(Store(str(run[0])), "test", "dev", spelled)["documents"][0]["url"] == row["url"]
+
+
+def test_the_text_names_capture_sequences_steps_and_checkpoints(run: tuple) -> None:
+    store = Store(str(run[0]))
+    texts = [render(trace(store, "test", "dev", row["url"])) for row in corpus(60)]
+    assert any("seen by    step-00000010, step-00000020" in text for text in texts)
+    assert any("held out   measures bits per byte" in text for text in texts)
+    step = render(trace(store, "test", "dev", "step:0"))
+    assert "step 0 of 20: 4 sequences, first in checkpoint step-00000010" in step
+    assert json.loads(json.dumps(trace(store, "test", "dev", "step:0")))["kind"] == "step"
+
+
+def test_a_step_the_run_never_had_is_refused(run: tuple) -> None:
+    with pytest.raises(InputError, match=r"the run had the steps 0 \.\. 19, not 20"):
+        trace(Store(str(run[0])), "test", "dev", "step:20")
+
+
+def test_before_training_a_page_is_traced_as_far_as_there_are_artifacts(tmp_path: Path) -> None:
+    rows = corpus(60)
+    documents_in(tmp_path, rows, 3)
+    store = Store(str(tmp_path))
+    with pytest.raises(InputError, match="nothing was trained"):
+        trace(store, "test", "dev", "step:0")
+    tokens_in(tmp_path, rows)
+    found = trace(store, "test", "dev", rows[0]["url"])
+    assert found["run"] is None
+    assert found["documents"][0]["sequences"]
+    assert "none yet: nothing was trained" in render(found)
+    with pytest.raises(InputError, match="nothing of other@dev"):
+        trace(store, "other", "dev", rows[0]["url"])
+
+
+def test_trace_follows_the_records_and_not_equal_version_names(run: tuple, tmp_path: Path) -> None:
+    made = tokens_in(tmp_path)
+    config = TrainConfig(
+        model=ModelConfig(layers=1, dim=16, heads=2, kv_heads=1), steps=2, batch_size=2, microbatch=2, milestones=1
+    )
+    inputs = {"shards": made.shards, "plan": made.plan}
+    run_stage_in(tmp_path, "tasks.stages.train.stage", config, inputs, kind="checkpoint", version="v2")
+    found = trace(Store(str(tmp_path)), "test", "v2", corpus()[0]["url"])
+    assert found["artifacts"]["checkpoint"] == "test/checkpoint@v2"
+    assert found["artifacts"]["documents"] == "test/documents@dev"
+    assert found["documents"][0]["fate"] == "kept"

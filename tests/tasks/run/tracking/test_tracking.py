@@ -1,0 +1,247 @@
+"""Tracking against a real MLflow server on loopback."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tasks.core.artifact import Artifact
+from tasks.core.store import Store
+from tasks.run.recipe import find_recipe
+from tasks.run.tracking import TrackingContext, describe, outbox
+from tasks.run.tracking.run import StageRun
+from tests.conftest import run_stage_in
+from tests.tasks.run.toy_stage import ToyConfig
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def mlflow_server(folder: Path, port: int) -> Iterator[str]:
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db",
+               "--artifacts-destination", str(folder / "artifacts"), "--host", "127.0.0.1", "--port", str(port),
+               "--workers", "1", "--app-name", "sluice"]  # fmt: skip
+    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
+    server = subprocess.Popen(command, cwd=folder, start_new_session=True, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL, env=environment)  # fmt: skip
+    try:
+        uri = f"http://127.0.0.1:{port}"
+        for _ in range(240):
+            try:
+                urllib.request.urlopen(f"{uri}/health", timeout=2)
+                break
+            except OSError:
+                assert server.poll() is None, "the server has ended: is the package installed anew (make install)?"
+                time.sleep(0.5)
+        else:
+            pytest.fail("the server does not answer")
+        yield uri
+    finally:
+        os.killpg(server.pid, 9)
+        server.wait()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with mlflow_server(tmp_path_factory.mktemp("mlflow"), free_port()) as uri:
+        yield uri
+
+
+def client(uri: str) -> "MlflowClient":
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def runs_of(uri: str, experiment: str) -> dict[str, object]:
+    held = client(uri)
+    found = held.get_experiment_by_name(experiment)
+    return {run.info.run_name: run for run in held.search_runs([found.experiment_id])} if found else {}
+
+
+def tracked(uri: str, experiment: str, artifact: Artifact, parent: str = "") -> StageRun:
+    context = TrackingContext(uri, experiment, parent, {"dag_id": "demo.corpus"})
+    run = StageRun(context, f"{parent}|{artifact.address}|{artifact.record.fingerprint[:16]}", "toy")
+    run.open()
+    run.metrics(1, {"loss": 2.0})
+    run.metrics(2, {"loss": 1.0})
+    run.file("loss.png", b"\x89PNG")
+    run.file("cards/toy.md", b"# Toy")
+    return run
+
+
+def test_a_stage_run_hangs_under_its_dag_run_with_inputs_numbers_and_picture(server: str, tmp_path: Path) -> None:
+    source = run_stage_in(tmp_path, "tests.tasks.run.toy_stage", ToyConfig(), kind="source")
+    artifact = run_stage_in(tmp_path, "tests.tasks.run.toy_stage", ToyConfig(rows=5), {"numbers": source}, kind="toy")
+    run = tracked(server, "nested", artifact, "demo.corpus/manual-1")
+    assert run.close("FINISHED", artifact)
+    runs = runs_of(server, "nested")
+    child, parent = runs["toy"], runs["demo.corpus/manual-1"]
+    assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    assert child.data.tags["sluice.fingerprint"] == artifact.record.fingerprint
+    assert child.data.tags["dag_id"] == "demo.corpus"
+    assert child.data.metrics["rows_in"] == artifact.record.rows_in
+    assert child.data.metrics["rejected.toy_round"] == artifact.record.rejected["toy_round"]
+    assert child.data.params["rows"] == "5"
+    (dataset,) = child.inputs.dataset_inputs
+    assert dataset.dataset.name == str(source.address)
+    assert dataset.tags[0].value == "numbers"
+    history = client(server).get_metric_history(child.info.run_id, "loss")
+    assert [(point.step, point.value) for point in history] == [(1, 2.0), (2, 1.0)]
+    names = {entry.path for entry in client(server).list_artifacts(child.info.run_id)}
+    assert {"loss.png", "artifact.json"} <= names
+    assert [entry.path for entry in client(server).list_artifacts(child.info.run_id, "cards")] == ["cards/toy.md"]
+    assert f"/runs/{child.info.run_id}?" in run.url
+
+
+def described(uri: str, run_id: str) -> str:
+    return str(client(uri).get_run(run_id).data.tags["mlflow.note.content"])
+
+
+def test_experiment_dag_run_and_run_say_what_they_are_and_what_came_of_them(server: str, tmp_path: Path) -> None:
+    artifact = run_stage_in(tmp_path, "tests.tasks.run.toy_stage", ToyConfig(rows=15), kind="toy")
+    context = TrackingContext(server, "told", "demo.corpus/manual-1", description="Seeds to a model.")
+    for name in ("fetch p1", "extract"):
+        run = StageRun(context, f"{name}|toy", name, "A small real stage.")
+        run.open()
+        run_id = run.message.run_id.partition("/")[2]
+        assert described(server, run_id) == "A small real stage."
+        assert run.close("FINISHED", artifact)
+        came_to = "60 rows in, 54 out, 6 rejected (toy_round 6)"
+        assert described(server, run_id) == f"A small real stage.\n\nMade `test/toy@dev`.\n\n{came_to}"
+    failed = StageRun(context, "annotate|toy", "annotate", "Measures.")
+    failed.open()
+    failed.close("FAILED", None, "no model")
+    held = client(server)
+    experiment = held.get_experiment_by_name("told")
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+    assert experiment.tags["mlflow.note.content"] == "Seeds to a model."
+    parent = runs_of(server, "told")["demo.corpus/manual-1"]
+    assert described(server, parent.info.run_id).splitlines()[2:] == [
+        f"- **fetch p1** {came_to}",
+        f"- **extract** {came_to}",
+        "- **annotate** failed: no model",
+    ]
+
+
+def test_the_experiment_shows_the_newest_results_and_a_description_by_a_person_stays(
+    server: str, tmp_path: Path
+) -> None:
+    artifact = run_stage_in(tmp_path, "tests.tasks.run.toy_stage", ToyConfig(), kind="toy")
+    funnel = artifact.record.model_copy(update={"stage": "consolidate", "note": "3 of 4 are kept"})
+    documents = Artifact(artifact.store, artifact.address, funnel)
+    context = TrackingContext(server, "newest", description="Seeds to a model.")
+    held = client(server)
+    held.create_experiment("newest")  # as an earlier release made it, of no kind
+    StageRun(context, "one", "consolidate").close("FINISHED", documents)
+    experiment = held.get_experiment_by_name("newest")
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+    assert experiment.tags["mlflow.note.content"].splitlines() == [
+        "Seeds to a model.",
+        "",
+        "Newest results:",
+        "",
+        "- **consolidate** `test/toy@dev`: 3 of 4 are kept; 40 rows in, 36 out, 4 rejected (toy_round 4)",
+    ]
+    held.set_experiment_tag(experiment.experiment_id, "mlflow.note.content", "Mine.")
+    held.set_experiment_tag(experiment.experiment_id, "mlflow.experimentKind", "finetuning")
+    StageRun(context, "two", "consolidate").close("FINISHED", documents)
+    experiment = held.get_experiment_by_name("newest")
+    assert experiment.tags["mlflow.note.content"] == "Mine."
+    assert experiment.tags["mlflow.experimentKind"] == "finetuning"
+
+
+def test_a_recipe_is_described_by_what_it_reads() -> None:
+    said = describe.recipe(find_recipe("demo"))
+    assert said.startswith("The recipe **demo** of Sluice: from a crawl from `http://library.localhost:18701/`, ")
+    assert "`code` (text: `{stdlib}/**/*.py`)" in said
+
+
+@pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="no chromium on this machine (apt-get install chromium)")
+def test_runs_and_experiments_open_in_the_view_of_model_training(server: str, tmp_path: Path) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    artifact = run_stage_in(tmp_path, "tests.tasks.run.toy_stage", ToyConfig(), kind="toy")
+    context = TrackingContext(server, "seen", "demo.corpus/manual-1", description="Seeds to a model.")
+    run = StageRun(context, "seen", "extract", "A small real stage.")
+    assert run.close("FINISHED", artifact)
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
+        for address, shown, hidden in (
+            (run.url, ["A small real stage.", "Model metrics", "Runs"], "Evaluations"),
+            (f"{server}/#/experiments/{run.message.run_id.partition('/')[0]}", ["Seeds to a model.", "Runs"], "Usage"),
+        ):
+            page = browser.new_context(viewport={"width": 1400, "height": 900}).new_page()
+            page.set_default_timeout(60_000)
+            page.goto(address)
+            for text in shown:
+                page.get_by_text(text, exact=True).first.wait_for()
+            assert not page.get_by_text(hidden, exact=True).count()
+        # From the list of experiments, too, and the switch is the reader's own.
+        page = browser.new_context(viewport={"width": 1400, "height": 900}).new_page()
+        page.set_default_timeout(60_000)
+        page.goto(f"{server}/#/experiments")
+        page.get_by_role("row").get_by_role("link", name="seen", exact=True).click()
+        page.wait_for_url(re.compile("runs.workflowType=machine_learning"))
+        page.get_by_text("Runs", exact=True).first.wait_for()
+        for _ in range(12):  # a click on a page that is still being made is lost
+            page.get_by_text("GenAI", exact=True).first.click()
+            with suppress(playwright.TimeoutError):
+                page.wait_for_url(re.compile("usage.workflowType=genai"), timeout=5_000)
+                break
+        else:
+            pytest.fail("the switch does nothing")
+        page.goto(f"{server}/#/experiments/{run.message.run_id.partition('/')[0]}")
+        page.reload()
+        page.wait_for_url(re.compile("usage.workflowType=genai"))
+        browser.close()
+
+
+def test_a_retry_goes_on_in_the_run_of_the_first_try(server: str, tmp_path: Path) -> None:
+    artifact = run_stage_in(tmp_path, "tests.tasks.run.toy_stage", ToyConfig())
+    first = tracked(server, "retried", artifact, "dag/run")
+    first.close("FAILED", None, "worker was killed")
+    second = tracked(server, "retried", artifact, "dag/run")
+    second.close("FINISHED", artifact)
+    assert first.url == second.url
+    assert {run.info.status for run in runs_of(server, "retried").values()} == {"FINISHED"}
+
+
+def test_what_mlflow_missed_is_kept_and_sent_once_it_is_back(tmp_path: Path) -> None:
+    port = free_port()
+    uri = f"http://127.0.0.1:{port}"
+    store = Store(str(tmp_path / "store"))
+    artifact = run_stage_in(tmp_path / "store", "tests.tasks.run.toy_stage", ToyConfig())
+    begin = time.monotonic()
+    run = tracked(uri, "late", artifact, "dag/run")
+    assert not run.close("FINISHED", artifact)
+    assert time.monotonic() - begin < 60
+    outbox.keep(store, run.message)
+    assert outbox.waiting(store) == 1
+    with mlflow_server(tmp_path / "mlflow", port):
+        assert outbox.send(store) == 1
+        assert outbox.waiting(store) == 0
+        (late,) = [one for name, one in runs_of(uri, "late").items() if name == "toy"]
+        assert late.data.metrics["rows_out"] == artifact.record.rows_out
+        assert late.data.metrics["loss"] == 1.0
+        assert "loss.png" in {entry.path for entry in client(uri).list_artifacts(late.info.run_id)}

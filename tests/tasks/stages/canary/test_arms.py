@@ -1,0 +1,107 @@
+"""Arms: the current mixture first, deterministic samples, nothing that repeats a source too often."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from tasks.core.errors import InputError, RecipeError
+from tasks.formats.tokens.mixture import repetitions, resolve
+from tasks.stages.canary.arms import choose, parse_member, targets
+from tasks.stages.canary.config import CanaryConfig
+from tests.conftest import run_stage_in
+from tests.corpora import tokens_in
+
+PLENTY = {"web": 600_000, "code": 300_000, "books": 100_000}
+
+
+def test_the_current_mixture_is_arm_0_and_every_arm_is_a_mixture() -> None:
+    config = CanaryConfig(current={"web": 0.5, "code": 0.5}, arms=8, anchors=("natural", "uniform", "drop_one"))
+    arms = choose(config, PLENTY)
+    assert arms[0] == {"arm": "arm-0", "kind": "current", "weights": {"books": 0.0, "code": 0.5, "web": 0.5}}
+    kinds = [arm["kind"] for arm in arms]
+    assert kinds[1:5] == ["natural", "uniform", "without code", "without web"]
+    assert kinds[5:] == ["sampled"] * 8
+    assert [arm["arm"] for arm in arms] == [f"arm-{index}" for index in range(13)]
+    assert arms[1]["weights"] == {"books": 0.1, "code": 0.3, "web": 0.6}
+    for arm in arms:
+        assert sum(resolve(arm["weights"]).values()) == 100_000
+
+
+def test_without_a_current_mixture_the_natural_one_is_current_and_comes_once() -> None:
+    kinds = [arm["kind"] for arm in choose(CanaryConfig(arms=0), PLENTY)]
+    assert kinds == ["current", "uniform"]
+
+
+def test_the_same_seed_samples_the_same_arms_and_another_seed_others() -> None:
+    first, again = (choose(CanaryConfig(arms=5), PLENTY) for _ in range(2))
+    assert first == again
+    assert choose(CanaryConfig(arms=5, sample_seed=1), PLENTY) != first
+
+
+def test_no_arm_reads_a_source_more_often_than_the_cap() -> None:
+    config = CanaryConfig(arms=10, steps=100, batch_size=16, repetition_cap=2)
+    sequences = {"web": 10_000, "code": 2000, "books": 150}  # books: at most 300 of 1,600 samples
+    arms = choose(config, sequences)
+    assert all(max(repetitions(arm["weights"], sequences, 1600).values()) <= 2 for arm in arms)
+    assert "uniform" not in [arm["kind"] for arm in arms]
+    assert len(arms) == 11
+
+
+def test_a_current_mixture_above_the_cap_is_refused_with_the_numbers() -> None:
+    config = CanaryConfig(current={"web": 0.5, "books": 0.5}, steps=100, batch_size=16)
+    with pytest.raises(RecipeError, match=r'reads "books" 8.0 times, above \[canary\] repetition_cap = 4'):
+        choose(config, {"web": 10_000, "books": 100})
+
+
+def test_an_impossible_cap_ends_with_an_error_and_not_in_an_endless_loop() -> None:
+    config = CanaryConfig(arms=3, steps=100, batch_size=16, repetition_cap=1)
+    with pytest.raises(InputError, match="no further mixture"):
+        choose(config, {"web": 800, "books": 800})  # only 50:50 fits
+
+
+def test_an_unknown_source_in_the_current_mixture_or_the_target_is_refused() -> None:
+    with pytest.raises(
+        RecipeError, match=r'\[canary\] current, among .* sequence: no source is called "webb"\. Did you mean "web"'
+    ):
+        choose(CanaryConfig(current={"webb": 1.0}), PLENTY)
+    summary = {"heldout_documents": {"web": 5, "code": 0}}
+    with pytest.raises(RecipeError, match=r'\[canary\] target: no source is called "code"'):
+        targets(CanaryConfig(target={"code": 1.0}), summary)
+    assert targets(CanaryConfig(), summary) == {"web": 1.0}
+
+
+def test_a_cycle_starts_from_what_the_previous_one_decided_and_proposed() -> None:
+    previous = {
+        "weights": {"web": 0.4, "code": 0.4, "gone": 0.2},
+        "response": {"proposed_weights": {"web": 0.3, "code": 0.7, "gone": 0.0}},
+    }
+    arms = choose(CanaryConfig(current={"web": 0.9, "code": 0.1}, arms=0), PLENTY, previous)
+    assert arms[0]["weights"] == {"books": 0.0, "code": 0.5, "web": 0.5}
+    assert (arms[1]["kind"], arms[1]["weights"]) == ("proposed", {"books": 0.0, "code": 0.7, "web": 0.3})
+    nothing_left = {"weights": {"gone": 1.0}, "response": None}
+    arms = choose(CanaryConfig(current={"web": 0.9, "code": 0.1}, arms=0), PLENTY, nothing_left)
+    assert arms[0]["weights"] == {"books": 0.0, "code": 0.1, "web": 0.9}
+
+
+def test_a_mixture_that_the_recipe_names_since_counts_more_than_what_was_decided() -> None:
+    previous = {"weights": {"web": 0.4, "code": 0.6}, "response": {"proposed_weights": {"web": 0.3, "code": 0.7}}}
+    arms = choose(CanaryConfig(current={"web": 0.9, "code": 0.1}, arms=0), PLENTY, previous, restated=True)
+    assert arms[0]["weights"] == {"books": 0.0, "code": 0.1, "web": 0.9}
+    assert arms[1]["kind"] == "proposed"
+
+
+@pytest.mark.parametrize("seeds", [[0], [3, 3]])
+def test_fewer_than_two_seeds_are_refused(seeds: list[int]) -> None:
+    with pytest.raises(ValidationError, match="two different seeds"):
+        CanaryConfig(seeds=seeds)
+
+
+def test_the_stage_names_a_member_for_every_arm_and_seed(tmp_path: Path) -> None:
+    plan = tokens_in(tmp_path).plan
+    config = CanaryConfig(arms=1, seeds=(4, 9), steps=2, batch_size=8)
+    artifact = run_stage_in(tmp_path, "tasks.stages.canary.arms", config, {"plan": plan})
+    arms = json.loads(artifact.read("arms.json"))
+    assert artifact.record.members == tuple(f"{arm['arm']}-seed-{seed}" for arm in arms for seed in (4, 9))
+    assert [parse_member(member)[1] for member in artifact.record.members[:2]] == [4, 9]

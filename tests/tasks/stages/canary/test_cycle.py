@@ -1,0 +1,57 @@
+"""A whole cycle: arms, real small runs, a decision."""
+
+import json
+from pathlib import Path
+
+from tasks.core.artifact import Artifact
+from tasks.stages.canary.config import CanaryConfig
+from tasks.trainer.config import ModelConfig
+from tests.conftest import run_stage_in
+from tests.corpora import Made, tokens_in
+
+
+def config() -> CanaryConfig:
+    model = ModelConfig(layers=1, dim=16, heads=2, kv_heads=1)
+    return CanaryConfig(
+        current={"web": 0.5, "code": 0.5},
+        arms=0,
+        anchors=("uniform",),
+        steps=4,
+        batch_size=4,
+        microbatch=4,
+        model=model,
+    )
+
+
+def cycle(folder: Path, made: Made) -> tuple[list[Artifact], Artifact, Artifact]:
+    arms = run_stage_in(folder, "tasks.stages.canary.arms", config(), {"plan": made.plan}, kind="arms")
+    inputs = {"arms": arms, "shards": made.shards, "plan": made.plan}
+    runs = [
+        run_stage_in(folder, "tasks.stages.canary.run", config(), inputs, member=member, kind="canary")
+        for member in arms.record.members
+    ]
+    mixture = run_stage_in(
+        folder, "tasks.stages.canary.decide", config(), {"arms": arms, "canaries": runs}, kind="mixture"
+    )
+    again = run_stage_in(folder, "tasks.stages.canary.run", config(), inputs, member="arm-0-seed-0", kind="again")
+    return runs, mixture, again
+
+
+def test_a_cycle_trains_every_arm_decides_and_repeats_to_the_byte(tmp_path: Path) -> None:
+    made = tokens_in(tmp_path)
+    runs, mixture, again = cycle(tmp_path, made)
+    results = [json.loads(run.read("result.json")) for run in runs]
+    assert [(one["arm"], one["seed"]) for one in results] == [("arm-0", 0), ("arm-0", 1), ("arm-1", 0), ("arm-1", 1)]
+    for one in results:
+        assert set(one["bpb"]) == {"web", "code", "my-books"}
+        assert all(0.5 < value < 12 for value in one["bpb"].values())
+        assert one["tokens"] == 4 * 4 * 32
+        assert one["loss_curve"][-1][0] == 3
+    assert results[0]["bpb"] != results[1]["bpb"]
+    # Common random numbers: both arms start from the same weights, so their first losses are near each other.
+    assert abs(results[0]["loss_curve"][0][1] - results[2]["loss_curve"][0][1]) < 0.2
+    decision = json.loads(mixture.read("mixture.json"))
+    assert set(decision["weights"]) == {"web", "code", "my-books"}
+    assert decision["current"] == "arm-0"
+    assert "| arm-1 | uniform |" in mixture.read("report.md").decode()
+    assert again.read("result.json") == runs[0].read("result.json")

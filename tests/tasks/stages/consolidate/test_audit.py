@@ -1,0 +1,123 @@
+"""Contract of the audit page: a fair and stable sample of every verdict, safe to open, with personal data masked."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from tasks.filters.batch import Batch
+from tasks.filters.catalogue import annotator
+from tasks.stages.consolidate.audit import SAMPLE, choose, merge, page, samples
+from tasks.stages.consolidate.config import ConsolidateConfig
+from tasks.stages.consolidate.funnel import FUNNEL, HOSTS
+from tests.tasks.stages.consolidate.test_stage import consolidate, text
+from tests.tasks.stages.dedup.made import document, rows_of
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+def test_the_smallest_ids_of_every_reason_are_shown() -> None:
+    reasons = [["b"], [], ["a", "b"], ["b"], [], ["b"]]
+    assert choose(reasons, ["3", "9", "5", "1", "2", "0"], 2) == [4, 1, 2, 5, 3]
+
+
+def test_the_page_shows_what_was_kept_and_what_went_and_runs_nothing_of_it(tmp_path: Path) -> None:
+    rows = [document(f"{HOSTILE} {text(seed)}", f"{seed}{HOSTILE}") for seed in range(4)]
+    rows += [document(f"write to ann@example.org {text(9)}", "poor", poor=True)]
+    rows[-1]["pii_spans"] = [{"kind": "email", "start": 9, "end": 24}]
+    made = consolidate(tmp_path, rows, ConsolidateConfig(samples=2))
+    shown = made.read("audit.html").decode()
+    assert "<script" not in shown
+    assert shown.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 2
+    assert "kept: 2 of 4" in shown
+    assert "gopher_quality_few_words: 1 of 1" in shown
+    assert "ann@example.org" not in shown
+    assert "write to &lt;email&gt;" in shown
+
+
+def test_samples_are_folded_by_verdict_with_the_numbers_that_decided(tmp_path: Path) -> None:
+    rows = [document(text(seed), f"{seed}") for seed in range(3)] + [document(text(9), "poor", poor=True)]
+    whole = consolidate(tmp_path, rows).read("audit.html").decode()
+    assert "3 of 4 captures and files are kept (75.0%)" in whole
+    _, poor = whole.split("<summary>gopher_quality_few_words: 1 of 1</summary>")
+    shown, shut = poor.split("<details")
+    assert "gopher_quality: " in shown
+    assert "gopher_quality: " not in shut
+
+
+def test_what_is_shown_does_not_depend_on_the_number_of_workers_or_parts(tmp_path: Path) -> None:
+    rows = [document(text(seed), f"{seed}", poor=seed % 3 == 0) for seed in range(12)]
+    config = ConsolidateConfig(samples=2)
+    made = [
+        consolidate(tmp_path / f"{parts} {workers}", rows, config, parts=parts, workers=workers)
+        for parts, workers in ((1, 0), (2, 0), (2, 2), (3, 0), (5, 0))
+    ]
+    pages = [one.read("audit.html").decode() for one in made]
+    assert set(pages) == {pages[0]}
+    kept = sorted((row["id"], row["url"]) for row in rows if not row["poor"])
+    assert [f"<b>{url}</b>" in pages[0] for _, url in kept] == [True] * 2 + [False] * 6
+
+
+def test_samples_of_many_parts_are_never_held_at_once() -> None:
+    def part(number: int) -> pa.Table:
+        rows = [{"reason": "", "id": f"{(number * 7919 + row) % 1000:08d}", "url": "", "source": "web", "reasons": []}
+                for row in range(5)]  # fmt: skip
+        return pa.Table.from_pylist([{**row, "measured": "{}", "text": "t" * 1500} for row in rows], schema=SAMPLE)
+
+    peak = 0
+
+    def parts() -> Iterator[pa.Table]:
+        nonlocal peak
+        for number in range(200):
+            peak = max(peak, pa.total_allocated_bytes() - before)
+            yield part(number)
+
+    before = pa.total_allocated_bytes()
+    found = merge(parts(), 3)
+    assert found.column("id").to_pylist() == [f"{row:08d}" for row in range(3)]
+    assert peak < 20 * part(0).nbytes
+
+
+def test_a_poisoned_document_is_listed_without_its_text(tmp_path: Path) -> None:
+    rows = [document(text(seed), f"{seed}") for seed in range(3)]
+    rows += [document(f"mail ann@example.org {text(9)}", "bad", error="ValueError: no")]
+    shown = consolidate(tmp_path, rows, max_bad_share=0.5).read("audit.html").decode()
+    assert "poison: 1 of 1" in shown
+    assert "https://example.org/bad" in shown
+    assert "ann@example.org" not in shown
+    assert shown.count("its personal data could not be masked") == 1
+
+
+def test_a_sample_is_as_short_for_a_document_of_a_million_lines() -> None:
+    long = "\n".join("a" * 1_000_000)
+    judged = pa.table({"c4": annotator("c4", {}).annotate(Batch([long, "Home"]))})
+    documents = pa.table(
+        {"id": ["a", "b"], "url": ["https://example.org/" + "u" * 100_000, "u"], "source": ["web"] * 2}
+    )
+    found = samples(documents, judged, [["c4_few_sentences"]] * 2, [long, "Home"])
+    assert found.nbytes < 10_000
+    assert json.loads(found.column("measured")[0].as_py())["c4"]["dropped_lines"] == 1_000_000
+    hosts = pa.table([["h" * 100_000], [1], [1], [1]], schema=HOSTS)
+    shown = page(FUNNEL.empty_table(), hosts, found).decode()
+    assert len(shown) < 10_000
+    assert "dropped_lines 1,000,000" in shown
+    assert "sentences 0" in shown
+
+
+def test_documents_are_gold_by_their_marks_or_their_source(tmp_path: Path) -> None:
+    rows = [document(text(1), "a", prose_score=0.9), document(text(2), "b"), document(text(3), "c", source="books")]
+    config = ConsolidateConfig(gold={"prose_score.score": 0.8}, trusted=("books",))
+    tiers = {row["url"][-1]: row["tier"] for row in rows_of(consolidate(tmp_path / "gold", rows, config), "kept/")}
+    assert tiers == {"a": "gold", "b": "silver", "c": "gold"}
+    plain = consolidate(tmp_path / "none", rows)
+    assert {row["tier"] for row in rows_of(plain, "kept/")} == {"silver"}
+    assert b"silver" not in plain.read("audit.html")
+
+
+def test_what_each_host_gave_is_counted(tmp_path: Path) -> None:
+    rows = [document(text(seed), f"{seed}", host=f"h{seed % 2}", poor=seed == 0) for seed in range(5)]
+    table = consolidate(tmp_path, rows).table("hosts.parquet")
+    found = {row["host"]: (row["documents"], row["kept"]) for row in table.to_pylist()}
+    assert found == {"h0": (3, 2), "h1": (2, 2)}
+    assert table.column("host").to_pylist() == ["h0", "h1"]

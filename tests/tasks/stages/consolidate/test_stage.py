@@ -1,0 +1,361 @@
+import hashlib
+import io
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pydantic import ValidationError
+
+from tasks.core.artifact import Artifact
+from tasks.core.errors import InputError
+from tasks.stages.consolidate.aligned_inputs import Joint
+from tasks.stages.consolidate.config import ConsolidateConfig
+from tasks.stages.consolidate.figure import draw
+from tasks.stages.consolidate.funnel import FUNNEL, STEPS, totals
+from tasks.stages.consolidate.rules import check_measured
+from tasks.stages.consolidate.what_if import what_if
+from tasks.stages.dedup.config import DedupConfig
+from tests.conftest import run_stage_in
+from tests.tasks.stages.dedup.made import corpus, document, rows_of, write
+
+CONSOLIDATE = "tasks.stages.consolidate.stage"
+
+
+def prose(seed: int, words: int = 150) -> list[str]:
+    return [hashlib.blake2b(f"{seed} {index}".encode(), digest_size=3).hexdigest() for index in range(words)]
+
+
+def text(seed: int, edited: int = 0) -> str:
+    return " ".join(("x" if index < edited else "") + word for index, word in enumerate(prose(seed)))
+
+
+def prepare(folder: Path, rows: list[dict[str, Any]], **options: Any) -> dict[str, Artifact]:
+    inputs = corpus(folder, rows, **options)
+    return {**inputs, "duplicates": run_stage_in(folder, "tasks.stages.dedup.stage", DedupConfig(), inputs)}
+
+
+def consolidate(
+    folder: Path,
+    rows: list[dict[str, Any]],
+    config: ConsolidateConfig | None = None,
+    rejected: list[dict[str, Any]] | None = None,
+    parts: int = 2,
+    **options: Any,
+) -> Artifact:
+    inputs = prepare(folder, rows, rejected=rejected, parts=parts)
+    return run_stage_in(folder, CONSOLIDATE, config or ConsolidateConfig(), inputs, **options)
+
+
+def kept(artifact: Artifact) -> set[str]:
+    return {row["id"] for row in rows_of(artifact, "kept/")}
+
+
+def rejected(artifact: Artifact) -> dict[str, dict[str, Any]]:
+    return {row["id"]: row for row in rows_of(artifact, "rejected/")}
+
+
+def test_a_document_goes_for_its_first_reason_and_all_reasons_are_told(tmp_path: Path) -> None:
+    rows = [
+        document(text(1), "fine"),
+        document(text(2), "all", language="fr", language_score=0.2, poor=True),
+        document(text(3), "unsure", language_score=0.2),
+        document(text(4), "poor", poor=True),
+    ]
+    artifact = consolidate(tmp_path, rows, ConsolidateConfig(limits={"language": {"keep": ("en",), "min_score": 0.5}}))
+    assert kept(artifact) == {rows[0]["id"]}
+    gone = rejected(artifact)
+    assert gone[rows[1]["id"]]["reason"] == "language_other"
+    assert gone[rows[1]["id"]]["reasons"] == ["language_other", "language_unsure", "gopher_quality_few_words"]
+    assert (gone[rows[2]["id"]]["reason"], gone[rows[3]["id"]]["reason"]) == (
+        "language_unsure",
+        "gopher_quality_few_words",
+    )
+    assert artifact.record.rejected == {"gopher_quality_few_words": 1, "language_other": 1, "language_unsure": 1}
+    assert (artifact.record.rows_in, artifact.record.rows_out) == (4, 1)
+
+
+def test_every_rule_can_be_left_out_but_the_one_against_unread_documents(tmp_path: Path) -> None:
+    rows = [
+        document(text(1), "a", language="fr"),
+        document(text(1), "b", poor=True),
+        document(text(2), "c", error="ValueError: no"),
+    ]
+    artifact = consolidate(tmp_path, rows, ConsolidateConfig(filters=(), dedup=False), max_bad_share=0.5)
+    assert kept(artifact) == {rows[0]["id"], rows[1]["id"]}
+    assert rejected(artifact)[rows[2]["id"]]["reasons"] == ["poison"]
+
+
+def test_too_many_unread_documents_are_told_with_where_their_causes_stand(tmp_path: Path) -> None:
+    rows = [document(text(seed), f"{seed}") for seed in range(3)]
+    rows.append(document(text(9), "bad", error="ValueError: no"))
+    where = "/test/measured/gopher_repetition/dev/measured/"
+    said = rf"1 of 4 rows could not be processed.*causes in the column `error` of .*{where}"
+    with pytest.raises(InputError, match=said) as caught:
+        consolidate(tmp_path, rows)
+    assert "quarantine" not in str(caught.value)
+    assert (tmp_path / "test" / "measured" / "gopher_repetition" / "dev" / "measured").is_dir()
+    with pytest.raises(InputError, match="2 of 2 rows could not be processed"):
+        consolidate(tmp_path / "all", [document(text(seed), f"{seed}", error="no") for seed in range(2)])
+
+
+def test_filters_judge_the_sources_that_they_are_for(tmp_path: Path) -> None:
+    rows = [
+        document(text(1), "a", source="code", language="la", language_score=0.1),
+        document(text(2), "b", source="code", language="la", poor=True),
+        document(text(3), "c", language="la"),
+    ]
+    limits = {"language": {"keep": ("en",), "min_score": 0.5}}
+    assert kept(consolidate(tmp_path / "web", rows, ConsolidateConfig(limits=limits))) == {rows[0]["id"], rows[1]["id"]}
+    rows.append(document(text(4), "d"))
+    assert kept(consolidate(tmp_path / "all", rows, ConsolidateConfig(limits=limits, sources=None))) == {rows[3]["id"]}
+
+
+@pytest.mark.parametrize("sources", [None, ("web", "books")])
+def test_no_filter_judges_a_trusted_source_and_its_copies_go_all_the_same(
+    tmp_path: Path, sources: tuple[str, ...] | None
+) -> None:
+    rows = [
+        document(text(1), "a", source="books", language="la", language_score=0.1, poor=True),
+        document(text(1), "b", source="books", language="la", poor=True),
+        document(text(2), "c", source="books", error="ValueError: no"),
+        document(text(3), "d", poor=True),
+    ]
+    config = ConsolidateConfig(limits={"language": {"keep": ("en",)}}, sources=sources, trusted=("books",))
+    artifact = consolidate(tmp_path, rows, config, max_bad_share=0.5)
+    (row,) = rows_of(artifact, "kept/")
+    assert (row["source"], row["tier"]) == ("books", "gold")
+    reasons = {gone["reason"] for gone in rejected(artifact).values()}
+    assert reasons == {"duplicate_exact", "poison", "gopher_quality_few_words"}
+
+
+def test_a_copy_goes_and_names_the_document_that_stays(tmp_path: Path) -> None:
+    rows = [
+        document(text(1), "best", prose_score=0.9),
+        document(text(1).upper(), "exact"),
+        document(text(1, edited=5), "near"),
+    ]
+    artifact = consolidate(tmp_path, rows)
+    assert kept(artifact) == {rows[0]["id"]}
+    gone = rejected(artifact)
+    assert {row["duplicate_of"] for row in gone.values()} == {rows[0]["id"]}
+    assert {row["reason"] for row in gone.values()} == {"duplicate_exact", "duplicate_near"}
+
+
+def test_a_keeper_that_is_dropped_for_another_reason_does_not_take_its_copies_along(tmp_path: Path) -> None:
+    rows = [
+        document(text(1), "best", prose_score=0.9, poor=True),
+        document(text(1, edited=5), "second", prose_score=0.8),
+        document(text(1, edited=5) + "!", "third", prose_score=0.7),
+        document(text(1, edited=6), "fourth", prose_score=0.6),
+    ]
+    artifact = consolidate(tmp_path, rows)
+    assert kept(artifact) == {rows[1]["id"]}
+    gone = rejected(artifact)
+    assert gone[rows[0]["id"]]["reasons"] == ["gopher_quality_few_words"]
+    assert (gone[rows[2]["id"]]["reason"], gone[rows[2]["id"]]["duplicate_of"]) == ("duplicate_exact", rows[1]["id"])
+    assert (gone[rows[3]["id"]]["reason"], gone[rows[3]["id"]]["duplicate_of"]) == ("duplicate_near", rows[1]["id"])
+    assert artifact.record.metrics["promoted"] == 1
+
+
+def test_copies_of_a_dropped_keeper_that_are_not_near_one_another_all_stay(tmp_path: Path) -> None:
+    left, middle, right = text(1), text(1, edited=12), text(1, edited=24)  # neighbours 0.85, the ends 0.72
+    rows = [
+        document(middle, "middle", prose_score=0.9, language="fr"),
+        document(left, "left"),
+        document(right, "right"),
+    ]
+    assert kept(consolidate(tmp_path / "all", rows)) == {rows[0]["id"]}
+    english = ConsolidateConfig(limits={"language": {"keep": ("en",)}})
+    assert kept(consolidate(tmp_path / "en", rows, english)) == {rows[1]["id"], rows[2]["id"]}
+
+
+def test_a_document_that_fails_a_rule_and_is_a_copy_tells_both(tmp_path: Path) -> None:
+    rows = [
+        document(text(1), "best", prose_score=0.9),
+        document(text(1), "copy", poor=True),
+    ]
+    gone = rejected(consolidate(tmp_path, rows))[rows[1]["id"]]
+    assert gone["reasons"] == ["gopher_quality_few_words", "duplicate_exact"]
+    assert gone["duplicate_of"] == rows[0]["id"]
+
+
+def test_personal_data_is_masked_in_what_is_kept(tmp_path: Path) -> None:
+    words = f"write to ann@example.org today {text(1)}"
+    row = document(words, "a", pii_spans=[{"kind": "email", "start": 9, "end": 24}]) | {"title": "Ann, ann@example.org"}
+    artifact = consolidate(tmp_path / "masked", [row])
+    (found,) = rows_of(artifact, "kept/")
+    assert found["text"] == words.replace("ann@example.org", "<email>")
+    assert artifact.record.metrics["pii_masked"] == 1
+    assert found["title"] == "Ann, <email>"
+    (plain,) = rows_of(consolidate(tmp_path / "plain", [row], ConsolidateConfig(mask_pii=False)), "kept/")
+    assert (plain["text"], plain["title"]) == (words, row["title"])
+
+
+def test_a_span_outside_the_text_stops_the_stage_with_the_document(tmp_path: Path) -> None:
+    row = document("short text", "a", pii_spans=[{"kind": "email", "start": 5, "end": 99}])
+    with pytest.raises(InputError, match=rf"document {row['id']}: the email span 5..99 lies outside a text of 10"):
+        consolidate(tmp_path, [row])
+
+
+def funnel_corpus() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    rows = [document(text(seed), f"w{seed}") for seed in range(6)]
+    rows += [document(text(1, edited=4), "near"), document(text(2), "exact"), document(text(90), "fr", language="fr")]
+    rows += [document(text(91), "short", poor=True)]
+    rows += [document(text(seed), f"c{seed}", source="code") for seed in (100, 101)]
+    refused = [
+        {"record_id": f"<urn:{index}>", "url": f"https://example.org/{index}", "reason": "too_short", "source": "web"}
+        for index in range(3)
+    ]
+    refused += [{"record_id": "", "url": "file://code/x.py", "reason": "too_large", "source": "code"}]
+    return rows, refused
+
+
+def test_the_funnel_adds_up_from_captures_to_kept(tmp_path: Path) -> None:
+    rows, refused = funnel_corpus()
+    artifact = consolidate(tmp_path, rows, ConsolidateConfig(limits={"language": {"keep": ("en",)}}), rejected=refused)
+    funnel = artifact.table("funnel.parquet").to_pylist()
+    assert sum(row["documents"] for row in funnel) == len(rows) + len(refused)
+    assert sum(row["bytes"] or 0 for row in funnel) == sum(len(row["text"].encode()) for row in rows)
+    by_reason = totals(artifact.table("funnel.parquet"), ["source", "step", "reason"])
+    counted = {(row["source"], row["step"], row["reason"]): row["documents"] for row in by_reason}
+    assert counted == {
+        ("code", "extract", "too_large"): 1,
+        ("code", "kept", ""): 2,
+        ("web", "extract", "too_short"): 3,
+        ("web", "language", "language_other"): 1,
+        ("web", "quality", "gopher_quality_few_words"): 1,
+        ("web", "dedup", "duplicate_exact"): 1,
+        ("web", "dedup", "duplicate_near"): 1,
+        ("web", "kept", ""): 6,
+    }
+    assert [row["step"] for row in by_reason if row["source"] == "web"] == sorted(
+        (row["step"] for row in by_reason if row["source"] == "web"), key=STEPS.index
+    )
+    metrics = artifact.record.metrics
+    assert (metrics["captures"], metrics["kept"], metrics["gone_in_dedup"], metrics["kept/web"]) == (16, 8, 2, 6)
+    assert (metrics["gold"], metrics["silver"]) == (0, 8)
+    assert artifact.record.rows_in == artifact.record.rows_out + sum(artifact.record.rejected.values())
+
+
+def test_the_funnel_tells_the_tiers_of_what_is_kept(tmp_path: Path) -> None:
+    rows, refused = funnel_corpus()
+    config = ConsolidateConfig(gold={"language.score": 0.95}, trusted=("code",))
+    artifact = consolidate(tmp_path, [*rows, document(text(7), "w7", language_score=0.99)], config, refused)
+    funnel = totals(artifact.table("funnel.parquet"), ["source", "step", "tier"])
+    kept = {(row["source"], row["tier"]): row["documents"] for row in funnel if row["step"] == "kept"}
+    assert kept == {("code", "gold"): 2, ("web", "gold"): 1, ("web", "silver"): 7}
+    assert {row["tier"] for row in funnel if row["step"] != "kept"} == {""}
+    metrics = artifact.record.metrics
+    assert (metrics["gold"], metrics["silver"], metrics["kept"]) == (3, 7, 10)
+    shown = artifact.read("audit.html").decode()
+    assert "10 of 17 captures and files are kept (58.8%), 3 of them gold." in shown
+    assert "<td>of these gold<td" in shown
+
+
+def test_files_are_byte_identical_on_any_number_of_workers(tmp_path: Path) -> None:
+    rows, refused = funnel_corpus()
+    made = [consolidate(tmp_path / str(count), rows, workers=count, rejected=refused) for count in (0, 1, 2)]
+    assert len({artifact.record.content for artifact in made}) == 1
+
+
+def test_kept_documents_are_in_the_order_of_the_input_and_carry_language_and_score(tmp_path: Path) -> None:
+    rows, _ = funnel_corpus()
+    artifact = consolidate(tmp_path, rows)
+    for path in artifact.files("kept/"):
+        table = artifact.table(path)
+        ids = table.column("id").to_pylist()
+        assert ids == sorted(ids)
+        assert set(table.column("language").to_pylist()) <= {"en", "fr"}
+        assert table.column("prose_score").to_pylist() == [0.5] * len(ids)
+
+
+def test_nothing_left_is_an_error_that_names_the_biggest_reasons(tmp_path: Path) -> None:
+    rows = [document(text(seed), f"{seed}", language="fr") for seed in range(3)]
+    rows += [document(text(9), "q", poor=True)]
+    message = r"none of 4 captures and files is left \(language_other 3, gopher_quality_few_words 1\)"
+    with pytest.raises(InputError, match=message):
+        consolidate(tmp_path, rows, ConsolidateConfig(limits={"language": {"keep": ("en",)}}))
+    assert not list((tmp_path / "test" / "tasks-consolidate-stage").rglob(".artifact.json"))
+
+
+def test_inputs_that_are_not_co_partitioned_are_refused(tmp_path: Path) -> None:
+    rows = [document(text(seed), f"{seed}") for seed in range(4)]
+    inputs = prepare(tmp_path, rows)
+    other = prepare(tmp_path / "other", [document(text(seed), f"other {seed}") for seed in range(4)])
+    for role in ("attributes", "duplicates"):
+        with pytest.raises(InputError, match="do not hold the same documents in the same order"):
+            run_stage_in(tmp_path, CONSOLIDATE, ConsolidateConfig(), {**inputs, role: other[role]}, kind=f"bad-{role}")
+    parts = {"part-00000-of-00001": {"duplicates": pa.table({"id": ["a"]})}}
+    with pytest.raises(InputError, match="has other parts than test/extracted@dev"):
+        run_stage_in(
+            tmp_path, CONSOLIDATE, ConsolidateConfig(), {**inputs, "duplicates": write(tmp_path, "fewer", parts)}
+        )
+
+
+def test_the_funnel_is_drawn_as_a_picture(tmp_path: Path) -> None:
+    from PIL import Image
+
+    rows, refused = funnel_corpus()
+    funnel = consolidate(tmp_path, rows, rejected=refused).table("funnel.parquet")
+    image = Image.open(io.BytesIO(draw(funnel, "demo/documents@dev")))
+    assert image.format == "PNG"
+    assert image.width > 600
+    assert len(image.convert("RGB").getcolors(1 << 20) or []) > 3
+
+
+def test_a_funnel_with_marks_of_formulas_in_its_names_is_drawn(tmp_path: Path) -> None:
+    rows = [("web", "$e^$", "kept", "", "gold", 3, 9), ("$we^$b", "en", "quality", "topic_$x^$", "", 2, 9)]
+    funnel = pa.table(list(zip(*rows, strict=True)), schema=FUNNEL)
+    assert draw(funnel, "$demo^$/documents@dev").startswith(b"\x89PNG")
+
+
+def test_what_is_not_measured_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    inputs = prepare(tmp_path, [document(text(seed), f"{seed}") for seed in range(3)])
+    joint = Joint(inputs["extracted"], inputs["attributes"], inputs["duplicates"], inputs["extracted"].store, "")
+    for config, said in (
+        (ConsolidateConfig(filters=("language", "c4")), r'"c4" is not measured in test/attributes@dev.*annotate\.use'),
+        (ConsolidateConfig(filters=("c4",), dedup=False), r'consolidate\.filters: "c4" is not measured'),
+        (ConsolidateConfig(gold={"quality.score": 0.5}), r'consolidate\.gold: "quality" is not measured'),
+        (ConsolidateConfig(gold={"qualty.score": 0.5}), r'no annotator "qualty" in test/.*"quality"\?'),
+        (
+            ConsolidateConfig(gold={"prose_score.nope": 0.5}),
+            'prose_score measures no "nope" in test/attributes@dev. Known are: score',
+        ),
+        (ConsolidateConfig(gold={"language.label": 0.5}), r'"language.label" is no number \(string\)'),
+        (ConsolidateConfig(gold={"pii.spans": 0.5}), r'"pii.spans" is no number \(list'),
+    ):
+        with pytest.raises(InputError, match=said):
+            run_stage_in(tmp_path, CONSOLIDATE, config, inputs)
+        with pytest.raises(InputError, match=said):
+            what_if(ConsolidateConfig(), config, joint)
+    assert not list((tmp_path / "test" / "tasks-consolidate-stage").rglob("*.parquet"))
+
+
+def test_a_limit_on_a_model_that_was_not_asked_is_refused() -> None:
+    limits = {"classifier": {"at_most": {"qualty": 0.5}}}
+    config = ConsolidateConfig(filters=("classifier",), limits=limits, mask_pii=False)
+    attributes = pa.schema({"classifier": pa.struct({"quality": pa.float32()})})
+    said = r'limits\.classifier\.at_most: "qualty" is not measured .* in demo/attributes@1\. Did you mean "quality"\?'
+    with pytest.raises(InputError, match=said):
+        check_measured(config, attributes, "demo/attributes@1")
+
+
+def test_a_truth_value_can_make_a_document_gold(tmp_path: Path) -> None:
+    rows = [document(text(1), "a"), document(text(2), "b")]
+    made = consolidate(tmp_path, rows, ConsolidateConfig(gold={"gopher_quality.english": 1}))
+    assert {row["tier"] for row in rows_of(made, "kept/")} == {"gold"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"filters": ("language", "language")}, "language is named twice"),
+        ({"gold": {"quality.score": float("nan")}}, "finite"),
+        ({"gold": {"quality.score": float("inf")}}, "finite"),
+        ({"filters": ("classifier",), "limits": {"classifier": {"at_least": {"q": float("nan")}}}}, "finite"),
+    ],
+)
+def test_settings_that_would_stop_the_stage_later_are_refused_in_the_recipe(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        ConsolidateConfig(**wrong)

@@ -1,0 +1,222 @@
+"""Contract of what-if: the funnel that other limits would give is the one that consolidate then gives."""
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from tasks.core.artifact import Artifact
+from tasks.run.recipe import Recipe, find_recipe
+from tasks.run.runner import run_stage
+from tasks.run.shell import main
+from tasks.run.tracking import TrackingContext
+from tasks.stages.consolidate.aligned_inputs import Joint
+from tasks.stages.consolidate.config import ConsolidateConfig
+from tasks.stages.consolidate.funnel import totals
+from tasks.stages.consolidate.what_if import render, what_if
+from tests.conftest import run_stage_in
+from tests.tasks.stages.consolidate.test_stage import CONSOLIDATE, prepare, prose, text
+from tests.tasks.stages.dedup.made import document
+
+BEFORE = ConsolidateConfig()
+AFTER = ConsolidateConfig(
+    limits={"language": {"keep": ("en",)}, "gopher_quality": {"min_words": 1}},
+    sources=("web", "code"),
+    gold={"prose_score.score": 0.9},
+)
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> dict[str, Artifact]:
+    rows = [document(text(seed), f"w{seed}") for seed in range(4)]
+    rows += [document(text(1, edited=4), "near", prose_score=0.4), document(text(90), "fr", language="fr")]
+    spans = [{"kind": "email", "start": 9, "end": 24}]
+    rows += [document(f"write to ann@example.org {text(91)}", "poor", poor=True, pii_spans=spans)]
+    rows += [document(text(92), "code", source="code", language="la")]
+    rows += [document(text(93), "bad", error="ValueError: no"), document(text(94), "book", prose_score=0.95)]
+    refused = [{"record_id": f"<{number}>", "url": "", "reason": "too_short", "source": "web"} for number in range(3)]
+    refused += [{"record_id": "<9>", "url": "", "reason": "poison", "source": "web"}]
+    return prepare(tmp_path, rows, rejected=refused)
+
+
+def joint(inputs: dict[str, Artifact]) -> Joint:
+    return Joint(inputs["extracted"], inputs["attributes"], inputs["duplicates"], inputs["extracted"].store, "")
+
+
+def test_both_funnels_are_those_that_consolidate_gives(inputs: dict[str, Artifact], tmp_path: Path) -> None:
+    answer = what_if(BEFORE, AFTER, joint(inputs))
+    for config, told in ((BEFORE, answer.before), (AFTER, answer.after)):
+        made = run_stage_in(tmp_path, CONSOLIDATE, config, inputs, version=f"{config is AFTER}", max_bad_share=1)
+        rows = totals(made.table("funnel.parquet"), ["source", "step", "reason", "tier"])
+        assert told == {(*row.values(),)[:4]: row["documents"] for row in rows}
+
+
+def test_documents_that_change_side_are_counted_and_shown(inputs: dict[str, Artifact]) -> None:
+    answer = what_if(BEFORE, AFTER, joint(inputs))
+    assert (answer.gained, answer.lost) == (1, 2)
+    assert {(one.url.rpartition("/")[2], one.before, one.after) for one in answer.moved} == {
+        ("poor", "gopher_quality_few_words", ""),
+        ("fr", "", "language_other"),
+        ("code", "", "language_other"),
+    }
+    shown = render(answer)
+    assert "1 documents would be kept, 2 would go, of 14 captures and files" in shown
+    assert row(shown, "too_short") == ["3", "3"]
+    assert row(shown, "kept") == ["6", "6"]
+    assert (row(shown, "gold"), row(shown, "silver")) == (["0", "1", "+1"], ["6", "5", "-1"])
+    assert "gopher_quality_few_words -> kept  https://example.org/poor\n  write to <email> " in shown
+    assert "ann@example.org" not in shown
+    assert len(what_if(BEFORE, AFTER, joint(inputs), examples=1).moved) == 2
+
+
+def test_the_examples_are_those_of_the_smallest_ids_in_any_number_of_parts(tmp_path: Path) -> None:
+    rows = [document(text(seed), f"{seed}") for seed in range(12)]
+    after = ConsolidateConfig(limits={"language": {"keep": ("de",)}})
+    for parts in (1, 2, 5):
+        answer = what_if(BEFORE, after, joint(prepare(tmp_path / f"{parts}", rows, parts=parts)), examples=2)
+        assert [one.id for one in answer.moved] == sorted(row["id"] for row in rows)[:2]
+        assert answer.lost == 12
+
+
+def test_memory_does_not_grow_with_the_documents_that_move(tmp_path: Path) -> None:
+    after = ConsolidateConfig(limits={"language": {"keep": ("de",)}})
+
+    def peak(parts: int) -> int:
+        rows = [document(" ".join(prose(seed, 8)), f"{seed}") for seed in range(200 * parts)]
+        held = joint(prepare(tmp_path / f"{parts}", rows, parts=parts))
+        what_if(BEFORE, BEFORE, held)
+        tracemalloc.start()
+        try:
+            assert what_if(BEFORE, after, held, 1).lost == len(rows)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak(20) < 1.5 * peak(4)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    """A text of 14 words and one of 21 from files, and one that is too short to be a document."""
+    texts = {
+        "a": "The baker of the town was here on Monday, and he brought the bread.",
+        "b": "The baker of the town was here on Tuesday, and he brought the bread. It was good and it was warm.",
+        "short": "Hm.",
+    }
+    for name, content in texts.items():
+        (tmp_path / f"{name}.txt").write_text(content)
+    return find_recipe("demo").override(
+        {
+            "place.store": str(tmp_path / "store"),
+            "crawl.enabled": False,
+            "canary.current": {},
+            "extract.files": [{"name": "texts", "kind": "text", "path": f"{tmp_path}/*.txt"}],
+            "extract.min_chars": 5,
+            "annotate.use": ["gopher_quality", "prose_score", "pii"],
+            "consolidate.filters": ["gopher_quality"],
+            "consolidate.limits": {"gopher_quality": {"min_words": 1, "min_stop_words": 0}},
+            "consolidate.sources": ["texts"],
+        }
+    )
+
+
+def make(recipe: Recipe, version: str, source_version: str | None = None, **changed: object) -> None:
+    """Makes a version of the corpus; `changed` are overrides, with "__" for the dots."""
+    mine = recipe.override({name.replace("__", "."): value for name, value in changed.items()})
+    for stage in ("extract", "annotate", "dedup", "consolidate"):
+        run_stage(mine, stage, version=version, source_version=source_version, tracking=TrackingContext("", "demo"))
+
+
+def asked(recipe: Recipe, *arguments: str) -> int:
+    return main(["what-if", "--recipe", recipe.text, *arguments])
+
+
+def row(said: str, reason: str) -> list[str]:
+    """Returns the numbers of the line of a reason, of the source that is most of the corpus."""
+    several = [line.split() for line in said.splitlines() if line.startswith(("web ", "texts "))]
+    (line,) = [words for words in several if reason in words]
+    return [word for word in line if word.strip("+-").isdigit()]
+
+
+MIN_WORDS = "consolidate.limits.gopher_quality.min_words"
+
+
+def test_a_version_that_reused_earlier_inputs_can_be_asked(recipe: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
+    make(recipe, "1")
+    make(recipe, "2", "1", consolidate__limits__gopher_quality__min_words=2)
+    for version in ("1", "2"):
+        assert asked(recipe, "--version", version, "--set", f"{MIN_WORDS}=50") == 0
+        assert "0 documents would be kept, 2 would go, of " in capsys.readouterr().out
+    assert asked(recipe, "--version", "3", "--set", f"{MIN_WORDS}=50") == 2
+    assert "no artifact demo/extracted@3" in capsys.readouterr().err
+
+
+def test_before_is_what_the_version_was_made_with_and_not_what_the_recipe_says_now(
+    recipe: Recipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(recipe, "1")
+    make(recipe, "2", "1", consolidate__limits__gopher_quality__min_stop_words=1, consolidate__mask_pii=False)
+    assert asked(recipe, "--version", "2", "--set", f"{MIN_WORDS}=50") == 0
+    said = capsys.readouterr().out
+    assert "before: the settings of demo/documents@2" in said
+    assert "limits.gopher_quality.min_stop_words = 1 (in the recipe 0), mask_pii = false (in the recipe true)" in said
+    assert asked(recipe, "--version", "1", "--set", f"{MIN_WORDS}=50") == 0
+    assert "in the recipe" not in capsys.readouterr().out
+
+
+def test_settings_given_are_laid_over_those_that_the_version_was_made_with(
+    recipe: Recipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(recipe, "1", consolidate__limits__gopher_quality__min_words=18)
+    assert asked(recipe, "--version", "1", "--set", "consolidate.limits.gopher_quality.min_stop_words=1") == 0
+    said = capsys.readouterr().out
+    assert "0 documents would be kept, 0 would go" in said
+    assert "after: the same with limits.gopher_quality.min_stop_words = 1 (before 0)" in said
+    assert row(said, "gopher_quality_few_words") == ["1", "1"]
+    assert asked(recipe, "--version", "1", "--set", f"{MIN_WORDS}=5") == 0
+    assert "1 documents would be kept, 0 would go" in capsys.readouterr().out
+
+
+def test_before_a_version_has_documents_it_is_asked_with_the_settings_of_the_recipe(
+    recipe: Recipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for stage in ("extract", "annotate", "dedup"):
+        run_stage(recipe, stage, version="1", tracking=TrackingContext("", "demo"))
+    assert asked(recipe, "--version", "1", "--set", f"{MIN_WORDS}=50") == 0
+    said = capsys.readouterr().out
+    assert "before: the settings of the recipe" in said
+    assert "0 documents would be kept, 2 would go" in said
+
+
+def test_a_filter_that_was_measured_by_an_override_can_be_asked_for(
+    recipe: Recipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(recipe, "1", annotate__use=["gopher_quality", "fineweb", "prose_score", "pii"])
+    filters = ["--set", 'consolidate.filters=["gopher_quality", "fineweb"]']
+    assert asked(recipe, "--version", "1", *filters, "--set", "consolidate.limits.fineweb.max_short=0.5") == 2
+    assert "override of [consolidate]: limits: fineweb has no setting max_short" in capsys.readouterr().err
+    assert asked(recipe, "--version", "1", *filters) == 0
+    said = capsys.readouterr().out
+    assert 'with filters = ["gopher_quality", "fineweb"] (before ["gopher_quality"])\n' in said
+    assert "0 would go, of 3 captures and files" in said
+    assert asked(recipe, "--version", "1", "--set", 'consolidate.filters=["c4"]', "--set", "consolidate.limits={}") == 2
+    assert 'consolidate.filters: "c4" is not measured in demo/attributes@1' in capsys.readouterr().err
+
+
+def test_tiers_are_told_where_any_document_is_gold(inputs: dict[str, Artifact]) -> None:
+    assert "silver" not in render(what_if(BEFORE, BEFORE, joint(inputs)))
+    gold = ConsolidateConfig(gold={"prose_score.score": 0.9})
+    answer = what_if(BEFORE, gold, joint(inputs))
+    assert (answer.gained, answer.lost) == (0, 0)
+    assert answer.before["web", "kept", "", "silver"] == 6
+    assert (answer.after["web", "kept", "", "silver"], answer.after["web", "kept", "", "gold"]) == (5, 1)
+
+
+def test_the_same_limits_move_nothing(inputs: dict[str, Artifact]) -> None:
+    answer = what_if(BEFORE, BEFORE, joint(inputs))
+    assert (answer.before, answer.gained, answer.lost, answer.moved) == (answer.after, 0, 0, ())
+
+
+def test_the_shell_refuses_fields_of_other_stages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["what-if", "--recipe", "demo", "--set", "annotate.use=[]"]) == 2
+    assert "annotate.use=[] bears on more than the join" in capsys.readouterr().err

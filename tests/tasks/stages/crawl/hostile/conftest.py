@@ -1,0 +1,120 @@
+"""Hostile hosts, and one crawl of them in a process of its own beside a good host that must not suffer."""
+
+import importlib.util
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+# importlib mode puts no test folder on sys.path; these servers are shared by the modules of this folder.
+for _name in ("name_server", "web", "certificates"):
+    _spec = importlib.util.spec_from_file_location(f"hostile_{_name}", Path(__file__).with_name(f"{_name}.py"))
+    _module = importlib.util.module_from_spec(_spec)
+    sys.modules[f"hostile_{_name}"] = _module
+    _spec.loader.exec_module(_module)
+
+from hostile_web import Host, Web, page  # noqa: E402  (the module was made above)
+
+ROOT = Path(__file__).parents[5]
+GOOD_PAGES = 8
+DELAY_S = 0.3
+# Three tries of a hostile answer take longer than any pause of the good host.
+TIMEOUT_S = 2.0
+MAX_BODY = 1 << 20
+MAX_MEMORY_MB = 300
+
+
+@dataclass(frozen=True)
+class Crawled:
+    """What came of a crawl.
+
+    Attributes:
+        rows: fetch log by URL.
+        captures: by URL, what the WARC files hold.
+        memory: MiB that fetching took above what the process had before, and its largest child.
+        folder: the store.
+        path: the segment within it.
+    """
+
+    rows: dict[str, dict[str, object]]
+    captures: dict[str, dict[str, object]]
+    memory: dict[str, float]
+    folder: Path
+    path: str
+
+    def reason(self, host: Host, path: str = "/") -> str | None:
+        """Why there is no capture: "" if there is one, None if the URL was never tried."""
+        row = self.rows.get(host.url(path))
+        return None if row is None else str(row["reason"])
+
+    def reasons(self, hosts: dict[str, Host]) -> dict[str, str | None]:
+        return {name: self.reason(host) for name, host in hosts.items()}
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    with Web() as one:
+        yield one
+
+
+@pytest.fixture
+def good_web() -> Iterator[Web]:
+    """A server of its own for the good host, whose clock the hostile ones do not hold up."""
+    with Web() as one:
+        yield one
+
+
+@pytest.fixture
+def crawl(good_web: Web, tmp_path: Path) -> Callable[..., Crawled]:
+    """Crawls hosts from their roots, beside a good host; checks memory, and that the good host was served well."""
+
+    def run(*hosts: Host, environment: dict[str, str] | None = None, **settings: object) -> Crawled:
+        good = good_web.host(lambda path: page(f"<p>{path} is a good page.".encode()))
+        pages = [good.url(f"/{number}") for number in range(GOOD_PAGES)]
+        config = {
+            "seeds": [*pages, *(host.url() for host in hosts)],
+            "allow_loopback": True,
+            "delay_s": DELAY_S,
+            "latency_factor": 0.0,
+            "timeout_s": TIMEOUT_S,
+            "max_backoff_s": 0.5,
+            "max_body_bytes": MAX_BODY,
+            "partitions": 1,
+            **settings,
+        }
+        found = crawl_in(tmp_path / "store", config, environment)
+        assert [url for url in pages if url not in found.captures] == []
+        begins = sorted(good.requests)
+        gaps = [later[0] - earlier[1] for earlier, later in itertools.pairwise(begins)]
+        # Seen from a busy test process; test_politeness_proof measures the delay itself.
+        assert min(gaps) >= DELAY_S / 2
+        assert max(gaps) < TIMEOUT_S, "a hostile host held the good one up"
+        assert found.memory["fetch"] < MAX_MEMORY_MB
+        return found
+
+    return run
+
+
+def crawl_in(folder: Path, config: dict[str, object], environment: dict[str, str] | None = None) -> Crawled:
+    """Runs one crawl in a process of its own; `folder` is its store."""
+    folder.mkdir()
+    program = str(Path(__file__).with_name("run_crawl.py"))
+    done = subprocess.run(
+        [sys.executable, program, str(folder)],
+        input=json.dumps(config),
+        env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    result = json.loads((folder / "result.json").read_text())
+    rows = {row["url"]: row for row in result["rows"]}
+    return Crawled(rows, result["captures"], result["memory"], folder, result["path"])

@@ -1,0 +1,29 @@
+"""Many hosts that send as much as they may at the same time, and let the end wait."""
+
+import asyncio
+
+from tests.tasks.stages.crawl.hostile.conftest import MAX_MEMORY_MB, crawl_in
+
+BODY = 8 << 20
+HOSTS = 60
+
+
+def stalling(path):
+    """Sends all but the end of a large file, and the end two seconds later."""
+
+    async def answer():
+        yield b"HTTP/1.1 200 OK\r\nContent-Type: application/pdf\r\nContent-Length: %d\r\n\r\n" % BODY
+        for _ in range(15):
+            yield bytes(BODY >> 4)
+        await asyncio.sleep(2)
+        yield bytes(BODY >> 4)
+
+    return answer()
+
+
+def test_many_large_bodies_at_once_take_bounded_memory_and_all_are_had(web, tmp_path):
+    hosts = [web.host(stalling) for _ in range(HOSTS)]
+    config = {"seeds": [host.url() for host in hosts], "allow_loopback": True, "delay_s": 0.0, "partitions": 1}
+    found = crawl_in(tmp_path / "store", {**config, "timeout_s": 60, "concurrency": 200, "ai_optouts": []})
+    assert found.memory["fetch"] < MAX_MEMORY_MB
+    assert len(found.captures) == HOSTS

@@ -1,0 +1,29 @@
+"""Pages and sitemaps with more links than anybody can follow: memory holds, and what is followed are real pages."""
+
+from hostile_web import page
+
+from tests.tasks.stages.crawl.hostile.conftest import MAX_MEMORY_MB, crawl_in
+
+PAGES = 20
+
+
+def linked(count, length):
+    """Answers every path with a page of `count` links of `length` characters, all of them new."""
+
+    def answer(path):
+        number = int(path.strip("/").partition("-")[0] or 0)
+        tail = "x" * (length - 10)
+        links = "".join(f'<a href="/{number * count + one + 1}-{tail}">x</a>' for one in range(count))
+        return page(f"<title>{path[:20]}</title><p>This is page {number}. {links}".encode())
+
+    return answer
+
+
+def test_links_without_number_take_bounded_memory(web, tmp_path):
+    host = web.host(linked(5000, 800))
+    config = {"seeds": [host.url()], "allow_loopback": True, "delay_s": 0.0, "latency_factor": 0.0, "partitions": 1}
+    found = crawl_in(tmp_path / "store", {**config, "max_pages_per_host": PAGES})
+    assert len(found.captures) == PAGES
+    assert found.memory["fetch"] < MAX_MEMORY_MB
+    # More than one part: a single one would hold the links of all pages.
+    assert len(list((found.folder / found.path / "links").iterdir())) > 1

@@ -1,0 +1,99 @@
+"""The crawl tests' small site, a private network to be kept out of, and Chromium where there is one."""
+
+import asyncio
+import importlib.util
+import socket
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from aiohttp.abc import AbstractResolver
+
+from tasks.core.errors import InputError
+from tasks.stages.crawl.render.guard import Guard
+from tasks.stages.crawl.render_config import RenderConfig
+
+QUICK = {"settle_ms": 300, "timeout_s": 10.0}
+
+_CRAWL = Path(__file__).parents[3] / "crawl"
+
+
+def _load(name: str, path: Path) -> None:
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+
+
+# importlib mode puts no test folder on sys.path; the site is shared with the crawl's own tests.
+_load("crawl_site", _CRAWL / "site.py")
+_load("render_inside", Path(__file__).with_name("inside.py"))
+
+
+@pytest.fixture
+def chromium() -> str:
+    """The browser's program; skips where there is none."""
+    pytest.importorskip("playwright.async_api", reason="rendering is not tested: no package playwright")
+    from tasks.stages.crawl.render.browser import find_chromium
+
+    try:
+        return find_chromium()
+    except InputError as error:
+        pytest.skip(f"rendering is not tested: {error}")
+
+
+@pytest.fixture
+def inside():
+    from render_inside import Inside
+
+    server = Inside()
+    yield server
+    server.close()
+
+
+class Trick(AbstractResolver):
+    """A name server to which every name is this machine's."""
+
+    async def resolve(self, host, port=0, family=socket.AF_INET):
+        return [{"hostname": host, "host": "127.0.0.1", "port": port, "family": family, "proto": 0, "flags": 0}]
+
+    async def close(self):
+        pass
+
+
+class OneSite(Guard):
+    """The crawl's guard with one hole, through which the test site is reached."""
+
+    def __init__(self, port):
+        super().__init__(allow_loopback=False, resolver=Trick())
+        self.port = port
+
+    async def addresses(self, scheme, authority):
+        if authority == f"127.0.0.1:{self.port}":
+            return [("127.0.0.1", self.port)]
+        return await super().addresses(scheme, authority)
+
+
+@pytest.fixture
+def render(chromium, tmp_path):
+    from tasks.stages.crawl.render.browser import Browser
+    from tasks.stages.crawl.render.queue import Source
+
+    def run(site, html, *, url="", guard=OneSite, headers=(), allowed=lambda url: True, **settings):
+        async def work():
+            config = RenderConfig(**{"enabled": True, "chromium": chromium, **QUICK, **settings})
+            agent = "sluice/0.1 (+mailto:a@b.example)"
+            async with Browser(config, agent, guard(site.port), str(tmp_path)) as browser:
+                body = html if isinstance(html, bytes) else html.encode()
+                return await browser.render(Source(url or site.url(), headers, body), allowed)
+
+        return asyncio.run(work())
+
+    return run
+
+
+@pytest.fixture
+def browsers():
+    """Returns the browser processes that this process has started and that still live."""
+    return lambda: [one for one in psutil.Process().children(recursive=True) if "chrom" in one.name()]

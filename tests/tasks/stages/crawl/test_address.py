@@ -1,0 +1,262 @@
+import asyncio
+import ipaddress
+import socket
+
+import pytest
+from aiohttp.abc import AbstractResolver
+
+from tasks.formats.url import canonical
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.http.address import GuardedResolver, RefusedAddressError, is_public, refusal
+from tasks.stages.crawl.http.client import Client, FetchError
+from tasks.stages.crawl.http.grants import Grants, within
+
+LOOPBACK = [
+    "127.1",
+    "0x7f.1",
+    "2130706433",
+    "0177.0.0.1",
+    "１２７.０.０.１",
+    "127.0.0.1.",
+    "[::1]",
+    "localhost",
+    "a.localhost.",
+]
+INSIDE = [
+    "[::ffff:127.0.0.1]",
+    "[::127.0.0.1]",
+    "[fe80::1]",
+    "[fec0::1]",
+    "[fc00::1]",
+    "[fd00:ec2::254]",
+    "[64:ff9b::7f00:1]",
+    "[64:ff9b:1::1]",
+    "[2002:7f00:1::]",
+    "[2001:0:1::1]",
+    "[::]",
+    "[ff02::1]",
+    "169.254.169.254",
+    "168.63.129.16",
+    "100.100.100.200",
+    "metadata.google.internal",
+    "metadata",
+    "printer.local",
+    "100.64.0.1",
+    "10.0.0.1",
+    "172.16.5.4",
+    "192.168.1.1",
+    "192.0.0.170",
+    "198.18.0.1",
+    "224.0.0.1",
+    "255.255.255.255",
+    "0.0.0.0",
+    "0",
+]
+
+
+@pytest.mark.parametrize("host", LOOPBACK + INSIDE)
+def test_an_inside_address_is_refused_in_every_spelling(host):
+    assert refusal(canonical(f"http://{host}/"), allow_loopback=False) == "private_address"
+
+
+@pytest.mark.parametrize("host", INSIDE)
+def test_allowing_loopback_allows_nothing_else(host):
+    assert refusal(canonical(f"http://{host}/"), allow_loopback=True) == "private_address"
+
+
+@pytest.mark.parametrize("host", LOOPBACK)
+def test_loopback_is_reachable_on_any_port_when_the_crawl_allows_it(host):
+    assert refusal(canonical(f"http://{host}:8080/"), allow_loopback=True) is None
+
+
+@pytest.mark.parametrize("port", [22, 25, 6379, 8080])
+def test_public_hosts_are_asked_on_web_ports_only(port):
+    assert refusal(f"http://example.com:{port}/", allow_loopback=True) == "port"
+    assert refusal("https://example.com:80/", allow_loopback=False) is None
+
+
+@pytest.mark.parametrize("address", ["93.184.216.34", "2606:2800:220:1:248:1893:25c8:1946", "1.1.1.1"])
+def test_public_addresses_pass(address):
+    assert is_public(address)
+
+
+# The registries of special-purpose addresses as of RFC 9780, and what RFC 4291 keeps for other uses than unicast.
+SPECIAL = (
+    *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24"),
+    *("192.0.0.0/29", "192.0.0.8/32", "192.0.0.9/32", "192.0.0.10/32", "192.0.0.170/31", "192.0.2.0/24"),
+    *("192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.88.99.2/32", "192.168.0.0/16", "192.175.48.0/24"),
+    *("198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4", "255.255.255.255/32"),
+    *("::1/128", "::/128", "::/96", "::ffff:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "100:0:0:1::/64"),
+    *("2001::/23", "2001::/32", "2001:1::1/128", "2001:1::2/128", "2001:1::3/128", "2001:2::/48", "2001:3::/32"),
+    *("2001:4:112::/48", "2001:10::/28", "2001:20::/28", "2001:30::/28", "2001:db8::/32", "2002::/16"),
+    *("2620:4f:8000::/48", "3fff::/20", "5f00::/16", "fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8", "4000::/2"),
+)
+# The neighbours of those within what is in use.
+PUBLIC = (
+    *("1.0.0.0", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "126.255.255.255", "128.0.0.0"),
+    *("169.253.255.255", "169.255.0.0", "172.15.255.255", "172.32.0.0", "191.255.255.255", "192.0.1.0", "192.0.3.0"),
+    *("192.31.195.255", "192.31.197.0", "192.88.98.255", "192.88.100.0", "192.167.255.255", "192.169.0.0"),
+    *("198.17.255.255", "198.20.0.0", "198.51.99.255", "198.51.101.0", "203.0.112.255", "203.0.114.0"),
+    *("223.255.255.255", "2001:200::", "2001:db7:ffff::1", "2001:db9::", "2003::", "2620:4f:7fff::1", "2620:4f:8001::"),
+    *("2000::", "3ffe::1", "3fff:1000::", "2a00:1450:4001::1"),
+)
+
+
+@pytest.mark.parametrize("block", SPECIAL)
+def test_no_address_of_a_special_block_is_public(block):
+    net = ipaddress.ip_network(block)
+    some = {net[0], net[-1], net[net.num_addresses // 2], net[net.num_addresses // 3]}
+    assert not any(is_public(str(one)) for one in some)
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_the_addresses_beside_them_are(address):
+    assert is_public(address)
+
+
+def test_a_user_name_in_a_url_makes_it_no_candidate():
+    assert canonical("http://a@127.0.0.1/") is None
+
+
+class Answers(AbstractResolver):
+    """A name server of the test's own: each look-up gives the next list of addresses."""
+
+    def __init__(self, *rounds):
+        self.rounds = list(rounds)
+        self.asked = []
+
+    async def resolve(self, host, port=0, family=socket.AF_INET):
+        self.asked.append(host)
+        addresses = self.rounds.pop(0) if len(self.rounds) > 1 else self.rounds[0]
+        return [
+            {"hostname": host, "host": one, "port": port, "family": family, "proto": 0, "flags": 0} for one in addresses
+        ]
+
+    async def close(self):
+        pass
+
+
+def resolve(resolver, host):
+    return asyncio.run(resolver.resolve(host, 80))
+
+
+def test_a_name_with_one_private_answer_among_public_ones_is_refused():
+    with pytest.raises(RefusedAddressError, match=r"10\.0\.0\.1"):
+        resolve(GuardedResolver(allow_loopback=True, inner=Answers(["1.1.1.1", "10.0.0.1"])), "mixed.example")
+
+
+def test_a_public_name_that_points_to_this_machine_is_refused_even_when_loopback_is_allowed():
+    with pytest.raises(RefusedAddressError):
+        resolve(GuardedResolver(allow_loopback=True, inner=Answers(["127.0.0.1"])), "trick.example")
+
+
+def test_names_under_localhost_mean_this_machine_and_never_reach_the_name_server():
+    inner = Answers(["8.8.8.8"])
+    found = resolve(GuardedResolver(allow_loopback=True, inner=inner), "docs.localhost")
+    assert [answer["host"] for answer in found] == ["127.0.0.1"]
+    assert inner.asked == []
+    with pytest.raises(RefusedAddressError):
+        resolve(GuardedResolver(allow_loopback=False, inner=inner), "docs.localhost")
+
+
+def test_a_name_that_turns_private_after_a_public_answer_is_not_connected_to():
+    async def run():
+        resolver = GuardedResolver(allow_loopback=False, inner=Answers(["1.1.1.1"], ["127.0.0.1"]))
+        found = await resolver.resolve("rebinding.example", 80)
+        assert [answer["host"] for answer in found] == ["1.1.1.1"]
+        with pytest.raises(RefusedAddressError):
+            await resolver.resolve("rebinding.example", 80)
+        config = CrawlConfig(contact="mailto:a@b.example", timeout_s=5.0)
+        async with Client(config, Answers(["127.0.0.1"])) as client:
+            await client.get("http://rebinding.example/", limit=100)
+
+    with pytest.raises(FetchError) as caught:
+        asyncio.run(run())
+    assert caught.value.reason == "private_address"
+
+
+def test_the_address_to_be_polite_to_is_looked_up_for_public_names_only():
+    async def located(answers, *urls):
+        config = CrawlConfig(contact="mailto:a@b.example")
+        async with Client(config, answers) as client:
+            return [await client.locate(url) for url in urls]
+
+    public = Answers(["1.1.1.1", "1.0.0.1"])
+    urls = [
+        f"http://{name}/" for name in ("example.com", "10.0.0.1", "metadata.google.internal", "router.lan", "9.9.9.9")
+    ]
+    assert asyncio.run(located(public, *urls, "http://example.com:22/")) == ["1.1.1.1", "", "", "", "9.9.9.9", ""]
+    assert public.asked == ["example.com"]
+    assert asyncio.run(located(Answers(["10.0.0.1"]), "http://example.com/")) == [""]
+
+
+def test_the_systems_answers_are_checked_too():
+    name = socket.gethostname()
+    answers = {where[0] for *_, where in socket.getaddrinfo(name, 80)}
+    if all(is_public(answer) for answer in answers):
+        pytest.skip(f"{name} has public addresses only")
+    with pytest.raises(RefusedAddressError):
+        resolve(GuardedResolver(allow_loopback=True), name)
+
+
+GRANTS = Grants({"wiki.corp:8080": ["10.20.0.0/16"], "10.20.0.6": ["10.20.0.6/32"], "far.example:81": []})
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("http://wiki.corp:8080/", None),
+        ("http://wiki.corp/", None),  # its name is looked up, and must then be public
+        ("http://wiki.corp:8081/", "port"),
+        ("http://www.wiki.corp:8080/", "port"),
+        ("http://10.20.0.6/", None),
+        ("https://10.20.0.6/", None),
+        ("http://10.20.0.6:8080/", "port"),
+        ("http://10.20.0.7/", "private_address"),
+        ("http://far.example:81/", None),
+        ("http://far.example:82/", "port"),
+    ],
+)
+def test_a_grant_is_of_one_host_on_one_port(url, reason):
+    assert refusal(canonical(url), allow_loopback=False, grants=GRANTS) == reason
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "answers", "refused"),
+    [
+        ("wiki.corp", 8080, ["10.20.1.2"], False),
+        ("wiki.corp", 8080, ["10.20.1.2", "1.1.1.1"], False),
+        ("wiki.corp", 8080, ["10.21.1.2"], True),
+        ("wiki.corp", 8080, ["10.20.1.2", "169.254.169.254"], True),
+        ("wiki.corp", 8080, ["::ffff:10.20.1.2"], True),
+        ("wiki.corp", 80, ["10.20.1.2"], True),
+        ("evil.corp", 8080, ["10.20.1.2"], True),
+        ("far.example", 81, ["10.20.1.2"], True),
+        ("far.example", 81, ["1.1.1.1"], False),
+    ],
+)
+def test_a_granted_name_may_lie_in_its_networks_and_no_other_name_may(host, port, answers, refused):
+    async def run():
+        guard = GuardedResolver(allow_loopback=False, inner=Answers(answers), grants=GRANTS)
+        return await guard.resolve(host, port)
+
+    if refused:
+        with pytest.raises(RefusedAddressError):
+            asyncio.run(run())
+    else:
+        assert [found["host"] for found in asyncio.run(run())] == answers
+
+
+def test_clouds_own_addresses_are_in_no_grant():
+    grants = Grants({"meta.corp": ["100.64.0.0/10", "fd00::/8"]})
+    for address in ("100.100.100.200", "fd00:ec2::254", "fd20:ce::254"):
+        assert not within(address, grants.of("meta.corp", 80))
+    assert within("100.100.100.201", grants.of("meta.corp", 80))
+
+
+def test_what_is_granted_to_one_host_is_not_granted_on_behalf_of_another():
+    own = GRANTS.only("wiki.corp:8080")
+    assert own.of("wiki.corp", 8080) == GRANTS.of("wiki.corp", 8080)
+    assert own.of("10.20.0.6", 80) is None
+    assert GRANTS.only("10.20.0.6").of("10.20.0.6", 443) is not None
+    assert not GRANTS.only("public.example")

@@ -1,0 +1,196 @@
+import asyncio
+import gzip
+import resource
+import socket
+import threading
+import time
+import zlib
+from contextlib import contextmanager
+
+import pytest
+from aiohttp import web
+from crawl_site import Site
+
+from tasks.formats.content_encoding import decode
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.http.client import Client, FetchError
+
+
+def get(url, limit=1 << 20, **settings):
+    async def run():
+        config = CrawlConfig(**{"allow_loopback": True, "timeout_s": 3.0, "max_body_bytes": limit, **settings})
+        async with Client(config) as client:
+            return await client.get(url, limit=limit)
+
+    return asyncio.run(run())
+
+
+@contextmanager
+def raw_server(*chunks, repeat=0.0):
+    """Answers one connection with bytes as they are; repeats the last chunk for `repeat` seconds."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        try:
+            connection, _ = server.accept()
+        except OSError:
+            return
+        with connection:
+            connection.recv(65536)
+            end = time.monotonic() + repeat
+            try:
+                for chunk in chunks:
+                    connection.sendall(chunk)
+                while time.monotonic() < end:
+                    connection.sendall(chunks[-1])
+            except OSError:
+                return
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/"
+    finally:
+        server.close()
+        thread.join(10)
+
+
+def test_a_body_is_kept_as_the_server_compressed_it():
+    body = gzip.compress(b"hello" * 100)
+    headers = {"Content-Encoding": "gzip"}
+    with Site({"/": lambda _: web.Response(body=body, headers=headers, content_type="text/html")}) as site:
+        answer = get(site.url())
+    assert answer.body == body
+    assert not answer.truncated
+    assert answer.address == "127.0.0.1"
+    assert decode(answer.body, "gzip", 1000).data == b"hello" * 100
+
+
+def test_requests_name_the_crawler_and_its_contact():
+    with Site({"/": "x"}) as site:
+        get(site.url(), contact="https://example.org/bot")
+        _, headers = site.headers[-1]
+    assert headers["User-Agent"] == "sluice/0.1 (+https://example.org/bot)"
+
+
+def test_a_redirect_is_reported_and_never_followed():
+    with Site({"/": lambda _: web.Response(status=302, headers={"Location": "/secret"}), "/secret": "s"}) as site:
+        assert get(site.url()).status == 302
+        assert site.paths() == ["/"]
+
+
+def test_an_endless_body_is_cut_at_the_limit():
+    chunk = b"10000\r\n" + b"x" * 65536 + b"\r\n"
+    with raw_server(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", chunk, repeat=30) as url:
+        begin = time.monotonic()
+        answer = get(url, limit=200_000)
+    assert answer.truncated
+    assert len(answer.body) == 200_000
+    assert time.monotonic() - begin < 5
+
+
+def test_a_slow_drip_ends_at_the_total_timeout():
+    async def drip(request):
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(100):
+            await response.write(b"x")
+            await asyncio.sleep(0.1)
+        return response
+
+    with Site({"/": drip}) as site:
+        begin = time.monotonic()
+        with pytest.raises(FetchError) as caught:
+            get(site.url(), timeout_s=0.6)
+    assert caught.value.reason == "timeout"
+    assert time.monotonic() - begin < 3
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * 20_000_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"".join(b"X%d: a\r\n" % n for n in range(200_000)) + b"\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nX: a\0b\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nshort",
+        b"hello, this is no HTTP\r\n\r\n",
+    ],
+    ids=["huge header", "many headers", "two lengths", "two content-lengths", "negative", "nul", "short", "no http"],
+)
+def test_malformed_answers_are_refused_as_such(head):
+    with raw_server(head) as url, pytest.raises(FetchError) as caught:
+        get(url)
+    assert caught.value.reason == "protocol"
+
+
+def test_a_header_without_end_costs_no_memory():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with raw_server(b"HTTP/1.1 200 OK\r\nX: ", b"a" * 65536, repeat=20) as url, pytest.raises(FetchError):
+        get(url)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
+
+
+@pytest.mark.parametrize("wbits", [31, 15, -15])
+def test_a_bomb_is_inflated_to_the_limit_only(wbits):
+    stream = zlib.compressobj(9, wbits=wbits)
+    bomb = b"".join(stream.compress(b"\0" * (1 << 20)) for _ in range(100)) + stream.flush()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    body = decode(bomb, "gzip" if wbits == 31 else "deflate", 1 << 20)
+    assert len(body.data) == 1 << 20
+    assert not body.complete
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
+
+
+def test_a_host_that_is_not_there_gives_a_reason():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(FetchError) as caught:
+        get(f"http://127.0.0.1:{port}/")
+    assert caught.value.reason == "connect"
+
+
+def test_every_answer_over_a_kept_connection_names_the_address_that_gave_it():
+    peers = []
+
+    def note(request):
+        peers.append(request.transport.get_extra_info("peername"))
+        return web.Response(text="x")
+
+    async def run(url):
+        config = CrawlConfig(allow_loopback=True)
+        async with Client(config) as client:
+            return [await client.get(url, limit=100) for _ in range(3)]
+
+    with Site({"/": note}) as site:
+        answers = asyncio.run(run(site.url()))
+    assert len(set(peers)) == 1
+    assert [answer.address for answer in answers] == ["127.0.0.1"] * 3
+
+
+def test_a_wait_for_an_address_comes_before_the_request_and_costs_no_time_of_it():
+    waits = []
+
+    def begin(address):
+        waits.append((address, len(site.requests)))
+        return 0.8
+
+    async def run(url):
+        config = CrawlConfig(allow_loopback=True, timeout_s=0.6)
+        async with Client(config, begin=begin) as client:
+            return await client.get(url, limit=100)
+
+    with Site({"/": "x"}) as site:
+        start = time.monotonic()
+        answer = asyncio.run(run(site.url()))
+        assert site.requests[0][0] - start >= 0.8
+    assert waits == [("127.0.0.1", 0)]
+    assert (answer.status, answer.seconds < 0.6) == (200, True)
+
+
+def test_an_inside_address_is_refused_by_the_client_itself():
+    with pytest.raises(FetchError) as caught:
+        get("http://169.254.169.254/latest/meta-data/")
+    assert caught.value.reason == "private_address"

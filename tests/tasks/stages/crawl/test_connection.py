@@ -1,0 +1,245 @@
+"""Connections: the first address that takes one, one kept per host, and nothing on it that nobody asked for."""
+
+import asyncio
+import socket
+import threading
+import time
+from contextlib import closing, contextmanager
+
+import pytest
+import uvloop
+
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.http import connection, room
+from tasks.stages.crawl.http.client import Client, FetchError
+from tasks.stages.crawl.http.dial import LookUpError, dialled
+from tests.tasks.stages.crawl.hostile.certificates import Authority
+
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
+
+
+@contextmanager
+def server(serve, context=None):
+    """Runs `serve(socket, number)` for every connection and closes it; yields the URL and the connections."""
+    opened = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def run():
+            while True:
+                try:
+                    link, _ = listening.accept()
+                except OSError:
+                    return
+                opened.append(link)
+                threading.Thread(target=talk, args=(link, len(opened)), daemon=True).start()
+
+        def talk(link, number):
+            with link, context.wrap_socket(link, server_side=True) if context else link as talking:
+                serve(talking, number)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        try:
+            yield f"http{'s' if context else ''}://127.0.0.1:{listening.getsockname()[1]}/", opened
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
+
+
+def answering(link, number):
+    while link.recv(65536):
+        link.sendall(ANSWER + b"%05d" % number)
+
+
+def bodies(url, count=2, pause_s=0.0):
+    async def run():
+        found = []
+        async with Client(CrawlConfig(allow_loopback=True, timeout_s=5.0)) as client:
+            for _ in range(count):
+                found.append((await client.get(url, limit=100)).body)
+                await asyncio.sleep(pause_s)
+        return found
+
+    return uvloop.run(run())
+
+
+def test_a_connection_is_kept_for_the_next_request():
+    with server(answering) as (url, opened):
+        assert bodies(url, 5) == [b"00001"] * 5
+    assert len(opened) == 1
+
+
+def test_a_connection_that_the_server_closes_is_opened_anew():
+    def once(link, number):
+        link.recv(65536)
+        link.sendall(ANSWER + b"%05d" % number)
+
+    with server(once) as (url, _):
+        assert bodies(url, 3) == [b"00001", b"00002", b"00003"]
+        assert bodies(url, 3, pause_s=0.05) == [b"00004", b"00005", b"00006"]
+
+
+def test_a_request_is_sent_a_second_time_only_over_a_kept_connection():
+    seen = []
+
+    def silent(link, number):
+        seen.append(link.recv(65536))
+
+    with server(silent) as (url, _), pytest.raises(FetchError, match="protocol"):
+        bodies(url)
+    assert len(seen) == 1
+
+
+def test_an_answer_that_nobody_asked_for_is_taken_for_no_other():
+    def twice(link, number):
+        while link.recv(65536):
+            link.sendall(ANSWER + b"%05d" % number)
+            time.sleep(0.05)
+            link.sendall(ANSWER + b"wrong")
+
+    with server(twice) as (url, _):
+        assert bodies(url, 3, pause_s=0.15) == [b"00001", b"00002", b"00003"]
+
+
+def test_no_more_connections_are_kept_than_the_process_has_room_for(monkeypatch):
+    monkeypatch.setattr(connection, "_MOST", 2)
+
+    async def run(urls):
+        async with Client(CrawlConfig(allow_loopback=True)) as client:
+            for _ in range(2):
+                for url in urls:
+                    await client.get(url, limit=100)
+
+    with server(answering) as (url, opened):
+        port = url.rsplit(":", 1)[1]
+        asyncio.run(run([f"http://h{number}.localhost:{port}" for number in range(4)]))
+        assert len(opened) == 8
+        opened.clear()
+        asyncio.run(run([f"http://h{number}.localhost:{port}" for number in range(2)]))
+        assert len(opened) == 2
+
+
+def test_idle_connections_are_closed_after_a_while(monkeypatch):
+    monkeypatch.setattr(connection, "_KEPT_S", 0.1)
+    monkeypatch.setattr(connection, "_SWEEP_S", 0.05)
+    with server(answering) as (url, opened):
+        assert bodies(url, 2, pause_s=0.4) == [b"00001", b"00002"]
+        assert len(opened) == 2
+
+
+@pytest.mark.parametrize("kind", ["refusing", "silent"])
+def test_when_the_first_address_takes_no_connection_the_next_one_does(kind):
+    async def run(port):
+        link = await dialled(["127.0.0.2", "127.0.0.3", "127.0.0.1"], port)
+        with closing(link):
+            return link.getpeername()[0]
+
+    with server(answering) as (url, _), contextmanager(_full)(int(url.rsplit(":", 1)[1].strip("/")), kind) as port:
+        assert uvloop.run(run(port)) == "127.0.0.1"
+
+
+def _full(port, kind):
+    """Addresses beside 127.0.0.1 whose queues are full: they answer no further connection."""
+    links = []
+    if kind == "silent":
+        for address in ("127.0.0.2", "127.0.0.3"):
+            links.append(socket.socket())
+            links[-1].bind((address, port))
+            links[-1].listen(0)
+            for _ in range(3):
+                links.append(socket.socket())
+                links[-1].setblocking(False)
+                links[-1].connect_ex((address, port))
+    yield port
+    for link in links:
+        link.close()
+
+
+def test_no_address_that_takes_a_connection_is_an_error():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(ConnectionRefusedError):
+        asyncio.run(dialled(["127.0.0.2", "127.0.0.1"], port))
+    with pytest.raises(LookUpError):
+        asyncio.run(dialled([], port))
+
+
+@pytest.mark.parametrize("runner", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_a_body_that_ends_with_the_connection_needs_no_farewell_of_tls(tmp_path, monkeypatch, runner):
+    authority = Authority(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+
+    def cut_off(link, number):
+        link.recv(65536)
+        link.sendall(b"HTTP/1.1 200 OK\r\n\r\nhello")
+        socket.socket(fileno=link.detach()).close()
+
+    async def run(url):
+        async with Client(CrawlConfig(allow_loopback=True, timeout_s=5.0)) as client:
+            return await client.get(url, limit=100)
+
+    with server(cut_off, authority.server("tls.localhost")) as (url, _):
+        answer = runner(run(url.replace("127.0.0.1", "tls.localhost")))
+    assert (answer.body, answer.address) == (b"hello", "127.0.0.1")
+
+
+def large(link, number):
+    body = b"%05d" % number + b"x" * 3_000_000
+    link.recv(65536)
+    link.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+
+def test_a_large_answer_waits_for_room_and_the_time_is_not_its_own(monkeypatch):
+    monkeypatch.setattr(room, "ROOM", 4_000_000)
+
+    async def run(url):
+        had, over = asyncio.Event(), asyncio.Event()
+
+        async def visit(client):
+            await client.get(url, limit=4_000_000)
+            had.set()
+            await over.wait()
+
+        async with Client(CrawlConfig(allow_loopback=True, timeout_s=2.0)) as client:
+            held = asyncio.ensure_future(visit(client))
+            await had.wait()
+            next_one = asyncio.ensure_future(client.get(url, limit=4_000_000))
+            done, _ = await asyncio.wait([next_one], timeout=2.5)
+            assert not done
+            # Small ones go on meanwhile.
+            small = await client.get(url, limit=1000)
+            assert (small.truncated, len(small.body)) == (True, 1000)
+            over.set()
+            await held
+            last = await next_one
+            return len(last.body), last.seconds
+
+    with server(large) as (url, _):
+        size, seconds = uvloop.run(run(url))
+    assert size == 3_000_005
+    assert seconds < 2, "waiting is not the host's doing"
+
+
+def test_a_large_answer_is_cut_where_it_is_worth_no_more():
+    async def run(url):
+        async with Client(CrawlConfig(allow_loopback=True, timeout_s=5.0)) as client:
+            return await client.get(url, limit=1000, wanted=lambda status, headers: 2_000_000)
+
+    with server(large) as (url, _):
+        answer = uvloop.run(run(url))
+    assert (answer.truncated, len(answer.body)) == (True, 2_000_000)
+
+
+def test_a_large_answer_that_breaks_off_gives_its_place_back():
+    def broken(link, number):
+        link.recv(65536)
+        link.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\n" + b"x" * 3_000_000)
+
+    async def run(url):
+        async with Client(CrawlConfig(allow_loopback=True, timeout_s=5.0)) as client:
+            for _ in range(6):
+                with pytest.raises(FetchError, match="protocol"):
+                    await client.get(url, limit=1000, wanted=lambda status, headers: 9_000_000)
+
+    with server(broken) as (url, _):
+        uvloop.run(asyncio.wait_for(run(url), 20))

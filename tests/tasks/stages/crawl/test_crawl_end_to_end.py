@@ -1,0 +1,311 @@
+import io
+import itertools
+from collections import defaultdict
+
+import pytest
+from aiohttp import web
+from crawl_site import Site, linked
+from warcio.archiveiterator import ArchiveIterator
+
+from tasks.core.errors import InputError
+from tasks.formats.robots.tdmrep import TDMREP
+from tasks.formats.warc import archive
+from tasks.stages.crawl.config import CrawlConfig
+
+
+def config_for(*sites, **settings):
+    seeds = tuple(site.url() for site in sites)
+    return CrawlConfig(**{"seeds": seeds, "allow_loopback": True, "delay_s": 0.0, "latency_factor": 0.0, **settings})
+
+
+def captured(warc):
+    found = {}
+    for file in archive.warc_files(warc):
+        with warc.store.open(file.path) as raw:
+            for capture in archive.captures(raw):
+                assert capture.url not in found
+                found[capture.url] = capture.payload_digest
+    return found
+
+
+def test_a_site_is_crawled_from_its_seed_into_a_warc_that_warcio_accepts(crawl):
+    with Site(linked(20)) as site:
+        cycle = crawl(config_for(site))
+        warc = cycle.warc
+        assert set(captured(cycle.warc)) == {site.url(path) for path in site.pages}
+    assert {part.name: part.rows_out for part in warc.parts}["manifest"] == 20
+    for file in archive.warc_files(cycle.warc):
+        data = cycle.warc.store.read(file.path)
+        records = ArchiveIterator(io.BytesIO(data), check_digests="raise")
+        kinds = [record.rec_type for record in records if record.content_stream().read() is not None]
+        assert kinds[0] == "warcinfo"
+        assert kinds.count("response") == kinds.count("request") == kinds.count("metadata") == file.records
+    statuses = {url: row["status"] for url, row in cycle.urls().items()}
+    assert set(statuses.values()) == {"db_fetched"}
+    assert len(statuses) == 20
+
+
+def test_every_capture_is_found_again_through_the_index(crawl):
+    with Site(linked(12)) as site:
+        cycle = crawl(config_for(site, warc_pages_per_file=5))
+    lines = cycle.warc.read(archive.INDEX).decode().splitlines()
+    assert lines == sorted(lines)
+    assert len(archive.warc_files(cycle.warc)) == 3
+    wanted = captured(cycle.warc)
+    for line in lines:
+        entry = archive.index_entry(line)
+        with cycle.warc.store.open(entry["filename"]) as file:
+            capture = archive.capture_at(file, int(entry["offset"]))
+        assert capture.url == entry["url"]
+        assert wanted.pop(capture.url) == capture.payload_digest == f"sha1:{entry['digest']}"
+    assert wanted == {}
+
+
+def test_every_file_of_a_crawl_names_the_index_of_its_captures(crawl):
+    with Site(linked(12)) as site:
+        cycle = crawl(config_for(site, warc_pages_per_file=5))
+    for file in archive.warc_files(cycle.warc):
+        lines = cycle.warc.store.read(file.index).decode().splitlines()
+        with cycle.warc.store.open(file.path) as raw:
+            stored = [(capture.offset, capture.url, capture.payload_digest) for capture in archive.captures(raw)]
+        entries = sorted(map(archive.index_entry, lines), key=lambda entry: int(entry["offset"]))
+        assert stored == [(int(one["offset"]), one["url"], f"sha1:{one['digest']}") for one in entries]
+        assert len(stored) == file.records
+
+
+def test_two_requests_to_a_host_are_never_closer_than_the_delay(crawl):
+    with Site(linked(6)) as one, Site(linked(6)) as two:
+        crawl(config_for(one, two, delay_s=0.15, concurrency=8))
+        for site in (one, two):
+            assert len(site.requests) == 8  # robots.txt, tdmrep.json and six pages
+            times = sorted(site.requests)
+            gaps = [later[0] - earlier[1] for earlier, later in itertools.pairwise(times)]
+            assert min(gaps) >= 0.15 - 0.002  # the end of an answer is noted a moment after its last byte has left
+
+
+def test_hosts_do_not_wait_for_one_another(crawl):
+    with Site(linked(5)) as one, Site(linked(5)) as two:
+        crawl(config_for(one, two, delay_s=0.2, partitions=1))
+        begin = min(one.requests[0][0], two.requests[0][0])
+        end = max(one.requests[-1][1], two.requests[-1][1])
+    assert end - begin < 2 * 5 * 0.2
+
+
+def test_a_crawl_delay_of_the_site_is_kept(crawl):
+    with Site(linked(3), "User-agent: *\nCrawl-delay: 0.3") as site:
+        crawl(config_for(site))
+        times = sorted(site.requests)
+    assert min(later[0] - earlier[1] for earlier, later in itertools.pairwise(times)) >= 0.29
+
+
+def test_retry_after_is_kept_and_the_page_is_had_in_the_end(crawl):
+    answers = [web.Response(status=429, headers={"Retry-After": "1"})]
+    pages = linked(2)
+    whole = pages["/1"]
+    pages["/1"] = lambda _: answers.pop() if answers else web.Response(text=whole, content_type="text/html")
+    with Site(pages) as site:
+        cycle = crawl(config_for(site))
+        times = [begin for begin, _, _, path in site.requests if path == "/1"]
+        assert site.url("/1") in captured(cycle.warc)
+    assert len(times) == 2
+    assert times[1] - times[0] >= 1.0
+
+
+def test_rows_leave_with_a_reason_each(crawl):
+    async def reset(request):
+        request.transport.abort()
+        return web.Response()
+
+    pages = {
+        "/": "<a href=gone>1</a><a href=private/x>2</a><a href=image>3</a><a href=hidden>4</a><a href=broken>5</a>"
+        "<a href=http://10.0.0.1/>6</a><a href=/moved>7</a><a href=reset>8</a><a href=/loop>9</a>",
+        "/private/x": "never asked for",
+        "/image": lambda _: web.Response(body=b"GIF89a", content_type="image/gif"),
+        "/hidden": "<meta name=robots content=noindex><a href=/beyond>x</a>",
+        "/beyond": "found through a page that is not kept",
+        "/broken": lambda _: web.Response(status=500),
+        "/moved": lambda _: web.Response(status=301, headers={"Location": "/target#top"}),
+        "/target": "here",
+        "/loop": lambda _: web.Response(status=302, headers={"Location": "/loop"}),
+        "/reset": reset,
+    }
+    with Site(pages, "User-agent: *\nDisallow: /private/") as site:
+        wide = {"include_hosts": (f"127.0.0.1:{site.port}", "10.0.0.1"), "contact": "mailto:a@b.example"}
+        cycle = crawl(config_for(site, **wide))
+        assert set(captured(cycle.warc)) == {site.url(path) for path in ("/", "/beyond", "/target")}
+        assert "/private/x" not in site.paths()
+        reasons = {url.removeprefix(site.url("")): row["reason"] for url, row in cycle.log().items()}
+        rows = list(cycle.urls().values())
+        status = {row["url"]: row["status"] for row in rows}
+        assert [row["url"] for row in rows if row["next_due"] is None] == []
+    partition_of_private = reasons.pop("http://10.0.0.1/", "private_address")  # may belong to the other partition
+    assert partition_of_private == "private_address"
+    assert reasons == {
+        "/": "",
+        "/beyond": "",
+        "/target": "",
+        "/gone": "http_404",
+        "/private/x": "robots_denied",
+        "/image": "mime",
+        "/hidden": "noindex",
+        "/broken": "http_500",
+        "/moved": "redirect",
+        "/loop": "redirect",
+        "/reset": "protocol",
+    }
+    assert status[site.url("/gone")] == "db_gone"
+    assert status[site.url("/moved")] == "db_redir_perm"
+    assert status[site.url("/broken")] == "db_unfetched"
+    for segment in cycle.segments:
+        assert segment.record.rows_in == segment.record.rows_out + sum(segment.record.rejected.values())
+
+
+def test_a_redirect_to_an_inside_address_is_not_followed(crawl):
+    with Site({"/secret": "secret"}) as inside:
+        pages = {
+            "/": "<a href=/a>a</a><a href=/b>b</a>",
+            "/a": lambda _: web.Response(status=302, headers={"Location": "http://169.254.169.254/"}),
+            "/b": lambda _: web.Response(status=302, headers={"Location": inside.url("/secret")}),
+        }
+        with Site(pages) as site:
+            cycle = crawl(config_for(site))
+            assert set(captured(cycle.warc)) == {site.url("/")}
+        assert inside.requests == []
+
+
+def test_redirects_are_followed_five_times_at_most(crawl):
+    def to(number):
+        return lambda _: web.Response(status=301, headers={"Location": f"/{number}"})
+
+    pages = {"/": "<a href=/0>x</a>", **{f"/{number}": to(number + 1) for number in range(50)}}
+    with Site(pages) as site:
+        crawl(config_for(site))
+        assert site.paths() == ["/robots.txt", TDMREP, "/", *(f"/{n}" for n in range(6))]
+
+
+def test_caps_hold_and_choose_the_same_pages_at_any_concurrency(crawl, run_stage):
+    chosen = {}
+    with Site(linked(40)) as one, Site(linked(40)) as two:
+        names = {str(site.port): name for name, site in (("one", one), ("two", two))}
+        for concurrency in (1, 16):
+            one.requests.clear()
+            two.requests.clear()
+            config = config_for(one, two, max_pages=30, max_pages_per_host=25, partitions=1, concurrency=concurrency)
+            cycle = crawl(config, version=f"c{concurrency}")
+            assert len(one.requests) + len(two.requests) == 30 + 2 * 2
+            chosen[concurrency] = captured(cycle.warc)
+    assert chosen[1] == chosen[16]
+    per_site = defaultdict(int)
+    for url in chosen[1]:
+        per_site[names[url.split(":")[2].split("/")[0]]] += 1
+    assert per_site == {"one": 15, "two": 15}
+
+
+def test_depth_is_kept(crawl):
+    with Site(linked(40, fanout=3)) as site:
+        cycle = crawl(config_for(site, max_depth=2))
+    assert len(captured(cycle.warc)) == 1 + 3 + 9
+    known = len(cycle.urls())
+    assert known == 1 + 3 + 9
+
+
+def test_an_unavailable_robots_file_skips_its_host_and_no_other(crawl):
+    with Site(linked(3), lambda _: web.Response(status=503)) as closed, Site(linked(3)) as fine:
+        cycle = crawl(config_for(closed, fine, partitions=1))
+        assert set(captured(cycle.warc)) == {fine.url(path) for path in fine.pages}
+        assert set(closed.paths()) == {"/robots.txt"}
+        assert cycle.log()[closed.url()]["reason"] == "robots_unavailable"
+
+
+def test_a_crawl_without_one_page_is_an_error_that_names_host_cause_and_remedy(crawl):
+    with Site({}) as site, pytest.raises(InputError) as caught:
+        crawl(config_for(site))
+    assert f"127.0.0.1:{site.port}" in str(caught.value)
+    assert "http_404" in str(caught.value)
+    with Site(linked(2), "User-agent: *\nDisallow: /") as site, pytest.raises(InputError, match="robots"):
+        crawl(config_for(site))
+
+
+def test_a_host_that_is_down_is_named(crawl):
+    with Site({}) as site:
+        config = config_for(site)
+    with pytest.raises(InputError, match="robots_unavailable"):
+        crawl(config)
+
+
+def test_the_time_box_leaves_the_rest_for_the_next_cycle(crawl):
+    with Site(linked(20)) as site:
+        settings = {"delay_s": 0.2, "time_box_s": 1.3}
+        cycle = crawl(config_for(site, **settings))
+        first = set(captured(cycle.warc))
+        assert 1 < len(first) < 10
+        rows = cycle.urls()
+        assert {url for url, row in rows.items() if row["status"] == "db_fetched"} == first
+        # pages whose links were read count as known, found or not yet
+        assert "db_unfetched" in {row["status"] for row in rows.values()}
+        second = crawl(config_for(site, **settings), version="next", previous=cycle)
+    assert set(captured(second.warc)) & first == set()
+
+
+def test_a_captured_page_carries_its_request_and_the_way_to_it(crawl):
+    with Site(linked(2)) as site:
+        cycle = crawl(config_for(site))
+        data = cycle.warc.store.read(archive.warc_files(cycle.warc)[0].path)
+        found = defaultdict(dict)
+        for record in ArchiveIterator(io.BytesIO(data)):
+            text = record.content_stream().read().decode()
+            found[record.rec_headers.get_header("WARC-Target-URI")][record.rec_type] = (record, text)
+    response, _ = found[site.url("/1")]["response"]
+    request, _ = found[site.url("/1")]["request"]
+    _, notes = found[site.url("/1")]["metadata"]
+    assert request.rec_headers.get_header("WARC-Concurrent-To") == response.rec_headers.get_header("WARC-Record-ID")
+    assert response.rec_headers.get_header("WARC-IP-Address") == "127.0.0.1"
+    assert request.http_headers.get_header("User-Agent").startswith("sluice/")
+    assert "hopsFromSeed: 1" in notes
+    assert f"via: {site.url('/')}" in notes
+
+
+def test_a_seed_that_no_cycle_came_to_is_fetched_by_the_next(crawl):
+    with Site(linked(2)) as one, Site(linked(2)) as two:
+        settings = {"partitions": 1, "max_pages": 1}
+        cycle = crawl(config_for(one, two, **settings))
+        first = set(captured(cycle.warc))
+        assert len(first) == 1
+        cycle = crawl(config_for(one, two, **settings), version="next", previous=cycle)
+        assert set(captured(cycle.warc)) | first == {one.url(), two.url()}
+
+
+def test_a_body_that_is_too_long_is_kept_cut_and_marked(crawl):
+    with Site({"/": "<a href=/b>b</a>" + "x" * 5000, "/b": "b"}) as site:
+        cycle = crawl(config_for(site, max_body_bytes=1024))
+        with cycle.warc.store.open(archive.warc_files(cycle.warc)[0].path) as file:
+            kept = {capture.url: capture for capture in archive.captures(file)}
+    assert (kept[site.url()].truncated, len(kept[site.url()].payload)) == (True, 1024)
+    assert not kept[site.url("/b")].truncated
+
+
+def test_a_sitemap_may_be_longer_than_a_page_may(crawl, caplog):
+    entries = [f"{'<x>words</x>' * 100_000}<url><loc>/{number}</loc></url>" for number in range(3)]
+    body = f"<urlset>{''.join(entries)}</urlset>".encode()
+    pages = {"/": "<p>home", **{f"/{number}": f"<p>{number}" + "x" * 3000 for number in range(3)}}
+    pages["/s.xml"] = lambda _: web.Response(body=body, content_type="application/xml")
+    pages["/t.xml"] = lambda _: web.Response(body=body[:-2_000_000], content_type="text/xml")
+    with Site(pages) as site:
+        site.robots = f"User-agent: *\nAllow: /\nSitemap: {site.url('/s.xml')}\nSitemap: {site.url('/t.xml')}\n"
+        cycle = crawl(config_for(site, max_body_bytes=1024))
+    log = {url.removeprefix(site.url("")): row for url, row in cycle.log().items()}
+    assert (log["/s.xml"]["kind"], log["/s.xml"]["bytes"]) == ("sitemap", len(body))
+    assert (log["/2"]["reason"], log["/2"]["bytes"]) == ("", 1024)
+    lines = [record.getMessage() for record in caplog.records if "the sitemap" in record.getMessage()]
+    assert lines == [f"the sitemap {site.url('/t.xml')} gives 1 addresses: it is no whole XML"]
+
+
+def test_an_endless_site_ends_at_its_traps(crawl):
+    class Endless(dict):
+        def get(self, path, default=None):
+            return f'<a href="{path.rstrip("/")}/again/">deeper</a>'
+
+    with Site({}) as site:
+        site.pages = Endless()
+        cycle = crawl(config_for(site, max_depth=100))
+    assert len(captured(cycle.warc)) == 3

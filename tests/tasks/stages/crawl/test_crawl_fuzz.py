@@ -1,0 +1,209 @@
+"""Whatever a site sends is read or refused; nothing it sends raises."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.formats.content_encoding import decode
+from tasks.formats.robots.robotstxt import Robots
+from tasks.formats.robots.tag import Directives, directives
+from tasks.formats.url import authority, canonical, host_and_port, is_trap, key, partition
+from tasks.stages.crawl.hosts.politeness import retry_after
+from tasks.stages.crawl.http.address import refusal
+from tasks.stages.crawl.page.feed import read_feed
+from tasks.stages.crawl.page.links import read_page
+from tasks.stages.crawl.page.sitemap import read_sitemap
+
+few = settings(max_examples=150, deadline=None, database=None)
+
+PIECES = [
+    "http:",
+    "https:",
+    "/",
+    "//",
+    "\\",
+    "@",
+    ":",
+    "[",
+    "]",
+    "::1",
+    "127.1",
+    "0x7f",
+    ".",
+    "%2e",
+    "?",
+    "&",
+    "#",
+    "a",
+    "é",
+]
+PIECES += [
+    "utm_source=x",
+    "=",
+    ";",
+    " ",
+    "\t",
+    "\n",
+    "\0",
+    "\u3002",
+    "１",
+    "xn--",
+    "localhost",
+    "443",
+    "99999",
+    "\ud800",
+    "%",
+]
+urls = st.lists(st.sampled_from(PIECES), max_size=12).map("".join) | st.text(max_size=40)
+
+LINES = [
+    "User-agent: *\n",
+    "user-agent",
+    "Disallow: /",
+    "Allow: ",
+    "Crawl-delay: ",
+    "Sitemap:",
+    "*",
+    "$",
+    "%",
+    "%zz",
+    "\r",
+]
+LINES += [
+    "User-agent: GPTBot\n",
+    "Content-Signal: ",
+    "ai-train=no",
+    "\n",
+    "#",
+    " ",
+    "\0",
+    "\ufeff",
+    "sluice",
+    "é",
+    "nan",
+    "1e999",
+    ":",
+    "/",
+    "\u2028",
+    "\x85",
+    "\x1c",
+]
+files = st.lists(st.sampled_from(LINES), max_size=30).map(lambda parts: "".join(parts).encode()) | st.binary(
+    max_size=200
+)
+
+
+@few
+@given(urls, st.sampled_from(["http://h/a/b?c", "https://[::1]:81/", None]))
+def test_every_text_is_a_url_in_canonical_form_or_none(text, base):
+    url = canonical(text, base)
+    if url is None:
+        return
+    assert canonical(url) == url
+    host, port = host_and_port(url)
+    assert host
+    assert authority(url) == (host if port is None else f"{host}:{port}")
+    assert not host.endswith(".")
+    assert refusal(url, allow_loopback=False) in (None, "private_address", "port")
+    assert 0 <= partition(url, 7) < 7
+    assert len(key(url)) == 16
+    assert is_trap(url) in (True, False)
+
+
+@few
+@given(files, urls)
+def test_every_robots_file_gives_an_answer(body, path):
+    robots = Robots(body, "sluice")
+    assert robots.allows(canonical(path, "http://h/") or "http://h/") in (True, False)
+    assert robots.allows(path) in (True, False)
+    assert robots.ai_optout(path) in (True, False)
+    assert (robots.crawl_delay() or 0.0) >= 0.0
+
+
+@few
+@given(
+    st.binary(max_size=300), st.lists(st.sampled_from(["gzip", "deflate", "br", "identity", "x", "", ","]), max_size=4)
+)
+def test_every_body_is_decoded_or_marked(body, codings):
+    assert len(decode(body, ",".join(codings), 100).data) <= 100
+
+
+TAGS = [
+    "<a href=",
+    '"',
+    "'",
+    ">",
+    "<",
+    "/",
+    "x",
+    "<base href=",
+    "<meta name=robots content=",
+    "noindex",
+    "<div>",
+    "</div>",
+]
+TAGS += [
+    "<!--",
+    "-->",
+    "<script>",
+    "</script>",
+    "\0",
+    "é",
+    "<meta charset=utf-7>",
+    "<meta http-equiv=refresh content='0;url=",
+    "\xff",
+]
+
+
+@few
+@given(
+    st.lists(st.sampled_from(TAGS), max_size=40).map("".join),
+    st.sampled_from(["", "utf-8", "utf-16", "idna", "zlib", "x"]),
+)
+def test_every_page_is_read(html, charset):
+    page = read_page(html.encode("latin-1", "replace"), "http://h/", "sluice", Directives(), charset)
+    assert all(canonical(link.url) == link.url for link in page.links)
+    assert all(canonical(one) == one for one in (*page.feeds, *filter(None, [page.canonical])))
+
+
+XML = ["<?xml version='1.0'?>", "<urlset>", "<sitemapindex>", "<sitemap>", "<url>", "<loc>", "http://h/a", "</loc>"]
+XML += [
+    "<rss>",
+    "<channel>",
+    "<item>",
+    "<link>",
+    "<feed>",
+    "<entry>",
+    "<link href='http://h/b'/>",
+    "</url>",
+    "&lt;",
+    "&x;",
+]
+XML += [
+    "<!DOCTYPE x [<!ENTITY x 'y'>]>",
+    "<![CDATA[",
+    "]]>",
+    "<lastmod>2026-01-01",
+    "\0",
+    "é",
+    "\xff",
+    "{",
+    '"url":',
+    "[",
+]
+
+
+@few
+@given(st.lists(st.sampled_from(XML), max_size=30).map("".join))
+def test_every_sitemap_and_feed_is_read(text):
+    body = text.encode("latin-1", "replace")
+    sitemap = read_sitemap(body, "http://h/sitemap.xml")
+    assert sitemap is None or all(canonical(one.url) == one.url for one in sitemap.entries)
+    assert all(canonical(one) == one for one in read_feed(body, "http://h/feed") or ())
+
+
+@few
+@given(st.text(max_size=60))
+def test_every_header_is_read(value):
+    pause = retry_after(value)
+    assert pause is None or 0 <= pause <= 86400
+    assert directives([value], "sluice").noindex in (True, False)

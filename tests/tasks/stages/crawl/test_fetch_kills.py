@@ -1,0 +1,135 @@
+"""A fetch that is killed at any moment loses no URL, stores none twice, and ends as one that was left alone.
+
+Twenty kills with SIGKILL at random moments (seeded): after so many answers of the site, while a file is on its way to
+the store, or so long after the start; some tasks are killed again while they resume.
+"""
+
+import io
+import random
+import signal
+import time
+
+import pytest
+from crawl_site import Site, linked
+from warcio.archiveiterator import ArchiveIterator
+
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.db.fetchlog import CAPTURED
+from tests.s3_server import Rule
+from tests.tasks.stages.crawl import fetching
+
+PAGES = 60
+PER_FILE = 5
+
+
+def moments():
+    """Returns for every round: on S3?, the kills (what to wait for, how much of it), seconds from there to the kill."""
+    chance = random.Random(20261121)
+    rounds = []
+    for number in range(15):
+        on_s3 = number % 3 == 2
+        chained = number % 5 == 0
+        what, most = ("uploads", 5 * PAGES // PER_FILE) if on_s3 else ("answers", PAGES)
+        kills = [(what, chance.randint(1, most // 4 if chained else most))]
+        if chained:
+            # Of what is sure to be left: on S3 the answers may be far ahead of the uploads.
+            kills.append((what, chance.randint(1, 8)))
+        if number % 10 == 5:
+            kills.append(("seconds", chance.uniform(0.3, 1.2)))
+        if number == 10:
+            kills.append(("answers", 3))
+        rounds.append((on_s3, kills, chance.uniform(0.0, 0.03)))
+    assert sum(len(kills) for _, kills, _ in rounds) == 20
+    return rounds
+
+
+@pytest.fixture(scope="module")
+def site():
+    pages = linked(PAGES)
+    pages[f"/{PAGES - 1}"] = None  # a page that is not there
+    with Site(pages) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def config(site):
+    return CrawlConfig(
+        seeds=(site.url(),),
+        allow_loopback=True,
+        delay_s=0.02,
+        latency_factor=0.0,
+        partitions=1,
+        warc_pages_per_file=PER_FILE,
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(site, config, tmp_path_factory):
+    """The segment of a fetch that was left alone, and the crawl DB made from it."""
+    folder = tmp_path_factory.mktemp("whole")
+    segment = fetching.fetch(folder, config)
+    return segment, fetching.crawl_db(folder, config)
+
+
+def kill(folder, config, site, uploads, what, how_many, later):
+    """Starts a fetch and kills it; returns whether it was still at work."""
+    base = {"answers": len(site.requests), "uploads": uploads(), "seconds": time.monotonic()}
+    count = {"answers": lambda: len(site.requests), "uploads": uploads, "seconds": time.monotonic}[what]
+    process = fetching.start(folder, config)
+    deadline = time.monotonic() + 60
+    while process.poll() is None and count() - base[what] < how_many:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    time.sleep(later)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    return process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(("on_s3", "kills", "later"), moments())
+def test_a_fetch_killed_at_any_moment_ends_as_one_that_was_left_alone(
+    request, site, config, whole, tmp_path, on_s3, kills, later
+):
+    folder = tmp_path
+    uploads = int
+    if on_s3:
+        s3 = request.getfixturevalue("s3")
+        folder = f"s3://sluice/{tmp_path.name}"
+    fetching.cycle(folder, config)
+    if on_s3:
+        s3.faults.rules = [Rule("slow", method="PUT", times=10_000, delay_s=0.03)]
+        uploads = lambda: s3.faults.told["slow"]  # noqa: E731
+    for what, how_many in kills:
+        assert kill(folder, config, site, uploads, what, how_many, later), "it had ended before"
+        assert fetching.segment_in(folder) is None
+    if on_s3:
+        s3.faults.calm()
+    segment = fetching.fetch(folder, config)
+    left_alone, crawl_db = whole
+    assert fetching.pages_of(segment) == fetching.pages_of(left_alone)
+    assert fetching.logged(segment) == fetching.logged(left_alone)
+    assert_sound(segment)
+    assert fetching.crawl_db(folder, config) == crawl_db
+
+
+def assert_sound(segment):
+    """Every file is as recorded, every WARC file is whole, every capture is where log and index say it is."""
+    assert segment.verify() == []
+    rows = [row for path in segment.files("log/") for row in segment.table(path).to_pylist()]
+    assert segment.record.rows_in == len(rows) == PAGES
+    assert segment.record.rows_out == len([row for row in rows if row["status"] in CAPTURED]) == PAGES - 1
+    places = {}
+    for path in segment.files("warc/"):
+        records = ArchiveIterator(io.BytesIO(segment.read(path)), check_digests="raise")
+        for record in records:
+            record.content_stream().read()
+            if record.rec_type == "response":
+                name = record.rec_headers.get_header("WARC-Record-ID")[1:-1]
+                places[name] = (path, records.get_record_offset())
+    assert places == {row["record_id"]: (row["warc_file"], row["warc_offset"]) for row in rows if row["warc_file"]}
+    lines = [line for path in segment.files("index/") for line in segment.read(path).decode().splitlines()]
+    assert len(lines) == len(places)
+    # Nothing is left of the attempts that were killed.
+    recorded = {f"{segment.address.path}/{entry.path}" for part in segment.parts for entry in part.files}
+    left = set(segment.store.list(segment.address.path, unfinished=True)) - recorded
+    assert left == {f"{segment.address.path}/.artifact.json"}

@@ -1,0 +1,224 @@
+"""A fetch that is killed, told to stop, doubled, or without its store for a while ends as one that was left alone."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+from crawl_site import Site, linked
+
+from tasks.core.errors import TransientError
+from tasks.core.store import Store
+from tasks.stages.crawl.config import CrawlConfig
+from tests.s3_server import Rule
+from tests.tasks.stages.crawl import fetching
+from tests.tasks.stages.crawl.fetching import logged, pages_of, segment_in
+
+
+def config_for(site, **settings):
+    base = {"seeds": (site.url(),), "allow_loopback": True, "delay_s": 0.02, "latency_factor": 0.0, "partitions": 1}
+    return CrawlConfig(**{**base, "warc_pages_per_file": 4, **settings})
+
+
+def undisturbed(folder, config):
+    fetching.cycle(folder, config)
+    return fetching.fetch(folder, config)
+
+
+def wait_until(condition, process=None):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        assert process is None or process.poll() is None, process.communicate()[1].decode()[-2000:]
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("after", [6, 15, 27])
+def test_a_killed_fetch_ends_with_the_captures_of_an_undisturbed_one(tmp_path, after):
+    folder = tmp_path / "killed"
+    with Site(linked(30)) as site:
+        config = config_for(site)
+        whole = undisturbed(tmp_path / "whole", config)
+        fetching.cycle(folder, config)
+        site.requests.clear()
+        process = fetching.start(folder, config)
+        wait_until(lambda: len(site.requests) >= after, process)
+        process.kill()
+        assert process.wait(20) == -signal.SIGKILL
+        assert segment_in(folder) is None
+        before = len(site.requests)
+        resumed = fetching.fetch(folder, config)
+        again = len(site.requests) - before
+    assert pages_of(resumed) == pages_of(whole)
+    assert logged(resumed) == logged(whole)
+    # At most the open file (4 pages), robots.txt, tdmrep.json and what was under way is asked for a second time.
+    assert again <= 32 - before + 4 + 3
+    hidden = [path for path in resumed.store.list(resumed.address.path, unfinished=True) if "/." in path]
+    assert hidden == [f"{resumed.address.path}/.artifact.json"]
+
+
+def test_a_fetch_told_to_stop_commits_its_open_file(tmp_path):
+    folder = tmp_path / "stopped"
+    with Site(linked(30)) as site:
+        config = config_for(site, warc_pages_per_file=1000)
+        whole = undisturbed(tmp_path / "whole", config)
+        fetching.cycle(folder, config)
+        site.requests.clear()
+        process = fetching.start(folder, config)
+        wait_until(lambda: len(site.requests) >= 12, process)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=20)
+        assert process.returncode != 0
+        assert b"TransientError" in said
+        before = len(site.requests)
+        resumed = fetching.fetch(folder, config)
+        assert len(site.requests) - before == 32 - before + 2  # robots.txt and tdmrep.json again, no page
+    assert pages_of(resumed) == pages_of(whole)
+    assert len([part for part in resumed.parts if part.name.startswith("warc-")]) == 2
+
+
+def test_a_second_attempt_at_the_same_time_loses_nothing(tmp_path):
+    folder = tmp_path / "doubled"
+    with Site(linked(30)) as site:
+        config = config_for(site)
+        whole = undisturbed(tmp_path / "whole", config)
+        fetching.cycle(folder, config)
+        attempts = [fetching.start(folder, config) for _ in range(2)]
+        said = [attempt.communicate(timeout=60)[1] for attempt in attempts]
+        codes = [attempt.returncode for attempt in attempts]
+        assert 0 in codes or segment_in(folder) is None
+        for code, text in zip(codes, said, strict=True):
+            assert not code or "TransientError" in text.decode(), text.decode()
+        try:
+            fetching.fetch(folder, config)
+        except TransientError:
+            pytest.fail("nothing else is at work any more")
+    final = segment_in(folder)
+    assert pages_of(final) == pages_of(whole)
+    assert logged(final) == logged(whole)
+    assert final.verify() == []
+
+
+# --- a store that is away
+
+
+@pytest.fixture
+def alert(monkeypatch):
+    """Has an outage told of sooner, and ended sooner."""
+    monkeypatch.setattr("tasks.stages.crawl.storage.spool._SLOW_S", 0.3)
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.01)
+
+
+def away(s3):
+    """Has the server refuse every upload from now on."""
+    s3.faults.rules = [Rule("503", method="PUT", times=1_000_000)]
+
+
+@pytest.mark.usefixtures("alert")
+def test_a_fetch_goes_on_while_its_store_is_away(s3, tmp_path, caplog):
+    caplog.set_level("INFO", logger="sluice")
+    folder = f"s3://sluice/{tmp_path.name}"
+    with Site(linked(60)) as site:
+        config = config_for(site)
+        whole = undisturbed(tmp_path / "whole", config)
+        fetching.cycle(folder, config)
+        site.requests.clear()
+
+        def outage():
+            wait_until(lambda: len(site.requests) >= 8)
+            away(s3)
+            wait_until(lambda: len(site.requests) >= 50 and "does not take captures" in caplog.text)
+            s3.faults.calm()
+
+        thread = threading.Thread(target=outage)
+        thread.start()
+        segment = fetching.fetch(folder, config)
+        thread.join()
+    assert pages_of(segment) == pages_of(whole)
+    assert logged(segment) == logged(whole)
+    assert segment.verify() == []
+    alerts = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert any("does not take captures" in one and f"the store {folder}" in one and "room for" in one for one in alerts)
+    assert any("has taken all that waited" in one for one in alerts)
+    assert segment.record.metrics["store_outages"] >= 1
+    assert segment.record.metrics["buffered_bytes"] > 0
+
+
+@pytest.mark.usefixtures("alert")
+def test_fetching_pauses_while_the_buffer_is_full_and_goes_on_when_the_store_is_back(s3, tmp_path, caplog):
+    folder = f"s3://sluice/{tmp_path.name}"
+    pages = linked(40)
+    pages |= {path: f"{page}<!--{os.urandom(40_000).hex()}-->" for path, page in pages.items()}
+    with Site(pages) as site:
+        config = config_for(site, buffer_bytes=1 << 20, warc_pages_per_file=3)
+        whole = undisturbed(tmp_path / "whole", config)
+        fetching.cycle(folder, config)
+        caplog.clear()  # on a slow disk the undisturbed run may have paused, too
+        site.requests.clear()
+        stalled = []
+
+        def outage():
+            wait_until(lambda: site.requests)
+            away(s3)
+            wait_until(lambda: "fetching pauses, the buffer is full" in caplog.text)
+            time.sleep(0.2)
+            stalled.append(len(site.requests))
+            time.sleep(1.0)
+            stalled.append(len(site.requests))
+            s3.faults.calm()
+
+        thread = threading.Thread(target=outage)
+        thread.start()
+        segment = fetching.fetch(folder, config)
+        thread.join()
+    assert stalled[0] == stalled[1] < 42
+    assert pages_of(segment) == pages_of(whole)
+    # The limit, the open file and the one answer that was under way.
+    assert segment.record.metrics["buffered_bytes"] < (1 << 20) + 4 * 50_000
+
+
+def test_a_kill_while_captures_wait_for_the_store_costs_no_request(s3, tmp_path):
+    folder = f"s3://sluice/{tmp_path.name}"
+    with Site(linked(30)) as site:
+        config = config_for(site)
+        whole = undisturbed(tmp_path / "whole", config)
+        fetching.cycle(folder, config)
+        site.requests.clear()
+        process = fetching.start(folder, config)
+        wait_until(lambda: site.requests, process)
+        away(s3)
+        wait_until(lambda: len(site.requests) >= 29, process)
+        process.kill()
+        process.communicate()
+        before = len(site.requests)
+        stored = [path for path in Store(folder).list("test/tasks-crawl-fetch/p0/dev/.parts")]
+        assert len(stored) <= 2
+        s3.faults.calm()
+        resumed = fetching.fetch(folder, config)
+        again = len(site.requests) - before
+    assert pages_of(resumed) == pages_of(whole)
+    assert logged(resumed) == logged(whole)
+    assert again <= 32 - before + 4 + 3
+
+
+def test_a_fetch_told_to_stop_while_its_store_is_away_leaves_its_captures_to_the_next_attempt(s3, tmp_path):
+    folder = f"s3://sluice/{tmp_path.name}"
+    with Site(linked(30)) as site:
+        config = config_for(site)
+        whole = undisturbed(tmp_path / "whole", config)
+        fetching.cycle(folder, config)
+        site.requests.clear()
+        process = fetching.start(folder, config)
+        wait_until(lambda: site.requests, process)
+        away(s3)
+        wait_until(lambda: len(site.requests) >= 16, process)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=40)
+        assert process.returncode != 0
+        assert b"has not taken the last captures" in said
+        before = len(site.requests)
+        s3.faults.calm()
+        resumed = fetching.fetch(folder, config)
+        assert len(site.requests) - before == 32 - before + 2  # robots.txt and tdmrep.json again, no page
+    assert pages_of(resumed) == pages_of(whole)

@@ -1,0 +1,155 @@
+"""What is listed for a cycle, in which order, and how much of each host."""
+
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+from crawl_cycle import Cycle
+
+from tasks.formats.url import Scope, key
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.db import crawldb, duck
+from tasks.stages.crawl.db.fetchlist import shares
+from tasks.stages.crawl.db.known import Known
+from tasks.stages.crawl.generate import _choose
+from tasks.stages.crawl.policy import Policy
+from tasks.stages.crawl.rank import RANKS, scores
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+BASE = {"contact": "mailto:a@b.example", "include_hosts": ("*.example",), "partitions": 1}
+
+
+def url_row(url, depth=1, overdue_days=1.0):
+    row = dict.fromkeys(crawldb.URLS.names)
+    return {**row, "key": key(url), "url": url, "depth": depth, "next_due": NOW - timedelta(days=overdue_days)}
+
+
+def host_row(host, **changes):
+    return {**dict.fromkeys(crawldb.HOSTS.names), "host": host, "crawl_delay_s": 0.0, "failures": 0, **changes}
+
+
+def chosen(urls, hosts=(), ranks=(), seeds=(), policy=None, **settings):
+    """Returns the URLs that generate lists, in order."""
+    config = CrawlConfig(**{**BASE, **settings})
+    with duck.connect(".") as connection:
+        connection.register("previous", pa.Table.from_pylist(list(urls), schema=crawldb.URLS))
+        connection.register("hosts", pa.Table.from_pylist(list(hosts), schema=crawldb.HOSTS))
+        connection.register("ranks", pa.Table.from_pylist(list(ranks), schema=RANKS))
+        rows = [{"key": key(url), "url": url, "host": url.split("/")[2]} for url in seeds]
+        empty = pa.schema([("key", pa.uuid()), ("url", pa.string()), ("host", pa.string())])
+        connection.register("seeds", pa.Table.from_pylist(rows, schema=empty))
+        scope = Scope(config.include_hosts, config.include_prefixes, config.include_pattern, config.exclude_pattern)
+        _choose(connection, config, scope, NOW, policy or Policy())
+        return [url for (url,) in connection.execute("SELECT url FROM chosen ORDER BY place").fetchall()]
+
+
+def test_what_is_not_due_is_not_listed():
+    urls = [url_row("http://a.example/1"), url_row("http://a.example/2", overdue_days=-1)]
+    assert chosen(urls) == ["http://a.example/1"]
+
+
+def test_hosts_take_turns_within_a_front_queue():
+    urls = [url_row(f"http://{host}.example/{n}") for host in "ab" for n in range(3)]
+    assert [url.split("/")[2][0] for url in chosen(urls)] == ["a", "b", "a", "b", "a", "b"]
+
+
+def test_a_host_that_others_link_to_comes_before_one_that_nobody_does():
+    urls = [url_row(f"http://{host}.example/{n}") for host in "ab" for n in range(3)]
+    ranks = [{"host": "b.example", "score": 8.0}, {"host": "a.example", "score": 0.5}]
+    assert [url.split("/")[2][0] for url in chosen(urls, ranks=ranks)] == list("bbbaaa")
+
+
+def test_pages_near_the_seeds_come_first_and_long_waiting_catches_up():
+    urls = [url_row("http://a.example/deep", depth=15), url_row("http://a.example/near", depth=1)]
+    assert chosen(urls) == ["http://a.example/near", "http://a.example/deep"]
+    urls[0] = url_row("http://a.example/deep", depth=15, overdue_days=300)
+    assert chosen(urls) == ["http://a.example/deep", "http://a.example/near"]
+
+
+def test_no_more_of_a_host_is_listed_than_its_pace_lets_through_the_time_box():
+    urls = [url_row(f"http://{host}.example/{n}") for host in "ab" for n in range(100)]
+    found = chosen(urls, hosts=[host_row("a.example", crawl_delay_s=30.0)], time_box_s=600, max_pages_per_host=50)
+    assert sum("//a." in url for url in found) == 20
+    assert sum("//b." in url for url in found) == 50
+
+
+def test_a_host_whose_back_off_outlasts_the_time_box_waits_for_a_later_cycle():
+    hosts = [
+        host_row("a.example", backoff_until=NOW + timedelta(hours=5)),
+        host_row("b.example", backoff_until=NOW + timedelta(minutes=5)),
+    ]
+    assert chosen([url_row("http://a.example/"), url_row("http://b.example/")], hosts=hosts) == ["http://b.example/"]
+
+
+def test_pages_and_hosts_of_a_registered_domain_are_capped():
+    urls = [url_row(f"http://h{host}.shop.example/{n}") for host in range(5) for n in range(4)]
+    urls.append(url_row("http://other.example/"))
+    found = chosen(urls, max_pages_per_domain=6, max_hosts_per_domain=3)
+    assert len(found) == 7
+    assert len({url.split("/")[2] for url in found if "shop" in url}) == 3
+    assert "http://other.example/" in found
+
+
+def test_what_the_recipe_no_longer_covers_is_left_out():
+    urls = [url_row(f"http://a.example/{path}") for path in ("docs/1", "docs/2.zip", "blog/1")]
+    urls.append(url_row("http://a.invalid/"))
+    found = chosen(urls, include_prefixes=("http://a.example/docs/",), exclude_pattern=r"\.zip$")
+    assert found == ["http://a.example/docs/1"]
+
+
+def test_seeds_that_are_new_are_listed_and_seeds_that_are_known_wait_until_they_are_due():
+    urls = [url_row("http://a.example/known", overdue_days=-1)]
+    seeds = ["http://a.example/known", "http://a.example/new"]
+    assert chosen(urls, seeds=seeds) == ["http://a.example/new"]
+
+
+def test_the_cycle_takes_the_best_of_what_is_due():
+    urls = [url_row(f"http://a.example/{n}", depth=n) for n in range(1, 20)]
+    assert chosen(urls, max_pages=3) == [f"http://a.example/{n}" for n in (1, 2, 3)]
+
+
+def test_the_requests_of_a_cycle_are_shared_by_the_partitions_that_have_work():
+    assert shares(10, {"p0": 0, "p1": 5, "p2": 0, "p3": 1}) == {"p0": 0, "p1": 5, "p2": 0, "p3": 5}
+    assert shares(11, {"p0": 3, "p1": 5, "p2": 9}) == {"p0": 4, "p1": 4, "p2": 3}
+    assert shares(10, {"p0": 0}) == {"p0": 0}
+
+
+def test_every_partition_gets_a_fetch_list_and_every_seed_is_in_the_list_of_its_owner(run_stage):
+    seeds = tuple(f"http://h{n}.localhost/" for n in range(12))
+    config = CrawlConfig(seeds=seeds, allow_loopback=True, partitions=4)
+    cycle = Cycle(run_stage, config)
+    listed = [one.table("urls.parquet").column("url").to_pylist() for one in cycle.fetchlists]
+    assert len(listed) == 4
+    assert sorted(url for urls in listed for url in urls) == sorted(seeds)
+    assert cycle.seeds.record.members == ("p0", "p1", "p2", "p3")
+
+
+def test_a_filter_of_known_urls_never_forgets_and_rarely_errs():
+    keys = [key(f"http://a.example/{n}") for n in range(100_000)]
+    known = Known(100_000)
+    known.add(b"".join(keys))
+    again = Known.from_bytes(known.to_bytes())
+    assert all(one in again for one in keys)
+    wrong = sum(key(f"http://b.example/{n}") in again for n in range(100_000))
+    assert wrong <= 40  # 10 are expected at 0.01 %
+
+
+def test_ranks_follow_the_links_between_hosts():
+    edges = [("a", "hub"), ("b", "hub"), ("c", "hub"), ("hub", "a")]
+    table = pa.Table.from_pylist([{"source": s, "target": t} for s, t in edges], schema=crawldb.EDGES)
+    found = dict(zip(*(column.to_pylist() for column in scores(table).columns), strict=True))
+    assert found["hub"] > found["a"] > found["b"] == found["c"]
+    assert sum(found.values()) == pytest.approx(len(found))
+    # The same by the textbook's power iteration.
+    expected = dict.fromkeys("abc", 0.25) | {"hub": 0.25}
+    for _ in range(200):
+        expected = {
+            host: 0.15 / 4
+            + 0.85 * sum(expected[s] / sum(s == other for other, _ in edges) for s, t in edges if t == host)
+            for host in expected
+        }
+    assert all(found[host] == pytest.approx(4 * value, abs=1e-6) for host, value in expected.items())
+
+
+def test_without_links_there_are_no_ranks():
+    assert scores(crawldb.EDGES.empty_table()).num_rows == 0

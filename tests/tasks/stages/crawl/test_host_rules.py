@@ -1,0 +1,263 @@
+import asyncio
+import contextlib
+import gzip
+import os
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from aiohttp import web
+from crawl_site import Site
+
+from tasks.formats.url import authority
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.hosts import memory
+from tasks.stages.crawl.hosts.politeness import Politeness
+from tasks.stages.crawl.hosts.rules import HostRobots, HostRules
+from tasks.stages.crawl.http.client import Client
+
+
+@contextlib.asynccontextmanager
+async def rules_of(config, **options):
+    politeness = Politeness(config)
+    async with Client(config) as client:
+        yield HostRules(client, politeness, "sluice", config.max_backoff_s, **options), politeness
+
+
+def config_of(**settings):
+    return CrawlConfig(**{"allow_loopback": True, "delay_s": 0.0, "latency_factor": 0.0, "timeout_s": 1.0, **settings})
+
+
+async def looked_up(rules, url):
+    """Looks the rules up as often as it takes."""
+    while True:
+        await rules.look_up(url)
+        if rules.known(url):
+            return
+        await rules._politeness.rested(rules._politeness.host(authority(url)))
+
+
+def verdict(url, path="/page", ai_optout=False, **settings):
+    """What the rules say of `path` on the host of `url`, and the hosts' clocks after the look-up."""
+
+    async def run():
+        async with rules_of(config_of(**settings), ai_optout=ai_optout) as (rules, politeness):
+            await looked_up(rules, url + path)
+            return rules.verdict(url + path), politeness
+
+    return asyncio.run(run())
+
+
+def status(code, **headers):
+    return lambda _: web.Response(status=code, headers=headers)
+
+
+@pytest.mark.parametrize("code", [400, 401, 403, 404, 410])
+def test_no_robots_file_means_no_rules(code):
+    with Site({}, status(code)) as site:
+        assert verdict(site.url(""))[0] is None
+        assert len(site.requests) == 1
+
+
+@pytest.mark.parametrize("code", [429, 500, 502, 503])
+def test_an_unavailable_robots_file_leaves_the_host_out_after_three_tries(code):
+    with Site({}, status(code)) as site:
+        assert verdict(site.url(""))[0] == "robots_unavailable"
+        assert len(site.requests) == 3
+
+
+def test_a_robots_file_that_comes_at_the_third_try_counts():
+    answers = [status(503), status(429), lambda _: web.Response(text="User-agent: *\nDisallow: /page")]
+    with Site({}, lambda request: answers.pop(0)(request)) as site:
+        assert verdict(site.url(""))[0] == "robots_denied"
+
+
+def test_a_robots_file_that_never_comes_is_no_permission():
+    async def never(request):
+        await asyncio.sleep(20)
+
+    with Site({}, never) as site:
+        assert verdict(site.url(""), timeout_s=0.2)[0] == "robots_unavailable"
+
+
+def test_a_host_that_asks_for_a_long_pause_is_not_asked_again():
+    with Site({}, status(503, **{"Retry-After": "3600"})) as site:
+        assert verdict(site.url(""))[0] == "robots_unavailable"
+        assert len(site.requests) == 1
+
+
+def test_five_redirects_of_robots_are_followed_also_to_other_hosts_and_six_are_not():
+    def chain(length):
+        pages = {f"/r{n}": status(301, Location=f"/r{n + 1}") for n in range(1, length)}
+        pages[f"/r{length}"] = lambda _: web.Response(text="User-agent: sluice\nDisallow: /page")
+        return pages
+
+    with Site(chain(5), status(301, Location="/r1")) as site:
+        assert verdict(site.url(""))[0] == "robots_denied"
+    with Site(chain(6), status(301, Location="/r1")) as site:
+        assert verdict(site.url(""))[0] == "robots_unavailable"
+    page = {"/r": lambda _: web.Response(text="User-agent: *\nDisallow: /page")}
+    with Site(page) as other, Site({}, status(302, Location=other.url("/r"))) as site:
+        assert verdict(site.url(""))[0] == "robots_denied"
+
+
+@pytest.mark.parametrize(
+    "location", ["http://169.254.169.254/robots.txt", "file:///etc/passwd", "data:text/plain,x", "/robots.txt"]
+)
+def test_a_redirect_of_robots_to_nowhere_good_leaves_the_host_out(location):
+    with Site({}, status(302, Location=location)) as site:
+        assert verdict(site.url(""))[0] == "robots_unavailable"
+
+
+def test_a_huge_robots_file_is_cut_and_its_beginning_counts():
+    body = b"User-agent: *\nDisallow: /page\n" + b"# padding\n" * 200_000 + b"Allow: /page\n"
+    with Site({}, body) as site:
+        assert verdict(site.url(""))[0] == "robots_denied"
+
+
+@pytest.mark.parametrize(
+    ("value", "delay"),
+    [("7", 7.0), ("0.5", 0.5), ("-1", 0.0), ("nan", 0.0), ("inf", 0.0), ("1e9", 86400.0), ("x", 0.0)],
+)
+def test_crawl_delay_is_taken_within_reason(value, delay):
+    with Site({}, f"User-agent: *\nCrawl-delay: {value}\nDisallow: /x") as site:
+        said, politeness = verdict(site.url(""))
+        assert said is None
+        assert politeness.host(site.url("").split("/")[2]).crawl_delay_s == delay
+
+
+def test_an_opt_out_from_training_counts_when_the_crawl_honours_it():
+    with Site({}, "User-agent: GPTBot\nDisallow: /page") as site:
+        assert verdict(site.url(""), ai_optout=True)[0] == "ai_optout"
+        assert verdict(site.url(""), ai_optout=False)[0] is None
+        assert verdict(site.url(""), path="/other", ai_optout=True)[0] is None
+    with Site({}, "User-agent: *\nContent-Signal: ai-train=no\nDisallow: /page") as site:
+        assert verdict(site.url(""), ai_optout=True)[0] == "robots_denied"
+        assert verdict(site.url(""), path="/other", ai_optout=True)[0] == "ai_optout"
+
+
+def test_a_file_whose_content_coding_cannot_be_undone_is_no_permission():
+    def broken(_):
+        return web.Response(body=b"\x00broken", headers={"Content-Encoding": "br"})
+
+    with Site({}, broken) as site:
+        assert verdict(site.url(""))[0] == "robots_unavailable"
+        assert len(site.requests) == 3
+
+
+def test_a_bomb_is_read_up_to_the_limit():
+    body = gzip.compress(b"User-agent: *\nDisallow: /page\n" + b"#" * (50 << 20))
+    with Site({}, lambda _: web.Response(body=body, headers={"Content-Encoding": "gzip"})) as site:
+        assert verdict(site.url(""))[0] == "robots_denied"
+
+
+@pytest.mark.parametrize(
+    ("value", "tries"),
+    [
+        *(("-5", 3), ("x", 3), ("Wed, 21 Oct 2015 07:28:00 GMT", 3), ("", 3), ("0", 3), ("1.5", 3), ("1e18", 3)),
+        *(("1" * 18, 1), ("9" * 5000, 1), ("Fri, 31 Dec 9999 23:59:59 GMT", 1)),
+    ],
+    ids=lambda one: str(one)[:20],
+)
+def test_whatever_retry_after_says_the_host_is_left_out_in_good_order(value, tries):
+    with Site({}, status(503, **{"Retry-After": value})) as site:
+        assert verdict(site.url(""))[0] == "robots_unavailable"
+        assert len(site.requests) == tries
+
+
+def test_a_redirect_with_too_many_slashes_is_followed_as_a_browser_does():
+    page = {"/r": lambda _: web.Response(text="User-agent: *\nDisallow: /page")}
+    with Site(page) as other, Site({}, status(302, Location=f"http:////127.0.0.1:{other.port}/r")) as site:
+        assert verdict(site.url(""))[0] == "robots_denied"
+
+
+@pytest.mark.parametrize("location", ["https:////h:99999/", "http://", "//", "http://[::", "x" * 20_000])
+def test_a_redirect_that_is_no_address_leaves_the_host_out(location):
+    with Site({}, status(302, Location=location)) as site:
+        assert verdict(site.url(""))[0] == "robots_unavailable"
+
+
+def test_an_inside_address_is_said_to_be_one():
+    assert verdict("http://10.0.0.1")[0] == "private_address"
+
+
+def test_sitemaps_are_listed_by_their_canonical_addresses():
+    async def run(site):
+        async with rules_of(config_of()) as (rules, _):
+            assert rules.sitemaps(site.url("/page")) == ()
+            await looked_up(rules, site.url("/page"))
+            return rules.sitemaps(site.url("/page"))
+
+    lines = ["/map.xml", "HTTP://Example.org/a#b", "http://example.org/a", "ftp://example.org/", "javascript:x", ""]
+    with Site({}, "\n".join(f"Sitemap: {line}" for line in lines)) as site:
+        expected = (site.url("/map.xml"), "http://example.org/a", site.url("/robots.txt"))
+        assert asyncio.run(run(site)) == expected
+    with Site({}, "".join(f"Sitemap: /{number}\n" for number in range(5000))) as site:
+        assert len(asyncio.run(run(site))) == 1000
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_what_one_cycle_fetched_the_next_one_knows_for_a_day():
+    async def first(site, gone, away):
+        async with rules_of(config_of(max_backoff_s=0.1), now=lambda: NOW) as (rules, _):
+            for one in (site, gone, away):
+                await looked_up(rules, one.url("/page"))
+            return rules.rows()
+
+    async def later(rows, site, gone, away, hours):
+        async with rules_of(config_of(), now=lambda: NOW + timedelta(hours=hours)) as (rules, politeness):
+            rules.seed(rows)
+            known = [rules.known(one.url("/page")) for one in (site, gone, away)]
+            said = rules.verdict(site.url("/page")) if known[0] else None
+            return known, said, politeness.host(f"127.0.0.1:{site.port}").crawl_delay_s
+
+    robots = "User-agent: *\nCrawl-delay: 7\nDisallow: /page"
+    with Site({}, robots) as site, Site({}, status(404)) as gone, Site({}, status(503)) as away:
+        rows = asyncio.run(first(site, gone, away))
+        asked = len(site.requests)
+        held = {row.origin: row for row in rows}
+        assert held[site.url("")] == HostRobots(site.url(""), "ok", robots.encode(), NOW, 7.0)
+        assert held[gone.url("")] == HostRobots(gone.url(""), "missing", b"", NOW, 0.0)
+        assert held[away.url("")].status == "unavailable"
+        # What was unavailable is asked for again; it is never remembered as permission.
+        assert asyncio.run(later(rows, site, gone, away, 23)) == ([True, True, False], "robots_denied", 7.0)
+        assert asyncio.run(later(rows, site, gone, away, 24))[0] == [False, False, False]
+        assert len(site.requests) == asked
+
+
+def test_rules_run_out_within_a_long_cycle():
+    clock = [NOW]
+
+    async def run(site):
+        async with rules_of(config_of(), now=lambda: clock[0]) as (rules, _):
+            await looked_up(rules, site.url("/page"))
+            assert rules.known(site.url("/page"))
+            clock[0] += timedelta(hours=25)
+            assert not rules.known(site.url("/page"))
+            site.robots = "User-agent: *\nDisallow: /"
+            await looked_up(rules, site.url("/page"))
+            return rules.verdict(site.url("/page"))
+
+    with Site({}, "") as site:
+        assert asyncio.run(run(site)) == "robots_denied"
+
+
+def test_the_room_that_files_and_rules_take_is_bounded(monkeypatch):
+    monkeypatch.setattr(memory, "_MAX_KEPT", 100_000)
+    monkeypatch.setattr(memory, "_MAX_READY", 30_000)
+
+    async def run():
+        async with rules_of(config_of(), now=lambda: NOW) as (rules, _):
+            for number in range(100):
+                body = b"User-agent: *\nDisallow: /page\n#" + os.urandom(4000).hex().encode()
+                rules.seed([HostRobots(f"http://h{number}", "ok", body, NOW, 0.0)])
+            still = [number for number in range(100) if rules.known(f"http://h{number}/")]
+            assert {rules.verdict(f"http://h{number}/page") for number in [*still, *still]} == {"robots_denied"}
+            ready = sum(entry.ready is not None for _, entry in rules._known.sorted())
+            return still, ready
+
+    still, ready = asyncio.run(run())
+    assert 15 <= len(still) <= 30
+    assert still[-1] == 99
+    assert ready == 3

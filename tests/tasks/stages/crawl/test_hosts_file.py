@@ -1,0 +1,114 @@
+"""The hosts file: what it may say, and which of its entries speak of a host."""
+
+import pytest
+
+from tasks.core.errors import InputError, RecipeError
+from tasks.stages.crawl.hosts_file import HostsFile, read
+from tasks.stages.crawl.policy import Policy
+
+TEXT = """
+deny = ["example.org", "*.shop.example", "example.net:8080", "[2001:db8::1]"]
+
+[hosts."*.example.com"]
+delay_s = 10.0
+max_pages = 50
+accept_language = "de, en;q=0.5"
+
+[hosts."www.example.com"]
+max_pages = 500
+
+[hosts."wiki.corp:8080"]
+headers = { Authorization = "env:WIKI" }
+cookies = { session = "file:/run/secrets/wiki" }
+"""
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text):
+        path = tmp_path / "hosts.toml"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def policy(written):
+    return Policy(read(written(TEXT))[0])
+
+
+@pytest.mark.parametrize(
+    ("host", "entry"),
+    [
+        *((host, "example.org") for host in ("example.org", "www.example.org", "example.org:8443")),
+        *((host, "*.shop.example") for host in ("shop.example", "a.b.shop.example", "a.shop.example:81")),
+        ("example.net:8080", "example.net:8080"),
+        ("[2001:db8::1]:81", "[2001:db8::1]"),
+        *((host, "") for host in ("example.net", "blog.example.org", "eshop.example", "example.com", "10.0.0.1")),
+    ],
+)
+def test_a_denial_holds_for_a_host_on_every_port_and_for_domains_with_all_below(policy, host, entry):
+    assert policy.denial(host) == entry
+    assert policy.denies(host) is bool(entry)
+
+
+def test_of_several_entries_the_closest_that_says_something_counts(policy):
+    assert [policy.max_pages(host, 7) for host in ("example.com", "www.example.com", "a.example.com")] == [500, 500, 50]
+    assert policy.max_pages("example.org", 7) == 7
+    assert policy.delay_s("www.example.com", 1.0) == 10.0
+    assert policy.delay_s("com", 1.0) == 1.0
+    assert policy.sent_to("http://a.example.com/").headers == {"Accept-Language": "de, en;q=0.5"}
+    assert policy.sent_to("http://a.example.net/").headers == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('dny = ["a.example"]', 'id you mean "deny"'),
+        ('deny = ["https://a.example/"]', "is no host"),
+        ('deny = ["A.example"]', "is no host"),
+        ('deny = ["0x7f.1"]', "is no host"),
+        ('deny = ["a.example:80"]', "is no host"),
+        ('deny = ["*.a.example:81"]', "has no port"),
+        ('deny = "a.example"', "deny"),
+        ("[hosts.'a.example']\ndelay = 3", "unknown key hosts.a.example.delay"),
+        ("[hosts.'a.example']\ndelay_s = -1.0", "delay_s"),
+        ("[hosts.'a.example']\nheaders = { User-Agent = 'env:A' }", "User-Agent cannot be set"),
+        ("[hosts.'a.example']\nheaders = { Host = 'env:A' }", "Host cannot be set"),
+        ("[hosts.'a.example']\nheaders = { Cookie = 'env:A' }", "a field of its own, cookies"),
+        ("[hosts.'a.example']\nheaders = { 'a b' = 'env:A' }", "no name of a header"),
+        ("[hosts.'*.a.example']\ncookies = { a = 'env:A' }", "go to one host only"),
+        ("[hosts.'a.example']\naccept_language = \"de\\r\\nX: y\"", "no list of languages"),
+        ("deny = [", "is not TOML"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(written, text, words):
+    with pytest.raises(RecipeError) as caught:
+        read(written(text))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ['"Bearer s3cret"', '"env:"', '"file:s3cret"', "31337", '["s3cret"]'])
+def test_a_credential_written_into_the_file_is_refused_without_being_shown(written, value):
+    for field in ("headers", "cookies"):
+        with pytest.raises(RecipeError, match=r"X-Key is no reference") as caught:
+            read(written(f"[hosts.'a.example']\n{field} = {{ X-Key = {value} }}"))
+        assert "s3cret" not in str(caught.value)
+        assert "31337" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_no_empty_one(tmp_path):
+    with pytest.raises(InputError, match=r"none\.toml cannot be read"):
+        read(str(tmp_path / "none.toml"))
+
+
+def test_it_is_read_from_an_object_store_too(s3):
+    from tasks.core.store import Store
+
+    folder = f"s3://{s3.buckets[0]}/place"
+    with Store(folder).write("hosts.toml") as file:
+        file.write(b'deny = ["a.example"]')
+    assert read(f"{folder}/hosts.toml")[0] == HostsFile(deny=("a.example",))
+    with pytest.raises(InputError, match="cannot be read"):
+        read(f"{folder}/none.toml")

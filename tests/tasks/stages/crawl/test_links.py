@@ -1,0 +1,296 @@
+import asyncio
+import time
+
+import pytest
+
+from tasks.formats.robots.tag import Directives, directives
+from tasks.formats.url import canonical, link
+from tasks.stages.crawl.page.links import read_page
+from tasks.stages.crawl.page.parser import INLINE_BYTES, Parser
+
+NONE = Directives()
+
+
+def links(html, url="http://h/dir/page", said=NONE, charset=""):
+    return tuple(found.url for found in read_page(html, url, "sluice", said, charset).links)
+
+
+def test_links_are_canonical_unique_and_in_page_order():
+    html = (
+        b'<a href="b">1</a><a href="/a#x">2</a><a href="b?utm_source=q">3</a><area href="//o/"><a href=mailto:x@y>4</a>'
+    )
+    assert links(html) == ("http://h/dir/b", "http://h/a", "http://o/")
+
+
+def test_frames_and_meta_refresh_lead_on():
+    html = b"""<meta http-equiv=Refresh content="5; URL='/next'"><iframe src=in></iframe>"""
+    html += b"<meta http-equiv=refresh content=9>"
+    assert links(html) == ("http://h/next", "http://h/dir/in")
+
+
+@pytest.mark.parametrize(
+    ("content", "leads_to"),
+    [
+        ("5; url=/next", "/next"),
+        ("5; URL = '/next' ", "/next"),
+        ('0;url="/next"x', "/next"),
+        ("5; /next", "/next"),
+        ("5, /next", "/next"),
+        ("5 /next", "/next"),
+        ("5;/next?a=1;b", "/next?a=1;b"),
+        ("5; '/next", "/next"),
+        (".5; /next", "/next"),
+        ("1.5;url=/a b", "/a%20b"),
+        ("5; urlaub", "/dir/urlaub"),
+        ("5; url", "/dir/url"),
+        ("5; /url=x", "/url=x"),
+        ("5", ""),
+        ("5;", ""),
+        ("5; url=", ""),
+        ("; /next", ""),
+        ("/next", ""),
+        ("5x; /next", ""),
+        ("", ""),
+    ],
+)
+def test_a_refresh_names_its_address_with_or_without_url(content, leads_to):
+    want = (f"http://h{leads_to}",) if leads_to else ()
+    quote = "'" if '"' in content else '"'
+    assert links(f"<meta http-equiv=refresh content={quote}{content}{quote}>".encode()) == want
+
+
+def test_queries_are_written_in_the_encoding_of_the_page():
+    body = """<base href="/д/?q=д"><meta http-equiv=refresh content="0; ?п"><link rel=canonical href="?q=д">
+    <a href="/поиск?слово=дом&amp;x=%E4#якорь">x</a><a href="?ж=漢">x</a><a href="http://h/a?b">x</a>"""
+    head = "<meta charset=windows-1251>"
+    page = read_page((head + body).encode("cp1251", "xmlcharrefreplace"), "http://h/", "sluice", NONE)
+    assert [one.url for one in page.links] == [
+        "http://h/%D0%B4/?%EF",
+        "http://h/%D0%BF%D0%BE%D0%B8%D1%81%D0%BA?%F1%EB%EE%E2%EE=%E4%EE%EC&x=%E4",
+        "http://h/%D0%B4/?%E6=%26%2328450%3B",
+        "http://h/a?b",
+    ]
+    assert page.canonical == "http://h/%D0%B4/?q=%E4"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "charset", "query"),
+    [
+        ("utf-8", "utf-8", "%E6%97%A5%D0%BF%C3%A9"),
+        ("utf-16", "", "%E6%97%A5%D0%BF%C3%A9"),
+        ("cp932", "shift_jis", "%93%FA%84%81%26%23233%3B"),
+        ("iso2022_jp", "iso-2022-jp", "%1B$BF|%27a%1B(B%26%23233%3B"),
+        ("gb18030", "gb18030", "%C8%D5%A7%E1%A8%A6"),
+        ("cp1252", "latin1", "%26%2326085%3B%26%231087%3B%E9"),
+    ],
+)
+def test_letters_that_an_encoding_lacks_are_references(encoding, charset, query):
+    html = '<a href="/?日пé">x</a>'.encode(encoding, "xmlcharrefreplace")
+    assert links(html + " ".encode(encoding) * 20, charset=charset) == (f"http://h/?{query}",)
+
+
+def test_links_are_read_in_the_charset_of_the_header_or_the_page():
+    want = ("http://h/%D0%BF%D1%80",)
+    body = '<a href="/\u043f\u0440">x</a>'
+    assert links(b"<meta charset=windows-1251>" + body.encode("cp1251")) == want
+    assert links(body.encode("koi8-r"), charset="koi8-r") == want
+    assert links(body.encode()) == want
+    assert links(body.encode(), charset="no-such-charset") == want
+    assert links(body.encode(), charset="base64") == want
+
+
+@pytest.mark.parametrize("said", [{"charset": "utf-7"}, {}], ids=["header", "page"])
+def test_encodings_that_browsers_do_not_know_hide_no_links(said):
+    page = b'<meta charset="utf-7"><a href=x>x</a>+ADw-a href=/hidden+AD4-y+ADw-/a+AD4-'
+    assert links(page, **said) == ("http://h/dir/x",)
+
+
+def test_base_counts_unless_it_is_no_web_address():
+    assert links(b'<base href="/other/"><a href=x>x</a>') == ("http://h/other/x",)
+    assert links(b'<base href="javascript:alert(1)"><a href=x>x</a>') == ("http://h/dir/x",)
+
+
+def test_nofollow_is_respected_on_links_pages_and_headers():
+    assert links(b'<a rel="external NoFollow" href=x>x</a><a href=y>y</a>') == ("http://h/dir/y",)
+    assert links(b'<meta name=Robots content="noarchive, NOFOLLOW"><a href=x>x</a>') == ()
+    assert links(b"<a href=x>x</a>", said=Directives(nofollow=True)) == ()
+
+
+@pytest.mark.parametrize(
+    ("html", "noindex"),
+    [
+        (b'<meta name="robots" content="noindex">', True),
+        (b'<meta name="sluice" content="none">', True),
+        (b'<meta name="googlebot" content="noindex">', False),
+        (b'<meta name="robots" content="index, follow">', False),
+        (b'<meta name="robots" content="revisit-after: 7 days, noindex">', True),
+        (b'<p><meta name="robots" content="unavailable_after: 2010-01-01">', True),
+        (b"<p>noindex</p>", False),
+    ],
+)
+def test_a_page_says_whether_it_may_be_kept(html, noindex):
+    assert read_page(html, "http://h/", "sluice", NONE).noindex is noindex
+
+
+def test_header_directives_for_another_bot_do_not_count():
+    assert directives(["googlebot: noindex", "unavailable_after: 25 Jun 2027 15:00:00 PST"], "sluice") == NONE
+    assert directives(["Sluice: noindex"], "sluice") == Directives(noindex=True)
+    assert directives(["none"], "sluice") == Directives(noindex=True, nofollow=True)
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        b"<div>" * 40_000 + b"<a href=z>z</a>",
+        b"<b>" * 60_000 + b"<a href=z>z</a>",
+        b"<div></x>" * 20_000 + b"<a href=z>z</a>",
+        b"<ul><li>" * 20_000 + b"<a href=z>z</a>",
+    ],
+)
+def test_a_deeply_nested_page_keeps_its_links_and_costs_little(html):
+    begin = time.process_time()
+    assert links(html) == ("http://h/dir/z",)
+    assert time.process_time() - begin < 0.5
+
+
+def test_a_deeply_nested_page_still_says_whether_it_may_be_kept():
+    html = b'<title>T</title><meta name=robots content="noindex, noai"><link rel=canonical href=/c><body>'
+    html += b"<div>" * 40_000 + b"text"
+    page = read_page(html, "http://h/", "sluice", NONE)
+    assert (page.noindex, page.noai, page.canonical, page.title, page.text_chars) == (True, True, "http://h/c", "T", 4)
+    assert links(b"<meta name=robots content=nofollow><body>" + b"<div>" * 40_000 + b"<a href=z>z</a>") == ()
+
+
+@pytest.mark.parametrize(
+    ("html", "want"),
+    [
+        ('<link rel="Canonical" href="/a?utm_source=x#y">', "http://h/a"),
+        ('<base href="/b/"><link rel=canonical href=a>', "http://h/b/a"),
+        ('<link rel="canonical" href="/a"><link rel="canonical" href="http://h/a">', "http://h/a"),
+        ('<link rel="canonical" href="/a"><link rel="canonical" href="/b">', ""),
+        ('<link rel="canonical" href="javascript:x">', ""),
+        ('<link rel="canonical">', ""),
+        ('<p><link rel="canonical" href="/comment">', ""),
+        ('<link rel="stylesheet" href="/a">', ""),
+    ],
+)
+def test_a_page_names_its_own_address_in_its_head_and_only_one(html, want):
+    assert read_page(html.encode(), "http://h/dir/page", "sluice", NONE).canonical == want
+
+
+def test_feeds_are_found_in_the_head():
+    rss = 'type="application/rss+xml"'
+    html = f"""<head><link rel="alternate" {rss} href="feed"><link rel="alternate" hreflang=de href=/de>
+    <link rel="ALTERNATE home" type="application/Atom+xml" href="//h/atom"><link rel=alternate {rss} href=feed></head>
+    <body><link rel=alternate {rss} href=/no>""".encode()
+    assert read_page(html, "http://h/dir/page", "sluice", NONE).feeds == ("http://h/dir/feed", "http://h/atom")
+    assert read_page(html, "http://h/", "sluice", Directives(nofollow=True)).feeds == ()
+
+
+@pytest.mark.parametrize(
+    ("html", "chars"),
+    [
+        ("", 0),
+        ("<title>a title</title><style>p {}</style><p>four</p>\n\n<p>five5</p>", 9),
+        ("<body><div id=root></div><script>" + "x" * 5000 + "</script><noscript>Switch it on</noscript>", 0),
+        ("<p>" + "x" * 5000, 1024),
+        (("<div>\n" + " " * 500 + "</div>") * 9 + "<p>x", 1),
+    ],
+)
+def test_visible_text_is_counted_up_to_what_is_enough(html, chars):
+    assert read_page(html.encode(), "http://h/", "sluice", NONE).text_chars == chars
+
+
+def test_a_title_is_one_line_of_at_most_200_characters():
+    html = b"<title>\n Not \n found " + b"x" * 500 + b"</title><body><svg><title>drawing</title></svg>"
+    title = read_page(html, "http://h/", "sluice", NONE).title
+    assert title.startswith("Not found xxx")
+    assert len(title) == 200
+    assert read_page(b"<p><svg><title>drawing</title></svg>", "http://h/", "sluice", NONE).title == ""
+
+
+@pytest.mark.parametrize("base", ["http://h/dir/page?q=1", "http://h/", "https://h:8/a;b/c/", "http://h/d/e/f"])
+@pytest.mark.parametrize(
+    "href",
+    [
+        "x",
+        "./x",
+        "../x",
+        "..",
+        "/x",
+        "//o/x",
+        "?y",
+        "\\x",
+        "\x01?y",
+        "http:x",
+        "https:x",
+        "x?a/b",
+        ";z",
+        "%2e%2e/x",
+        "é",
+        "http:",
+        "http:?q",
+        "x/./y",
+        "x/../../y",
+        "x/..",
+        "/x/../y/.",
+        "x//y",
+        "/_x/-y/~z.html",
+        "_x",
+        "x:y",
+        "1x:y",
+        "https://o/x/../y",
+        "HTTPS://o/x",
+        "mailto:a@b.example",
+        "x" * 300,
+    ],
+)
+def test_a_link_that_is_looked_up_is_the_one_that_would_be_parsed(base, href):
+    want = canonical(href, base)
+    assert links(f'<a href="{href}">x</a>'.encode(), base) == ((want,) if want else ())
+    assert links(f'<a href="{href}#part">x</a>'.encode(), base) == ((want,) if want else ())
+
+
+def test_a_page_with_few_tags_is_read_whole_however_deep_they_are():
+    html = b"<div>" * 2000 + b"<p>" + b"x" * 2000 + b"<meta name=robots content=noindex><a href=z>z</a>"
+    page = read_page(html, "http://h/dir/page", "sluice", NONE)
+    assert (page.links, page.noindex, page.text_chars) == ((link("http://h/dir/z"),), True, 1024)
+
+
+def test_a_page_that_stalls_the_parser_is_given_up_and_the_next_one_is_read():
+    # A million attributes of one element take the parser more than a minute.
+    stalling = b"<div " + b" ".join(b"a%d" % number for number in range(500_000)) + b"><a href=x>x</a>"
+    large = b"<p>text</p>" * 30_000 + b"<a href=/y>y</a>"
+    assert len(large) > INLINE_BYTES
+
+    async def run():
+        parser = Parser("sluice", timeout_s=1.5)
+        try:
+            first = await parser.read(stalling, "http://h/", NONE)
+            second = await parser.read(large, "http://h/", NONE)
+        finally:
+            await parser.close()
+        return first, second
+
+    first, second = asyncio.run(run())
+    assert first.unread == "it takes more than 1.5 s"
+    assert second.links == (link("http://h/y"),)
+
+
+def test_a_tag_with_thousands_of_attributes_is_read_in_the_child_wherever_it_begins(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("read in the crawl's own process")
+
+    monkeypatch.setattr("tasks.stages.crawl.page.parser.read_page", refuse)
+
+    async def run():
+        parser = Parser("sluice")
+        try:
+            return [
+                await parser.read(b"x" * begin + b"<a href=/y " + b"a=1 " * 4100 + b">y</a>", "http://h/", NONE)
+                for begin in (0, 1, 8191, 8192, 9000, 40_000)
+            ]
+        finally:
+            await parser.close()
+
+    assert [page.links for page in asyncio.run(run())] == [(link("http://h/y"),)] * 6

@@ -1,0 +1,216 @@
+"""Which URLs are tried depends on the fetch list and the answers, never on which host answers first."""
+
+import random
+from collections import Counter, defaultdict
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tasks.formats.url import Scope, authority, domain_of, key, link
+from tasks.stages.crawl.candidate import Candidate
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.db.fetchlog import REDIRECT_TEMPORARY, SUCCESS, Outcome
+from tasks.stages.crawl.frontier.order import Order
+from tasks.stages.crawl.frontier.plans import HostPlan
+
+# Two domains with hosts of their own, and one host alone.
+HOSTS = ["x.a.test", "y.a.test", "z.a.test", "x.b.test", "y.b.test", "c.test"]
+
+
+class Web:
+    """A random web: pages with links, some of which are redirects, some forbidden by robots.txt."""
+
+    def __init__(self, seed, size, hosts=HOSTS):
+        draw = random.Random(seed)
+        self.urls = sorted({f"http://{draw.choice(hosts)}/{number}" for number in range(size)})
+        self.links = {url: tuple(draw.sample(self.urls, min(size, draw.randint(0, 5)))) for url in self.urls}
+        self.denied = set(draw.sample(self.urls, size // 5))
+        self.moved = {url: draw.choice(self.urls) for url in draw.sample(self.urls, size // 6)}
+        self.seeds = draw.sample(self.urls, min(size, draw.randint(1, 4)))
+
+    def answer(self, candidate):
+        url, asked = candidate.url, candidate.url not in self.denied
+        base = Outcome(key(url), url, authority(url), candidate.depth, SUCCESS, requested=asked)
+        if asked and url in self.moved:
+            return base._replace(status=REDIRECT_TEMPORARY, redirect=self.moved[url])
+        return base._replace(outlinks=tuple(map(link, self.links[url])) if asked else ())
+
+
+def order_of(web, scope=("*.a.test", "*.b.test", "c.test"), plans=None, known=(), **caps):
+    config = CrawlConfig(**{"delay_s": 1.0, "partitions": 1, "max_depth": 50, "max_pages": 1000, **caps})
+    start = [Candidate(url, 0, seed=True) for url in web.seeds]
+    return Order(config, 0, config.max_pages, Scope(scope), start, plans, frozenset(known))
+
+
+def crawl(web, order, pick):
+    """Tries URLs until none is left; `pick` says whose turn it is, among hosts to begin and answers under way."""
+    able, flying, tried = [], [], defaultdict(list)
+    while True:
+        able += order.ready()
+        if not able and not flying:
+            return dict(tried)
+        turn = pick(len(able) + len(flying))
+        if turn < len(able):
+            candidate = order.take(able.pop(turn))
+            assert candidate is not None
+            flying.append(candidate)
+            continue
+        candidate = flying.pop(turn - len(able))
+        tried[authority(candidate.url)].append((candidate.url, candidate.depth, candidate.via))
+        order.note(candidate, web.answer(candidate))
+
+
+@settings(max_examples=80, deadline=None, database=None)
+@given(st.integers(0, 10_000), st.integers(6, 80), st.integers(1, 60), st.integers(1, 20), st.integers(1, 40))
+@example(seed=1, size=40, max_pages=7, per_host=3, per_domain=5)
+def test_what_is_tried_does_not_depend_on_who_answers_first(seed, size, max_pages, per_host, per_domain):
+    web = Web(seed, size)
+    caps = {"max_pages": max_pages, "max_pages_per_host": per_host, "max_pages_per_domain": per_domain}
+    runs = [lambda n: 0, lambda n: n - 1, random.Random(seed).randrange, random.Random(seed + 1).randrange]
+    first, *others = [crawl(web, order_of(web, **caps), pick) for pick in runs]
+    # Each host its URLs in one order, however the hosts take turns.
+    assert all(first == other for other in others)
+    tried = [url for urls in first.values() for url, _, _ in urls]
+    assert len(tried) == len(set(tried))
+    asked = [url for url in tried if url not in web.denied]
+    assert len(asked) <= max_pages
+    assert max(Counter(map(authority, asked)).values(), default=0) <= per_host
+    assert max(Counter(domain_of(authority(url)) for url in asked).values(), default=0) <= per_domain
+
+
+@settings(max_examples=25, deadline=None, database=None)
+@given(st.integers(0, 10_000), st.integers(6, 80))
+def test_without_caps_every_page_that_is_linked_is_tried(seed, size):
+    web = Web(seed, size)
+    reached, todo = set(), list(web.seeds)
+    while todo:
+        url = todo.pop()
+        if url not in reached:
+            reached.add(url)
+            if url not in web.denied:
+                todo += [web.moved[url]] if url in web.moved else web.links[url]
+    tried = crawl(web, order_of(web), random.Random(seed).randrange)
+    # A chain of redirects may end before its end.
+    missing = reached - {url for urls in tried.values() for url, _, _ in urls}
+    assert not missing or len(web.moved) > 5
+
+
+@settings(max_examples=25, deadline=None, database=None)
+@given(st.integers(0, 10_000), st.integers(1, 60))
+def test_the_whole_budget_is_used_while_anything_is_left_to_try(seed, max_pages):
+    web = Web(seed, 60)
+    web.denied, web.moved = set(), {}
+    whole = sum(map(len, crawl(web, order_of(web), lambda n: 0).values()))
+    assert sum(map(len, crawl(web, order_of(web, max_pages=max_pages), lambda n: n - 1).values())) == min(
+        whole, max_pages
+    )
+
+
+# --- what hosts share, and what they do not
+
+
+def site(host, pages, *more):
+    """A web of one host: its first page links to all others, and to `more`."""
+    urls = [f"http://{host}/{number}" for number in range(pages)]
+    return {urls[0]: (*urls[1:], *more), **dict.fromkeys(urls[1:], ())}
+
+
+class Sites(Web):
+    """Webs of several hosts, crawled from their first pages."""
+
+    def __init__(self, *sites, denied=(), seeds=None):
+        self.links = {url: links for one in sites for url, links in one.items()}
+        self.denied, self.moved = set(denied), {}
+        self.seeds = list(seeds or (next(iter(one)) for one in sites))
+
+
+def tried(web, order, answers=lambda host: True):
+    """Tries URLs until none is left, or only those of hosts that do not answer; returns how many of each host."""
+    silent = {}
+    counts = Counter()
+    while hosts := order.ready():
+        for host in hosts:
+            candidate = order.take(host)
+            if not answers(host):
+                silent[host] = candidate
+                continue
+            counts[host] += 1
+            order.note(candidate, web.answer(candidate))
+    return counts
+
+
+def test_a_host_that_does_not_answer_keeps_others_from_nothing_of_their_own():
+    web = Sites(site("slow.test", 9), site("a.test", 50), site("b.test", 20), site("x.c.test", 5, "http://y.c.test/0"))
+    web.links |= site("y.c.test", 5)
+    order = order_of(web, scope=["slow.test", "a.test", "b.test", "x.c.test", "y.c.test"])
+    counts = tried(web, order, lambda host: host != "slow.test")
+    assert counts == {"a.test": 50, "b.test": 20, "x.c.test": 5, "y.c.test": 5}
+
+
+def test_a_link_to_another_domain_is_tried_when_all_domains_are_through():
+    web = Sites(site("a.test", 3, "http://b.test/9"), site("b.test", 3))
+    web.links["http://b.test/9"] = ()
+    scope = ["a.test", "b.test"]
+    assert tried(web, order_of(web, scope), lambda host: host != "b.test") == {"a.test": 3}
+    assert tried(web, order_of(web, scope)) == {"a.test": 3, "b.test": 4}
+
+
+def test_what_one_host_does_not_need_others_get_before_the_last_host_is_through():
+    web = Sites(site("slow.test", 9), site("a.test", 5), site("b.test", 50))
+    order = order_of(web, scope=["slow.test", "a.test", "b.test"], max_pages=30)
+    counts = tried(web, order, lambda host: host != "slow.test")
+    # Ten for each; of the five that a.test leaves, b.test and the slow host get their turns.
+    assert counts == {"a.test": 5, "b.test": 13}
+    assert tried(web, order_of(web, ["slow.test", "a.test", "b.test"], max_pages=30)) == {
+        "slow.test": 9,
+        "a.test": 5,
+        "b.test": 16,
+    }
+
+
+def test_a_host_that_may_get_few_requests_keeps_no_more_from_the_others():
+    web = Sites(site("slow.test", 9), site("b.test", 50))
+    plans = {"slow.test": HostPlan(1.0, 3)}
+    order = order_of(web, ["slow.test", "b.test"], plans, max_pages=40)
+    assert tried(web, order, lambda host: host != "slow.test") == {"b.test": 37}
+
+
+def test_where_the_scope_admits_hosts_that_are_not_known_yet_these_find_requests_left():
+    web = Sites(site("a.test", 100, *(f"http://b{number}.test/0" for number in range(9))))
+    for number in range(9):
+        web.links |= site(f"b{number}.test", 10)
+    counts = tried(web, order_of(web, ["*.test"], max_pages=60))
+    assert sum(counts.values()) == 60
+    assert all(counts[f"b{number}.test"] for number in range(9))
+    assert tried(web, order_of(web, ["a.test"], max_pages=50)) == {"a.test": 50}
+
+
+def test_a_request_that_robots_forbids_costs_no_budget():
+    denied = {f"http://a.test/{number}" for number in range(1, 6)}
+    web = Sites(site("a.test", 11), denied=denied)
+    order = order_of(web, ["a.test"], max_pages=4)
+    assert tried(web, order) == {"a.test": 9}
+    assert order.spent == 4
+
+
+def test_links_to_known_urls_and_traps_are_not_tried_and_traps_are_given_for_the_log():
+    links = ("http://a.test/known", "http://a.test/x/x/x/x/", "http://a.test/new")
+    web = Sites({"http://a.test/": links, "http://a.test/new": ()})
+    order = order_of(web, ["a.test"], known={key("http://a.test/known")})
+    assert tried(web, order) == {"a.test": 2}
+    assert [(candidate.url, reason) for candidate, reason in order.refused] == [("http://a.test/x/x/x/x/", "trap_path")]
+
+
+def test_a_site_with_links_without_end_takes_bounded_room():
+    url = "http://a.test/0"
+    web = Sites({url: ()}, seeds=[url])
+    order = order_of(web, ["*.test"], max_pages_per_host=30)
+    long = "x" * 700
+    for page in range(30):
+        candidate = order.take("a.test")
+        outlinks = [link(f"http://{host}.test/{page}/{number}/{long}") for number in range(700) for host in "ab"]
+        order.note(candidate, web.answer(Candidate(url, 0))._replace(outlinks=tuple(outlinks)))
+        waiting, _ = order.waiting
+        # Some times the requests that are left, and what 32 MiB hold of links to the other host.
+        assert waiting < 2 * (8 * 30 + 4) + (32 << 20) / 900
+    assert order.let_go > 15_000

@@ -1,0 +1,168 @@
+import asyncio
+import contextlib
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.formats.robots.tag import Directives
+from tasks.stages.crawl.page import parser as module
+from tasks.stages.crawl.page.links import read_page
+from tasks.stages.crawl.page.parser import _LENGTH, INLINE_BYTES, Parser
+
+SMALL = b"<a href=/small>x</a>"
+LARGE = b"<a href=/large>x</a>" + b"<p>text</p>" * (INLINE_BYTES // 10)
+MANY_ATTRIBUTES = b"<a href=/many>x</a><p " + b" ".join(b"%x" % number for number in range(10_000)) + b">"
+ENDLESS = b"<p " + b" ".join(b"%x" % number for number in range(600_000)) + b">"
+
+
+def read(*pages, timeout_s=20.0):
+    """The links of each page, or why it was not read, one after the other; and how many children wait at the end."""
+
+    async def run():
+        parser = Parser("sluice", timeout_s)
+        try:
+            found = [await parser.read(page, "http://h/", Directives()) for page in pages]
+            return [page.unread or [link.url for link in page.links] for page in found], len(parser._idle)
+        finally:
+            await parser.close()
+
+    return asyncio.run(run())
+
+
+def test_small_pages_need_no_child_and_large_ones_share_one():
+    assert read(SMALL, SMALL) == ([["http://h/small"]] * 2, 0)
+    assert read(LARGE, SMALL, LARGE) == ([["http://h/large"], ["http://h/small"], ["http://h/large"]], 1)
+
+
+def test_a_small_page_with_a_very_long_tag_is_read_in_the_child():
+    assert len(MANY_ATTRIBUTES) < INLINE_BYTES
+    assert read(MANY_ATTRIBUTES) == ([["http://h/many"]], 1)
+
+
+def test_a_page_that_takes_too_long_is_given_up_and_the_next_one_is_read():
+    assert read(ENDLESS, LARGE, timeout_s=1.0) == (["it takes more than 1 s", ["http://h/large"]], 1)
+
+
+def test_a_reader_who_gives_up_does_not_leave_its_answer_to_the_next():
+    async def run():
+        parser = Parser("sluice")
+        try:
+            await parser.read(LARGE, "http://h/", Directives())  # the child is up
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await parser.read(ENDLESS, "http://h/", Directives())
+            page = await parser.read(LARGE.replace(b"/large", b"/after"), "http://h/", Directives())
+            return [link.url for link in page.links]
+        finally:
+            await parser.close()
+
+    assert asyncio.run(run()) == ["http://h/after"]
+
+
+def test_two_large_pages_are_read_at_the_same_time():
+    async def run():
+        parser = Parser("sluice")
+        try:
+            hostile = asyncio.ensure_future(parser.read(ENDLESS, "http://h/", Directives()))
+            page = await parser.read(LARGE, "http://h/", Directives())
+            assert not hostile.done(), "a page that stalls must not hold up the other child"
+            assert (await hostile).unread
+            return len(page.links)
+        finally:
+            await parser.close()
+
+    assert asyncio.run(run()) == 1
+
+
+REFUSES = b"<meta name=robots content='noindex, noai'><!-- --><meta content=1 name='TDM-Reservation'>"
+
+
+def said(page, html, timeout_s=20.0):
+    async def run():
+        parser = Parser("sluice", timeout_s)
+        try:
+            return await parser.read(html, "http://h/", Directives(noarchive=True)), page
+        finally:
+            await parser.close()
+
+    return asyncio.run(run())[0]
+
+
+def test_of_a_page_that_cannot_be_read_the_source_tells_what_it_forbids():
+    page = said(None, REFUSES + ENDLESS, 0.5)
+    assert (page.noindex, page.noai, page.tdm, page.noarchive) == (True, True, True, True)
+    assert (page.links, page.unread) == ((), "it takes more than 0.5 s")
+
+
+@pytest.mark.parametrize(
+    ("meta", "noindex"),
+    [
+        (b"<META\nNAME = Robots\tCONTENT=noindex>", True),
+        (b"<meta content='x' name=sluice/><meta name=sluice content=none>", True),
+        (b'<meta name="robots" content="&#110;oindex">', True),
+        (b"<meta name=otherbot content=noindex>", False),
+        (b"<metadata name=robots content=noindex>", False),
+        ("<meta name=robots content=noindex>".encode("utf-16"), True),
+    ],
+)
+def test_the_source_is_read_as_a_parser_would(monkeypatch, meta, noindex):
+    monkeypatch.setattr(module, "read_page", lambda *_: 1 // 0)
+    page = said(None, meta)
+    assert page.noindex is noindex
+    assert re.fullmatch(r"ZeroDivisionError: integer .* by zero \(test_parser\.py:\d+\)", page.unread)
+
+
+def test_whatever_raises_on_a_page_is_said_and_the_next_one_is_read(monkeypatch):
+    def fails(html, *rest):
+        if html == SMALL:
+            raise KeyError("href")
+        return read_page(html, *rest)
+
+    monkeypatch.setattr(module, "read_page", fails)
+    (first, second), _ = read(SMALL, b"<a href=/b>b</a>")
+    assert re.fullmatch(r"KeyError: 'href' \(test_parser\.py:\d+\)", first)
+    assert second == ["http://h/b"]
+
+
+@contextlib.contextmanager
+def child():
+    """The child process by itself: a function that asks it, and the process."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tasks.stages.crawl.page.parser"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[4],
+    )
+
+    def ask(question):
+        data = pickle.dumps(question)
+        process.stdin.write(_LENGTH.pack(len(data)) + data)
+        process.stdin.flush()
+        (length,) = _LENGTH.unpack(process.stdout.read(_LENGTH.size))
+        return pickle.loads(process.stdout.read(length))
+
+    with process:
+        try:
+            yield ask, process
+        finally:
+            process.kill()
+
+
+def test_a_child_that_fails_on_a_page_says_why():
+    with child() as (ask, _):
+        assert "TypeError: read_page() missing" in ask((b"<p>",))  # an argument too few
+
+
+@pytest.mark.parametrize("piece", [b"<p>", b"<a href=/%d>", b"<p a b c d e f g h i j k l>", b"<p>A <em>line</em>"])
+def test_a_page_of_4_mib_takes_less_than_300_mb_or_is_not_read(piece):
+    html = b"".join(piece % number if b"%" in piece else piece for number in range((4 << 20) // len(piece)))
+    with child() as (ask, process):
+        answer = ask((html, "http://h/", "sluice", Directives(), "utf-8"))
+        memory = int(re.search(r"VmHWM:\s*(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())[1])
+    assert memory < 300 << 10
+    assert answer == "it takes too much memory" or not answer.unread
+    assert memory > 100 << 10, "the page is no test of that"

@@ -1,0 +1,208 @@
+"""Politeness, proved from the other side: the access log of a server with fifty hosts, over three fetch tasks at once.
+
+One of the tasks is killed while a host's Retry-After runs, loses the disk of its machine, and is tried again.
+"""
+
+import asyncio
+import itertools
+import random
+import shutil
+import signal
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from crawl_site import Site
+
+from tasks.core.artifact import Address
+from tasks.formats.robots.tdmrep import TDMREP
+from tasks.formats.url import partition
+from tasks.stages.crawl.config import CrawlConfig
+from tests.tasks.stages.crawl import fetching
+
+HOSTS = 50
+PARTITIONS = 3
+PAGES = 6
+FLOOR_S = 0.1
+LATENCY_FACTOR = 2.0
+RETRY_AFTER_S = 6
+
+
+@dataclass
+class Manners:
+    """What one host asks for and how it behaves."""
+
+    crawl_delay_s: float = 0.0
+    latency_s: float = 0.0
+    busy: str = ""  # 429, 503 or "date": how its page /2 answers for the first time
+    robots_busy: bool = False
+    tdm_busy: bool = False
+
+    @property
+    def delay_s(self):
+        return max(FLOOR_S, self.crawl_delay_s, LATENCY_FACTOR * self.latency_s)
+
+
+class Town(Site):
+    """Fifty hosts on one port.
+
+    Attributes:
+        banned: (host, time until which it asked to be left alone, time when it asked).
+    """
+
+    def __init__(self):
+        super().__init__({})
+        self.hosts = {}
+        self.banned = []
+        self._was_busy = set()
+
+    def add(self, name, manners):
+        self.hosts[name] = manners
+
+    async def _respond(self, request):
+        name = request.host.partition(":")[0]
+        manners = self.hosts[name]
+        if manners.latency_s:
+            await asyncio.sleep(manners.latency_s)
+        if request.path == "/robots.txt":
+            if manners.robots_busy and self._first_time(name, "robots"):
+                return self._busy(name, 503, 1)
+            delay = f"Crawl-delay: {manners.crawl_delay_s:g}\n" if manners.crawl_delay_s else ""
+            return web.Response(text=f"User-agent: *\n{delay}Disallow: /private\n")
+        if request.path == TDMREP:
+            if manners.tdm_busy:
+                return self._busy(name, 429, 1)
+            return web.json_response([{"location": "/private", "tdm-reservation": 1}])
+        if manners.busy and request.path == "/2" and self._first_time(name, "page"):
+            return self._busy(name, 503 if manners.busy == "503" else 429, RETRY_AFTER_S, manners.busy == "date")
+        links = "".join(f'<a href="/{number}">{number}</a>' for number in range(1, PAGES))
+        text = f'<html><body><p>{name} {request.path}</p>{links}<a href="/private/x">no</a></body></html>'
+        return web.Response(text=text, content_type="text/html")
+
+    def _first_time(self, name, what):
+        first = (name, what) not in self._was_busy
+        self._was_busy.add((name, what))
+        return first
+
+    def _busy(self, name, status, seconds, as_date=False):
+        value = str(seconds)
+        if as_date:
+            # Whole seconds: rounded up, as a host would have to that means at least `seconds`.
+            then = datetime.now(UTC) + timedelta(seconds=seconds + 1)
+            value = format_datetime(then.replace(microsecond=0), usegmt=True)
+        now = time.monotonic()
+        self.banned.append((name, now + seconds, now))
+        return web.Response(status=status, headers={"Retry-After": value})
+
+
+def manners_of(number):
+    """Returns the manners of host `number`: every kind several times, spread over all partitions."""
+    crawl_delays = {0: 0.3, 1: 0.7, 2: 2.0}
+    return Manners(
+        crawl_delay_s=crawl_delays.get(number % 8, 0.0),
+        latency_s=0.2 if number % 8 == 3 else 0.0,
+        busy={4: "429", 5: "503", 6: "date"}.get(number % 8, ""),
+        robots_busy=number % 25 == 7,
+        tdm_busy=number % 25 == 9,
+    )
+
+
+def wait_for(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory):
+    """The server after three tasks, one of them killed and tried again, are through with it."""
+    folder = tmp_path_factory.mktemp("proof")
+    with Town() as town:
+        names = [f"h{number}.localhost" for number in range(HOSTS)]
+        for number, name in enumerate(names):
+            town.add(name, manners_of(number))
+        config = CrawlConfig(
+            seeds=tuple(town.url("/", name) for name in names),
+            partitions=PARTITIONS,
+            allow_loopback=True,
+            delay_s=FLOOR_S,
+            latency_factor=LATENCY_FACTOR,
+            warc_pages_per_file=5,
+        )
+        fetching.cycle(folder, config)
+        members = [f"p{number}" for number in range(PARTITIONS)]
+        running = {member: fetching.start(folder, config, member) for member in members}
+        owner = {name: f"p{partition(town.url('/', name), PARTITIONS)}" for name in names}
+        victim = "p2"
+        wait_for(lambda: sum(owner[name] == victim and at is not None for name, _, at in town.banned) >= 3)
+        time.sleep(random.Random(7).uniform(0.05, 0.3))
+        running[victim].send_signal(signal.SIGKILL)
+        running[victim].wait()
+        town.killed_at = time.monotonic()
+        # The retry runs on another machine.
+        scratch = Path(folder) / Address(f"test/tasks-crawl-fetch/{victim}", "dev").path / ".scratch"
+        shutil.rmtree(scratch)
+        running[victim] = fetching.start(folder, config, victim)
+        for process in running.values():
+            _, said = process.communicate(timeout=120)
+            assert process.returncode == 0, said.decode()[-2000:]
+        town.owner, town.victim = owner, victim
+        town.segments = [fetching.segment_in(folder, member) for member in members]
+        yield town
+
+
+def by_host(town):
+    found = defaultdict(list)
+    for begin, end, host, path in sorted(town.requests):
+        found[host.partition(":")[0]].append((begin, end, path))
+    return found
+
+
+def test_every_page_of_every_host_was_had(town):
+    pages = {}
+    for segment in town.segments:
+        pages |= fetching.pages_of(segment)
+        assert segment.verify() == []
+    assert len(pages) == HOSTS * PAGES
+
+
+def test_the_retry_asked_again_while_pauses_of_the_killed_attempt_were_running(town):
+    running = {name for name, until, at in town.banned if at < town.killed_at < until - 2}
+    assert {name for name in running if town.owner[name] == town.victim}
+    assert any(begin > town.killed_at and town.owner[name] == town.victim
+               for name, requests in by_host(town).items() for begin, _, _ in requests)  # fmt: skip
+
+
+def test_no_host_was_asked_twice_within_its_delay(town):
+    closest = {}
+    for name, requests in by_host(town).items():
+        gaps = [later[0] - earlier[1] for earlier, later in itertools.pairwise(requests)]
+        closest[name] = min(gaps) - town.hosts[name].delay_s
+    assert len(closest) == HOSTS
+    assert min(closest.values()) >= -0.005, sorted(closest.items(), key=lambda one: one[1])[:5]
+
+
+def test_no_host_was_asked_before_its_retry_after_was_over(town):
+    assert len(town.banned) >= 18
+    for name, until, asked_at in town.banned:
+        early = [begin for begin, _, _ in by_host(town)[name] if asked_at < begin < until - 0.005]
+        assert not early, (name, until - early[0])
+
+
+def test_every_host_was_asked_for_its_tdm_file_right_after_its_robots_txt_and_by_every_attempt_once_at_most(town):
+    for name, requests in by_host(town).items():
+        paths = [path for _, _, path in requests]
+        assert paths[paths.index(TDMREP) - 1] == "/robots.txt", name
+        assert paths.count(TDMREP) <= (2 if town.owner[name] == town.victim else 1), name
+
+
+def test_robots_txt_came_before_anything_else_and_nothing_it_forbids_was_asked_for(town):
+    for name, requests in by_host(town).items():
+        assert requests[0][2] == "/robots.txt", name
+        assert not [path for _, _, path in requests if path.startswith("/private")], name

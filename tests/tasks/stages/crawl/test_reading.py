@@ -1,0 +1,119 @@
+"""Contract of tasks.stages.crawl.page.reading: whatever a body holds, it is read or kept without links; nothing
+raises."""
+
+import asyncio
+import logging
+
+import pytest
+
+from tasks.formats.url import Scope
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.db.fetchlog import FEED, PAGE, SITEMAP
+from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.page import reading
+from tasks.stages.crawl.page.parser import Parser
+from tasks.stages.crawl.page.reading import Reader, Reading, mime_of
+
+URL = "http://h.example/dir/page"
+FORBIDS = b"<meta name=robots content='nofollow noindex'>"
+
+
+def answer(body: bytes, *headers: tuple[str, str], mime: str = "text/html") -> Answer:
+    return Answer(200, "OK", (("Content-Type", mime), *headers), body, False, "", b"", 0.0)
+
+
+def read(one: Answer, note=lambda *_: "", *, reserved: bool = False, **settings) -> Reading:
+    async def run() -> Reading:
+        config = CrawlConfig(**settings)
+        parser = Parser(config.user_agent, 1.0)
+        try:
+            scope = Scope(["h.example"], exclude_pattern=config.exclude_pattern)
+            reader = Reader(config, parser, scope, lambda _: (), note)
+            return await reader.read(URL, one, mime_of(one.headers), reserved=reserved)
+        finally:
+            await parser.close()
+
+    return asyncio.run(run())
+
+
+def links(one: Answer, **settings) -> list[str]:
+    return [found.url.removeprefix("http://h.example") for found in read(one, **settings).outlinks]
+
+
+def test_drawings_and_formulas_are_read_like_the_rest() -> None:
+    page = b"""<a href=/1>x</a><svg><a xlink:href="/2">x</a><a href=/3 xlink:href=/no>x</a>
+    <script xlink:href=/no></script>
+    <title>t</title><foreignObject><a href=/4></a></foreignObject></svg><math><mi xlink:href=/5 definitionURL=/no>x</mi>
+    <annotation-xml><a xlink:href=/6></a></annotation-xml></math><svg><link xlink:href=/no rel=canonical><base
+    xlink:href=/no><iframe xlink:src=/no></svg><a href=/7>x</a>"""
+    assert links(answer(page)) == ["/1", "/2", "/3", "/4", "/6", "/7"]
+
+
+@pytest.mark.parametrize(
+    "reference", ["&#xD800;", "&#55296;", "&#xDFFF;", "&#0;", "&#x110000;", "&#xFFFFFFFFFF;", "&x;"]
+)
+@pytest.mark.parametrize(
+    ("mime", "body", "kind"),
+    [
+        ("text/html", "<title>%s</title><a href='/%s'>%s</a><a href=/end>x</a>", PAGE),
+        ("application/rss+xml", "<rss><item><link>/%s</link></item><item><guid>%s</guid></item>%s", FEED),
+        ("application/atom+xml", "<feed xml:base='%s'><entry><link rel='%s' href='/%s'/></entry>", FEED),
+        ("application/xml", "<urlset><url><loc>/%s</loc><lastmod>%s</lastmod></url><url><loc>%s</loc></url>", SITEMAP),
+    ],
+)
+def test_references_to_no_character_are_read_over(reference: str, mime: str, body: str, kind: str) -> None:
+    end = {PAGE: "", FEED: "<item><link>/end</link></item><entry><link href='/end'/></entry>"}
+    body = body % ((reference,) * 3) + end.get(kind, "<url><loc>/end</loc></url>")
+    found = read(answer(body.encode(), mime=mime))
+    assert (found.reason, found.kind) == ("", kind)
+    assert "http://h.example/end" in {one.url for one in found.outlinks}
+
+
+@pytest.mark.parametrize("name", ["needs_browser", "payload_digest", "link"])
+def test_whatever_raises_while_a_page_is_read_keeps_it_without_its_links(monkeypatch, caplog, name: str) -> None:
+    def fails(*_: object) -> None:
+        raise KeyError("xlink:href")
+
+    monkeypatch.setattr(reading, name, fails)
+    body = b"<link rel=alternate type=application/rss+xml href=/feed><a href=/x>x</a>"
+    with caplog.at_level(logging.WARNING):
+        assert read(answer(body)) == Reading()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"{URL} is kept without its links: KeyError: 'xlink:href' (test_reading.py:")
+    # What the page forbids still holds.
+    assert read(answer(FORBIDS + body)).reason == "noindex"
+    assert read(answer(body, ("X-Robots-Tag", "noindex"))).reason == "noindex"
+    assert read(answer(b"<meta name=robots content=noai>" + body)).reason == "ai_optout"
+    assert read(answer(body), reserved=True).reason == "ai_optout"
+
+
+def test_what_raises_as_a_sitemap_is_kept_without_its_links(monkeypatch, caplog) -> None:
+    monkeypatch.setattr(reading, "read_sitemap", lambda *_: 1 // 0)
+    assert read(answer(b"<urlset>", mime="text/xml")) == Reading(kind=SITEMAP)
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_page_that_no_parser_can_read_is_kept_and_the_log_says_why(caplog) -> None:
+    body = b"<p " + b" ".join(b"%x" % number for number in range(600_000)) + b">"
+    assert read(answer(body)) == Reading(kind=PAGE)
+    assert f"{URL} is kept without its links: it takes more than 1 s" in caplog.text
+    assert read(answer(FORBIDS + body)).reason == "noindex"
+
+
+DEEP = [b"<div>" * 5000, b"<p><b a=1><i>" * 2000, b"<title>t</title>" + b" " * (70 << 10) + b"<div>" * 5000]
+
+
+@pytest.mark.parametrize("before", DEEP, ids=["body", "formatting", "a head of 70 kB"])
+@pytest.mark.parametrize("separator", [", ", " ", ";"])
+def test_robots_directives_count_on_every_page(before: bytes, separator: str) -> None:
+    def page(name: str, *words: str) -> Answer:
+        meta = f"<meta name={name} content='{separator.join(words)}'>".encode()
+        return answer(before + meta + b"<a href=/x>x</a>")
+
+    assert links(page("robots", "noarchive")) == ["/x"]
+    assert links(page("otherbot", "noindex", "nofollow")) == ["/x"]
+    assert links(page("robots", "noarchive", "nofollow")) == []
+    assert read(page("robots", "nofollow", "noindex")) == Reading("noindex")
+    assert read(page("robots", "noarchive", "noai")).reason == "ai_optout"
+    assert read(page("Sluice", "noindex", "nofollow")) == Reading("noindex")
+    assert read(page("sluice", "noarchive", "noindex")).reason == "noindex"

@@ -1,0 +1,92 @@
+"""Seeds from recipe and files: a wrong line of a list is set aside and listed, a wrong seed of the recipe an error."""
+
+import logging
+
+import pytest
+
+from tasks.core.errors import InputError
+from tasks.stages.crawl.config import CrawlConfig
+
+PUBLIC = {"contact": "mailto:a@b.example", "partitions": 1}
+
+
+def urls(artifact):
+    return artifact.table("seeds/p0.parquet").column("url").to_pylist()
+
+
+@pytest.fixture
+def inject(run_stage, tmp_path):
+    """Runs the stage over the lines of one seed file."""
+
+    def run(lines, version="dev", **settings):
+        path = tmp_path / "seeds.txt"
+        path.write_bytes(lines if isinstance(lines, bytes) else "".join(f"{line}\n" for line in lines).encode())
+        config = CrawlConfig(**{**PUBLIC, "seed_files": (str(path),), **settings})
+        return run_stage("tasks.stages.crawl.inject", config, version=version)
+
+    return run
+
+
+def test_seeds_are_read_from_files_line_by_line(inject):
+    lines = ["# mine", "http://a.localhost/ # home", "", "HTTP://A.localhost:80/", "http://b.localhost/x"]
+    made = inject(lines, allow_loopback=True, contact="")
+    assert urls(made) == ["http://a.localhost/", "http://b.localhost/x"]
+    assert made.record.metrics["bad_seeds"] == 0
+    assert made.table("rejected.parquet").num_rows == 0
+
+
+def test_bad_lines_of_a_long_list_are_skipped_and_listed(inject, tmp_path, caplog):
+    lines = [f"https://site{number}.example.com/" for number in range(20_000)]
+    bad = {
+        7: ("nonsense", "url"),
+        1999: ("https://me:secret@example.com/a", "url"),
+        4000: ("http://10.0.0.1/", "private_address"),
+        5000: ("http://2130706433/", "private_address"),
+        9000: ("https://example.com:8443/", "port"),
+        12_000: ("https://example.org/", "scope"),
+        19_999: ("ftp://example.com/", "url"),
+    }
+    for number, (text, _) in bad.items():
+        lines[number] = text
+    with caplog.at_level(logging.WARNING, "sluice"):
+        made = inject(lines, include_hosts=("*.example.com",))
+    assert len(urls(made)) == 20_000 - len(bad)
+    rows = made.table("rejected.parquet").to_pylist()
+    assert [(row["line"] - 1, row["reason"]) for row in rows] == [(n, reason) for n, (_, reason) in bad.items()]
+    assert rows[0]["file"] == str(tmp_path / "seeds.txt")
+    assert rows[0]["text"] == "nonsense"
+    assert all(row["why"] for row in rows)
+    assert made.record.metrics["bad_seeds"] == len(bad)
+    assert made.record.rejected == {"url": 3, "private_address": 2, "port": 1, "scope": 1}
+    assert "7 lines" in caplog.text
+    assert "nonsense" in caplog.text
+    assert "secret" not in caplog.text + str(rows)
+
+
+def test_lines_that_are_no_utf8_are_set_aside(inject):
+    made = inject(b"\xef\xbb\xbfhttps://a.example.com/\nhttps://b.example.com/\xff\nhttps://c.example.com/\n")
+    assert urls(made) == ["https://a.example.com/", "https://c.example.com/"]
+    assert made.table("rejected.parquet").column("reason").to_pylist() == ["encoding"]
+
+
+def test_a_file_that_holds_no_seed_or_mostly_other_things_is_refused(inject):
+    with pytest.raises(InputError, match=r"no seed is left: 2 lines.*url 2.*line 1: 'a'"):
+        inject(["a", "b"])
+    mostly = ["id,address", "1,a", "2,b", "https://example.com/"]
+    with pytest.raises(InputError, match=r"3 lines of seed files.*4 lines were read.*max_bad_seeds"):
+        inject(mostly, version="mostly")
+    assert urls(inject(mostly, version="meant", max_bad_seeds=1.0)) == ["https://example.com/"]
+
+
+def test_a_wrong_seed_of_the_recipe_is_an_error_beside_a_good_file(inject):
+    with pytest.raises(InputError, match=r"http://10\.0\.0\.1/.*\[crawl\] seeds.*private_address"):
+        inject(["https://example.com/"], seeds=("http://10.0.0.1/",))
+    with pytest.raises(InputError, match=r"example\.org.*is not covered by the crawl"):
+        inject(["https://example.com/"], seeds=("https://example.org/",), include_hosts=("example.com",))
+
+
+def test_a_file_that_cannot_be_read_and_a_public_seed_without_contact_are_refused(inject, run_stage, tmp_path):
+    with pytest.raises(InputError, match="seed_files"):
+        run_stage("tasks.stages.crawl.inject", CrawlConfig(seed_files=(str(tmp_path / "none"),)), version="none")
+    with pytest.raises(InputError, match=r"contact is missing.*example\.com.*line 1"):
+        inject(["https://example.com/"], contact="")

@@ -1,0 +1,215 @@
+import gzip
+import time
+import tracemalloc
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.formats.url import canonical
+from tasks.stages.crawl.page.sitemap import MAX_BYTES, MAX_ENTRIES, Entry, read_sitemap
+from tests.tasks.stages.crawl.page_cases import memory
+
+URL = "https://h.example/sitemap.xml"
+SPACE = "http://www.sitemaps.org/schemas/sitemap/0.9"
+
+
+def urls(body, **named):
+    return [entry.url for entry in read_sitemap(body, URL, **named).entries]
+
+
+def urlset(*entries):
+    return f'<?xml version="1.0"?><urlset xmlns="{SPACE}">{"".join(entries)}</urlset>'.encode()
+
+
+def test_a_sitemap_gives_canonical_urls_once_each_with_their_dates():
+    read = read_sitemap(
+        urlset(
+            "<url><loc> https://h.example/a?x=1&amp;utm_source=s </loc><lastmod>2026-01-02</lastmod></url>",
+            "<url><loc><![CDATA[https://h.example/b?x=1&y=2]]></loc><lastmod>2026-01-02T03:04:05+02:00</lastmod></url>",
+            "<url><loc>https://h.example/a?x=1</loc></url>",
+            "<url><loc>https://other.example/c</loc><lastmod>soon</lastmod></url>",
+            "<url><loc>mailto:x@y</loc></url><url></url>",
+        ),
+        URL,
+    )
+    assert read.kind == "urlset"
+    assert read.left_out == ""
+    assert read.entries == (
+        Entry("https://h.example/a?x=1", datetime(2026, 1, 2, tzinfo=UTC)),
+        Entry("https://h.example/b?x=1&y=2", datetime(2026, 1, 2, 1, 4, 5, tzinfo=UTC)),
+        Entry("https://other.example/c", None),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "date"),
+    [("2026", datetime(2026, 1, 1, tzinfo=UTC)), ("2026-05", datetime(2026, 5, 1, tzinfo=UTC)), ("2026-13", None)],
+)
+def test_dates_may_be_as_short_as_a_year(text, date):
+    body = urlset(f"<url><loc>https://h.example/</loc><lastmod>{text}</lastmod></url>")
+    assert read_sitemap(body, URL).entries[0].lastmod == date
+
+
+def test_an_index_names_sitemaps():
+    body = b"<sitemapindex><sitemap><loc>https://h.example/s1.xml.gz</loc></sitemap></sitemapindex>"
+    read = read_sitemap(body, URL)
+    assert (read.kind, [entry.url for entry in read.entries]) == ("index", ["https://h.example/s1.xml.gz"])
+
+
+def test_images_and_translations_of_a_page_are_not_taken_for_pages():
+    body = urlset(
+        '<url xmlns:image="i" xmlns:xhtml="x"><image:image><image:loc>https://h.example/i.png</image:loc></image:image>'
+        '<xhtml:link href="https://h.example/de"/><loc>https://h.example/a</loc></url>'
+    )
+    assert urls(body) == ["https://h.example/a"]
+
+
+def test_text_gzip_and_other_encodings_are_read():
+    text = b"\xef\xbb\xbfhttps://h.example/a\r\nhttps://h.example/b\n\n# remark\n"
+    assert urls(text) == ["https://h.example/a", "https://h.example/b"]
+    assert urls(gzip.compress(text)) == ["https://h.example/a", "https://h.example/b"]
+    body = urlset("<url><loc>https://h.example/é?a&amp;b</loc></url>").decode()
+    utf16 = body.replace('"1.0"', '"1.0" encoding="utf-16"').encode("utf-16")
+    assert urls(utf16) == ["https://h.example/%C3%A9?a&b"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<!doctype html><html><body>https://h/</body></html>", b"<rss/>", b"{}", bytes(range(256)), b"\x1f\x8b\x08"],
+)
+def test_what_is_no_sitemap_is_none(body):
+    assert read_sitemap(body, URL) is None
+
+
+def test_a_broken_sitemap_gives_what_stands_before_the_break():
+    cut = read_sitemap(urlset("<url><loc>https://h.example/a</loc></url>")[:-12] + b"<url><lo", URL)
+    assert [entry.url for entry in cut.entries] == ["https://h.example/a"]
+    assert cut.left_out == "it is no whole XML"
+    bare = urlset("<url><loc>https://h.example/a?x=1&y=2&reg=3</loc></url>", "<url><loc>/b</loc></url>")
+    assert urls(bare) == ["https://h.example/a?x=1&y=2&reg=3", "https://h.example/b"]
+
+
+def test_more_entries_than_allowed_are_left_out_and_said():
+    body = urlset(*(f"<url><loc>https://h.example/{number}</loc></url>" for number in range(5)))
+    assert read_sitemap(body, URL, limit=5).left_out == ""
+    read = read_sitemap(body, URL, limit=3)
+    assert (len(read.entries), read.left_out) == (3, "it has more than 3 entries")
+    text = read_sitemap(b"https://h/1\nhttps://h/2", URL, limit=1)
+    assert (len(text.entries), text.left_out) == (1, "it has more than 1 entries")
+    assert read_sitemap(gzip.compress(body)[:-40], URL).left_out == "it is cut off, or has more than 50 MB"
+
+
+@pytest.mark.parametrize(("kind", "packed"), [("xml", True), ("text", False)])
+def test_a_large_sitemap_is_read_in_little_memory(kind, packed):
+    names = [f"https://h.example/{number:06}/{'x' * 100}" for number in range(10_000)]
+    if kind == "xml":
+        images = f"<image:image><image:caption>{'word ' * 150}</image:caption></image:image>"
+        body = urlset(*(f"<url xmlns:image='i'><loc>{name}?a&amp;b</loc>{images}</url>" for name in names))
+    else:
+        body = "\n".join(f"{name}?a&b\n{'#' * 900}" for name in names).encode()
+    assert len(body) > 9_000_000
+    body = gzip.compress(body, 1) if packed else body
+    tracemalloc.start()
+    read = read_sitemap(body, URL, limit=200_000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (len(read.entries), read.left_out) == (10_000, "")
+    assert read.entries[-1].url == names[-1] + "?a&b"
+    assert peak < 6 << 20
+
+
+@pytest.mark.soak
+def test_a_sitemap_as_large_as_the_protocol_allows_is_read_whole():
+    body = urlset(*(f"<url><loc>https://h.example/{number:06}{'x' * 900}</loc></url>" for number in range(MAX_ENTRIES)))
+    assert 45_000_000 < len(body) < MAX_BYTES
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = memory("VmRSS")
+    for packed in (body, gzip.compress(body, 1)):
+        read = read_sitemap(packed, URL)
+        # 50,000 of 900 characters are more than is held of one sitemap.
+        assert read.left_out == "its addresses have more than 32 M characters"
+        assert len(read.entries) > 35_000
+    assert memory("VmHWM") - before < 300
+
+
+def test_addresses_end_where_they_would_fill_the_memory():
+    long = "x" * 4000
+    body = urlset(*(f"<url><loc>https://h.example/{number}/{long}</loc></url>" for number in range(10_000)))
+    read = read_sitemap(body, URL)
+    assert read.left_out == "its addresses have more than 32 M characters"
+    assert 8000 < len(read.entries) < 9000
+    text = read_sitemap(b"https://h/" + b"a" * 10_000 + b"\nhttps://h/b", URL)
+    assert [entry.url for entry in text.entries] == ["https://h/b"]
+
+
+def laughs(attribute=""):
+    entities = "".join(f'<!ENTITY {chr(98 + i)} "{f"&{chr(97 + i)};" * 10}">' for i in range(9))
+    return (
+        f'<!DOCTYPE urlset [<!ENTITY a "aaaaaaaaaa">{entities}]><urlset {attribute}><url><loc>&j;</loc></url></urlset>'
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        laughs().encode(),
+        laughs('x="&j;"').encode(),
+        laughs().encode("utf-16"),
+        b'<!DOCTYPE urlset [<!ENTITY e SYSTEM "file:///etc/passwd">]><urlset><url><loc>http://h/&e;</loc></url></urlset>',
+        b'<!DOCTYPE urlset [<!ENTITY % e SYSTEM "http://127.0.0.1:9/x"> %e;]><urlset><url><loc>http://h/</loc></url></urlset>',
+        b'<!DOCTYPE u [<!ENTITY e "'
+        + b"a" * 100_000
+        + b'">]><urlset>'
+        + b"<url><loc>"
+        + b"&e;" * 10_000
+        + b"</loc></url>",
+        b"<urlset>" + b"<a>" * 1_000_000,
+        b"<urlset>" + b"<url>" * 1_000_000,
+        b"<urlset>" + b"<x/>" * 1_000_000 + b"</urlset>",
+        b"<urlset><url>" + b"<x/>" * 1_000_000 + b"</url></urlset>",
+        b"<urlset><url><loc>" + b"a" * 20_000_000 + b"</loc></url></urlset>",
+        b"<urlset>" + b"<url/>" * 3_000_000,
+        b"<urlset><url><loc>" + b"&" * 30_000_000 + b"</loc></url></urlset>",
+        b"http://\n" + b"x\n" * 10_000_000,
+        b"<urlset " + b" ".join(b'a%d="x"' % number for number in range(100_000)) + b"></urlset>",
+        gzip.compress(b"<urlset>" + b" " * (60 << 20), 1, mtime=0),
+    ],
+    ids=range(16),
+)
+def test_hostile_xml_names_no_page_and_costs_little(body):
+    begin = time.process_time()
+    read = read_sitemap(body, URL)
+    assert read is None or not read.entries
+    assert time.process_time() - begin < 5
+
+
+def test_a_page_behind_a_flood_of_elements_is_still_found():
+    body = b"<urlset>" + b"<x/>" * 300_000 + b"<url><loc>https://h.example/a</loc></url></urlset>"
+    assert urls(body) == ["https://h.example/a"]
+
+
+PIECES = [
+    "<urlset>",
+    "</urlset>",
+    "<url>",
+    "</url>",
+    "<loc>",
+    "</loc>",
+    "https://h/a",
+    "&",
+    "&amp;",
+    "<![CDATA[",
+    "]]>",
+]
+PIECES += ["<lastmod>", "2026-01-01", "</lastmod>", "\0", "é", "<!--", "-->", "<?x", "?>", "<!DOCTYPE urlset [", "]>"]
+PIECES += ["<sitemapindex>", "<sitemap>", "xmlns='a'", "<", ">", '"', "\n", '<!ENTITY x "y">', "&x;"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=30).map("".join), st.sampled_from(["utf-8", "utf-16", "latin-1"]))
+def test_whatever_a_sitemap_holds_its_urls_are_canonical(text, encoding):
+    read = read_sitemap(text.encode(encoding), URL)
+    assert read is None or all(canonical(entry.url) == entry.url for entry in read.entries)

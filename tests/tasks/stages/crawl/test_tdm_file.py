@@ -1,0 +1,336 @@
+"""A site's tdmrep.json in a crawl: who is asked for it, when, and what becomes of the pages that it reserves."""
+
+import asyncio
+import gzip
+import itertools
+import json
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from aiohttp import web
+from crawl_site import Site
+
+from tasks.formats.robots.tdmrep import TDMREP
+from tasks.formats.warc import archive
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.db import crawldb
+from tasks.stages.crawl.db.hostlog import rules_of
+
+PAGES = {"/": "<a href=/kept>1</a><a href=/closed/a>2</a>", "/kept": "kept", "/closed/a": "<a href=/beyond>3</a>"}
+CLOSED = [{"location": "/closed/", "tdm-reservation": 1, "tdm-policy": "https://h/policy.json"}]
+
+
+def config_for(*sites, **settings):
+    base = {"seeds": tuple(site.url() for site in sites), "allow_loopback": True, "delay_s": 0.0, "latency_factor": 0.0}
+    return CrawlConfig(**{**base, "partitions": 1, "max_backoff_s": 0.1, "timeout_s": 1.0, **settings})
+
+
+def site_with(rules, pages=PAGES, robots=""):
+    """A site whose tdmrep.json is `rules`: JSON, bytes or a handler."""
+    if not callable(rules):
+        body = rules if isinstance(rules, bytes) else json.dumps(rules).encode()
+        answer = lambda _: web.Response(body=body, content_type="application/json")  # noqa: E731
+    else:
+        answer = rules
+    return Site({**pages, "/beyond": "beyond", TDMREP: answer}, robots)
+
+
+def captured(cycle):
+    found = set()
+    for file in archive.warc_files(cycle.warc):
+        with cycle.warc.store.open(file.path) as raw:
+            found |= {capture.url for capture in archive.captures(raw)}
+    return found
+
+
+def outcome(row):
+    return {name: row[name] for name in ("status", "reason", "requested", "http_status", "mime", "kind", "error")}
+
+
+def status(code, **headers):
+    return lambda _: web.Response(status=code, headers=headers)
+
+
+def test_a_page_that_the_file_reserves_ends_as_one_whose_header_does(crawl):
+    def closed(_):
+        return web.Response(text=PAGES["/closed/a"], content_type="text/html", headers={"tdm-reservation": "1"})
+
+    with site_with(CLOSED) as site:
+        by_file = crawl(config_for(site), "file")
+        assert captured(by_file) == {site.url("/"), site.url("/kept"), site.url("/beyond")}
+        row = by_file.log()[site.url("/closed/a")]
+        assert by_file.urls()[site.url("/closed/a")]["reason"] == "ai_optout"
+    with site_with(status(404), PAGES | {"/closed/a": closed}) as site:
+        by_header = crawl(config_for(site), "header")
+        assert outcome(by_header.log()[site.url("/closed/a")]) == outcome(row)
+    assert (row["status"], row["reason"], row["requested"]) == ("fetch_gone", "ai_optout", True)
+
+
+def test_what_is_nearer_to_the_page_overrides_the_file(crawl):
+    pages = {
+        "/": "".join(f"<a href=/{name}>x</a>" for name in ("meta", "header", "text", "none"))
+        + '<meta name="tdm-reservation" content="0">',
+        "/meta": '<meta name="tdm-reservation" content="0">meta',
+        "/header": lambda _: web.Response(text="header", content_type="text/html", headers={"TDM-Reservation": "0"}),
+        "/text": lambda _: web.Response(text="text"),
+        "/none": "none",
+    }
+    with site_with([{"location": "/", "tdm-reservation": 1}], pages) as site:
+        cycle = crawl(config_for(site))
+        assert captured(cycle) == {site.url("/"), site.url("/meta"), site.url("/header")}
+        reasons = {path: cycle.log()[site.url(path)]["reason"] for path in ("/text", "/none")}
+    assert set(reasons.values()) == {"ai_optout"}
+
+
+def test_a_site_is_asked_once_behind_its_robots_txt_and_before_its_pages(crawl):
+    with site_with(CLOSED) as one, site_with(status(404)) as two:
+        crawl(config_for(one, two, concurrency=16))
+        for site in (one, two):
+            assert site.paths()[:3] == ["/robots.txt", TDMREP, "/"]
+            assert site.paths().count(TDMREP) == 1
+
+
+def test_the_delay_of_a_host_holds_for_its_file_too(crawl):
+    with site_with(CLOSED) as slow, site_with(CLOSED, robots="User-agent: *\nCrawl-delay: 0.3") as asking:
+        crawl(config_for(slow, asking, delay_s=0.15))
+        for site, delay in ((slow, 0.15), (asking, 0.3)):
+            times = sorted(site.requests)
+            assert TDMREP in [path for *_, path in times]
+            gaps = [later[0] - earlier[1] for earlier, later in itertools.pairwise(times)]
+            assert min(gaps) >= delay - 0.01  # the end of an answer is noted a moment after its last byte has left
+
+
+def test_a_crawl_whose_policy_leaves_tdm_out_asks_nobody_and_keeps_everything(crawl):
+    with site_with(CLOSED) as site:
+        cycle = crawl(config_for(site, ai_optouts=("robots", "header", "meta")))
+        assert TDMREP not in site.paths()
+        assert site.url("/closed/a") in captured(cycle)
+
+
+def test_a_host_of_which_no_page_is_fetched_is_not_asked(crawl):
+    shut = "User-agent: *\nDisallow: /"
+    unwilling = "User-agent: GPTBot\nDisallow: /"
+    with site_with(CLOSED) as fine, site_with(CLOSED, robots=shut) as one, site_with(CLOSED, robots=unwilling) as two:
+        crawl(config_for(fine, one, two))
+        assert one.paths() == two.paths() == ["/robots.txt"]
+
+
+def test_a_file_that_robots_txt_forbids_is_not_fetched_and_its_pages_are(crawl, caplog):
+    caplog.set_level("INFO", logger="sluice")
+    with site_with(CLOSED, robots="User-agent: *\nDisallow: /.well-known/") as site:
+        cycle = crawl(config_for(site))
+        assert TDMREP not in site.paths()
+        assert site.url("/closed/a") in captured(cycle)
+    assert f"{site.url('')} reserves nothing: its tdmrep.json cannot be had (robots.txt forbids" in caplog.text
+
+
+async def reset(request):
+    request.transport.abort()
+    return web.Response()
+
+
+HUGE = json.dumps(CLOSED).encode() + b" " * (512 << 10)
+BOMB = gzip.compress(HUGE * 40)
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        pytest.param(status(404), "", id="404"),
+        pytest.param(status(403), "", id="403"),
+        pytest.param(status(500), "cannot be had (status 500)", id="500"),
+        pytest.param(status(503), "cannot be had (status 503)", id="503"),
+        pytest.param(reset, "cannot be had (protocol", id="reset"),
+        pytest.param(b"[{", "cannot be read (it is no JSON", id="broken"),
+        pytest.param(b"", "cannot be read (it is no JSON", id="empty"),
+        pytest.param(b"<html>Not found</html>", "cannot be read (it is no JSON", id="a page"),
+        pytest.param(CLOSED[0], "cannot be read (it is no array", id="no array"),
+        pytest.param(b"[" * 100_000 + b"]" * 100_000, "nested too deeply", id="nested"),
+        pytest.param(HUGE, "it is longer than 524288 bytes", id="huge"),
+        pytest.param(
+            lambda _: web.Response(body=BOMB, headers={"Content-Encoding": "gzip"}),
+            "it is longer than 524288 bytes",
+            id="bomb",
+        ),
+        pytest.param(
+            lambda _: web.Response(body=b"\0broken", headers={"Content-Encoding": "br"}),
+            "its content coding cannot be undone",
+            id="coding",
+        ),
+        pytest.param(status(302, Location="http://10.0.0.1/tdmrep.json"), "private_address", id="to a private address"),
+        pytest.param(status(302, Location="http://169.254.169.254/"), "private_address", id="to metadata"),
+        pytest.param(status(302, Location="file:///etc/passwd"), "without a usable Location", id="to a file"),
+        pytest.param(status(302, Location=TDMREP), "more than 5 redirects", id="to itself"),
+        pytest.param(status(301), "without a usable Location", id="nowhere"),
+    ],
+)
+def test_a_file_that_cannot_be_had_or_read_reserves_nothing_says_why_and_costs_its_host_no_page(
+    crawl, caplog, file, said
+):
+    caplog.set_level("INFO", logger="sluice")
+    with site_with(file) as site:
+        cycle = crawl(config_for(site, timeout_s=20.0))
+        assert captured(cycle) == {site.url(path) for path in (*PAGES, "/beyond")}
+        # Over a kept connection that is closed at once, the client sends a request a second time.
+        assert site.paths().count(TDMREP) == {"more than 5 redirects": 2, "cannot be had (protocol": 2}.get(said, 1)
+    # Of the crawler's own log: the server writes the same path into its log.
+    ours = [record.message for record in caplog.records if record.name.startswith("sluice")]
+    lines = [message for message in ours if "tdmrep.json" in message]
+    assert len(lines) == bool(said)
+    assert all(line.startswith(f"{site.url('')} reserves nothing") and said in line for line in lines)
+
+
+def test_a_file_that_never_comes_costs_its_time_and_no_more(crawl):
+    async def never(_):
+        await asyncio.sleep(20)
+
+    with site_with(never) as site:
+        assert len(captured(crawl(config_for(site, timeout_s=0.3)))) == 4
+        assert [path for path, _ in site.headers].count(TDMREP) == 1
+
+
+def test_the_file_is_followed_to_another_host_that_its_robots_txt_does_not_close(crawl):
+    def there(_):
+        return web.json_response(CLOSED)
+
+    with Site({"/t": there, "/": "x"}) as other, site_with(status(301, Location=other.url("/t"))) as site:
+        assert site.url("/closed/a") not in captured(crawl(config_for(site), "a"))
+    shut = "User-agent: *\nDisallow: /t"
+    with Site({"/t": there, "/": "x"}, shut) as other, site_with(status(301, Location=other.url("/t"))) as site:
+        # One request at a time: the other host's robots.txt is known when the redirect comes.
+        seeds = (other.url(), site.url())
+        cycle = crawl(config_for(site, seeds=seeds, concurrency=1), "b")
+        assert "/t" not in other.paths()
+        assert site.url("/closed/a") in captured(cycle)
+
+
+def test_a_redirect_to_a_host_that_wants_a_long_pause_is_not_waited_for(crawl, caplog):
+    caplog.set_level("INFO", logger="sluice")
+    with Site({"/": "x"}, "User-agent: *\nCrawl-delay: 3600") as other:
+        with site_with(status(301, Location=other.url("/t"))) as site:
+            seeds = (other.url(), site.url(), site.url("/closed/a"))
+            cycle = crawl(config_for(site, seeds=seeds, concurrency=1, time_box_s=3.0))
+            assert captured(cycle) == {site.url(path) for path in ("/", "/closed/a", "/kept", "/beyond")}
+        assert other.paths() == ["/robots.txt"]
+    assert "is not to be asked for a while" in caplog.text
+
+
+def test_a_pause_that_the_host_asks_for_binds_also_where_it_was_asked_for_the_file(crawl):
+    with (
+        site_with(status(429, **{"Retry-After": "1"})) as short,
+        site_with(status(503, **{"Retry-After": "3600"})) as long,
+    ):
+        cycle = crawl(config_for(short, long, max_backoff_s=2.0))
+        times = {path: begin for begin, _, _, path in short.requests}
+        assert times["/"] - times[TDMREP] >= 1.0
+        assert len({url for url in captured(cycle) if url.startswith(short.url(""))}) == 4
+        assert long.paths() == ["/robots.txt", TDMREP]
+        assert cycle.log()[long.url()]["reason"] == "host_backoff"
+
+
+# --- later cycles
+
+T0 = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def rewritten(cycle, file, name, value):
+    """Sets one column of a table of the crawl DB."""
+    for artifact in cycle.crawldb:
+        table = artifact.table(file)
+        column = pa.array([value] * table.num_rows, table.schema.field(name).type)
+        table = table.set_column(table.schema.get_field_index(name), name, column)
+        with artifact.store.write(f"{artifact.address.path}/{file}") as out:
+            pq.write_table(table, out)
+    return cycle
+
+
+def due(cycle):
+    return rewritten(cycle, crawldb.URLS_FILE, "next_due", T0)
+
+
+def a_day_later(cycle):
+    return rewritten(cycle, crawldb.ROBOTS_FILE, "fetched_at", datetime.now(UTC) - timedelta(hours=25))
+
+
+def held(cycle):
+    return [row for artifact in cycle.crawldb for row in rules_of(artifact.table(crawldb.ROBOTS_FILE))]
+
+
+@pytest.mark.parametrize(("file", "kept"), [(CLOSED, json.dumps(CLOSED).encode()), (b"broken", b""), (None, b"")])
+def test_the_file_is_known_for_a_day_as_robots_txt_is(crawl, file, kept):
+    with site_with(status(404) if file is None else file) as site:
+        first = due(crawl(config_for(site), "c1"))
+        assert [row.tdm for row in held(first)] == [kept]
+        site.requests.clear()
+        second = due(crawl(config_for(site), "c2", first))
+        assert not {"/robots.txt", TDMREP} & set(site.paths())
+        assert second.log()[site.url("/closed/a")]["reason"] == ("ai_optout" if file is CLOSED else "")
+        assert [row.tdm for row in held(second)] == [kept]
+        site.requests.clear()
+        crawl(config_for(site), "c3", a_day_later(second))
+        assert site.paths()[:2] == ["/robots.txt", TDMREP]
+
+
+def test_a_file_that_could_not_be_had_is_asked_for_again_by_the_next_cycle(crawl):
+    answers = [status(503)]
+    with site_with(lambda request: answers.pop()(request) if answers else web.json_response(CLOSED)) as site:
+        first = due(crawl(config_for(site), "c1"))
+        assert [row.tdm for row in held(first)] == [None]
+        site.requests.clear()
+        second = crawl(config_for(site), "c2", first)
+        assert site.paths()[0] == TDMREP
+        assert [row.tdm for row in held(second)] == [json.dumps(CLOSED).encode()]
+        (row,) = second.warc.table("takedown.parquet").to_pylist()
+        assert (row["url"], row["reason"]) == (site.url("/closed/a"), "ai_optout")
+
+
+def test_a_page_that_is_reserved_later_is_taken_down_though_the_server_calls_it_unchanged(crawl):
+    def page(request):
+        if request.headers.get("If-None-Match"):
+            return web.Response(status=304)
+        return web.Response(text="page", content_type="text/html", headers={"ETag": '"v1"'})
+
+    rules = [[], [{"location": "/", "tdm-reservation": 1}]]
+    with site_with(lambda _: web.json_response(rules.pop(0)), {"/": page}) as site:
+        first = a_day_later(due(crawl(config_for(site), "c1")))
+        second = crawl(config_for(site), "c2", first)
+        assert second.log()[site.url()]["reason"] == "ai_optout"
+        assert second.urls()[site.url()]["takedown"] == "ai_optout"
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        ({"TDM-Reservation": "1"}, "ai_optout"),
+        ({"X-Robots-Tag": "noindex"}, "noindex"),
+        ({"Content-Signal": "ai-train=no"}, "ai_optout"),
+    ],
+)
+def test_an_unchanged_page_whose_headers_opt_out_by_now_is_taken_down(crawl, header, reason):
+    def page(request):
+        if request.headers.get("If-None-Match"):
+            return web.Response(status=304, headers=header)
+        return web.Response(text="page", content_type="text/html", headers={"ETag": '"v1"'})
+
+    with site_with(lambda _: web.Response(status=404), {"/": page}) as site:
+        first = a_day_later(due(crawl(config_for(site), "c1")))
+        assert first.urls()[site.url()]["takedown"] == ""
+        second = crawl(config_for(site), "c2", first)
+        assert second.log()[site.url()]["reason"] == reason
+        assert second.urls()[site.url()]["takedown"] == reason
+
+
+def test_a_crawl_db_from_before_the_file_was_read_is_gone_on_with(crawl):
+    with site_with(CLOSED) as site:
+        first = due(crawl(config_for(site), "c1"))
+        for artifact in first.crawldb:
+            table = artifact.table(crawldb.ROBOTS_FILE).drop_columns(["tdm"])
+            with artifact.store.write(f"{artifact.address.path}/{crawldb.ROBOTS_FILE}") as out:
+                pq.write_table(table, out)
+        site.requests.clear()
+        second = crawl(config_for(site), "c2", first)
+        assert site.paths()[0] == TDMREP
+        assert [row.tdm for row in held(second)] == [json.dumps(CLOSED).encode()]
+        assert second.crawldb[0].table(crawldb.ROBOTS_FILE).schema.names == crawldb.ROBOTS.names

@@ -1,0 +1,364 @@
+import json
+from datetime import UTC, date, datetime
+from itertools import combinations, product
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.formats.url import canonical, link
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.frontier.traps import MAX_COPIES, MAX_DATES, Traps
+from tasks.stages.crawl.page.soft404 import is_soft_404
+
+
+def traps(**settings):
+    return Traps(CrawlConfig(**settings), today=date(2026, 11, 21))
+
+
+def told(one, urls):
+    """The answers for `urls`, told one after the other; relative to one host."""
+    return [one.refuses(link(canonical(url, "https://h.example/"))) for url in urls]
+
+
+def months(first, last):
+    return ((year, month) for year in range(first, last + 1) for month in range(1, 13))
+
+
+MONTHS = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november")
+MONTHS += ("december",)
+
+HONEST = {
+    "documentation": [
+        f"/{version}/{part}/{page}.html"
+        for version in ("2.7", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "latest")
+        for part in ("library", "library/asyncio", "reference", "c-api")
+        for page in range(80)
+    ],
+    "blog": [f"/{year}/" for year in range(2001, 2027)]
+    + [f"/{year}/{month:02}/" for year, month in months(2001, 2026)]
+    + [f"/{year}/{month:02}/{day:02}/post-{day}/" for year, month in months(2001, 2026) for day in (1, 9, 28)],
+    "shop": [f"/shop?facet{number}=value" for number in range(50)]
+    + [f"/shop?facet{one}=value&facet{two}=value" for one, two in combinations(range(14), 2)]
+    + [f"/product/{number}?variant={variant}" for number in range(400) for variant in ("s", "m", "l")],
+    "forum": [f"/viewtopic.php?f={number % 20}&t={number}" for number in range(900)]
+    + [f"/viewtopic.php?f=3&t=77&start={start}" for start in range(0, 2000, 25)],
+    "list": [f"/articles?start={start}" for start in range(1980, 2900, 10)],
+    "wiki": [f"/index.php?title=Page_{number}" for number in range(900)],
+    "profiles": [
+        f"/{page}?user={user:032x}"
+        for user in range(2**100, 2**100 + 80)
+        for page in ("posts", "photos", "friends", "about")
+    ],
+    "ids": [f"/{number:08x}-{number:024x}/{page}" for number in range(2**30, 2**30 + 200) for page in "abcd"],
+    "projects": [f"/projects/{number}/settings" for number in range(1990, 2900)],
+    "topics": [f"/viewtopic.php?t={number}" for number in range(1_700_000_000, 1_700_000_900)],
+    "offsets": [f"/members?offset={number}" for number in range(0, 20_000, 25)],
+    "course": [f"/course{number}?week={week}" for number in range(9) for week in range(1, 53)],
+    "searches": [f"/search?q={month}+{year}" for month in MONTHS for year in range(2030, 2100)],
+    "journal": [f"/issue/{year}/{month}/" for year in range(1995, 2027) for month in MONTHS],
+    "magazine": [
+        f"/{month}-{year}/article-{number}" for year in range(1950, 2027) for month in MONTHS for number in "ab"
+    ],
+    "numbers": [f"/news/{number}" for number in range(20_260_101, 20_330_101, 71)],
+    "releases": [f"/release-notes/{year}-{month:02}" for year, month in months(1995, 2026)],
+}
+
+
+@pytest.mark.parametrize("site", HONEST)
+def test_a_sane_site_is_crawled_whole(site):
+    assert set(told(traps(), HONEST[site])) == {""}
+
+
+def test_fewer_than_one_in_200_links_of_real_pages_is_refused(shared_data):
+    file = str(shared_data / "urls" / "real_links.jsonl.zst")
+    rows = [json.loads(line) for line in pa.input_stream(file, compression="zstd").read().splitlines()]
+    urls = dict.fromkeys(url for row in rows if (url := canonical(row["href"], row["base"])))
+    one = traps()
+    refused = [url for url in urls if one.refuses(link(url))]
+    assert len(urls) > 5000
+    assert len(refused) < len(urls) / 200
+
+
+def test_a_path_that_grows_is_refused_at_its_third_repetition():
+    urls = ["/docs/" + "guide/" * times for times in range(1, 6)]
+    assert told(traps(), urls) == ["", "", "trap_path", "trap_path", "trap_path"]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "/events/{0}/{1:02}",
+        "/events/{0}-{1:02}/",
+        "/events/{0}-{1:02}-01/list",
+        "/cal?month={0}-{1:02}",
+        "/cal?y={0}&m={1}",
+        "/cal?m={0}{1:02}",
+        "/cal.php?view=x&date={0}{1:02}28",
+        "/day/{0}{1:02}28",
+        "/archive/{0}{1:02}.html",
+        "/cal?month={0}-{1:02}-01T00%3A00",
+    ],
+)
+def test_a_calendar_ends_with_next_year_and_begins_in_1990(form):
+    assert set(told(traps(), [form.format(*month) for month in months(2025, 2027)])) == {""}
+    one = traps()
+    answers = told(one, [form.format(*month) for month in months(2026, 2060)])
+    assert answers.index("trap_calendar") == 24
+    assert set(answers[24:]) == {"trap_calendar"}
+    assert set(told(one, [form.format(*month) for month in months(1950, 1989)])) == {"trap_calendar"}
+
+
+def epoch(year, month):
+    return int(datetime(year, month, 1, tzinfo=UTC).timestamp())
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "/2026/events/{year}/{name}/",
+        "/events/{year}-{name}",
+        "/events/{year}/{short}/05",
+        "/events/{name}-{year}.html",
+        "/events/01-{short}-{year}",
+        "/kalender/{german}_{year}",
+        "/cal?month={name}-{year}",
+        "/cal?month={year}{short}",
+        "/cal?cal_date={short}+{year}",
+        "/cal?time={seconds}",
+        "/cal?view=week&from={seconds}000&lang=en",
+        "/week/{year}-W{month:02}",
+        "/plan/{year}/week/{month}",
+        "/plan/{year}/W{month:02}/list",
+        "/cal?week={year}-W{month:02}",
+        "/cal?w={year}W{month:02}-1",
+        "/day/{year}{month:02}28/",
+    ],
+)
+def test_calendars_of_every_form_end_with_next_year(form):
+    def pages(first, last):
+        german = ("Januar", "Februar", "M%C3%A4rz", "April", "Mai", "Juni", "Juli", "August", "September", "Oktober")
+        german += ("November", "Dezember")
+        return [
+            form.format(
+                year=year,
+                month=month,
+                name=MONTHS[month - 1],
+                short=MONTHS[month - 1][:3].title(),
+                german=german[month - 1],
+                seconds=epoch(year, month),
+            )
+            for year, month in months(first, last)
+        ]
+
+    assert set(told(traps(), pages(2025, 2027))) == {""}
+    answers = told(traps(), pages(2026, 2060))
+    assert answers.index("trap_calendar") == 24
+    assert set(answers[24:]) == {"trap_calendar"}
+    days = told(traps(max_queries_per_path=10_000), dict.fromkeys(pages(1990, 2027)))
+    assert days == [""] * min(len(days), MAX_DATES) + ["trap_calendar"] * (len(days) - MAX_DATES)
+
+
+@pytest.mark.parametrize(
+    ("form", "step", "ahead"),
+    [
+        ("/cal?week={}", 1, 78),
+        ("/cal?month={}", 1, 18),
+        ("/cal?view=x&offset={}", 7, 547),
+        ("/cal?day={}&z", 7, 547),
+        ("/cal?week_offset={}", 1, 78),
+        ("/cal?year={}", 1, 1),
+    ],
+)
+def test_offsets_from_today_end_as_dates_do(form, step, ahead):
+    after = [form.format(f"+{number}") for number in range(step, 4000, step)]
+    answers = told(traps(max_queries_per_path=10_000), [form.format(-1), form.format(-2), form.format(-3), *after])
+    assert answers[3:].index("trap_calendar") in range(ahead // step - 1, ahead // step + 2)
+    assert answers[-1] == "trap_calendar"
+    before = told(traps(), [form.format(f"-{number}") for number in range(step, 30_000, step)])
+    assert before[:20] == [""] * 20
+    assert before[-1] == "trap_calendar"
+
+
+def test_months_and_weeks_without_a_sign_are_offsets_beyond_a_year():
+    one = traps(max_queries_per_path=10_000)
+    assert set(told(one, [f"/cal?month={number}" for number in range(1, 18)])) == {""}
+    assert set(told(one, [f"/cal?month={number}" for number in range(40, 900)])) == {"trap_calendar"}
+
+
+def test_a_number_that_is_no_year_of_a_calendar_is_no_date():
+    assert set(told(traps(), [f"/parts/{number}-07" for number in range(2100, 2900)])) == {""}
+
+
+def test_of_one_calendar_so_many_days_are_taken_and_no_more():
+    days = [f"/events?day={year}-{month:02}-{day:02}" for year, month in months(2000, 2026) for day in range(1, 29)]
+    config = {"max_queries_per_path": 10_000}
+    answers = told(traps(**config), days)
+    assert answers[:MAX_DATES] == [""] * MAX_DATES
+    assert set(answers[MAX_DATES:]) == {"trap_calendar"}
+    # The calendar next door has days of its own.
+    assert told(traps(**config), [*days[:MAX_DATES], "/concerts?day=2026-01-01"])[-1] == ""
+
+
+def test_filters_are_combined_only_so_often():
+    values = [("red", "blue", "green"), ("s", "m", "l"), ("new", "old"), ("up", "down"), ("10", "50", "all")]
+    urls = [f"/shop?color={a}&size={b}&state={c}&sort={d}&show={e}" for a, b, c, d, e in product(*values)]
+    one = traps(max_queries_per_path=20)
+    answers = told(one, urls)
+    assert 20 <= answers.count("") <= 20 + 13  # every value once, and 20 combinations
+    assert set(answers) == {"", "trap_queries"}
+    assert told(one, ["/other?color=red", "/shop?page=2"]) == ["", ""]
+    assert one.scores() == {"h.example": answers.count("trap_queries")}
+
+
+def test_new_values_of_one_path_end_too():
+    answers = told(traps(max_queries_per_path=5), [f"/list?page={number}" for number in range(60)])
+    assert answers == [""] * 50 + ["trap_queries"] * 10
+
+
+def visits(number):
+    """A site that hands every visitor an id of its own, and writes it into all links of each page it gives."""
+    return [f"/page/{page}?visit={number:012x}deadbeef4711&lang=en" for page in range(30)]
+
+
+def test_ids_of_visits_are_seen_by_what_they_are_carried_along():
+    one = traps()
+    answers = [answer for number in range(100) for answer in told(one, visits(number))]
+    assert answers.count("") < 15 * 30
+    assert set(answers[-1000:]) == {"trap_session"}
+    # What has not been taken under any id is taken once.
+    assert told(one, ["/page/99?visit=0123456789abcdef0123", "/page/99?visit=f123456789abcdef0123"]) == [
+        "",
+        "trap_session",
+    ]
+
+
+def test_ids_of_visits_in_the_path_are_seen_too():
+    one = traps()
+    urls = [f"/(S({number:024x}))/page{page}.aspx" for number in range(50) for page in range(12)]
+    answers = told(one, urls)
+    assert set(answers[-300:]) == {"trap_session"}
+
+
+def test_a_parameter_that_leaves_the_page_as_it_is_is_taken_with_one_value():
+    one = traps()
+    urls = [f"https://h.example/a?ref={number}&page=1" for number in range(8)]
+    told(one, urls)
+    assert [one.note(url, "sha1:SAME") for url in urls[:4]] == [""] * MAX_COPIES + ["soft_404"]
+    assert told(one, ["/a?ref=77&page=1", "/a?ref=78&page=1", "/a?ref=79&page=2", "/a?ref=80&page=2", "/b?ref=1"]) == [
+        "",
+        "trap_session",
+        "",
+        "trap_session",
+        "",
+    ]
+
+
+def test_hosts_of_a_domain_end():
+    one = traps(max_hosts_per_domain=3)
+    hosts = ["a", "b", "a", "c", "d", "b", "e"]
+    answers = [one.refuses(link(f"https://{host}.example.org/{place}")) for place, host in enumerate(hosts)]
+    assert answers == ["", "", "", "", "trap_hosts", "", "trap_hosts"]
+    assert one.refuses(link("https://other.example.com/")) == ""
+    assert one.scores() == {"a.example.org": 2}
+
+
+def test_the_same_payload_under_many_urls_of_a_host_is_no_page():
+    one = traps()
+    answers = [one.note(f"https://h.example/{number}", "sha1:A") for number in range(5)]
+    assert answers == ["", "", "", "soft_404", "soft_404"]
+    assert one.note("https://other.example/", "sha1:A") == ""
+    assert one.note("https://h.example/x", "sha1:B") == ""
+    assert [one.note(f"https://h.example/{number}", "") for number in range(9)] == [""] * 9
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        "404",
+        "404: Page not found | Example",
+        "Page Not Found",
+        "Example - Error 404",
+        "Sorry, this page does not exist",
+        "Seite nicht gefunden – Beispiel",
+        "Página no encontrada",
+        "Página não encontrada",
+        "Page introuvable",
+        "Pagina non trovata",
+        "Pagina niet gevonden",
+        "Strona nie została znaleziona",
+        "Страница не найдена",
+        "Сторінку не знайдено",
+        "Stránka nenalezena",
+        "Sidan hittades inte",
+        "Sayfa bulunamadı",
+        "ページが見つかりません",
+        "页面不存在",
+        "找不到页面",
+        "페이지를 찾을 수 없습니다",
+        "الصفحة غير موجودة",
+        "Halaman tidak ditemukan",
+        "Không tìm thấy trang",
+    ],
+)
+def test_a_short_page_that_is_titled_not_found_is_none(title):
+    assert is_soft_404(title, 200)
+    assert traps().note("https://h.example/", "sha1:A", title, 200) == "soft_404"
+    assert not is_soft_404(title, 1024)
+    assert not is_soft_404(title, 200, status=404)
+
+
+@pytest.mark.parametrize(
+    "title",
+    ["", "Peugeot 404", "Room 404", "Lost and Found", "How to handle 404s", "Bus line 404 timetable", "Foundation"],
+)
+def test_a_short_page_with_another_title_is_one(title):
+    assert not is_soft_404(title, 10)
+
+
+def test_what_is_remembered_of_a_host_is_bounded():
+    one = traps(max_pages_per_host=1)
+    for number in range(30_000):
+        one.refuses(link(f"https://h.example/p{number}?x{number}={number:020}&b=2026-01-01"))
+        one.note(f"https://h.example/{number}?a", f"sha1:{number}")
+    (host,) = one._hosts.values()
+    held = sum(len(part) for part in (host.paths, host.dates, host.ids, host.taken, host.copies, host.first))
+    assert held + sum(len(path.values) for path in host.paths.values()) <= 20_000
+
+
+PIECES = [
+    "/",
+    "?",
+    "&",
+    "=",
+    ";",
+    "2026",
+    "-01",
+    "/01",
+    "1700000000",
+    "a",
+    "(S(",
+    ")",
+    "list",
+    ".html",
+    "id",
+    "0" * 20,
+    "%2F",
+]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), max_size=12))
+def test_every_url_is_judged(paths):
+    one = traps(max_queries_per_path=1, max_hosts_per_domain=1)
+    for url in dict.fromkeys(canonical(f"http://h.example/{path}") for path in paths):
+        assert one.refuses(link(url)) in ("", "trap_path", "trap_calendar", "trap_queries", "trap_session")
+        assert one.note(url, url[-3:]) in ("", "soft_404")
+
+
+def test_the_answers_depend_on_the_order_alone():
+    urls = [url for site in HONEST.values() for url in site[:300]] + [
+        url for number in range(20) for url in visits(number)
+    ]
+    assert told(traps(max_queries_per_path=10), urls) == told(traps(max_queries_per_path=10), urls)

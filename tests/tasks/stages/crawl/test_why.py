@@ -1,0 +1,263 @@
+"""Why a URL is crawled, or is not: after real cycles over a real site, through the shell and by hand."""
+
+import itertools
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from crawl_site import Site, linked
+from tests.tasks.stages.crawl.test_robots import real_files
+
+from tasks.core.errors import InputError
+from tasks.formats.robots.robotstxt import Robots, ai_optout_by, decided_by
+from tasks.run import shell
+from tasks.run.recipe import Recipe
+from tasks.run.runner import open_store, run_stage
+from tasks.run.tracking import TrackingContext
+from tasks.stages.crawl.why import why
+from tasks.stages.crawl.why_text import render
+
+RECIPE = """
+name = "asked"
+[crawl]
+seeds = ["{seed}"]
+seed_files = ["{folder}/seeds.txt"]
+include_hosts = ["127.0.0.1:{port}", "denied.localhost", "far.localhost"]
+exclude_pattern = '\\.zip$'
+allow_loopback = true
+delay_s = 0.0
+latency_factor = 0.0
+partitions = 1
+recrawl = true
+hosts_file = "{folder}/hosts.toml"
+[canary]
+seeds = [0, 1]
+[place]
+store = "{folder}/store"
+"""
+HOSTS = """
+deny = ["denied.localhost"]
+[hosts."127.0.0.1:{port}"]
+max_pages = 40
+accept_language = "de"
+headers = {{ X-Key = "file:{folder}/key" }}
+over_http = true
+"""
+ROBOTS = """# ours
+User-agent: *
+Disallow: /private
+Allow: /private/open$
+
+User-agent: GPTBot
+Disallow: /noai
+"""
+
+
+def pages():
+    links = "<a href=/private/a>x</a><a href=/noai/b>x</a><a href=/gone>x</a><a href=/paid>x</a><a href=/sick>x</a>"
+    found = {
+        "/": links + "".join(f"<a href=/p/{n}>x</a>" for n in range(5)),
+        "/p/1": '<link rel=license href="/cc">one',
+    }
+    found |= {f"/p/{n}": f"page {n}" for n in (0, 2, 3, 4)}
+    found["/paid"] = lambda _: web.Response(status=402)
+    found["/sick"] = lambda _: web.Response(status=500)
+    return found
+
+
+def run(recipe, version, stages=("inject", "rank", "generate", "fetch", "render", "update", "publish")):
+    for stage in stages:
+        member = "p0" if stage in ("generate", "fetch", "render", "update") else ""
+        run_stage(recipe, stage, version=version, member=member, tracking=TrackingContext("", recipe.name))
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    """A recipe after a whole cycle; its `site` and `folder` are known by the recipe's settings."""
+    folder = tmp_path_factory.mktemp("why")
+    with Site(pages(), ROBOTS) as site:
+        text = RECIPE.format(seed=site.url(), folder=folder, port=site.port)
+        (folder / "asked.toml").write_text(text)
+        (folder / "seeds.txt").write_text(
+            "nonsense\n" + site.url("/seeded") + "\nhttp://10.0.0.1/\n" + site.url("/p/0")
+        )
+        (folder / "key").write_text("s3cret")
+        (folder / "hosts.toml").write_text(HOSTS.format(port=site.port, folder=folder))
+        recipe = Recipe.load(folder / "asked.toml")
+        run(recipe, "c1")
+        yield recipe, site
+
+
+@pytest.fixture
+def ask(asked):
+    recipe, _ = asked
+    return lambda url, now=None, version="": why(open_store(recipe), recipe.name, recipe.crawl, url, version, now)
+
+
+def test_a_captured_page_tells_when_it_comes_again_and_where_its_capture_lies(ask, asked):
+    found = ask(asked[1].url("/p/1"))
+    assert found["verdict"].startswith("not now: not due: it was fetched")
+    assert found["known"]["status"] == "db_fetched"
+    assert found["known"]["warc_path"].startswith("asked/segment/p0/c1/warc/")
+    assert found["tried"]["http_status"] == 200
+    assert found["found_on"] == [asked[1].url("/")]
+    assert found["pace"]["cap"] == 40
+    assert found["pace"]["reasons"]["captured"] == 6
+    assert found["policy"]["headers"] == ["Accept-Language", "X-Key"]
+    assert found["artifacts"] == {kind: f"asked/{name}@c1" for kind, name in KINDS.items()}
+    text = render(found)
+    assert "page.license" in text
+    assert "at byte" in text
+    assert "s3cret" not in text + json.dumps(found, default=str)
+    later = ask(asked[1].url("/p/1"), now=datetime.now(UTC) + timedelta(days=8))
+    assert later["verdict"].startswith("due since")
+
+
+KINDS = {"seeds": "seeds", "fetchlist": "fetchlist/p0", "segment": "segment/p0", "crawldb": "crawldb/p0"}
+
+
+@pytest.mark.parametrize(
+    ("path", "verdict"),
+    [
+        ("/private/a", "no: robots_denied: robots.txt, line 3, for *: Disallow: /private"),
+        ("/private/never/seen", "no: robots_denied: robots.txt, line 3, for *: Disallow: /private"),
+        ("/noai/b", "no: ai_optout: robots.txt, line 7, for gptbot: Disallow: /noai"),
+        ("/gone", "not now: http_404: so ended its last try"),
+        ("/paid", "not now: payment_required: so ended its last try"),
+        ("/sick", "not now: http_500: it failed once"),
+        ("/a.zip", "no: scope: exclude_pattern is found in it"),
+        ("/x/x/x/x", "no: trap_path"),
+        ("/private/open", "unknown: no page, sitemap or feed that was read leads to it"),
+        ("/never/seen?utm_source=x", "unknown: no page"),
+    ],
+)
+def test_the_verdict_names_what_a_cycle_would_meet_first(ask, asked, path, verdict):
+    found = ask(asked[1].url(path))
+    assert found["verdict"].startswith(verdict), found["verdict"]
+    assert verdict in render(found)
+
+
+@pytest.mark.parametrize(
+    ("url", "verdict"),
+    [
+        ("http://denied.localhost/a", 'no: host_denied: the hosts file denies "denied.localhost"'),
+        ("http://elsewhere.localhost/", "no: scope: include_hosts does not name elsewhere.localhost"),
+        ("http://10.0.0.1/", "no: scope: "),
+        ("http://far.localhost/", "unknown: "),
+        ("mailto:a@b.example", "never: it is no http or https URL"),
+        ("nonsense", "never: it is no http or https URL"),
+    ],
+)
+def test_what_no_cycle_has_seen_is_judged_by_the_recipe(ask, url, verdict):
+    assert ask(url)["verdict"].startswith(verdict)
+
+
+def test_all_obstacles_are_told_in_the_order_in_which_a_cycle_meets_them(ask):
+    found = ask("http://10.0.0.1:8080/a.zip")
+    assert [one["by"] for one in found["obstacles"]] == ["scope", "port"]
+    assert "also: port" in render(found)
+
+
+def test_lines_of_seed_files_that_were_set_aside_are_found_again(ask, asked):
+    found = ask("http://10.0.0.1/")
+    assert (found["set_aside"]["line"], found["set_aside"]["reason"]) == (3, "private_address")
+    assert "seeds.txt, line 3" in render(found)
+    assert ask(asked[1].url("/seeded"))["seed"]
+
+
+def test_a_cycle_under_way_shows_the_place_in_its_list(asked, ask, tmp_path):
+    recipe, site = asked
+    moved = recipe.override({"name": "moved"})
+    run(moved, "c1", ("inject", "rank", "generate"))
+    found = why(open_store(moved), "moved", moved.crawl, site.url("/p/0"))
+    assert found["verdict"].startswith("listed, place ")
+    assert found["listed"]["of"] == 3
+    assert why(open_store(moved), "moved", moved.crawl, site.url("/p/3"))["verdict"].startswith(
+        "no cycle has come to its"
+    )
+    fresh = recipe.override({"name": "fresh"})
+    assert why(open_store(fresh), "fresh", fresh.crawl, site.url("/p/3"))["artifacts"] == {}
+    assert ask(site.url("/p/0"), version="c1")["known"]
+    with pytest.raises(InputError, match="no cycle asked@c9"):
+        ask(site.url("/p/0"), version="c9")
+
+
+def test_where_the_hosts_file_cannot_be_read_the_fetch_list_tells_who_was_denied(asked):
+    recipe, _ = asked
+    away = recipe.override({"crawl.hosts_file": "/nowhere/hosts.toml"})
+    found = why(open_store(away), away.name, away.crawl, "http://denied.localhost/a")
+    assert found["obstacles"][0]["by"] == "host_denied"
+    assert "cannot be read here; as asked/fetchlist/p0@c1 holds it" in found["policy"]["from"]
+
+
+def test_a_host_in_back_off_and_a_host_at_its_cap_are_told(run_stage, tmp_path):
+    limited = {"/": "".join(f"<a href=/{n}>x</a>" for n in range(30)), **linked(30)}
+    limited["/"] = "".join(f"<a href=/{n}>x</a>" for n in range(30))
+    busy = lambda _: web.Response(status=503, headers={"Retry-After": "3600"})  # noqa: E731
+    with Site(limited) as site, Site({"/": "x<a href=/b>b</a>", "/b": busy}) as away:
+        text = RECIPE.format(seed=site.url(), folder=tmp_path, port=site.port)
+        text = text.replace('"denied.localhost"', f'"127.0.0.1:{away.port}"').replace(
+            "[canary]", "max_pages_per_host = 5\n[canary]"
+        )
+        (tmp_path / "asked.toml").write_text(text)
+        (tmp_path / "seeds.txt").write_text(away.url())
+        (tmp_path / "hosts.toml").write_text("")
+        recipe = Recipe.load(tmp_path / "asked.toml")
+        run(recipe, "c1")
+        ask = lambda url: why(open_store(recipe), recipe.name, recipe.crawl, url)  # noqa: E731
+        full = ask(site.url("/29"))
+        assert full["verdict"] == "not now: cap: its host got all 5 requests that it may get in a cycle"
+        backed_off = ask(away.url("/b"))
+        assert [one["by"] for one in backed_off["obstacles"]] == ["http_503", "host_backoff"]
+        assert "to be left alone until" in render(backed_off)
+
+
+def test_the_shell_answers_in_words_and_in_json(asked, capsys):
+    recipe, site = asked
+    file = str(Path(recipe.crawl.hosts_file).with_name("asked.toml"))
+    assert shell.main(["why", "--recipe", file, site.url("/private/a")]) == 0
+    assert "  verdict     no: robots_denied: robots.txt, line 3" in capsys.readouterr().out
+    assert shell.main(["why", "--recipe", file, "--version", "c1", "--json", site.url("/p/1")]) == 0
+    assert json.loads(capsys.readouterr().out)["known"]["status"] == "db_fetched"
+    assert shell.main(["why", "--recipe", file, "--version", "c9", site.url("/p/1")]) == 2
+
+
+def test_a_recipe_without_a_crawl_is_told_so(asked):
+    recipe, _ = asked
+    off = recipe.crawl.model_copy(update={"enabled": False})
+    with pytest.raises(InputError, match="does not crawl"):
+        why(open_store(recipe), recipe.name, off, "http://a.localhost/")
+
+
+def test_the_rule_that_is_named_decides_as_the_crawler_does(shared_data):
+    """Over real robots.txt files: who says which rule decides says the same as who decides."""
+    paths = (
+        "/",
+        "/a",
+        "/search?q=x",
+        "/wp-admin/x.php",
+        "/private/",
+        "/index.html",
+        "/%7Ea/b",
+        "/a.pdf",
+        "/en/x/y?z=1&p=2",
+    )
+    decided = 0
+    for row, body in itertools.islice(real_files(shared_data), 0, None, 8):
+        for agent in ("sluice", "Googlebot"):
+            robots = Robots(body, agent)
+            for path in paths:
+                url = f"http://h{path}"
+                found = decided_by(body, agent, url)
+                assert found.allowed == robots.allows(url), (row["host"], agent, path)
+                assert bool(found.line) == bool(found.rule)
+                if found.line:
+                    decided += 1
+                    line = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")[found.line - 1]
+                    assert found.rule.split(": ", 1)[1].encode() in line, (row["host"], found)
+                if not ai_optout_by(body, url).allowed:
+                    assert robots.ai_optout(url)
+                    assert ai_optout_by(body, url).group
+    assert decided > 200

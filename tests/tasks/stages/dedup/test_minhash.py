@@ -1,0 +1,111 @@
+import hashlib
+
+import numpy as np
+import pytest
+from datasketch import MinHash
+
+from tasks.stages.dedup.candidates import all_pairs, pairs_of_band
+from tasks.stages.dedup.clusters import components
+from tasks.stages.dedup.exact import group_equal
+from tasks.stages.dedup.minhash import MinHasher, band_keys
+from tasks.stages.dedup.verify import jaccard
+
+
+def hashes(label: str, count: int) -> np.ndarray:
+    raw = b"".join(hashlib.blake2b(f"{label} {index}".encode(), digest_size=8).digest() for index in range(count))
+    return np.frombuffer(raw, dtype=np.uint64)
+
+
+def sign(texts: list[np.ndarray], permutations: int = 128, seed: int = 1) -> np.ndarray:
+    return MinHasher(permutations, seed).signatures(np.concatenate(texts), np.array([len(text) for text in texts]))
+
+
+def test_signatures_are_those_of_datasketch_value_for_value() -> None:
+    texts = [hashes("short", 1), hashes("a", 700), hashes("long", 150_000), hashes("b", 3)]
+    made = sign(texts, 128, seed=7)
+    for text, signature in zip(texts, made, strict=True):
+        theirs = MinHash(128, seed=7, hashfunc=lambda value: int(value) >> 32)
+        theirs.update_batch(text)
+        assert np.array_equal(signature, theirs.hashvalues)
+
+
+def test_the_share_of_equal_values_estimates_the_similarity_without_bias() -> None:
+    errors = []
+    for trial in range(200):
+        common, left, right = (hashes(f"{trial} {side}", size) for side, size in (("c", 240), ("l", 30), ("r", 30)))
+        one, two = sign([np.concatenate([common, left]), np.concatenate([common, right])])
+        errors.append(np.mean(one == two) - 0.8)
+    # One estimate has a standard deviation of sqrt(0.8 * 0.2 / 128) = 0.035, the mean of 200 of 0.0025.
+    assert abs(np.mean(errors)) < 4 * 0.0025
+    assert np.std(errors) == pytest.approx(0.0354, rel=0.25)
+
+
+def test_a_signature_depends_neither_on_its_neighbours_nor_on_repeats() -> None:
+    text = hashes("t", 500)
+    alone = sign([text])
+    among = sign([hashes("x", 90_000), np.tile(text, 3)[::-1], np.empty(0, np.uint64)])
+    assert np.array_equal(alone[0], among[1])
+    assert set(among[2]) == {np.iinfo(np.uint32).max}
+
+
+def test_band_keys_are_equal_exactly_where_all_rows_of_the_band_are() -> None:
+    one = sign([hashes("t", 50)], 32)
+    two = one.copy()
+    two[0, 9] ^= 1
+    assert (band_keys(one, 4, 8) == band_keys(two, 4, 8)).tolist() == [[True, False, True, True]]
+    swapped = one.copy()
+    swapped[0, [0, 1]] = one[0, [1, 0]]
+    assert not (band_keys(one, 4, 8) == band_keys(swapped, 4, 8))[0, 0]
+
+
+def test_a_bucket_gives_each_pair_once_with_the_preferred_text_first() -> None:
+    keys = np.array([5, 9, 5, 7, 5, 9], dtype=np.uint64)
+    ranks = np.array([3, 0, 1, 2, 5, 4])
+    pairs, large = pairs_of_band(keys, ranks, 10)
+    assert (sorted(map(tuple, pairs.tolist())), large) == ([(0, 4), (1, 5), (2, 0), (2, 4)], 0)
+    pairs, large = pairs_of_band(keys, ranks, 2)
+    assert large == 1
+    none, _ = pairs_of_band(np.empty(0, np.uint64), np.empty(0, np.int64), 2)
+    assert none.shape == (0, 2)
+
+
+def test_in_a_large_bucket_every_text_meets_the_most_preferred_ones() -> None:
+    pairs, large = pairs_of_band(np.ones(50, np.uint64), np.arange(50)[::-1], 4)
+    assert large == 1
+    assert len(pairs) == 4 * 3 // 2 + 46 * 4
+    assert {better for better, _ in pairs.tolist()} == {49, 48, 47, 46}
+
+
+def test_a_pair_found_in_several_bands_is_verified_once() -> None:
+    band = np.array([1, 1, 2], dtype=np.uint64)
+    pairs, _ = all_pairs([band, band, np.array([3, 4, 4], np.uint64)], np.arange(3), 10)
+    assert pairs.tolist() == [[0, 1], [1, 2]]
+
+
+def test_components_are_named_by_their_smallest_member_even_along_a_long_chain() -> None:
+    chain = np.stack([np.arange(1, 5000), np.arange(5000 - 1)], axis=1)[::-1]
+    assert not components(5000, chain).any()
+    assert components(6, np.array([[5, 1], [4, 2], [1, 4]])).tolist() == [0, 1, 1, 3, 1, 1]
+    assert components(3, np.empty((0, 2), np.int64)).tolist() == [0, 1, 2]
+
+
+def test_equal_keys_form_groups_led_by_the_most_preferred() -> None:
+    keys = np.array([[1, 1], [1, 2], [1, 1], [0, 0], [1, 1], [0, 0]], dtype=np.uint64)
+    has_key = np.array([True, True, True, False, True, False])
+    assert group_equal(keys, has_key, np.array([5, 0, 2, 1, 3, 4])).tolist() == [2, 1, 2, 3, 2, 5]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "share"),
+    [
+        ([1, 2, 3], [2, 3, 4], 0.5),
+        ([1], [2], 0.0),
+        ([], [1], 0.0),
+        ([], [], 0.0),
+        ([7, 9], [7, 9], 1.0),
+        ([9], [1, 3], 0),
+    ],
+)
+def test_jaccard_is_the_intersection_over_the_union(left: list[int], right: list[int], share: float) -> None:
+    assert jaccard(np.array(left, np.uint64), np.array(right, np.uint64)) == share
+    assert jaccard(np.array(right, np.uint64), np.array(left, np.uint64)) == share

@@ -1,0 +1,206 @@
+import hashlib
+import json
+import logging
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tasks.core.artifact import Address, Artifact
+from tasks.core.errors import InputError
+from tasks.core.groups import KIND
+from tasks.core.store import Store
+from tasks.stages.dedup.config import DedupConfig
+from tests.conftest import run_stage_in
+from tests.tasks.stages.dedup.made import corpus, document, rows_of, write
+
+DEDUP = "tasks.stages.dedup.stage"
+
+
+def prose(seed: int, words: int = 120) -> list[str]:
+    return [hashlib.blake2b(f"{seed} {index}".encode(), digest_size=3).hexdigest() for index in range(words)]
+
+
+def edited(words: list[str], places: range, mark: str) -> str:
+    return " ".join(mark + word if index in places else word for index, word in enumerate(words))
+
+
+def dedup(folder: Path, rows: list[dict[str, Any]], config: DedupConfig | None = None, **options: Any) -> Artifact:
+    return run_stage_in(folder, DEDUP, config or DedupConfig(), corpus(folder, rows), **options)
+
+
+def verdicts(artifact: Artifact) -> dict[str, tuple[str | None, str | None]]:
+    return {row["id"]: (row["duplicate_of"], row["kind"]) for row in rows_of(artifact, "duplicates/")}
+
+
+def mixed_corpus() -> list[dict[str, Any]]:
+    rows = []
+    for seed in range(12):
+        words = prose(seed)
+        rows.append(document(" ".join(words), f"{seed}/first", prose_score=0.4 + seed / 100))
+        rows.append(document(edited(words, range(5), "x"), f"{seed}/near"))
+        if seed % 3 == 0:
+            rows.append(document(" ".join(words).upper() + "!", f"{seed}/copy", prose_score=0.9))
+    return rows
+
+
+def test_equal_texts_are_exact_duplicates_whatever_their_case_and_punctuation(tmp_path: Path) -> None:
+    one, two = document("Hello there, general reader!", "a"), document("hello THERE general   reader", "b")
+    other = document("Something else entirely is written here", "c")
+    found = verdicts(dedup(tmp_path, [one, two, other]))
+    keeper, copy = sorted([one["id"], two["id"]])
+    assert found == {keeper: (None, None), copy: (keeper, "exact"), other["id"]: (None, None)}
+
+
+def test_texts_without_words_are_copies_of_nothing(tmp_path: Path) -> None:
+    found = verdicts(dedup(tmp_path, [document("...", "a"), document("---", "b"), document("", "c")]))
+    assert set(found.values()) == {(None, None)}
+
+
+@pytest.mark.parametrize(
+    ("better", "worse"),
+    [
+        ({"prose_score": 0.6}, {"prose_score": 0.5, "fetched_at": datetime(2020, 1, 1, tzinfo=UTC)}),
+        ({"fetched_at": datetime(2025, 1, 1, tzinfo=UTC)}, {"fetched_at": datetime(2025, 1, 2, tzinfo=UTC)}),
+        ({"fetched_at": datetime(2026, 1, 1, tzinfo=UTC)}, {"fetched_at": None}),
+        ({"id": "0" * 32}, {"id": "f" * 32}),
+    ],
+)
+def test_the_keeper_is_the_best_then_the_earliest_then_the_smallest_id(
+    tmp_path: Path, better: dict[str, Any], worse: dict[str, Any]
+) -> None:
+    keeper = document("one and the same text in both", "keeper", **better)
+    copy = document("one and the same text in both", "copy", **worse)
+    assert verdicts(dedup(tmp_path, [copy, keeper]))[copy["id"]] == (keeper["id"], "exact")
+
+
+def test_a_near_copy_names_its_keeper_and_their_true_similarity(tmp_path: Path) -> None:
+    words = prose(1, 100)
+    first = document(" ".join(words), "first", prose_score=0.9)
+    near = document(edited(words, range(4), "x"), "near")
+    (row,) = [row for row in rows_of(dedup(tmp_path, [first, near]), "duplicates/") if row["id"] == near["id"]]
+    assert (row["duplicate_of"], row["kind"], row["cluster"]) == (first["id"], "near", first["id"])
+    assert row["jaccard"] == pytest.approx(92 / 100)  # 96 shingles each, the first 4 differ
+
+
+def test_a_chain_of_near_copies_never_drops_a_text_that_is_not_near_its_keeper(tmp_path: Path) -> None:
+    words = prose(7, 200)
+    chain = [
+        document(edited(words, range(12 * step), "x"), f"c{step}", prose_score=0.9 - step / 10) for step in range(4)
+    ]
+    artifact = dedup(tmp_path, chain)
+    rows = {row["id"]: row for row in rows_of(artifact, "duplicates/")}
+    assert len({row["cluster"] for row in rows.values()}) == 1
+    linked = {(row["better"], row["worse"]) for row in artifact.table("pairs.parquet").to_pylist()}
+    assert linked == {(one["id"], two["id"]) for one, two in pairwise(chain)}
+    assert {row["id"]: row["duplicate_of"] for row in rows.values()} == {
+        chain[0]["id"]: None,
+        chain[1]["id"]: chain[0]["id"],
+        chain[2]["id"]: None,  # near chain[1], which goes, but not near chain[0], which stays
+        chain[3]["id"]: chain[2]["id"],
+    }
+
+
+def test_two_texts_of_one_topic_below_the_threshold_both_stay(tmp_path: Path) -> None:
+    words = prose(3)
+    rows = [document(" ".join(words), "a"), document(edited(words, range(20), "x"), "b")]
+    assert set(verdicts(dedup(tmp_path, rows)).values()) == {(None, None)}
+    loose = DedupConfig(jaccard=0.6, minhash={"bands": 32, "rows": 4})
+    assert sorted(kind or "" for _, kind in verdicts(dedup(tmp_path / "loose", rows, loose)).values()) == ["", "near"]
+
+
+def test_files_are_byte_identical_on_any_number_of_workers(tmp_path: Path) -> None:
+    made = [dedup(tmp_path / str(workers), mixed_corpus(), workers=workers) for workers in (0, 1, 2)]
+    assert len({artifact.record.content for artifact in made}) == 1
+    assert made[0].record.metrics["near_duplicates"] == 12
+
+
+def test_the_order_and_the_parts_of_the_input_do_not_change_a_verdict(tmp_path: Path) -> None:
+    rows = mixed_corpus()
+    forward = run_stage_in(tmp_path / "a", DEDUP, DedupConfig(), corpus(tmp_path / "a", rows, 1))
+    back = run_stage_in(tmp_path / "b", DEDUP, DedupConfig(pairs_per_part=3), corpus(tmp_path / "b", rows[::-1], 5))
+    assert verdicts(forward) == verdicts(back)
+    assert forward.table("pairs.parquet").equals(back.table("pairs.parquet"))
+
+
+def test_every_document_gets_one_row_in_the_order_of_the_documents(tmp_path: Path) -> None:
+    inputs = corpus(tmp_path, mixed_corpus(), 3)
+    artifact = run_stage_in(tmp_path, DEDUP, DedupConfig(), inputs)
+    assert artifact.record.rows_in == artifact.record.rows_out == len(mixed_corpus())
+    for path in inputs["extracted"].files("documents/"):
+        ids = inputs["extracted"].table(path).column("id").to_pylist()
+        assert artifact.table(path.replace("documents/", "duplicates/")).column("id").to_pylist() == ids
+
+
+def test_exact_and_near_can_be_switched_off_each(tmp_path: Path) -> None:
+    rows = mixed_corpus()
+    only_near = dedup(tmp_path / "near", rows, DedupConfig(exact=False))
+    only_exact = dedup(tmp_path / "exact", rows, DedupConfig(near=False))
+    assert {kind for _, kind in verdicts(only_near).values()} == {None, "near"}
+    assert {kind for _, kind in verdicts(only_exact).values()} == {None, "exact"}
+    assert not [path for path in only_exact.files("candidates/")]
+
+
+def test_a_large_bucket_is_bounded_and_counted_and_its_copies_are_still_found(tmp_path: Path) -> None:
+    words = prose(5, 300)
+    rows = [document(edited(words, range(step, step + 1), "x"), f"t{step}") for step in range(20)]
+    settings = {"max_bucket": 3}
+    artifact = dedup(tmp_path, rows, DedupConfig(minhash=settings))
+    assert artifact.record.metrics["large_buckets"] > 0
+    assert artifact.record.metrics["near_duplicates"] == 19
+    assert artifact.record.metrics["candidate_pairs"] < 20 * 19 / 2
+
+
+def test_a_source_that_loses_most_of_its_documents_raises_an_alarm(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [document("the same words again and again", f"t{index}", source="templates") for index in range(5)]
+    rows += [document(" ".join(prose(index)), f"w{index}") for index in range(5)]
+    with caplog.at_level(logging.WARNING, "sluice.dedup"):
+        metrics = dedup(tmp_path, rows).record.metrics
+    assert (metrics["loss_share/templates"], metrics["loss_share/web"]) == (0.8, 0.0)
+    assert metrics["sources_over_alarm_share"] == 1.0
+    assert "source templates loses 80 %" in caplog.text
+
+
+def test_attributes_of_other_documents_are_refused(tmp_path: Path) -> None:
+    inputs = corpus(tmp_path, [document("a b c", "a"), document("d e f", "b")], 1)
+    other = corpus(tmp_path / "other", [document("a b c", "a"), document("d e f", "z")], 1)
+    with pytest.raises(InputError, match="do not hold the same documents in the same order"):
+        run_stage_in(tmp_path, DEDUP, DedupConfig(), {**inputs, "prose_score": other["prose_score"]})
+    fewer = write(tmp_path, "fewer", {"part-00000-of-00009": {KIND: pa.table({"error": [None]})}})
+    with pytest.raises(InputError, match="other parts"):
+        run_stage_in(tmp_path, DEDUP, DedupConfig(), {**inputs, "prose_score": fewer}, kind="b")
+
+
+def test_bands_that_need_more_permutations_than_there_are_are_refused() -> None:
+    with pytest.raises(ValueError, match="20 bands x 8 rows need 160 permutations, there are 128"):
+        DedupConfig(minhash={"bands": 20, "rows": 8})
+
+
+def test_a_resumed_run_takes_what_is_there_and_ends_with_the_same_bytes(tmp_path: Path, monkeypatch: Any) -> None:
+    whole = dedup(tmp_path / "whole", mixed_corpus())
+    with monkeypatch.context() as broken:
+        broken.setattr("tasks.stages.dedup.stage._judge", lambda *_: json.loads("stopped here"))
+        with pytest.raises(ValueError, match="Expecting value"):
+            dedup(tmp_path / "killed", mixed_corpus())
+    held = sorted((tmp_path / "killed").rglob("verified/*.parquet"))
+    before = [path.stat().st_mtime_ns for path in held]
+    resumed = run_stage_in(
+        tmp_path / "killed",
+        DEDUP,
+        DedupConfig(),
+        reopened(tmp_path / "killed"),
+    )
+    assert resumed.record.content == whole.record.content
+    assert [path.stat().st_mtime_ns for path in held] == before
+    assert before
+
+
+def reopened(folder: Path) -> dict[str, Any]:
+    store = Store(str(folder))
+    kinds = {"extracted": "extracted", "attributes": "attributes", "prose_score": "measured/prose_score"}
+    return {role: Artifact.open_at(store, Address(f"test/{kind}", "dev")) for role, kind in kinds.items()}

@@ -1,0 +1,141 @@
+"""Contract of tasks.stages.extract.page_metadata: what a page says of itself is read where it is said, and never
+guessed."""
+
+from datetime import UTC, datetime
+
+import pytest
+from resiliparse.parse.html import HTMLTree
+
+from tasks.stages.extract.page_metadata import About, absolute, moment, read_about
+
+DAY = datetime(2019, 11, 20, tzinfo=UTC)
+CC = "https://creativecommons.org/licenses/by-sa/4.0/"
+
+
+def about(head: str = "", body: str = "", root: str = "") -> About:
+    return read_about(HTMLTree.parse(f"<html {root}><head>{head}</head><body>{body}</body></html>"))
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        ('<meta property="article:published_time" content="2019-11-20T00:00:00Z">', ""),
+        ('<META NAME="DC.Date.Issued" CONTENT="2019-11-20">', ""),
+        ('<meta itemprop="datePublished" content="20191120">', ""),
+        ('<meta name="pubdate" content="Wed, 20 Nov 2019 01:00:00 +0100">', ""),
+        ('<script type="application/ld+json">{"@type": "NewsArticle", "datePublished": "2019-11-20"}</script>', ""),
+        ("", '<script type="application/ld+json">[{"@graph": [{"datePublished": "2019-11-20"}]}]</script>'),
+        ("", '<time itemprop="datePublished" datetime="2019-11-20">yesterday</time>'),
+        ("", "<time class='x entry-date' datetime='2019-11-20T02:00+02:00'>"),
+        ("", "<time pubdate datetime='2019-11-20'>"),
+    ],
+)
+def test_the_date_is_read_from_meta_tags_json_ld_and_time(head: str, body: str) -> None:
+    assert about(head, body).published == DAY
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        ("", "<p>Published on 20 November 2019</p>"),
+        ("", "<time datetime='2019-11-20'>the day of the battle</time>"),
+        ('<meta name="last-update" content="2019-11-20">', ""),
+        ('<meta property="article:modified_time" content="2019-11-20">', ""),
+        ('<meta name="date" content="20/11/2019">', ""),
+        ('<meta name="date" content="0001-01-01T00:00:00">', ""),
+        ('<meta name="date" content="1970-01-01">', ""),
+        ('<meta name="date">', ""),
+        ('<script type="application/ld+json">{"datePublished": "2019-11-20"</script>', ""),
+        ('<script type="application/ld+json">{"review": {"datePublished": "2019-11-20"}}</script>', ""),
+        ('<script type="application/ld+json">{"datePublished": {"a": 1}}</script>', ""),
+        ('<script type="application/ld+json">' + "[" * 100_000 + '"datePublished"</script>', ""),
+    ],
+)
+def test_a_date_is_never_guessed(head: str, body: str) -> None:
+    assert about(head, body).published is None
+
+
+def test_of_several_dates_the_better_known_name_wins_and_an_article_before_its_site() -> None:
+    two = '<meta name="date" content="2001-01-01"><meta property="article:published_time" content="2019-11-20">'
+    assert about(two).published == DAY
+    site, article = (
+        '{"@type": "WebSite", "datePublished": "2001-01-01"}',
+        '{"@type": "Article", "datePublished": "2019-11-20"}',
+    )
+    listed = f"[{site}, {article}]"
+    assert about(f'<script type="application/ld+json">{listed}</script>').published == DAY
+
+
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00", "", "x" * 1000, "\0"])
+def test_times_beyond_all_calendars_are_none(text: str) -> None:
+    assert moment(text) is None
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "expected"),
+    [
+        (f"<link rel='license' href='{CC}'>", "", CC),
+        ("", f"<p>Text under <a rel='nofollow license' href='{CC}'>this</a>", CC),
+        ("", f"<p>Text under <a href='{CC}'>this</a>", CC),
+        ("", "<a href='https://creativecommons.org/about/'>what it is</a>", ""),
+        ('<meta name="DC.rights" content=" All rights \n reserved ">', "", "All rights reserved"),
+        (f'<script type="application/ld+json">{{"@type": "Article", "license": "{CC}"}}</script>', "", CC),
+        ("", "<p>licensed to kill</p>", ""),
+    ],
+)
+def test_the_licence_is_what_the_page_links_or_names(head: str, body: str, expected: str) -> None:
+    assert about(head, body).licence == expected
+
+
+def test_a_link_that_says_licence_wins_over_one_that_only_leads_to_a_licence() -> None:
+    other = "https://creativecommons.org/publicdomain/zero/1.0/"
+    assert about("", f"<a href='{other}'>photo</a> <a rel=license href='{CC}'>text</a>").licence == CC
+
+
+def test_the_canonical_link_is_read_in_the_head_only_and_made_absolute() -> None:
+    found = about("<base href='/docs/'><link rel='canonical' href='a?b=1'>", "<link rel=canonical href=/evil>")
+    assert (found.canonical, found.base) == ("a?b=1", "/docs/")
+    assert about("", "<link rel=canonical href=/evil>").canonical == ""
+    assert absolute(found.canonical, found.base, "https://a.example/x/y") == "https://a.example/docs/a?b=1"
+
+
+@pytest.mark.parametrize("address", ["", "javascript:void(0)", "mailto:a@b.example", "http://[", "/" + "a" * 3000])
+def test_an_address_that_leads_to_no_page_is_none(address: str) -> None:
+    assert absolute(address, "", "https://a.example/") == ""
+
+
+def test_the_language_is_that_of_the_root_or_of_a_meta_tag() -> None:
+    meta = '<meta http-equiv="Content-Language" content="de">'
+    assert about(meta, root="lang=en-GB").language == "en-GB"
+    assert about(meta).language == "de"
+    assert about().language == ""
+
+
+def test_the_title_is_that_of_the_head_and_not_of_a_drawing() -> None:
+    assert about("<title> A\n page </title>", "<svg><title>Arrow</title></svg>").title == "A page"
+    assert about("", "<svg><title>Arrow</title></svg>").title == ""
+
+
+def test_a_robots_tag_counts_wherever_it_stands() -> None:
+    assert about("", "<p>x</p><meta name=robots content='noindex'>").robots == ("noindex",)
+    assert about("<meta name=' Robots ' content='A'><meta name=robots-x content=B>").robots == ("A",)
+
+
+def test_thousands_of_times_that_tell_of_something_else_hide_nothing_behind_them() -> None:
+    comments = "<p><time datetime='2001-01-01'>then</time>" * 2_500
+    robots, marked = "<meta name=robots content=noindex>", "<time class=entry-date datetime='2019-11-20'>"
+    found = about("", comments + robots + marked + f"<a rel=license href='{CC}'>this</a>")
+    assert (found.robots, found.published, found.licence) == (("noindex",), DAY, CC)
+
+
+@pytest.mark.parametrize("value", ["entry-date\u00a0x", "entry-date\x0bx", "Entry-Date", "entry-dates", "x-entry-date"])
+def test_a_class_is_what_stands_between_the_white_space_of_html(value: str) -> None:
+    assert about("", f"<time class='{value}' datetime='2019-11-20'>").published is None
+    assert about("", f"<time class='\n{value}\t\fentry-date\r' datetime='2019-11-20'>").published == DAY
+
+
+@pytest.mark.parametrize(
+    "before", ["<!-- c -->", "<!doctype html>", "\ufeff <?xml version='1.0'?>\n<!doctype html><!-- -->"]
+)
+def test_the_root_is_found_behind_whatever_stands_before_it(before: str) -> None:
+    assert read_about(HTMLTree.parse(before + "<html lang=fr><svg><html lang=de></html></svg>")).language == "fr"

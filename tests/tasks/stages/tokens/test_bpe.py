@@ -1,0 +1,92 @@
+"""The tokenizer: same bytes every time, nothing lost, fertility per language."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tasks.core.engine import Engine
+from tasks.core.errors import InputError
+from tasks.stages.tokens.bpe import EOS, FERTILITY, TOKENIZER, draw, load, train
+from tasks.stages.tokens.config import TokenizerConfig
+from tests.corpora import documents_in, kept_document, tokens_in
+
+
+def test_any_text_comes_back_as_it_was(tmp_path: Path) -> None:
+    tokenizer = load(tokens_in(tmp_path).tokenizer)
+    for text in ("", " ", "plain", "naïve 数据 строка", "\t\n  x", "e\u0301", "🜚 𓀀", "\x00\x7f"):
+        assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids) == text
+
+
+def test_the_end_of_text_token_is_the_first_entry_and_never_comes_out_of_a_text(tmp_path: Path) -> None:
+    tokenizer = load(tokens_in(tmp_path).tokenizer)
+    assert 0 not in tokenizer.encode(f"a{EOS}b").ids
+    assert tokenizer.token_to_id(EOS) == 0
+    assert tokenizer.get_vocab_size() == 300
+
+
+def test_fertility_is_reported_per_language(tmp_path: Path) -> None:
+    fit = json.loads(tokens_in(tmp_path).tokenizer.read(FERTILITY))
+    assert set(fit) == {"all", "en", "de"}
+    assert fit["all"]["documents"] == fit["en"]["documents"] + fit["de"]["documents"]
+    assert fit["all"]["tokens"] == fit["en"]["tokens"] + fit["de"]["tokens"]
+    assert 1 <= fit["en"]["tokens_per_word"] < 4
+    assert 1 < fit["en"]["bytes_per_token"] < 8
+
+
+@pytest.mark.parametrize("environment", [{"PYTHONHASHSEED": "1"}, {"PYTHONHASHSEED": "2", "RAYON_NUM_THREADS": "2"}])
+def test_training_gives_the_same_bytes_in_any_process(environment: dict[str, str]) -> None:
+    code = (
+        "import hashlib; from tasks.stages.tokens.bpe import train;"
+        "from tasks.stages.tokens.config import TokenizerConfig;"
+        "texts = [' '.join(f'w{i * j % 97} x{j}' for j in range(60)) for i in range(300)];"
+        "made = train(texts, TokenizerConfig(vocab_size=700)).to_str(pretty=True);"
+        "print(hashlib.sha256(made.encode()).hexdigest())"
+    )
+    env = {**os.environ, **environment}
+    there = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    texts = [" ".join(f"w{i * j % 97} x{j}" for j in range(60)) for i in range(300)]
+    here = train(texts, TokenizerConfig(vocab_size=700)).to_str(pretty=True)
+    assert there.stdout.strip() == hashlib.sha256(here.encode()).hexdigest()
+
+
+def test_the_sample_is_drawn_from_all_documents_up_to_its_size(tmp_path: Path, run_stage: Callable) -> None:
+    rows = [kept_document(f"https://a.org/{index}", f"{index} " * 100) for index in range(200)]
+    documents = documents_in(tmp_path, rows, parts=4)
+    size = sum(len(row["text"]) for row in rows) // 4
+    artifact = run_stage(
+        "tasks.stages.tokens.bpe", TokenizerConfig(vocab_size=300, sample_bytes=size), {"documents": documents}
+    )
+    assert 40 <= artifact.parts[0].metrics["sample_documents"] <= 65
+
+
+def test_weights_decide_how_much_of_the_sample_each_source_gives(tmp_path: Path) -> None:
+    rows = [kept_document(f"https://a.org/{i}", "web " * 100, "web") for i in range(300)]
+    rows += [kept_document(f"https://b.org/{i}", "code" * 100, "code") for i in range(50)]
+    documents = documents_in(tmp_path, rows, parts=3)
+    config = TokenizerConfig(sample_bytes=20_000, weights={"web": 0.25, "code": 0.75})
+    texts = [text for _, text in draw(documents, Engine(), config)]
+    assert (sum("web" in text for text in texts), sum("code" in text for text in texts)) == (13, 38)
+    with pytest.raises(InputError, match='no kept text of the source "wbe"'):
+        draw(documents, Engine(), TokenizerConfig(weights={"web": 0.5, "wbe": 0.5}))
+
+
+def test_real_text_takes_two_and_a_half_to_five_bytes_per_token(
+    tmp_path: Path, shared_data: Path, run_stage: Callable
+) -> None:
+    rows = []
+    for domain in ("web", "code"):
+        with pa.input_stream(shared_data / "text_domains" / f"{domain}.jsonl.zst", compression="zstd") as file:
+            found = [json.loads(line) for line in file.read().decode().splitlines()[:60]]
+        rows += [kept_document(f"https://{domain}.org/{row['id']}", row["text"], domain) for row in found]
+    artifact = run_stage(
+        "tasks.stages.tokens.bpe", TokenizerConfig(vocab_size=2000), {"documents": documents_in(tmp_path, rows)}
+    )
+    assert json.loads(artifact.read(TOKENIZER))["model"]["type"] == "BPE"
+    assert 2.5 < json.loads(artifact.read(FERTILITY))["all"]["bytes_per_token"] < 5

@@ -1,0 +1,99 @@
+"""The stage: what it leaves, and that a kill leaves no trace in it."""
+
+import hashlib
+import io
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.core.artifact import Address, Artifact
+from tasks.core.store import Store
+from tasks.formats.tokens.order import Order
+from tasks.formats.tokens.plan import Plan
+from tasks.trainer import model_file
+from tasks.trainer.config import TrainConfig
+from tests.conftest import run_stage_in
+from tests.corpora import Made
+from tests.tasks.trainer.small_run import small_config
+
+STAGE = "tasks.stages.train.stage"
+RUN = """
+import sys
+from tasks.core.artifact import Address, Artifact
+from tasks.core.store import Store
+from tasks.trainer.config import TrainConfig
+from tests.conftest import run_stage_in
+source, folder, config = sys.argv[1:]
+inputs = {role: Artifact.open_at(Store(source), Address(f"test/{role}", "dev")) for role in ("shards", "plan")}
+run_stage_in(folder, "tasks.stages.train.stage", TrainConfig.model_validate_json(config), inputs, kind="checkpoint")
+"""
+
+
+def train(made: Made, folder: Path, config: TrainConfig) -> Artifact:
+    inputs = {"shards": made.shards, "plan": made.plan}
+    return run_stage_in(folder, STAGE, config, inputs, kind="checkpoint")  # type: ignore[arg-type]
+
+
+def contents(artifact: Artifact) -> dict[str, str]:
+    return {path: hashlib.sha256(artifact.read(path)).hexdigest() for path in artifact.files()}
+
+
+def kill_when(made: Made, folder: Path, config: TrainConfig, sign: str) -> None:
+    """Runs the stage in a process of its own and kills it when a file that matches `sign` is there."""
+    command = [sys.executable, "-c", RUN, made.shards.store.root, str(folder), config.model_dump_json()]
+    stage = subprocess.Popen(command)
+    deadline = time.monotonic() + 60
+    while not list(folder.glob(f"**/{sign}")):
+        assert time.monotonic() < deadline
+        assert stage.poll() is None, "the stage ended before it could be killed"
+        time.sleep(0.01)
+    stage.kill()
+    stage.wait()
+
+
+@pytest.fixture(scope="module")
+def trained(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return train(made, tmp_path_factory.mktemp("trained"), small_config())
+
+
+def test_the_artifact_holds_the_milestones_and_what_trace_needs(made: Made, trained: Artifact) -> None:
+    files = ("model.safetensors", "optimizer.safetensors", "state.json")
+    milestones = [f"checkpoints/step-{step:08d}/{file}" for step in (6, 12) for file in files]
+    steps = [f"{folder}/step-{step:08d}.jsonl" for folder in ("steps", "skipped") for step in (6, 12)]
+    assert trained.files() == sorted([*milestones, *steps, "loss.parquet", "model.json", "run.json"])
+    run = json.loads(trained.read("run.json"))
+    assert run["checkpoint_steps"] == [6, 12]
+    assert run["weights"].keys() == {"code", "my-books", "web"}
+    order = Order(Plan.open(made.plan).sequences, run["weights"], run["batch_size"], run["seed"])
+    assert len(order.batch(run["steps"] - 1)) == 4
+    assert trained.record.metrics["steps"] == 12
+
+
+def test_the_loss_table_has_a_row_per_step_and_no_clock(trained: Artifact) -> None:
+    table = pq.read_table(io.BytesIO(trained.read("loss.parquet")))
+    assert table.column_names == ["step", "loss", "lr", "grad_norm", "tokens"]
+    assert table["step"].to_pylist() == list(range(12))
+    assert table["loss"][-1].as_py() < table["loss"][0].as_py()
+
+
+def test_the_model_is_what_its_description_says(made: Made, trained: Artifact) -> None:
+    weights = trained.local("checkpoints/step-00000012/model.safetensors")
+    model, held = model_file.load_model(Path(trained.local("model.json")), Path(weights))
+    assert held["parameters"]["total"] == sum(p.numel() for p in model.parameters())
+    tokenizer = hashlib.sha256(made.tokenizer.read("tokenizer.json")).hexdigest()
+    assert (held["seq_len"], held["tokenizer_sha256"]) == (32, tokenizer)
+
+
+def test_a_stage_killed_in_the_middle_ends_with_the_same_bytes(made: Made, tmp_path: Path) -> None:
+    config = small_config(steps=60, checkpoint_every=10)
+    whole = train(made, tmp_path / "whole", config)
+    kill_when(made, tmp_path / "broken", config, ".scratch/*/epoch-*/checkpoints/step-00000020/state.json")
+    assert Artifact.find(Store(str(tmp_path / "broken")), Address("test/checkpoint", "dev")) is None
+    broken = train(made, tmp_path / "broken", config)
+    assert contents(whole) == contents(broken)
+    assert whole.record.content == broken.record.content

@@ -1,0 +1,38 @@
+"""A run of a second or two on a corpus made by hand, for the tests of trainer and evaluation."""
+
+import hashlib
+from pathlib import Path
+
+from tasks.core.stage import Inputs
+from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig, TrainSpec
+from tasks.trainer.spec import make_spec
+from tests.corpora import Made
+
+WEIGHTS = {"code": 0.5, "my-books": 0.25, "web": 0.25}
+
+
+def small_config(**settings: object) -> TrainConfig:
+    """Returns settings of a tiny run; keywords override them."""
+    usual = {
+        "model": ModelConfig(layers=2, dim=32, heads=4, kv_heads=2),
+        "optim": OptimConfig(lr=1e-2, warmup_steps=2),
+        "steps": 12,
+        "batch_size": 4,
+        "microbatch": 2,
+        "checkpoint_every": 3,
+        "milestones": 2,
+    }
+    return TrainConfig(**{**usual, **settings})
+
+
+def small_spec(made: Made, out: Path, **settings: object) -> TrainSpec:
+    """Returns the spec of a tiny run that writes to `out`."""
+    out.mkdir(parents=True, exist_ok=True)
+    spec = make_spec(small_config(**settings), Inputs({"shards": made.shards, "plan": made.plan}), out)
+    return spec.model_copy(update={"weights": WEIGHTS})
+
+
+def digests(folder: Path, pattern: str = "checkpoints/*/*") -> dict[str, str]:
+    """Returns the sha256 of the files that match, by their path under `folder`."""
+    files = [path for path in folder.glob(pattern) if path.is_file()]
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

@@ -1,0 +1,66 @@
+"""Checkpoints: the same bytes for the same state, and never a broken one taken for good."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tasks.core.errors import InputError
+from tasks.trainer import checkpoint
+from tests.tasks.trainer.small_run import digests
+
+
+def save(root: Path, step: int) -> Path:
+    model = {"b": torch.full((3,), float(step)), "a": torch.eye(2)}
+    return checkpoint.save(root, step, model, {"first.a": torch.zeros(2, 2)}, {"tokens": step * 10})
+
+
+def test_what_is_loaded_is_what_was_saved(tmp_path: Path) -> None:
+    held = checkpoint.load(save(tmp_path, 7))
+    assert (held.step, held.state["tokens"]) == (7, 70)
+    assert torch.equal(held.model["b"], torch.full((3,), 7.0))
+    assert torch.equal(held.optimizer["first.a"], torch.zeros(2, 2))
+
+
+def test_the_same_state_gives_the_same_bytes(tmp_path: Path) -> None:
+    save(tmp_path / "one", 3)
+    save(tmp_path / "two", 3)
+    assert digests(tmp_path / "one", "*/*") == digests(tmp_path / "two", "*/*")
+    assert len(digests(tmp_path / "one", "*/*")) == 3
+
+
+@pytest.mark.parametrize("file", [checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.STATE])
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
+    tmp_path: Path, file: str, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(tmp_path, 1)
+    path = save(tmp_path, 2) / file
+    data = bytearray(path.read_bytes())
+    place = data.index(b"20") if file == checkpoint.STATE else len(data) - 2
+    data[place] ^= 1
+    if damage == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(data if damage == "flip" else data[: len(data) // 2])
+    found = checkpoint.newest_good(tmp_path)
+    assert found
+    assert found.step == 1
+    assert "step 2 skipped" in caplog.text
+    with pytest.raises(InputError):
+        checkpoint.load(tmp_path / checkpoint.name_of(2))
+
+
+def test_a_checkpoint_that_was_being_written_does_not_count(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    save(tmp_path, 2).rename(tmp_path / f".{checkpoint.name_of(2)}")
+    assert checkpoint.steps_at(tmp_path) == [1]
+    save(tmp_path, 2)
+    assert checkpoint.steps_at(tmp_path) == [1, 2]
+
+
+def test_pruning_keeps_the_newest_and_the_milestones(tmp_path: Path) -> None:
+    for step in range(1, 8):
+        save(tmp_path, step)
+    checkpoint.prune(tmp_path, 2, {3, 7})
+    assert checkpoint.steps_at(tmp_path) == [3, 5, 6, 7]

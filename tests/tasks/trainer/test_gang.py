@@ -1,0 +1,233 @@
+"""Two nodes train one model: the same bytes, one writer, and no node that waits for ever for another."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tasks.core.config import canonical_json
+from tasks.core.errors import InputError, RecipeError, TransientError
+from tasks.core.store import Store
+from tasks.run.runner import run_stage
+from tasks.run.shell import main
+from tasks.trainer import checkpoint
+from tasks.trainer.gang import ADDRESS, NODE, NODES, PORT, Gang, node_of
+from tasks.trainer.gang_agent import weightiest
+from tasks.trainer.launch import explain, train_local, training_command
+from tasks.trainer.metrics import FILE, read_metrics
+from tasks.trainer.recovery import FOLDER
+from tests.corpora import Made
+from tests.s3_server import S3Server
+from tests.tasks.trainer.gangs import contents, ended, free_port, gang, pod, recipe_of, store_with, trained_in
+from tests.tasks.trainer.small_run import WEIGHTS, digests, small_config, small_spec
+from tests.waiting import until
+
+CONFIG = small_config(steps=600, checkpoint_every=20)
+ENDLESS = {"steps": 100_000, "checkpoint_every": 100_000}
+
+
+@pytest.fixture(scope="module")
+def whole(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store where one node has made what `CONFIG` makes, and nothing happened to it."""
+    store = store_with(made, tmp_path_factory.mktemp("whole") / "store", WEIGHTS)
+    run_stage(recipe_of(store, CONFIG), "train")
+    return store
+
+
+@pytest.fixture
+def store(made: Made, tmp_path: Path) -> Path:
+    return store_with(made, tmp_path / "store", WEIGHTS)
+
+
+def steps_done(run: Path) -> int:
+    return len(read_metrics(run / FILE))
+
+
+def agents(made: Made, folder: Path, *settings: dict[str, object]) -> "list[subprocess.Popen[bytes]]":
+    """Starts the agent of every node, with one rank; node n writes to `folder`/n."""
+    place = {NODES: str(len(settings)), ADDRESS: "localhost", PORT: str(free_port()), "SLUICE_PEER_TIMEOUT": "3"}
+    started = []
+    for node, mine in enumerate(settings):
+        spec = small_spec(made, folder / str(node), **mine)
+        path = Path(spec.out) / "given.json"
+        path.write_text(canonical_json(spec))
+        environment = {**os.environ, **place, NODE: str(node)}
+        started.append(subprocess.Popen(training_command(str(path), 1), stdin=subprocess.DEVNULL, env=environment))
+    return started
+
+
+def codes(processes: "list[subprocess.Popen[bytes]]") -> list[int]:
+    return [process.wait(120) for process in processes]
+
+
+def test_a_gang_that_lost_node_0_with_its_disk_resumes_from_the_store_to_the_bytes_of_one_node(
+    whole: Path, made: Made, s3: S3Server, tmp_path: Path
+) -> None:
+    store = store_with(made, f"s3://sluice/{tmp_path.name}", WEIGHTS)
+    recipe = recipe_of(store, CONFIG)
+    pods = gang(recipe, tmp_path)
+    resume = f"test/checkpoint/dev/{FOLDER}"
+    until(lambda: any(path > f"{resume}/step-00000040.json" for path in Store(store).list(resume)))
+    pods[0].kill()
+    code, said = ended(pods)[1]
+    assert code == 1
+    assert "lost node 0 of the gang" in said.splitlines()[-1]
+    (first, said), (other, told) = ended(gang(recipe, tmp_path))
+    assert (first, other) == (0, 0), said + told
+    fetched = re.search(r"step (\d+) fetched from the store: this machine has step 0", said)
+    assert fetched is not None
+    assert int(fetched[1]) >= 40
+    assert f"[rank 0] INFO resumed at step {fetched[1]} of 600" in said
+    assert f"[rank 1] INFO resumed at step {fetched[1]} of 600" in told
+    assert contents(trained_in(store)) == contents(trained_in(whole))
+
+
+def test_a_node_that_vanishes_ends_the_others_with_a_code_that_asks_for_a_restart(made: Made, tmp_path: Path) -> None:
+    nodes = agents(made, tmp_path, ENDLESS, ENDLESS)
+    until(lambda: steps_done(tmp_path / "0") > 3)
+    for process in (nodes[1], *psutil.Process(nodes[1].pid).children()):
+        process.send_signal(signal.SIGKILL)
+    assert codes(nodes[:1]) == [1]
+    assert "lost node 1 of the gang" in str(explain(1, tmp_path / "0"))
+
+
+def test_a_node_of_a_run_that_is_done_has_nothing_to_do(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, value in {NODES: "2", NODE: "1", ADDRESS: "no-such-host.invalid"}.items():
+        monkeypatch.setenv(name, value)
+    before = sorted(whole.rglob("*"))
+    assert main(["train", "--recipe", recipe_of(whole, CONFIG).text]) == 0
+    assert "there is nothing to help with" in caplog.text
+    assert sorted(whole.rglob("*")) == before
+
+
+def test_a_stage_that_runs_on_one_node_is_left_to_node_0(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, value in {NODES: "2", NODE: "1", ADDRESS: "no-such-host.invalid"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["evaluate", "--recipe", recipe_of(whole, CONFIG).text]) == 0
+    assert "the stage evaluate runs on one node" in caplog.text
+
+
+def test_a_canary_in_a_gang_trains_alone(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {NODES: "2", NODE: "0", ADDRESS: "no-such-host.invalid"}.items():
+        monkeypatch.setenv(name, value)
+    spec = small_spec(made, tmp_path, steps=3, milestones=1)
+    train_local(spec, lambda step, values: None)
+    assert steps_done(tmp_path) == 3
+
+
+def test_all_ranks_of_a_gang_resume_when_one_is_killed(made: Made, tmp_path: Path) -> None:
+    settings = {"steps": 80, "checkpoint_every": 20}
+    nodes = agents(made, tmp_path, settings, settings)
+    until(lambda: steps_done(tmp_path / "0") > 30)
+    (rank,) = psutil.Process(nodes[1].pid).children()
+    rank.send_signal(signal.SIGKILL)
+    assert codes(nodes) == [0, 0]
+    alone = small_spec(made, tmp_path / "alone", **settings)
+    train_local(alone, lambda step, values: None)
+    assert digests(tmp_path / "0") == digests(tmp_path / "alone")
+    assert digests(tmp_path / "1") == {}
+
+
+def test_a_node_that_must_go_takes_the_gang_along_with_a_checkpoint(made: Made, tmp_path: Path) -> None:
+    nodes = agents(made, tmp_path, ENDLESS, ENDLESS)
+    until(lambda: steps_done(tmp_path / "0") > 3)
+    nodes[1].terminate()
+    assert codes(nodes) == [143, 143]
+    assert checkpoint.steps_at(tmp_path / "0" / "checkpoints") == [steps_done(tmp_path / "0")]
+
+
+def test_nodes_with_other_settings_are_refused_on_both_sides_with_one_cause(made: Made, tmp_path: Path) -> None:
+    assert codes(agents(made, tmp_path, ENDLESS, {**ENDLESS, "init_seed": 1})) == [2, 2]
+    for node in ("0", "1"):
+        assert "rank 1 has other settings or inputs than rank 0" in str(explain(2, tmp_path / node))
+
+
+def test_a_node_that_waits_for_the_others_stops_at_once_when_asked(store: Path) -> None:
+    place = {NODES: "2", NODE: "1", ADDRESS: "no-such-host.invalid", PORT: str(free_port())}
+    waiting = pod(recipe_of(store, CONFIG), **place)
+    until(lambda: any("tasks.trainer.agent" in command for command in commands_below(waiting)))
+    waiting.terminate()
+    assert ended([waiting])[0][0] == 143
+
+
+def commands_below(one: "subprocess.Popen[str]") -> list[list[str]]:
+    return [process.cmdline() for process in psutil.Process(one.pid).children(recursive=True)]
+
+
+def test_a_run_too_small_for_its_nodes_is_refused(made: Made, tmp_path: Path) -> None:
+    three = Gang(3, 0, "127.0.0.1", 1)
+    with pytest.raises(InputError, match="3 nodes cannot share 2 microbatches"):
+        train_local(small_spec(made, tmp_path), lambda step, values: None, gang=three)
+
+
+def test_a_pod_knows_its_place_by_the_variables_of_torchrun() -> None:
+    place = {NODES: "4", NODE: "3", ADDRESS: "run-node-0-0.run", PORT: "29501"}
+    assert Gang.from_environment(place) == Gang(4, 3, "run-node-0-0.run", 29501)
+    assert Gang.from_environment(place).environment() == place
+    assert node_of(place) == 3
+    assert node_of({NODES: "1:1", NODE: "0"}) == node_of({}) == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "cause"),
+    [
+        ({NODES: "2", NODE: "0"}, f"{ADDRESS} is not set"),
+        ({NODES: "two"}, "must be numbers"),
+        ({NODES: "2", NODE: "2", ADDRESS: "a"}, "no node 2 in a gang of 2"),
+        ({NODES: "1:2", NODE: "0", ADDRESS: "a"}, "in a gang of 1:2"),
+    ],
+)
+def test_a_place_that_makes_no_sense_is_refused(place: dict[str, str], cause: str) -> None:
+    with pytest.raises(RecipeError, match=cause):
+        Gang.from_environment(place)
+
+
+def test_a_name_that_does_not_resolve_yet_and_a_node_that_does_not_listen_yet_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, asked = socket.getaddrinfo, []
+
+    def young(*arguments: object, **more: object) -> object:
+        asked.append(arguments)
+        if len(asked) < 2:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", young)
+    with socket.socket() as later:
+        later.bind(("127.0.0.1", 0))
+        there = Gang(2, 1, "localhost", later.getsockname()[1])
+        timer = threading.Timer(0.7, later.listen)
+        timer.start()
+        assert there.reach(20) == "127.0.0.1"
+        timer.join()
+    assert len(asked) > 2
+
+
+def test_a_node_0_that_never_answers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = Gang(2, 1, "127.0.0.1", free_port())
+    with pytest.raises(TransientError, match=rf"did not answer at 127\.0\.0\.1:{nowhere.port}.*refused"):
+        nowhere.reach(0)
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_ranks_meet_on_the_network_that_the_nodes_share(node: int) -> None:
+    assert Gang(2, node, "127.0.0.1", 1).interface() in psutil.net_if_addrs()
+    assert Gang(2, node, "no-such-host.invalid", 1).interface() is None
+
+
+def test_what_forbids_a_restart_outweighs_its_consequences_elsewhere() -> None:
+    assert weightiest([1, 2]) == 2
+    assert weightiest([137, 1]) == 137
+    assert weightiest([134, 143, 0]) == 143
+    assert weightiest([0, 0]) == 0

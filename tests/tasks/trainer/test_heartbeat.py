@@ -1,0 +1,79 @@
+"""How the agents of a gang talk: what one says last is heard, and nothing of it outlives the conversation."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tasks.trainer.gang import Gang
+from tasks.trainer.heartbeat import BEAT_S, Channel, Result
+from tests.tasks.trainer.gangs import free_port
+
+
+class Slow:
+    """A store that takes its time to say anything, as on a busy machine."""
+
+    def __init__(self, store: Any, seconds: float) -> None:
+        self._store, self._seconds = store, seconds
+
+    def set(self, key: str, value: str) -> None:
+        time.sleep(self._seconds)
+        self._store.set(key, value)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def side_by_side(*nodes: Callable[[], None]) -> None:
+    failed: list[BaseException] = []
+
+    def guarded(node: Callable[[], None]) -> None:
+        try:
+            node()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(node,)) for node in nodes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    if failed:
+        raise failed[0]
+
+
+def test_a_node_leaves_when_all_is_said_however_long_that_takes() -> None:
+    port, left = free_port(), threading.Event()
+    heard: list[Result | None] = []
+
+    def node_0() -> None:
+        with Channel(Gang(2, 0, "127.0.0.1", port), 1) as channel:
+            channel.begin(0)
+            assert left.wait(30)
+            time.sleep(2 * BEAT_S)  # what is said is heard with the next beat
+            heard.append(channel.results.get(1))
+
+    def node_1() -> None:
+        channel = Channel(Gang(2, 1, "127.0.0.1", port), 1)
+        channel._store = Slow(channel._store, 3.0)
+        with channel:
+            channel.begin(0)
+            channel.post(Result(143))
+        left.set()
+
+    side_by_side(node_0, node_1)
+    assert heard == [Result(143)]
+
+
+def test_no_thread_of_a_conversation_is_left_when_it_is_over() -> None:
+    # One that comes back from torch while the interpreter ends makes it abort, and a trained model fails.
+    port = free_port()
+    left: list[bool] = []
+
+    def node(number: int) -> None:
+        with Channel(Gang(2, number, "127.0.0.1", port), 1) as channel:
+            channel._store = Slow(channel._store, 1.5)
+        left.append(channel._thread.is_alive())
+
+    side_by_side(lambda: node(0), lambda: node(1))
+    assert left == [False, False]

@@ -1,0 +1,183 @@
+"""Runs in processes of their own: exit codes, restarts, and no process left behind."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tasks.core.config import canonical_json
+from tasks.core.errors import InputError, StoreError, TransientError
+from tasks.trainer import checkpoint, failure, parent_watch
+from tasks.trainer.config import TrainSpec
+from tasks.trainer.launch import LOG, explain, train_local, training_command
+from tasks.trainer.metrics import DETERMINISTIC, FILE, read_metrics
+from tests.corpora import Made
+from tests.tasks.trainer.small_run import digests, small_spec
+from tests.waiting import until
+
+LONG = 100_000
+PARENT = """
+import sys
+from pathlib import Path
+from tasks.trainer.config import TrainSpec
+from tasks.trainer.launch import train_local
+train_local(TrainSpec.model_validate_json(Path(sys.argv[1]).read_bytes()), lambda step, values: None, int(sys.argv[2]))
+"""
+
+
+def write(spec: TrainSpec) -> Path:
+    path = Path(spec.out) / "given.json"
+    path.write_text(canonical_json(spec))
+    return path
+
+
+def steps_done(spec: TrainSpec) -> int:
+    return len(read_metrics(Path(spec.out) / FILE))
+
+
+def trainers(spec: TrainSpec, module: str = "tasks.trainer") -> list[psutil.Process]:
+    """The live processes that work on a spec, ranks only or agents too."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        line = process.info["cmdline"] or []
+        if spec.out in " ".join(line) and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found += [process] if module in line else []
+    return found
+
+
+def test_one_rank_and_two_ranks_end_with_the_same_bytes(made: Made, tmp_path: Path) -> None:
+    told: dict[int, list[int]] = {1: [], 2: []}
+    for ranks in (1, 2):
+        spec = small_spec(made, tmp_path / str(ranks))
+        train_local(spec, lambda step, values, ranks=ranks: told[ranks].append(step), ranks)  # type: ignore[misc]
+    assert digests(tmp_path / "1") == digests(tmp_path / "2")
+    assert len(digests(tmp_path / "1")) == 12
+    one, two = ([[line[n] for n in DETERMINISTIC] for line in read_metrics(tmp_path / r / FILE)] for r in ("1", "2"))
+    assert one == two
+    assert told == {1: list(range(12)), 2: list(range(12))}
+
+
+def test_no_trainer_outlives_a_parent_that_was_killed(made: Made, tmp_path: Path) -> None:
+    spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(write(spec)), "2"])
+    until(lambda: steps_done(spec) > 2)
+    assert len(trainers(spec)) == 2
+    parent.kill()
+    parent.wait()
+    until(lambda: not trainers(spec) and not trainers(spec, "tasks.trainer.agent"), 20)
+
+
+def test_trainers_end_with_the_pipe_that_their_parent_held(made: Made, tmp_path: Path) -> None:
+    spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
+    command, environment = training_command(str(write(spec)), 1), {**os.environ, parent_watch.LEASH: "stdin"}
+    agent = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
+    until(lambda: steps_done(spec) > 2)
+    ranks = trainers(spec)
+    assert len(ranks) == 1
+    assert agent.stdin
+    agent.stdin.close()
+    assert agent.wait(20) == -signal.SIGKILL
+    until(lambda: not trainers(spec), 20)
+
+
+@pytest.mark.parametrize(("ranks", "kills"), [(1, [30]), (2, [30, 80])])
+def test_killed_ranks_resume_and_end_with_the_same_bytes(
+    made: Made, tmp_path: Path, ranks: int, kills: list[int]
+) -> None:
+    settings = {"steps": 120, "checkpoint_every": 20, "milestones": 1}
+    whole, broken = (small_spec(made, tmp_path / name, **settings) for name in ("whole", "broken"))
+    train_local(whole, lambda step, values: None, 1)
+    due = list(kills)
+
+    def kill(step: int, values: dict[str, float]) -> None:
+        if due and step >= due[0]:
+            due.pop(0)
+            trainers(broken)[-1].send_signal(signal.SIGKILL)
+
+    train_local(broken, kill, ranks)
+    assert not due
+    log = (tmp_path / "broken" / LOG).read_text()
+    assert log.count("[rank 0] INFO resumed at step") == len(kills)
+    assert "connectFullMesh" not in log  # a rank that finds an address of the attempt before
+    final = f"checkpoints/{checkpoint.name_of(120)}/*"
+    assert digests(tmp_path / "whole", final) == digests(tmp_path / "broken", final) != {}
+
+
+def test_sigterm_saves_and_ends_with_143(made: Made, tmp_path: Path) -> None:
+    spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
+    agent = subprocess.Popen(training_command(str(write(spec)), 2), stdin=subprocess.DEVNULL)
+    until(lambda: steps_done(spec) > 2)
+    agent.terminate()
+    assert agent.wait(60) == 143
+    (step,) = checkpoint.steps_at(tmp_path / "checkpoints")
+    assert checkpoint.verify(tmp_path / "checkpoints" / checkpoint.name_of(step))["step"] == steps_done(spec)
+    assert isinstance(explain(143, tmp_path), TransientError)
+
+
+def test_a_rank_that_is_told_to_stop_before_it_trains_is_not_started_again(made: Made, tmp_path: Path) -> None:
+    spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
+    agent = subprocess.Popen(training_command(str(write(spec)), 1), stdin=subprocess.DEVNULL)
+    until(lambda: trainers(spec))
+    agent.terminate()
+    assert agent.wait(60) == 143
+    assert not trainers(spec)
+
+
+def test_a_parent_that_is_told_to_stop_waits_for_the_checkpoint(made: Made, tmp_path: Path) -> None:
+    spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(write(spec)), "1"])
+    until(lambda: steps_done(spec) > 2)
+    parent.terminate()
+    assert parent.wait(60) == 143
+    (step,) = checkpoint.steps_at(tmp_path / "checkpoints")
+    assert step == steps_done(spec)
+    assert not trainers(spec)
+
+
+def test_a_run_that_cannot_work_is_refused_with_its_cause(made: Made, tmp_path: Path) -> None:
+    spec = small_spec(made, tmp_path).model_copy(update={"weights": {"code": 0.5, "poems": 0.5}})
+    with pytest.raises(InputError, match='the source "poems" has a weight but no sequence'):
+        train_local(spec, lambda step, values: None, 2)
+    # Each rank has tried once; what torchrun started again has read why not to.
+    assert (tmp_path / LOG).read_text().count("has a weight but no sequence") == 2
+    assert subprocess.run(training_command(str(write(spec)), 1), check=False).returncode == 2
+
+
+def test_an_error_in_the_caller_ends_the_run_with_a_checkpoint(made: Made, tmp_path: Path) -> None:
+    spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
+
+    def fail(step: int, values: dict[str, float]) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_local(spec, fail, 1)
+    assert checkpoint.steps_at(tmp_path / "checkpoints")
+    assert not trainers(spec)
+
+
+def test_a_full_disk_is_told_as_one_and_not_tried_again(tmp_path: Path) -> None:
+    failure.note(tmp_path, 1, ValueError("a  bug"))
+    failure.note(tmp_path, 0, OSError(errno.ENOSPC, "No space left on device"))
+    error = explain(2, tmp_path)
+    assert isinstance(error, StoreError)
+    assert "No space left" in str(error)
+    failure.forget(tmp_path)
+    assert failure.noted(tmp_path) == []
+
+
+def test_a_crash_is_told_in_one_line_with_the_last_lines_of_the_log(tmp_path: Path) -> None:
+    (tmp_path / LOG).write_text("one\n\ntwo\nMemoryError: no luck\n")
+    error = explain(1, tmp_path)
+    assert "exit code 1: one | two | MemoryError: no luck" in str(error)
+    assert str(tmp_path / LOG) in str(error)
+    assert "memory" in str(explain(137, tmp_path))
+
+
+def test_the_command_does_not_depend_on_where_it_runs(tmp_path: Path) -> None:
+    assert training_command("spec.json", 8)[1:] == ["-m", "tasks.trainer.agent", "--spec", "spec.json", "--nproc", "8"]
+    assert os.path.isabs(training_command("spec.json", 8)[0])
