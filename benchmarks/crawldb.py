@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.result import keep
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.engine import open_engine
@@ -107,7 +107,7 @@ def links(first: int, last: int, size: int) -> str:
 
 def made(store: Store, name: str, member: str, files: dict[str, str | bytes | pa.Table]) -> None:
     """Commits an artifact whose files are given as queries, bytes or tables."""
-    output = Output(store, Address(f"big/{name}" + (f"/{member}" if member else ""), "1"), name, member=member)
+    output = Output(store, ArtifactId(f"big/{name}" + (f"/{member}" if member else ""), "1"), name, member=member)
     with duckdb.connect() as connection, output.part("all", conserved=False) as part:
         connection.execute("SET TimeZone = 'UTC'; SET threads = 1; SET memory_limit = '4GB'")
         connection.execute("SET enable_progress_bar = false")
@@ -169,17 +169,17 @@ def measure(root: str, stage: str) -> None:
     """Runs one stage and prints what it cost; in a process of its own."""
     store = Store(root)
     held: dict[str, Artifact | list[Artifact]] = {
-        name: Artifact.open_at(store, Address(f"big/{name}", "1")) for name in ("seeds", "ranks")
+        name: Artifact.open_at(store, ArtifactId(f"big/{name}", "1")) for name in ("seeds", "ranks")
     }
-    held["previous"] = Artifact.open_at(store, Address("big/crawldb/p0", "1"))
+    held["previous"] = Artifact.open_at(store, ArtifactId("big/crawldb/p0", "1"))
     if stage == "update":
-        segment = Artifact.open_at(store, Address("big/segment/p0", "1"))
-        fetchlist = Artifact.open_at(store, Address("big/fetchlist/p0", "2"))
+        segment = Artifact.open_at(store, ArtifactId("big/segment/p0", "1"))
+        fetchlist = Artifact.open_at(store, ArtifactId("big/fetchlist/p0", "2"))
         held |= {"segments": [segment], "rendered": [], "fetchlist": fetchlist}
     kind = {"generate": "fetchlist", "update": "crawldb"}[stage]
     module = importlib.import_module(f"tasks.stages.crawl.{stage}")
     before = resource.getrusage(resource.RUSAGE_SELF)
-    output = Output(store, Address(f"big/{kind}/p0", "2"), stage, member="p0")
+    output = Output(store, ArtifactId(f"big/{kind}/p0", "2"), stage, member="p0")
     with open_engine(workers=0) as engine:
         report = module.run(CONFIG, Inputs(held), output, engine)
     after = resource.getrusage(resource.RUSAGE_SELF)

@@ -14,7 +14,7 @@ from resiliparse.parse.encoding import detect_encoding
 from resiliparse.parse.html import HTMLTree
 
 from benchmarks.published import published
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.engine import open_engine
 from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
@@ -89,7 +89,7 @@ def _bare_seconds(path: str, extract: Callable[[HTMLTree], str]) -> float:
 def _stage_seconds(folder: str, config: ExtractConfig, crawl: Artifact, version_: str) -> float:
     from tasks.stages.extract import stage
 
-    output = Output(Store(folder), Address("benchmark/extracted", version_), "fingerprint")
+    output = Output(Store(folder), ArtifactId("benchmark/extracted", version_), "fingerprint")
     begin = _cpu_seconds()
     with open_engine() as engine:
         stage.run(config, Inputs({"warc": crawl}), output, engine)

@@ -35,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.result import keep, peer_python
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.engine import open_engine
 from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
@@ -146,7 +146,7 @@ def train(store: str, references: tuple[Reference, ...], order: int) -> tuple[Ar
     from tasks.core.commit import commit
 
     config = PerplexityConfig(references=references, order=order)
-    output = Output(Store(store), Address("benchmark/perplexity", f"order-{order}"), "benchmark")
+    output = Output(Store(store), ArtifactId("benchmark/perplexity", f"order-{order}"), "benchmark")
     begin = time.process_time()
     with open_engine() as engine:
         report = run(config, Inputs({}), output, engine)

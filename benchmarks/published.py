@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
@@ -24,7 +24,7 @@ def published(store: str, recipe: str, captures: Iterable[tuple[str, bytes]]) ->
         recipe: the name under which the artifact stands.
         captures: addresses and pages.
     """
-    output = Output(Store(store), Address(f"{recipe}/warc", "dev"), "fingerprint")
+    output = Output(Store(store), ArtifactId(f"{recipe}/warc", "dev"), "fingerprint")
     path = f"{recipe}/warc/dev/pages.warc.gz"
     pages = size = 0
     with output.part("crawl", conserved=False) as part:

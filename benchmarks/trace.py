@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.core.artifact import Address
+from tasks.core.artifact import ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config, canonical_json
 from tasks.core.stage import Output, Report, part_names
@@ -24,7 +24,7 @@ from tasks.core.store import Store
 from tasks.formats.documents import document_id
 from tasks.formats.tokens.index import write_index
 from tasks.formats.tokens.plan import write_plan
-from tasks.formats.tokens.shard import Shelf, TokenFormat, shard_name, write_shard
+from tasks.formats.tokens.shard import ShardBuffer, TokenFormat, shard_name, write_shard
 from tasks.stages.consolidate.stage import KEPT_SCHEMA, REJECTED
 from tasks.stages.tokens.bpe import train
 from tasks.stages.tokens.config import TokenizerConfig
@@ -71,7 +71,7 @@ def main() -> None:
 def build(store: Store, documents: int) -> None:
     """Writes extracted, documents, tokenizer, shards, plan and checkpoint of a made-up corpus."""
     names = part_names(-(-documents // PART))
-    outputs = {kind: Output(store, Address(f"big/{kind}", "dev"), "made") for kind in
+    outputs = {kind: Output(store, ArtifactId(f"big/{kind}", "dev"), "made") for kind in
                ("documents", "tokenizer", "shards", "plan", "checkpoint")}  # fmt: skip
     lengths = []
     for number, name in enumerate(names):
@@ -99,7 +99,7 @@ def make_part(outputs: dict[str, Output], number: int, name: str) -> None:
     tokens = np.split(np.full(int(sizes.sum()), 70, dtype=np.uint16), np.cumsum(sizes)[:-1])
     with outputs["shards"].part(name, conserved=False) as part:
         with part.file(f"shards/{shard}.arrow") as file:
-            write_shard(file, Shelf("web", "train", uids, tokens, sizes.tolist()), FMT)
+            write_shard(file, ShardBuffer("web", "train", uids, tokens, sizes.tolist()), FMT)
         with part.file(f"index/{name}.arrow") as file:
             write_index(
                 file, [(uid, url, shard, row) for row, (uid, (_, url)) in enumerate(zip(uids, kept, strict=True))]

@@ -79,8 +79,8 @@ class CanaryGate(BaseOperator):  # type: ignore[misc]
 def read(recipe: Recipe, address: str, file: str) -> str:
     """Returns a text file of the artifact at `address`; raises InputError when the artifact is gone."""
     # Imported here, because artifacts bring pyarrow and the DAG file must not.
-    from tasks.core.artifact import Address, Artifact
+    from tasks.core.artifact import Artifact, ArtifactId
     from tasks.run.runner import open_store
 
     use_connection(recipe)
-    return Artifact.open_at(open_store(recipe), Address.parse(address)).read(file).decode()
+    return Artifact.open_at(open_store(recipe), ArtifactId.parse(address)).read(file).decode()

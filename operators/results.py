@@ -26,13 +26,13 @@ def committed(recipe: Recipe, stage: str, version: str, member: str = "") -> dic
         InputError: the artifact is not there: the stage said it was done but has not committed into this store.
     """
     # Imported here, because artifacts bring pyarrow and DAG files import this module.
-    from tasks.core.artifact import Address, Artifact
+    from tasks.core.artifact import Artifact, ArtifactId
     from tasks.run.runner import TRACKING, open_store
 
     use_connection(recipe)
     kind = STAGES[stage].writes
     name = f"{recipe.name}/{kind}/{member}" if member else f"{recipe.name}/{kind}"
-    artifact = Artifact.open_at(open_store(recipe), Address(name, version))
+    artifact = Artifact.open_at(open_store(recipe), ArtifactId(name, version))
     record = artifact.record
     tracked = artifact.store.exists(f"{artifact.address.path}/{TRACKING}")
     return {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.artifact import Address, Artifact, InputRef, fingerprint
+from tasks.core.artifact import Artifact, ArtifactId, InputRef, fingerprint
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.engine import open_engine
@@ -72,10 +72,10 @@ def run_stage_in(
     print_ = fingerprint(module, stage.VERSION, member, config, refs)
     name = f"test/{kind or module.replace('.', '-')}" + (f"/{member}" if member else "")
     store = Store(str(folder))
-    existing = Artifact.find(store, Address(name, version))
+    existing = Artifact.find(store, ArtifactId(name, version))
     if existing:
         return existing
-    output = Output(store, Address(name, version), print_, member=member, max_bad_share=max_bad_share)
+    output = Output(store, ArtifactId(name, version), print_, member=member, max_bad_share=max_bad_share)
     with open_engine(workers=workers) as engine:
         report = stage.run(config, held, output, engine)
     return commit(output, module, stage.VERSION, config, refs, report)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.stage import Output, Report, part_names
@@ -66,7 +66,7 @@ def documents_in(folder: Path, rows: Iterable[dict], parts: int = 2, rejected: I
 
 def by_hand(folder: Path, kind: str, parts: int, tables: dict[str, tuple[pa.Schema, list[dict]]]) -> Artifact:
     """Commits tables as the artifact test/<kind>, each row in a part that its id decides."""
-    output = Output(Store(str(folder)), Address(f"test/{kind}", "dev"), "by-hand")
+    output = Output(Store(str(folder)), ArtifactId(f"test/{kind}", "dev"), "by-hand")
     for index, part_name in enumerate(part_names(parts)):
         with output.part(part_name, conserved=False) as part:
             for name, (schema, rows) in tables.items():
@@ -93,7 +93,7 @@ def tokens_in(
 ) -> Made:
     """Runs tokenizer, encode and pack over test/documents, made of `rows` if need be; makes artifacts test/<kind>."""
     run = partial(run_stage_in, folder, workers=workers)
-    made = Artifact.find(Store(str(folder)), Address("test/documents", "dev"))
+    made = Artifact.find(Store(str(folder)), ArtifactId("test/documents", "dev"))
     documents = made or documents_in(folder, corpus() if rows is None else rows, parts)
     inputs = {"documents": documents}
     tokenizer = run("tasks.stages.tokens.bpe", TokenizerConfig(vocab_size=300), inputs, kind="tokenizer")

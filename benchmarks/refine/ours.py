@@ -15,7 +15,7 @@ import shutil
 import sys
 
 from benchmarks.refine.pages import CRAWL
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import open_store, run_stage
 from tasks.run.tracking import TrackingContext
@@ -61,8 +61,8 @@ def main() -> None:
         run_stage(made, stage, tracking=TrackingContext("", "demo"))
         guard.end_all()  # children count when they have ended
         spent[stage] = cpu_seconds() - before
-    documents = Artifact.open_at(open_store(made), Address("demo/documents", "dev")).record
-    extracted = Artifact.open_at(open_store(made), Address("demo/extracted", "dev")).record
+    documents = Artifact.open_at(open_store(made), ArtifactId("demo/documents", "dev")).record
+    extracted = Artifact.open_at(open_store(made), ArtifactId("demo/extracted", "dev")).record
     told = {"pages": extracted.rows_in, "documents": extracted.rows_out, "kept": documents.rows_out}
     print(json.dumps({**told, "text_mb": extracted.metrics["text_bytes"] / 1e6, "stages": spent}))
 

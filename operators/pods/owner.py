@@ -22,7 +22,7 @@ from typing import Any
 
 from operators.pods.api import Api, Kind
 from operators.pods.outage import Refused
-from operators.pods.patience import epoch
+from operators.pods.pending import epoch
 from operators.pods.trigger import LOST_S
 
 log = logging.getLogger("sluice.pods")

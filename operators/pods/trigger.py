@@ -23,7 +23,7 @@ from operators.pods.failure import PodFailure, disruption_of, failure_of, gone, 
 from operators.pods.link import LinkFinder
 from operators.pods.logs import READ_UNTIL, LogReader
 from operators.pods.outage import Refused, Unreachable
-from operators.pods.patience import Patience, epoch
+from operators.pods.pending import PendingPodMonitor, epoch
 from operators.pods.refusal import no_cluster, refused
 
 Object = dict[str, Any]
@@ -87,7 +87,7 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yields one event: {name, namespace, restarts, mlflow_run_url} and what `outcome` says."""
         self.api = Api(self.conn_id)
-        self.patience = Patience(self.api, self.namespace, self.queue, self.queue_s, self.scale_up_s, self.say)
+        self.patience = PendingPodMonitor(self.api, self.namespace, self.queue, self.queue_s, self.scale_up_s, self.say)
         self.pass_on = LinkFinder(self.say, self.task_instance, MlflowLink().xcom_key)
         try:
             told = await self.wait()

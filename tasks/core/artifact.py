@@ -24,7 +24,7 @@ RECORD = ".artifact.json"
 
 
 @dataclass(frozen=True, order=True)
-class Address:
+class ArtifactId:
     """Where an artifact stands: a name ("demo/documents") and a version ("dev", "2026.11.21")."""
 
     name: str
@@ -39,7 +39,7 @@ class Address:
         return f"{self.name}/{self.version}"
 
     @classmethod
-    def parse(cls, text: str) -> "Address":
+    def parse(cls, text: str) -> "ArtifactId":
         """Reads "name@version"; raises InputError."""
         name, _, version = text.partition("@")
         if not name or not version:
@@ -106,13 +106,13 @@ class Record(Config):
 class Artifact:
     """A committed artifact, opened for reading. Picklable."""
 
-    def __init__(self, store: Store, address: Address, record: Record) -> None:
+    def __init__(self, store: Store, address: ArtifactId, record: Record) -> None:
         self.store = store
         self.address = address
         self.record = record
 
     @classmethod
-    def open_at(cls, store: Store, address: Address) -> "Artifact":
+    def open_at(cls, store: Store, address: ArtifactId) -> "Artifact":
         """Opens the artifact at `address`; raises InputError when it does not exist."""
         artifact = cls.find(store, address)
         if artifact is None:
@@ -123,7 +123,7 @@ class Artifact:
         return artifact
 
     @classmethod
-    def find(cls, store: Store, address: Address) -> "Artifact | None":
+    def find(cls, store: Store, address: ArtifactId) -> "Artifact | None":
         """Opens the artifact at `address`, or returns None when it does not exist."""
         try:
             data = store.read(f"{address.path}/{RECORD}")

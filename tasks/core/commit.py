@@ -15,7 +15,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from tasks.core.artifact import RECORD, Address, Artifact, InputRef, Record, content_of
+from tasks.core.artifact import RECORD, Artifact, ArtifactId, InputRef, Record, content_of
 from tasks.core.config import Config
 from tasks.core.errors import DriftError, InputError
 from tasks.core.part import PARTS, finite
@@ -106,7 +106,7 @@ def _record(
     )
 
 
-def _clear(store: Store, address: Address, record: Record) -> None:
+def _clear(store: Store, address: ArtifactId, record: Record) -> None:
     kept = {f"{address.path}/{entry.path}" for part in record.parts for entry in part.files}
     stale = set()
     for path in store.list(address.path, unfinished=True):

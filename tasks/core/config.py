@@ -84,7 +84,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f'did you mean "{close[0]}"?' if close else f"known are: {', '.join(names)}"
 
 
-def twice(names: Iterable[str]) -> list[str]:
+def duplicates(names: Iterable[str]) -> list[str]:
     """Returns the names that stand there more than once, sorted."""
     return sorted(name for name, count in Counter(names).items() if count > 1)
 
@@ -96,7 +96,7 @@ def absolute(path: str) -> str:
     return path
 
 
-def strictly(model: type[C], settings: Mapping[str, Any]) -> C:
+def validate_strict(model: type[C], settings: Mapping[str, Any]) -> C:
     """Builds `model`; types are taken strictly ("30" is not 30, and neither is true 1).
 
     Raises:
@@ -125,7 +125,7 @@ def parse(
         RecipeError: for each thing that is wrong one line naming the field, what was wrong and what would be right.
     """
     try:
-        found = strictly(model, settings)
+        found = validate_strict(model, settings)
         _plain(found)  # settings of free form may still hold what the class cannot know of
         return found
     except ValidationError as error:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from tasks.core.config import Config, Problems, faults, nearest, strictly
+from tasks.core.config import Config, Problems, faults, nearest, validate_strict
 
 FILTERS = "sluice.filters"
 """The group of filters: each a module with an annotator, or with an annotator and a filter."""
@@ -113,7 +113,7 @@ def made(kind: type[C], name: str, settings: Mapping[str, Any], package: str = "
         here = f"{package} is" if package else "no package that brings it is"
         wrong.append(f"{name} is to come from {stated}, and {here} installed here: install that, or take out the key")
     try:
-        found = strictly(kind, {key: value for key, value in given.items() if key not in unknown})
+        found = validate_strict(kind, {key: value for key, value in given.items() if key not in unknown})
     except ValidationError as error:
         wrong += [f".{name}.{at}: {said}" if at else f".{name}: {said}" for at, said in faults(error)]
     except TypeError as error:

@@ -13,7 +13,7 @@ those of earlier versions that are what they would be. dedup, consolidate, what-
 
 from typing import Any
 
-from tasks.core.artifact import Address, Artifact, InputRef
+from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.config import Config
 from tasks.core.errors import InputError
 
@@ -36,9 +36,9 @@ class Group(Config):
     """Hashes of the trained models that it reads, by kind and name: another model beside them changes nothing."""
 
 
-def address_of(attributes: Address, annotator: str) -> Address:
+def address_of(attributes: ArtifactId, annotator: str) -> ArtifactId:
     """Returns where the group of an annotator lies that was measured for `attributes`."""
-    return Address(f"{attributes.name.rpartition('/')[0]}/{KIND}/{annotator}", attributes.version)
+    return ArtifactId(f"{attributes.name.rpartition('/')[0]}/{KIND}/{annotator}", attributes.version)
 
 
 def path_of(part: str) -> str:
@@ -94,6 +94,6 @@ def _opened(attributes: Artifact, annotator: str, ref: InputRef) -> Artifact:
 
 
 def _as_it_was(attributes: Artifact, ref: InputRef) -> Artifact | None:
-    group = Artifact.find(attributes.store, Address.parse(ref.address))
+    group = Artifact.find(attributes.store, ArtifactId.parse(ref.address))
     same = group and (group.record.fingerprint, group.record.content) == (ref.fingerprint, ref.content)
     return group if same else None

@@ -6,7 +6,7 @@ There is no second copy to fall out of step: the records are the ledger.
 import logging
 from collections.abc import Iterator
 
-from tasks.core.artifact import RECORD, Address, Artifact
+from tasks.core.artifact import RECORD, Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 
@@ -93,9 +93,9 @@ def newest(store: Store, name: str, *, but: str = "") -> Artifact | None:
     return max(found, key=lambda one: (one.record.finished, one.address), default=None)
 
 
-def _addresses(store: Store, prefix: str) -> Iterator[Address]:
+def _addresses(store: Store, prefix: str) -> Iterator[ArtifactId]:
     for path in store.list(prefix):
         folder, _, file = path.rpartition("/")
         if file == RECORD:
             name, _, version = folder.rpartition("/")
-            yield Address(name, version)
+            yield ArtifactId(name, version)

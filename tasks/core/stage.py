@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tasks.core.artifact import Address, Artifact, InputRef, PartRecord
+from tasks.core.artifact import Artifact, ArtifactId, InputRef, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.part import PARTS, POISON, Part, PartSpec, commit_part, make_part, make_run, part_names
@@ -34,7 +34,7 @@ SCRATCH = ".scratch"
 QUARANTINE = "quarantine/"
 
 
-def scratch_of(address: Address, fingerprint: str) -> str:
+def scratch_of(address: ArtifactId, fingerprint: str) -> str:
     """Returns the path, in terms of the store, of the work in progress on an artifact."""
     return f"{address.path}/{SCRATCH}/{fingerprint[:16]}"
 
@@ -103,7 +103,7 @@ class Output:
     def __init__(
         self,
         store: Store,
-        address: Address,
+        address: ArtifactId,
         fingerprint: str,
         *,
         member: str = "",

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class Leg:
+class DagRunStatus:
     """One DAG of the chain in this run."""
 
     dag_id: str
@@ -58,7 +58,7 @@ class Chain:
 
     def __init__(self, airflow: Airflow, recipe: str, last: str = "", dags: Sequence[str] = CHAIN) -> None:
         self.airflow = airflow
-        self.legs = [Leg(f"{recipe}.{dag}") for dag in dags[: dags.index(last or dags[-1]) + 1]]
+        self.legs = [DagRunStatus(f"{recipe}.{dag}") for dag in dags[: dags.index(last or dags[-1]) + 1]]
         self._waiting_since = time.monotonic()
         self._logs_read = 0.0
 
@@ -81,7 +81,7 @@ class Chain:
         self.legs[0].run_id = self.airflow.trigger(self.legs[0].dag_id, conf)
         self.legs[0].state = "queued"
 
-    def follow(self) -> Iterator[list[Leg]]:
+    def follow(self) -> Iterator[list[DagRunStatus]]:
         """Yields the legs about once a second until the last has succeeded.
 
         Raises:
@@ -102,7 +102,7 @@ class Chain:
             if leg.state == "success" and at + 1 < len(self.legs) and not self.legs[at + 1].run_id:
                 self._hand_over(leg, self.legs[at + 1])
 
-    def _update(self, leg: Leg) -> None:
+    def _update(self, leg: DagRunStatus) -> None:
         run = self.airflow.run(leg.dag_id, leg.run_id)
         tasks = self.airflow.tasks(leg.dag_id, leg.run_id)
         leg.done, leg.total = sum(task["state"] in _DONE for task in tasks), len(tasks)
@@ -128,7 +128,7 @@ class Chain:
                 return value
         return None
 
-    def _hand_over(self, leg: Leg, following: Leg) -> None:
+    def _hand_over(self, leg: DagRunStatus, following: DagRunStatus) -> None:
         for dag_id, run_id in self.airflow.runs_caused_by(leg.dag_id, leg.run_id):
             if dag_id == following.dag_id:
                 following.run_id, following.state = run_id, "queued"
@@ -145,7 +145,7 @@ class Chain:
                 notes += [line for line in lines if line.startswith("[")][-1:]
         return "; ".join(notes[:2])
 
-    def _failure(self, leg: Leg, tasks: list[Json]) -> RunFailed:
+    def _failure(self, leg: DagRunStatus, tasks: list[Json]) -> RunFailed:
         failed = next((task for task in tasks if task["state"] == "failed"), None)
         if failed is None:
             return RunFailed(f"{leg.dag_id} failed", f"see {self.airflow.url}/dags/{leg.dag_id}/runs/{leg.run_id}")

@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterator
 from itertools import pairwise
 from typing import Any
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.progress import duration
 from tasks.core.store import Store
-from tasks.demo.drive import Leg
+from tasks.demo.drive import DagRunStatus
 from tasks.run.trace import render, trace
 from tasks.stages.consolidate.funnel import totals
 
@@ -29,14 +29,14 @@ class Made:
 
     def artifact(self, kind: str) -> Artifact:
         """Opens one; raises InputError when it does not exist."""
-        return Artifact.open_at(self.store, Address(f"{self.recipe}/{kind}", self.version))
+        return Artifact.open_at(self.store, ArtifactId(f"{self.recipe}/{kind}", self.version))
 
     def json(self, kind: str, path: str) -> Any:
         """Reads a JSON file of one."""
         return json.loads(self.artifact(kind).read(path))
 
 
-def report(made: Made, legs: list[Leg], parts: Collection[str]) -> Iterator[str]:
+def report(made: Made, legs: list[DagRunStatus], parts: Collection[str]) -> Iterator[str]:
     """Yields the lines of the report; `parts` are those that the recipe has."""
     for title, lines, needed in (
         ("Funnel (documents)", funnel(made), {"corpus"}),
@@ -119,7 +119,7 @@ def page_to_trace(made: Made) -> str:
     return str(min(pages)[1])
 
 
-def times(legs: list[Leg]) -> Iterator[str]:
+def times(legs: list[DagRunStatus]) -> Iterator[str]:
     """Yields the wall time of each DAG and of all."""
     for leg in legs:
         yield f"{leg.dag_id:18} {duration(leg.seconds):>14}{'  unchanged' if leg.unchanged else ''}"

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from tasks.core.progress import duration
-from tasks.demo.drive import Leg
+from tasks.demo.drive import DagRunStatus
 
 PLAIN_S = 10.0
 """Without a terminal: seconds between two lines about the same leg."""
@@ -36,7 +36,7 @@ class Screen:
         if self._live:
             self._live.stop()
 
-    def show(self, legs: list[Leg]) -> None:
+    def show(self, legs: list[DagRunStatus]) -> None:
         """Shows the legs as they are now."""
         if self._live:
             self._live.update(table(legs))
@@ -44,7 +44,7 @@ class Screen:
         for leg in legs:
             self._line(leg)
 
-    def _line(self, leg: Leg) -> None:
+    def _line(self, leg: DagRunStatus) -> None:
         now = time.monotonic()
         state, note = self._said.get(leg.dag_id, ("waiting", ""))
         fresh = note != leg.note and now - self._when.get(leg.dag_id, 0.0) > PLAIN_S
@@ -53,7 +53,7 @@ class Screen:
             self.console.print(" ".join(row(leg)).rstrip(), markup=False, soft_wrap=True)
 
 
-def table(legs: list[Leg]) -> Table:
+def table(legs: list[DagRunStatus]) -> Table:
     """Returns the legs as a table."""
     grid = Table("DAG", "tasks", "state", "time", "", box=None, pad_edge=False, expand=True)
     grid.columns[-1].no_wrap = True
@@ -64,7 +64,7 @@ def table(legs: list[Leg]) -> Table:
     return grid
 
 
-def row(leg: Leg) -> tuple[str, str, str, str, str]:
+def row(leg: DagRunStatus) -> tuple[str, str, str, str, str]:
     """Returns a leg in words: DAG, tasks done, state, time, note."""
     state = "unchanged" if leg.unchanged else {"success": "done"}.get(leg.state, leg.state)
     tasks = f"{leg.done}/{leg.total}" if leg.total else ""

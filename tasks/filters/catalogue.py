@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from tasks.core import extensions
-from tasks.core.config import Problems, twice
+from tasks.core.config import Problems, duplicates
 from tasks.filters.base import Annotator, Filter
 
 CATALOGUE = {
@@ -91,9 +91,9 @@ def complete(
     return found
 
 
-def once(names: tuple[str, ...]) -> tuple[str, ...]:
+def require_unique(names: tuple[str, ...]) -> tuple[str, ...]:
     """Returns `names`; raises ValueError if one of them stands there twice."""
-    if several := twice(names):
+    if several := duplicates(names):
         raise ValueError(f"{several[0]} is named twice")
     return names
 

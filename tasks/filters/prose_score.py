@@ -1,8 +1,8 @@
 """A simple score by which the keeper among near-duplicates is chosen.
 
 Measured by `annotate`, read by `dedup` and `consolidate`. It ranks copies of one text against each other: the copy with
-more prose and less of a site's furniture around it should win. It is no classifier, and no limit is put on it. The cue
-of sentence ends is C4's (Raffel et al., arXiv 1910.10683, section 2.2), here by characters, not as a rule.
+more prose and less of a site's boilerplate around it should win. It is no classifier, and no limit is put on it. The
+cue of sentence ends is C4's (Raffel et al., arXiv 1910.10683, section 2.2), here by characters, not as a rule.
 """
 
 from collections.abc import Mapping

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.core.artifact import Address, Artifact, InputRef, Record, fingerprint
+from tasks.core.artifact import Artifact, ArtifactId, InputRef, Record, fingerprint
 from tasks.core.config import Config, canonical_json, changes, nearest
 from tasks.core.errors import DriftError, InputError, RecipeError
 from tasks.core.groups import group_of
@@ -33,7 +33,7 @@ CODE = "code:"
 
 
 @dataclass(frozen=True)
-class Binding:
+class ResolvedStage:
     """A stage with everything that decides what it makes: `refs` are the inputs that do.
 
     `beside` names artifacts of which only one group is read: where the others can be found that belong to it.
@@ -45,11 +45,13 @@ class Binding:
     inputs: Inputs
     refs: tuple[InputRef, ...]
     beside: tuple[InputRef, ...]
-    address: Address
+    address: ArtifactId
     fingerprint: str
 
 
-def bind(recipe: Recipe, store: Store, name: str, version: str, source_version: str | None, member: str) -> Binding:
+def bind(
+    recipe: Recipe, store: Store, name: str, version: str, source_version: str | None, member: str
+) -> ResolvedStage:
     """Finds the inputs of `name` and fingerprints what it would make of them.
 
     Args:
@@ -77,7 +79,7 @@ def bind(recipe: Recipe, store: Store, name: str, version: str, source_version: 
     module = importlib.import_module(stage.module)
     config: Config = getattr(recipe, stage.section)
     kind = f"{stage.writes}/{member}" if member else stage.writes
-    address = Address(f"{recipe.name}/{kind}", version)
+    address = ArtifactId(f"{recipe.name}/{kind}", version)
     read, beside = _read(recipe, store, stage, version, source_version, member)
     found = {**read, **_earlier(recipe, store, stage, address)}
     external = list(_external(module, config))
@@ -87,16 +89,16 @@ def bind(recipe: Recipe, store: Store, name: str, version: str, source_version: 
         *_code(module, config),
     )
     print_ = fingerprint(name, module.VERSION, member, config, refs)
-    return Binding(stage, module, config, Inputs(found, external), refs, beside, address, print_)
+    return ResolvedStage(stage, module, config, Inputs(found, external), refs, beside, address, print_)
 
 
 def _read(
     recipe: Recipe, store: Store, stage: Stage, version: str, source_version: str | None, member: str
 ) -> tuple[dict[str, Artifact | list[Artifact]], tuple[InputRef, ...]]:
-    """Returns the inputs of the version by role, and what of them only groups are read of (`Binding.beside`)."""
+    """Returns the inputs of the version by role, and what of them only groups are read of (`ResolvedStage.beside`)."""
 
     def one(kind: str) -> Artifact:
-        own = Address(f"{recipe.name}/{kind}", version)
+        own = ArtifactId(f"{recipe.name}/{kind}", version)
         if artifact := Artifact.find(store, own):
             return artifact
         if source_version and (artifact := one_held(store, recipe.name, kind, source_version)):
@@ -121,18 +123,18 @@ def _read(
     return found, tuple(whole.ref(kind) for kind, whole in wholes.items())
 
 
-def _earlier(recipe: Recipe, store: Store, stage: Stage, own: Address) -> dict[str, Artifact | list[Artifact]]:
+def _earlier(recipe: Recipe, store: Store, stage: Stage, own: ArtifactId) -> dict[str, Artifact | list[Artifact]]:
     """Finds the inputs of the cycle before. Once bound they stay: a run repeated later reads what it read first."""
     if not stage.earlier or (stage.section == CRAWL and not recipe.crawl.recrawl):
         return {}
     member = own.name.removeprefix(f"{recipe.name}/").partition("/")[2]
     bound = Artifact.find(store, own)
     if bound is None and member and "fetchlist" in stage.reads:  # all of a cycle starts from the same crawl DB
-        bound = Artifact.find(store, Address(f"{recipe.name}/fetchlist/{member}", own.version))
+        bound = Artifact.find(store, ArtifactId(f"{recipe.name}/fetchlist/{member}", own.version))
     found: dict[str, Artifact | list[Artifact]] = {}
     for role, (wanted, closing) in stage.earlier.items():
         if bound:
-            refs = [Address.parse(ref.address) for ref in bound.record.inputs if ref.role == role]
+            refs = [ArtifactId.parse(ref.address) for ref in bound.record.inputs if ref.role == role]
             addresses = refs
         else:
             addresses = _addresses_before(recipe, store, wanted, closing, member, own.version)
@@ -144,16 +146,16 @@ def _earlier(recipe: Recipe, store: Store, stage: Stage, own: Address) -> dict[s
 
 def _addresses_before(
     recipe: Recipe, store: Store, kind: str, closing: str, member: str, version: str
-) -> list[Address]:
+) -> list[ArtifactId]:
     """Returns where `kind` lies in the newest cycle that has come to its end; nothing where there is none."""
     closed = newest(store, f"{recipe.name}/{closing}", but=version)
     if closed is None:
         return []
     name = f"{recipe.name}/{kind.replace('*', member)}" if member else f"{recipe.name}/{kind}"
     if not kind.endswith("/*"):
-        return [Address(name, closed.address.version)]
+        return [ArtifactId(name, closed.address.version)]
     held = sorted(
-        Address.parse(ref.address)
+        ArtifactId.parse(ref.address)
         for ref in closed.record.inputs
         if ref.address.startswith(f"{recipe.name}/{kind.removesuffix('*')}")
     )
@@ -200,7 +202,7 @@ def _several(found: Artifact | Sequence[Artifact]) -> Sequence[Artifact]:
     return [found] if isinstance(found, Artifact) else found
 
 
-def check_drift(existing: Artifact, bound: Binding) -> None:
+def check_drift(existing: Artifact, bound: ResolvedStage) -> None:
     """Raises DriftError, naming the field that changed, when `existing` is not what `bound` would make."""
     record = existing.record
     if record.fingerprint == bound.fingerprint:
@@ -209,12 +211,12 @@ def check_drift(existing: Artifact, bound: Binding) -> None:
         log.warning("[%s] files outside the store have changed; this version keeps what it read", bound.address)
         return
     raise DriftError(
-        f"{bound.address} was made differently: {_difference(record, bound)}",
+        f"{bound.address} exists with another fingerprint: {_difference(record, bound)}",
         "give this run another version (recipe `version`, --version, or the form's field), or delete the artifact",
     )
 
 
-def _with_files_as_read(record: Record, bound: Binding) -> str:
+def _with_files_as_read(record: Record, bound: ResolvedStage) -> str:
     """Returns the fingerprint as if files outside the store were as `record` read them.
 
     Such files are like the web: they move, and a version of an artifact keeps how they were. Another reads them anew.
@@ -224,7 +226,7 @@ def _with_files_as_read(record: Record, bound: Binding) -> str:
     return fingerprint(bound.stage.name, bound.module.VERSION, record.member, bound.config, refs)
 
 
-def _difference(record: Record, bound: Binding) -> str:
+def _difference(record: Record, bound: ResolvedStage) -> str:
     if record.stage_version != bound.module.VERSION:
         return f"by version {record.stage_version} of the stage {bound.stage.name}, which is {bound.module.VERSION} now"
     now = bound.config.model_dump(mode="json")

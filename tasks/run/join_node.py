@@ -14,7 +14,7 @@ from tasks.run.runner import open_store
 log = logging.getLogger("sluice.follow")
 
 
-def follow_stage(
+def join_stage(
     recipe: Recipe, stage: str, *, version: str = "", source_version: str | None = None, member: str = ""
 ) -> None:
     """Helps node 0 with `stage` of `recipe`, with the same arguments as `run_stage`; returns when it is done.

@@ -7,7 +7,7 @@ records tell which those are, and nothing else is ever taken for them.
 import logging
 from collections.abc import Iterable, Iterator
 
-from tasks.core.artifact import Address, Artifact, InputRef
+from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.run.catalogue import STAGES, Stage
@@ -30,15 +30,15 @@ def held(store: Store, recipe: str, kind: str, version: str) -> list[Artifact]:
     Returns:
         one artifact, or none; several where artifacts of the version were made from different ones.
     """
-    wanted = Address(f"{recipe}/{kind}", version)
+    wanted = ArtifactId(f"{recipe}/{kind}", version)
     if own := Artifact.find(store, wanted):
         return [own]
     between = _made_from(kind)
-    starts = (Address(f"{recipe}/{name}", version) for name in _own(kind, between))
+    starts = (ArtifactId(f"{recipe}/{name}", version) for name in _own(kind, between))
     level = [artifact for address in starts if (artifact := Artifact.find(store, address))]
     seen = {artifact.address for artifact in level}
     while level:
-        refs = {Address.parse(ref.address): ref for artifact in level for ref in _inputs(artifact, recipe)}
+        refs = {ArtifactId.parse(ref.address): ref for artifact in level for ref in _inputs(artifact, recipe)}
         if named := [ref for at, ref in sorted(refs.items()) if at.name == wanted.name]:
             found = [artifact for ref in named if (artifact := _as_read(store, ref))]
             distinct = {(one.record.fingerprint, one.record.content): one for one in reversed(found)}
@@ -107,7 +107,7 @@ def _inputs(artifact: Artifact, recipe: str) -> Iterator[InputRef]:
 
 def _as_read(store: Store, ref: InputRef) -> Artifact | None:
     """Opens what a record names, if it is there and still what was read."""
-    artifact = Artifact.find(store, Address.parse(ref.address))
+    artifact = Artifact.find(store, ArtifactId.parse(ref.address))
     if artifact and (artifact.record.fingerprint, artifact.record.content) != (ref.fingerprint, ref.content):
         log.warning("[%s] has been made anew since it was read: it is not taken for what it was", ref.address)
         return None

@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from tasks.core.config import Config, Problems, assign, canonical_json, parse, strictly
+from tasks.core.config import Config, Problems, assign, canonical_json, parse, validate_strict
 from tasks.core.errors import RecipeError
 from tasks.run.catalogue import ASSETS, NEEDS, PARTS, STAGES, Stage, sections_of
 from tasks.run.place import Place
-from tasks.run.recipe_validation import READ, Sections, disagreements, judged_by_default
+from tasks.run.recipe_validation import READ, Sections, inconsistencies, judged_by_default
 from tasks.stages.annotate.config import AnnotateConfig
 from tasks.stages.canary.config import CanaryConfig
 from tasks.stages.classifiers.config import ClassifiersConfig
@@ -102,7 +102,7 @@ class Recipe(Config):
             self.__dict__["makes"] = _made_by(self.model_fields_set, self.crawl.enabled)
         sections = {name: getattr(self, name) for name in READ if _counts(name, self.makes)}
         held = Sections(frozenset(self.model_fields_set), self.makes, _crawls(self.makes, self.crawl), **sections)
-        if wrong := list(disagreements(held)):
+        if wrong := list(inconsistencies(held)):
             raise Problems(wrong)
         return self
 
@@ -199,7 +199,7 @@ def _across(settings: Mapping[str, Any]) -> Iterator[str]:
     if extract and consolidate and "sources" not in consolidate.model_fields_set:
         sources = judged_by_default(crawls, extract, consolidate.trusted)
         held["consolidate"] = consolidate.model_copy(update={"sources": sources})
-    yield from disagreements(Sections(frozenset(settings), tuple(makes), crawls, **held))
+    yield from inconsistencies(Sections(frozenset(settings), tuple(makes), crawls, **held))
 
 
 def _readable(name: str, settings: Mapping[str, Any]) -> Any:
@@ -207,7 +207,7 @@ def _readable(name: str, settings: Mapping[str, Any]) -> Any:
     kind, fields = READ[name]
     given = settings.get(name, {"enabled": False} if name == "crawl" else {})
     try:
-        return strictly(kind, {field: given[field] for field in fields if field in given})
+        return validate_strict(kind, {field: given[field] for field in fields if field in given})
     except (ValidationError, TypeError):
         return None
 

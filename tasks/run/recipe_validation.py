@@ -73,7 +73,7 @@ def judged_by_default(crawls: bool, extract: ExtractConfig, trusted: tuple[str, 
     return tuple(name for name in several if name not in trusted)
 
 
-def disagreements(held: Sections) -> Iterator[str]:
+def inconsistencies(held: Sections) -> Iterator[str]:
     """Yields all that is wrong between the sections that can be read."""
     for check in (_makes, _sources, _judged, _mixture, _measured, _trained, _ngrams, _topics, _categories, _cuts):
         yield from check(held)

@@ -18,7 +18,7 @@ from tasks.core.errors import SluiceError, StoppedError, SupersededError
 from tasks.core.probe import probe
 from tasks.core.stage import Output
 from tasks.core.store import Store
-from tasks.run.input_resolution import Binding, bind, check_drift
+from tasks.run.input_resolution import ResolvedStage, bind, check_drift
 from tasks.run.lineage import held
 from tasks.run.place import filled
 from tasks.run.recipe import Recipe
@@ -95,7 +95,7 @@ def run_stage(
     return _result(artifact, skipped=False)
 
 
-def _held_before(store: Store, recipe: Recipe, bound: Binding, source_version: str | None) -> list[Artifact]:
+def _held_before(store: Store, recipe: Recipe, bound: ResolvedStage, source_version: str | None) -> list[Artifact]:
     """Returns what the source version holds of a shared stage: a changed limit costs the stages behind it alone."""
     if not source_version or not bound.stage.shared:
         return []
@@ -108,7 +108,7 @@ def open_store(recipe: Recipe) -> Store:
 
 
 def _tracked(
-    recipe: Recipe, store: Store, bound: Binding, output: Output, context: TrackingContext, on_dask: bool
+    recipe: Recipe, store: Store, bound: ResolvedStage, output: Output, context: TrackingContext, on_dask: bool
 ) -> Artifact:
     if not context.uri:
         return _run(recipe, bound, output, on_dask)
@@ -145,7 +145,7 @@ def _told(
     return told
 
 
-def _run(recipe: Recipe, bound: Binding, output: Output, on_dask: bool) -> Artifact:
+def _run(recipe: Recipe, bound: ResolvedStage, output: Output, on_dask: bool) -> Artifact:
     started = datetime.now(UTC)
     log.info("[%s] running %s, fingerprint %s", bound.address, bound.stage.name, bound.fingerprint[:16])
     address = filled(recipe.place.dask.address) if on_dask else ""

@@ -86,7 +86,7 @@ def _override(text: str) -> tuple[str, Any]:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from tasks.run.join_node import follow_stage
+    from tasks.run.join_node import join_stage
     from tasks.run.place import filled
     from tasks.run.runner import run_stage
     from tasks.run.tracking import TrackingContext
@@ -95,7 +95,7 @@ def _run(options: argparse.Namespace) -> None:
     recipe = _recipe(options)
     what = {"version": options.version, "source_version": options.source_version, "member": options.member}
     if node_of():
-        follow_stage(recipe, options.stage, **what)
+        join_stage(recipe, options.stage, **what)
         return
     tracking = TrackingContext(filled(recipe.place.mlflow), recipe.name, options.parent_key)
     result = run_stage(recipe, options.stage, **what, on_dask=options.dask, tracking=tracking)

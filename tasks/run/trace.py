@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.groups import named_in
 from tasks.core.store import Store
@@ -124,13 +124,13 @@ class Chain:
         """Finds the last artifact made at a version and everything it was made from; raises InputError."""
         found: dict[str, Artifact] = {}
         for kind in _KINDS:
-            artifact = found.get(kind) or Artifact.find(store, Address(f"{recipe}/{kind}", version))
+            artifact = found.get(kind) or Artifact.find(store, ArtifactId(f"{recipe}/{kind}", version))
             if artifact is None:
                 continue
             found[kind] = artifact
             for ref in artifact.record.inputs:
                 name = ref.address.partition("@")[0]
-                parent = Address.parse(ref.address) if name.startswith(f"{recipe}/") and "@" in ref.address else None
+                parent = ArtifactId.parse(ref.address) if name.startswith(f"{recipe}/") and "@" in ref.address else None
                 if parent and (held := Artifact.find(store, parent)):
                     found.setdefault(name.removeprefix(f"{recipe}/"), held)
         if not found:

@@ -8,12 +8,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.config import assign, changes, parse
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.run.lineage import one_held
-from tasks.stages.consolidate.aligned_inputs import Joint
+from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.what_if import render, what_if
 
@@ -42,8 +42,8 @@ def ask(
         RecipeError: a value does not fit, or the settings of the version are none of today's.
         InputError: an input does not exist, or the settings read what was not measured.
     """
-    joint = inputs_at(store, recipe, version, source_version)
-    documents = Artifact.find(store, Address(f"{recipe}/documents", version))
+    aligned = inputs_at(store, recipe, version, source_version)
+    documents = Artifact.find(store, ArtifactId(f"{recipe}/documents", version))
     if documents is None and source_version:
         documents = one_held(store, recipe, "documents", source_version)
     before, whose = config, "the recipe"
@@ -55,7 +55,7 @@ def ask(
         [
             f"before: the settings of {whose}{f': {others}' if others else ''}",
             f"after: the same with {_differences(before, after, 'before') or 'nothing changed'}",
-            render(what_if(before, after, joint, examples)),
+            render(what_if(before, after, aligned, examples)),
         ]
     )
 
@@ -87,7 +87,7 @@ def _plain(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def inputs_at(store: Store, recipe: str, version: str, source_version: str = "") -> Joint:
+def inputs_at(store: Store, recipe: str, version: str, source_version: str = "") -> AlignedInputs:
     """Opens the inputs that `documents` of a recipe at a version was made from or, before it is, would be.
 
     Args:
@@ -99,11 +99,11 @@ def inputs_at(store: Store, recipe: str, version: str, source_version: str = "")
     Raises:
         InputError: one of them does not exist.
     """
-    made = Artifact.find(store, Address(f"{recipe}/documents", version))
-    named = {ref.role: Address.parse(ref.address) for ref in made.record.inputs} if made else {}
+    made = Artifact.find(store, ArtifactId(f"{recipe}/documents", version))
+    named = {ref.role: ArtifactId.parse(ref.address) for ref in made.record.inputs} if made else {}
 
     def opened(role: str) -> Artifact:
-        own = named.get(role, Address(f"{recipe}/{role}", version))
+        own = named.get(role, ArtifactId(f"{recipe}/{role}", version))
         found = Artifact.find(store, own)
         if found is None and role not in named:
             found = one_held(store, recipe, role, source_version or version)
@@ -115,4 +115,4 @@ def inputs_at(store: Store, recipe: str, version: str, source_version: str = "")
             )
         return found
 
-    return Joint(opened("extracted"), opened("attributes"), opened("duplicates"), store, "")
+    return AlignedInputs(opened("extracted"), opened("attributes"), opened("duplicates"), store, "")

@@ -19,7 +19,7 @@ from tasks.core.errors import SluiceError, TransientError
 from tasks.trainer import failure
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.gang import Gang
-from tasks.trainer.heartbeat import Channel, Result
+from tasks.trainer.heartbeat import HeartbeatStore, Result
 from tasks.trainer.ranks import ATTEMPT
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ def run_gang(spec: Path, nproc: int, gang: Gang, max_restarts: int, final: Itera
     log.info("node %d of %d, %d ranks each; node 0 is %s:%d", gang.node, gang.nodes, nproc, gang.address, gang.port)
     out = Path(TrainSpec.model_validate_json(spec.read_bytes()).out)
     try:
-        with Channel(gang, nproc) as channel:
+        with HeartbeatStore(gang, nproc) as channel:
             node = _Node(spec, out, nproc, channel)
             for attempt in range(1 + max_restarts):
                 code = node.run(attempt)
@@ -58,7 +58,7 @@ def run_gang(spec: Path, nproc: int, gang: Gang, max_restarts: int, final: Itera
 class _Node:
     """The ranks of this node."""
 
-    def __init__(self, spec: Path, out: Path, nproc: int, channel: Channel) -> None:
+    def __init__(self, spec: Path, out: Path, nproc: int, channel: HeartbeatStore) -> None:
         self.spec, self.out, self.nproc, self.channel = spec, out, nproc, channel
         self.asked_to_stop = False
         self.ranks: list[Rank] = []

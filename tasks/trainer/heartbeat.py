@@ -47,7 +47,7 @@ class Result:
         return cls(held["code"], Failure(**held["failure"]) if held["failure"] else None)
 
 
-class Channel:
+class HeartbeatStore:
     """One agent's end of the conversation. Use as a context; `host` is the IP address the ranks find the store at.
 
     Args:
@@ -75,7 +75,7 @@ class Channel:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._exchange, name="channel", daemon=True)
 
-    def __enter__(self) -> "Channel":
+    def __enter__(self) -> "HeartbeatStore":
         self._thread.start()
         return self
 

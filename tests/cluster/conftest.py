@@ -37,8 +37,8 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """On loopback nothing takes long: causes are believed, and nodes given up, after seconds."""
     if not Settings().kube_config:
-        monkeypatch.setattr("operators.pods.patience.SURE_S", 1.0)
-        monkeypatch.setattr("operators.pods.patience.LOOK_S", 0.2)
+        monkeypatch.setattr("operators.pods.pending.SURE_S", 1.0)
+        monkeypatch.setattr("operators.pods.pending.LOOK_S", 0.2)
         monkeypatch.setattr("operators.jobsets.trigger.SURE_S", 2.0)
         monkeypatch.setattr("operators.pods.api.TICK_S", 0.5)
         monkeypatch.setattr("operators.pods.api.STARTING_S", 0.5)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.core.artifact import Address
+from tasks.core.artifact import ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.stage import Output, Report
@@ -99,7 +99,7 @@ def remove(recipe: Recipe, name: str) -> bool:
 
 def captures(store: Path, recipe: str, pages: int = 12, lost: int = 0) -> None:
     """Writes `warc` of a recipe: pages in three files, of which each lacks `lost` that it should have."""
-    output = Output(Store(str(store)), Address(f"{recipe}/warc", "dev"), "0" * 64)
+    output = Output(Store(str(store)), ArtifactId(f"{recipe}/warc", "dev"), "0" * 64)
     words = WORDS.split()
     rows = []
     with output.part("warc", conserved=False) as part:

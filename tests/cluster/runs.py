@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.sdk.exceptions import TaskDeferred
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
 
 DAG_FILE = """
@@ -66,7 +66,7 @@ class Ended:
 
     def artifact(self, kind: str, version: str = "dev") -> Artifact:
         """What the stage has made."""
-        return Artifact.open_at(Store(str(self.store)), Address(f"{self.recipe}/{kind}", version))
+        return Artifact.open_at(Store(str(self.store)), ArtifactId(f"{self.recipe}/{kind}", version))
 
 
 @contextmanager

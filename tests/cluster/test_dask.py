@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.engine import open_engine
 from tasks.core.errors import RecipeError
 from tasks.core.store import Store
@@ -83,7 +83,7 @@ def test_a_dag_run_whose_scheduler_and_worker_die_ends_with_the_same_bytes(
 
 
 def content(tmp_path: Path, recipe: str) -> str:
-    documents = Artifact.open_at(Store(str(tmp_path / "store")), Address(f"{recipe}/documents", "dev"))
+    documents = Artifact.open_at(Store(str(tmp_path / "store")), ArtifactId(f"{recipe}/documents", "dev"))
     return documents.record.content
 
 

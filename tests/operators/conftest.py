@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.stage import Output, Report
@@ -23,7 +23,7 @@ def documents(tmp_path: Path):
     import pyarrow as pa
 
     def write(recipe: str, version: str = "dev") -> Artifact:
-        output = Output(Store(str(tmp_path / "store")), Address(f"{recipe}/documents", version), "0" * 64)
+        output = Output(Store(str(tmp_path / "store")), ArtifactId(f"{recipe}/documents", version), "0" * 64)
         texts = [" ".join(WORDS[(n * 7 + k * (n % 5 + 1)) % len(WORDS)] for k in range(80)) for n in range(40)]
         table = pa.table(
             {

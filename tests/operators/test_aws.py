@@ -9,7 +9,7 @@ from contextlib import redirect_stderr, redirect_stdout
 import pytest
 
 from operators.aws import use_connection
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import RecipeError
 from tasks.core.store import Store
 from tasks.run.recipe import find_recipe
@@ -55,7 +55,7 @@ def test_a_dag_runs_on_s3_by_its_connection_and_the_secret_is_nowhere(
     with redirect_stdout(said), redirect_stderr(said):
         run = dag_bag().dags["s3flow.tokens"].test()
     assert str(run.state) == "success"
-    plan = Address("s3flow/plan", "dev")
+    plan = ArtifactId("s3flow/plan", "dev")
     there = Artifact.open_at(Store("s3://sluice/airflow"), plan)
     assert there.record.content == Artifact.open_at(Store(str(tmp_path / "store")), plan).record.content
     shown = [said.getvalue(), caplog.text]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tasks.core.artifact import Address
+from tasks.core.artifact import ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.stage import Output, Report
@@ -42,7 +42,7 @@ def run_gate(tmp_path, monkeypatch, recipes, airflow_db):
 
 
 def test_the_gate_says_the_decision_and_publishes_the_mixture(run_gate, tmp_path, caplog, capsys):
-    output = Output(Store(str(tmp_path / "store")), Address("gated/mixture", "v1"), "0" * 64)
+    output = Output(Store(str(tmp_path / "store")), ArtifactId("gated/mixture", "v1"), "0" * 64)
     with output.part("mixture", conserved=False) as part, part.file("mixture.json") as file:
         file.write(json.dumps(DECISION).encode())
     commit(output, "decide", 1, Config(), [], Report())

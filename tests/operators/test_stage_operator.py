@@ -8,7 +8,7 @@ import time
 import psutil
 
 from operators.stage import StageOperator
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
 from tests.operators.runs import events_of, states
 
@@ -26,7 +26,7 @@ def test_a_dag_run_makes_artifacts_and_announces_the_last_one(recipes, dag_bag, 
     documents("flow", "v1")
     run = dag_bag().dags["flow.tokens"].test(run_conf={"version": "v1"})
     assert states(run) == {"tokenizer": "success", "encode": "success", "pack": "success"}
-    plan = Artifact.open_at(Store(str(tmp_path / "store")), Address("flow/plan", "v1"))
+    plan = Artifact.open_at(Store(str(tmp_path / "store")), ArtifactId("flow/plan", "v1"))
     assert events_of("flow/tokens") == [
         {
             "address": "flow/plan@v1",

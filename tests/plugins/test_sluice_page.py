@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.core.artifact import Address, InputRef
+from tasks.core.artifact import ArtifactId, InputRef
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.stage import Output, Report
@@ -64,7 +64,7 @@ def get(client, token):
 def corpus(recipes, tmp_path):
     """A recipe `shown` with a small documents artifact whose every text is hostile."""
     recipes("shown")
-    output = Output(Store(str(tmp_path / "store")), Address("shown/documents", "v1"), "0" * 64)
+    output = Output(Store(str(tmp_path / "store")), ArtifactId("shown/documents", "v1"), "0" * 64)
     kept = {"id": ["0" * 32], "title": [HOSTILE], "url": [f"http://site.localhost/0?{HOSTILE}"], "source": [HOSTILE],
             "prose_score": [0.5], "tier": ["silver"], "text": [HOSTILE * 40], "record_id": [""],
             "host": ["site.localhost"]}  # fmt: skip

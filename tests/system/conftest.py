@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
 from tasks.demo.airflow_api import Airflow, Json
-from tasks.demo.drive import Chain, Leg
+from tasks.demo.drive import Chain, DagRunStatus
 from tasks.demo.home import CHECKOUT, Home, Ports
 from tasks.demo.site import HOSTS, address
 from tests.s3_server import environment
@@ -77,7 +77,7 @@ class Stack:
     def finished(self, dag_id: str, run_id: str, limit_s: float = 600) -> Json:
         """Waits for the end of a run; a failure shows the cause that the task gave."""
         chain = Chain(self.airflow, dag_id.partition(".")[0])
-        chain.legs = [Leg(dag_id, run_id, "queued")]
+        chain.legs = [DagRunStatus(dag_id, run_id, "queued")]
         deadline = time.monotonic() + limit_s
         for _ in chain.follow():
             assert time.monotonic() < deadline, f"{dag_id} is not done after {limit_s:.0f} s"
@@ -112,7 +112,7 @@ class Stack:
 
     def artifact(self, name: str, version: str = "dev") -> Artifact:
         """Opens an artifact of the stack's store."""
-        return Artifact.open_at(Store(str(self.home.root / "store")), Address(name, version))
+        return Artifact.open_at(Store(str(self.home.root / "store")), ArtifactId(name, version))
 
 
 def demo(home: Home, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -207,7 +207,7 @@ def _free(port: int) -> bool:
 
 
 @pytest.fixture(scope="session")
-def smoke(stack: Stack) -> list[Leg]:
+def smoke(stack: Stack) -> list[DagRunStatus]:
     """The recipe `smoke`, run once from seeds to checkpoint without any disturbance."""
     chain = Chain(stack.airflow, "smoke")
     chain.start({})

@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
 from tasks.demo.airflow_api import Airflow
-from tasks.demo.drive import Chain, Leg
+from tasks.demo.drive import Chain, DagRunStatus
 from tasks.demo.home import CHECKOUT, Home, Ports
 from tasks.demo.objects import LARGE_XCOM
 from tasks.demo.processes import marked
@@ -64,7 +64,7 @@ def remote(server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def made(remote: Stack) -> list[Leg]:
+def made(remote: Stack) -> list[DagRunStatus]:
     """The recipe `smoke` from seeds to tokens on this stack; the trainings would only add minutes."""
     remote.pause("smoke.canary", True)
     chain = Chain(remote.airflow, "smoke", last="tokens")
@@ -102,7 +102,7 @@ def test_mlflow_keeps_its_runs_in_postgres_and_its_files_on_s3(server, made) -> 
 
 
 def test_the_artifacts_are_on_s3_and_none_on_this_machine(remote, made) -> None:
-    plan = Artifact.open_at(Store(ROOT), Address("smoke/plan", "dev"))
+    plan = Artifact.open_at(Store(ROOT), ArtifactId("smoke/plan", "dev"))
     assert not plan.verify()
     assert not list((remote.home.root / "store").iterdir())
 

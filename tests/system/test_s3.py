@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.artifact import RECORD, Address, Artifact
+from tasks.core.artifact import RECORD, Artifact, ArtifactId
 from tasks.core.ledger import Ledger
 from tasks.core.store import Store
 from tasks.demo.drive import Chain
@@ -38,7 +38,7 @@ def lake(stack, smoke) -> Store:
 
 
 def artifact(store: Store, kind: str, version: str = "dev") -> Artifact:
-    return Artifact.open_at(store, Address(f"lake/{kind}", version))
+    return Artifact.open_at(store, ArtifactId(f"lake/{kind}", version))
 
 
 @pytest.mark.timeout(1500)

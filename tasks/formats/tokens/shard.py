@@ -63,7 +63,7 @@ class TokenFormat:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class ShardBuffer:
     """Documents that will become one shard: columns of equal length, tokens flat."""
 
     source: str
@@ -101,23 +101,23 @@ def part_number(name: str) -> int:
     return int(name.rsplit("-", 2)[1])
 
 
-def write_shard(file: BinaryIO, shelf: Shelf, fmt: TokenFormat) -> None:
+def write_shard(file: BinaryIO, buffer: ShardBuffer, fmt: TokenFormat) -> None:
     """Writes one shard; equal documents give equal bytes."""
     schema = fmt.schema()
     with pa.ipc.new_file(file, schema) as writer:
-        for first in range(0, len(shelf.uids), _BATCH_ROWS):
+        for first in range(0, len(buffer.uids), _BATCH_ROWS):
             rows = slice(first, first + _BATCH_ROWS)
-            tokens = shelf.tokens[rows]
+            tokens = buffer.tokens[rows]
             lengths = np.array([len(one) for one in tokens], dtype=np.int64)
             offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
             flat = np.concatenate(tokens).astype(fmt.dtype, copy=False)
             columns = [
-                pa.array(shelf.uids[rows], pa.binary(16)),
+                pa.array(buffer.uids[rows], pa.binary(16)),
                 pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat), type=schema.field("tokens").type),
                 pa.array(lengths, pa.uint32()),
-                pa.array(shelf.n_bytes[rows], pa.uint32()),
-                pa.array([shelf.source] * len(tokens)),
-                pa.array([shelf.split] * len(tokens)),
+                pa.array(buffer.n_bytes[rows], pa.uint32()),
+                pa.array([buffer.source] * len(tokens)),
+                pa.array([buffer.split] * len(tokens)),
             ]
             writer.write_batch(pa.record_batch(columns, schema=schema))
 

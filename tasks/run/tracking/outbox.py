@@ -7,7 +7,7 @@ Written by the runner when a stage ends while MLflow is down; emptied by the nex
 import hashlib
 import logging
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
 from tasks.run.tracking.message import Message
 from tasks.run.tracking.send import deliver
@@ -38,7 +38,7 @@ def send(store: Store) -> int:
     sent = 0
     for path in store.list(FOLDER):
         message = Message.from_json(store.read(path))
-        artifact = Artifact.find(store, Address.parse(message.artifact)) if message.artifact else None
+        artifact = Artifact.find(store, ArtifactId.parse(message.artifact)) if message.artifact else None
         deliver(message, artifact)
         store.remove(path)
         sent += 1

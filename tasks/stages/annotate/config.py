@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from tasks.core.config import Config, Problems
-from tasks.filters.catalogue import annotator, complete, once
+from tasks.filters.catalogue import annotator, complete, require_unique
 
 DEFAULT = ("language", "gopher_quality", "gopher_repetition", "prose_score", "pii")
 
@@ -26,7 +26,7 @@ class AnnotateConfig(Config):
     @field_validator("use")
     @classmethod
     def _once(cls, given: tuple[str, ...]) -> tuple[str, ...]:
-        return once(given)
+        return require_unique(given)
 
     @field_validator("settings")
     @classmethod

@@ -93,10 +93,10 @@ def there_already(groups: Mapping[str, Wanted], output: Output) -> dict[str, Art
     """Returns the groups that need not be measured, by annotator.
 
     They are those of this version, left by a run that did not come to its end, and those that the source version holds.
-    A group of this version that was made differently, and of which no version is made, is cleared away.
+    A group of this version that exists with another fingerprint, and of which no version is made, is cleared away.
 
     Raises:
-        DriftError: a group was made differently at this version, and a version is made of it.
+        DriftError: a group exists with another fingerprint at this version, and a version is made of it.
     """
     found, before = {}, [still_there(one) for one in output.before]
     for name, group in groups.items():
@@ -115,7 +115,8 @@ def _clear(own: Artifact, group: Wanted, output: Output) -> None:
     users = [one for one in Ledger(output.store, output.address.name) if _is_made_of(one, own)]
     if users:
         raise DriftError(
-            f"{own.address} was made differently: {_difference(own, group)}; {users[0].address} is made of it",
+            f"{own.address} exists with another fingerprint: {_difference(own, group)}; "
+            f"{users[0].address} is made of it",
             "give this run another version (recipe `version`, --version, or the form's field), or delete both",
         )
     log.warning("[%s] clearing what was measured differently: %s", own.address, _difference(own, group))

@@ -60,7 +60,7 @@ def run(config: AnnotateConfig, inputs: Inputs, output: Output, engine: Engine) 
 
     Raises:
         InputError: a model is not there, or too many documents made an annotator fail.
-        DriftError: a group of this version was made differently, and a version is made of it.
+        DriftError: a group of this version exists with another fingerprint, and a version is made of it.
     """
     groups = wanted(config, inputs, VERSION)
     held = there_already(groups, output)

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from tasks.core.config import Config, absolute, nearest, twice
+from tasks.core.config import Config, absolute, duplicates, nearest
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 
@@ -134,7 +134,7 @@ class ClassifiersConfig(Config):
 
     @model_validator(mode="after")
     def _names_differ(self) -> "ClassifiersConfig":
-        if several := twice(one.name for one in self.train):
+        if several := duplicates(one.name for one in self.train):
             raise ValueError(f"two classifiers are called {several[0]}: their folders would be one")
         return self
 

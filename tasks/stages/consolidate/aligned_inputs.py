@@ -21,7 +21,7 @@ from tasks.formats.documents import mark_of, same_mark, same_rows
 
 
 @dataclass(frozen=True)
-class Joint:
+class AlignedInputs:
     """What a part is made from: the inputs, and this stage's own artifact with the copies that go."""
 
     extracted: Artifact

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field, ValidationInfo, field_validator
 
 from tasks.core.config import Config, nearest
-from tasks.filters.catalogue import ASKED, complete, filter_of, known, once
+from tasks.filters.catalogue import ASKED, complete, filter_of, known, require_unique
 
 # What Arrow calls the types of numbers and truth values.
 _NUMBERS = ("int", "uint", "float", "halffloat", "double", "bool")
@@ -55,7 +55,7 @@ class ConsolidateConfig(Config):
     @field_validator("filters")
     @classmethod
     def _once(cls, given: tuple[str, ...]) -> tuple[str, ...]:
-        return once(given)
+        return require_unique(given)
 
     @field_validator("limits")
     @classmethod

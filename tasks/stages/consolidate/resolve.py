@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.formats.duplicate_resolution import choose
-from tasks.stages.consolidate.aligned_inputs import Joint
+from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.rules import reasons
 
@@ -28,13 +28,13 @@ COPIES = pa.schema(
 _MEMBER = ["id", "cluster", "text", "rank"]
 
 
-def resolve(config: ConsolidateConfig, joint: Joint, names: Sequence[str]) -> dict[str, pa.Table]:
+def resolve(config: ConsolidateConfig, aligned: AlignedInputs, names: Sequence[str]) -> dict[str, pa.Table]:
     """Returns for every part the documents that go as copies of one that stays (schema COPIES), in row order."""
-    parts = [_survivors(config, joint, name) for name in names]
+    parts = [_survivors(config, aligned, name) for name in names]
     members = pa.concat_tables(parts)
     order = pc.sort_indices(members, sort_keys=[("rank", "ascending")])
     ranked = members.take(order)
-    copies = _copies(ranked, joint.duplicates.table("pairs.parquet"))
+    copies = _copies(ranked, aligned.duplicates.table("pairs.parquet"))
     part_of = np.repeat(np.arange(len(names)), [part.num_rows for part in parts])[order.to_numpy()]
     row_of = order.to_numpy()
     found = {}
@@ -45,9 +45,9 @@ def resolve(config: ConsolidateConfig, joint: Joint, names: Sequence[str]) -> di
     return found
 
 
-def _survivors(config: ConsolidateConfig, joint: Joint, name: str) -> pa.Table:
+def _survivors(config: ConsolidateConfig, aligned: AlignedInputs, name: str) -> pa.Table:
     """Returns the documents of one part that have a copy and pass the rules (columns _MEMBER)."""
-    documents, judged, copies = joint.part(name, ["id", "source"], config.filters, _MEMBER)
+    documents, judged, copies = aligned.part(name, ["id", "source"], config.filters, _MEMBER)
     several = copies.column("cluster").is_valid()
     found = reasons(config, documents.column("source").filter(several), judged.filter(several))
     return copies.filter(several).filter(pa.array([not why for why in found], pa.bool_()))

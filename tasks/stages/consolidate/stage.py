@@ -30,7 +30,7 @@ from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.filters.base import UNDETERMINED
 from tasks.formats.documents import DOCUMENT
 from tasks.stages.consolidate import audit
-from tasks.stages.consolidate.aligned_inputs import Joint
+from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.figure import draw, table
 from tasks.stages.consolidate.funnel import (
@@ -75,14 +75,14 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
             documents, or no document passes.
     """
     extracted, attributes, duplicates = (inputs[role] for role in ("extracted", "attributes", "duplicates"))
-    joint = Joint(extracted, attributes, duplicates, output.store, output.address.path)
-    names = joint.names()
-    check_measured(config, joint.measured(names[0]), str(attributes.address))
-    _write_copies(config, joint, names, output)
-    output.map_parts(engine, partial(consolidate_part, config, joint), [PartSpec(name, name) for name in names])
-    output.check_poison(f"the column `error` of {_where_errors_stand(joint)}")
-    _write_whole(config, joint, names, output)
-    funnel = joint.own("funnel.parquet")
+    aligned = AlignedInputs(extracted, attributes, duplicates, output.store, output.address.path)
+    names = aligned.names()
+    check_measured(config, aligned.measured(names[0]), str(attributes.address))
+    _write_copies(config, aligned, names, output)
+    output.map_parts(engine, partial(consolidate_part, config, aligned), [PartSpec(name, name) for name in names])
+    output.check_poison(f"the column `error` of {_where_errors_stand(aligned)}")
+    _write_whole(config, aligned, names, output)
+    funnel = aligned.own("funnel.parquet")
     _refuse_empty(funnel, output)
     output.log_file("funnel.png", draw(funnel, str(output.address)))
     output.log_file("funnel.csv", table(funnel))
@@ -91,18 +91,18 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     return Report(metrics=metrics, note=_note(metrics))
 
 
-def _where_errors_stand(joint: Joint) -> str:
-    failed = (group for group in joint.groups.values() if group.record.metrics.get(POISON))
+def _where_errors_stand(aligned: AlignedInputs) -> str:
+    failed = (group for group in aligned.groups.values() if group.record.metrics.get(POISON))
     return ", ".join(group.store.url(f"{group.address.path}/{KIND}/") for group in failed)
 
 
-def _write_whole(config: ConsolidateConfig, joint: Joint, names: list[str], output: Output) -> None:
+def _write_whole(config: ConsolidateConfig, aligned: AlignedInputs, names: list[str], output: Output) -> None:
     """Adds up what the parts have counted and sampled."""
     if "whole" in output.committed:
         return
-    funnel = add(joint.own(f"counts/{name}.parquet") for name in names)
-    hosts = add_hosts(joint.own(f"hosts/{name}.parquet") for name in names)
-    shown = audit.merge((joint.own(f"samples/{name}.parquet") for name in names), config.samples)
+    funnel = add(aligned.own(f"counts/{name}.parquet") for name in names)
+    hosts = add_hosts(aligned.own(f"hosts/{name}.parquet") for name in names)
+    shown = audit.merge((aligned.own(f"samples/{name}.parquet") for name in names), config.samples)
     with output.part("whole", conserved=False) as part:
         for path, table in (("funnel.parquet", funnel), ("hosts.parquet", hosts)):
             with part.file(path, rows=table.num_rows) as file:
@@ -111,12 +111,12 @@ def _write_whole(config: ConsolidateConfig, joint: Joint, names: list[str], outp
             file.write(audit.page(funnel, hosts, shown))
 
 
-def _write_copies(config: ConsolidateConfig, joint: Joint, names: list[str], output: Output) -> None:
+def _write_copies(config: ConsolidateConfig, aligned: AlignedInputs, names: list[str], output: Output) -> None:
     if "copies" in output.committed:
         return
     found = {}
     if config.dedup:
-        found = resolve(config, joint, names)
+        found = resolve(config, aligned, names)
     with output.part("copies", conserved=False) as part:
         for name in names:
             copies = found.get(name, COPIES.empty_table())
@@ -124,19 +124,19 @@ def _write_copies(config: ConsolidateConfig, joint: Joint, names: list[str], out
                 pq.write_table(copies, file, compression="zstd", compression_level=3)
 
 
-def consolidate_part(config: ConsolidateConfig, joint: Joint, part: Part, name: str) -> None:
+def consolidate_part(config: ConsolidateConfig, aligned: AlignedInputs, part: Part, name: str) -> None:
     """Makes one part; runs on a worker."""
-    read = [annotator for annotator in joint.groups if annotator in (*config.reads(), *_SHOWN)]
-    documents, judged, copies = joint.part(name, None, read, ["id", "duplicate_of", "kind"])
+    read = [annotator for annotator in aligned.groups if annotator in (*config.reads(), *_SHOWN)]
+    documents, judged, copies = aligned.part(name, None, read, ["id", "duplicate_of", "kind"])
     part.count_in(documents.num_rows)
     why = reasons(config, documents.column("source"), judged)
-    keeper = _copies(config, joint.own(f"copies/{name}.parquet"), copies, why)
+    keeper = _copies(config, aligned.own(f"copies/{name}.parquet"), copies, why)
     stays = pa.array([not reason for reason in why], pa.bool_())
     part.metric("promoted", pc.sum(copies.filter(stays).column("duplicate_of").is_valid()).as_py() or 0)
     documents = _scored(documents, judged)
     tier = _write_kept(config, part, documents.filter(stays), judged.filter(stays))
     _write_rejected(config, part, documents, judged, why, keeper)
-    _write_counts(joint, part, documents, why, stays, tier)
+    _write_counts(aligned, part, documents, why, stays, tier)
     _write_samples(config, part, documents, judged, why)
 
 
@@ -210,7 +210,12 @@ def _write_rejected(
 
 
 def _write_counts(
-    joint: Joint, part: Part, documents: pa.Table, why: list[list[str]], stays: pa.Array, tiers_of_kept: list[str]
+    aligned: AlignedInputs,
+    part: Part,
+    documents: pa.Table,
+    why: list[list[str]],
+    stays: pa.Array,
+    tiers_of_kept: list[str],
 ) -> None:
     sizes = pc.binary_length(documents.column("text"))
     steps = [step_of(reason[0]) if reason else KEPT for reason in why]
@@ -218,7 +223,7 @@ def _write_counts(
     held = iter(tiers_of_kept)
     tier = ["" if reason else next(held) for reason in why]
     columns = [documents.column("source"), documents.column("language"), *map(pa.array, (steps, first, tier)), sizes]
-    refused = joint.refused(part.name)
+    refused = aligned.refused(part.name)
     rows = refused.num_rows
     lost = {"language": [""] * rows, "step": [EXTRACT] * rows, "tier": [""] * rows, "bytes": [None] * rows}
     lost |= {name: refused.column(name) for name in ("source", "reason")}

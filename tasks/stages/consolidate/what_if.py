@@ -1,7 +1,7 @@
 """What if the limits were others: the funnel before and after, and documents that would change side.
 
-Reads `extracted`, `attributes` and `duplicates` of one version (`Joint.at`); writes nothing. Nothing is measured again:
-the cost is reading small columns and the join.
+Reads `extracted`, `attributes` and `duplicates` of one version; writes nothing. Nothing is measured again: the
+cost is reading small columns and the join.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from tasks.stages.consolidate.aligned_inputs import Joint
+from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.funnel import EXTRACT, KEPT, STEPS
 from tasks.stages.consolidate.mask import masked
@@ -78,29 +78,29 @@ class _Place(NamedTuple):
     after: str
 
 
-def what_if(before: ConsolidateConfig, after: ConsolidateConfig, joint: Joint, examples: int = 5) -> Answer:
+def what_if(before: ConsolidateConfig, after: ConsolidateConfig, aligned: AlignedInputs, examples: int = 5) -> Answer:
     """Compares two settings; of the documents that move it holds no more in memory than it shows.
 
     Args:
         before: the settings as they are.
         after: the others.
-        joint: the inputs.
+        aligned: the inputs.
         examples: documents to show of each side; the smallest ids, which are hashes, so a fair sample.
 
     Raises:
         InputError: the inputs were not made for one another, or something that the settings read was not measured.
     """
-    names = joint.names()
+    names = aligned.names()
     for config in (before, after):
-        check_measured(config, joint.measured(names[0]), str(joint.attributes.address))
+        check_measured(config, aligned.measured(names[0]), str(aligned.attributes.address))
     counts: tuple[Counter[_Verdict], Counter[_Verdict]] = (Counter(), Counter())
     refused = Counter[tuple[str, str]]()
     sums, shown = Counter[bool](), dict[bool, list[_Place]]({True: [], False: []})
-    for name, was, will in zip(names, *(_verdicts(config, joint, names) for config in (before, after)), strict=True):
-        _add_refused(refused, joint.refused(name))
+    for name, was, will in zip(names, *(_verdicts(config, aligned, names) for config in (before, after)), strict=True):
+        _add_refused(refused, aligned.refused(name))
         for count, verdicts in zip(counts, (was, will), strict=True):
             count.update(verdicts)
-        ids = joint.extracted.table(f"documents/{name}.parquet", columns=["id"]).column("id").to_pylist()
+        ids = aligned.extracted.table(f"documents/{name}.parquet", columns=["id"]).column("id").to_pylist()
         moved = (
             _Place(identity, name, row, old.reason, new.reason)
             for row, (identity, old, new) in enumerate(zip(ids, was, will, strict=True))
@@ -109,7 +109,7 @@ def what_if(before: ConsolidateConfig, after: ConsolidateConfig, joint: Joint, e
         for gains, places in _by_side(moved).items():
             sums[gains] += len(places)
             shown[gains] = nsmallest(examples, [*shown[gains], *places])
-    several = tuple(_moved(after, joint, place) for gains in (True, False) for place in shown[gains])
+    several = tuple(_moved(after, aligned, place) for gains in (True, False) for place in shown[gains])
     funnels = (_funnel(counts[0], refused), _funnel(counts[1], refused))
     return Answer(*funnels, sums[True], sums[False], several)
 
@@ -137,12 +137,12 @@ def _by_side(moved: Iterable[_Place]) -> dict[bool, list[_Place]]:
     return found
 
 
-def _verdicts(config: ConsolidateConfig, joint: Joint, names: Sequence[str]) -> Iterator[list[_Verdict]]:
+def _verdicts(config: ConsolidateConfig, aligned: AlignedInputs, names: Sequence[str]) -> Iterator[list[_Verdict]]:
     """Yields for every part the verdict on each document."""
-    copies = resolve(config, joint, names) if config.dedup else {}
+    copies = resolve(config, aligned, names) if config.dedup else {}
     measured = list(dict.fromkeys([*config.filters, *read_by_tiers(config)]))
     for name in names:
-        documents, judged, _ = joint.part(name, ["id", "source"], measured, ["id"])
+        documents, judged, _ = aligned.part(name, ["id", "source"], measured, ["id"])
         sources = documents.column("source")
         going = {row["id"]: f"duplicate_{row['kind']}" for row in copies[name].to_pylist()} if copies else {}
         ids = documents.column("id").to_pylist()
@@ -154,8 +154,8 @@ def _verdicts(config: ConsolidateConfig, joint: Joint, names: Sequence[str]) -> 
         yield [_Verdict(source, reason, "" if reason else next(held)) for source, reason in verdicts]
 
 
-def _moved(config: ConsolidateConfig, joint: Joint, place: _Place) -> Moved:
-    documents, judged, _ = joint.part(place.part, ["id", "source", "url", "text"], config.reads(), ["id"])
+def _moved(config: ConsolidateConfig, aligned: AlignedInputs, place: _Place) -> Moved:
+    documents, judged, _ = aligned.part(place.part, ["id", "source", "url", "text"], config.reads(), ["id"])
     document = documents.slice(place.row, 1)
     (text,) = masked(config, document, judged.slice(place.row, 1), [not place.after])
     (url,) = document.column("url").to_pylist()

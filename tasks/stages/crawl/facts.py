@@ -9,7 +9,7 @@ import uuid
 from datetime import datetime
 from typing import Any
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError, SluiceError
 from tasks.core.ledger import newest
 from tasks.core.store import Store
@@ -80,7 +80,7 @@ class Facts:
         self.artifacts: dict[str, Artifact] = {}
         for kind in ("seeds", "fetchlist", "segment", "crawldb"):
             name = f"{recipe}/{kind}" + ("" if kind == "seeds" else f"/{self._member}")
-            found = Artifact.find(store, Address(name, version)) if version else newest(store, name)
+            found = Artifact.find(store, ArtifactId(name, version)) if version else newest(store, name)
             if found is not None:
                 self.artifacts[kind] = found
         if version and not self.artifacts:

@@ -37,7 +37,7 @@ def keep_posts(tree: HTMLTree, source: bytes) -> None:
 
 
 def main_text(tree: HTMLTree, *, comments: bool = False) -> str:
-    """Returns what resiliparse takes for the main text, without the furniture; `comments` keeps those of readers."""
+    """Returns what resiliparse takes for the main text, without the boilerplate; `comments` keeps those of readers."""
     found: str = extract_plain_text(
         tree,
         preserve_formatting=True,

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from tasks.core.config import Config, absolute, twice
+from tasks.core.config import Config, absolute, duplicates
 from tasks.filters.base import UNDETERMINED
 
 ANY_LANGUAGE = UNDETERMINED
@@ -89,7 +89,7 @@ class PerplexityConfig(Config):
 
     @model_validator(mode="after")
     def _names_differ(self) -> "PerplexityConfig":
-        if several := twice(reference.name for reference in self.references):
+        if several := duplicates(reference.name for reference in self.references):
             raise ValueError(f"references need names of their own: {', '.join(several)}")
         return self
 

@@ -25,7 +25,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.tokens.index import FOLDER as INDEX
 from tasks.formats.tokens.index import write_index
-from tasks.formats.tokens.shard import FOLDER, HELDOUT, TRAIN, Shelf, TokenFormat, shard_name, write_shard
+from tasks.formats.tokens.shard import FOLDER, HELDOUT, TRAIN, ShardBuffer, TokenFormat, shard_name, write_shard
 from tasks.stages.tokens.bpe import KEPT, TOKENIZER, digest, eos_of, id_hash, load
 from tasks.stages.tokens.config import EncodeConfig
 from tasks.stages.tokens.encoder import Checked, open_encoder
@@ -170,7 +170,7 @@ class _Writer:
         name = shard_name(*key, self._index, self._pieces[key])
         uids, tokens, n_bytes = [r.uid for r in rows], [r.tokens for r in rows], [r.n_bytes for r in rows]
         with self._part.file(f"{FOLDER}/{name}.arrow", rows=len(rows)) as file:
-            write_shard(file, Shelf(*key, uids, tokens, n_bytes), self._job.format)
+            write_shard(file, ShardBuffer(*key, uids, tokens, n_bytes), self._job.format)
         self._entries.extend((one.uid, one.url, name, row) for row, one in enumerate(rows))
         self._part.count_out(len(rows))
         self._part.metric("tokens", self._sizes[key])

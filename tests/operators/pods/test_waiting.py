@@ -205,12 +205,12 @@ def test_a_queue_that_says_nothing_yet_is_waited_for():
 
 def test_how_long_a_cause_must_stand_depends_on_whether_a_node_could_come(monkeypatch):
     from operators.pods.failure import PodFailure
-    from operators.pods.patience import SURE_S, Patience
+    from operators.pods.pending import SURE_S, PendingPodMonitor
 
     now = [100.0]
-    monkeypatch.setattr("operators.pods.patience.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("operators.pods.pending.time.monotonic", lambda: now[0])
     said: list[str] = []
-    patience = Patience(None, "n", "", 1000.0, 300.0, said.append)
+    patience = PendingPodMonitor(None, "n", "", 1000.0, 300.0, said.append)
     failure = PodFailure("config", "no node", True)
     zero, never = Wait("no node yet", failure, growable=True), Wait("no node yet", failure)
     assert patience.judge(zero) is None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tasks.core.config import Config, canonical_json, parse, strictly
+from tasks.core.config import Config, canonical_json, parse, validate_strict
 from tasks.core.errors import RecipeError
 
 
@@ -56,14 +56,14 @@ def test_settings_built_in_python_hold_finite_numbers_too(value: float) -> None:
 
 
 def test_a_list_stands_for_a_tuple_and_keeps_the_order_that_it_had() -> None:
-    found = strictly(Toy, {"names": ["b", "a"], "free": {"z": {}, "a": {}}})
+    found = validate_strict(Toy, {"names": ["b", "a"], "free": {"z": {}, "a": {}}})
     assert (found.names, list(found.free)) == (("b", "a"), ["z", "a"])
 
 
 @pytest.mark.parametrize("wrong", ["0.5", True, [0.5], None])
 def test_types_are_taken_strictly(wrong: object) -> None:
     with pytest.raises(ValidationError):
-        strictly(Inner, {"share": wrong})
+        validate_strict(Inner, {"share": wrong})
 
 
 def test_what_is_parsed_can_be_encoded() -> None:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.artifact import RECORD, Address, Artifact
+from tasks.core.artifact import RECORD, Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.ledger import Ledger, newest
 from tasks.core.store import Store
@@ -67,7 +67,7 @@ def test_the_newest_artifact_of_a_name_can_leave_out_one_version(chain: Store) -
 
 
 def test_a_changed_byte_is_found_by_verifying(chain: Store) -> None:
-    artifact = Artifact.open_at(chain, Address("test/pages", "dev"))
+    artifact = Artifact.open_at(chain, ArtifactId("test/pages", "dev"))
     assert artifact.verify() == []
     wrong = artifact.files("squares/")[0]
     with chain.write(f"{artifact.address.path}/{wrong}") as file:

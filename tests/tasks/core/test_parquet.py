@@ -85,14 +85,14 @@ def test_a_process_that_finds_nothing_to_keep_ends_with_its_error_and_not_by_abo
 
 def consolidate(folder: str, number: int) -> int:
     """Consolidates into a version of its own, as a process of its own would; returns the shell's exit status."""
-    from tasks.core.artifact import Address, Artifact
+    from tasks.core.artifact import Artifact, ArtifactId
     from tasks.core.errors import InputError
     from tasks.core.store import Store
     from tasks.stages.consolidate.config import ConsolidateConfig
     from tests.conftest import run_stage_in
 
     kinds = {"extracted": "extracted", "attributes": "attributes", "duplicates": "tasks-dedup-stage"}
-    found = {role: Artifact.open_at(Store(folder), Address(f"test/{kind}", "dev")) for role, kind in kinds.items()}
+    found = {role: Artifact.open_at(Store(folder), ArtifactId(f"test/{kind}", "dev")) for role, kind in kinds.items()}
     config = ConsolidateConfig(limits={"language": {"keep": ("en",)}})
     try:
         run_stage_in(folder, "tasks.stages.consolidate.stage", config, dict(found), version=f"v{number}")

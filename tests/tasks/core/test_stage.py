@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.artifact import RECORD, Address, Artifact
+from tasks.core.artifact import RECORD, Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.errors import ConservationError, DriftError, InputError, StoreError
 from tasks.core.part import Part
@@ -69,7 +69,7 @@ def test_a_metric_that_no_record_can_hold_is_named_and_nothing_is_committed(tmp_
 
 
 def test_a_folder_of_causes_is_named_where_there_is_one(tmp_path: Path) -> None:
-    output = Output(Store(str(tmp_path)), Address("x/y", "dev"), "one", max_bad_share=0.1)
+    output = Output(Store(str(tmp_path)), ArtifactId("x/y", "dev"), "one", max_bad_share=0.1)
     with output.part("part-a", conserved=False) as part:
         part.count_in(2)
         part.reject("poison")
@@ -127,12 +127,12 @@ def test_a_killed_stage_resumes_at_the_first_missing_part(tmp_path: Path) -> Non
 def test_unfinished_parts_of_other_settings_are_not_reused(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     with (
-        Output(store, Address("x/y", "dev"), "one").part("part-a", conserved=False) as part,
+        Output(store, ArtifactId("x/y", "dev"), "one").part("part-a", conserved=False) as part,
         part.file("a.txt") as file,
     ):
         file.write(b"one")
-    assert Output(store, Address("x/y", "dev"), "one").committed.keys() == {"part-a"}
-    assert not Output(store, Address("x/y", "dev"), "two").committed
+    assert Output(store, ArtifactId("x/y", "dev"), "one").committed.keys() == {"part-a"}
+    assert not Output(store, ArtifactId("x/y", "dev"), "two").committed
 
 
 def test_a_full_disk_is_one_line_with_a_remedy(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_full_disk_is_one_line_with_a_remedy(tmp_path: Path) -> None:
 
 
 def finished(store: Store, fingerprint: str, text: bytes) -> Output:
-    output = Output(store, Address("x/y", "dev"), fingerprint)
+    output = Output(store, ArtifactId("x/y", "dev"), fingerprint)
     with output.part(f"part-{text.decode()}", conserved=False) as part, part.file("a.txt") as file:
         file.write(text)
     return output
@@ -182,7 +182,7 @@ def test_of_two_attempts_that_finish_one_wins_and_the_other_says_so(
 def test_an_attempt_with_other_settings_that_comes_second_is_refused(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     first = finished(store, "one", b"one")
-    second = Output(store, Address("x/y", "dev"), "two")
+    second = Output(store, ArtifactId("x/y", "dev"), "two")
     second.committed = first.committed
     ended(first)
     with pytest.raises(DriftError, match="committed meanwhile by a run with other settings"):
@@ -209,7 +209,7 @@ def test_work_in_progress_survives_a_restart_and_is_gone_after_the_commit(
     store = Store("s3://sluice/scratch" if remote else str(tmp_path))
     first = finished(store, "same", b"one")
     (Path(first.scratch) / "half").write_bytes(b"0")
-    again = Output(store, Address("x/y", "dev"), "same")
+    again = Output(store, ArtifactId("x/y", "dev"), "same")
     assert (Path(again.scratch) / "half").exists()
     ended(first)
     assert not os.path.exists(f"{tmp_path}/x/y/dev/.scratch")

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from tasks.demo.drive import Leg, cause_in
+from tasks.demo.drive import DagRunStatus, cause_in
 from tasks.demo.screen import Screen, row
 
 LOG = [
@@ -32,13 +32,13 @@ def test_without_an_exception_the_last_error_line_is_the_cause() -> None:
 
 
 def test_a_leg_whose_stages_found_nothing_to_do_is_shown_as_unchanged() -> None:
-    leg = Leg("demo.crawl", "r", "success", done=5, total=5, seconds=66.2, unchanged=True)
+    leg = DagRunStatus("demo.crawl", "r", "success", done=5, total=5, seconds=66.2, unchanged=True)
     assert row(leg) == ("demo.crawl", "5/5", "unchanged", "1 min 6 s", "")
 
 
 def test_without_a_terminal_each_change_of_state_is_one_line_and_nothing_is_said_twice() -> None:
     out = io.StringIO()
-    legs = [Leg("demo.crawl", "r", "queued"), Leg("demo.corpus")]
+    legs = [DagRunStatus("demo.crawl", "r", "queued"), DagRunStatus("demo.corpus")]
     with Screen(Console(file=out, width=80)) as screen:
         screen.show(legs)
         screen.show(legs)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import RecipeError
 from tasks.core.store import Store
 from tasks.run.recipe import Recipe
@@ -74,9 +74,9 @@ def test_a_recipe_without_crawl_and_canaries_goes_from_files_to_a_model(
     for stage in STAGES:
         assert main([stage, "--recipe", str(recipe)]) == 0, capsys.readouterr().err
     store = Store(str(tmp_path / "store"))
-    run = json.loads(Artifact.open_at(store, Address("mine/checkpoint", "dev")).read("run.json"))
+    run = json.loads(Artifact.open_at(store, ArtifactId("mine/checkpoint", "dev")).read("run.json"))
     assert run["weights"] == {"books": 0.75, "notes": 0.25}
-    model = Artifact.open_at(store, Address("mine/model", "dev"))
+    model = Artifact.open_at(store, ArtifactId("mine/model", "dev"))
     assert {ref.role for ref in model.record.inputs} == {"checkpoint", "scores", "tokenizer"}
     capsys.readouterr()
     assert main(["trace", "--recipe", str(recipe), "step:1"]) == 0
@@ -95,7 +95,7 @@ def test_without_a_mixture_each_source_weighs_what_it_has(recipe: Path, capsys: 
     for stage in STAGES[: STAGES.index("evaluate")]:
         assert main([stage, "--recipe", str(recipe)]) == 0, capsys.readouterr().err
     run = json.loads(
-        Artifact.open_at(Store(str(recipe.with_name("store"))), Address("mine/checkpoint", "dev")).read("run.json")
+        Artifact.open_at(Store(str(recipe.with_name("store"))), ArtifactId("mine/checkpoint", "dev")).read("run.json")
     )
     total = sum(run["sequences"].values())
     assert run["weights"] == {name: pytest.approx(count / total, abs=1e-5) for name, count in run["sequences"].items()}

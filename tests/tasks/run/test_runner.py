@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.core.artifact import Address, Artifact, InputRef
+from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.errors import DriftError, InputError, RecipeError, StoppedError, TransientError
@@ -128,7 +128,7 @@ def given_cycle(store: Store, version: str, *, published: bool = True) -> None:
     """Puts an empty crawl DB into the store, as `update` lays it out, and the `warc` artifact that makes it count."""
     made = []
     for name in ("p0", "p1"):
-        output = Output(store, Address(f"demo/crawldb/{name}", version), version, member=name)
+        output = Output(store, ArtifactId(f"demo/crawldb/{name}", version), version, member=name)
         with output.part("urls", conserved=False) as part:
             for file, schema in EMPTY.items():
                 with part.file(file) as raw:
@@ -136,7 +136,7 @@ def given_cycle(store: Store, version: str, *, published: bool = True) -> None:
             with part.file(crawldb.KNOWN_FILE) as raw:
                 raw.write(Known().to_bytes())
         made.append(commit(output, "update", 1, Config(), (), Report()))
-    output = Output(store, Address("demo/ranks", version), version)
+    output = Output(store, ArtifactId("demo/ranks", version), version)
     with output.part("ranks", conserved=False) as part:
         with part.file("ranks.parquet") as raw:
             pq.write_table(RANKS.empty_table(), raw)
@@ -148,14 +148,14 @@ def given_cycle(store: Store, version: str, *, published: bool = True) -> None:
             InputRef(role="crawldb", address=str(one.address), fingerprint=one.record.fingerprint, content="")
             for one in made
         ]
-        output = Output(store, Address("demo/warc", version), version)
+        output = Output(store, ArtifactId("demo/warc", version), version)
         with output.part("manifest"):
             pass
         commit(output, "publish", 1, Config(), refs, Report())
 
 
 def inputs_of(store: Store, version: str) -> list[str]:
-    record = Artifact.open_at(store, Address("demo/fetchlist/p0", version)).record
+    record = Artifact.open_at(store, ArtifactId("demo/fetchlist/p0", version)).record
     return sorted(ref.address for ref in record.inputs)
 
 
@@ -171,7 +171,7 @@ def test_the_shell_prints_the_same_result_and_ends_with_a_status(
 
 def test_the_record_tells_code_host_and_times(recipe: Recipe, tmp_path: Path) -> None:
     run_stage(recipe, "inject")
-    record = Artifact.open_at(Store(str(tmp_path / "store")), Address("demo/seeds", "dev")).record
+    record = Artifact.open_at(Store(str(tmp_path / "store")), ArtifactId("demo/seeds", "dev")).record
     assert record.code["version"]
     assert record.host["python"].startswith("3.11")
     assert record.started <= record.finished
@@ -207,13 +207,13 @@ def test_a_cycle_begins_with_the_mixture_that_was_decided_unless_the_recipe_name
     mine = recipe.override({"name": "test", "crawl.recrawl": recrawl, "canary.current": {"code": 0.5, "web": 0.5}})
     store = Store(str(tmp_path / "store"))
     tokens_in(tmp_path / "store")
-    output = Output(store, Address("test/mixture", "1"), "one")
+    output = Output(store, ArtifactId("test/mixture", "1"), "one")
     decision = {"weights": {"code": 0.8, "web": 0.2}, "response": None}
     with output.part("mixture.json", conserved=False) as part, part.file("mixture.json") as file:
         file.write(json.dumps(decision).encode())
     commit(output, "decide", 1, mine.canary, (), Report())
     run_stage(mine.override({"canary.current": named}), "arms", version="2", source_version="dev")
-    arms = json.loads(Artifact.open_at(store, Address("test/arms", "2")).read("arms.json"))
+    arms = json.loads(Artifact.open_at(store, ArtifactId("test/arms", "2")).read("arms.json"))
     assert arms[0]["weights"]["code"] == first
 
 
@@ -235,7 +235,7 @@ def test_files_outside_the_store_are_kept_as_a_version_read_them(recipe: Recipe,
 
 def no_captures(store: Store) -> None:
     """Puts a `warc` artifact without any file into the store, as `publish` lays it out."""
-    output = Output(store, Address("demo/warc", "dev"), "none")
+    output = Output(store, ArtifactId("demo/warc", "dev"), "none")
     with output.part("warc", conserved=False) as part, part.file(MANIFEST) as file:
         pq.write_table(MANIFEST_SCHEMA.empty_table(), file)
     commit(output, "publish", 1, Config(), (), Report())

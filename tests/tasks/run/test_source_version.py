@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.core.artifact import RECORD, Address, Artifact, InputRef
+from tasks.core.artifact import RECORD, Artifact, ArtifactId, InputRef
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.errors import InputError
@@ -80,13 +80,13 @@ def test_a_crawl_is_found_by_way_of_what_was_made_from_it(recipe: Recipe) -> Non
     assert one(crawled, "extract", "3", "2").address == "demo/extracted@1"
     made = one(crawled.override({"extract.min_chars": 2}), "extract", "3", "2")
     assert not made.skipped
-    inputs = Artifact.open_at(open_store(recipe), Address("demo/extracted", "3")).record.inputs
+    inputs = Artifact.open_at(open_store(recipe), ArtifactId("demo/extracted", "3")).record.inputs
     assert "demo/warc@1" in {ref.address for ref in inputs}
 
 
 def captures(store: Store, version: str) -> Artifact:
     """Puts a `warc` artifact without any file into the store, as `publish` lays it out."""
-    output = Output(store, Address("demo/warc", version), version)
+    output = Output(store, ArtifactId("demo/warc", version), version)
     with output.part("warc", conserved=False) as part, part.file(MANIFEST) as file:
         pq.write_table(MANIFEST_SCHEMA.empty_table(), file)
     return commit(output, "publish", 1, Config(), (), Report())
@@ -110,7 +110,7 @@ def test_artifacts_of_a_version_that_were_made_from_different_ones_are_no_source
     run(recipe.override({"extract.min_chars": 2}), "2")
     store = open_store(recipe)
     for kind, version in (("attributes", "1"), ("duplicates", "2")):
-        copy(store, Artifact.open_at(store, Address(f"demo/{kind}", version)), "3")
+        copy(store, Artifact.open_at(store, ArtifactId(f"demo/{kind}", version)), "3")
     said = (
         r"of demo at 3 were made from different extracted: demo/extracted@1, demo/extracted@2.*one of these as source"
     )
@@ -134,7 +134,7 @@ def test_the_cycle_before_is_no_part_of_a_version(recipe: Recipe, role: str, fou
     ranks = written(store, "demo/ranks", "1", "rank").record
     ref = InputRef(role=role, address=ranks.artifact, fingerprint=ranks.fingerprint, content=ranks.content)
     written(store, "demo/fetchlist/p0", "2", "generate", ref)
-    fetched = Artifact.open_at(store, Address("demo/fetchlist/p0", "2")).record
+    fetched = Artifact.open_at(store, ArtifactId("demo/fetchlist/p0", "2")).record
     ref = InputRef(role="fetchlist", address=fetched.artifact, fingerprint="2", content=fetched.content)
     written(store, "demo/crawldb/p0", "2", "update", ref)
     ref = InputRef(role="crawldb", address="demo/crawldb/p0@2", fingerprint="2", content=fetched.content)
@@ -144,7 +144,7 @@ def test_the_cycle_before_is_no_part_of_a_version(recipe: Recipe, role: str, fou
 
 def written(store: Store, name: str, version: str, stage: str, *inputs: InputRef) -> Artifact:
     """Puts an artifact of one small file into the store."""
-    output = Output(store, Address(name, version), version)
+    output = Output(store, ArtifactId(name, version), version)
     with output.part("one", conserved=False) as part, part.file("x") as file:
         file.write(b"x")
     return commit(output, stage, 1, Config(), inputs, Report())

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TypeVar
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.stage import Output, Report
@@ -74,7 +74,7 @@ def store_with(made: Made, root: Root, weights: dict[str, float]) -> Root:
     for path in source.list("test"):
         with store.write(path) as file:
             file.write(source.read(path))
-    mixture = Output(store, Address("test/mixture", "dev"), "by-hand")
+    mixture = Output(store, ArtifactId("test/mixture", "dev"), "by-hand")
     with mixture.part("mixture", conserved=False) as part, part.file("mixture.json") as file:
         file.write(json.dumps({"weights": weights}).encode())
     commit(mixture, "by hand", 1, Config(), [], Report())
@@ -83,7 +83,7 @@ def store_with(made: Made, root: Root, weights: dict[str, float]) -> Root:
 
 def trained_in(store: Path | str) -> Artifact | None:
     """Returns the checkpoint artifact of the store, if there is one."""
-    return Artifact.find(Store(str(store)), Address("test/checkpoint", "dev"))
+    return Artifact.find(Store(str(store)), ArtifactId("test/checkpoint", "dev"))
 
 
 def contents(artifact: Artifact) -> dict[str, str]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tasks.core.errors import InputError
-from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardSet, Shelf, TokenFormat, shard_name, write_shard
+from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.evaluate.unigram import unigram_bits
 from tasks.trainer.bpb import Heldout, bits_per_byte, document_bits, heldout, windows
 from tasks.trainer.config import ModelConfig
@@ -22,9 +22,9 @@ EOS, VOCABULARY, CONTEXT = 0, 40, 16
 def write(folder: Path, split: str, documents: list[list[int]], n_bytes: list[int]) -> str:
     path = folder / f"{shard_name('web', split, 0, 0)}.arrow"
     uids = [index.to_bytes(16, "big") for index in range(len(documents))]
-    shelf = Shelf("web", split, uids, [np.array(one) for one in documents], n_bytes)
+    buffer = ShardBuffer("web", split, uids, [np.array(one) for one in documents], n_bytes)
     with path.open("wb") as file:
-        write_shard(file, shelf, TokenFormat(5, EOS, ""))
+        write_shard(file, buffer, TokenFormat(5, EOS, ""))
     return str(path)
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.engine import open_engine
@@ -31,10 +31,10 @@ from tests.corpora import Made
 from tests.tasks.trainer.small_run import small_config
 from tests.waiting import until
 
-ADDRESS = Address("test/checkpoint", "dev")
+ADDRESS = ArtifactId("test/checkpoint", "dev")
 EARLIER = """
 import sys
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import ArtifactId, Artifact
 from tasks.core.engine import open_engine
 from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
@@ -43,9 +43,9 @@ from tasks.trainer import fence
 from tasks.trainer.config import TrainConfig
 fence.CHECK_S = 0.1
 source, folder, config = sys.argv[1:]
-inputs = {role: Artifact.open_at(Store(source), Address(f"test/{role}", "dev")) for role in ("shards", "plan")}
+inputs = {role: Artifact.open_at(Store(source), ArtifactId(f"test/{role}", "dev")) for role in ("shards", "plan")}
 with open_engine() as engine:
-    output = Output(Store(folder), Address("test/checkpoint", "dev"), "a run")
+    output = Output(Store(folder), ArtifactId("test/checkpoint", "dev"), "a run")
     stage.run(TrainConfig.model_validate_json(config), Inputs(inputs), output, engine)
 """
 

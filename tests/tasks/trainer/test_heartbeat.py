@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tasks.trainer.gang import Gang
-from tasks.trainer.heartbeat import BEAT_S, Channel, Result
+from tasks.trainer.heartbeat import BEAT_S, HeartbeatStore, Result
 from tests.tasks.trainer.gangs import free_port
 
 
@@ -47,14 +47,14 @@ def test_a_node_leaves_when_all_is_said_however_long_that_takes() -> None:
     heard: list[Result | None] = []
 
     def node_0() -> None:
-        with Channel(Gang(2, 0, "127.0.0.1", port), 1) as channel:
+        with HeartbeatStore(Gang(2, 0, "127.0.0.1", port), 1) as channel:
             channel.begin(0)
             assert left.wait(30)
             time.sleep(2 * BEAT_S)  # what is said is heard with the next beat
             heard.append(channel.results.get(1))
 
     def node_1() -> None:
-        channel = Channel(Gang(2, 1, "127.0.0.1", port), 1)
+        channel = HeartbeatStore(Gang(2, 1, "127.0.0.1", port), 1)
         channel._store = Slow(channel._store, 3.0)
         with channel:
             channel.begin(0)
@@ -71,7 +71,7 @@ def test_no_thread_of_a_conversation_is_left_when_it_is_over() -> None:
     left: list[bool] = []
 
     def node(number: int) -> None:
-        with Channel(Gang(2, number, "127.0.0.1", port), 1) as channel:
+        with HeartbeatStore(Gang(2, number, "127.0.0.1", port), 1) as channel:
             channel._store = Slow(channel._store, 1.5)
         left.append(channel._thread.is_alive())
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.engine import open_engine
 from tasks.core.errors import StoreError, TransientError
@@ -28,7 +28,7 @@ from tests.s3_server import S3Server
 from tests.tasks.trainer.gangs import contents, ended, pod, recipe_of, store_with
 from tests.tasks.trainer.small_run import WEIGHTS, small_config
 
-ADDRESS = Address("test/checkpoint", "dev")
+ADDRESS = ArtifactId("test/checkpoint", "dev")
 RESUME = f"{ADDRESS.path}/{FOLDER}"
 
 

@@ -30,7 +30,7 @@ _JOIN_S = 2.0
 
 
 @dataclass(frozen=True)
-class Owed:
+class Cooldown:
     """What one host is owed.
 
     Attributes:
@@ -55,10 +55,10 @@ class Owed:
         """
         return max(self.delay_s, min(max(self.until - now, 0.0), self.pause_s))
 
-    def merged(self, other: "Owed") -> "Owed":
+    def merged(self, other: "Cooldown") -> "Cooldown":
         """Returns what is owed to the host by both."""
         last = max(self, other, key=lambda one: (one.until, one.failures))
-        return Owed(self.authority, max(self.delay_s, other.delay_s), last.until, last.pause_s, last.failures)
+        return Cooldown(self.authority, max(self.delay_s, other.delay_s), last.until, last.pause_s, last.failures)
 
 
 class Clocks:
@@ -80,13 +80,13 @@ class Clocks:
         self._path = f"{output.address.path}/{FOLDER}"
         folder = Path(output.scratch) / "clocks"
         folder.mkdir(parents=True, exist_ok=True)
-        self.owed: dict[str, Owed] = {}
+        self.owed: dict[str, Cooldown] = {}
         for one in (*self._stored(), *_journaled(folder)):
             self.owed[one.authority] = one.merged(self.owed.get(one.authority, one))
         self.resumed = self._began()
         self._journal = open(folder / f"{output.attempt}.jsonl", "a", buffering=1)  # noqa: SIM115  open till the end
-        self._mine: dict[str, Owed] = {}
-        self._unsaved: dict[str, Owed] = {}
+        self._mine: dict[str, Cooldown] = {}
+        self._unsaved: dict[str, Cooldown] = {}
         self._state = threading.Condition()
         self._wakeup = Wakeup()
         self._thread: threading.Thread | None = None
@@ -94,7 +94,7 @@ class Clocks:
         self._failing = False
         self._failure: SluiceError | None = None
 
-    def keep(self, owed: Owed) -> None:
+    def keep(self, owed: Cooldown) -> None:
         """Notes what a host is owed; until it is stored the host is `unsaved`. Returns at once."""
         self._journal.write(json.dumps(_row(owed)) + "\n")
         with self._state:
@@ -143,10 +143,10 @@ class Clocks:
             file.write(self._output.attempt.encode())
         return bool(self.owed)
 
-    def _stored(self) -> Iterator[Owed]:
+    def _stored(self) -> Iterator[Cooldown]:
         for path in self._output.store.list(self._path):
             if path.endswith(".json"):
-                yield from (Owed(*row) for row in json.loads(self._output.store.read(path)))
+                yield from (Cooldown(*row) for row in json.loads(self._output.store.read(path)))
 
     def _work(self) -> None:
         pause = _FIRST_PAUSE_S
@@ -172,7 +172,7 @@ class Clocks:
                         del self._unsaved[one.authority]
             self._wakeup.call()
 
-    def _next(self) -> tuple[int, list[Owed]] | None:
+    def _next(self) -> tuple[int, list[Cooldown]] | None:
         """Returns the next file to write and all that belongs into it."""
         with self._state:
             self._state.wait_for(lambda: self._unsaved or self._stopping)
@@ -188,16 +188,16 @@ class Clocks:
         self._wakeup.call()
 
 
-def _journaled(folder: Path) -> Iterator[Owed]:
+def _journaled(folder: Path) -> Iterator[Cooldown]:
     for path in sorted(folder.glob("*.jsonl")):
         for line in path.read_text().splitlines():
             try:
-                yield Owed(*json.loads(line))
+                yield Cooldown(*json.loads(line))
             except (ValueError, TypeError):
                 continue  # the line that a kill has cut off
 
 
-def _row(owed: Owed) -> list[object]:
+def _row(owed: Cooldown) -> list[object]:
     return [owed.authority, owed.delay_s, owed.until, owed.pause_s, owed.failures]
 
 

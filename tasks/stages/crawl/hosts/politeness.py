@@ -19,7 +19,7 @@ from email.utils import parsedate_to_datetime
 
 from tasks.stages.crawl.config import CrawlConfig, is_loopback
 from tasks.stages.crawl.hosts.addresses import Addresses
-from tasks.stages.crawl.hosts.clocks import Clocks, Owed
+from tasks.stages.crawl.hosts.clocks import Clocks, Cooldown
 from tasks.stages.crawl.policy import Policy
 
 MAX_RETRY_AFTER_S = 24 * 3600.0
@@ -239,7 +239,7 @@ class Politeness:
         host.next_at = max(host.next_at, (time.monotonic() if since is None else since) + delay)
         if self._clocks is not None and delay > max(host.kept_s, host.short_s):
             host.kept_s = max(delay, _GROWTH * host.kept_s)
-            self._clocks.keep(Owed(host.authority, delay_s=min(host.kept_s, MAX_CRAWL_DELAY_S)))
+            self._clocks.keep(Cooldown(host.authority, delay_s=min(host.kept_s, MAX_CRAWL_DELAY_S)))
 
     def succeeded(self, host: Host) -> None:
         """Ends the host's back-off."""
@@ -256,7 +256,7 @@ class Politeness:
         pause = max(pause, retry_after_s or 0.0)
         host.next_at = max(host.next_at, time.monotonic() + pause)
         if self._clocks is not None and pause > host.short_s:
-            self._clocks.keep(Owed(host.authority, 0.0, time.time() + pause, pause, host.failures))
+            self._clocks.keep(Cooldown(host.authority, 0.0, time.time() + pause, pause, host.failures))
         return pause
 
     def _remember(self, host: Host) -> None:
@@ -271,7 +271,7 @@ class Politeness:
                 left = min(max(row.backoff_until.timestamp() - self._began_at, 0.0), MAX_RETRY_AFTER_S)
                 patience = max(row.crawl_delay_s, self._config.latency_factor * (row.latency_s or 0.0))
         if self._clocks is not None and self._resumed:
-            owed = self._clocks.owed.get(host.authority, Owed(host.authority))
+            owed = self._clocks.owed.get(host.authority, Cooldown(host.authority))
             left = max(left, host.short_s, owed.left(self._began_at))
             host.failures = max(host.failures, owed.failures)
             host.kept_s = owed.delay_s

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import DriftError, InputError
 from tasks.core.groups import groups_of, named_in
 from tasks.core.ledger import Ledger
@@ -98,7 +98,7 @@ def one(recipe: Recipe, stage: str, version: str, source: str | None = None) -> 
 
 
 def artifact(recipe: Recipe, kind: str, version: str) -> Artifact:
-    return Artifact.open_at(open_store(recipe), Address(f"demo/{kind}", version))
+    return Artifact.open_at(open_store(recipe), ArtifactId(f"demo/{kind}", version))
 
 
 def origins(recipe: Recipe, version: str) -> dict[str, str]:
@@ -359,11 +359,11 @@ def test_a_group_that_another_version_is_made_of_is_not_made_otherwise(recipe: R
     run(recipe, "1")
     run(recipe.override({"annotate.use": [*USE, "c4"]}), "2", "1")
     longer = recipe.override({"annotate.settings.prose_score.full_length": 9000})
-    with pytest.raises(DriftError, match=r"demo/attributes@1 was made differently: .*full_length"):
+    with pytest.raises(DriftError, match=r"demo/attributes@1 exists with another fingerprint: .*full_length"):
         one(longer, "annotate", "1")
     artifact(recipe, "attributes", "1").remove()
     said = (
-        r"demo/measured/prose_score@1 was made differently: settings.full_length was \d+ and is 9000; "
+        r"demo/measured/prose_score@1 exists with another fingerprint: settings.full_length was \d+ and is 9000; "
         r"demo/attributes@2 is made of it"
     )
     with pytest.raises(DriftError, match=said):

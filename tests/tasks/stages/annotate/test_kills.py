@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.groups import groups_of
 from tasks.core.store import Store
 from tasks.stages.annotate.config import AnnotateConfig
@@ -30,7 +30,7 @@ WORDS = "the river of stone ran down and people that have lived with it for long
 
 def annotate(folder: Path | str, version: str, workers: int) -> Artifact:
     """Annotates what was extracted into the store `folder`, unless that is done."""
-    extracted = Artifact.open_at(Store(str(folder)), Address("test/tasks-extract-stage", "dev"))
+    extracted = Artifact.open_at(Store(str(folder)), ArtifactId("test/tasks-extract-stage", "dev"))
     inputs: dict[str, Artifact | list[Artifact]] = {"extracted": extracted}
     return run_stage_in(folder, "tasks.stages.annotate.stage", RULES, inputs, workers=workers, version=version)
 
@@ -86,7 +86,7 @@ def test_a_run_killed_at_any_moment_ends_as_one_that_was_left_alone(
     version = f"killed-{workers}-{'-'.join(map(str, kills))}-{later:.4f}"
     for files in kills:
         assert kill(folder, version, workers, files, later), "it had ended before"
-        assert Artifact.find(Store(str(folder)), Address(KIND, version)) is None
+        assert Artifact.find(Store(str(folder)), ArtifactId(KIND, version)) is None
     made = annotate(folder, version, workers)
     assert made.record.content == left_alone.record.content
     assert [one.record.content for one in groups_of(made).values()] == [

@@ -191,7 +191,7 @@ def test_reading_a_recipe_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_the_score_prefers_prose_over_furniture() -> None:
+def test_the_score_prefers_prose_over_boilerplate() -> None:
     texts = ["", "Home\nNews\nHome\nNews", "Home\nNews\n" * 20 + PROSE * 40, PROSE * 40, PROSE * 80]
     found = ProseScore().annotate(Batch(texts)).field("score").to_pylist()
     assert found[0] == 0.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import open_store, run_stage
 from tasks.run.tracking import TrackingContext
@@ -119,7 +119,7 @@ def test_its_card_says_what_it_learnt_from_and_how_well_it_does_on_held_out_text
 
 
 def held(recipe: Recipe, kind: str) -> Artifact:
-    return Artifact.open_at(open_store(recipe), Address(f"demo/{kind}", "dev"))
+    return Artifact.open_at(open_store(recipe), ArtifactId(f"demo/{kind}", "dev"))
 
 
 def rows_of(artifact: Artifact, folder: str) -> list[dict]:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
-from tasks.stages.consolidate.aligned_inputs import Joint
+from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.figure import draw
 from tasks.stages.consolidate.funnel import FUNNEL, STEPS, totals
@@ -312,7 +312,9 @@ def test_a_funnel_with_marks_of_formulas_in_its_names_is_drawn(tmp_path: Path) -
 
 def test_what_is_not_measured_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     inputs = prepare(tmp_path, [document(text(seed), f"{seed}") for seed in range(3)])
-    joint = Joint(inputs["extracted"], inputs["attributes"], inputs["duplicates"], inputs["extracted"].store, "")
+    aligned = AlignedInputs(
+        inputs["extracted"], inputs["attributes"], inputs["duplicates"], inputs["extracted"].store, ""
+    )
     for config, said in (
         (ConsolidateConfig(filters=("language", "c4")), r'"c4" is not measured in test/attributes@dev.*annotate\.use'),
         (ConsolidateConfig(filters=("c4",), dedup=False), r'consolidate\.filters: "c4" is not measured'),
@@ -328,7 +330,7 @@ def test_what_is_not_measured_is_refused_before_anything_is_made(tmp_path: Path)
         with pytest.raises(InputError, match=said):
             run_stage_in(tmp_path, CONSOLIDATE, config, inputs)
         with pytest.raises(InputError, match=said):
-            what_if(ConsolidateConfig(), config, joint)
+            what_if(ConsolidateConfig(), config, aligned)
     assert not list((tmp_path / "test" / "tasks-consolidate-stage").rglob("*.parquet"))
 
 

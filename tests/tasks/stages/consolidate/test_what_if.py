@@ -10,7 +10,7 @@ from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import run_stage
 from tasks.run.shell import main
 from tasks.run.tracking import TrackingContext
-from tasks.stages.consolidate.aligned_inputs import Joint
+from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.funnel import totals
 from tasks.stages.consolidate.what_if import render, what_if
@@ -39,12 +39,12 @@ def inputs(tmp_path: Path) -> dict[str, Artifact]:
     return prepare(tmp_path, rows, rejected=refused)
 
 
-def joint(inputs: dict[str, Artifact]) -> Joint:
-    return Joint(inputs["extracted"], inputs["attributes"], inputs["duplicates"], inputs["extracted"].store, "")
+def aligned(inputs: dict[str, Artifact]) -> AlignedInputs:
+    return AlignedInputs(inputs["extracted"], inputs["attributes"], inputs["duplicates"], inputs["extracted"].store, "")
 
 
 def test_both_funnels_are_those_that_consolidate_gives(inputs: dict[str, Artifact], tmp_path: Path) -> None:
-    answer = what_if(BEFORE, AFTER, joint(inputs))
+    answer = what_if(BEFORE, AFTER, aligned(inputs))
     for config, told in ((BEFORE, answer.before), (AFTER, answer.after)):
         made = run_stage_in(tmp_path, CONSOLIDATE, config, inputs, version=f"{config is AFTER}", max_bad_share=1)
         rows = totals(made.table("funnel.parquet"), ["source", "step", "reason", "tier"])
@@ -52,7 +52,7 @@ def test_both_funnels_are_those_that_consolidate_gives(inputs: dict[str, Artifac
 
 
 def test_documents_that_change_side_are_counted_and_shown(inputs: dict[str, Artifact]) -> None:
-    answer = what_if(BEFORE, AFTER, joint(inputs))
+    answer = what_if(BEFORE, AFTER, aligned(inputs))
     assert (answer.gained, answer.lost) == (1, 2)
     assert {(one.url.rpartition("/")[2], one.before, one.after) for one in answer.moved} == {
         ("poor", "gopher_quality_few_words", ""),
@@ -66,14 +66,14 @@ def test_documents_that_change_side_are_counted_and_shown(inputs: dict[str, Arti
     assert (row(shown, "gold"), row(shown, "silver")) == (["0", "1", "+1"], ["6", "5", "-1"])
     assert "gopher_quality_few_words -> kept  https://example.org/poor\n  write to <email> " in shown
     assert "ann@example.org" not in shown
-    assert len(what_if(BEFORE, AFTER, joint(inputs), examples=1).moved) == 2
+    assert len(what_if(BEFORE, AFTER, aligned(inputs), examples=1).moved) == 2
 
 
 def test_the_examples_are_those_of_the_smallest_ids_in_any_number_of_parts(tmp_path: Path) -> None:
     rows = [document(text(seed), f"{seed}") for seed in range(12)]
     after = ConsolidateConfig(limits={"language": {"keep": ("de",)}})
     for parts in (1, 2, 5):
-        answer = what_if(BEFORE, after, joint(prepare(tmp_path / f"{parts}", rows, parts=parts)), examples=2)
+        answer = what_if(BEFORE, after, aligned(prepare(tmp_path / f"{parts}", rows, parts=parts)), examples=2)
         assert [one.id for one in answer.moved] == sorted(row["id"] for row in rows)[:2]
         assert answer.lost == 12
 
@@ -83,7 +83,7 @@ def test_memory_does_not_grow_with_the_documents_that_move(tmp_path: Path) -> No
 
     def peak(parts: int) -> int:
         rows = [document(" ".join(prose(seed, 8)), f"{seed}") for seed in range(200 * parts)]
-        held = joint(prepare(tmp_path / f"{parts}", rows, parts=parts))
+        held = aligned(prepare(tmp_path / f"{parts}", rows, parts=parts))
         what_if(BEFORE, BEFORE, held)
         tracemalloc.start()
         try:
@@ -204,16 +204,16 @@ def test_a_filter_that_was_measured_by_an_override_can_be_asked_for(
 
 
 def test_tiers_are_told_where_any_document_is_gold(inputs: dict[str, Artifact]) -> None:
-    assert "silver" not in render(what_if(BEFORE, BEFORE, joint(inputs)))
+    assert "silver" not in render(what_if(BEFORE, BEFORE, aligned(inputs)))
     gold = ConsolidateConfig(gold={"prose_score.score": 0.9})
-    answer = what_if(BEFORE, gold, joint(inputs))
+    answer = what_if(BEFORE, gold, aligned(inputs))
     assert (answer.gained, answer.lost) == (0, 0)
     assert answer.before["web", "kept", "", "silver"] == 6
     assert (answer.after["web", "kept", "", "silver"], answer.after["web", "kept", "", "gold"]) == (5, 1)
 
 
 def test_the_same_limits_move_nothing(inputs: dict[str, Artifact]) -> None:
-    answer = what_if(BEFORE, BEFORE, joint(inputs))
+    answer = what_if(BEFORE, BEFORE, aligned(inputs))
     assert (answer.before, answer.gained, answer.lost, answer.moved) == (answer.after, 0, 0, ())
 
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from functools import partial
 from pathlib import Path
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
 from tasks.formats.warc import archive
 from tasks.stages.crawl.config import CrawlConfig
@@ -50,7 +50,7 @@ def start(folder, config, member="p0", **environment):
 
 def segment_in(folder, member="p0"):
     """Returns the segment of a fetch, or None while it is not committed."""
-    return Artifact.find(Store(str(folder)), Address(f"test/tasks-crawl-fetch/{member}", "dev"))
+    return Artifact.find(Store(str(folder)), ArtifactId(f"test/tasks-crawl-fetch/{member}", "dev"))
 
 
 def pages_of(segment):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.ledger import Ledger
 from tasks.core.store import Store
 from tasks.run.recipe import Recipe
@@ -42,7 +42,7 @@ def listed(recipe, tmp_path):
         for stage in ("inject", "rank"):
             run_stage(recipe, stage, version=version, tracking=TrackingContext("", "hosts"))
         made = run_stage(recipe, "generate", version=version, member="p0", tracking=TrackingContext("", "hosts"))
-        artifact = Artifact.open_at(Store(str(tmp_path / "store")), Address.parse(made.address))
+        artifact = Artifact.open_at(Store(str(tmp_path / "store")), ArtifactId.parse(made.address))
         return artifact, made.skipped, artifact.table("urls.parquet").column("url").to_pylist()
 
     return run
@@ -81,6 +81,6 @@ def test_a_hosts_file_on_an_object_store_is_bound_and_read_like_one_on_this_mach
     away = recipe.override({"crawl.hosts_file": f"{folder}/hosts.toml"})
     for stage, member in (("inject", ""), ("rank", ""), ("generate", "p0")):
         made = run_stage(away, stage, version="v1", member=member, tracking=TrackingContext("", "hosts"))
-    artifact = Artifact.open_at(Store(away.place.store), Address.parse(made.address))
+    artifact = Artifact.open_at(Store(away.place.store), ArtifactId.parse(made.address))
     assert artifact.table("urls.parquet").column("url").to_pylist() == ["http://a.localhost/"]
     assert "hosts_file" in {ref.role for ref in artifact.record.inputs}

@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tasks.core.artifact import Address
+from tasks.core.artifact import ArtifactId
 from tasks.core.errors import StoreError, TransientError
 from tasks.core.stage import Output, scratch_of
 from tasks.core.store import Store
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.hosts.addresses import Addresses
-from tasks.stages.crawl.hosts.clocks import Clocks, Owed
+from tasks.stages.crawl.hosts.clocks import Clocks, Cooldown
 from tasks.stages.crawl.hosts.politeness import HOST_FAILURES, HostClock, Politeness, crawl_delay, retry_after
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
@@ -183,7 +183,7 @@ def attempt(tmp_path, monkeypatch):
     begun = []
 
     def begin(elsewhere=False, seeds=(), **settings):
-        output = Output(store, Address("test/clocks", "dev"), "f" * 64)
+        output = Output(store, ArtifactId("test/clocks", "dev"), "f" * 64)
         if elsewhere:
             store.forget_scratch(scratch_of(output.address, output.fingerprint))
         clocks = Clocks(output)
@@ -382,8 +382,8 @@ def test_short_pauses_are_not_written_and_a_delay_that_creeps_up_is_written_a_fe
     ],
 )
 def test_a_clock_that_was_set_makes_no_pause_longer_than_it_was(now, seconds):
-    assert Owed("h", 0.0, until=1050.0, pause_s=50.0).left(now) == seconds
-    assert Owed("h", 5.0, until=1050.0, pause_s=50.0).left(now) == max(5.0, seconds)
+    assert Cooldown("h", 0.0, until=1050.0, pause_s=50.0).left(now) == seconds
+    assert Cooldown("h", 5.0, until=1050.0, pause_s=50.0).left(now) == max(5.0, seconds)
 
 
 def test_what_the_last_cycle_was_told_holds_in_the_next(attempt):

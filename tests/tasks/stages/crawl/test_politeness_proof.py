@@ -19,7 +19,7 @@ import pytest
 from aiohttp import web
 from crawl_site import Site
 
-from tasks.core.artifact import Address
+from tasks.core.artifact import ArtifactId
 from tasks.formats.robots.tdmrep import TDMREP
 from tasks.formats.url import partition
 from tasks.stages.crawl.config import CrawlConfig
@@ -146,7 +146,7 @@ def town(tmp_path_factory):
         running[victim].wait()
         town.killed_at = time.monotonic()
         # The retry runs on another machine.
-        scratch = Path(folder) / Address(f"test/tasks-crawl-fetch/{victim}", "dev").path / ".scratch"
+        scratch = Path(folder) / ArtifactId(f"test/tasks-crawl-fetch/{victim}", "dev").path / ".scratch"
         shutil.rmtree(scratch)
         running[victim] = fetching.start(folder, config, victim)
         for process in running.values():

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.artifact import Address
+from tasks.core.artifact import ArtifactId
 from tasks.core.errors import StoreError, TransientError
 from tasks.core.stage import Output
 from tasks.core.store import Store
@@ -27,7 +27,7 @@ from tasks.stages.crawl.storage.buffer import MANIFEST
 from tasks.stages.crawl.storage.segment import ORDER, Segment, held
 from tasks.stages.crawl.storage.spool import Spool
 
-ADDRESS = Address("test/segment", "dev")
+ADDRESS = ArtifactId("test/segment", "dev")
 CONFIG = CrawlConfig(warc_pages_per_file=2, partitions=1, buffer_bytes=1 << 20)
 
 

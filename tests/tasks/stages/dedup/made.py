@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.core.artifact import Address, Artifact, InputRef, fingerprint
+from tasks.core.artifact import Artifact, ArtifactId, InputRef, fingerprint
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.groups import KIND, groups_of, ref_to
@@ -92,7 +92,7 @@ def _group(name: str, rows: list[dict[str, Any]]) -> pa.Table:
 
 def write(folder: Path, kind: str, tables: dict[str, dict[str, pa.Table]], *inputs: InputRef) -> Artifact:
     """Commits an artifact `test/<kind>@dev` of parts; `tables` maps part -> folder -> table."""
-    store, address = Store(str(folder)), Address(f"test/{kind}", "dev")
+    store, address = Store(str(folder)), ArtifactId(f"test/{kind}", "dev")
     mark = fingerprint(kind, 1, "", Settings(), [])
     output = Output(store, address, mark)
     for name, folders in tables.items():
@@ -145,7 +145,7 @@ def rows_of(artifact: Artifact, folder: str) -> list[dict[str, Any]]:
 def found_in(attributes: Artifact) -> list[dict[str, Any]]:
     """Returns one row per document: `id`, `error` of the first annotator that failed, and what each has found."""
     (ref,) = (ref for ref in attributes.record.inputs if ref.role == "extracted")
-    extracted = Artifact.open_at(attributes.store, Address.parse(ref.address))
+    extracted = Artifact.open_at(attributes.store, ArtifactId.parse(ref.address))
     rows: list[dict[str, Any]] = [{"id": row["id"], "error": None} for row in rows_of(extracted, "documents/")]
     for name, group in groups_of(attributes).items():
         for held, row in zip(rows, rows_of(group, f"{KIND}/"), strict=True):

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.groups import KIND
 from tasks.core.store import Store
@@ -203,4 +203,4 @@ def test_a_resumed_run_takes_what_is_there_and_ends_with_the_same_bytes(tmp_path
 def reopened(folder: Path) -> dict[str, Any]:
     store = Store(str(folder))
     kinds = {"extracted": "extracted", "attributes": "attributes", "prose_score": "measured/prose_score"}
-    return {role: Artifact.open_at(store, Address(f"test/{kind}", "dev")) for role, kind in kinds.items()}
+    return {role: Artifact.open_at(store, ArtifactId(f"test/{kind}", "dev")) for role, kind in kinds.items()}

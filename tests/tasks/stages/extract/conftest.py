@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
@@ -71,7 +71,7 @@ def warc_artifact(tmp_path: Path) -> Callable[..., Artifact]:
     """Commits WARC files, given as lists of records, as the artifact `test/warc@dev`."""
 
     def make(*files: list[bytes], published: int | None = None) -> Artifact:
-        output = Output(Store(str(tmp_path)), Address("test/warc", "dev"), "fingerprint")
+        output = Output(Store(str(tmp_path)), ArtifactId("test/warc", "dev"), "fingerprint")
         rows = []
         with output.part("warc", conserved=False) as part:
             for number, records in enumerate(files):

@@ -107,9 +107,9 @@ def test_a_worker_stays_below_1500_megabytes_whatever_it_reads(
     warc_artifact([*(warc(f"http://{n}.example/", body) for n, body in enumerate([*big, *hard])), warc()])
     program = (
         "import resource, sys; from pathlib import Path; from tests.conftest import run_stage_in;"
-        "from tasks.core.artifact import Address, Artifact; from tasks.core.store import Store;"
+        "from tasks.core.artifact import ArtifactId, Artifact; from tasks.core.store import Store;"
         "from tasks.stages.extract.config import ExtractConfig;"
-        "warc = Artifact.open_at(Store(sys.argv[1]), Address('test/warc', 'dev'));"
+        "warc = Artifact.open_at(Store(sys.argv[1]), ArtifactId('test/warc', 'dev'));"
         "made = run_stage_in(sys.argv[1], 'tasks.stages.extract.stage', ExtractConfig(), {'warc': warc},"
         "max_bad_share=0.5);"
         "from tasks.stages.extract import guard; guard.end_all();"

@@ -54,7 +54,7 @@ def test_navigation_and_comments_are_left_out_and_layout_is_kept() -> None:
     assert page.text.count("The harbour was quiet") == 3
     assert "Home" not in page.text
     assert "First!" not in page.text
-    assert not any(furniture in page.text for furniture in ("Imprint", "drawing", "Drawing", "Read this one too"))
+    assert not any(boilerplate in page.text for boilerplate in ("Imprint", "drawing", "Drawing", "Read this one too"))
     assert not page.whole
 
 

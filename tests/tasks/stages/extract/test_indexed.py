@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
@@ -81,7 +81,7 @@ def publish(tmp_path: Path) -> Publish:
 
     def make(files: Files, *, indexed: bool, cut: int = 0) -> Artifact:
         folder = tmp_path / ("indexed" if indexed else "plain")
-        output = Output(Store(str(folder)), Address("test/warc", "dev"), "fingerprint")
+        output = Output(Store(str(folder)), ArtifactId("test/warc", "dev"), "fingerprint")
         rows = []
         with output.part("warc", conserved=False) as part:
             for number, (data, lines) in enumerate(files):

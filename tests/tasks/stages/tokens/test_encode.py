@@ -9,13 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.part import make_run
 from tasks.core.stage import Inputs, Output
 from tasks.formats.tokens.index import DocumentIndex
-from tasks.formats.tokens.shard import HELDOUT, SPLITS, Shard, ShardSet, Shelf, TokenFormat, part_number, write_shard
+from tasks.formats.tokens.shard import (
+    HELDOUT,
+    SPLITS,
+    Shard,
+    ShardBuffer,
+    ShardSet,
+    TokenFormat,
+    part_number,
+    write_shard,
+)
 from tasks.stages.tokens.bpe import load
 from tasks.stages.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
 from tasks.stages.tokens.encode import run
@@ -101,7 +110,7 @@ def test_bytes_do_not_depend_on_the_order_in_which_parts_arrive(tmp_path: Path) 
         ("tasks.stages.tokens.pack", PackConfig(seq_len=32), {"shards": made.shards}, made.plan),
     ]
     for module, config, inputs, expected in stages:
-        output = Output(made.shards.store, Address(f"test/backwards-{module}", "dev"), "print")
+        output = Output(made.shards.store, ArtifactId(f"test/backwards-{module}", "dev"), "print")
         importlib.import_module(module).run(config, Inputs(inputs), output, Backwards())
         assert {e.path: e.sha256 for part in output.committed.values() for e in part.files} == contents(expected)
 
@@ -156,7 +165,7 @@ def test_a_shard_of_many_batches_is_read_at_any_row(tmp_path: Path) -> None:
     uids = [row.to_bytes(16, "big") for row in range(count)]
     with path.open("wb") as file:
         write_shard(
-            file, Shelf("a", "train", uids, tokens, [row % 7 for row in range(count)]), TokenFormat(300, 0, "x")
+            file, ShardBuffer("a", "train", uids, tokens, [row % 7 for row in range(count)]), TokenFormat(300, 0, "x")
         )
     shard = Shard(str(path))
     assert shard.rows == count == len(shard.lengths) == len(shard.uids)
@@ -201,7 +210,7 @@ def test_no_kept_document_is_an_error_with_the_address(tmp_path: Path, run_stage
 def test_a_vocabulary_above_two_bytes_is_stored_in_four(tmp_path: Path) -> None:
     fmt = TokenFormat(70_000, 0, "x")
     with open(tmp_path / "a-train-00000-000.arrow", "wb") as file:
-        write_shard(file, Shelf("a", "train", [b"u" * 16], [np.array([69_999, 0])], [5]), fmt)
+        write_shard(file, ShardBuffer("a", "train", [b"u" * 16], [np.array([69_999, 0])], [5]), fmt)
     shard = Shard(str(tmp_path / "a-train-00000-000.arrow"))
     assert shard.slice(0, 0, 2).tolist() == [69_999, 0]
     assert shard.slice(0, 0, 2).dtype == np.uint32
@@ -221,7 +230,7 @@ class Dies(Engine):
 def test_a_killed_run_goes_on_at_the_next_part_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
     made = tokens_in(tmp_path)
     inputs = Inputs({"documents": made.documents, "tokenizer": made.tokenizer})
-    where = (made.shards.store, Address("test/killed", "dev"), "print")
+    where = (made.shards.store, ArtifactId("test/killed", "dev"), "print")
     with pytest.raises(KeyboardInterrupt):
         run(EncodeConfig(), inputs, Output(*where), Dies())
     again = Output(*where)

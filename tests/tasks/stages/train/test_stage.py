@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
@@ -24,12 +24,12 @@ from tests.tasks.trainer.small_run import small_config
 STAGE = "tasks.stages.train.stage"
 RUN = """
 import sys
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import ArtifactId, Artifact
 from tasks.core.store import Store
 from tasks.trainer.config import TrainConfig
 from tests.conftest import run_stage_in
 source, folder, config = sys.argv[1:]
-inputs = {role: Artifact.open_at(Store(source), Address(f"test/{role}", "dev")) for role in ("shards", "plan")}
+inputs = {role: Artifact.open_at(Store(source), ArtifactId(f"test/{role}", "dev")) for role in ("shards", "plan")}
 run_stage_in(folder, "tasks.stages.train.stage", TrainConfig.model_validate_json(config), inputs, kind="checkpoint")
 """
 
@@ -93,7 +93,7 @@ def test_a_stage_killed_in_the_middle_ends_with_the_same_bytes(made: Made, tmp_p
     config = small_config(steps=60, checkpoint_every=10)
     whole = train(made, tmp_path / "whole", config)
     kill_when(made, tmp_path / "broken", config, ".scratch/*/epoch-*/checkpoints/step-00000020/state.json")
-    assert Artifact.find(Store(str(tmp_path / "broken")), Address("test/checkpoint", "dev")) is None
+    assert Artifact.find(Store(str(tmp_path / "broken")), ArtifactId("test/checkpoint", "dev")) is None
     broken = train(made, tmp_path / "broken", config)
     assert contents(whole) == contents(broken)
     assert whole.record.content == broken.record.content

@@ -15,7 +15,7 @@ import pytest
 from crawl_site import Site
 from fastwarc import ArchiveIterator, WarcRecordType
 
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.errors import InputError
 from tasks.core.stage import Output, Report
@@ -36,12 +36,12 @@ RUN = """
 import sys
 sys.path.insert(0, {tests!r})
 from conftest import run_stage_in
-from tasks.core.artifact import Address, Artifact
+from tasks.core.artifact import ArtifactId, Artifact
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.core.store import Store
 store = Store({folder!r})
-inputs = {{"segment": Artifact.open_at(store, Address("test/segment/p0", "dev")),
-           "seeds": Artifact.open_at(store, Address("test/tasks-crawl-inject", "dev"))}}
+inputs = {{"segment": Artifact.open_at(store, ArtifactId("test/segment/p0", "dev")),
+           "seeds": Artifact.open_at(store, ArtifactId("test/tasks-crawl-inject", "dev"))}}
 config = CrawlConfig.model_validate_json({config!r})
 run_stage_in({folder!r}, "tasks.stages.crawl.render.stage", config, inputs, member="p0")
 """
@@ -96,7 +96,7 @@ def segment(tmp_path):
     """Writes a segment as fetch does, from (url, html) or (url, html, options)."""
 
     def write(*pages):
-        output = Output(Store(str(tmp_path)), Address("test/segment/p0", "dev"), "0" * 64, member="p0")
+        output = Output(Store(str(tmp_path)), ArtifactId("test/segment/p0", "dev"), "0" * 64, member="p0")
         with output.part("part") as part:
             with part.file("warc/part.warc.gz") as file:
                 writer = WarcWriter(file, "warc/part.warc.gz", "sluice/0.1", "sluice/0.1")
@@ -321,7 +321,7 @@ def test_a_rendering_that_is_ended_goes_on_after_its_committed_parts(
         assert psutil.wait_procs(family, timeout=20)[1] == [], "a browser was left behind"
         if how == signal.SIGTERM:
             assert b"StoppedError" in said
-        assert Artifact.find(Store(str(tmp_path)), Address("test/tasks-render-stage/p0", "dev")) is None
+        assert Artifact.find(Store(str(tmp_path)), ArtifactId("test/tasks-render-stage/p0", "dev")) is None
         before = len(site.requests)
         result = rendered(config, captured)
         assert len(site.requests) - before <= 1 + 4  # robots.txt, and the pages of the last two parts

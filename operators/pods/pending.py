@@ -29,7 +29,7 @@ REFUSED_S = 60.0
 """How long a kind that could not be read is left out of the answer."""
 
 
-class Patience:
+class PendingPodMonitor:
     """How long one task waits for what, and what it says meanwhile.
 
     Args:
