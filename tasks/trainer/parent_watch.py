@@ -2,7 +2,7 @@
 
 A stage that is killed with SIGKILL cannot clean up, and its retry must not find a second writer in its folder. Two
 ties: on Linux the kernel kills us with our parent (PR_SET_PDEATHSIG); everywhere the end of the pipe on standard input,
-whose other end only the stage holds. A pod has no stage beside it and no leash.
+whose other end only the stage holds. A pod has no stage beside it and needs no watch.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 
-LEASH = "SLUICE_LEASH"
+PARENT_PIPE = "SLUICE_PARENT_PIPE"
 """Set to "stdin" by a parent that holds the other end of our standard input."""
 
 _PR_SET_PDEATHSIG = 1
@@ -19,12 +19,12 @@ _PR_SET_PDEATHSIG = 1
 
 def hold() -> None:
     """Ties this process to its parent, if the parent asked for it; call once, early."""
-    if os.environ.get(LEASH) != "stdin":
+    if os.environ.get(PARENT_PIPE) != "stdin":
         return
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     # Covers the moment before the call above, too: a parent that is gone has closed the pipe.
-    threading.Thread(target=_die_with_pipe, name="leash", daemon=True).start()
+    threading.Thread(target=_die_with_pipe, name="pipe-watch", daemon=True).start()
 
 
 def _die_with_pipe() -> None:

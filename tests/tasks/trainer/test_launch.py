@@ -74,7 +74,7 @@ def test_no_trainer_outlives_a_parent_that_was_killed(made: Made, tmp_path: Path
 
 def test_trainers_end_with_the_pipe_that_their_parent_held(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
-    command, environment = training_command(str(write(spec)), 1), {**os.environ, parent_watch.LEASH: "stdin"}
+    command, environment = training_command(str(write(spec)), 1), {**os.environ, parent_watch.PARENT_PIPE: "stdin"}
     agent = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
     until(lambda: steps_done(spec) > 2)
     ranks = trainers(spec)
