@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from tests.tasks.stages.perplexity.test_arpa import SMALL, at
+from tests.tasks.filters.ngram.test_arpa import SMALL, at
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tasks.run.test_recipe_agreement import BOOKS, DEMO, TRAIN, USE, files_only, refused
+from tests.tasks.run.test_recipe_validation import BOOKS, DEMO, TRAIN, USE, files_only, refused
 
 from tasks.core.errors import RecipeError
 from tasks.run.recipe import Recipe

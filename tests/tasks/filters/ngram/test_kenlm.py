@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.tasks.stages.perplexity.test_arpa import at
+from tests.tasks.filters.ngram.test_arpa import at
 
 from tasks.filters.ngram.arpa import write_arpa
 from tasks.filters.ngram.loaded import KenlmModel, load_file

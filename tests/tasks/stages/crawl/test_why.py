@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from crawl_site import Site, linked
-from tests.tasks.stages.crawl.test_robots import real_files
+from tests.tasks.formats.robots.test_robots import real_files
 
 from tasks.core.errors import InputError
 from tasks.formats.robots.robotstxt import Robots, ai_optout_by, decided_by
