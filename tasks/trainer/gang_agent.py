@@ -2,8 +2,8 @@
 
 torchrun would do the first half; but its static rendezvous cannot restart, and its dynamic one numbers the nodes as
 they come, so that rank 0, which writes, could be on any of them. Here rank = node * ranks per node + local rank. When a
-rank fails, all ranks of all nodes are ended, every agent posts the exit code of its own, and all derive the same
-decision from them: the same exit code, or one more attempt.
+rank ends badly all ranks of all nodes are ended, every agent tells how its own came to an end, and all draw the same
+conclusion: the same exit code, or one more attempt.
 """
 
 import logging
@@ -42,11 +42,11 @@ def run_gang(spec: Path, nproc: int, gang: Gang, max_restarts: int, final: Itera
     log.info("node %d of %d, %d ranks each; node 0 is %s:%d", gang.node, gang.nodes, nproc, gang.address, gang.port)
     out = Path(TrainSpec.model_validate_json(spec.read_bytes()).out)
     try:
-        with HeartbeatStore(gang, nproc) as heartbeats:
-            node = _Node(spec, out, nproc, heartbeats)
+        with HeartbeatStore(gang, nproc) as channel:
+            node = _Node(spec, out, nproc, channel)
             for attempt in range(1 + max_restarts):
                 code = node.run(attempt)
-                if code in final or heartbeats.lost or node.asked_to_stop:
+                if code in final or channel.lost or node.asked_to_stop:
                     break
                 log.warning("attempt %d ended with %d; all ranks resume from the newest checkpoint", attempt, code)
             return 143 if node.asked_to_stop and code not in final else code
@@ -58,8 +58,8 @@ def run_gang(spec: Path, nproc: int, gang: Gang, max_restarts: int, final: Itera
 class _Node:
     """The ranks of this node."""
 
-    def __init__(self, spec: Path, out: Path, nproc: int, heartbeats: HeartbeatStore) -> None:
-        self.spec, self.out, self.nproc, self.heartbeats = spec, out, nproc, heartbeats
+    def __init__(self, spec: Path, out: Path, nproc: int, channel: HeartbeatStore) -> None:
+        self.spec, self.out, self.nproc, self.channel = spec, out, nproc, channel
         self.asked_to_stop = False
         self.ranks: list[Rank] = []
         signal.signal(signal.SIGTERM, self._pass_on)
@@ -67,23 +67,23 @@ class _Node:
     def run(self, attempt: int) -> int:
         """Runs all ranks once; returns the exit code all nodes agree on."""
         failure.forget(self.out)
-        self.heartbeats.begin(attempt)
+        self.channel.begin(attempt)
         self.ranks = [self._start(local, attempt) for local in range(self.nproc)]
         if self.asked_to_stop:  # while they were being started
             self._signal(signal.SIGTERM)
         mine = self._result(self._wait())
-        self.heartbeats.post(mine)
+        self.channel.post(mine)
         return self._agree(mine)
 
     def _start(self, local: int, attempt: int) -> Rank:
-        gang = self.heartbeats.gang
+        gang = self.channel.gang
         environment = {
             **os.environ,
             "RANK": str(gang.node * self.nproc + local),
             "LOCAL_RANK": str(local),
             "WORLD_SIZE": str(gang.nodes * self.nproc),
             "LOCAL_WORLD_SIZE": str(self.nproc),
-            "MASTER_ADDR": self.heartbeats.host,
+            "MASTER_ADDR": self.channel.host,
             "MASTER_PORT": str(gang.port),
             ATTEMPT: str(attempt),
         }
@@ -105,11 +105,11 @@ class _Node:
         return weightiest(_code(rank.returncode) for rank in self.ranks)
 
     def _trouble_elsewhere(self) -> list[int]:
-        return [result.code for result in self.heartbeats.results.values() if result.code] or self._missing()
+        return [result.code for result in self.channel.results.values() if result.code] or self._missing()
 
     def _missing(self) -> list[int]:
-        """Returns the nodes that are lost and have posted no result."""
-        return [node for node in self.heartbeats.lost if node not in self.heartbeats.results]
+        """Returns the nodes that are gone and have not told how they ended."""
+        return [node for node in self.channel.lost if node not in self.channel.results]
 
     def _result(self, code: int) -> Result:
         noted = failure.noted(self.out)
@@ -117,11 +117,11 @@ class _Node:
 
     def _agree(self, mine: Result) -> int:
         """Returns the code that counts for all, and leaves the reason where the stage looks for it."""
-        while len(self.heartbeats.results) < len(self.heartbeats.peers):
+        while len(self.channel.results) < len(self.channel.peers):
             if missing := self._missing():
                 return self._lost(missing)
             time.sleep(_POLL_S)
-        results = [mine, *self.heartbeats.results.values()]
+        results = [mine, *self.channel.results.values()]
         code = weightiest(result.code for result in results)
         for result in results:
             if result.failure and result.code == code:

@@ -1,8 +1,8 @@
-"""Heartbeats and results of the agents of a gang: which nodes have joined, which are alive, how each one's ranks ended.
+"""How the agents of a gang talk: who is there, who still lives, how each one's ranks ended.
 
-Node 0 serves a TCPStore, which is also the rendezvous of the ranks. A thread per node writes its heartbeat and results
-there and reads those of the others twice a second. So a machine that disappears without closing its connections counts
-as lost after `PEER_TIMEOUT_S`, where a collective would wait for minutes.
+Node 0 keeps a TCPStore that the ranks meet in as well; a thread per node exchanges heartbeats and results with it twice
+a second, so that a machine that vanishes without a word (no connection is closed then) is missed after
+`PEER_TIMEOUT_S`, where a collective would wait for minutes.
 """
 
 import json
@@ -23,15 +23,15 @@ log = logging.getLogger(__name__)
 
 BEAT_S = 0.5
 PEER_TIMEOUT_S = float(os.environ.get("SLUICE_PEER_TIMEOUT", "30"))
-"""Seconds without a heartbeat after which a node counts as lost."""
+"""Silence after which a node is taken for dead."""
 LEAVE_S = 10.0
-"""Seconds that a node waits at its end until its last result is written and, on node 0, until the others have left."""
+"""How long a node waits at its end for the others to hear it."""
 _STORE_TIMEOUT = timedelta(seconds=60)
 
 
 @dataclass(frozen=True)
 class Result:
-    """How the ranks of one node ended: exit code, and the failure that the first of them recorded."""
+    """How the ranks of one node ended: exit code, and what the first of them wrote down about it."""
 
     code: int
     failure: Failure | None = None
@@ -42,13 +42,13 @@ class Result:
 
     @classmethod
     def read(cls, text: str) -> "Result":
-        """Returns the Result that `text` has written as JSON."""
-        fields = json.loads(text)
-        return cls(fields["code"], Failure(**fields["failure"]) if fields["failure"] else None)
+        """Returns what `text` returned as a Result."""
+        held = json.loads(text)
+        return cls(held["code"], Failure(**held["failure"]) if held["failure"] else None)
 
 
 class HeartbeatStore:
-    """One agent's client of the store. Use as a context; `host` is the IP address at which the ranks find the store.
+    """One agent's end of the conversation. Use as a context; `host` is the IP address the ranks find the store at.
 
     Args:
         gang: this node among the others.
@@ -66,24 +66,24 @@ class HeartbeatStore:
         if len(set(counts)) > 1:
             raise InputError(f"the nodes of the gang have {counts} ranks", "give all pods the same PET_NPROC_PER_NODE")
         self.peers = [node for node in range(gang.nodes) if node != gang.node]
-        self._last_seen = dict.fromkeys(self.peers, time.monotonic())
+        self._heard = dict.fromkeys(self.peers, time.monotonic())
         self._beats = dict.fromkeys(self.peers, 0)
         self._attempt = 0
-        self._pending: dict[str, str] = {}
+        self._said: dict[str, str] = {}
         self._results: dict[int, Result] = {}
         self._broken = False
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._exchange, name="heartbeat", daemon=True)
+        self._thread = threading.Thread(target=self._exchange, name="channel", daemon=True)
 
     def __enter__(self) -> "HeartbeatStore":
         self._thread.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Leaves when every pending result is written; node 0 last, since the store ends with it."""
-        self._pending["left/" + str(self.gang.node)] = "1"
+        """Leaves when all is said; node 0 last, since the store ends with it."""
+        self._said["left/" + str(self.gang.node)] = "1"
         deadline = time.monotonic() + LEAVE_S
-        while self._pending and not self.lost and time.monotonic() < deadline:
+        while self._said and not self.lost and time.monotonic() < deadline:
             time.sleep(0.05)
         if self.gang.node == 0 and exc[0] is None:
             self._linger(deadline)
@@ -92,44 +92,44 @@ class HeartbeatStore:
         self._thread.join(LEAVE_S)
 
     def begin(self, attempt: int) -> None:
-        """Starts to read the results of an attempt."""
+        """Starts to listen for the results of an attempt."""
         self._attempt, self._results = attempt, {}
 
     def post(self, result: Result) -> None:
-        """Posts how the ranks of this node ended in this attempt."""
-        self._pending[f"result/{self._attempt}/{self.gang.node}"] = result.text()
+        """Tells the others how our ranks of this attempt have ended."""
+        self._said[f"result/{self._attempt}/{self.gang.node}"] = result.text()
 
     @property
     def results(self) -> dict[int, Result]:
-        """Results of this attempt that other nodes have posted so far, by node."""
+        """What the other nodes have told about this attempt so far."""
         return dict(self._results)
 
     @property
     def lost(self) -> list[int]:
-        """Nodes without a recent heartbeat; all of them when node 0, which serves the store, is gone."""
+        """Nodes that are silent for too long; all of them when node 0, through whom they speak, is gone."""
         if self._broken:
             return list(self.peers)
         now = time.monotonic()
-        return [node for node in self.peers if now - self._last_seen[node] > PEER_TIMEOUT_S]
+        return [node for node in self.peers if now - self._heard[node] > PEER_TIMEOUT_S]
 
     def _exchange(self) -> None:
         try:
             while not self._closing.wait(BEAT_S):
                 self._store.add(f"beat/{self.gang.node}", 1)
-                for key, text in list(self._pending.items()):
+                for key, text in list(self._said.items()):
                     self._store.set(key, text)
-                    del self._pending[key]
+                    del self._said[key]
                 for node in self.peers:
-                    self._read(node)
+                    self._listen(node)
         except Exception as error:  # torch raises plain RuntimeErrors
             if not self._closing.is_set():
                 log.warning("the gang's store is gone (%s)", str(error).split("\n")[0])
             self._broken = True
 
-    def _read(self, node: int) -> None:
+    def _listen(self, node: int) -> None:
         beats = self._store.add(f"beat/{node}", 0)
         if beats != self._beats[node]:
-            self._beats[node], self._last_seen[node] = beats, time.monotonic()
+            self._beats[node], self._heard[node] = beats, time.monotonic()
         attempt, key = self._attempt, f"result/{self._attempt}/{node}"
         if node not in self._results and self._store.check([key]):
             result = Result.read(self._store.get(key).decode())
@@ -137,8 +137,8 @@ class HeartbeatStore:
                 self._results[node] = result
 
     def _linger(self, deadline: float) -> None:
-        departures = [f"left/{node}" for node in self.peers]
-        while time.monotonic() < deadline and not self.lost and not self._store.check(departures):
+        there = [f"left/{node}" for node in self.peers]
+        while time.monotonic() < deadline and not self.lost and not self._store.check(there):
             time.sleep(0.1)
 
 
@@ -148,13 +148,13 @@ def _meet(gang: Gang, nproc: int, deadline: float) -> tuple[str, TCPStore]:
         host = "127.0.0.1" if gang.node == 0 else gang.reach(deadline - time.monotonic())
         try:
             store = TCPStore(host, gang.port, is_master=gang.node == 0, timeout=_STORE_TIMEOUT, wait_for_workers=False)
-            # A gang that is ending may still serve this address: then this node has joined before, or the store breaks.
+            # A gang that is being ended may still listen at this address: then our place is taken, or the store breaks.
             if store.add(f"join/{gang.node}", 1) == 1:
                 store.set(f"node/{gang.node}", str(nproc))
                 _await_all(gang, store, deadline)
                 return host, store
-            problem = "an earlier gang still uses it"
-        except RuntimeError as error:  # the only type that torch raises
+            problem = "an earlier gang still holds it"
+        except RuntimeError as error:  # torch knows no better
             problem = str(error).split("\n")[0]
         if time.monotonic() > deadline:
             raise TransientError(f"port {gang.port} of node 0 cannot be used ({problem})", "look at node 0's log")
