@@ -30,11 +30,11 @@ def committed(recipe: Recipe, stage: str, version: str, member: str = "") -> dic
     from tasks.run.runner import TRACKING, open_store
 
     use_connection(recipe)
-    kind = STAGES[stage].writes
+    kind = STAGES[stage].output
     name = f"{recipe.name}/{kind}/{member}" if member else f"{recipe.name}/{kind}"
     artifact = Artifact.open_at(open_store(recipe), ArtifactId(name, version))
     record = artifact.record
-    tracked = artifact.store.exists(f"{artifact.address.path}/{TRACKING}")
+    tracked = artifact.store.exists(f"{artifact.folder}/{TRACKING}")
     return {
         "address": record.artifact,
         "fingerprint": record.fingerprint,
@@ -52,4 +52,4 @@ def announce(context: Any, outlets: Sequence[Any], result: dict[str, Any], run: 
     """Puts the artifact's identity, and the run's, on the event of each outlet."""
     extra = {name: result[name] for name in ("address", "fingerprint", "content")}
     for outlet in outlets:
-        context["outlet_events"][outlet].extra = {**extra, "version": run.version, "overrides": run.overrides}
+        context["outlet_events"][outlet].extra = {**extra, **run.handed_down}

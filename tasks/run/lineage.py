@@ -1,7 +1,7 @@
 """What a version holds: its own artifacts, and those that they were made from.
 
-A version made at a source version has few artifacts of its own: what was the same already stands where it was made. The
-records tell which those are, and nothing else is ever taken for them.
+Where only some stages of a version were run, at a source version, the others' artifacts are at that one. The records
+name them, and nothing else is ever taken for them.
 """
 
 import logging
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.run.catalogue import STAGES, Stage
+from tasks.run.catalogue import MAKERS, STAGES
 
 log = logging.getLogger("sluice.lineage")
 
@@ -65,16 +65,34 @@ def one_held(store: Store, recipe: str, kind: str, version: str) -> Artifact | N
     return found[0] if found else None
 
 
+def chain(store: Store, recipe: str, version: str) -> dict[str, Artifact]:
+    """Returns the last artifact made at a version and everything it was made from, by kind, the last one first.
+
+    The records decide which versions belong together, not equal names. Members of mapped stages are left out, and so is
+    what was read of the version before.
+
+    Raises:
+        InputError: nothing was made at the version.
+    """
+    found: dict[str, Artifact] = {}
+    for stage in (stage for stage in reversed(STAGES.values()) if not stage.mapped):
+        kind = stage.output
+        artifact = found.pop(kind, None) or Artifact.find(store, ArtifactId(f"{recipe}/{kind}", version))
+        if artifact is None:
+            continue
+        found[kind] = artifact
+        for ref in _inputs(artifact, recipe):
+            name = ref.address.partition("@")[0].removeprefix(f"{recipe}/")
+            if name in MAKERS and name not in found and (read := Artifact.find(store, ArtifactId.parse(ref.address))):
+                found[name] = read
+    if not found:
+        raise InputError(f"nothing of {recipe}@{version} is in {store.root}", "run the recipe, or name its version")
+    return {stage.output: found[stage.output] for stage in reversed(STAGES.values()) if stage.output in found}
+
+
 def _kind(name: str, recipe: str) -> str:
     """Returns the kind of an artifact's name without its member: "segment" of "demo/segment/p0"."""
     return name.removeprefix(f"{recipe}/").partition("/")[0]
-
-
-def _read_by(stage: Stage) -> Iterator[str]:
-    """Yields the kinds that a stage reads of its own version."""
-    several = (kind for kind, _ in (*stage.gathers.values(), *stage.groups.values()))
-    for kind in (*stage.reads.values(), *several, *(STAGES[maker].writes for maker in stage.wants.values())):
-        yield kind.partition("/")[0]
 
 
 def _made_from(kind: str) -> set[str]:
@@ -82,7 +100,7 @@ def _made_from(kind: str) -> set[str]:
     found: set[str] = set()
     fresh = {kind.partition("/")[0]}
     while fresh:
-        fresh = {stage.writes for stage in STAGES.values() if fresh & set(_read_by(stage))} - found
+        fresh = {stage.output for stage in STAGES.values() if fresh & set(stage.input_kinds())} - found
         found |= fresh
     return found
 
@@ -90,7 +108,7 @@ def _made_from(kind: str) -> set[str]:
 def _own(kind: str, among: Iterable[str]) -> Iterator[str]:
     """Yields the names, without the recipe's, under which a version may hold artifacts of some kinds."""
     member = kind.partition("/")[2]
-    mapped = {stage.writes for stage in STAGES.values() if stage.mapped}
+    mapped = {stage.output for stage in STAGES.values() if stage.mapped}
     for one in sorted(among):
         if one not in mapped:
             yield one
@@ -101,7 +119,7 @@ def _own(kind: str, among: Iterable[str]) -> Iterator[str]:
 def _inputs(artifact: Artifact, recipe: str) -> Iterator[InputRef]:
     stage = STAGES.get(artifact.record.stage)
     for ref in artifact.record.inputs:
-        if ref.address.startswith(f"{recipe}/") and not (stage and ref.role in stage.earlier):
+        if ref.address.startswith(f"{recipe}/") and not (stage and ref.role in stage.previous):
             yield ref
 
 
