@@ -14,8 +14,14 @@ from tasks.core.engine import open_engine
 from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
 from tests.s3_server import S3Server
+from tests.times import record
 
 SHARED_DATA = Path(os.environ.get("SLUICE_SHARED_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Writes down how long each test takes, where the environment names a folder for it."""
+    record(config)
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
