@@ -2,8 +2,8 @@
 
 Reads the environment variable `SLUICE_TEST_TIMES`, a folder: where it is set, every pytest call writes
 `<folder>/<process id>.json` when it ends. `python -m tests.times FOLDER` reads all of these and prints the seconds per
-room (the folder of a test) and the ten slowest tests. With xdist the process that distributes the tests writes the file,
-and the seconds of a room are those of all workers together.
+room (the folder of a test) and the ten slowest tests. With xdist the process that distributes the tests writes the
+file, and the seconds of a room are those of all workers together.
 """
 
 import json

@@ -91,7 +91,7 @@ def consolidate(folder: str, number: int) -> int:
     from tasks.stages.consolidate.config import ConsolidateConfig
     from tests.conftest import run_stage_in
 
-    kinds = {"extracted": "extracted", "attributes": "attributes", "duplicates": "tasks-dedup-stage"}
+    kinds = {"extracted": "extracted", "attributes": "attributes", "duplicates": "tasks-stages-dedup-stage"}
     found = {role: Artifact.open_at(Store(folder), ArtifactId(f"test/{kind}", "dev")) for role, kind in kinds.items()}
     config = ConsolidateConfig(limits={"language": {"keep": ("en",)}})
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-AS_PID_1 = "from tasks import pid1; pid1.stand_in()\nimport os, signal, subprocess, sys, time\n"
+AS_PID_1 = "from tasks.run import pid1; pid1.stand_in()\nimport os, signal, subprocess, sys, time\n"
 READY = "print('ready', flush=True)\n"
 
 

@@ -21,7 +21,7 @@ from tasks.stages.extract.config import ExtractConfig, FileSource
 from tests.conftest import run_stage_in
 
 ROOT = Path(__file__).parents[4]
-KIND = "test/tasks-annotate-stage"
+KIND = "test/tasks-stages-annotate-stage"
 PARTS = 12
 RULES = AnnotateConfig(use=("gopher_quality", "gopher_repetition", "c4", "fineweb", "prose_score"))
 FILES = PARTS * len(RULES.use)
@@ -30,7 +30,7 @@ WORDS = "the river of stone ran down and people that have lived with it for long
 
 def annotate(folder: Path | str, version: str, workers: int) -> Artifact:
     """Annotates what was extracted into the store `folder`, unless that is done."""
-    extracted = Artifact.open_at(Store(str(folder)), ArtifactId("test/tasks-extract-stage", "dev"))
+    extracted = Artifact.open_at(Store(str(folder)), ArtifactId("test/tasks-stages-extract-stage", "dev"))
     inputs: dict[str, Artifact | list[Artifact]] = {"extracted": extracted}
     return run_stage_in(folder, "tasks.stages.annotate.stage", RULES, inputs, workers=workers, version=version)
 

@@ -192,7 +192,7 @@ def test_a_kill_while_captures_wait_for_the_store_costs_no_request(s3, tmp_path)
         process.kill()
         process.communicate()
         before = len(site.requests)
-        stored = [path for path in Store(folder).list("test/tasks-crawl-fetch/p0/dev/.parts")]
+        stored = [path for path in Store(folder).list("test/tasks-stages-crawl-fetch/p0/dev/.parts")]
         assert len(stored) <= 2
         s3.faults.calm()
         resumed = fetching.fetch(folder, config)
