@@ -59,12 +59,6 @@ def _page(recipe: Recipe, doc: str | None, stages: Sequence[str]) -> str:
     )
 
 
-def _shared() -> str:
-    """Returns the stages whose result serves another version too."""
-    *several, last = (name for name, stage in STAGES.items() if stage.shared)
-    return f"{', '.join(several)} and {last}"
-
-
 def _form(recipe: Recipe, fields: Mapping[str, str]) -> dict[str, Param]:
     text = {"type": ["null", "string"], "pattern": f"^{VERSION}$", "maxLength": 100}
     form = {
@@ -79,8 +73,9 @@ def _form(recipe: Recipe, fields: Mapping[str, str]) -> dict[str, Param]:
             None,
             title="Source version",
             description="Version whose inputs are read where the version above has none: what was made at it, or what "
-            f"that was made from. Of {_shared()}, what it holds is not made again where settings and inputs are the "
-            f"same. The version alone, such as {recipe.version}, not the address of an artifact. Empty: none.",
+            "that was made from. What it holds is not made again where settings and inputs are the same, except for a "
+            f"crawl. Later DAGs read it too. The version alone, such as {recipe.version}, not the address of an "
+            "artifact. Empty: none.",
             **text,
         ),
     }

@@ -30,11 +30,11 @@ def committed(recipe: Recipe, stage: str, version: str, member: str = "") -> dic
     from tasks.run.runner import TRACKING, open_store
 
     use_connection(recipe)
-    kind = STAGES[stage].writes
+    kind = STAGES[stage].output
     name = f"{recipe.name}/{kind}/{member}" if member else f"{recipe.name}/{kind}"
     artifact = Artifact.open_at(open_store(recipe), ArtifactId(name, version))
     record = artifact.record
-    tracked = artifact.store.exists(f"{artifact.address.path}/{TRACKING}")
+    tracked = artifact.store.exists(f"{artifact.folder}/{TRACKING}")
     return {
         "address": record.artifact,
         "fingerprint": record.fingerprint,

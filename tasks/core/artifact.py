@@ -70,16 +70,29 @@ class PartRecord(Config):
 
 
 class InputRef(Config):
-    """One input as it was when it was read. `content` tells two captures of the moving web apart."""
+    """One input as it was when it was read. `content` tells two captures of the moving web apart.
+
+    `files` is the content of the files that the stage reads, where it does not read all of them; "" where it does.
+    """
 
     role: str
     address: str
     fingerprint: str
     content: str
+    files: str = ""
+
+    @property
+    def identity(self) -> list[str]:
+        """What counts of it in the fingerprint of a result: of an input that is read in part, the files that are."""
+        return [self.role, "", self.files] if self.files else [self.role, self.fingerprint, self.content]
 
 
 class Record(Config):
-    """What `.artifact.json` holds."""
+    """What `.artifact.json` holds.
+
+    `adopted_from` is the address of the artifact with the files, where a result was there already at another version;
+    "" where this artifact has files of its own.
+    """
 
     artifact: str
     stage: str
@@ -101,15 +114,24 @@ class Record(Config):
     host: dict[str, str]
     started: datetime
     finished: datetime
+    adopted_from: str = ""
 
 
 class Artifact:
-    """A committed artifact, opened for reading. Picklable."""
+    """A committed artifact, opened for reading. Picklable.
 
-    def __init__(self, store: Store, address: ArtifactId, record: Record) -> None:
+    Args:
+        store: where it lies.
+        address: name and version.
+        record: what `.artifact.json` holds.
+        only: prefixes of the paths that can be opened; (): all.
+    """
+
+    def __init__(self, store: Store, address: ArtifactId, record: Record, only: tuple[str, ...] = ()) -> None:
         self.store = store
         self.address = address
         self.record = record
+        self.only = only
 
     @classmethod
     def open_at(cls, store: Store, address: ArtifactId) -> "Artifact":
@@ -130,17 +152,35 @@ class Artifact:
         except FileNotFoundError:
             return None
         try:
-            return cls(store, address, Record.model_validate_json(data))
+            record = Record.model_validate_json(data)
         except ValueError as error:
             raise InputError(
                 f"{store.url(address.path)}/{RECORD} is not a readable record ({error})",
                 "restore the file; or remove its folder, and run the stage that makes it again",
             ) from None
+        if record.adopted_from:
+            source = cls.find(store, ArtifactId.parse(record.adopted_from))
+            if source is None or source.record.content != record.content:
+                raise InputError(
+                    f"{address} has the files of {record.adopted_from}, which is gone or has other files now",
+                    f"restore it; or remove {store.url(address.path)}, and run the stage that makes it again",
+                )
+        return cls(store, address, record)
+
+    @property
+    def folder(self) -> str:
+        """The folder of its files, relative to the store's root; that of another version where they were adopted."""
+        return ArtifactId.parse(self.record.adopted_from).path if self.record.adopted_from else self.address.path
 
     def ref(self, role: str) -> InputRef:
         """Returns what the record of something made from this artifact says of it."""
         address, record = str(self.address), self.record
-        return InputRef(role=role, address=address, fingerprint=record.fingerprint, content=record.content)
+        files = content_of(self.parts, self.only) if self.only else ""
+        return InputRef(role=role, address=address, fingerprint=record.fingerprint, content=record.content, files=files)
+
+    def restricted(self, prefixes: tuple[str, ...]) -> "Artifact":
+        """Returns the artifact with only the files whose paths begin with one of `prefixes`."""
+        return Artifact(self.store, self.address, self.record, prefixes)
 
     @property
     def parts(self) -> tuple[PartRecord, ...]:
@@ -149,23 +189,29 @@ class Artifact:
 
     def files(self, prefix: str = "") -> list[str]:
         """Returns the paths (relative to the artifact) that begin with `prefix`, sorted."""
-        return sorted(entry.path for part in self.parts for entry in part.files if entry.path.startswith(prefix))
+        found = (entry.path for part in self.parts for entry in part.files if entry.path.startswith(prefix))
+        return sorted(path for path in found if not self.only or path.startswith(self.only))
 
     def open(self, path: str) -> BinaryIO:
         """Opens one file of the artifact for reading; raises FileNotFoundError."""
-        return self.store.open(f"{self.address.path}/{path}")
+        return self.store.open(self._path(path))
 
     def read(self, path: str) -> bytes:
         """Returns the bytes of one file of the artifact."""
-        return self.store.read(f"{self.address.path}/{path}")
+        return self.store.read(self._path(path))
 
     def local(self, path: str) -> str:
         """Returns a local file with the content of `path` (see `Store.local`)."""
-        return self.store.local(f"{self.address.path}/{path}")
+        return self.store.local(self._path(path))
 
     def table(self, path: str, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
         """Reads one Parquet file of the artifact, optionally some columns and the rows that pass `filters`."""
         return parquet.read(self.local(path), columns, filters)
+
+    def _path(self, path: str) -> str:
+        if self.only and not path.startswith(self.only):
+            raise ValueError(f"{path} of {self.address} is none of the files that this stage reads: {self.only}")
+        return f"{self.folder}/{path}"
 
     def remove(self) -> None:
         """Removes the artifact: its record first, so that no record ever stands without the files that it names."""
@@ -186,22 +232,26 @@ class Artifact:
         return wrong
 
 
-def fingerprint(stage: str, version: int, member: str, config: Config, inputs: Iterable[InputRef]) -> str:
+def fingerprint(
+    stage: str, version: int, member: str, config: Config | dict[str, Any], inputs: Iterable[InputRef]
+) -> str:
     """Returns the identity of a result: sha256 over the stage, its version, its settings and its inputs.
 
-    Addresses and everything about the place are left out: a store that moves keeps its fingerprints.
+    Addresses and everything about the place are left out: a store that moves keeps its fingerprints. Of an input that
+    the stage reads in part, the content of these files counts and nothing else.
     """
     basis = {
         "stage": stage,
         "version": version,
         "member": member,
         "config": config,
-        "inputs": [[ref.role, ref.fingerprint, ref.content] for ref in inputs],
+        "inputs": [ref.identity for ref in inputs],
     }
     return hashlib.sha256(canonical_json(basis).encode()).hexdigest()
 
 
-def content_of(parts: Iterable[PartRecord]) -> str:
-    """Returns the identity of the bytes: sha256 over the sorted (path, sha256) of every file."""
-    entries = sorted((entry.path, entry.sha256) for part in parts for entry in part.files)
+def content_of(parts: Iterable[PartRecord], prefixes: tuple[str, ...] = ("",)) -> str:
+    """Returns the identity of the bytes: sha256 over the sorted (path, sha256) of the files under some prefixes."""
+    files = (entry for part in parts for entry in part.files if entry.path.startswith(prefixes))
+    entries = sorted((entry.path, entry.sha256) for entry in files)
     return hashlib.sha256(canonical_json(entries).encode()).hexdigest()

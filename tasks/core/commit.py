@@ -49,20 +49,48 @@ def commit(
     try:
         output.store.publish(f"{output.address.path}/{RECORD}", record.model_dump_json(indent=1).encode())
     except AlreadyPublished:
-        return _first(output)
+        return _first(output.store, output.address, output.fingerprint)
     _clear(output.store, output.address, record)
     return Artifact(output.store, output.address, record)
 
 
-def _first(output: Output) -> Artifact:
+def adopt(source: Artifact, address: ArtifactId, inputs: Sequence[InputRef]) -> Artifact:
+    """Publishes at `address` a record with the files of `source`, which is what would be made there.
+
+    Args:
+        source: an artifact of the same kind, settings and inputs.
+        address: the version without one.
+        inputs: the inputs at the version of `address`. What else the record of `source` names is kept.
+
+    Raises:
+        DriftError: a run with other settings or inputs has committed the address meanwhile.
+    """
+    roles = {ref.role for ref in inputs}
+    others = [ref for ref in source.record.inputs if ref.role not in roles]
+    record = source.record.model_copy(
+        update={
+            "artifact": str(address),
+            "inputs": (*inputs, *others),
+            "adopted_from": source.record.adopted_from or str(source.address),
+        }
+    )
+    try:
+        source.store.publish(f"{address.path}/{RECORD}", record.model_dump_json(indent=1).encode())
+    except AlreadyPublished:
+        return _first(source.store, address, record.fingerprint)
+    _clear(source.store, address, record.model_copy(update={"parts": ()}))
+    return Artifact(source.store, address, record)
+
+
+def _first(store: Store, address: ArtifactId, fingerprint: str) -> Artifact:
     """Returns the artifact of the attempt that was faster; this one's result is the same by its fingerprint."""
-    artifact = Artifact.open_at(output.store, output.address)
-    if artifact.record.fingerprint != output.fingerprint:
+    artifact = Artifact.open_at(store, address)
+    if artifact.record.fingerprint != fingerprint:
         raise DriftError(
-            f"{output.address} has been committed meanwhile by a run with other settings or inputs",
+            f"{address} has been committed meanwhile by a run with other settings or inputs",
             "give one of the two runs another version",
         )
-    log.warning("[%s] another attempt has committed first; its result stands", output.address)
+    log.warning("[%s] another attempt has committed first; its result stands", address)
     return artifact
 
 

@@ -1,55 +1,59 @@
-"""Binds a stage run to its inputs: which artifacts it reads, what its result's identity is, and whether it has drifted.
+"""Input resolution: which artifacts a stage run reads, what its result's identity is, and whether it has drifted.
 
 Reads the catalogue, the recipe, the records of artifacts and the bytes of files outside the store.
 """
 
-import hashlib
 import importlib
 import json
 import logging
-import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tasks.core.artifact import Artifact, ArtifactId, InputRef, Record, fingerprint
-from tasks.core.config import Config, canonical_json, changes, nearest
+from tasks.core.config import Config, changes, nearest
 from tasks.core.errors import DriftError, InputError, RecipeError
 from tasks.core.groups import group_of
-from tasks.core.ledger import newest
 from tasks.core.stage import Inputs
-from tasks.core.store import Store, read_outside
-from tasks.run.catalogue import CRAWL, STAGES, Stage
+from tasks.core.stage_spec import StageSpec
+from tasks.core.store import Store
+from tasks.run.catalogue import MAKERS, STAGES
+from tasks.run.external_inputs import EXTERNAL, code_refs, external_refs
 from tasks.run.lineage import one_held
+from tasks.run.previous_version import Found, previous_inputs
 from tasks.run.recipe import Recipe
 
 log = logging.getLogger("sluice.runner")
 
-EXTERNAL = "external:"
-"""Begins the address of an input that lies outside the store."""
-
-CODE = "code:"
-"""Begins the address of an input that is code."""
-
 
 @dataclass(frozen=True)
 class ResolvedStage:
-    """A stage with everything that decides what it makes: `refs` are the inputs that do.
+    """A stage with everything that decides what it makes.
 
-    `beside` names artifacts of which only one group is read: where the others can be found that belong to it.
+    `refs` are the inputs that count in the fingerprint. `named_only` are artifacts of which only one group is read:
+    where the others can be found that belong to it.
     """
 
-    stage: Stage
+    spec: StageSpec
     module: Any
     config: Config
+    member: str
     inputs: Inputs
     refs: tuple[InputRef, ...]
-    beside: tuple[InputRef, ...]
+    named_only: tuple[InputRef, ...]
     address: ArtifactId
-    fingerprint: str
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of the result."""
+        return self.fingerprint_with(self.refs)
+
+    def fingerprint_with(self, refs: Iterable[InputRef]) -> str:
+        """Returns the identity that the result would have with other inputs."""
+        return fingerprint(self.spec.name, self.module.VERSION, self.member, self.config, refs)
 
 
-def bind(
+def resolve(
     recipe: Recipe, store: Store, name: str, version: str, source_version: str | None, member: str
 ) -> ResolvedStage:
     """Finds the inputs of `name` and fingerprints what it would make of them.
@@ -66,36 +70,40 @@ def bind(
         RecipeError: there is no such stage, the recipe has nothing for it, or a member too many or too few.
         InputError: an input does not exist, names the stage that makes it; or a file outside the store cannot be read.
     """
-    stage = STAGES.get(name)
-    if stage is None:
-        raise RecipeError(f'no stage "{name}"', nearest(name, STAGES))
-    if stage.mapped != bool(member):
-        raise RecipeError(f'stage "{name}" {"needs" if stage.mapped else "takes no"} member', "see its --help")
-    if not recipe.has(stage):
-        raise RecipeError(
-            f"the recipe {recipe.name} gives the stage {name} nothing to do",
-            f"add the section [{stage.section}], and what it makes where the recipe has `makes`",
-        )
-    module = importlib.import_module(stage.module)
-    config: Config = getattr(recipe, stage.section)
-    kind = f"{stage.writes}/{member}" if member else stage.writes
+    spec = _spec(recipe, name, member)
+    module = importlib.import_module(spec.module)
+    config: Config = getattr(recipe, spec.section)
+    kind = f"{spec.output}/{member}" if member else spec.output
     address = ArtifactId(f"{recipe.name}/{kind}", version)
-    read, beside = _read(recipe, store, stage, version, source_version, member)
-    found = {**read, **_earlier(recipe, store, stage, address)}
-    external = list(_external(module, config))
+    current, named_only = _current_inputs(recipe, store, spec, version, source_version, member)
+    found = {**current, **previous_inputs(recipe, store, spec, address, current)}
+    external = list(external_refs(module, config))
     refs = (
         *(one.ref(role) for role in sorted(found) for one in _several(found[role])),
         *external,
-        *_code(module, config),
+        *code_refs(module, config),
     )
-    print_ = fingerprint(name, module.VERSION, member, config, refs)
-    return ResolvedStage(stage, module, config, Inputs(found, external), refs, beside, address, print_)
+    return ResolvedStage(spec, module, config, member, Inputs(found, external), refs, named_only, address)
 
 
-def _read(
-    recipe: Recipe, store: Store, stage: Stage, version: str, source_version: str | None, member: str
-) -> tuple[dict[str, Artifact | list[Artifact]], tuple[InputRef, ...]]:
-    """Returns the inputs of the version by role, and what of them only groups are read of (`ResolvedStage.beside`)."""
+def _spec(recipe: Recipe, name: str, member: str) -> StageSpec:
+    spec = STAGES.get(name)
+    if spec is None:
+        raise RecipeError(f'no stage "{name}"', nearest(name, STAGES))
+    if spec.mapped != bool(member):
+        raise RecipeError(f'stage "{name}" {"needs" if spec.mapped else "takes no"} member', "see its --help")
+    if not recipe.has(spec):
+        raise RecipeError(
+            f"the recipe {recipe.name} gives the stage {name} nothing to do",
+            f"add the section [{spec.section}], and what it makes where the recipe has `makes`",
+        )
+    return spec
+
+
+def _current_inputs(
+    recipe: Recipe, store: Store, spec: StageSpec, version: str, source_version: str | None, member: str
+) -> tuple[Found, tuple[InputRef, ...]]:
+    """Returns the inputs of the version by role, and what of them only groups are read of."""
 
     def one(kind: str) -> Artifact:
         own = ArtifactId(f"{recipe.name}/{kind}", version)
@@ -103,138 +111,103 @@ def _read(
             return artifact
         if source_version and (artifact := one_held(store, recipe.name, kind, source_version)):
             return artifact
-        maker = next((s.name for s in STAGES.values() if s.writes == kind.partition("/")[0]), "")
         where = f"which is not in {store.root}"
         if source_version and source_version != version:
             where = f"and {source_version} holds none in {store.root}, nor was it made from one that is still there"
         raise InputError(
-            f"stage {stage.name} needs {own}, {where}",
-            f"run the stage {maker} first, or name a version that holds it (source_version)",
+            f"stage {spec.name} needs {own}, {where}",
+            f"run the stage {MAKERS[kind.partition('/')[0]].name} first, or name a version that holds it "
+            "(source_version)",
         )
 
-    found: dict[str, Artifact | list[Artifact]] = {
-        role: one(kind.replace("*", member)) for role, kind in stage.reads.items()
-    }
-    found |= {role: one(STAGES[maker].writes) for role, maker in stage.wants.items() if recipe.has(STAGES[maker])}
-    for role, (kind, names) in stage.gathers.items():
+    found: Found = {role: one(kind.replace("*", member)) for role, kind in spec.inputs.items()}
+    found |= {role: one(kind) for role, kind in spec.optional_inputs.items() if recipe.has(MAKERS[kind])}
+    for role, (kind, names) in spec.fan_in.items():
         found[role] = [one(f"{kind}/{member}") for member in one(names).record.members]
-    wholes = {kind: one(kind) for kind in sorted({kind for kind, _ in stage.groups.values()})}
-    found |= {role: group_of(wholes[kind], group) for role, (kind, group) in stage.groups.items()}
+    for role, prefixes in spec.input_files.items():
+        whole = found[role]
+        assert isinstance(whole, Artifact)
+        found[role] = whole.restricted(prefixes)
+    wholes = {kind: one(kind) for kind in sorted({kind for kind, _ in spec.groups.values()})}
+    found |= {role: group_of(wholes[kind], group) for role, (kind, group) in spec.groups.items()}
     return found, tuple(whole.ref(kind) for kind, whole in wholes.items())
-
-
-def _earlier(recipe: Recipe, store: Store, stage: Stage, own: ArtifactId) -> dict[str, Artifact | list[Artifact]]:
-    """Finds the inputs of the cycle before. Once bound they stay: a run repeated later reads what it read first."""
-    if not stage.earlier or (stage.section == CRAWL and not recipe.crawl.recrawl):
-        return {}
-    member = own.name.removeprefix(f"{recipe.name}/").partition("/")[2]
-    bound = Artifact.find(store, own)
-    if bound is None and member and "fetchlist" in stage.reads:  # all of a cycle starts from the same crawl DB
-        bound = Artifact.find(store, ArtifactId(f"{recipe.name}/fetchlist/{member}", own.version))
-    found: dict[str, Artifact | list[Artifact]] = {}
-    for role, (wanted, closing) in stage.earlier.items():
-        if bound:
-            refs = [ArtifactId.parse(ref.address) for ref in bound.record.inputs if ref.role == role]
-            addresses = refs
-        else:
-            addresses = _addresses_before(recipe, store, wanted, closing, member, own.version)
-        several = [Artifact.open_at(store, address) for address in addresses]
-        if several:
-            found[role] = several if wanted.endswith("/*") and not member else several[0]
-    return found
-
-
-def _addresses_before(
-    recipe: Recipe, store: Store, kind: str, closing: str, member: str, version: str
-) -> list[ArtifactId]:
-    """Returns where `kind` lies in the newest cycle that has come to its end; nothing where there is none."""
-    closed = newest(store, f"{recipe.name}/{closing}", but=version)
-    if closed is None:
-        return []
-    name = f"{recipe.name}/{kind.replace('*', member)}" if member else f"{recipe.name}/{kind}"
-    if not kind.endswith("/*"):
-        return [ArtifactId(name, closed.address.version)]
-    held = sorted(
-        ArtifactId.parse(ref.address)
-        for ref in closed.record.inputs
-        if ref.address.startswith(f"{recipe.name}/{kind.removesuffix('*')}")
-    )
-    if not member:
-        return held
-    mine = [address for address in held if address.name == name]
-    if not mine or len(held) != recipe.crawl.partitions:
-        raise InputError(
-            f"the crawl DB of {closed.address} has {len(held)} partitions, the recipe asks for "
-            f"{recipe.crawl.partitions}",
-            f"set [crawl] partitions = {len(held)}, or begin a new crawl under another recipe name",
-        )
-    return mine
-
-
-def _external(module: Any, config: Config) -> Iterator[InputRef]:
-    """Pins files from outside the store: their names and bytes enter the fingerprint."""
-    if not hasattr(module, "external"):
-        return
-    for role, paths in sorted(module.external(config).items()):
-        listing = [[os.path.basename(path), _hashed(role, path)] for path in paths]
-        content = hashlib.sha256(canonical_json(listing).encode()).hexdigest()
-        yield InputRef(role=role, address=f"{EXTERNAL}{role}", fingerprint=content, content=content)
-
-
-def _code(module: Any, config: Config) -> Iterator[InputRef]:
-    """Names code that only some settings bring in, and that has versions of its own."""
-    if hasattr(module, "code"):
-        for name, version in sorted(module.code(config).items()):
-            yield InputRef(role=f"{CODE}{name}", address=f"{CODE}{name}", fingerprint=version, content=version)
-
-
-def _hashed(role: str, path: str) -> str:
-    try:
-        if "://" in path:
-            return hashlib.sha256(read_outside(path)).hexdigest()
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(f"{role}: {path} cannot be read ({error.strerror or error})", "correct the path") from None
 
 
 def _several(found: Artifact | Sequence[Artifact]) -> Sequence[Artifact]:
     return [found] if isinstance(found, Artifact) else found
 
 
-def check_drift(existing: Artifact, bound: ResolvedStage) -> None:
-    """Raises DriftError, naming the field that changed, when `existing` is not what `bound` would make."""
+def as_read_by(resolved: ResolvedStage, record: Record) -> ResolvedStage | None:
+    """Returns `resolved` with the version before that `record` read, if `record` is what it would then make.
+
+    Which version before counts is decided once: the same stage at another version that reads the same inputs adopts
+    what was made, and does not begin from a version that is newer by now.
+    """
+    roles = resolved.spec.previous.keys()
+    earlier = [ref for ref in record.inputs if ref.role in roles]
+    artifacts = [ref for ref in resolved.refs if ref.role in resolved.inputs and ref.role not in roles]
+    others = [ref for ref in resolved.refs if ref.role not in resolved.inputs]
+    refs = (*sorted((*artifacts, *earlier), key=lambda ref: ref.role), *others)
+    if resolved.fingerprint_with(refs) not in (record.fingerprint, _fingerprint_today(resolved, record)):
+        return None
+    return replace(resolved, refs=refs)
+
+
+def check_drift(existing: Artifact, resolved: ResolvedStage) -> None:
+    """Raises DriftError, naming the field that changed, when `existing` is not what `resolved` would make."""
     record = existing.record
-    if record.fingerprint == bound.fingerprint:
+    if resolved.fingerprint in (record.fingerprint, _fingerprint_today(resolved, record)):
         return
-    if record.fingerprint == _with_files_as_read(record, bound):
-        log.warning("[%s] files outside the store have changed; this version keeps what it read", bound.address)
+    if record.fingerprint == resolved.fingerprint_with(_with_files_as_read(record, resolved)):
+        log.warning("[%s] files outside the store have changed; this version keeps what it read", resolved.address)
         return
     raise DriftError(
-        f"{bound.address} exists with another fingerprint: {_difference(record, bound)}",
+        f"{resolved.address} exists with another fingerprint: {_difference(record, resolved)}",
         "give this run another version (recipe `version`, --version, or the form's field), or delete the artifact",
     )
 
 
-def _with_files_as_read(record: Record, bound: ResolvedStage) -> str:
-    """Returns the fingerprint as if files outside the store were as `record` read them.
+def _fingerprint_today(resolved: ResolvedStage, record: Record) -> str:
+    """Returns the fingerprint of a record whose inputs count as they count today.
+
+    Records that were written before an input counted by the files that are read name it as a whole: its files are
+    looked up, so that what they stand for is found unchanged.
+    """
+    if all(ref.files for ref in record.inputs if ref.role in resolved.spec.input_files):
+        return record.fingerprint
+    store = resolved.inputs[next(iter(resolved.spec.input_files))].store
+    counted = {*(ref.role for ref in resolved.refs), *resolved.spec.previous}
+    refs = [_counted(store, resolved.spec.input_files, ref) for ref in record.inputs if ref.role in counted]
+    return fingerprint(record.stage, record.stage_version, record.member, record.config, refs)
+
+
+def _counted(store: Store, input_files: Mapping[str, tuple[str, ...]], ref: InputRef) -> InputRef:
+    if ref.files or ref.role not in input_files:
+        return ref
+    artifact = Artifact.find(store, ArtifactId.parse(ref.address))
+    if artifact is None or (artifact.record.fingerprint, artifact.record.content) != (ref.fingerprint, ref.content):
+        return ref
+    return artifact.restricted(input_files[ref.role]).ref(ref.role)
+
+
+def _with_files_as_read(record: Record, resolved: ResolvedStage) -> list[InputRef]:
+    """Returns the inputs as if files outside the store were as `record` read them.
 
     Such files are like the web: they move, and a version of an artifact keeps how they were. Another reads them anew.
     """
     read = {ref.address: ref for ref in record.inputs if ref.address.startswith(EXTERNAL)}
-    refs = [read.get(ref.address, ref) for ref in bound.refs]
-    return fingerprint(bound.stage.name, bound.module.VERSION, record.member, bound.config, refs)
+    return [read.get(ref.address, ref) for ref in resolved.refs]
 
 
-def _difference(record: Record, bound: ResolvedStage) -> str:
-    if record.stage_version != bound.module.VERSION:
-        return f"by version {record.stage_version} of the stage {bound.stage.name}, which is {bound.module.VERSION} now"
-    now = bound.config.model_dump(mode="json")
-    for path, old, new in changes(record.config, now, bound.stage.section):
+def _difference(record: Record, resolved: ResolvedStage) -> str:
+    if record.stage_version != resolved.module.VERSION:
+        now = resolved.module.VERSION
+        return f"made by version {record.stage_version} of the stage {resolved.spec.name}, which is {now} now"
+    settings = resolved.config.model_dump(mode="json")
+    for path, old, new in changes(record.config, settings, resolved.spec.section):
         return f"{path} was {json.dumps(old)} and is {json.dumps(new)}"
-    before = {(ref.role, ref.address): ref for ref in record.inputs}
-    for ref in bound.refs:
-        held = before.get((ref.role, ref.address))
-        if held is None or (held.fingerprint, held.content) != (ref.fingerprint, ref.content):
+    before = {(ref.role, ref.address): ref.identity for ref in record.inputs}
+    for ref in resolved.refs:
+        if before.get((ref.role, ref.address)) != ref.identity:
             return f"its input {ref.role} ({ref.address}) is not what it was"
     return "its inputs are not what they were"

@@ -7,7 +7,7 @@ Reads what the runner reads, so that every node decides alike; a stage that can 
 import logging
 
 from tasks.core.artifact import Artifact
-from tasks.run.input_resolution import bind, check_drift
+from tasks.run.input_resolution import check_drift, resolve
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store
 
@@ -23,12 +23,12 @@ def join_stage(
         SluiceError: as on node 0.
     """
     store = open_store(recipe)
-    bound = bind(recipe, store, stage, version or recipe.version, source_version, member)
-    if existing := Artifact.find(store, bound.address):
-        check_drift(existing, bound)
-        log.info("[%s] unchanged: there is nothing to help with", bound.address)
-    elif hasattr(bound.module, "join"):
-        log.info("[%s] helping with %s, fingerprint %s", bound.address, stage, bound.fingerprint[:16])
-        bound.module.join(bound.config, bound.inputs)
+    resolved = resolve(recipe, store, stage, version or recipe.version, source_version, member)
+    if existing := Artifact.find(store, resolved.address):
+        check_drift(existing, resolved)
+        log.info("[%s] unchanged: there is nothing to help with", resolved.address)
+    elif hasattr(resolved.module, "join"):
+        log.info("[%s] helping with %s, fingerprint %s", resolved.address, stage, resolved.fingerprint[:16])
+        resolved.module.join(resolved.config, resolved.inputs)
     else:
-        log.info("[%s] the stage %s runs on one node: node 0 does it alone", bound.address, stage)
+        log.info("[%s] the stage %s runs on one node: node 0 does it alone", resolved.address, stage)

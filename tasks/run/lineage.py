@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.run.catalogue import STAGES, Stage
+from tasks.run.catalogue import STAGES
 
 log = logging.getLogger("sluice.lineage")
 
@@ -70,19 +70,12 @@ def _kind(name: str, recipe: str) -> str:
     return name.removeprefix(f"{recipe}/").partition("/")[0]
 
 
-def _read_by(stage: Stage) -> Iterator[str]:
-    """Yields the kinds that a stage reads of its own version."""
-    several = (kind for kind, _ in (*stage.gathers.values(), *stage.groups.values()))
-    for kind in (*stage.reads.values(), *several, *(STAGES[maker].writes for maker in stage.wants.values())):
-        yield kind.partition("/")[0]
-
-
 def _made_from(kind: str) -> set[str]:
     """Returns the kinds that a kind goes into, straight or by way of others: records of these can lead to it."""
     found: set[str] = set()
     fresh = {kind.partition("/")[0]}
     while fresh:
-        fresh = {stage.writes for stage in STAGES.values() if fresh & set(_read_by(stage))} - found
+        fresh = {stage.output for stage in STAGES.values() if fresh & set(stage.input_kinds())} - found
         found |= fresh
     return found
 
@@ -90,7 +83,7 @@ def _made_from(kind: str) -> set[str]:
 def _own(kind: str, among: Iterable[str]) -> Iterator[str]:
     """Yields the names, without the recipe's, under which a version may hold artifacts of some kinds."""
     member = kind.partition("/")[2]
-    mapped = {stage.writes for stage in STAGES.values() if stage.mapped}
+    mapped = {stage.output for stage in STAGES.values() if stage.mapped}
     for one in sorted(among):
         if one not in mapped:
             yield one
@@ -101,7 +94,7 @@ def _own(kind: str, among: Iterable[str]) -> Iterator[str]:
 def _inputs(artifact: Artifact, recipe: str) -> Iterator[InputRef]:
     stage = STAGES.get(artifact.record.stage)
     for ref in artifact.record.inputs:
-        if ref.address.startswith(f"{recipe}/") and not (stage and ref.role in stage.earlier):
+        if ref.address.startswith(f"{recipe}/") and not (stage and ref.role in stage.previous):
             yield ref
 
 

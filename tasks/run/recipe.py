@@ -16,7 +16,8 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 
 from tasks.core.config import Config, Problems, assign, canonical_json, parse, validate_strict
 from tasks.core.errors import RecipeError
-from tasks.run.catalogue import ASSETS, NEEDS, PARTS, STAGES, Stage, sections_of
+from tasks.core.stage_spec import StageSpec
+from tasks.run.catalogue import ASSETS, NEEDS, PARTS, STAGES, sections_of
 from tasks.run.place import Place
 from tasks.run.recipe_validation import READ, Sections, inconsistencies, judged_by_default
 from tasks.stages.annotate.config import AnnotateConfig
@@ -106,10 +107,10 @@ class Recipe(Config):
             raise Problems(wrong)
         return self
 
-    def has(self, stage: Stage) -> bool:
+    def has(self, stage: StageSpec) -> bool:
         """Returns whether a stage has anything to do in this recipe."""
         made = any(stage.name in ASSETS[asset] for asset in self.makes)
-        return made and (not stage.on_request or bool(getattr(self, stage.section).wanted))
+        return made and (not stage.conditional or bool(getattr(self, stage.section).wanted))
 
     @property
     def parts(self) -> tuple[str, ...]:

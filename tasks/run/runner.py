@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from tasks.core.artifact import Artifact
-from tasks.core.commit import commit
+from tasks.core.commit import adopt, commit
 from tasks.core.engine import open_engine
 from tasks.core.errors import SluiceError, StoppedError, SupersededError
 from tasks.core.probe import probe
 from tasks.core.stage import Output
 from tasks.core.store import Store
-from tasks.run.input_resolution import ResolvedStage, bind, check_drift
+from tasks.run.input_resolution import ResolvedStage, as_read_by, check_drift, resolve
 from tasks.run.lineage import held
 from tasks.run.place import filled
 from tasks.run.recipe import Recipe
@@ -62,7 +62,8 @@ def run_stage(
         stage: a name of `tasks.run.catalogue`.
         version: version of the artifact to make; empty: the recipe's.
         source_version: where an input is missing at `version`, the version that holds it; what that version holds
-            already, by settings and inputs, is not made again. It holds what it made and what that was made from.
+            already, by settings and inputs, is adopted and not made again. It holds what it made and what that was
+            made from. A crawl is never adopted: another version reads the web anew.
         member: which member of a mapped stage ("p0").
         on_dask: map parts over the cluster of `[place.dask]` where it names one.
         tracking: where to mirror the run; None: the shell's defaults of the recipe's place.
@@ -73,33 +74,39 @@ def run_stage(
     store = open_store(recipe)
     probe(store.root)
     context = tracking or TrackingContext(filled(recipe.place.mlflow), recipe.name)
-    bound = bind(recipe, store, stage, version or recipe.version, source_version, member)
-    existing = Artifact.find(store, bound.address)
+    resolved = resolve(recipe, store, stage, version or recipe.version, source_version, member)
+    existing = Artifact.find(store, resolved.address)
     if existing:
-        check_drift(existing, bound)
-        log.info("[%s] unchanged: the same inputs and settings made it at %s", bound.address, existing.record.finished)
+        check_drift(existing, resolved)
+        log.info(
+            "[%s] unchanged: the same inputs and settings made it at %s", resolved.address, existing.record.finished
+        )
         return _result(existing, skipped=True)
-    before = _held_before(store, recipe, bound, source_version)
-    if same := next((one for one in before if one.record.fingerprint == bound.fingerprint), None):
-        log.info("[%s] not made anew: %s is what it would be", bound.address, same.address)
-        return _result(same, skipped=True)
+    before = _made_at_source_version(store, recipe, resolved, source_version)
+    for one in before:
+        if same := as_read_by(resolved, one.record):
+            adopted = adopt(one, resolved.address, (*same.refs, *same.named_only))
+            log.info("[%s] adopted from %s: it is what would be made", resolved.address, one.address)
+            return _result(adopted, skipped=True)
     bad = recipe.max_bad_share
-    output = Output(store, bound.address, bound.fingerprint, member=member, max_bad_share=bad, before=before)
+    output = Output(store, resolved.address, resolved.fingerprint, member=member, max_bad_share=bad, before=before)
     try:
-        artifact = _tracked(recipe, store, bound, output, context, on_dask)
+        artifact = _tracked(recipe, store, resolved, output, context, on_dask)
     except SupersededError:
-        committed = Artifact.find(store, bound.address)
-        if committed is None or committed.record.fingerprint != bound.fingerprint:
+        committed = Artifact.find(store, resolved.address)
+        if committed is None or committed.record.fingerprint != resolved.fingerprint:
             raise
         return _result(committed, skipped=True)  # the other attempt was there first; its result is the same
     return _result(artifact, skipped=False)
 
 
-def _held_before(store: Store, recipe: Recipe, bound: ResolvedStage, source_version: str | None) -> list[Artifact]:
-    """Returns what the source version holds of a shared stage: a changed limit costs the stages behind it alone."""
-    if not source_version or not bound.stage.shared:
+def _made_at_source_version(
+    store: Store, recipe: Recipe, resolved: ResolvedStage, source_version: str | None
+) -> list[Artifact]:
+    """Returns what the source version holds of the kind; nothing of a stage whose equal settings read another web."""
+    if not source_version or resolved.spec.reads_web:
         return []
-    return held(store, recipe.name, bound.address.name.removeprefix(f"{recipe.name}/"), source_version)
+    return held(store, recipe.name, resolved.address.name.removeprefix(f"{recipe.name}/"), source_version)
 
 
 def open_store(recipe: Recipe) -> Store:
@@ -108,19 +115,19 @@ def open_store(recipe: Recipe) -> Store:
 
 
 def _tracked(
-    recipe: Recipe, store: Store, bound: ResolvedStage, output: Output, context: TrackingContext, on_dask: bool
+    recipe: Recipe, store: Store, resolved: ResolvedStage, output: Output, context: TrackingContext, on_dask: bool
 ) -> Artifact:
     if not context.uri:
-        return _run(recipe, bound, output, on_dask)
-    key = f"{context.parent_key}|{bound.address}|{bound.fingerprint[:16]}"
+        return _run(recipe, resolved, output, on_dask)
+    key = f"{context.parent_key}|{resolved.address}|{resolved.fingerprint[:16]}"
     described = replace(context, description=describe.recipe(recipe))
-    about = (bound.module.__doc__ or "").partition("\n")[0]
-    run = StageRun(described, key, f"{bound.stage.name} {output.member}".strip(), about)
+    about = (resolved.module.__doc__ or "").partition("\n")[0]
+    run = StageRun(described, key, f"{resolved.spec.name} {output.member}".strip(), about)
     if url := run.open():
-        log.info("[%s] MLflow: %s", bound.address, url)
+        log.info("[%s] MLflow: %s", resolved.address, url)
     output.listen(run)
     try:
-        artifact = _run(recipe, bound, output, on_dask)
+        artifact = _run(recipe, resolved, output, on_dask)
     except BaseException as error:
         stopped = isinstance(error, StoppedError | KeyboardInterrupt | SystemExit)
         _told(store, run, "KILLED" if stopped else "FAILED", None, error)
@@ -145,17 +152,17 @@ def _told(
     return told
 
 
-def _run(recipe: Recipe, bound: ResolvedStage, output: Output, on_dask: bool) -> Artifact:
+def _run(recipe: Recipe, resolved: ResolvedStage, output: Output, on_dask: bool) -> Artifact:
     started = datetime.now(UTC)
-    log.info("[%s] running %s, fingerprint %s", bound.address, bound.stage.name, bound.fingerprint[:16])
+    log.info("[%s] running %s, fingerprint %s", resolved.address, resolved.spec.name, resolved.fingerprint[:16])
     address = filled(recipe.place.dask.address) if on_dask else ""
     with _ranks(recipe.place.train.nproc), open_engine(address, recipe.place.workers) as engine:
-        report = bound.module.run(bound.config, bound.inputs, output, engine)
-    refs = (*bound.refs, *bound.beside)
-    artifact = commit(output, bound.stage.name, bound.module.VERSION, bound.config, refs, report, started)
+        report = resolved.module.run(resolved.config, resolved.inputs, output, engine)
+    refs = (*resolved.refs, *resolved.named_only)
+    artifact = commit(output, resolved.spec.name, resolved.module.VERSION, resolved.config, refs, report, started)
     record = artifact.record
     log.info(
-        "[%s] done: %s rows in, %s out, rejected %s", bound.address, record.rows_in, record.rows_out, record.rejected
+        "[%s] done: %s rows in, %s out, rejected %s", resolved.address, record.rows_in, record.rows_out, record.rejected
     )
     return artifact
 

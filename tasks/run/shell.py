@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tasks", description="Run a stage, trace a page, read the ledger.")
     commands = parser.add_subparsers(required=True, metavar="command")
     for name, stage in STAGES.items():
-        command = _command(commands, name, f"run the stage that writes {stage.writes}", _run)
+        command = _command(commands, name, f"run the stage that writes {stage.output}", _run)
         command.set_defaults(stage=name, member="")
         command.add_argument("--source-version", help="version of inputs that are missing at --version")
         command.add_argument("--parent-key", default="", help="MLflow: the run this one hangs under (dag id/run id)")

@@ -85,7 +85,7 @@ def _attach_hosts(connection: duckdb.DuckDBPyConnection, inputs: Inputs, segment
 
 
 def _write_urls(connection: duckdb.DuckDBPyConnection, part: Part, segment: Artifact) -> None:
-    query = merge.merged(datetime.now(UTC), f"{segment.address.path}/")
+    query = merge.merged(datetime.now(UTC), f"{segment.folder}/")
 
     def count(batch: pa.RecordBatch) -> None:
         part.metric("unfetched", pc.sum(pc.equal(batch.column("status"), crawldb.UNFETCHED)).as_py())

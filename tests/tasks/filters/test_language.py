@@ -15,7 +15,7 @@ from tasks.filters.language import LanguageLabels
 from tasks.filters.language_codes import code_of
 from tasks.filters.learned.fasttext_file import labels_of
 from tasks.filters.pretrained import model_folder
-from tasks.run.input_resolution import _external
+from tasks.run.external_inputs import external_refs
 from tasks.stages.annotate import stage
 from tasks.stages.annotate.config import AnnotateConfig
 
@@ -176,12 +176,12 @@ def test_another_file_at_the_same_path_is_another_model(trained: Path, tmp_path:
     copy = tmp_path / "model.bin"
     copy.write_bytes((trained / "tiny.bin").read_bytes())
     config = AnnotateConfig(use=("language",), settings={"language": {"model": str(copy)}})
-    (before,) = _external(stage, config)
+    (before,) = external_refs(stage, config)
     assert labels(prepared(model=str(copy)), GERMAN) == ["de"]
     copy.write_bytes((trained / "tiny.ftz").read_bytes())
     os.utime(copy, ns=(1, 1))
     assert labels(prepared(model=str(copy)), GERMAN) == ["de"]
-    (after,) = _external(stage, config)
+    (after,) = external_refs(stage, config)
     assert before.role == after.role == "annotator:language"
     assert before.content != after.content  # part of the fingerprint
 

@@ -1,0 +1,76 @@
+"""What the rest of the system has to know of a stage without importing its code: inputs, output, settings, place.
+
+Each package of `tasks.stages` has a module `wiring` with one `StageSpec` per stage. These import nothing else, because
+DAG files read them at parse time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Previous:
+    """An input that is read of the version before: the newest other version that was completed.
+
+    Args:
+        kind: kind of the artifact; "crawldb/*" is the one of the stage's own member.
+        completed_by: kind of the artifact that completes a version. A version without it is nobody's past.
+        members: dotted recipe field that says how many members `kind` has; "" where it has none.
+    """
+
+    kind: str
+    completed_by: str
+    members: str = ""
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """One stage: where its code is, which settings it has, what it reads and what it writes.
+
+    Args:
+        name: name of the stage, and of its task in the DAG.
+        module: module with `VERSION` and `run`.
+        section: section of the recipe with its settings.
+        dag: the DAG it is part of: "crawl", "corpus", "tokens", "canary" or "pretrain".
+        output: kind of the artifact it writes; of a mapped stage one per member, `<kind>/<member>`.
+        asset: name of the Airflow Asset that the output completes, for which later DAGs wait; "" for none.
+        inputs: role -> kind; "segment/*" is the artifact of the stage's own member.
+        input_files: role -> prefixes of the files that are read, where not all of them are. Such an input counts in the
+            fingerprint by the content of these files alone, and the stage cannot open any other.
+        fan_in: role -> (kind, kind of the artifact whose record names the members): all members of a mapped stage.
+        groups: role -> (kind, annotator): one of the artifacts that `kind` is made of (`tasks.core.groups`).
+        optional_inputs: role -> kind, read where the recipe has the stage that makes it.
+        previous: role -> artifact of the version before.
+        previous_if: dotted recipe field; the version before is read where it is true. "": always.
+        previous_as: role of an input whose record says which version before all stages of this version read.
+        mapped: whether it runs once per member ("p0", "arm-0-seed-1").
+        conditional: whether it runs only where its section of the recipe gives it something to do (`wanted`).
+        reads_web: whether it reads what changes by itself, so that equal settings and inputs are no equal result.
+    """
+
+    name: str
+    module: str
+    section: str
+    dag: str
+    output: str
+    asset: str = ""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    input_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    fan_in: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    groups: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    optional_inputs: Mapping[str, str] = field(default_factory=dict)
+    previous: Mapping[str, Previous] = field(default_factory=dict)
+    previous_if: str = ""
+    previous_as: str = ""
+    mapped: bool = False
+    conditional: bool = False
+    reads_web: bool = False
+
+    def required_kinds(self) -> tuple[str, ...]:
+        """Returns the kinds, without members, that it reads of its own version in any case."""
+        several = (kind for kind, _ in (*self.fan_in.values(), *self.groups.values()))
+        return tuple(dict.fromkeys(kind.partition("/")[0] for kind in (*self.inputs.values(), *several)))
+
+    def input_kinds(self) -> tuple[str, ...]:
+        """Returns the kinds, without members, that it reads of its own version where they are there."""
+        return tuple(dict.fromkeys((*self.required_kinds(), *self.optional_inputs.values())))

@@ -1,0 +1,51 @@
+"""Inputs of a stage that lie outside the store: files that its settings name, and code with versions of its own.
+
+Reads the names and bytes of the files, on this machine or on an object store.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from tasks.core.artifact import InputRef
+from tasks.core.config import Config, canonical_json
+from tasks.core.errors import InputError
+from tasks.core.store import read_outside
+
+EXTERNAL = "external:"
+"""Begins the address of an input that lies outside the store."""
+
+CODE = "code:"
+"""Begins the address of an input that is code."""
+
+
+def external_refs(module: Any, config: Config) -> Iterator[InputRef]:
+    """Yields the files outside the store that a stage reads: their names and bytes count in the fingerprint.
+
+    Raises:
+        InputError: one cannot be read.
+    """
+    if not hasattr(module, "external"):
+        return
+    for role, paths in sorted(module.external(config).items()):
+        listing = [[os.path.basename(path), _sha256(role, path)] for path in paths]
+        content = hashlib.sha256(canonical_json(listing).encode()).hexdigest()
+        yield InputRef(role=role, address=f"{EXTERNAL}{role}", fingerprint=content, content=content)
+
+
+def code_refs(module: Any, config: Config) -> Iterator[InputRef]:
+    """Yields the code that only some settings bring in, and that has versions of its own."""
+    if hasattr(module, "code"):
+        for name, version in sorted(module.code(config).items()):
+            yield InputRef(role=f"{CODE}{name}", address=f"{CODE}{name}", fingerprint=version, content=version)
+
+
+def _sha256(role: str, path: str) -> str:
+    try:
+        if "://" in path:
+            return hashlib.sha256(read_outside(path)).hexdigest()
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{role}: {path} cannot be read ({error.strerror or error})", "correct the path") from None

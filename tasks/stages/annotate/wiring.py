@@ -1,0 +1,15 @@
+"""The stage `annotate`: documents in, measurements beside them out."""
+
+from tasks.core.stage_spec import StageSpec
+
+STAGES = (
+    StageSpec(
+        "annotate",
+        "tasks.stages.annotate.stage",
+        "annotate",
+        "corpus",
+        "attributes",
+        inputs={"extracted": "extracted"},
+        optional_inputs={"classifiers": "classifiers", "perplexity": "perplexity"},
+    ),
+)

@@ -1,0 +1,34 @@
+"""The stages of a canary cycle: a plan in, the mixture that the next training run reads out."""
+
+from tasks.core.stage_spec import Previous, StageSpec
+
+STAGES = (
+    StageSpec(
+        "arms",
+        "tasks.stages.canary.arms",
+        "canary",
+        "canary",
+        "arms",
+        inputs={"plan": "plan"},
+        previous={"previous": Previous("mixture", completed_by="mixture")},
+    ),
+    StageSpec(
+        "canary",
+        "tasks.stages.canary.run",
+        "canary",
+        "canary",
+        "canary",
+        inputs={"arms": "arms", "shards": "shards", "plan": "plan"},
+        mapped=True,
+    ),
+    StageSpec(
+        "decide",
+        "tasks.stages.canary.decide",
+        "canary",
+        "canary",
+        "mixture",
+        asset="mixture",
+        inputs={"arms": "arms"},
+        fan_in={"canaries": ("canary", "arms")},
+    ),
+)

@@ -1,0 +1,14 @@
+"""The stage `extract`: captures and local files in, documents out."""
+
+from tasks.core.stage_spec import StageSpec
+
+STAGES = (
+    StageSpec(
+        "extract",
+        "tasks.stages.extract.stage",
+        "extract",
+        "corpus",
+        "extracted",
+        optional_inputs={"warc": "warc"},
+    ),
+)

@@ -1,0 +1,15 @@
+"""The stage `train_perplexity`: reference text in, n-gram models out."""
+
+from tasks.core.stage_spec import StageSpec
+
+STAGES = (
+    StageSpec(
+        "train_perplexity",
+        "tasks.stages.perplexity.stage",
+        "perplexity",
+        "corpus",
+        "perplexity",
+        inputs={"extracted": "extracted"},
+        conditional=True,
+    ),
+)

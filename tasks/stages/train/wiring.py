@@ -1,0 +1,16 @@
+"""The stage `train`: shards, plan and mixture in, checkpoints out."""
+
+from tasks.core.stage_spec import StageSpec
+
+STAGES = (
+    StageSpec(
+        "train",
+        "tasks.stages.train.stage",
+        "train",
+        "pretrain",
+        "checkpoint",
+        asset="checkpoint",
+        inputs={"shards": "shards", "plan": "plan"},
+        optional_inputs={"mixture": "mixture"},
+    ),
+)
