@@ -28,6 +28,7 @@ def same_as_undisturbed(stack, version: str, kinds: tuple[str, ...]) -> None:
         assert made.verify() == []
 
 
+@pytest.mark.soak
 def test_a_killed_dask_worker_costs_nothing_but_time(stack, smoke) -> None:
     run_id = corpus_anew(stack, "worker-killed")
     stack.running("smoke.corpus", run_id, "extract")
@@ -51,6 +52,7 @@ def test_a_killed_stage_is_tried_again_and_ends_with_the_same_bytes(stack, smoke
     same_as_undisturbed(stack, "stage-killed", ("checkpoint", "scores"))
 
 
+@pytest.mark.soak
 def test_a_killed_scheduler_comes_back_and_finishes_the_run(stack, smoke) -> None:
     run_id = corpus_anew(stack, "scheduler-killed")
     stack.running("smoke.corpus", run_id, "extract")

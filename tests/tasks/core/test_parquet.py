@@ -15,7 +15,7 @@ from tests.tasks.stages.consolidate.test_stage import prepare, text
 from tests.tasks.stages.dedup.made import document
 
 ROOT = Path(__file__).parents[3]
-ONLY_HERE = ROOT / "tasks" / "parquet.py"
+ONLY_HERE = ROOT / "tasks" / "core" / "parquet.py"
 OPENS = {
     "ParquetFile", "ParquetDataset", "read_table", "read_schema", "read_metadata", "read_pandas", "read_parquet",
     "read_feather", "FeatherDataset",
