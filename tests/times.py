@@ -1,9 +1,9 @@
 """Where the time of a test run goes: a pytest plugin that writes it down, and a program that prints it.
 
 Reads the environment variable `SLUICE_TEST_TIMES`, a folder: where it is set, every pytest call writes
-`<folder>/<process id>.json` when it ends. `python -m tests.times FOLDER` reads all of these and prints the seconds per
-room (the folder of a test) and the ten slowest tests. With xdist the process that distributes the tests writes the
-file, and the seconds of a room are those of all workers together.
+`<folder>/<process id>.jsonl`, one line per test as it ends. `python -m tests.times FOLDER` reads all of these and
+prints the seconds per room (the folder of a test) and the ten slowest tests. With xdist the process that distributes
+the tests writes the file, and the seconds of a room are those of all workers together.
 """
 
 import json
@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -28,29 +28,38 @@ class Call:
 
     Attributes:
         began: seconds since the epoch.
-        wall_s: from its begin to its end.
+        wall_s: from its begin to the end of its last test.
         seconds: by the test's node id, its setup, call and teardown together.
     """
 
-    began: float = field(default_factory=time.time)
-    wall_s: float = 0.0
-    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    began: float
+    wall_s: float
+    seconds: dict[str, float]
 
 
 class Recorder:
-    """The plugin: adds up what pytest reports and writes `<folder>/<process id>.json` at the end of the session."""
+    """The plugin: adds up what pytest reports of a test and writes a line when its teardown is over.
+
+    A line is a JSON object: `test`, `seconds`, `failed` (the phases that failed), `began` (of the call, seconds since
+    the epoch) and `ended` (of the test).
+    """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / f"{os.getpid()}.json"
-        self.call = Call()
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / f"{os.getpid()}.jsonl"
+        self.began = time.time()
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.failed: dict[str, list[str]] = defaultdict(list)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.call.seconds[report.nodeid] += report.duration
-
-    def pytest_sessionfinish(self) -> None:
-        self.call.wall_s = time.time() - self.call.began
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(vars(self.call)))
+        test = report.nodeid
+        self.seconds[test] += report.duration
+        if report.failed:
+            self.failed[test].append(str(report.when))
+        if report.when == "teardown":
+            line = {"test": test, "seconds": self.seconds[test], "failed": self.failed[test]}
+            with self.path.open("a") as file:
+                file.write(json.dumps({**line, "began": self.began, "ended": time.time()}) + "\n")
 
 
 def record(config: pytest.Config) -> None:
@@ -62,7 +71,12 @@ def record(config: pytest.Config) -> None:
 
 def read(folder: Path) -> list[Call]:
     """Returns the calls whose times lie in `folder`, the first one first."""
-    calls = [Call(**json.loads(path.read_text())) for path in folder.glob("*.json")]
+    calls = []
+    for path in folder.glob("*.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        began = lines[0]["began"]
+        seconds = {line["test"]: line["seconds"] for line in lines}
+        calls.append(Call(began, max(line["ended"] for line in lines) - began, seconds))
     return sorted(calls, key=lambda call: call.began)
 
 

@@ -1,6 +1,7 @@
 """An annotate run that is killed at any moment loses no document, and ends with the bytes of one that was left alone.
 
 Run as a program it annotates: that is what the tests kill, with SIGKILL, once so many files lie in the store.
+One round is run every time; the others are soak: run them after a change of annotate, parts or commits.
 """
 
 import os
@@ -19,6 +20,7 @@ from tasks.core.store import Store
 from tasks.stages.annotate.config import AnnotateConfig
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tests.conftest import run_stage_in
+from tests.soak import soak_but
 
 ROOT = Path(__file__).parents[4]
 KIND = "test/tasks-stages-annotate-stage"
@@ -79,7 +81,7 @@ def moments() -> list[tuple[int, list[int], float]]:
     return [*once, (0, [3, 4 * len(RULES.use)], 0.0), (2, [2 * len(RULES.use)], 0.0)]
 
 
-@pytest.mark.parametrize(("workers", "kills", "later"), moments())
+@pytest.mark.parametrize(("workers", "kills", "later"), soak_but([0], moments()))
 def test_a_run_killed_at_any_moment_ends_as_one_that_was_left_alone(
     folder: Path, left_alone: Artifact, workers: int, kills: list[int], later: float
 ) -> None:

@@ -12,6 +12,7 @@ from tasks.core.errors import TransientError
 from tasks.core.store import Store
 from tasks.stages.crawl.config import CrawlConfig
 from tests.s3_server import Rule
+from tests.soak import soak_but
 from tests.tasks.stages.crawl import fetching
 from tests.tasks.stages.crawl.fetching import logged, pages_of, segment_in
 
@@ -34,7 +35,7 @@ def wait_until(condition, process=None):
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("after", [6, 15, 27])
+@pytest.mark.parametrize("after", soak_but([1], [6, 15, 27]))
 def test_a_killed_fetch_ends_with_the_captures_of_an_undisturbed_one(tmp_path, after):
     folder = tmp_path / "killed"
     with Site(linked(30)) as site:

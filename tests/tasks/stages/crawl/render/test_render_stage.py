@@ -26,6 +26,7 @@ from tasks.stages.crawl.db.fetchlog import RETRY, SUCCESS, Outcome, to_links, to
 from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.render_config import RenderConfig
 from tasks.stages.crawl.storage.warc import WarcWriter
+from tests.soak import soak_but
 
 ROOT = Path(__file__).parents[5]
 APP = """<!doctype html><title>App</title><div id="root"></div><script>
@@ -33,6 +34,7 @@ fetch("/data").then(one => one.text()).then(text => {
   root.innerHTML = "<h1>" + text + "</h1><a href='more'>more</a> <a href='http://elsewhere.example/'>out</a>";
 });</script>"""
 RUN = """
+from tests.soak import soak_but
 from tests.conftest import run_stage_in
 from tasks.core.artifact import ArtifactId, Artifact
 from tasks.stages.crawl.config import CrawlConfig
@@ -299,7 +301,7 @@ def start(folder, config):
     )
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", soak_but([1], [signal.SIGKILL, signal.SIGTERM]))
 def test_a_rendering_that_is_ended_goes_on_after_its_committed_parts(
     chromium, segment, run_stage, rendered, tmp_path, how
 ):
