@@ -50,8 +50,8 @@ def test_a_dag_triggered_with_its_form_turns_green(stack, smoke, page) -> None:
     assert len(runs) == 1
     page.goto(f"{stack.home.airflow_url}/dags/smoke.crawl/runs/{runs[0]['dag_run_id']}")
     page.get_by_text("Success", exact=True).first.wait_for()
-    stack.pause("smoke.corpus", False)
     assert stack.finished("smoke.crawl", runs[0]["dag_run_id"])["state"] == "success"
+    stack.pause("smoke.corpus", False)
     assert 0 < stack.artifact("smoke/warc", "from-the-form").record.rows_out <= 12
 
 
