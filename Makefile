@@ -1,13 +1,18 @@
 # Two commands: `make demo` and `make test`. Everything else is a part of them.
 # PYTHON  the Python 3.11 that makes the environment      SEEDS, CONTACT  a crawl of the public web instead of the site
 # VERSION  version of the artifacts of the demo              SLUICE_HOME, SLUICE_*_PORT  see docs/demo.md
+# WORKERS  processes that run unit tests, one per core       SLUICE_TEST_TIMES  a folder for the seconds of every test
 
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 TESTABLE := $(VENV)/.testable
+TIMES := $(VENV)/.times
+PYTEST := $(BIN)/python -m pytest
 PYTHON ?= $(firstword $(foreach name,python3.11 python3 python,$(shell \
 	$(name) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $(name))))
+
+WORKERS ?= auto
 
 export SLUICE_MODELS ?= $(abspath $(or $(SLUICE_HOME),.sluice)/models)
 
@@ -49,7 +54,11 @@ down: ## stop them all
 status: $(INSTALLED) ## show what runs
 	@$(BIN)/python -m tasks.demo status
 
-test: lint unit system ## everything that must be true
+test: ## everything that must be true, and where the time went
+	@rm -rf $(TIMES)
+	@status=0; for part in lint unit system; do \
+	  SLUICE_TEST_TIMES='$(abspath $(TIMES))' $(MAKE) --no-print-directory $$part || { status=$$?; break; }; done; \
+	  $(BIN)/python -m tests.times $(TIMES); exit $$status
 
 lint: $(TESTABLE) ## style, types, import rules
 	$(BIN)/ruff check .
@@ -57,15 +66,20 @@ lint: $(TESTABLE) ## style, types, import rules
 	$(BIN)/mypy
 	PYTHONPATH=plugins $(BIN)/lint-imports
 
+# A worker per core. Tests are dealt out in the order of their files, and who has none left takes some from the others:
+# a file with one long test holds nobody up, and what a module shares is mostly made once.
 unit: $(TESTABLE) models ## tests of the parts: seconds to minutes
-	$(BIN)/python -m pytest -m 'not system and not soak' -n auto --maxprocesses=4 --dist loadfile
+	$(PYTEST) -m 'not system and not soak' -n $(WORKERS) --dist worksteal
 
+# Two calls: the tests in k8s/ give their process an Airflow home of its own, which the stack must not inherit.
 system: $(TESTABLE) models ## tests of the whole with the real Airflow, MLflow, Dask and a browser
-	$(BIN)/python -m pytest -m 'system and not soak' tests/system
-	$(BIN)/python -m pytest -m 'system and not soak' tests/k8s
+	$(PYTEST) -m 'system and not soak' tests/system
+	$(PYTEST) -m 'system and not soak' tests/k8s
 
+# Property tests are run again with many more examples, drawn anew every time.
 soak: $(TESTABLE) models ## tests that take long by nature; no part of `make test`
-	$(BIN)/python -m pytest -m soak tests
+	$(PYTEST) -m 'soak and not system or hypothesis' --hypothesis-profile=soak -n $(WORKERS) --dist worksteal
+	$(PYTEST) -m 'soak and system' tests/system
 
 kind: ## Sluice on a Kubernetes inside Docker; needs docker, kind, kubectl, helm
 	@k8s/kind.sh up
@@ -74,4 +88,4 @@ kind-down: ## remove that Kubernetes and all that is in it
 	@k8s/kind.sh down
 
 clean: down ## forget everything the demo made; the environment stays
-	rm -rf .sluice .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .sluice $(TIMES) .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tasks.core.artifact import Artifact, ArtifactId, InputRef, fingerprint
 from tasks.core.commit import commit
@@ -14,8 +15,19 @@ from tasks.core.engine import open_engine
 from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
 from tests.s3_server import S3Server
+from tests.times import record
 
 SHARED_DATA = Path(os.environ.get("SLUICE_SHARED_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
+
+# `make test` draws the same examples every time, so that a failure is there again; `make soak` draws new and more ones.
+settings.register_profile("ci", max_examples=100, deadline=None, database=None, derandomize=True)
+settings.register_profile("soak", max_examples=2_000, deadline=None, database=None)
+settings.load_profile("ci")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Writes down how long each test takes, where the environment names a folder for it."""
+    record(config)
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:

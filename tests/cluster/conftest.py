@@ -1,4 +1,7 @@
-"""Fixtures: a cluster (the loopback bed, or KUBECONFIG's), a small corpus in a store, and runs of stages in pods."""
+"""Fixtures: a cluster (the loopback bed, or KUBECONFIG's), a small corpus in a store, and runs of stages in pods.
+
+Its soak tests are to be run after a change of operators/ (pods, jobsets, dask), of tasks/trainer or of the bed.
+"""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -17,10 +20,13 @@ __all__ = ["airflow_db", "dag_bag", "recipes"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A hang ends in five minutes; on a cluster that is not ours, in fifteen."""
+    """On loopback all but the cases marked `smoke` are soak; a hang ends in five minutes, on another cluster in 15."""
+    real = bool(Settings().kube_config)
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.timeout(900 if Settings().kube_config else 300))
+            item.add_marker(pytest.mark.timeout(900 if real else 300))
+            if not real and not item.get_closest_marker("smoke"):
+                item.add_marker(pytest.mark.soak)
 
 
 @pytest.fixture

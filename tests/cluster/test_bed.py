@@ -91,6 +91,7 @@ def test_a_process_without_a_handler_sleeps_through_sigterm_as_pid_1_does(core) 
     assert time.monotonic() - began > 1.9
 
 
+@pytest.mark.smoke
 def test_a_process_with_a_handler_saves_and_its_code_is_seen_before_the_pod_is_gone(core) -> None:
     start(core, "saving", SAVES)
     until(lambda: "ready" in log(core, "saving"))

@@ -35,6 +35,7 @@ from tests.waiting import later, until
 __all__ = ["bed", "dask"]
 
 
+@pytest.mark.smoke
 @pytest.mark.timeout(240)
 def test_a_dag_run_makes_its_cluster_works_on_it_and_ends_it(
     bed: Bed, dask: DaskClusters, recipes, dag_bag, tmp_path: Path, monkeypatch, caplog

@@ -40,6 +40,7 @@ def test_an_operator_that_does_nothing_is_told(bed: Bed, quick: None, recipes) -
     told(recipes, TransientError, r"no Dask operator has taken up.*[Ss]tart the operator")
 
 
+@pytest.mark.smoke
 def test_missing_rights_are_told_with_user_and_resource(
     bed: Bed, dask: DaskClusters, quick: None, recipes, monkeypatch
 ) -> None:

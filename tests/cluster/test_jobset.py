@@ -44,6 +44,7 @@ def trained_as_on_one_node(ended, undisturbed) -> None:
     assert made.record.content == undisturbed(STEPS)
 
 
+@pytest.mark.smoke
 def test_a_gang_of_two_nodes_makes_the_model_that_one_makes(run, cluster, undisturbed) -> None:
     ended = run("train", steps=STEPS, **GANG)
     trained_as_on_one_node(ended, undisturbed)
@@ -54,7 +55,7 @@ def test_a_gang_of_two_nodes_makes_the_model_that_one_makes(run, cluster, undist
     cluster.until(lambda: not jobsets(cluster) and not cluster.pods(), 40)
 
 
-@pytest.mark.parametrize("lost", ["0", "1"])
+@pytest.mark.parametrize("lost", [pytest.param("0", marks=pytest.mark.smoke), "1"])
 def test_a_gang_survives_the_loss_of_one_pod(run, cluster, saved, undisturbed, lost) -> None:
     with meanwhile(lambda: cluster.kill_pod(saved()[lost].metadata.name)):
         ended = run("train", steps=STEPS, **GANG)
@@ -143,6 +144,7 @@ def test_a_gang_whose_task_is_marked_failed_saves_and_goes(recipe, cluster, save
     assert codes == {"0": 143, "1": 143}
 
 
+@pytest.mark.smoke
 def test_a_cluster_without_jobset_is_told_with_a_remedy(run, cluster) -> None:
     bed = cluster.only_here("a cluster without the CRD of JobSet")
     bed.kinds = [one for one in bed.kinds if one.group != "jobset.x-k8s.io"]
@@ -187,6 +189,7 @@ def queue(cluster) -> str:
     return "training"
 
 
+@pytest.mark.smoke
 def test_a_gang_waits_in_its_queue_until_it_is_admitted_as_a_whole(run, cluster, queue) -> None:
     if not cluster.queue:
         cluster.kueue.delay_s = 3.0

@@ -24,6 +24,7 @@ def over(cluster) -> bool:
     return any(pod.status.phase == "Succeeded" for pod in cluster.pods())
 
 
+@pytest.mark.smoke
 def test_a_pod_without_an_artifact_fails_the_task_and_goes(task, cluster) -> None:
     operator, trigger = task.process()
     with pytest.raises(AirflowFailException, match=r"exit code 0, but no artifact test/tokenizer@dev in .*one store"):

@@ -146,7 +146,7 @@ def test_an_api_that_fails_now_and_then_changes_nothing(run, cluster, code) -> N
     assert {one.verb for one in faults.rules if one.hits == 2} >= {"create", "list", "watch", "delete"}
 
 
-@pytest.mark.parametrize("code", [None, 500, 503])
+@pytest.mark.parametrize("code", [pytest.param(None, marks=pytest.mark.smoke), 500, 503])
 def test_a_creation_whose_answer_is_lost_still_makes_one_pod(run, cluster, code) -> None:
     lost = cluster.faults.lose_reply(verb="create", path="*/pods", code=code)
     ended = run("tokenizer")
@@ -177,6 +177,7 @@ def test_a_watch_that_is_too_old_begins_anew(run, cluster) -> None:
     assert len(cluster.history.lives()) == 1
 
 
+@pytest.mark.smoke
 def test_an_api_that_is_away_for_a_while_leaves_the_pod_alone(run, cluster) -> None:
     def disturb() -> None:
         cluster.log_says(cluster.pod().metadata.name, "line 2")
@@ -195,6 +196,7 @@ def test_an_api_that_is_away_for_a_while_leaves_the_pod_alone(run, cluster) -> N
 # The pod and the node
 
 
+@pytest.mark.smoke
 def test_an_evicted_trainer_saves_and_the_next_try_resumes(run, cluster, saved, undisturbed) -> None:
     with meanwhile(lambda: cluster.evict(saved().metadata.name)):
         ended = run("train", steps=STEPS)
@@ -241,6 +243,7 @@ def test_a_trainer_that_lives_on_a_silent_node_is_fenced_off_from_its_successor(
 # Airflow
 
 
+@pytest.mark.smoke
 def test_a_second_process_of_the_task_finds_the_pod_of_the_first(task, cluster, saved, undisturbed) -> None:
     one = task()
     one.process()

@@ -21,6 +21,7 @@ def counting(recipe):
     )
 
 
+@pytest.mark.smoke
 def test_a_triggerer_that_is_told_to_end_leaves_its_successor_the_place_in_the_log(counting, cluster) -> None:
     said: list[str] = []
 

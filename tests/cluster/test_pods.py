@@ -12,6 +12,7 @@ from tests.cluster.bed.resources import NODES, PODS
 from tests.cluster.runs import first, meanwhile
 
 
+@pytest.mark.smoke
 def test_a_stage_runs_in_a_pod_and_its_artifact_is_the_result(run, cluster) -> None:
     ended = run("tokenizer")
     assert ended.state == "success", ended.said
@@ -30,6 +31,7 @@ def test_the_log_of_the_pod_comes_into_the_task_log_line_by_line(run, cluster) -
         assert len(re.findall(rf"\bline {number}\b", ended.said)) == 1, number
 
 
+@pytest.mark.smoke
 def test_a_failing_pod_is_tried_again_and_then_the_task_fails_with_its_last_lines(run, cluster) -> None:
     ended = run("tokenizer", retries=1, more=first("print('the reason is here'); sys.exit(3)"))
     assert ended.state == "failed"
@@ -56,6 +58,7 @@ def test_a_pod_that_runs_out_of_memory_says_so_and_names_the_limit(run, cluster)
     assert "memory" in ended.said
 
 
+@pytest.mark.smoke
 def test_an_image_that_is_not_there_fails_at_once(run, cluster) -> None:
     ended = run("tokenizer", image="registry.invalid/nothing:1")
     assert ended.state == "failed"
@@ -77,6 +80,7 @@ def test_a_missing_secret_fails_at_once_and_is_named(run, cluster) -> None:
     assert 'secret "no-such-secret" not found' in ended.said
 
 
+@pytest.mark.smoke
 def test_a_planted_secret_reaches_the_pod_and_nothing_else(run, cluster) -> None:
     planted = "s3cr3t-" + "planted" * 3
     body = {"metadata": {"name": "planted"}, "data": {"PLANTED": base64.b64encode(planted.encode()).decode()}}
@@ -177,6 +181,7 @@ def test_a_namespace_that_does_not_exist_is_told_with_a_remedy(run, cluster) -> 
     assert "[place.kubernetes] namespace" in ended.said
 
 
+@pytest.mark.smoke
 def test_missing_rights_are_told_with_a_remedy(run, cluster, monkeypatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", cluster.connection(cluster.stranger()))
     ended = run("tokenizer")

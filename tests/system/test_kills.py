@@ -28,6 +28,7 @@ def same_as_undisturbed(stack, version: str, kinds: tuple[str, ...]) -> None:
         assert made.verify() == []
 
 
+@pytest.mark.soak
 def test_a_killed_dask_worker_costs_nothing_but_time(stack, smoke) -> None:
     run_id = corpus_anew(stack, "worker-killed")
     stack.running("smoke.corpus", run_id, "extract")
@@ -41,7 +42,9 @@ def test_a_killed_dask_worker_costs_nothing_but_time(stack, smoke) -> None:
 
 def test_a_killed_stage_is_tried_again_and_ends_with_the_same_bytes(stack, smoke, airflow_until) -> None:
     stack.pause("smoke.pretrain", False)
-    run_id = stack.airflow.trigger("smoke.pretrain", {"version": "stage-killed", "source_version": "dev"})
+    for kind in ("shards", "plan", "tokenizer", "mixture"):
+        stack.copy(f"smoke/{kind}/dev", f"smoke/{kind}/stage-killed")
+    run_id = stack.airflow.trigger("smoke.pretrain", {"version": "stage-killed"})
     task = stack.running("smoke.pretrain", run_id, "train")
     process = airflow_until(lambda: stage_process(stack, task["id"]), 30)
     process.kill()
@@ -51,6 +54,7 @@ def test_a_killed_stage_is_tried_again_and_ends_with_the_same_bytes(stack, smoke
     same_as_undisturbed(stack, "stage-killed", ("checkpoint", "scores"))
 
 
+@pytest.mark.soak
 def test_a_killed_scheduler_comes_back_and_finishes_the_run(stack, smoke) -> None:
     run_id = corpus_anew(stack, "scheduler-killed")
     stack.running("smoke.corpus", run_id, "extract")

@@ -15,6 +15,8 @@ from tests.tasks.stages.dedup.made import found_in
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
+pytestmark = pytest.mark.soak
+
 NAME = "models"
 # Of the language's manual the crawl finds some pages, among many of the library: a gate that tells them apart.
 CRAWL = SMOKE.replace('name = "smoke"', f'name = "{NAME}"').replace("max_pages = 60", "max_pages = 150")

@@ -96,6 +96,7 @@ def ends_as_if_nothing_had_happened(stack, cluster, run_id: str, version: str, u
     assert len(pods_ever(cluster, version)) == 1
 
 
+@pytest.mark.soak
 def test_a_worker_killed_while_it_creates_the_pod_leaves_one_pod(stack, cluster, undisturbed, version) -> None:
     slow = cluster.faults.delay_reply(20, verb="create", path="*/pods")
     run_id = started(stack, version)
@@ -108,7 +109,7 @@ def test_a_worker_killed_while_it_creates_the_pod_leaves_one_pod(stack, cluster,
     assert train_task(stack, run_id)["try_number"] == 2
 
 
-@pytest.mark.parametrize("service", ["triggerer", "scheduler"])
+@pytest.mark.parametrize("service", ["triggerer", pytest.param("scheduler", marks=pytest.mark.soak)])
 def test_a_service_killed_while_a_pod_trains_changes_nothing(stack, cluster, undisturbed, version, service) -> None:
     run_id = started(stack, version)
     trains(stack, cluster, version)
@@ -119,6 +120,7 @@ def test_a_service_killed_while_a_pod_trains_changes_nothing(stack, cluster, und
     assert train_task(stack, run_id)["try_number"] == 1
 
 
+@pytest.mark.soak
 def test_a_task_cleared_while_its_pod_trains_goes_on_with_it(stack, cluster, undisturbed, version) -> None:
     run_id = started(stack, version)
     pod = trains(stack, cluster, version)
@@ -129,6 +131,7 @@ def test_a_task_cleared_while_its_pod_trains_goes_on_with_it(stack, cluster, und
     assert pods_ever(cluster, version)[0].name == pod
 
 
+@pytest.mark.soak
 def test_a_task_marked_failed_lets_the_trainer_save_and_go(stack, cluster, version) -> None:
     run_id = started(stack, version, steps=100_000)
     trains(stack, cluster, version)

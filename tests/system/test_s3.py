@@ -15,6 +15,8 @@ from tasks.formats.warc.archive import INDEX
 from tasks.run.runner import TRACKING
 from tests.s3_server import SECRET
 
+pytestmark = pytest.mark.soak
+
 KINDS = ["extracted", "attributes", "duplicates", "documents", "tokenizer", "shards", "plan", "arms", "mixture"]
 KINDS += ["checkpoint", "scores"]
 ROOT = "s3://sluice/lake"

@@ -249,7 +249,7 @@ def test_a_worker_of_another_build_that_comes_later_is_refused_before_it_writes(
 def other_build(folder: Path) -> str:
     """Returns a folder with the same package after a change."""
     shutil.copytree(ROOT / "tasks", folder / "other" / "tasks", ignore=shutil.ignore_patterns("__pycache__"))
-    with (folder / "other" / "tasks" / "text.py").open("a") as file:
+    with (folder / "other" / "tasks" / "formats" / "text.py").open("a") as file:
         file.write("\n# another day\n")
     return str(folder / "other")
 

@@ -15,7 +15,7 @@ from tests.tasks.stages.consolidate.test_stage import prepare, text
 from tests.tasks.stages.dedup.made import document
 
 ROOT = Path(__file__).parents[3]
-ONLY_HERE = ROOT / "tasks" / "parquet.py"
+ONLY_HERE = ROOT / "tasks" / "core" / "parquet.py"
 OPENS = {
     "ParquetFile", "ParquetDataset", "read_table", "read_schema", "read_metadata", "read_pandas", "read_parquet",
     "read_feather", "FeatherDataset",
@@ -91,7 +91,7 @@ def consolidate(folder: str, number: int) -> int:
     from tasks.stages.consolidate.config import ConsolidateConfig
     from tests.conftest import run_stage_in
 
-    kinds = {"extracted": "extracted", "attributes": "attributes", "duplicates": "tasks-dedup-stage"}
+    kinds = {"extracted": "extracted", "attributes": "attributes", "duplicates": "tasks-stages-dedup-stage"}
     found = {role: Artifact.open_at(Store(folder), ArtifactId(f"test/{kind}", "dev")) for role, kind in kinds.items()}
     config = ConsolidateConfig(limits={"language": {"keep": ("en",)}})
     try:

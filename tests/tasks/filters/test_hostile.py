@@ -1,12 +1,15 @@
 """Texts that nobody writes: every annotator answers, within the memory that a worker has.
 
 A document may be as long as extract lets one be, 16 MB, and is a batch of its own.
+All texts but one are soak: run them after a change of a filter or of how its work is cut into portions.
 """
 
 import subprocess
 import sys
 
 import pytest
+
+from tests.soak import soak_but
 
 TEXTS = {
     "one word without end": '"x" * N',
@@ -43,7 +46,7 @@ SIZES = {"citations": 16_000_000}
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", soak_but([0], TEXTS))
 def test_a_text_of_millions_of_characters_is_measured_in_bounded_memory(name: str) -> None:
     program = PROGRAM.format(text=TEXTS[name], names=NAMES, size=SIZES.get(name, 2_000_000))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -71,6 +74,7 @@ assert peak < 1_200_000, peak
 """
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", LONGEST)
 def test_the_longest_document_leaves_a_worker_room_for_models(name: str) -> None:

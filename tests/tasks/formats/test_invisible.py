@@ -5,7 +5,7 @@ import sys
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.formats.text import clean, normalise
@@ -111,7 +111,6 @@ PIECES = st.sampled_from(
 
 
 @given(st.text(PIECES))
-@settings(deadline=None)
 def test_cleaned_once_a_text_is_clean_and_nothing_else_is_lost(sample: str) -> None:
     found = clean(sample)
     assert clean(found) == found

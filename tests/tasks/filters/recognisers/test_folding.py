@@ -1,7 +1,7 @@
 """What hides a number from rules that know ASCII hides it no longer, and every span is of the text as it stood."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.filters.recognisers.folding import fold
@@ -150,7 +150,6 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=40).map("".join))
-@settings(max_examples=500, deadline=None)
 def test_every_place_has_a_way_back(text: str) -> None:
     folded = fold(text)
     if folded is None:
@@ -165,7 +164,6 @@ def test_every_place_has_a_way_back(text: str) -> None:
 
 
 @given(st.lists(PIECES, max_size=40).map("".join))
-@settings(max_examples=500, deadline=None)
 def test_spans_lie_in_order_within_the_text_and_apart(text: str) -> None:
     end = 0
     for span in find(text):

@@ -1,21 +1,25 @@
 """Hostile text: every recogniser looks a bounded number of characters around, so a megabyte of anything ends.
 
 With one unbounded repetition these would run for hours; the time-out is a net, no measurement.
+Most megabytes are soak: run them after a change of the recognisers or of a pattern in them.
 """
 
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.filters.recognisers.scan import KINDS, find
+from tests.soak import soak_but
 
 MEGABYTE = 1_000_000
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("unit", ["1", "@", ".", "a@a@a@", "1 ", "1.1.1.1 ", "+", "0.", "a.", "DE89", "2001:"])
+@pytest.mark.parametrize(
+    "unit", soak_but([0, 1], ["1", "a@a@a@", "@", ".", "1 ", "1.1.1.1 ", "+", "0.", "a.", "DE89", "2001:"])
+)
 def test_a_megabyte_of_one_thing_ends(unit: str) -> None:
     text = (unit * (MEGABYTE // len(unit) + 1))[:MEGABYTE]
     assert len(find(text)) <= 1
@@ -24,20 +28,23 @@ def test_a_megabyte_of_one_thing_ends(unit: str) -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "unit",
-    [
-        "tel 12345678 ",
-        "+49 30 23125 ",
-        "1 Aa Aa, ",
-        "12 rue a a ",
-        "12 rue " + "a" * 145 + " ",
-        "1 place " + "_" * 160 + " ",
-        "A-" * 29 + "A 1 12345 Aa ",
-        "Calle " + "A" * 50 + "! 1 28001 Madrid ",
-        "Straße 1, 12345 Aa ",
-        "call (1",
-        "1 of the A A ",
-        "a-@a-a.",
-    ],
+    soak_but(
+        [0, 3],
+        [
+            "tel 12345678 ",
+            "+49 30 23125 ",
+            "1 Aa Aa, ",
+            "12 rue a a ",
+            "12 rue " + "a" * 145 + " ",
+            "1 place " + "_" * 160 + " ",
+            "A-" * 29 + "A 1 12345 Aa ",
+            "Calle " + "A" * 50 + "! 1 28001 Madrid ",
+            "Straße 1, 12345 Aa ",
+            "call (1",
+            "1 of the A A ",
+            "a-@a-a.",
+        ],
+    ),
 )
 def test_many_beginnings_of_personal_data_end(unit: str) -> None:
     text = unit * (MEGABYTE // 5 // len(unit))
@@ -65,7 +72,6 @@ PIECES = st.sampled_from([*WORDS.split(), " ", "  ", "\n"])
 
 
 @given(st.lists(PIECES, max_size=60).map("".join))
-@settings(max_examples=300, deadline=None)
 def test_spans_lie_in_order_within_the_text_and_apart(text: str) -> None:
     end = 0
     for span in find(text):

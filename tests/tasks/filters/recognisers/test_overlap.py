@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tasks.filters.recognisers.scan import find, readings
@@ -60,7 +60,6 @@ def test_a_number_that_runs_into_an_address_is_masked_beside_it(text: str, expec
 
 @given(MIXES)
 @example("Please call 4155552671. 12 rue de la Paix, 75002 Paris")
-@settings(max_examples=1500, deadline=None)
 def test_no_letter_or_digit_that_any_recogniser_has_found_stays_readable(text: str) -> None:
     hidden = {place for span in find(text) for place in range(span.start, span.end)}
     for span in readings(text):
@@ -81,7 +80,6 @@ SPANS = st.lists(
 
 
 @given(SPANS, st.text("a1 .,+(", min_size=32, max_size=32))
-@settings(max_examples=500, deadline=None)
 def test_every_character_goes_to_the_best_span_that_holds_it(spans: list[Span], text: str) -> None:
     resolved = resolve(spans, text)
     assert all(one.end <= other.start for one, other in pairwise(resolved))

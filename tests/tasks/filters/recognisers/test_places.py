@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.filters.recognisers import email_address, folding
@@ -33,13 +33,11 @@ CODED = re.compile(r"%40|&#64;|&#[xX]40;|\\u0040|\bwa\.me/[1-9][0-9]{6}")
 
 
 @given(TEXTS)
-@settings(max_examples=1_000, deadline=None)
 def test_every_house_is_looked_at(text: str) -> None:
     assert {found.start() for found in HOUSES.finditer(text)} <= set(look(text).digits)
 
 
 @given(TEXTS)
-@settings(max_examples=1_000, deadline=None)
 def test_folding_at_its_places_is_folding_everywhere(text: str) -> None:
     everywhere = Places(list(range(len(text))), list(range(len(text))), True, look(text).foreign, True)
     some, all_ = folding.fold(text), folding.fold(text, everywhere)
@@ -47,7 +45,6 @@ def test_folding_at_its_places_is_folding_everywhere(text: str) -> None:
 
 
 @given(TEXTS)
-@settings(max_examples=1_000, deadline=None)
 def test_numbers_are_those_of_a_scan_for_numbers_alone(text: str) -> None:
     places = [(found.span(), found.lastgroup) for found in _number_places(text, look(text).digits)]
     alone = [(found.span(), found.lastgroup) for found in _NUMBERS.finditer(text)]
@@ -58,7 +55,6 @@ def test_numbers_are_those_of_a_scan_for_numbers_alone(text: str) -> None:
 
 
 @given(TEXTS)
-@settings(max_examples=1_000, deadline=None)
 def test_what_may_be_folded_is_seen(text: str) -> None:
     places = look(text)
     assert places.foreign == (FOREIGN.search(text) is not None)
@@ -67,7 +63,6 @@ def test_what_may_be_folded_is_seen(text: str) -> None:
 
 
 @given(TEXTS)
-@settings(max_examples=1_000, deadline=None)
 def test_an_at_that_is_passed_over_is_in_no_address(text: str) -> None:
     seen = {mark.start() for mark in email_address.MARK.finditer(text)}
     for at in range(len(text)):

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.filters.recognisers.places import look
@@ -129,7 +129,6 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=24).map("".join))
-@settings(max_examples=1_000, deadline=None)
 def test_every_postcode_behind_a_state_is_looked_at(text: str) -> None:
     places = set(look(text).digits)
     # Of what stands inside a longer number nothing is a postcode.

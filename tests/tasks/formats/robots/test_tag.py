@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.formats.robots.tag import Directives, directives
@@ -80,7 +80,6 @@ def test_of_several_values_the_strictest_counts_and_a_name_ends_with_its_header(
     assert header("otherbot: noindex", "nofollow", "noai") == Directives(nofollow=True, noai=True)
 
 
-@settings(max_examples=200, deadline=None, database=None)
 @given(st.lists(st.sampled_from(["noindex", ":", ",", ";", " ", "sluice", "*", "unavailable_after", "9999", "\0"])))
 def test_every_text_is_read(parts: list[str]) -> None:
     assert header("".join(parts)).noarchive is False

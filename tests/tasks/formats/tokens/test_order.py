@@ -60,7 +60,7 @@ def test_neighbours_of_a_permutation_do_not_stay_neighbours() -> None:
 
 
 @given(orders(), st.integers(1, 60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 def test_steps_of_is_the_exact_inverse_of_batch(order: Order, steps: int) -> None:
     seen: dict[tuple[str, int], list[int]] = {}
     for step in range(steps):
@@ -73,7 +73,6 @@ def test_steps_of_is_the_exact_inverse_of_batch(order: Order, steps: int) -> Non
 
 
 @given(orders(), st.integers(0, 10**7))
-@settings(max_examples=200, deadline=None)
 def test_no_source_is_ever_a_whole_sequence_away_from_its_share(order: Order, steps: int) -> None:
     samples = steps * order.batch_size
     assert sum(order.drawn(source, steps) for source in order.sequences) == samples
@@ -92,7 +91,7 @@ def test_odd_weights_of_many_sources_keep_their_shares_too() -> None:
 
 
 @given(orders(), st.integers(0, 10**6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 def test_quotas_count_the_batch_and_continue_the_totals(order: Order, step: int) -> None:
     quotas = order.quotas(step)
     sources = [source for source, _, _ in order.batch(step)]

@@ -1,6 +1,7 @@
 """An annotate run that is killed at any moment loses no document, and ends with the bytes of one that was left alone.
 
 Run as a program it annotates: that is what the tests kill, with SIGKILL, once so many files lie in the store.
+One round is run every time; the others are soak: run them after a change of annotate, parts or commits.
 """
 
 import os
@@ -19,9 +20,10 @@ from tasks.core.store import Store
 from tasks.stages.annotate.config import AnnotateConfig
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tests.conftest import run_stage_in
+from tests.soak import soak_but
 
 ROOT = Path(__file__).parents[4]
-KIND = "test/tasks-annotate-stage"
+KIND = "test/tasks-stages-annotate-stage"
 PARTS = 12
 RULES = AnnotateConfig(use=("gopher_quality", "gopher_repetition", "c4", "fineweb", "prose_score"))
 FILES = PARTS * len(RULES.use)
@@ -30,7 +32,7 @@ WORDS = "the river of stone ran down and people that have lived with it for long
 
 def annotate(folder: Path | str, version: str, workers: int) -> Artifact:
     """Annotates what was extracted into the store `folder`, unless that is done."""
-    extracted = Artifact.open_at(Store(str(folder)), ArtifactId("test/tasks-extract-stage", "dev"))
+    extracted = Artifact.open_at(Store(str(folder)), ArtifactId("test/tasks-stages-extract-stage", "dev"))
     inputs: dict[str, Artifact | list[Artifact]] = {"extracted": extracted}
     return run_stage_in(folder, "tasks.stages.annotate.stage", RULES, inputs, workers=workers, version=version)
 
@@ -79,7 +81,7 @@ def moments() -> list[tuple[int, list[int], float]]:
     return [*once, (0, [3, 4 * len(RULES.use)], 0.0), (2, [2 * len(RULES.use)], 0.0)]
 
 
-@pytest.mark.parametrize(("workers", "kills", "later"), moments())
+@pytest.mark.parametrize(("workers", "kills", "later"), soak_but([0], moments()))
 def test_a_run_killed_at_any_moment_ends_as_one_that_was_left_alone(
     folder: Path, left_alone: Artifact, workers: int, kills: list[int], later: float
 ) -> None:

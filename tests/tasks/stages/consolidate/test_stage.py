@@ -276,7 +276,7 @@ def test_nothing_left_is_an_error_that_names_the_biggest_reasons(tmp_path: Path)
     message = r"none of 4 captures and files is left \(language_other 3, gopher_quality_few_words 1\)"
     with pytest.raises(InputError, match=message):
         consolidate(tmp_path, rows, ConsolidateConfig(limits={"language": {"keep": ("en",)}}))
-    assert not list((tmp_path / "test" / "tasks-consolidate-stage").rglob(".artifact.json"))
+    assert not list((tmp_path / "test" / "tasks-stages-consolidate-stage").rglob(".artifact.json"))
 
 
 def test_inputs_that_are_not_co_partitioned_are_refused(tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ def test_what_is_not_measured_is_refused_before_anything_is_made(tmp_path: Path)
             run_stage_in(tmp_path, CONSOLIDATE, config, inputs)
         with pytest.raises(InputError, match=said):
             what_if(ConsolidateConfig(), config, aligned)
-    assert not list((tmp_path / "test" / "tasks-consolidate-stage").rglob("*.parquet"))
+    assert not list((tmp_path / "test" / "tasks-stages-consolidate-stage").rglob("*.parquet"))
 
 
 def test_a_limit_on_a_model_that_was_not_asked_is_refused() -> None:

@@ -50,7 +50,7 @@ def start(folder, config, member="p0", **environment):
 
 def segment_in(folder, member="p0"):
     """Returns the segment of a fetch, or None while it is not committed."""
-    return Artifact.find(Store(str(folder)), ArtifactId(f"test/tasks-crawl-fetch/{member}", "dev"))
+    return Artifact.find(Store(str(folder)), ArtifactId(f"test/tasks-stages-crawl-fetch/{member}", "dev"))
 
 
 def pages_of(segment):

@@ -1,6 +1,6 @@
 """Whatever a site sends is read or refused; nothing it sends raises."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.formats.content_encoding import decode
@@ -12,8 +12,6 @@ from tasks.stages.crawl.http.address import refusal
 from tasks.stages.crawl.page.feed import read_feed
 from tasks.stages.crawl.page.links import read_page
 from tasks.stages.crawl.page.sitemap import read_sitemap
-
-few = settings(max_examples=150, deadline=None, database=None)
 
 PIECES = [
     "http:",
@@ -92,7 +90,6 @@ files = st.lists(st.sampled_from(LINES), max_size=30).map(lambda parts: "".join(
 )
 
 
-@few
 @given(urls, st.sampled_from(["http://h/a/b?c", "https://[::1]:81/", None]))
 def test_every_text_is_a_url_in_canonical_form_or_none(text, base):
     url = canonical(text, base)
@@ -109,7 +106,6 @@ def test_every_text_is_a_url_in_canonical_form_or_none(text, base):
     assert is_trap(url) in (True, False)
 
 
-@few
 @given(files, urls)
 def test_every_robots_file_gives_an_answer(body, path):
     robots = Robots(body, "sluice")
@@ -119,7 +115,6 @@ def test_every_robots_file_gives_an_answer(body, path):
     assert (robots.crawl_delay() or 0.0) >= 0.0
 
 
-@few
 @given(
     st.binary(max_size=300), st.lists(st.sampled_from(["gzip", "deflate", "br", "identity", "x", "", ","]), max_size=4)
 )
@@ -154,7 +149,6 @@ TAGS += [
 ]
 
 
-@few
 @given(
     st.lists(st.sampled_from(TAGS), max_size=40).map("".join),
     st.sampled_from(["", "utf-8", "utf-16", "idna", "zlib", "x"]),
@@ -192,7 +186,6 @@ XML += [
 ]
 
 
-@few
 @given(st.lists(st.sampled_from(XML), max_size=30).map("".join))
 def test_every_sitemap_and_feed_is_read(text):
     body = text.encode("latin-1", "replace")
@@ -201,7 +194,6 @@ def test_every_sitemap_and_feed_is_read(text):
     assert all(canonical(one) == one for one in read_feed(body, "http://h/feed") or ())
 
 
-@few
 @given(st.text(max_size=60))
 def test_every_header_is_read(value):
     pause = retry_after(value)

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.formats.url import canonical
@@ -65,7 +65,6 @@ PIECES += ["<link>", "</link>", "<link href='/a'/>", "<guid>", "</guid>", "https
 PIECES += ['{"version": "https://jsonfeed.org/version/1"', ', "items": [', '{"url": "/a"}', "]}", " xml:base='::'", "é"]
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=30).map("".join))
 def test_whatever_a_feed_holds_its_links_are_canonical(text):
     links = read_feed(text.encode(), URL)

@@ -2,6 +2,8 @@
 
 Twenty kills with SIGKILL at random moments (seeded): after so many answers of the site, while a file is on its way to
 the store, or so long after the start; some tasks are killed again while they resume.
+Two rounds, one on S3, are run every time; the others are soak: run them after a change of fetch, its buffer or the
+store.
 """
 
 import io
@@ -16,6 +18,7 @@ from warcio.archiveiterator import ArchiveIterator
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import CAPTURED
 from tests.s3_server import Rule
+from tests.soak import soak_but
 from tests.tasks.stages.crawl import fetching
 
 PAGES = 60
@@ -86,7 +89,7 @@ def kill(folder, config, site, uploads, what, how_many, later):
     return process.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize(("on_s3", "kills", "later"), moments())
+@pytest.mark.parametrize(("on_s3", "kills", "later"), soak_but([1, 2], moments()))
 def test_a_fetch_killed_at_any_moment_ends_as_one_that_was_left_alone(
     request, site, config, whole, tmp_path, on_s3, kills, later
 ):

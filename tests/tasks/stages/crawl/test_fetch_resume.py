@@ -12,6 +12,7 @@ from tasks.core.errors import TransientError
 from tasks.core.store import Store
 from tasks.stages.crawl.config import CrawlConfig
 from tests.s3_server import Rule
+from tests.soak import soak_but
 from tests.tasks.stages.crawl import fetching
 from tests.tasks.stages.crawl.fetching import logged, pages_of, segment_in
 
@@ -34,7 +35,7 @@ def wait_until(condition, process=None):
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("after", [6, 15, 27])
+@pytest.mark.parametrize("after", soak_but([1], [6, 15, 27]))
 def test_a_killed_fetch_ends_with_the_captures_of_an_undisturbed_one(tmp_path, after):
     folder = tmp_path / "killed"
     with Site(linked(30)) as site:
@@ -192,7 +193,7 @@ def test_a_kill_while_captures_wait_for_the_store_costs_no_request(s3, tmp_path)
         process.kill()
         process.communicate()
         before = len(site.requests)
-        stored = [path for path in Store(folder).list("test/tasks-crawl-fetch/p0/dev/.parts")]
+        stored = [path for path in Store(folder).list("test/tasks-stages-crawl-fetch/p0/dev/.parts")]
         assert len(stored) <= 2
         s3.faults.calm()
         resumed = fetching.fetch(folder, config)

@@ -60,7 +60,7 @@ def crawl(web, order, pick):
         order.note(candidate, web.answer(candidate))
 
 
-@settings(max_examples=80, deadline=None, database=None)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(st.integers(0, 10_000), st.integers(6, 80), st.integers(1, 60), st.integers(1, 20), st.integers(1, 40))
 @example(seed=1, size=40, max_pages=7, per_host=3, per_domain=5)
 def test_what_is_tried_does_not_depend_on_who_answers_first(seed, size, max_pages, per_host, per_domain):
@@ -78,7 +78,7 @@ def test_what_is_tried_does_not_depend_on_who_answers_first(seed, size, max_page
     assert max(Counter(domain_of(authority(url)) for url in asked).values(), default=0) <= per_domain
 
 
-@settings(max_examples=25, deadline=None, database=None)
+@settings(max_examples=settings.default.max_examples // 4)
 @given(st.integers(0, 10_000), st.integers(6, 80))
 def test_without_caps_every_page_that_is_linked_is_tried(seed, size):
     web = Web(seed, size)
@@ -95,7 +95,7 @@ def test_without_caps_every_page_that_is_linked_is_tried(seed, size):
     assert not missing or len(web.moved) > 5
 
 
-@settings(max_examples=25, deadline=None, database=None)
+@settings(max_examples=settings.default.max_examples // 4)
 @given(st.integers(0, 10_000), st.integers(1, 60))
 def test_the_whole_budget_is_used_while_anything_is_left_to_try(seed, max_pages):
     web = Web(seed, 60)

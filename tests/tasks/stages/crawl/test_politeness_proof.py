@@ -146,7 +146,7 @@ def town(tmp_path_factory):
         running[victim].wait()
         town.killed_at = time.monotonic()
         # The retry runs on another machine.
-        scratch = Path(folder) / ArtifactId(f"test/tasks-crawl-fetch/{victim}", "dev").path / ".scratch"
+        scratch = Path(folder) / ArtifactId(f"test/tasks-stages-crawl-fetch/{victim}", "dev").path / ".scratch"
         shutil.rmtree(scratch)
         running[victim] = fetching.start(folder, config, victim)
         for process in running.values():

@@ -4,7 +4,7 @@ from itertools import combinations, product
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.formats.url import canonical, link
@@ -348,7 +348,6 @@ PIECES = [
 ]
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), max_size=12))
 def test_every_url_is_judged(paths):
     one = traps(max_queries_per_path=1, max_hosts_per_domain=1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.core.errors import InputError
@@ -20,7 +20,6 @@ from tests.corpora import kept_document, tokens_in
 
 
 @given(st.lists(st.lists(st.integers(1, 30), max_size=12), min_size=1, max_size=4), st.integers(2, 17))
-@settings(max_examples=150, deadline=None)
 def test_slices_cover_the_joined_documents_once_and_in_order(shards: list[list[int]], seq_len: int) -> None:
     lengths = [(f"s{index}", np.array(sizes, dtype=np.int64)) for index, sizes in enumerate(shards)]
     stream = [(name, row, token) for name, sizes in lengths for row, size in enumerate(sizes) for token in range(size)]

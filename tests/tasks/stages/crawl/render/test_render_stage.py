@@ -26,22 +26,22 @@ from tasks.stages.crawl.db.fetchlog import RETRY, SUCCESS, Outcome, to_links, to
 from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.render_config import RenderConfig
 from tasks.stages.crawl.storage.warc import WarcWriter
+from tests.soak import soak_but
 
-TESTS = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[5]
 APP = """<!doctype html><title>App</title><div id="root"></div><script>
 fetch("/data").then(one => one.text()).then(text => {
   root.innerHTML = "<h1>" + text + "</h1><a href='more'>more</a> <a href='http://elsewhere.example/'>out</a>";
 });</script>"""
 RUN = """
-import sys
-sys.path.insert(0, {tests!r})
-from conftest import run_stage_in
+from tests.soak import soak_but
+from tests.conftest import run_stage_in
 from tasks.core.artifact import ArtifactId, Artifact
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.core.store import Store
 store = Store({folder!r})
 inputs = {{"segment": Artifact.open_at(store, ArtifactId("test/segment/p0", "dev")),
-           "seeds": Artifact.open_at(store, ArtifactId("test/tasks-crawl-inject", "dev"))}}
+           "seeds": Artifact.open_at(store, ArtifactId("test/tasks-stages-crawl-inject", "dev"))}}
 config = CrawlConfig.model_validate_json({config!r})
 run_stage_in({folder!r}, "tasks.stages.crawl.render.stage", config, inputs, member="p0")
 """
@@ -294,15 +294,14 @@ def test_the_browser_keeps_to_the_policy_that_came_with_the_page(chromium, segme
 
 
 def start(folder, config):
-    script = RUN.format(tests=str(TESTS), folder=str(folder), config=config.model_dump_json())
-    root = str(TESTS.parent)
-    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    script = RUN.format(folder=str(folder), config=config.model_dump_json())
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(
-        [sys.executable, "-c", script], cwd=root, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.PIPE
+        [sys.executable, "-c", script], cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.PIPE
     )
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", soak_but([1], [signal.SIGKILL, signal.SIGTERM]))
 def test_a_rendering_that_is_ended_goes_on_after_its_committed_parts(
     chromium, segment, run_stage, rendered, tmp_path, how
 ):
@@ -321,7 +320,7 @@ def test_a_rendering_that_is_ended_goes_on_after_its_committed_parts(
         assert psutil.wait_procs(family, timeout=20)[1] == [], "a browser was left behind"
         if how == signal.SIGTERM:
             assert b"StoppedError" in said
-        assert Artifact.find(Store(str(tmp_path)), ArtifactId("test/tasks-render-stage/p0", "dev")) is None
+        assert Artifact.find(Store(str(tmp_path)), ArtifactId("test/tasks-stages-crawl-render-stage/p0", "dev")) is None
         before = len(site.requests)
         result = rendered(config, captured)
         assert len(site.requests) - before <= 1 + 4  # robots.txt, and the pages of the last two parts

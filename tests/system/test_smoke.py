@@ -1,0 +1,47 @@
+"""The recipe `smoke` through the real scheduler, from the site's seeds to a traced model, and the report of it."""
+
+import json
+import re
+
+import pyarrow.parquet as pq
+
+from tasks.demo.drive import CHAIN
+
+
+def test_the_run_ends_green_and_shows_what_it_made(stack, smoke) -> None:
+    shown = smoke.printed
+    for dag in CHAIN:
+        assert re.search(rf"^smoke\.{dag} \d+/\d+ done", shown, re.MULTILINE), shown
+    for title in ("Funnel", "Mixture", "Training", "Trace", "Time"):
+        assert re.search(rf"^{title}", shown, re.MULTILINE)
+    assert stack.home.airflow_url in shown
+    assert stack.home.mlflow_url in shown
+
+
+def test_pages_of_two_hosts_and_both_kinds_of_files_are_kept(stack, smoke) -> None:
+    documents = stack.artifact("smoke/documents")
+    kept = [row for path in documents.files("kept/") for row in documents.table(path, ["url", "source"]).to_pylist()]
+    assert {row["source"] for row in kept} == {"web", "code", "packages"}
+    assert len({row["url"].split("/")[2] for row in kept if row["source"] == "web"}) >= 2
+
+
+def test_the_funnel_accounts_for_every_capture(stack, smoke) -> None:
+    with stack.artifact("smoke/documents").open("funnel.parquet") as file:
+        rows = pq.read_table(file).to_pylist()
+    web = sum(row["documents"] for row in rows if row["source"] == "web")
+    assert web == stack.artifact("smoke/warc").record.rows_out
+
+
+def test_the_canary_sets_the_mixture_and_the_model_learns_from_it(stack, smoke) -> None:
+    mixture = stack.artifact("smoke/mixture").record
+    assert any(ref.address.startswith("smoke/canary/") for ref in mixture.inputs)
+    assert "smoke/mixture@dev" in {ref.address for ref in stack.artifact("smoke/checkpoint").record.inputs}
+    scores = json.loads(stack.artifact("smoke/scores").read("scores.json"))
+    assert 0 < scores["bpb"] < 8
+
+
+def test_a_page_is_traced_to_the_steps_that_read_it(smoke) -> None:
+    trace = smoke.printed.partition("\nTrace\n")[2].partition("\nTime\n")[0]
+    assert re.search(r"http://\w+\.localhost:\d+/", trace)
+    assert re.search(r"steps +\d+", trace)
+    assert re.search(r"seen by +step-\d{8}", trace)

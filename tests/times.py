@@ -1,0 +1,115 @@
+"""Where the time of a test run goes: a pytest plugin that writes it down, and a program that prints it.
+
+Reads the environment variable `SLUICE_TEST_TIMES`, a folder: where it is set, every pytest call writes
+`<folder>/<process id>.jsonl`, one line per test as it ends. `python -m tests.times FOLDER` reads all of these and
+prints the seconds per room (the folder of a test) and the ten slowest tests. With xdist the process that distributes
+the tests writes the file, and the seconds of a room are those of all workers together.
+"""
+
+import json
+import os
+import sys
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+VARIABLE = "SLUICE_TEST_TIMES"
+SLOWEST = 10
+# tests/tasks/stages/crawl is a room, tests/tasks/stages/crawl/hostile a part of it.
+LEVELS = 4
+
+
+@dataclass
+class Call:
+    """One pytest call.
+
+    Attributes:
+        began: seconds since the epoch.
+        wall_s: from its begin to the end of its last test.
+        seconds: by the test's node id, its setup, call and teardown together.
+    """
+
+    began: float
+    wall_s: float
+    seconds: dict[str, float]
+
+
+class Recorder:
+    """The plugin: adds up what pytest reports of a test and writes a line when its teardown is over.
+
+    A line is a JSON object: `test`, `seconds`, `failed` (the phases that failed), `began` (of the call, seconds since
+    the epoch) and `ended` (of the test).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / f"{os.getpid()}.jsonl"
+        self.began = time.time()
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.failed: dict[str, list[str]] = defaultdict(list)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        test = report.nodeid
+        self.seconds[test] += report.duration
+        if report.failed:
+            self.failed[test].append(str(report.when))
+        if report.when == "teardown":
+            line = {"test": test, "seconds": self.seconds[test], "failed": self.failed[test]}
+            with self.path.open("a") as file:
+                file.write(json.dumps({**line, "began": self.began, "ended": time.time()}) + "\n")
+
+
+def record(config: pytest.Config) -> None:
+    """Registers the plugin where `SLUICE_TEST_TIMES` is set; a worker of xdist reports to the process above it."""
+    folder = os.environ.get(VARIABLE)
+    if folder and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder(Path(folder)), "sluice-times")
+
+
+def read(folder: Path) -> list[Call]:
+    """Returns the calls whose times lie in `folder`, the first one first."""
+    calls = []
+    for path in folder.glob("*.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        began = lines[0]["began"]
+        seconds = {line["test"]: line["seconds"] for line in lines}
+        calls.append(Call(began, max(line["ended"] for line in lines) - began, seconds))
+    return sorted(calls, key=lambda call: call.began)
+
+
+def room(nodeid: str) -> str:
+    """Returns the folder that a test is in, at most four levels deep; doctests of the product are one room.
+
+    >>> room("tests/tasks/stages/crawl/hostile/test_dns.py::test_a")
+    'tests/tasks/stages/crawl'
+    >>> room("tasks/formats/url.py::tasks.formats.url.host")
+    'doctests'
+    """
+    folders = nodeid.partition("::")[0].split("/")[:-1]
+    return "/".join(folders[:LEVELS]) if folders[:1] == ["tests"] else "doctests"
+
+
+def table(calls: list[Call]) -> str:
+    """Returns the seconds and numbers of tests per room, the ten slowest tests, and how long each call took."""
+    seconds = {nodeid: s for call in calls for nodeid, s in call.seconds.items()}
+    rooms: dict[str, list[float]] = defaultdict(list)
+    for nodeid, s in seconds.items():
+        rooms[room(nodeid)].append(s)
+    lines = ["", "  seconds  tests  room"]
+    lines += [
+        f"  {sum(took):7.1f}  {len(took):5}  {name}"
+        for name, took in sorted(rooms.items(), key=lambda item: -sum(item[1]))
+    ]
+    lines += ["", "  seconds  slowest tests"]
+    slowest = sorted(seconds, key=lambda nodeid: -seconds[nodeid])[:SLOWEST]
+    lines += [f"  {seconds[nodeid]:7.1f}  {nodeid}" for nodeid in slowest]
+    lines += ["", "  minutes  pytest calls"]
+    lines += [f"  {call.wall_s / 60:7.1f}  {len(call.seconds)} tests" for call in calls]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table(read(Path(sys.argv[1]))))
