@@ -1,4 +1,4 @@
-"""What all DAGs of a recipe have in common: id, tags, page text, retries, and the form in the trigger dialog."""
+"""Common parts of all DAGs of a recipe: id, tags, page text, retries, and the form of the trigger dialog."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ RETRIES = {
     "retry_exponential_backoff": 2.0,
     "max_retry_delay": timedelta(minutes=5),
 }
-"""Only what a retry can mend is retried: a permanent error ends the task at its first try."""
+"""Only transient errors are retried: a permanent error fails the task at its first try."""
 
 
 def dag_settings(
@@ -28,7 +28,7 @@ def dag_settings(
     """Returns the arguments of the DAG `<recipe>.<dag>`.
 
     Args:
-        recipe: whose DAG this is.
+        recipe: the recipe of the DAG.
         dag: its part of the pipeline: "crawl", "corpus", ...
         doc: docstring of the DAG file; becomes the page text.
         stages: its stages. The recipe sections that set them are shown on the page, so that a changed recipe makes a
@@ -51,16 +51,16 @@ def dag_settings(
 
 
 def _page(recipe: Recipe, doc: str | None, stages: Sequence[str]) -> str:
-    held = json.loads(recipe.text)
+    recipe_text = json.loads(recipe.text)
     sections = dict.fromkeys(STAGES[stage].section for stage in stages)
-    shown = json.dumps({section: held[section] for section in sections}, indent=2, ensure_ascii=False)
+    shown = json.dumps({section: recipe_text[section] for section in sections}, indent=2, ensure_ascii=False)
     return (
         f"{doc or ''}\nSettings of the recipe `{recipe.name}` (version `{recipe.version}`):\n\n```json\n{shown}\n```\n"
     )
 
 
 def _shared() -> str:
-    """Returns the stages whose result serves another version too."""
+    """Returns the stages whose result is shared between versions."""
     *several, last = (name for name, stage in STAGES.items() if stage.shared)
     return f"{', '.join(several)} and {last}"
 

@@ -40,8 +40,8 @@ class Annotator(Config):
     measures: ClassVar[Mapping[str, str]] = {}
 
     version: ClassVar[int] = 1
-    """Raised with every change of the code that changes the measured values: only this annotator is then run again. Changes
-    of the shared splits raise the version of the stage."""
+    """Raised with every change of the code that changes the measured values: only this annotator is then run
+    again. Changes of the shared splits raise the version of the stage."""
 
     reads: ClassVar[tuple[str, ...]] = ()
     """Annotators whose columns it reads where in use: they run before it; no other columns are passed to it."""
@@ -62,7 +62,7 @@ class Annotator(Config):
         )
 
     def external(self) -> list[str]:
-        """Returns the external files that the annotator reads, as local paths; their bytes are part of the fingerprint."""
+        """Returns local paths of the external files that the annotator reads; their bytes are in the fingerprint."""
         return []
 
     def trained(self) -> Mapping[str, tuple[str, ...]]:

@@ -79,8 +79,9 @@ class LanguageLabels(Annotator):
     def measure(self, batch: "Batch") -> Mapping[str, Any]:
         """See `Annotator.measure`."""
         predicted = self._labels(batch.texts)
-        columns: dict[str, Any] = {"label": [label for label, _ in predicted], "score": [score for _, score in
-        predicted]} if self.paragraphs:
+        columns: dict[str, Any] = {"label": [label for label, _ in predicted]}
+        columns["score"] = [score for _, score in predicted]
+        if self.paragraphs:
             columns["paragraphs"] = [self._paragraphs(text) for text in batch.texts]
         return columns
 

@@ -147,7 +147,7 @@ class _Arc:
         while place is not None and self._wasted <= _MAX_WASTED:
             header = _parse_header(place.line)
             if header is None:
-                yield from self._damage("warc_damaged", f"not a header line of a record: {place.line[:60]!r}")
+                yield from self._damage("warc_damaged", f"no line that stands before a record: {place.line[:60]!r}")
                 place = self._resync()
                 continue
             self._reached = place.offset if place.offset is not None else self._reached
@@ -185,7 +185,7 @@ class _Arc:
     def _behind(self, record: Record | None, block: _Block, begun: int) -> tuple[_Place | None, str]:
         """Returns the next place, and the defect of the record before it, or ""."""
         if block.left and block.cut:
-            return self._next(), "the record declares more than its gzip member contains"
+            return self._next(), "the record declares more than its gzip member holds"
         if block.left:
             # Cut off, or a wrong length: then the following records are inside what was read as one.
             if isinstance(self._text, Inflated) and self._all_alone and self._count > 1:

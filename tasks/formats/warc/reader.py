@@ -182,13 +182,13 @@ class _Stretch:
                 return
             if not bounds.ends:
                 self.behind = bounds.behind
-                raise _LengthError("the record contains another one, and ends elsewhere than it declares")
+                raise _LengthError("the record holds another one, and ends elsewhere than it declares")
             # In uncompressed content a wrong length may end at the end of another record. Without a digest the length
             # is taken as right: a page may contain text that looks like a record.
             intact = self._opening.digest_matches(self._place)
         if intact is False:
             self.wasted += self._record.content_length
-            raise _LengthError("the record contains another one, and does not match its digest")
+            raise _LengthError("the record holds another one, and is not as its digest says")
 
     def _wrong(self, why: str) -> None:
         """Records that the current record declares a wrong length."""

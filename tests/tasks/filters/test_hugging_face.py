@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tasks.core.errors import InputError
 from tasks.filters.base import fields
 from tasks.filters.batch import Batch
-from tasks.filters.hugging_face import ModelScore, HuggingFace, HuggingFaceMeasures
+from tasks.filters.hugging_face import HuggingFace, HuggingFaceMeasures, ModelScore
 from tasks.filters.learned.bert import SequenceClassifier
 
 WIDTH, HEADS, LAYERS, POSITIONS, LABELS = 16, 4, 2, 24, 3
