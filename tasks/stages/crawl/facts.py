@@ -53,10 +53,10 @@ class Facts:
     """One URL, and the artifacts with rows about it.
 
     Args:
-        store: where they lie.
+        store: the store of the artifacts.
         recipe: name of the recipe.
         config: its crawl.
-        asked: the URL as somebody writes it.
+        asked: the URL as the user wrote it.
         url: the same, canonical.
         version: one cycle; "": the newest artifact of each kind.
         now: the moment to judge for.

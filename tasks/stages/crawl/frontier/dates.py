@@ -1,4 +1,4 @@
-"""Calendar pages, told by their address: a year, a month, a week or a day, at the end of the path or in the query.
+"""Recognition of calendar pages by URL: a year, month, week or day, at the end of the path or in the query.
 
 Pure functions. The formats are those of real sites' calendars; the price of each is a page that only looks like a date.
 The consequences are in `traps`. Posts (/2014/05/01/title) have further segments and are not date pages.
