@@ -1,4 +1,4 @@
-"""Canary: small models, one per mixture and seed, decide which mixture the large one is trained on.
+"""Canary: trains small models, one per mixture and seed, to choose the mixture of the large one.
 
 | | |
 |---|---|

@@ -1,4 +1,4 @@
-"""Corpus: captured pages and local files become clean, deduplicated documents.
+"""Corpus: clean, deduplicated documents from captured pages and local files.
 
 | | |
 |---|---|
@@ -8,8 +8,8 @@
 | next | `tokens` starts by itself |
 
 Documents are never changed or dropped before `consolidate`: `annotate` and `dedup` write columns beside them, so a new
-threshold costs one join and not a new run. Classifiers and perplexity models are trained where the recipe names what to
-learn from.
+threshold costs one join and not a new run. Classifiers and perplexity models are trained where the recipe names
+training data.
 """
 
 from airflow.sdk import DAG

@@ -2,15 +2,15 @@
 
 | | |
 |---|---|
-| reads | `[crawl]` of the recipe, the crawl database of the cycle before |
+| reads | `[crawl]` of the recipe, the crawl database of the previous cycle |
 | makes | per partition a `fetchlist`, a `segment`, `rendered` pages and a `crawldb`; the asset `warc` |
 | costs | network and time: at most `crawl.max_pages` pages, never faster than each host allows |
 | next | `corpus` starts by itself |
 
-`inject` checks the seeds, `rank` scores hosts, `generate` picks what is due; `fetch`, `render` and `update` follow.
+`inject` checks the seeds, `rank` scores hosts, `generate` selects due URLs; `fetch`, `render` and `update` follow.
 From `generate` on each stage runs once per partition (members p0, p1, ... own their hosts, so politeness needs no
-coordination). `publish` lists the WARC files, reports on every domain, and makes the new crawl database count. A
-killed fetch goes on where its log ends.
+coordination). `publish` lists the WARC files, reports on every domain, and makes the new crawl database current. A
+killed fetch resumes where its log ends.
 """
 
 from airflow.sdk import DAG

@@ -1,10 +1,10 @@
-"""Pretrain: the decided mixture becomes a trained, evaluated and registered model.
+"""Pretrain: trains, evaluates and registers a model on the chosen mixture.
 
 | | |
 |---|---|
 | reads | the asset `mixture`, and the tokens it was decided on; of a recipe without canaries the asset `tokens` |
 | makes | the asset `checkpoint`, `scores` on held-out text, and a version in MLflow's model registry |
-| costs | `train.steps` training steps, in the pool `gpu`: on this machine, or in a GPU pod where the place says so |
+| costs | `train.steps` training steps, in the pool `gpu`: on this machine, or in a GPU pod, depending on the place |
 
 A killed training resumes from its newest good checkpoint, on the same batches.
 """
@@ -22,7 +22,7 @@ from tasks.run.catalogue import STAGES
 FORM = {"train.steps": "Training steps."}
 
 for recipe in recipes_for("pretrain"):
-    # Without canaries the recipe says what to train on.
+    # Without canaries the mixture is in the recipe.
     decided = recipe.has(STAGES["decide"])
     settings = dag_settings(
         recipe,

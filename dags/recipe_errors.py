@@ -1,7 +1,6 @@
-"""Shows recipes that cannot be used as an import error of this file; the other recipes' DAGs are not touched by it.
+"""Reports invalid recipes as an import error of this file; the DAGs of other recipes are not affected.
 
-Reads every file of `dags/recipes`, makes no DAG. Raises with a line for each thing that is wrong: file, field, cause,
-remedy.
+Reads every file of `dags/recipes`, makes no DAG. Raises with a line for each problem: file, field, cause, remedy.
 """
 
 # Not used here. The dag-processor imports, once and before it forks, what a DAG file names at its top, and every later

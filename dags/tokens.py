@@ -1,9 +1,9 @@
-"""Tokens: documents become token shards and a plan of training sequences.
+"""Tokens: encodes documents into token shards and packs them into training sequences.
 
 | | |
 |---|---|
 | reads | the asset `documents` |
-| makes | `tokenizer`, `shards`, and the asset `tokens` (the plan: which slice of a document stands in which sequence) |
+| makes | `tokenizer`, `shards`, and the asset `tokens` (the plan: the document slices of each sequence) |
 | costs | CPU: encoding runs on Dask where the recipe's place names a cluster, or makes one for the run |
 | next | `canary` starts by itself, or `pretrain` where the recipe has no canaries |
 

@@ -1,1 +1,1 @@
-"""Runs a stage of `tasks` from Airflow: one module per place. A DAG file imports from here and from Airflow only."""
+"""Airflow operators that run the stages of `tasks`. A DAG file imports from here and from Airflow only."""

@@ -1,9 +1,9 @@
-"""The rights to an S3 store, from an Airflow connection into the environment of the task's own process.
+"""Credentials of an S3 store: copied from an Airflow connection into the environment of the task's process.
 
-Stages know nothing of Airflow: they find credentials where every AWS client does, and so do the processes they start.
-Airflow forks one process per task, so nothing outlives the task; the values never reach a pod, an artifact or an XCom,
-and Airflow masks them in logs. Temporary credentials (an assumed role) end at some time: the store then raises a
-TransientError, and the next try takes fresh ones and resumes at the first missing part.
+Stages do not depend on Airflow: they and their subprocesses read credentials like every AWS client. Airflow forks one
+process per task, so nothing outlives the task; the values never reach a pod, an artifact or an XCom,
+and Airflow masks them in logs. Temporary credentials (an assumed role) expire: the store then raises a
+TransientError, and the next try uses fresh ones and resumes at the first missing part.
 """
 
 import os
@@ -31,7 +31,7 @@ def use_connection(recipe: Recipe) -> None:
     from airflow.sdk.exceptions import AirflowException
 
     try:
-        # The hook itself would go on without a connection, as whoever the machine happens to be.
+        # Without a connection the hook would silently use the machine's own identity.
         BaseHook.get_connection(conn_id)
         hook = AwsGenericHook(aws_conn_id=conn_id, client_type="s3")
         settings = _settings(hook)
@@ -54,6 +54,6 @@ def _settings(hook: Any) -> dict[str, str | None]:
     if not (connection.aws_access_key_id or connection.role_arn):
         # The machine's own role, whose credentials every client refreshes by itself: no copy of them.
         return settings
-    held = hook.get_credentials()
-    keys = {"AWS_ACCESS_KEY_ID": held.access_key, "AWS_SECRET_ACCESS_KEY": held.secret_key}
-    return {**settings, **keys, "AWS_SESSION_TOKEN": held.token}
+    credentials = hook.get_credentials()
+    keys = {"AWS_ACCESS_KEY_ID": credentials.access_key, "AWS_SECRET_ACCESS_KEY": credentials.secret_key}
+    return {**settings, **keys, "AWS_SESSION_TOKEN": credentials.token}

@@ -1,8 +1,8 @@
-"""A Dask cluster for each DAG run, made by the Dask operator on Kubernetes between a setup and a teardown task.
+"""Setup and teardown tasks of a Dask cluster per DAG run, on Kubernetes with the Dask operator.
 
-Its name follows from DAG and run, so a retried or cleared task finds the cluster of its run and never makes a second.
-The teardown runs however the stages end; should it never run, the Dask operator deletes the cluster once it has been
-idle for `idle_s`, and a stage that still needs it makes it anew.
+Its name is derived from DAG and run, so a retried or cleared task finds the cluster of its run and never creates a
+second. The teardown runs whether stages succeed or fail; if it never runs, the Dask operator deletes the cluster after
+`idle_s` without work, and a stage that still needs it creates it again.
 """
 
 import logging
@@ -23,7 +23,7 @@ log = logging.getLogger("sluice.dask")
 
 
 class DaskSetupOperator(BaseOperator):  # type: ignore[misc]
-    """Makes the Dask cluster of this DAG run and waits until it can be used; its XCom says where it is.
+    """Creates the Dask cluster of this DAG run and waits until it is ready; its XCom has the cluster's address.
 
     Args:
         recipe: name of the recipe.
@@ -40,7 +40,7 @@ class DaskSetupOperator(BaseOperator):  # type: ignore[misc]
         self._unfinished: tuple[DaskPods, str] | None = None
 
     def execute(self, context: Any) -> Any:
-        """Makes or adopts the cluster; what it has made but cannot use it removes again."""
+        """Creates or adopts the cluster; deletes one that it created and that does not become ready."""
         with fails_at_once():
             recipe = find_recipe(self.recipe)
             pods = place_of(recipe)
@@ -83,7 +83,7 @@ class DaskTeardownOperator(BaseOperator):  # type: ignore[misc]
         self.recipe = recipe
 
     def execute(self, context: Any) -> None:
-        """Deletes the cluster and waits until it is gone."""
+        """Deletes the cluster and waits until it is deleted."""
         from operators.dask.api import remove
 
         with fails_at_once():
@@ -110,11 +110,11 @@ def on_cluster(recipe: Recipe, work: Sequence[BaseOperator]) -> None:
 
 
 def ensure(recipe: Recipe, context: Any) -> dict[str, str]:
-    """Returns the cluster of this DAG run (name, namespace, address, status_page); makes it where it is gone."""
+    """Returns the cluster of this DAG run (name, namespace, address, status_page); creates it where it is missing."""
     from operators.dask.api import make
 
     pods = place_of(recipe)
-    assert pods is not None, "asked for a cluster where the place makes none"
+    assert pods is not None, "the place configures no cluster"
     name = run_name(context)
     owner = f"{context['ti'].dag_id} {context['run_id']}"
     return make(pods, cluster_manifest(recipe, pods, name, owner), autoscaler_manifest(pods, name)).to_json()
@@ -126,9 +126,9 @@ def run_name(context: Any) -> str:
 
 
 def dashboard(recipe: Recipe, cluster: dict[str, str]) -> str:
-    """Returns the status page of a run's cluster as people reach it."""
-    told = filled(recipe.place.dask.dashboard)
+    """Returns the URL of the status page of a run's cluster."""
+    url = filled(recipe.place.dask.dashboard)
     for word in ("name", "namespace"):
-        told = told.replace(f"{{{word}}}", cluster[word])
+        url = url.replace(f"{{{word}}}", cluster[word])
     # Scheduler and Airflow have the same wheel with the same libraries.
-    return told or cluster["status_page"] + status_path(find_spec("bokeh") is not None)
+    return url or cluster["status_page"] + status_path(find_spec("bokeh") is not None)

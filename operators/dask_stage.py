@@ -1,8 +1,8 @@
-"""DaskStageOperator: the same stage, its parts mapped over the Dask cluster of the recipe's place.
+"""DaskStageOperator: runs the parts of a stage on the Dask cluster of the recipe's place.
 
-Used for the part-wise stages of `corpus` and `tokens`. The cluster is one that is there (`[place.dask] address`) or the
-one of this DAG run (`[place.dask.kubernetes]`). Where the place names neither, the parts run in processes of the
-worker, so one DAG file serves laptop and cluster.
+The cluster is an existing one (`[place.dask] address`) or the
+one of this DAG run (`[place.dask.kubernetes]`). Without either, the parts run in processes of the
+worker, so one DAG file works on laptop and cluster.
 """
 
 import os
@@ -21,7 +21,7 @@ from tasks.run.place import filled
 from tasks.run.recipe import Recipe, find_recipe
 
 ADDRESS = "SLUICE_DASK"
-"""Environment variable that `[place.dask] address` takes its value from, unless the recipe says otherwise."""
+"""Environment variable that `[place.dask] address` takes its value from, unless the recipe sets another one."""
 
 
 class DaskStageOperator(StageOperator):
@@ -55,13 +55,13 @@ class DaskStageOperator(StageOperator):
 def _status_page(recipe: Recipe) -> str:
     from tasks.core.engine import dashboard_of
 
-    address, told = filled(recipe.place.dask.address), filled(recipe.place.dask.dashboard)
-    if told or not address:
-        return told if address else ""
+    address, dashboard = filled(recipe.place.dask.address), filled(recipe.place.dask.dashboard)
+    if dashboard or not address:
+        return dashboard if address else ""
     try:
         return dashboard_of(address)
     except SluiceError:
-        return ""  # the stage itself tells that no scheduler answers, unless it has nothing to do
+        return ""  # the stage itself reports that no scheduler answers, unless it has nothing to do
 
 
 @contextmanager

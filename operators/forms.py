@@ -1,4 +1,4 @@
-"""What all DAGs of a recipe have in common: id, tags, page text, retries, and the form in the trigger dialog."""
+"""Common parts of all DAGs of a recipe: id, tags, page text, retries, and the form of the trigger dialog."""
 
 import json
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ RETRIES = {
     "retry_exponential_backoff": 2.0,
     "max_retry_delay": timedelta(minutes=5),
 }
-"""Only what a retry can mend is retried: a permanent error ends the task at its first try."""
+"""Only transient errors are retried: a permanent error fails the task at its first try."""
 
 
 def dag_settings(
@@ -28,7 +28,7 @@ def dag_settings(
     """Returns the arguments of the DAG `<recipe>.<dag>`.
 
     Args:
-        recipe: whose DAG this is.
+        recipe: the recipe of the DAG.
         dag: its part of the pipeline: "crawl", "corpus", ...
         doc: docstring of the DAG file; becomes the page text. The recipe sections of the DAG's stages are shown below
             it, so that a changed recipe makes a new version of the DAG in the UI.

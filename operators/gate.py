@@ -1,7 +1,7 @@
-"""The end of the canary DAG: a person may veto the decision, then the gate publishes the mixture.
+"""Gate of the canary DAG: publishes the mixture, after optional approval in the UI.
 
-The decision itself is an artifact (`mixture`), made by the stage `decide`: nothing is decided here. The gate is the one
-place where a decision leaves the DAG, so that training waits for the person, too.
+The decision itself is an artifact (`mixture`) of the stage `decide`. Only the gate emits the asset event, so training
+also waits for the approval.
 """
 
 import json
@@ -43,7 +43,7 @@ class CanaryApproval(ApprovalOperator):  # type: ignore[misc]
 
 
 class CanaryGate(BaseOperator):  # type: ignore[misc]
-    """Says in the log what was decided and why, and publishes the mixture.
+    """Logs the decision with its reasons, and publishes the mixture.
 
     Args:
         recipe: name of the recipe.
@@ -77,7 +77,7 @@ class CanaryGate(BaseOperator):  # type: ignore[misc]
 
 
 def read(recipe: Recipe, address: str, file: str) -> str:
-    """Returns a text file of the artifact at `address`; raises InputError when the artifact is gone."""
+    """Returns a text file of the artifact at `address`; raises InputError when the artifact is missing."""
     # Imported here, because artifacts bring pyarrow and the DAG file must not.
     from tasks.core.artifact import Artifact, ArtifactId
     from tasks.run.runner import open_store

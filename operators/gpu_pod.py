@@ -1,19 +1,19 @@
-"""GpuPodOperator: the same stage, in a GPU pod.
+"""GpuPodOperator: runs a stage in a GPU pod.
 
-The pod runs the shell's command, `python -m tasks <stage> --recipe '<json>' --version ...`, writes its artifact into
+The pod runs `python -m tasks <stage> --recipe '<json>' --version ...`, writes its artifact into
 the store, and the operator reads the artifact's record from there: no XCom sidecar, no `pods/exec` right, no size
 limit.
 
-It is the provider's KubernetesPodOperator in everything that describes a pod; in what happens to the pod it differs:
+A subclass of the provider's KubernetesPodOperator with the same pod settings and another life cycle:
 
 | | provider | here |
 |---|---|---|
 | a break of the log or a dead kubelet | fails the task after 15 s, deletes the pod | a gap in the log |
-| API server away | the same | waits for 15 minutes, leaves the pod alone |
+| API server unavailable | the same | waits for 15 minutes, does not touch the pod |
 | a second process of the task | searches by labels, else starts another pod | same name: one pod |
-| a pod that is gone | error | the artifact decides |
-| which failures are retried | all | those that a retry can mend |
-| a pod that was evicted, preempted or lost | uses up a retry | is started again, `max_restarts` times |
+| a missing pod | error | the artifact decides |
+| which failures are retried | all | transient ones |
+| a pod that was evicted, preempted or lost | uses up a retry | is restarted, `max_restarts` times |
 | log while deferred | at the end | live, read by the triggerer |
 """
 
@@ -52,7 +52,7 @@ class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
         recipe: name of the recipe.
         stage: name of the stage in `tasks.run.catalogue`.
         member: which member of a mapped stage; map it with `expand(member=[...])`.
-        kwargs: of KubernetesPodOperator; what they say about the pod is laid over the place. What they say about its
+        kwargs: of KubernetesPodOperator; pod settings override those of the place. What they say about its
             life (`_OURS`) is refused.
     """
 
@@ -112,7 +112,7 @@ class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
         return super().build_pod_request_obj(context, dry_run=dry_run)
 
     def get_or_create_pod(self, pod_request_obj: k8s.V1Pod, context: Any) -> k8s.V1Pod:
-        """Returns the pod of this task: the one that lives already, or a new one."""
+        """Returns the pod of this task: a running one, or a new one."""
         self._claim = self.claim(context, pod_request_obj.metadata.namespace, manifest(pod_request_obj))
         return PodGenerator.deserialize_model_dict(taken(self._claim, self._api))
 
@@ -147,7 +147,7 @@ class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
         self.defer(trigger=trigger, method_name="trigger_reentry")
 
     def trigger_reentry(self, context: Any, event: dict[str, Any]) -> Any:
-        """Takes over when the trigger says what became of the pod."""
+        """Resumes after the trigger's event with the outcome of the pod."""
         with fails_at_once():
             left = place_of(find_recipe(self.recipe)).max_restarts - event["restarts"]
             again = (lambda: self._start(context, event["restarts"] + 1)) if left > 0 else None

@@ -1,9 +1,9 @@
-"""JobSetOperator: the same stage on several nodes, as one gang of pods.
+"""JobSetOperator: runs a stage on several nodes, as one gang of pods.
 
-Starts a JobSet, or finds the one that an earlier process of the same task has started, and gives the worker back until
-the JobSet says that it is over. Rank 0 writes the artifact; the operator reads its record from the store. JobSet starts
-the gang again by itself after a failure (`operators.jobsets.manifest` says after which). A gang that cannot, as one of
-its nodes is lost, is started again by the operator; the task's own retries come after that.
+Starts a JobSet, or finds the one that an earlier process of the same task has started, and defers until the JobSet has
+ended. Rank 0 writes the artifact; the operator reads its record from the store. JobSet
+restarts the gang after a failure (`operators.jobsets.manifest` defines which). A gang with a lost node is restarted by
+the operator; the task's retries come after that.
 
 Needs JobSet in the cluster, and Kueue where the place names a queue.
 """
@@ -75,7 +75,7 @@ class JobSetOperator(BaseOperator):  # type: ignore[misc]
             self.defer(trigger=trigger, method_name="resume")
 
     def resume(self, context: Any, event: dict[str, Any]) -> Any:
-        """Takes over when the trigger says what became of the gang."""
+        """Resumes after the trigger's event with the outcome of the gang."""
         with fails_at_once():
             left = place_of(find_recipe(self.recipe)).max_restarts - event["restarts"]
             again = (lambda: self._start(context, event["restarts"] + 1)) if left > 0 else None
@@ -97,7 +97,7 @@ class JobSetOperator(BaseOperator):  # type: ignore[misc]
         )
 
     def manifest(self, name: str, context: Any) -> Object:
-        """Returns the JobSet as the JSON object that goes to the API."""
+        """Returns the JobSet as the JSON object for the API."""
         recipe = find_recipe(self.recipe)
         pod = stage_pod(recipe, self.stage)
         pod.spec.containers[0].args = command_of(recipe, self.stage, self.member, context)

@@ -1,7 +1,7 @@
-"""The buttons on a task's page: its MLflow run, the artifact it made, the status page of the Dask cluster it uses.
+"""Operator links on a task's page: its MLflow run, its artifact, the status page of its Dask cluster.
 
-Airflow asks for a link in the task's own process after `execute`, and keeps the answer as an XCom for the UI. So a link
-is whatever the operator noted down while it ran.
+Airflow computes a link in the task's process after `execute`, and stores it as an XCom for the UI. So links are read
+from attributes that the operator sets while it runs.
 """
 
 from typing import Any
@@ -47,7 +47,7 @@ class ArtifactLink(BaseOperatorLink):  # type: ignore[misc]
 
 
 class DaskLink(BaseOperatorLink):  # type: ignore[misc]
-    """The status page of the Dask cluster. The operator also hands it on when it starts: it is of use while it runs."""
+    """The status page of the Dask cluster. The operator also pushes it at its start, for use during the run."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""Which operator runs the training stages: one GPU pod, a gang of them, or the worker itself, as the place says.
+"""Choice of the operator for training stages by place: a GPU pod, a gang of pods, or the worker itself.
 
 The stage, its arguments and its artifact are the same in both.
 """
@@ -11,8 +11,8 @@ def training_operator(recipe: Recipe, *, gang: bool = True) -> type[StageOperato
     """Returns the operator class for `train` and `canary` stages of a recipe.
 
     Args:
-        recipe: whose place is asked.
-        gang: the stage may take several nodes; a canary takes one, whatever the place says.
+        recipe: the recipe with the place.
+        gang: the stage may take several nodes; a canary uses one node on every place.
     """
     if recipe.place.train.where == "local":
         return StageOperator

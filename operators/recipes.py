@@ -1,4 +1,4 @@
-"""The recipes as the DAG files see them: each good one becomes DAGs, each bad one an import error of its own.
+"""Recipes for the DAG files: each valid one gives DAGs, each invalid one an import error of its own.
 
 Reads `dags/recipes/*.toml`, or the folder in $SLUICE_RECIPES. A recipe has a DAG for each of its parts.
 """
@@ -13,13 +13,13 @@ from tasks.run.recipe import Recipe, recipe_files
 
 
 def recipes_for(dag: str) -> Iterator[Recipe]:
-    """Yields the recipes whose DAG `<recipe>.<dag>` is wanted: all that have it, or in a task process only its own.
+    """Yields the recipes whose DAG `<recipe>.<dag>` is needed: all that have it, or in a task process only its own.
 
-    A bad recipe is left out here, so that it does not take the others' DAGs away; `broken_recipes` names it.
+    An invalid recipe is left out, so that it does not remove the others' DAGs; `broken_recipes` reports it.
     """
-    wanted = get_parsing_context().dag_id
+    dag_id = get_parsing_context().dag_id
     for path in recipe_files():
-        if wanted is None or wanted == f"{path.stem}.{dag}":
+        if dag_id is None or dag_id == f"{path.stem}.{dag}":
             try:
                 recipe = _read(path)
             except RecipeError:
@@ -42,6 +42,6 @@ def broken_recipes() -> list[str]:
 def _read(path: Path) -> Recipe:
     recipe = Recipe.load(path)
     if recipe.name != path.stem:
-        # DAGs, artifacts and `--recipe` go by the name; two files with one name would mix.
+        # DAGs, artifacts and `--recipe` use the name; two files with one name would mix.
         raise RecipeError(f'{path.name}: name is "{recipe.name}"', f'call the recipe "{path.stem}" or rename the file')
     return recipe

@@ -1,6 +1,6 @@
-"""What a stage came to, as it travels through Airflow: a task's XCom, and the `extra` of an asset event.
+"""Result of a stage in Airflow: a task's XCom, and the `extra` of an asset event.
 
-Small and plain JSON: addresses and numbers, never data.
+Small JSON: ids and numbers, never data.
 """
 
 import json
@@ -23,7 +23,7 @@ def committed(recipe: Recipe, stage: str, version: str, member: str = "") -> dic
     """Returns the XCom of a stage that ran elsewhere, read from its artifact.
 
     Raises:
-        InputError: the artifact is not there: the stage said it was done but has not committed into this store.
+        InputError: the artifact is missing: the stage reported success but has not committed into this store.
     """
     # Imported here, because artifacts bring pyarrow and DAG files import this module.
     from tasks.core.artifact import Artifact, ArtifactId

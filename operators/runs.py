@@ -1,8 +1,8 @@
-"""Which version a DAG run makes, which it reads and with which overrides: one answer for all tasks of the run.
+"""Version, source version and overrides of a DAG run, the same for all tasks of the run.
 
-The order is: what a person typed into the form, what the asset event that started the run says, the calendar (for
-scheduled runs), the recipe. Events hand version, source version and overrides down the chain, so one crawl run ends in
-one consistent set of artifacts, however many DAGs it passes through.
+Precedence: the trigger form, the asset event that started the run, the calendar (for scheduled runs), the recipe.
+Events pass version, source version and overrides down the chain, so one crawl run ends in one consistent set of
+artifacts, however many DAGs it passes through.
 """
 
 import re
@@ -20,7 +20,7 @@ VERSION = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
 """Pattern of a version; it becomes a folder of the store."""
 
 OVERRIDABLE = re.compile(r"(?!place\.|crawl\.(?:hosts_file|allow_hosts)(?:\.|$))[a-z_]+(\.[a-z_0-9]+)+")
-"""What a run may override: fields of the sections that say what is made, not the recipe's name, nor [place], nor which
+"""Settings that a run may override: fields of the sections about results, not the recipe's name, nor [place], nor which
 credentials are sent and which inside hosts are reached."""
 
 CALENDAR = "%Y.%m.%d-%H%M"
@@ -35,9 +35,8 @@ class Run:
 
     Args:
         version: version of the artifacts that the run makes.
-        source_version: version to read where an input is missing at `version`, and to adopt from what would be made
-            again; None: no other.
-        overrides: recipe fields by dotted path, as typed by a person or handed down by an event.
+        source_version: version to read where an input is missing at `version`, and to adopt results from; None: no other.
+        overrides: recipe fields by dotted path, from the form or an event.
     """
 
     version: str
@@ -78,7 +77,7 @@ def run_of(recipe: Recipe, context: Mapping[str, Any]) -> Run:
 def newest_event(events: Mapping[Any, Iterable[Any]]) -> dict[str, Any]:
     """Returns the `extra` of the newest event that started the run, or {}.
 
-    A DAG that was paused wakes up to one run for many events. The newest stands for all: each event names a whole
+    A DAG that was paused gets one run for many events. The newest stands for all: each event names a whole
     artifact, not a piece of one.
     """
     found = [event for several in events.values() for event in several]
@@ -92,7 +91,7 @@ def parent_key(context: Mapping[str, Any]) -> str:
 
 @contextmanager
 def fails_at_once() -> Iterator[None]:
-    """Turns a permanent error into a failure without retry, told in one line; other errors are left to the retries."""
+    """Turns a permanent error into a failure without retry, with a one-line message; others are left to the retries."""
     try:
         yield
     except SluiceError as error:
@@ -124,7 +123,7 @@ def _overrides_of(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked(version: Any) -> str:
-    # The form's schema has checked what a person typed; an event may come from any client of the REST API.
+    # The form's schema has checked its input; an event may come from any client of the REST API.
     if not isinstance(version, str) or not re.fullmatch(VERSION, version):
         raise RecipeError(f"{version!r} is not a version", "use letters, digits, '.', '_' and '-'")
     return version

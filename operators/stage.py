@@ -29,7 +29,7 @@ class StageOperator(BaseOperator):  # type: ignore[misc]
         recipe: name of the recipe.
         stage: name of the stage in `tasks.run.catalogue`.
         member: which member of a mapped stage; map it with `expand(member=[...])`.
-        skip_when_empty: end as skipped, without telling the outlets, when the artifact holds no row.
+        skip_when_empty: end as skipped, without outlet events, when the artifact has no row.
     """
 
     template_fields: ClassVar[Sequence[str]] = ("recipe", "stage", "member")
@@ -48,16 +48,16 @@ class StageOperator(BaseOperator):  # type: ignore[misc]
         self.result: dict[str, Any] = {}
 
     def execute(self, context: Any) -> Any:
-        """Runs the stage; fails at once on what no retry can mend."""
+        """Runs the stage; fails at once on permanent errors."""
         with fails_at_once():
             self.result = self.run(context)
         return self.result
 
     def run(self, context: Any) -> dict[str, Any]:
-        """Runs the stage and tells the outlets; raises SluiceError.
+        """Runs the stage and emits outlet events; raises SluiceError.
 
         Raises:
-            AirflowSkipException: the artifact holds no row, such as that of a crawl cycle with nothing due.
+            AirflowSkipException: the artifact has no row, such as that of a crawl cycle with nothing due.
         """
         # Imported here, because the runner brings pyarrow and the DAG file must not.
         from operators.stats import tell

@@ -1,4 +1,4 @@
-"""What a stage came to, as gauges of Airflow's own metrics (StatsD or OpenTelemetry, as airflow.cfg says).
+"""Results of a stage as gauges of Airflow's metrics (StatsD or OpenTelemetry, by airflow.cfg).
 
 Two names: `sluice.rows`, labelled with the outcome (in, out, or the reason of a rejection), and `sluice.metric`,
 labelled with the metric's name (crawl: pages, errors by reason, known and unfetched URLs; elsewhere what the stage

@@ -1,1 +1,1 @@
-"""A Dask cluster of a DAG run: its resources and how they are made; see `operators.dask_cluster`."""
+"""The Dask cluster of a DAG run: manifests and API calls; see `operators.dask_cluster`."""

@@ -1,9 +1,9 @@
-"""Makes, finds and removes the Dask cluster of a DAG run through the Kubernetes API.
+"""Creates, finds and deletes the Dask cluster of a DAG run through the Kubernetes API.
 
-Every call can be repeated: a cluster that is there is adopted, one that is gone counts as removed. What can be known to
-be wrong (no operator, no rights, no quota, no image, no such node pool) is told within a minute.
+All calls are idempotent: an existing cluster is adopted, a missing one counts as deleted. Configuration errors (no
+operator, no rights, no quota, no image, no such node pool) are reported within a minute.
 
-Rights that it needs in the namespace: create, get and delete of daskclusters and daskautoscalers; get of services; list
+Required rights in the namespace: create, get and delete of daskclusters and daskautoscalers; get of services; list
 of pods and events; list of nodes if the cluster grants it.
 """
 
@@ -35,11 +35,11 @@ SERVICES = Kind("/api/v1", "services")
 START_S = 600.0
 """How long a cluster may take where nothing is known to be wrong: a new node, a large image."""
 OPERATOR_S = 30.0
-"""How long the Dask operator may take to notice a new cluster."""
+"""Seconds within which the Dask operator must process a new cluster."""
 OUTAGE_S = 45.0
 REMOVE_S = 150.0
-"""How long a cluster may take to go. The operator holds it by a finalizer, and while it waits for a scheduler that
-never came up it looks only once a minute."""
+"""Seconds for the deletion of a cluster. The operator keeps it by a finalizer, and checks only once a minute while it
+waits for a scheduler that never started."""
 LOOK_S = 1.0
 
 T = TypeVar("T")
@@ -60,17 +60,17 @@ class Cluster:
 
 
 def make(pods: DaskPods, cluster: Object, autoscaler: Object | None) -> Cluster:
-    """Makes a cluster, or adopts the run's own, and waits for its scheduler and its first worker.
+    """Creates a cluster, or adopts that of the run, and waits for its scheduler and its first worker.
 
     Raises:
-        RecipeError: the cluster cannot be made as the place says.
+        RecipeError: the cluster cannot be created as configured by the place.
         TransientError: it is not up in time, or the Kubernetes API is away.
     """
     return _run(lambda api: _make(api, cluster, autoscaler), pods)
 
 
 def remove(pods: DaskPods, name: str) -> bool:
-    """Deletes a cluster and waits until it is gone; returns False where there was none.
+    """Deletes a cluster and waits until it is deleted; returns False where there was none.
 
     Raises:
         TransientError: pods of it are still there after `REMOVE_S`.
@@ -93,25 +93,25 @@ def _run(work: Callable[[Api], Coroutine[Any, Any, T]], pods: DaskPods) -> T:
 
 
 def _refused(error: ApiException, namespace: str) -> NoReturn:
-    """Raises what a refusal of the API server means for a person."""
-    told = message_of(error)
-    if error.status == 404 and "namespaces" in told:
-        raise RecipeError(f"{told}", "correct [place.dask.kubernetes] namespace, or make it") from None
-    if error.status == 404 and '"' in told:
-        raise TransientError(f"the Dask cluster was removed while it was being made: {told}") from None
+    """Raises the error for a refusal of the API server, with a remedy."""
+    message = message_of(error)
+    if error.status == 404 and "namespaces" in message:
+        raise RecipeError(f"{message}", "correct [place.dask.kubernetes] namespace, or make it") from None
+    if error.status == 404 and '"' in message:
+        raise TransientError(f"the Dask cluster was removed while it was being made: {message}") from None
     if error.status == 404:
         raise RecipeError(
             f"this Kubernetes cluster knows no DaskCluster ({API})",
             "install the Dask operator: helm install dask --repo https://helm.dask.org dask-kubernetes-operator",
         ) from None
-    if error.status == 403 and "exceeded quota" in told:
-        raise RecipeError(f"no quota for a Dask cluster: {told}", "have the quota raised, or ask for less") from None
+    if error.status == 403 and "exceeded quota" in message:
+        raise RecipeError(f"no quota for a Dask cluster: {message}", "have the quota raised, or ask for less") from None
     if error.status in (401, 403):
         raise RecipeError(
-            f"Airflow may not make Dask clusters in {namespace}: {told}",
+            f"Airflow may not make Dask clusters in {namespace}: {message}",
             "bind the role of k8s/ for daskclusters and daskautoscalers to Airflow's service account",
         ) from None
-    raise RecipeError(f"the Kubernetes API refuses the Dask cluster ({error.status}): {told}") from None
+    raise RecipeError(f"the Kubernetes API refuses the Dask cluster ({error.status}): {message}") from None
 
 
 async def _make(api: Api, cluster: Object, autoscaler: Object | None) -> Cluster:
@@ -124,7 +124,7 @@ async def _make(api: Api, cluster: Object, autoscaler: Object | None) -> Cluster
 
 
 async def _created(api: Api, cluster: Object) -> None:
-    """Creates the cluster; one of the same run that is there is adopted, one that is going is waited for."""
+    """Creates the cluster; adopts an existing one of the same run, waits for one that is being deleted."""
     meta = cluster["metadata"]
     deadline = time.monotonic() + REMOVE_S
     while True:
@@ -149,13 +149,13 @@ async def _created(api: Api, cluster: Object) -> None:
 
 
 class _Start:
-    """Waits for one cluster, and knows why it is not up yet."""
+    """Waits for one cluster; determines why it is not ready yet."""
 
     def __init__(self, api: Api, namespace: str, name: str) -> None:
         self.api, self.namespace, self.name = api, namespace, name
         self.began = time.monotonic()
         self.wrong_since: float | None = None
-        self.told = ""
+        self.last_reason = ""
 
     async def wait(self) -> Cluster:
         """Returns the cluster when scheduler and first worker are ready."""
@@ -168,7 +168,7 @@ class _Start:
             await asyncio.sleep(LOOK_S)
 
     async def _look(self) -> tuple[str, PodFailure | None]:
-        """Returns what the cluster waits for ("" for nothing), and what will never come."""
+        """Returns the reason for waiting ("" for none), and a failure for which waiting is useless."""
         status = (await self.api.get(CLUSTERS, self.namespace, self.name)).get("status") or {}
         if status.get("phase") == "Error":
             return "", PodFailure("config", f"the Dask operator calls {self.name} invalid; see its log", True)
@@ -225,15 +225,15 @@ class _Start:
         return Cluster(self.name, self.namespace, f"tcp://{host}:{ports[COMM]}", status_page)
 
     def _judge(self, reason: str, hopeless: PodFailure | None) -> None:
-        if reason != self.told:
-            self.told = reason
+        if reason != self.last_reason:
+            self.last_reason = reason
             log.info("Dask cluster %s: %s", self.name, reason)
         self.wrong_since = (self.wrong_since or time.monotonic()) if hopeless else None
         if hopeless and self.wrong_since and time.monotonic() - self.wrong_since > SURE_S:
             kind = RecipeError if hopeless.permanent else TransientError
-            said = f": {hopeless.last_lines[-1]}" if hopeless.last_lines else ""
+            detail = f": {hopeless.last_lines[-1]}" if hopeless.last_lines else ""
             remedy = hopeless.remedy.replace("[place.kubernetes]", "[place.dask.kubernetes]")
-            raise kind(f"Dask cluster {self.name}: {hopeless.reason}{said}", remedy)
+            raise kind(f"Dask cluster {self.name}: {hopeless.reason}{detail}", remedy)
         if self._age() > START_S:
             raise TransientError(f"Dask cluster {self.name} is not up after {START_S:.0f} s: {reason}")
 

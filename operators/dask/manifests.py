@@ -1,11 +1,11 @@
-"""The Dask cluster of a DAG run as the Dask operator reads it: `DaskCluster` and `DaskAutoscaler`.
+"""Manifests of the Dask cluster of a DAG run, for the Dask operator: `DaskCluster` and `DaskAutoscaler`.
 
-Scheduler and workers run the same image, so client, scheduler and workers have one Sluice wheel. A worker knows its
-memory limit: it spills at 60 %, pauses at 80 % and is started again by its nanny at 95 %, before the kernel ends the
+Scheduler and workers run the same image, so client, scheduler and workers have one Sluice wheel. A worker has
+a memory limit: it spills at 60 %, pauses at 80 % and is restarted by its nanny at 95 %, before the kernel kills the
 pod. Only workers get secrets and the service account: the scheduler reads no data.
 
-Pods are not root, write to `/tmp` only (a volume of the pod's own, which is also where workers spill) and hold no token
-of the Kubernetes API. What a recipe has no word for comes from the pod template file of the place.
+Pods are not root, write to `/tmp` only (a volume of the pod's own, which is also where workers spill) and have no token
+of the Kubernetes API. Settings that recipes do not have come from the pod template file of the place.
 """
 
 import hashlib
@@ -24,10 +24,10 @@ API = "kubernetes.dask.org/v1"
 COMM, STATUS = "tcp-comm", "http-dashboard"
 SCHEDULER_PORT, STATUS_PORT, WORKER_STATUS_PORT = 8786, 8787, 8788
 LONGEST_NAME = 53
-"""The operator's own limit: it appends "-scheduler"."""
+"""Limit of the Dask operator, which appends "-scheduler"."""
 
 OWNER = "sluice/run"
-"""Annotation that says whose cluster it is: DAG and run."""
+"""Annotation with the owner of the cluster: DAG and run."""
 
 
 def place_of(recipe: Recipe) -> DaskPods | None:
@@ -57,8 +57,8 @@ def place_of(recipe: Recipe) -> DaskPods | None:
 def name_of(dag_id: str, run_id: str) -> str:
     """Returns the name of a run's cluster: every try of every task of the run finds the same one."""
     digest = hashlib.blake2b(f"{dag_id}\0{run_id}".encode(), digest_size=5).hexdigest()
-    told = re.sub(r"[^a-z0-9]+", "-", dag_id.lower()).strip("-")[: LONGEST_NAME - len(digest) - 1].rstrip("-")
-    return f"{told}-{digest}" if told[:1].isalpha() else f"dask-{digest}"
+    readable = re.sub(r"[^a-z0-9]+", "-", dag_id.lower()).strip("-")[: LONGEST_NAME - len(digest) - 1].rstrip("-")
+    return f"{readable}-{digest}" if readable[:1].isalpha() else f"dask-{digest}"
 
 
 def cluster_manifest(recipe: Recipe, pods: DaskPods, name: str, owner: str) -> Object:
@@ -76,7 +76,7 @@ def cluster_manifest(recipe: Recipe, pods: DaskPods, name: str, owner: str) -> O
         "kind": "DaskCluster",
         "metadata": {"name": name, "namespace": pods.namespace, "labels": labels, "annotations": {OWNER: owner}},
         "spec": {
-            # Where the teardown never runs (Airflow itself is gone), the operator ends what is idle.
+            # Where the teardown never runs (Airflow itself is gone), the operator deletes idle clusters.
             "idleTimeout": pods.idle_s,
             "scheduler": {"spec": _pod(pods, _scheduler(pods)), "service": _service(pods, name)},
             "worker": {"replicas": pods.min_workers, "spec": _pod(pods, _worker(pods), worker=True)},
@@ -138,7 +138,7 @@ def _worker(pods: DaskPods) -> Object:
 
 
 def _env(env: Mapping[str, str]) -> list[Object]:
-    # HOME: libraries keep caches there, and the image's own is read-only.
+    # HOME: libraries write caches there, and that of the image is read-only.
     return [{"name": name, "value": value} for name, value in {"PYTHONUNBUFFERED": "1", "HOME": "/tmp", **env}.items()]
 
 
@@ -162,7 +162,7 @@ def _pod(pods: DaskPods, container: Object, *, worker: bool = False) -> Object:
     """Returns a pod's spec: the place's template, our pod laid over it, our container over its first."""
     own: Object = {
         "automountServiceAccountToken": False,
-        # What a worker has in hand is made again elsewhere; only the farewell would be late.
+        # A worker's tasks are computed again elsewhere; a grace period would only delay the deletion.
         "terminationGracePeriodSeconds": 10,
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
         "volumes": [{"name": "tmp", "emptyDir": {}}],

@@ -1,1 +1,1 @@
-"""A gang of pods: its JobSet, how it is watched, and what became of each rank; see `operators.jobset`."""
+"""Gangs of pods: JobSet manifest, trigger, report per rank; see `operators.jobset`."""

@@ -1,17 +1,17 @@
 """The JobSet of a stage on several nodes: one gang of equal pods, started, restarted and stopped together.
 
-Every pod is the pod of `operators.pods.spec` and runs the same command; torchrun's settings come by its environment
+Every pod is the pod of `operators.pods.spec` and runs the same command; torchrun's settings are in its environment
 (`PET_*`). Rank 0's host name is known beforehand, `<jobset>-node-0-0.<jobset>`, because JobSet gives the pods a
 headless service.
 
-What restarts the gang, and what does not:
+Restarts of the gang:
 
 | a pod ends with | then |
 |---|---|
-| 0 | the gang is done when all have |
-| 2 | the gang fails: no restart can mend a bad recipe |
-| 143 after an eviction or a preemption | all are started again, and it does not count |
-| anything else | all are started again, `max_restarts` times |
+| 0 | the gang is done when all pods are |
+| 2 | the gang fails: a restart cannot fix an invalid recipe |
+| 143 after an eviction or a preemption | all are restarted, without counting |
+| anything else | all are restarted, `max_restarts` times |
 
 Written for `jobset.x-k8s.io/v1alpha2` (0.12); Kueue admits it as a whole by the label on the JobSet.
 """
@@ -33,7 +33,7 @@ PORT = 29500
 """Where rank 0 gathers the others."""
 
 KEPT_S = 24 * 3600
-"""How long a JobSet that is over stays, for a task that has not looked yet and for people."""
+"""Seconds that a finished JobSet is kept, for tasks that have not read it yet and for inspection."""
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
@@ -88,7 +88,7 @@ def rank_zero(name: str) -> str:
 def _failure_policy(place: KubernetesPlace) -> Object:
     return {
         "maxRestarts": place.max_restarts,
-        # All pods of the old gang are gone before the new ones start: they want the same GPUs and the same checkpoint.
+        # All pods of the old gang end before the new ones start: they use the same GPUs and the same checkpoint.
         "restartStrategy": "BlockingRecreate",
         "rules": [
             {

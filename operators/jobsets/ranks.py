@@ -1,8 +1,7 @@
-"""What became of each rank of a gang, over all its restarts.
+"""Outcomes of the ranks of a gang, over all its restarts.
 
-Kept by the JobSet trigger while it watches: when a gang is started again, JobSet deletes the old pods, and their exit
-codes go with them. Reads pods as JSON; the report goes into the task's log and names the rank that failed first,
-because the others only fail for its sake.
+Reads pods as JSON while the gang runs, since JobSet deletes the old pods with their exit codes on a restart. The report
+for the task's log names the rank that failed first, because the others fail as a consequence.
 """
 
 from dataclasses import dataclass, field
@@ -37,7 +36,7 @@ class Rank:
 
 @dataclass
 class Ranks:
-    """All that was seen of a gang's pods.
+    """Observed states of a gang's pods.
 
     Args:
         container: name of the container that counts.
@@ -60,13 +59,13 @@ class Ranks:
 
     @property
     def last_restart(self) -> int:
-        """Returns how often the gang was started again, as its pods say."""
+        """Returns the number of restarts, from the pods' labels."""
         return max((one.restart for one in self.seen.values()), default=0)
 
     def first_failure(self) -> PodFailure | None:
         """Returns why the last start of the gang failed: a permanent failure before others, then the earliest.
 
-        A rank that was told to stop (143) is not a cause as long as another rank has one of its own.
+        A rank that ended after SIGTERM (143) is not the cause if another rank failed otherwise.
         """
         failed = [one for one in self.seen.values() if one.restart == self.last_restart and one.failure]
         failed.sort(key=lambda one: (not (one.failure and one.failure.permanent), _followed(one), one.ended_at or "~"))
@@ -79,14 +78,14 @@ class Ranks:
 
 def rank_of(pod: Object) -> int:
     """Returns the rank (node) of a gang's pod."""
-    told = {**(pod["metadata"].get("labels") or {}), **(pod["metadata"].get("annotations") or {})}
-    return int(told.get(INDEX, 0))
+    labels = {**(pod["metadata"].get("labels") or {}), **(pod["metadata"].get("annotations") or {})}
+    return int(labels.get(INDEX, 0))
 
 
 def restart_of(pod: Object) -> int:
     """Returns to which start of the gang a pod belongs; 0: the first."""
-    told = {**(pod["metadata"].get("annotations") or {}), **(pod["metadata"].get("labels") or {})}
-    return int(told.get(RESTART, 0))
+    labels = {**(pod["metadata"].get("annotations") or {}), **(pod["metadata"].get("labels") or {})}
+    return int(labels.get(RESTART, 0))
 
 
 def _followed(one: Rank) -> bool:

@@ -1,8 +1,8 @@
-"""Waits for a gang in the triggerer: on the JobSet's status, while the log of rank 0 is read beside it.
+"""Trigger that waits for a gang: watches the JobSet's status, and reads the log of rank 0.
 
-Deferred to by JobSetOperator. Pods are watched too, but only to say why they do not start, what each rank ended with,
-and which pod is rank 0 now; whether the gang is done is the JobSet's word alone. The exception is a rank on a node that
-is lost: Kubernetes keeps such a pod, and with it the whole JobSet, for as long as the node object stays.
+Pods are watched too, but only for reasons of a pending start, exit codes, and the current pod of rank 0; whether the
+gang is done depends on the JobSet's status alone. The exception is a rank on a lost node: Kubernetes keeps such a pod,
+and with it the whole JobSet, for as long as the node object exists.
 """
 
 import asyncio
@@ -44,8 +44,8 @@ class JobSetTrigger(StageTrigger):
         """Returns what became of the gang."""
         pods = asyncio.create_task(self._watch_pods())
         try:
-            told = await self._wait()
-            await asyncio.sleep(1.0)  # the pods' own last words come by another watch
+            outcome = await self._wait()
+            await asyncio.sleep(1.0)  # the pods' last states arrive on another watch
             if self.reader is not None:
                 read = self.pods.get(self.reader.pod) or {}
                 await self.reader.stop(DRAIN_S, last_words(read, self.container))
@@ -55,7 +55,7 @@ class JobSetTrigger(StageTrigger):
                 self.reader.cancel()
         for line in self.ranks.report():
             self.say(line)
-        return told
+        return outcome
 
     async def _wait(self) -> Object:
         seen: Object | None = None
@@ -65,13 +65,13 @@ class JobSetTrigger(StageTrigger):
                 if jobset is None or (seen and jobset["metadata"].get("uid") != seen["metadata"].get("uid")):
                     return outcome(self._because("was deleted while it ran"), gone=True)
                 seen = jobset
-                told = await self._look(jobset) or self.overdue()
-                if told:
-                    return told
+                ended = await self._look(jobset) or self.overdue()
+                if ended:
+                    return ended
         raise AssertionError("a watch goes on for ever")
 
     async def _look(self, jobset: Object) -> Object | None:
-        """Returns the outcome, or None while the gang lives."""
+        """Returns the outcome, or None while the gang runs."""
         status = jobset.get("status") or {}
         ended = terminal_state(jobset)
         if ended == "Completed":
@@ -109,18 +109,18 @@ class JobSetTrigger(StageTrigger):
         self.patience.started()
         return None
 
-    def _because(self, said: str) -> PodFailure:
-        """Returns the failure of the gang: that of the rank which failed first, or what the JobSet says."""
+    def _because(self, state: str) -> PodFailure:
+        """Returns the failure of the gang: that of the rank which failed first, or the JobSet's state."""
         first = self.ranks.first_failure()
         if first is None:
-            return PodFailure("killed", f"JobSet {self.name} {said}")
-        told = first.to_json()
+            return PodFailure("killed", f"JobSet {self.name} {state}")
+        fields = first.to_json()
         if self.reader is not None and not first.last_lines:
-            told["last_lines"] = tuple(self.reader.spool.last_lines)
-        return PodFailure.from_json({**told, "reason": f"{first.reason.rstrip('.')} (JobSet {self.name} {said})"})
+            fields["last_lines"] = tuple(self.reader.spool.last_lines)
+        return PodFailure.from_json({**fields, "reason": f"{first.reason.rstrip('.')} (JobSet {self.name} {state})"})
 
     async def _watch_pods(self) -> None:
-        with suppress(Refused, Unreachable):  # the JobSet's own watch tells; without the right there is no log
+        with suppress(Refused, Unreachable):  # the JobSet's own watch reports it; without the right there is no log
             labels = f"{JOBSET_NAME}={self.name}"
             async with aclosing(self.api.follow(PODS, self.namespace, labels=labels)) as looks:
                 async for pods in looks:
@@ -143,14 +143,14 @@ class JobSetTrigger(StageTrigger):
         if self.reader is not None and self.reader.pod == name:
             return
         if self.reader is not None:
-            self.reader.ended.set()  # it reads what is left of the old log, and ends
+            self.reader.ended.set()  # it reads the rest of the old log, and ends
         self.say(f"[rank 0 is pod {name}]")
         until = (pod["metadata"].get("annotations") or {}).get(READ_UNTIL, "")
         self.reader = LogReader(self.api, self.namespace, name, self.container, self.pass_on, until).start()
 
 
 def terminal_state(jobset: Object) -> str:
-    """Returns "Completed", "Failed", or "" while the gang lives."""
+    """Returns "Completed", "Failed", or "" while the gang runs."""
     status = jobset.get("status") or {}
     if status.get("terminalState"):
         return str(status["terminalState"])

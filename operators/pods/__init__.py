@@ -1,1 +1,1 @@
-"""The pod of a stage: how it looks, whose it is, how it is watched, why it failed; see `operators.gpu_pod`."""
+"""The pod of a stage: manifest, ownership, trigger, log, failures; see `operators.gpu_pod`."""

@@ -1,8 +1,7 @@
-"""The Kubernetes API as the pod operators need it: plain JSON objects, patience with outages, and watching by list.
+"""Kubernetes API client of the operators: JSON objects, retries during outages, list and watch.
 
-The provider's hook knows how to connect; its calls are not used, because each gives up after 15 seconds (5 tries), and
-a run of days meets longer outages. Objects stay dictionaries: a custom resource has no class, and what a server adds is
-not lost.
+The provider's hook is used for the connection; its calls are not, because each fails after 15 seconds (5 tries), and
+long runs see longer outages. Objects are dictionaries: custom resources have no classes, and unknown fields are kept.
 """
 
 import asyncio
@@ -26,10 +25,10 @@ from operators.pods.outage import FORBIDDEN_S, OUTAGE_S, STARTING_S, Refused, pa
 log = logging.getLogger("sluice.pods")
 
 WATCH_S = 60
-"""A watch ends after this long and the objects are listed anew: bounds what a silent watch can hide."""
+"""Seconds after which a watch ends and the objects are listed again: bounds the delay of a silent watch."""
 
 TICK_S = 5.0
-"""How often the objects are yielded although nothing has changed, so that the reader's own deadlines are looked at."""
+"""Seconds after which the objects are yielded without a change, so that the reader checks its deadlines."""
 
 _CALL_S = 30
 _TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -91,7 +90,7 @@ class Api:
         return await self._patiently("POST", kind.path(namespace), body=body)
 
     async def delete(self, kind: Kind, namespace: str, name: str, *, grace_s: int | None, propagation: str) -> bool:
-        """Asks for the end of an object; returns False where there was none."""
+        """Requests the deletion of an object; returns False where there was none."""
         body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
         if grace_s is not None:
             body["gracePeriodSeconds"] = grace_s
@@ -109,7 +108,7 @@ class Api:
         await self._call("PATCH", kind.path(namespace, name), body=body, content="application/merge-patch+json")
 
     async def lines(self, path: str, query: Mapping[str, str], *, silence_s: float) -> Lines:
-        """Yields the lines of an answer as they come, each with whether its end was seen; one try.
+        """Yields the lines of a response as they arrive, each with whether it is complete; one try.
 
         Raises Refused; OSError or aiohttp.ClientError where the stream broke or was silent for `silence_s`.
         """
@@ -155,9 +154,9 @@ class Api:
                     yield dict(objects)
 
     async def _watch(self, kind: Kind, namespace: str, query: Mapping[str, str]) -> AsyncGenerator[Object, None]:
-        asked = {**query, "watch": "true", "timeoutSeconds": str(WATCH_S), "allowWatchBookmarks": "true"}
+        parameters = {**query, "watch": "true", "timeoutSeconds": str(WATCH_S), "allowWatchBookmarks": "true"}
         try:
-            async with aclosing(self.lines(kind.path(namespace), asked, silence_s=WATCH_S + 10)) as lines:
+            async with aclosing(self.lines(kind.path(namespace), parameters, silence_s=WATCH_S + 10)) as lines:
                 async for line, whole in lines:
                     event = json.loads(line) if whole else {"type": "ERROR"}
                     if event["type"] == "ERROR":
@@ -167,7 +166,7 @@ class Api:
         except (Refused, aiohttp.ClientError, OSError, ValueError) as error:
             log.debug("watch of %s ended: %s", kind.plural, error)
         # Also after a refusal, so that a server without watch, or without the right to it, is polled.
-        # Not all watches of a server that has gone at once.
+        # Jitter, so that not all watches reconnect at once.
         await asyncio.sleep(random.uniform(0.5, 1.5))
 
     async def _patiently(
@@ -196,7 +195,7 @@ class Api:
             answer = await _send(client, method, path, query or {}, body, content, _CALL_S)
             data = await answer.read()
             if answer.status == 401:
-                self._hook = None  # a token that has expired is read anew
+                self._hook = None  # an expired token is read again
             if not 200 <= answer.status <= 299:
                 raise Refused(answer.status, str(answer.reason), data, answer.headers.get("Retry-After", ""))
             found: Object = json.loads(data or b"{}")
@@ -205,14 +204,16 @@ class Api:
     async def _open(self) -> AsyncKubernetesHook:
         if self._hook is None:
             extras = dict(await self._looked_up() if self.extras is None else self.extras)
-            if not any(told for name, told in extras.items() if name.endswith(("in_cluster", "kube_config", "_path"))):
+            if not any(
+                value for name, value in extras.items() if name.endswith(("in_cluster", "kube_config", "_path"))
+            ):
                 # As the provider's synchronous hook does, and its asynchronous one does not.
                 extras["in_cluster"] = _TOKEN.exists()
             self._hook = AsyncKubernetesHook(conn_id=self.conn_id, connection_extras=extras)
         return self._hook
 
     async def _looked_up(self) -> dict[str, Any]:
-        # Not by the hook itself: it asks the supervisor synchronously, which fails inside a busy event loop.
+        # Not through the hook: it calls the supervisor synchronously, which fails inside an event loop.
         try:
             return dict(await get_async_extra_dejson(await get_async_connection(self.conn_id)))
         except AirflowNotFoundException:
@@ -220,7 +221,7 @@ class Api:
 
 
 async def _ticking(changes: AsyncGenerator[Object, None]) -> AsyncGenerator[Object | None, None]:
-    """Passes on what comes; yields None whenever nothing has come for `TICK_S`."""
+    """Yields the items; yields None whenever there was none for `TICK_S`."""
     coming = asyncio.ensure_future(anext(changes))
     try:
         while True:
@@ -241,8 +242,8 @@ async def _ticking(changes: AsyncGenerator[Object, None]) -> AsyncGenerator[Obje
 
 
 def _selected(labels: str, fields: str) -> dict[str, str]:
-    asked = {"labelSelector": labels, "fieldSelector": fields}
-    return {name: value for name, value in asked.items() if value}
+    selectors = {"labelSelector": labels, "fieldSelector": fields}
+    return {name: value for name, value in selectors.items() if value}
 
 
 async def _send(client: Any, method: str, path: str, query: Any, body: Any, content: str | None, timeout: Any) -> Any:
@@ -252,5 +253,5 @@ async def _send(client: Any, method: str, path: str, query: Any, body: Any, cont
 
 
 def message_of(error: ApiException) -> str:
-    """Returns what the server said when it refused."""
+    """Returns the message of the server's refusal."""
     return str(getattr(error, "message", error.reason))

@@ -1,10 +1,10 @@
-"""Why a pod ended, or will never start: a class of failure, a reason in words, and whether a retry can mend it.
+"""Classification of pod failures: kind, reason, and whether a retry can succeed.
 
-Input is the pod as JSON (and what the API server answered to a create); nothing here talks to a server, so every class
-is tested on pods as Kubernetes writes them.
+Reads the pod as JSON (and the API server's response to a create); sends no requests, so every class is tested on pods
+as Kubernetes writes them.
 
-A permanent failure is one that the same pod would meet again: a bad recipe, an image that is not there, a missing
-secret. Anything else is retried, and the retry resumes from the newest checkpoint.
+A permanent failure would occur again with the same pod: an invalid recipe, a missing image, a missing secret. Anything
+else is retried, and the retry resumes from the newest checkpoint.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ Object = dict[str, Any]
 Cause = Literal["oom", "evicted", "preempted", "node_lost", "image", "config", "exit", "killed"]
 
 PERMANENT_EXIT = 2
-"""Exit code of the shell for an error that no retry can mend."""
+"""Exit code of `python -m tasks` for a permanent error."""
 
 STOPPED_EXIT = 143
-"""Exit code of a trainer that was asked to stop and has saved."""
+"""Exit code of a trainer that saved a checkpoint after SIGTERM."""
 
 LAST_LINES = 20
 
@@ -38,8 +38,8 @@ class PodFailure:
     Args:
         kind: class of the failure.
         reason: what happened, in words, with names.
-        permanent: no retry can mend it.
-        remedy: what a person can do; may be empty.
+        permanent: a retry cannot succeed.
+        remedy: what the user can do; may be empty.
         exit_code: of the container, where it has ended by itself.
         last_lines: the end of its log.
     """
@@ -60,18 +60,18 @@ class PodFailure:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, told: Object) -> "PodFailure":
+    def from_json(cls, fields: Object) -> "PodFailure":
         """Reads what `to_json` wrote."""
-        return cls(**{**told, "last_lines": tuple(told.get("last_lines") or ())})
+        return cls(**{**fields, "last_lines": tuple(fields.get("last_lines") or ())})
 
 
 def has_ended(pod: Object) -> bool:
-    """Tells whether the pod will never do anything again."""
+    """Returns whether the pod has ended for good."""
     return _status(pod).get("phase") in ("Succeeded", "Failed")
 
 
 def has_succeeded(pod: Object, container: str) -> bool:
-    """Tells whether the stage is done: its container ended with 0, whatever sidecars do."""
+    """Returns whether the stage is done: its container ended with 0, whatever the state of sidecars."""
     ended = terminated(pod, container)
     return _status(pod).get("phase") == "Succeeded" or (ended is not None and ended.get("exitCode") == 0)
 
@@ -93,7 +93,7 @@ def failure_of(pod: Object, container: str, tail: Sequence[str] = ()) -> PodFail
         container: the stage's.
         tail: the end of its log, for a pod that does not keep it as its termination message.
 
-    What was done to the pod comes before what its container said: a trainer that is evicted exits by itself with 143.
+    A disruption takes precedence over the container's exit code: an evicted trainer exits with 143.
     """
     ended = terminated(pod, container)
     if has_succeeded(pod, container) or (ended is None and _status(pod).get("phase") != "Failed"):
@@ -103,8 +103,8 @@ def failure_of(pod: Object, container: str, tail: Sequence[str] = ()) -> PodFail
     if ended and ended.get("reason") == "OOMKilled":
         return _out_of_memory(pod, container, lines, code)
     if code == PERMANENT_EXIT:
-        said = lines[-1].removeprefix("sluice: ") if lines else "the stage reports an error that no retry can mend"
-        return PodFailure("config", said, True, exit_code=code, last_lines=lines)
+        message = lines[-1].removeprefix("sluice: ") if lines else "the stage reports an error that no retry can mend"
+        return PodFailure("config", message, True, exit_code=code, last_lines=lines)
     disturbed = disruption_of(pod)
     if disturbed:
         kind, reason = disturbed
@@ -113,27 +113,27 @@ def failure_of(pod: Object, container: str, tail: Sequence[str] = ()) -> PodFail
 
 
 def disruption_of(pod: Object) -> tuple[Cause, str] | None:
-    """Returns who took the pod away (kind, reason), or None where nobody did."""
+    """Returns the disruption that ended the pod (kind, reason), or None."""
     status, name = _status(pod), pod["metadata"]["name"]
     node = (pod.get("spec") or {}).get("nodeName", "")
     where = f"pod {name} on {node}" if node else f"pod {name}"
-    reason, said = str(status.get("reason") or ""), _sentence(status.get("message"))
+    reason, message = str(status.get("reason") or ""), _sentence(status.get("message"))
     disrupted = _condition(pod, "DisruptionTarget", "True")
     by = str(disrupted.get("reason") or "") if disrupted else ""
-    said = said or _sentence(disrupted.get("message") if disrupted else "")
+    message = message or _sentence(disrupted.get("message") if disrupted else "")
     if reason in _NODE_REASONS or by == "DeletionByTaintManager" or by == "DeletionByPodGC":
-        return "node_lost", f"{where} was lost with its node{said}"
+        return "node_lost", f"{where} was lost with its node{message}"
     if _preempted(pod, reason, by):
-        return "preempted", f"{where} had to make room for work of higher priority{said}"
+        return "preempted", f"{where} had to make room for work of higher priority{message}"
     if reason == "Evicted" or by in _EVICTIONS:
-        return "evicted", f"{where} was evicted{said}"
+        return "evicted", f"{where} was evicted{message}"
     if status.get("phase") == "Unknown":
-        return "node_lost", f"{where} has not been heard of: its node is silent{said}"
+        return "node_lost", f"{where} has not been heard of: its node is silent{message}"
     return None
 
 
 def gone(pod: Object) -> PodFailure:
-    """Returns why a pod that is not there any more has not finished, from what was seen of it last."""
+    """Returns the failure of a pod that does not exist any more, from its last known state."""
     kind, reason = disruption_of(pod) or ("killed", f"pod {pod['metadata']['name']} was deleted while it ran")
     return PodFailure(kind, f"{reason}, and it left no artifact")
 
@@ -143,7 +143,8 @@ def blocked(pod: Object, last_pull: str = "") -> PodFailure | None:
 
     Args:
         pod: as the API gives it.
-        last_pull: the last event about a pull that failed. While a kubelet backs off the pod does not always say why.
+        last_pull: the last event of a failed pull. During the kubelet's back-off the pod does not always state the
+        reason.
     """
     status = _status(pod)
     for one in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
@@ -208,12 +209,12 @@ def _ended(pod: Object, ended: Object, lines: tuple[str, ...], code: int | None)
     if code is None:
         reason = f"pod {name} failed before its container ran ({_status(pod).get('reason') or 'no reason given'})"
         return PodFailure("killed", reason + _sentence(_status(pod).get("message")))
-    said = f": {lines[-1]}" if lines else ""
-    return PodFailure("exit", f"pod {name} ended with exit code {code}{said}", exit_code=code, last_lines=lines)
+    detail = f": {lines[-1]}" if lines else ""
+    return PodFailure("exit", f"pod {name} ended with exit code {code}{detail}", exit_code=code, last_lines=lines)
 
 
 def _preempted(pod: Object, reason: str, by: str) -> bool:
-    # Kueue says so with a condition of its own before it deletes a pod.
+    # Kueue sets a condition of its own before it deletes a pod.
     by_kueue = _condition(pod, "TerminationTarget", "True")
     return reason.startswith("Preempt") or by.startswith("Preempt") or by_kueue is not None
 

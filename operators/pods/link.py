@@ -1,7 +1,7 @@
-"""The link to the pod's MLflow run, on the task's page as soon as the pod has said it.
+"""Link to the pod's MLflow run, pushed to the task's page while the pod runs.
 
-An operator's links are pushed when its task ends; a training run is looked at while it runs. The pod says where its run
-is in one line of its log, `[<address>] MLflow: <url>`.
+Airflow pushes an operator's links when its task ends; a training run is watched earlier. Reads the URL from one line of
+the pod's log, `[<artifact>] MLflow: <url>`.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from asgiref.sync import sync_to_async
 
 log = logging.getLogger("sluice.pods")
 
-_SAID = re.compile(r"\] MLflow: (https?://\S+)")
+_LINE = re.compile(r"\] MLflow: (https?://\S+)")
 
 
 class LinkFinder:
@@ -38,10 +38,10 @@ class LinkFinder:
     def __call__(self, line: str) -> None:
         """Takes one line of the pod's log."""
         self.say(line)
-        said = _SAID.search(line)
-        if said and said[1] != self.url:
-            self.url = said[1]
-            self._pushing = asyncio.create_task(self._push(said[1]))
+        match = _LINE.search(line)
+        if match and match[1] != self.url:
+            self.url = match[1]
+            self._pushing = asyncio.create_task(self._push(match[1]))
 
     async def settled(self) -> None:
         """Waits for a link that is on its way."""

@@ -1,10 +1,10 @@
-"""Follows the log of a container for hours: live, in order, each line once, through everything that breaks.
+"""Streams the log of a container for hours: live, in order, each line once, with reconnects.
 
-A kubelet that does not answer (the API server then says 500) is a gap in the log and nothing else.
+A kubelet that does not answer (the API server then returns 500) only causes a gap in the log.
 
-How far the log was read is kept on the pod, in the annotation `sluice/log-read-until`: a triggerer that takes over from
-a dead one goes on from there. Kubernetes gives every line a timestamp in nanoseconds, but `sinceTime` counts seconds
-only; so each reconnect reads the last second again and drops what was seen.
+The position is stored on the pod, in the annotation `sluice/log-read-until`: a triggerer that replaces another one
+continues from there. Kubernetes gives every line a timestamp in nanoseconds, but `sinceTime` counts seconds
+only; so each reconnect reads the last second again and drops known lines.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ READ_UNTIL = "sluice/log-read-until"
 """Annotation of the pod: timestamp of the last line that is in the task's log."""
 
 SILENCE_S = 300
-"""A log that says nothing for so long is asked for again: its connection may be dead without a word."""
+"""Seconds without a line after which the log is requested again: its connection may be broken without an error."""
 
 KEEP_S = 30.0
 """How often the annotation is written."""
@@ -36,7 +36,7 @@ class LogSpool:
     """The lines of one container that are in the task's log; decides for each line whether it is new.
 
     Args:
-        until: timestamp to go on from, as Kubernetes writes it; empty: the beginning.
+        until: timestamp to continue from, as Kubernetes writes it; empty: the beginning.
     """
 
     def __init__(self, until: str = "") -> None:
@@ -48,7 +48,7 @@ class LogSpool:
         self._overlap = True
 
     def reconnected(self) -> None:
-        """Says that the next line comes from a new connection, which repeats the last second."""
+        """Marks the beginning of a new connection, which repeats the last second."""
         self._skip = self._at_until
         self._overlap = not self.until
 
@@ -57,7 +57,7 @@ class LogSpool:
         stamp, _, text = line.partition(" ")
         key = _key(stamp)
         if key is None:
-            return line, False  # what a kubelet puts between lines: never drop words
+            return line, False  # a kubelet's own line without timestamp: never dropped
         if self._key is not None and key < self._key:
             return None
         if key == self._key and self._skip:
@@ -86,8 +86,8 @@ class LogReader:
         namespace: of the pod.
         pod: its name.
         container: its name.
-        say: takes each line.
-        until: what the pod's annotation says.
+        say: called with each line.
+        until: value of the pod's annotation.
     """
 
     def __init__(
@@ -125,11 +125,11 @@ class LogReader:
             await self._pause(pause)
 
     async def stop(self, patience_s: float, last_words: Sequence[str] = ()) -> None:
-        """Lets a reader whose pod has ended read the rest; gives up after `patience_s`, with a word in the log.
+        """Waits until the log of an ended pod is read; gives up after `patience_s`, with a warning.
 
         Args:
             patience_s: how long.
-            last_words: the end of the log by another way, the termination message; its lines that were not read come
+            last_words: the end of the log from the termination message; its lines that were not read come
                 in place of the rest.
         """
         self.ended.set()
@@ -147,7 +147,7 @@ class LogReader:
                 self.say(line)
 
     async def finish(self, patience_s: float) -> None:
-        """Reads the last words of a container that was told to end, after this reader was cancelled."""
+        """Reads the last lines of a container that was stopped, after this reader was cancelled."""
         self.ended.set()
         with suppress(TimeoutError, Refused, aiohttp.ClientError, OSError, ValueError):
             await asyncio.wait_for(self._read(), patience_s)
@@ -208,7 +208,7 @@ class LogReader:
 
 
 def unread_of(last_words: Sequence[str], read: Sequence[str]) -> list[str]:
-    """Returns the lines of a termination message that come after those which were read.
+    """Returns the lines of a termination message after those which were read.
 
     Args:
         last_words: the message; its first line may lack its beginning, because a message is cut to 2 or 4 kB.

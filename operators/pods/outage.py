@@ -1,7 +1,6 @@
-"""An API server that is away or has just started: which answers are passing, and how long they are waited out.
+"""Outages of the API server: which responses are transient, and for how long calls are retried.
 
-Nothing here knows what is asked for: `patiently` repeats one call. Answers are classed by status and by the words of
-the server's Status object.
+`patiently` repeats any call. Responses are classified by status and by the message of the server's Status object.
 """
 
 import asyncio
@@ -19,17 +18,17 @@ from kubernetes_asyncio.client.exceptions import ApiException
 log = logging.getLogger("sluice.pods")
 
 OUTAGE_S = 900.0
-"""How long the API server may be away, or answer 429 and 5xx, before a wait is given up (the pod is left alone)."""
+"""Seconds the API server may be unavailable, or answer 429 and 5xx, before a wait ends (the pod keeps running)."""
 
 NAMELESS_S = 40.0
-"""The same for a server whose name does not resolve or whose certificate is not trusted: rather a wrong address."""
+"""The same for a server whose name does not resolve or whose certificate is not trusted: likely a wrong address."""
 
 FORBIDDEN_S = 20.0
 """How long a 403 that follows a success counts as passing. A server that has just started answers 403 to everybody but
 administrators until it has read roles and bindings: 30 to 200 ms on a small cluster (Kubernetes 1.36)."""
 
 STARTING_S = 2.0
-"""The same for a 403 to the first call: it may come right after a start, but more often rights are missing."""
+"""The same for a 403 to the first call: possible right after a server's start, but usually rights are missing."""
 
 _WRONG_ADDRESS = (aiohttp.ClientConnectorDNSError, aiohttp.ClientConnectorCertificateError)
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
@@ -54,7 +53,7 @@ class Refused(ApiException):
 
     @property
     def unknown_kind(self) -> bool:
-        """Whether the server does not know the kind (no such custom resource), rather than the object."""
+        """Whether the kind (a custom resource) is missing, rather than the object."""
         return self.status == 404 and '"' not in self.message
 
     @property
@@ -67,9 +66,9 @@ class Refused(ApiException):
 
 
 async def patiently(call: Callable[[], Awaitable[T]], outage_s: float, what: str, forbidden_s: float = 0.0) -> T:
-    """Repeats a call with back-off (1, 2, 4, ... 15 s, or what `Retry-After` says) while the server is away.
+    """Repeats a call with back-off (1, 2, 4, ... 15 s, or what `Retry-After` says) while the server is unavailable.
 
-    Pauses are cut by up to a half at random: all that wait for one server must not come back to it at once.
+    Pauses are shortened by up to a half at random, so that not all clients retry at once.
 
     Args:
         call: one try.
@@ -107,7 +106,7 @@ async def patiently(call: Callable[[], Awaitable[T]], outage_s: float, what: str
 def _passing(error: Refused, away_s: float, forbidden_for_s: float, forbidden_s: float) -> bool:
     if error.for_want_of_rights:
         return forbidden_for_s < forbidden_s
-    # A token that has expired is read anew from its file, which the kubelet renews.
+    # An expired token is read again from its file, which the kubelet renews.
     return error.status in _TRANSIENT or (error.status == 401 and away_s <= NAMELESS_S / 2)
 
 

@@ -1,13 +1,12 @@
-"""One task, one pod: finds what an earlier process of the same task has started, or starts it, never both.
+"""Ownership of a task's object (pod or JobSet): finds that of an earlier process of the task, or creates it.
 
-Every object carries the task's identity as a label, whoever created it: a worker that was killed, another try, the same
-task cleared. Its name is made from that identity too, so that two processes that both believe they must create it ask
-for the same name, and the API server lets one of them win (409).
+Every object has the task's identity as a label, whichever process created it: a killed worker, another try, the same
+task cleared. Its name is derived from that identity too, so that of two processes that create it concurrently one gets
+a 409 from the API server.
 
-What is found is taken over as long as it does the same work and, where it has ended well, its artifact is there. If the
-recipe has changed meanwhile, it is stopped first: it gets its grace period to save, and its successor resumes from
-there. A number at the end of the name lets a task go on beside an object that cannot be removed because its node is
-silent.
+An existing object is adopted if it has the same command and, where it succeeded, its artifact exists. If the recipe has
+changed meanwhile, it is deleted first, with its grace period to save, and its successor resumes from there. A number at
+the end of the name allows a new object beside one that cannot be deleted because its node does not respond.
 """
 
 import asyncio
@@ -33,7 +32,7 @@ OWNER = "sluice/owner"
 """Label: which task an object belongs to."""
 
 WORK = "sluice/work"
-"""Annotation: hash of what it was asked to do."""
+"""Annotation: hash of its command."""
 
 NAME_LENGTH = 40
 """Longest name: a gang's host names add 23 characters to it, and a host name may have 63."""
@@ -64,7 +63,7 @@ class Owner:
         return hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
 
     def name(self, words: str, number: int) -> str:
-        """Returns the name of the task's object: what it is about, whose it is, how manieth."""
+        """Returns the name of the task's object: readable part, hash of the owner, number."""
         end = f"-{self.digest[:10]}-{number}"
         spoken = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
         return f"{spoken[: NAME_LENGTH - len(end)].strip('-')}{end}"
@@ -97,7 +96,7 @@ class Claim:
     propagation: str = "Background"
 
     async def take(self, api: Api) -> Object:
-        """Returns the task's object: one that was there, or a new one.
+        """Returns the task's object: an existing one, or a new one.
 
         Raises:
             Refused: the server refuses to create it.
@@ -113,7 +112,7 @@ class Claim:
             except Refused as error:
                 if error.status != 409:
                     raise
-                continue  # another process of this task was faster, or the answer to our own request was lost
+                continue  # another process of this task was faster, or the response to our own request was lost
             log.info("started %s %s", self.kind.plural[:-1], made["metadata"]["name"])
             return made
         raise Refused(409, f"the name {self.owner.name(self.words, 1)} belongs to something else")
@@ -129,13 +128,13 @@ class Claim:
         return f"The {what} was left alone and may still run: clear the task to take it over, or delete it"
 
     async def remove(self, api: Api, name: str) -> None:
-        """Asks for the end of an object of the task; its pods have their grace period to save."""
-        # The pods of a gang are deleted by the garbage collector, which takes the grace period of their own spec.
+        """Deletes an object of the task; its pods have their grace period to save."""
+        # The pods of a gang are deleted by the garbage collector, with the grace period of their own spec.
         grace = self.grace_s if self.kind.plural == "pods" else None
         await api.delete(self.kind, self.namespace, name, grace_s=grace, propagation=self.propagation)
 
     async def _sift(self, api: Api) -> Object | int:
-        """Returns the object to take over, or the highest number that is in use, after removing what is over."""
+        """Returns the object to adopt, or the highest number in use, after deleting ended ones."""
         mine = (await api.list(self.kind, self.namespace, labels=self.label)).get("items") or []
         in_use = 0
         for one in sorted(mine, key=_number, reverse=True):
@@ -153,7 +152,7 @@ class Claim:
         return in_use
 
     async def _left(self, api: Api, one: Object) -> bool:
-        """Waits until an object that is being deleted is gone; returns False where it outlives its grace period."""
+        """Waits until an object is deleted; returns False where it outlives its grace period."""
         until = time.time() + self.grace_s + LOST_S
         leaving = one["metadata"].get("deletionTimestamp")
         if leaving and self.kind.plural == "pods":
@@ -181,7 +180,7 @@ class Claim:
 
     @property
     def _work(self) -> str:
-        # By one name for all, because a gang's host names stand in its environment.
+        # One placeholder for all names, because a gang's host names are in its environment.
         spec = json.dumps(self.build("any")["spec"], sort_keys=True)
         return hashlib.blake2b(spec.encode(), digest_size=8).hexdigest()
 

@@ -1,7 +1,6 @@
-"""Looks after pods that do not run yet: says why, and ends a wait that is over or cannot end well.
+"""Monitor of pending pods: logs why they wait, and ends a wait at its time limit or when it is hopeless.
 
-Asks the API for what explains a wait (events, nodes, Kueue's workload); each of these is optional, because Airflow may
-not have the right to read it.
+Reads events, nodes and Kueue's workload; each of these is optional, because Airflow may not have the right to read it.
 """
 
 import time
@@ -23,22 +22,22 @@ _OLDER = {"/apis/kueue.x-k8s.io/v1beta2": "/apis/kueue.x-k8s.io/v1beta1"}
 """Earlier version of an API, for clusters that do not serve the newer one yet."""
 
 LOOK_S = 10.0
-"""Pause between two looks at the reasons of a wait."""
+"""Seconds between two checks of the reasons of a wait."""
 
 REFUSED_S = 60.0
-"""How long a kind that could not be read is left out of the answer."""
+"""Seconds for which a kind that could not be read is left out."""
 
 
 class PendingPodMonitor:
-    """How long one task waits for what, and what it says meanwhile.
+    """Time limits of one task's waits, and their log lines.
 
     Args:
         api: the cluster.
         namespace: of the pods.
         queue: Kueue local queue; empty: none.
         queue_s: how long to wait for a place.
-        scale_up_s: how long to wait for a node that is not there, where no autoscaler says anything.
-        say: takes each change of the reason.
+        scale_up_s: seconds to wait for a missing node, without an event of an autoscaler.
+        say: called with each change of the reason.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class PendingPodMonitor:
     ) -> None:
         self.api, self.namespace, self.queue, self.say = api, namespace, queue, say
         self.queue_s, self.scale_up_s = queue_s, scale_up_s
-        self._said = ""
+        self._last_reason = ""
         self._hopeless_since: tuple[bool, float] | None = None
         self._looked = float("-inf")
         self._refused: dict[Kind, float] = {}
@@ -54,26 +53,26 @@ class PendingPodMonitor:
         self._older = False
 
     async def pod(self, pod: Object) -> PodFailure | None:
-        """Returns why waiting for a Pending pod is over, or None while it goes on."""
+        """Returns why waiting for a pending pod ends, or None while it continues."""
         late = self._late(pod)
         if late or not self._due():
             return late
         if pod["spec"].get("schedulingGates"):
             return self.judge(await self.queued(pod))
         if self._nodes is None:
-            # Once: they only serve to see that a request is larger than any node.
+            # Once: needed only to detect a request larger than any node.
             self._nodes = await self._list(NODES, namespace="")
         return self.judge(why_waiting(pod, await self.events(pod["metadata"]["name"]), self._nodes))
 
     async def gang(self, jobset: Object) -> PodFailure | None:
-        """Returns why waiting for a suspended JobSet is over, or None while it goes on."""
+        """Returns why waiting for a suspended JobSet ends, or None while it continues."""
         waited = time.time() - epoch(jobset["metadata"]["creationTimestamp"])
         if waited > self.queue_s:
             return self._too_late(f"JobSet {jobset['metadata']['name']}", waited)
         return self.judge(await self.queued(jobset)) if self._due() else None
 
     async def queued(self, owner: Object) -> Wait:
-        """Returns what Kueue says about something that it holds back."""
+        """Returns Kueue's state of a suspended object."""
         missing = await self._no_queue()
         if missing:
             return Wait(missing.reason, missing)
@@ -84,12 +83,12 @@ class PendingPodMonitor:
         return Wait("waiting in its Kueue queue")
 
     def judge(self, wait: Wait) -> PodFailure | None:
-        """Says a new reason, and returns it once it has been hopeless for `SURE_S` (growable: for `scale_up_s`)."""
+        """Logs a new reason, and returns it once it has been hopeless for `SURE_S` (growable: for `scale_up_s`)."""
         reason = wait.reason
         if wait.growable:
             reason += f" [if no autoscaler adds a node within {self.scale_up_s:.0f} s, the task fails]"
-        if reason != self._said:
-            self._said = reason
+        if reason != self._last_reason:
+            self._last_reason = reason
             self.say(reason)
         if wait.hopeless is None:
             self._hopeless_since = None
@@ -105,8 +104,8 @@ class PendingPodMonitor:
         return await self._list(EVENTS, fields=f"involvedObject.name={name}")
 
     def started(self) -> None:
-        """Says that nothing waits any more."""
-        self._hopeless_since, self._said = None, ""
+        """Resets the state when nothing waits any more."""
+        self._hopeless_since, self._last_reason = None, ""
 
     def _due(self) -> bool:
         now = time.monotonic()
@@ -128,11 +127,11 @@ class PendingPodMonitor:
         since = placed.get("lastTransitionTime") or pod["metadata"]["creationTimestamp"]
         if time.time() - epoch(since) <= START_S:
             return None
-        return PodFailure("config", f"pod {name} did not start within {START_S / 60:.0f} minutes: {self._said}")
+        return PodFailure("config", f"pod {name} did not start within {START_S / 60:.0f} minutes: {self._last_reason}")
 
     def _too_late(self, what: str, waited: float) -> PodFailure:
         remedy = "raise [place.kubernetes] queue_s, or find out who holds the GPUs"
-        return PodFailure("config", f"{what} got no place in {waited:.0f} s ({self._said})", False, remedy)
+        return PodFailure("config", f"{what} got no place in {waited:.0f} s ({self._last_reason})", False, remedy)
 
     async def _no_queue(self) -> PodFailure | None:
         if not self.queue or self._unreadable(LOCAL_QUEUES):

@@ -1,7 +1,6 @@
-"""What it means that the API server refuses something of ours: the cause in its words, the remedy in ours.
+"""Failures for refusals of the API server: the server's message as cause, and a remedy.
 
-Used where objects are made and watched. A refusal is an answer, not an outage, and the same call would be refused
-again: the failure is permanent.
+A refusal is a response, not an outage, and the same call would be refused again: the failure is permanent.
 """
 
 from operators.pods.api import Kind
@@ -21,22 +20,22 @@ _REMEDIES = (
 
 def refused(error: Refused, kind: Kind, namespace: str) -> PodFailure:
     """Returns the failure of a task whose call about `kind` objects in `namespace` was refused."""
-    said = " ".join(error.message.split())
-    cause = f"Kubernetes refuses {kind.plural} in namespace {namespace} ({error.status}): {said}"
-    return PodFailure("config", cause, True, _remedy(error.status, said, kind, namespace))
+    message = " ".join(error.message.split())
+    cause = f"Kubernetes refuses {kind.plural} in namespace {namespace} ({error.status}): {message}"
+    return PodFailure("config", cause, True, _remedy(error.status, message, kind, namespace))
 
 
 def no_cluster(conn_id: str, error: Exception) -> PodFailure:
-    """Returns the failure of a task whose Airflow connection leads nowhere."""
+    """Returns the failure of a task whose Airflow connection cannot be used."""
     cause = f"the connection {conn_id} does not lead to a Kubernetes cluster: {error}"
     return PodFailure("config", cause, True, "give it a kubeconfig that is there, or in_cluster")
 
 
-def _remedy(status: int, said: str, kind: Kind, namespace: str) -> str:
+def _remedy(status: int, message: str, kind: Kind, namespace: str) -> str:
     # A 403 that names no object ('pods is forbidden: User "x" cannot create resource ...') is one of rights.
-    if "cannot " not in said:
+    if "cannot " not in message:
         for words, remedy in _REMEDIES:
-            if words in said and (status != 403 or words != "namespaces "):
+            if words in message and (status != 403 or words != "namespaces "):
                 return remedy
     if status in (401, 403):
         return f"give Airflow's service account the rights on {kind.plural} in {namespace} that k8s/ lists"

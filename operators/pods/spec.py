@@ -1,10 +1,10 @@
-"""The pod of a stage: what `[place.kubernetes]` asks for, laid over the pod template file of the place.
+"""Manifest of a stage's pod: `[place.kubernetes]`, merged over the pod template file of the place.
 
-The pod runs the shell's command, `python -u -m tasks <stage> --recipe '<json>' --version ...`, writes its artifact into
+The pod runs `python -u -m tasks <stage> --recipe '<json>' --version ...`, writes its artifact into
 the store and needs neither the Kubernetes API nor a sidecar.
 
-No secret comes into a pod's spec: `[place.kubernetes] secrets` names Kubernetes secrets (`envFrom`), `service_account`
-brings workload identity. The template file is the place for what a recipe has no word for: volumes, security context,
+No secret is in a pod's spec: `[place.kubernetes] secrets` names Kubernetes secrets (`envFrom`), `service_account`
+provides workload identity. The template file is for settings that recipes do not have: volumes, security context,
 affinity, host network. The first container of the template is the stage's.
 """
 
@@ -25,7 +25,7 @@ CONTAINER = "base"
 """Name of the stage's container; the provider's own name for it."""
 
 SAVE_MARGIN_S = 20
-"""What torchrun's own time limit for saving stays below the pod's grace period."""
+"""Seconds by which torchrun's time limit for saving is below the pod's grace period."""
 
 _NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
@@ -72,7 +72,7 @@ def stage_pod(recipe: Recipe, stage: str) -> k8s.V1Pod:
 
 
 def stage_labels(recipe: Recipe, stage: str, place: KubernetesPlace) -> dict[str, str]:
-    """Returns the labels by which people and quotas find the pods of a stage."""
+    """Returns the labels for selecting the pods of a stage."""
     labels = {"app.kubernetes.io/part-of": "sluice", "sluice/recipe": recipe.name, "sluice/stage": stage}
     if not place.queue:
         return labels
@@ -82,7 +82,7 @@ def stage_labels(recipe: Recipe, stage: str, place: KubernetesPlace) -> dict[str
 
 
 def manifest(pod: k8s.V1Pod) -> dict[str, Any]:
-    """Returns the pod as the JSON object that goes to the API."""
+    """Returns the pod as the JSON object for the API."""
     body: dict[str, Any] = ApiClient().sanitize_for_serialization(pod)
     return body
 
@@ -107,7 +107,7 @@ def _spec(recipe: Recipe, place: KubernetesPlace) -> k8s.V1PodSpec:
         priority_class_name=place.priority_class or None,
         runtime_class_name=place.runtime_class or None,
         service_account_name=place.service_account or None,
-        # A stage never talks to the Kubernetes API. Workload identity brings a token of its own.
+        # A stage never uses the Kubernetes API. Workload identity has a token of its own.
         automount_service_account_token=False,
         termination_grace_period_seconds=place.grace_s,
     )
@@ -130,7 +130,7 @@ def _resources(place: KubernetesPlace) -> k8s.V1ResourceRequirements:
 
 
 def _tolerations(place: KubernetesPlace) -> list[k8s.V1Toleration]:
-    asked = [
+    configured = [
         k8s.V1Toleration(key=one.key, operator=one.operator, value=one.value or None, effect=one.effect)
         for one in place.tolerations
     ]
@@ -140,7 +140,7 @@ def _tolerations(place: KubernetesPlace) -> list[k8s.V1Toleration]:
         for key in _NOT_READY
         if key not in {one.key for one in place.tolerations}
     ]
-    return asked + silent
+    return configured + silent
 
 
 def _template(recipe: Recipe, place: KubernetesPlace) -> k8s.V1Pod:
@@ -161,7 +161,7 @@ def _template(recipe: Recipe, place: KubernetesPlace) -> k8s.V1Pod:
 
 
 def _found(template: str) -> Path | None:
-    """Returns the file of a template; a relative path is looked for where people expect it to begin."""
+    """Returns the file of a template; a relative path is searched for in the usual folders."""
     return next((folder / template for folder in _folders() if (folder / template).is_file()), None)
 
 
@@ -178,20 +178,20 @@ def _bad_template(recipe: Recipe, place: KubernetesPlace, cause: str) -> RecipeE
 
 
 def _without_repeated_env(template: k8s.V1Container, own: k8s.V1Container) -> None:
-    # Lists are joined when the two are merged; a variable must not stand in it twice.
+    # Lists are joined when the two are merged; a variable must not occur twice.
     names = {one.name for one in own.env}
     template.env = [one for one in template.env or [] if one.name not in names]
 
 
 def _with_placement(template: k8s.V1PodSpec, own: k8s.V1PodSpec) -> None:
     # The provider's merge would drop the template's as soon as the place has any.
-    asked = {one.key for one in template.tolerations or []}
-    own.tolerations = [*(template.tolerations or []), *(one for one in own.tolerations if one.key not in asked)]
+    keys = {one.key for one in template.tolerations or []}
+    own.tolerations = [*(template.tolerations or []), *(one for one in own.tolerations if one.key not in keys)]
     own.node_selector = {**(template.node_selector or {}), **(own.node_selector or {})} or None
 
 
 def _with_shared_memory(pod: k8s.V1Pod) -> k8s.V1Pod:
-    """Gives the container a /dev/shm beyond the 64 MiB of container runtimes: data loaders and NCCL share memory there.
+    """Adds a /dev/shm larger than the 64 MiB of container runtimes: data loaders and NCCL share memory there.
 
     It counts against the container's memory limit, so that limit bounds it, and no size of its own is set.
     """

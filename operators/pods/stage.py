@@ -1,7 +1,4 @@
-"""What GpuPodOperator and JobSetOperator share: the command of a stage, and how a task ends when its pods have.
-
-The operators only differ in what they start and how they watch it.
-"""
+"""Shared parts of GpuPodOperator and JobSetOperator: the command of a stage, and the end of a task."""
 
 import asyncio
 import logging
@@ -30,15 +27,15 @@ log = logging.getLogger("sluice.pods")
 Object = dict[str, Any]
 
 TAKEN_AWAY = ("evicted", "preempted", "node_lost")
-"""Failures that are not the pod's own: normal on spot nodes, and no reason to use up the task's retries."""
+"""Disruptions: normal on spot nodes, and not counted as retries of the task."""
 
 
 START_OUTAGE_S = 300.0
-"""How long a worker waits for an API server that is away before it leaves the start of its pod to a retry."""
+"""Seconds a worker waits for an unavailable API server before the start of its pod is left to a retry."""
 
 
 def command_of(recipe: Recipe, stage: str, member: str, context: Any) -> list[str]:
-    """Returns the arguments of `python`: what a person would type in a shell."""
+    """Returns the arguments of `python`, as in a shell."""
     run = run_of(recipe, context)
     command = ["-m", "tasks", stage, "--recipe", run.recipe(recipe).text, "--version", run.version]
     command += ["--parent-key", parent_key(context)]
@@ -56,11 +53,11 @@ def deadline_of(operator: Any, context: Any) -> float | None:
 
 
 def taken(claim: Claim, api: Api) -> Object:
-    """Starts the task's object or finds it; raises AirflowFailException for what no retry can mend."""
+    """Starts the task's object or finds it; raises AirflowFailException for permanent failures."""
     try:
         found: Object = apart(claim.take(api))
     except Refused as error:
-        # Who may not look cannot know what an earlier try has left.
+        # Without the right to list, objects of an earlier try cannot be found.
         earlier = f"What an earlier try has started has the label {claim.label}" if error.for_want_of_rights else ""
         ends_badly(refused(error, claim.kind, claim.namespace), earlier)
     except Unreachable as error:
@@ -71,7 +68,7 @@ def taken(claim: Claim, api: Api) -> Object:
 
 
 def made(operator: Any, context: Any) -> bool:
-    """Tells whether the task's artifact is in the store."""
+    """Returns whether the task's artifact is in the store."""
     recipe = find_recipe(operator.recipe)
     run = run_of(recipe, context)
     with suppress(InputError):
@@ -80,7 +77,7 @@ def made(operator: Any, context: Any) -> bool:
 
 
 def finished(operator: Any, context: Any) -> Object:
-    """Reads the artifact of the pods, tells the outlets, pushes the XCom; raises InputError where there is none."""
+    """Reads the artifact of the pods, emits outlet events, pushes the XCom; raises InputError where there is none."""
     recipe = find_recipe(operator.recipe)
     run = run_of(recipe, context)
     operator.result = committed(run.recipe(recipe), operator.stage, run.version, operator.member)
@@ -95,7 +92,7 @@ def finished(operator: Any, context: Any) -> Object:
 def ended(
     operator: Any, claim: Claim, api: Api, context: Any, event: Object, again: Callable[[], Object] | None = None
 ) -> Object:
-    """Ends the task as the trigger says that its object has ended, and removes the object.
+    """Ends the task by the outcome of its object, and deletes the object.
 
     Args:
         operator: of the stage.
@@ -103,11 +100,11 @@ def ended(
         api: the cluster.
         context: of the task.
         event: of the trigger.
-        again: starts the stage again after its pod was taken away; None: leave that to the task's retries.
+        again: restarts the stage after a disruption; None: leave that to the task's retries.
 
     Raises:
         AirflowException: it has failed (`ends_badly`).
-        InputError: it says that it is done, and there is no artifact.
+        InputError: it succeeded, but there is no artifact.
     """
     failure = PodFailure.from_json(event["failure"]) if event["failure"] else None
     operator.result = {"mlflow_run_url": event["mlflow_run_url"]}  # for the link, also of a run that has failed
@@ -121,7 +118,7 @@ def ended(
             return finished(operator, context)
     for line in failure.last_lines:
         log.error("%s", line)
-    # What is kept is for the next try to find; after a failure for good nobody would.
+    # A kept object is for the next try; after a permanent failure there is none.
     left = event["keep"] and not failure.permanent
     if not left:
         left = not removed(claim, api, event["name"])
@@ -145,20 +142,20 @@ def ends_badly(failure: PodFailure, left: str = "") -> NoReturn:
 
     Args:
         failure: what has become of them.
-        left: where something of the task may still run, in words without a full stop; empty: nothing does.
+        left: text on what may still run, without a full stop; empty: nothing does.
 
     Raises:
-        AirflowFailException: no retry can mend it.
+        AirflowFailException: the failure is permanent.
         AirflowException: a retry resumes from the newest checkpoint.
     """
-    told = f"{failure} {left}." if left else str(failure)
+    message = f"{failure} {left}." if left else str(failure)
     if failure.permanent:
-        raise AirflowFailException(told) from None
-    raise AirflowException(told) from None
+        raise AirflowFailException(message) from None
+    raise AirflowException(message) from None
 
 
 def removed(claim: Claim, api: Api, name: str) -> bool:
-    """Deletes an object; returns False, with a warning, where that cannot be asked for."""
+    """Deletes an object; returns False, with a warning, where that fails."""
     try:
         apart(claim.remove(api, name))
     except (Refused, Unreachable, ConfigException) as error:
@@ -168,7 +165,7 @@ def removed(claim: Claim, api: Api, name: str) -> bool:
 
 
 def apart(work: Coroutine[Any, Any, Any]) -> Any:
-    """Runs a coroutine to its end in a thread of its own: `on_kill` comes in a signal, also inside an event loop.
+    """Runs a coroutine to its end in a thread of its own: `on_kill` runs in a signal handler, also in an event loop.
 
     Raises:
         BaseException: what the coroutine raised.

@@ -1,8 +1,8 @@
-"""Waits for the pod of a stage in the triggerer: on the pod object alone, while a separate task reads its log.
+"""Trigger that waits for the pod of a stage: watches the pod object, while a separate task reads its log.
 
-Deferred to by GpuPodOperator. A trigger only looks: it ends with one event that says what became of the pod, and the
-operator acts. It deletes in one case, `on_kill`: a person has ended the task. A triggerer that is restarted, or whose
-triggers move to another one, must leave the pods alone; that is why `on_kill` asks for the task's state first.
+A trigger only reads: it ends with one event with the outcome of the pod, and the operator acts. It deletes in one case,
+`on_kill`, when a user has ended the task. A triggerer that is restarted, or whose triggers move to another one, must
+not delete pods; that is why `on_kill` reads the task's state first.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from operators.pods.refusal import no_cluster, refused
 Object = dict[str, Any]
 
 LOST_S = 30.0
-"""How long a pod may outlive its own deletion, or stay in phase Unknown, before its node counts as lost."""
+"""Seconds a pod may outlive its deletion, or stay in phase Unknown, before its node counts as lost."""
 
 DRAIN_S = 20.0
 """How long to read on in the log of a pod that has ended."""
@@ -47,10 +47,10 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         name: of the object.
         namespace: its namespace.
         conn_id: Airflow connection of the cluster.
-        container: whose end and log count.
+        container: the container whose end and log count.
         queue: Kueue local queue; empty: none.
         queue_s: how long it may wait for its place.
-        scale_up_s: how long it may wait for a node that is not there, where no autoscaler says anything.
+        scale_up_s: seconds it may wait for a missing node, without an event of an autoscaler.
         grace_s: how long it may take to save when it is stopped.
         deadline: epoch second at which the task's `execution_timeout` is over; None: never.
         restarts: how often this try of the task has started it again; passed on with the event.
@@ -79,30 +79,30 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         self.reader: LogReader | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Returns what another triggerer needs to go on."""
+        """Returns the arguments to recreate this trigger in another triggerer."""
         names = ("name", "namespace", "conn_id", "container", "queue", "queue_s", "scale_up_s", "grace_s", "deadline")
         kind = type(self)
         return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(self, name) for name in (*names, "restarts")}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yields one event: {name, namespace, restarts, mlflow_run_url} and what `outcome` says."""
+        """Yields one event: {name, namespace, restarts, mlflow_run_url} and the fields of `outcome`."""
         self.api = Api(self.conn_id)
         self.patience = PendingPodMonitor(self.api, self.namespace, self.queue, self.queue_s, self.scale_up_s, self.say)
         self.pass_on = LinkFinder(self.say, self.task_instance, MlflowLink().xcom_key)
         try:
-            told = await self.wait()
+            found = await self.wait()
         except Unreachable as error:
-            told = outcome(PodFailure("killed", str(error)), keep=True)
+            found = outcome(PodFailure("killed", str(error)), keep=True)
         except Refused as error:
-            told = outcome(refused(error, self.kind, self.namespace), keep=True)
+            found = outcome(refused(error, self.kind, self.namespace), keep=True)
         except ConfigException as error:
-            told = outcome(no_cluster(self.conn_id, error), keep=True)
-        except Exception as error:  # a fault of ours must not leave a pod that nobody knows of
+            found = outcome(no_cluster(self.conn_id, error), keep=True)
+        except Exception as error:  # an internal error must not leave an unknown pod
             self.log.exception("waiting for %s failed", self.name)
-            told = outcome(PodFailure("killed", f"waiting failed: {type(error).__name__}: {error}"), keep=True)
+            found = outcome(PodFailure("killed", f"waiting failed: {type(error).__name__}: {error}"), keep=True)
         await self.pass_on.settled()
         about = {"name": self.name, "namespace": self.namespace, "restarts": self.restarts}
-        yield TriggerEvent({**about, "mlflow_run_url": self.pass_on.url, **told})
+        yield TriggerEvent({**about, "mlflow_run_url": self.pass_on.url, **found})
 
     async def wait(self) -> Object:
         """Returns what became of the object (`outcome`)."""
@@ -113,13 +113,13 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         self.log.info("%s", line)
 
     def overdue(self) -> Object | None:
-        """Returns the outcome of a task whose time is over."""
+        """Returns the outcome of a task after its time limit."""
         if self.deadline is None or time.time() < self.deadline:
             return None
         return outcome(PodFailure("killed", f"{self.name} ran until the task's execution_timeout was over"))
 
     async def on_kill(self) -> None:
-        """Stops the object where the task has ended; leaves it where another try or triggerer takes it over."""
+        """Deletes the object where the task has ended; leaves it where another try or triggerer adopts it."""
         state = await self._task_state()
         if state is not None and state not in _ENDED_STATES:
             self.say(f"{self.name} is left running: the task is {state} and will find it again")
@@ -137,7 +137,7 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
             await self.reader.finish(LAST_WORDS_S)
 
     async def cleanup(self) -> None:
-        """Notes how far the log was read, for whoever goes on: a triggerer after a restart, another try."""
+        """Stores how far the log was read, for a triggerer after a restart or another try."""
         if self.reader is not None and self.reader.spool.until and not self.reader.ended.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.reader.note(), 5.0)
@@ -148,7 +148,7 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         return self.grace_s
 
     async def _task_state(self) -> str | None:
-        """Returns the state of the task; "cleared" where it has none, None where its run is gone."""
+        """Returns the state of the task; "cleared" where it has none, None where its run does not exist."""
         instance = self.task_instance
         if instance is None:
             return "unknown"
@@ -186,13 +186,13 @@ class PodTrigger(StageTrigger):
                 if pod is None or (seen and pod["metadata"].get("uid") != seen["metadata"].get("uid")):
                     return await self._vanished(seen)
                 seen = pod
-                told = await self._look(pod) or self.overdue()
-                if told:
-                    return told
+                found = await self._look(pod) or self.overdue()
+                if found:
+                    return found
         raise AssertionError("a watch goes on for ever")
 
     async def _look(self, pod: Object) -> Object | None:
-        """Returns the outcome, or None while the pod lives."""
+        """Returns the outcome, or None while the pod runs."""
         if has_ended(pod) or terminated(pod, self.container):
             self._read_log(pod)
             await self._drain(words=last_words(pod, self.container))
@@ -212,7 +212,7 @@ class PodTrigger(StageTrigger):
         return outcome(self._with_tail(gone(seen)), gone=True)
 
     async def _node_gone(self, pod: Object) -> bool:
-        """Tells whether the pod's node has left the cluster; asked only where the pod is no longer ready."""
+        """Returns whether the pod's node has left the cluster; read only where the pod is not ready."""
         node = pod["spec"].get("nodeName")
         ready = [one for one in pod["status"].get("conditions") or [] if one["type"] == "Ready"]
         if not node or not ready or ready[0]["status"] == "True":
@@ -240,14 +240,14 @@ class PodTrigger(StageTrigger):
 
 
 def outcome(failure: PodFailure | None, *, keep: bool = False, gone: bool = False) -> Object:
-    """Returns what an event says about the end."""
+    """Returns the event fields of an end."""
     return {"failure": failure.to_json() if failure else None, "keep": keep, "gone": gone}
 
 
 def lost_since(pod: Object, node_gone: bool) -> PodFailure | None:
-    """Returns that a pod's node is lost: the pod outlives its deletion, or nobody has heard of it for `LOST_S`.
+    """Returns the failure of a lost node: the pod outlives its deletion, or has no status update for `LOST_S`.
 
-    A node that is merely not ready is left to Kubernetes, which gives its pods up after their toleration
+    A node that is merely not ready is left to Kubernetes, which evicts its pods after their toleration
     (`[place.kubernetes] node_silent_s`): a kubelet that restarts leaves its containers running.
     """
     status, name, node = pod["status"], pod["metadata"]["name"], pod["spec"].get("nodeName", "its node")

@@ -1,13 +1,12 @@
-"""Why a pod is not running yet: it waits its turn, or it will wait for ever.
+"""Reasons of pending pods: normal waiting, or waiting without hope.
 
 Waiting for a free GPU and waiting in a Kueue queue are normal and end with `queue_s`. A quota or a volume that does not
-exist is a mistake: it is told after `SURE_S`, well within a minute. So is a node pool of which a cluster autoscaler has
-said that it cannot have it. Without such a word a pool that stands at zero nodes looks like one that does not exist,
-and the place's `scale_up_s` decides. An image that cannot be pulled just now (its registry answers 503) is waited for
-as long as a start may take.
+exist is an error: it is reported after `SURE_S`, well within a minute. So is a node pool that a cluster autoscaler
+reports as impossible. Without such an event a pool with zero nodes looks like one that does not exist, and the place's
+`scale_up_s` decides. An image that cannot be pulled just now (its registry answers 503) is waited for as long as a
+start may take.
 
-Reads events of the pod, the nodes and Kueue's workload as far as the rights of Airflow reach; what may not be read is
-left out of the answer.
+Reads events of the pod, the nodes and Kueue's workload as far as Airflow has the rights; others are left out.
 """
 
 import re
@@ -20,7 +19,7 @@ from operators.pods.failure import PodFailure, blocked
 Object = dict[str, Any]
 
 SURE_S = 30.0
-"""How long a cause must stand before it is believed: an autoscaler takes 10 to 30 s to say what it does."""
+"""Seconds a cause must persist before it counts: an autoscaler takes 10 to 30 s to report."""
 
 _NODES = re.compile(r"(\d+)/(\d+) nodes are available: (.*)", re.S)
 _PREEMPTION = re.compile(r" (?:no new claims to deallocate,? ?)?preemption:")
@@ -44,7 +43,7 @@ class Wait:
     Args:
         reason: in words.
         hopeless: why waiting will not help; None: it may.
-        growable: it would help if an autoscaler, which has said nothing so far, added a node.
+        growable: a further node of an autoscaler, which has reported nothing so far, would help.
     """
 
     reason: str
@@ -53,7 +52,7 @@ class Wait:
 
 
 def why_waiting(pod: Object, events: Iterable[Object] = (), nodes: Sequence[Object] = ()) -> Wait:
-    """Returns why a Pending pod that no queue holds back does not run.
+    """Returns why a pending pod that no queue suspends does not run.
 
     Args:
         pod: as the API gives it.
@@ -75,7 +74,7 @@ def why_waiting(pod: Object, events: Iterable[Object] = (), nodes: Sequence[Obje
 
 
 def why_queued(workload: Object | None) -> Wait:
-    """Returns why Kueue holds something back; it is hopeless where the queue could never admit it."""
+    """Returns why Kueue suspends an object; hopeless where the queue can never admit it."""
     conditions = ((workload or {}).get("status") or {}).get("conditions") or []
     reserved = next((one for one in conditions if one["type"] == "QuotaReserved"), None)
     message = " ".join(str((reserved or {}).get("message") or "").split())
@@ -90,7 +89,7 @@ def why_queued(workload: Object | None) -> Wait:
 
 
 def broken_by(events: Iterable[Object]) -> PodFailure | None:
-    """Returns what an event says is missing: a volume, a quota, a right. None where nothing is."""
+    """Returns what is missing by an event: a volume, a quota, a right; or None."""
     for event in events:
         message = " ".join(str(event.get("message") or "").split())
         if event.get("reason") in _BROKEN and any(word in message.lower() for word in _MISSING):
@@ -104,7 +103,7 @@ def broken_by(events: Iterable[Object]) -> PodFailure | None:
 def _unscheduled(message: str, pod: Object, events: list[Object], nodes: Sequence[Object]) -> Wait:
     message = _PREEMPTION.split(" ".join(message.split()))[0].rstrip(" ,")
     reason = f"no node takes it yet: {message}" if message else "not scheduled yet"
-    word = _autoscalers_word(events)
+    word = _autoscaler_report(events)
     if word == "growing":
         return Wait(reason)
     growable = not word and not _all_never(message, _NEVER_VOLUME)
@@ -119,26 +118,26 @@ def _unscheduled(message: str, pod: Object, events: list[Object], nodes: Sequenc
     return Wait(reason)
 
 
-def _autoscalers_word(events: Sequence[Object]) -> str:
-    """Returns what a cluster autoscaler has said last: "growing" (or full for now), "no", or "" where none speaks."""
+def _autoscaler_report(events: Sequence[Object]) -> str:
+    """Returns the last report of a cluster autoscaler: "growing" (or full for now), "no", or "" without one."""
     for one in reversed(events):
-        reason, said = one.get("reason"), str(one.get("message") or "")
+        reason, message = one.get("reason"), str(one.get("message") or "")
         if reason in _GROWING:
             return "growing"
         by = f"{(one.get('source') or {}).get('component', '')} {one.get('reportingComponent', '')}"
         if reason in _NOT_GROWING and (reason != "FailedScheduling" or _KARPENTER in by):
-            return "growing" if any(word in said for word in _POOL_FULL) else "no"
+            return "growing" if any(word in message for word in _POOL_FULL) else "no"
     return ""
 
 
 def _all_never(message: str, reasons: tuple[str, ...]) -> bool:
-    """Tells whether every node is ruled out by what it is (`reasons`), not by what runs on it."""
+    """Returns whether every node is excluded by its properties (`reasons`), not by its load."""
     found = _NODES.match(message)
     if not found:
         return False
-    told = found[3].rstrip(". ")
+    reasons_text = found[3].rstrip(". ")
     ruled_out = 0
-    for part in told.split(", "):
+    for part in reasons_text.split(", "):
         count, _, why = part.partition(" ")
         passing = any(taint in why for taint in _PASSING_TAINTS)
         if count.isdigit() and not passing and any(word in why for word in reasons):
@@ -147,22 +146,22 @@ def _all_never(message: str, reasons: tuple[str, ...]) -> bool:
 
 
 def _never_fits(pod: Object, nodes: Sequence[Object]) -> str:
-    """Returns which request is larger than any node of the wanted kind, or ""."""
-    wanted = (pod["spec"].get("nodeSelector") or {}).items()
-    kind = [node for node in nodes if wanted <= (node["metadata"].get("labels") or {}).items()]
+    """Returns the request that is larger than any matching node, or ""."""
+    selector = (pod["spec"].get("nodeSelector") or {}).items()
+    kind = [node for node in nodes if selector <= (node["metadata"].get("labels") or {}).items()]
     requests: dict[str, str] = {}
     for container in pod["spec"]["containers"]:
         requests.update((container.get("resources") or {}).get("requests") or {})
-    for name, asked in requests.items():
-        held = [str(((node.get("status") or {}).get("allocatable") or {}).get(name, "0")) for node in kind]
-        most = max(held, key=quantity, default=None)
-        if most is not None and quantity(asked) > quantity(most):
-            return f"the pod asks for {plain(asked)} {name}, and the largest node that it may run on has {plain(most)}"
+    for name, amount in requests.items():
+        capacities = [str(((node.get("status") or {}).get("allocatable") or {}).get(name, "0")) for node in kind]
+        most = max(capacities, key=quantity, default=None)
+        if most is not None and quantity(amount) > quantity(most):
+            return f"the pod asks for {plain(amount)} {name}, and the largest node that it may run on has {plain(most)}"
     return ""
 
 
 def plain(text: str) -> str:
-    """Returns a quantity as people write it: the API server makes "1k" of "1000"."""
+    """Returns a quantity in plain form: the API server writes "1k" for "1000"."""
     return f"{quantity(text):.0f}" if text[-1:] in "kMG" else text
 
 
@@ -178,9 +177,9 @@ def _when(event: Object) -> str:
 
 
 def _last_pull(events: Sequence[Object]) -> str:
-    """Returns what the kubelet has said last about an image that it could not pull."""
-    said = [" ".join(str(one.get("message") or "").split()) for one in events if one.get("reason") == "Failed"]
-    return next((one for one in reversed(said) if one.startswith("Failed to pull image")), "")
+    """Returns the last message of the kubelet about an image that it could not pull."""
+    messages = [" ".join(str(one.get("message") or "").split()) for one in events if one.get("reason") == "Failed"]
+    return next((one for one in reversed(messages) if one.startswith("Failed to pull image")), "")
 
 
 def _condition(pod: Object, kind: str) -> Object | None:

@@ -1,1 +1,1 @@
-"""What is measured on every document, and the rules that read the measurements: one file each."""
+"""Annotators, which measure documents, and filters, which put limits on the measurements: one file each."""

@@ -1,8 +1,8 @@
-"""What an annotator is, and what a filter is.
+"""Base classes of annotators and filters.
 
-An annotator measures: the stage `annotate` writes what it returns as one column. A filter judges what was measured: the
-stage `consolidate` asks it which documents go. So a changed limit costs no new pass over the texts. Neither ever
-changes or drops a document.
+An annotator measures: the stage `annotate` writes the values it returns as one column. A filter judges: from measured
+values it computes which documents the stage `consolidate` drops. So a changed limit needs no new pass over the texts.
+Neither changes a document.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,42 +19,42 @@ if TYPE_CHECKING:
     from tasks.filters.batch import Batch
 
 Measured: TypeAlias = "Mapping[str, NDArray[Any]]"
-"""What an annotator has found: for each of its fields one value per document."""
+"""Values measured by an annotator: for each of its fields one value per document."""
 
 Reasons: TypeAlias = "Iterator[tuple[str, NDArray[np.bool_]]]"
-"""Machine reasons, the first one first, each with a mask of the documents that should go for it."""
+"""Machine reasons in order of precedence, each with a mask of the documents to drop for it."""
 
 
 UNDETERMINED = "und"
-"""The language of a text of which none is known: BCP 47's code, and ISO 639-2's."""
+"""The code for an unknown language in BCP 47 and ISO 639-2."""
 
 
 class Annotator(Config):
     """One measurement; its fields are the settings that change what is measured.
 
-    `measures` names what is measured of a document, with Arrow's name of its type ("int32", "float32", "bool",
-    "string"): the fields of the annotator's column. Recipes are read at DAG parse time and import these files, so what
-    is heavy (NumPy, Arrow, models) is imported inside functions.
+    `measures` names the fields of the annotator's column, with Arrow's name of the type ("int32", "float32", "bool",
+    "string"). Recipes are read at DAG parse time and import these files, so heavy modules (NumPy, Arrow, models) are
+    imported inside functions.
     """
 
     measures: ClassVar[Mapping[str, str]] = {}
 
     version: ClassVar[int] = 1
-    """Raised with every change of the code that changes what is measured: what an earlier one has measured is then
-    measured again, and nothing else. What came out of the shared splits is known by the version of the stage."""
+    """Raised with every change of the code that changes the measured values: only this annotator is then run
+    again. Changes of the shared splits raise the version of the stage."""
 
     reads: ClassVar[tuple[str, ...]] = ()
-    """Annotators whose findings it reads where they are in use: they stand before it, and it sees those of no other."""
+    """Annotators whose columns it reads where in use: they run before it; no other columns are passed to it."""
 
     needs: ClassVar[tuple[str, ...]] = ()
-    """Those without whose findings it would judge wrongly: they are in use, before it."""
+    """Annotators that it requires: they must be in use, before it."""
 
     def named(self) -> Mapping[str, str]:
         """Returns the fields of the annotator's column by name: `measures`, or those that the settings name."""
         return self.measures
 
     def type(self) -> "pa.StructType":
-        """Returns the type of the annotator's column; for fields that no name describes it is overridden."""
+        """Returns the type of the annotator's column; overridden for nested fields."""
         import pyarrow as pa
 
         return pa.struct(
@@ -62,13 +62,13 @@ class Annotator(Config):
         )
 
     def external(self) -> list[str]:
-        """Returns the files outside the store that the annotator reads, as local paths: they bear on the result."""
+        """Returns local paths of the external files that the annotator reads; their bytes are in the fingerprint."""
         return []
 
     def trained(self) -> Mapping[str, tuple[str, ...]]:
         """Returns the models of the pipeline that the annotator reads: by kind of artifact their names, () for all.
 
-        It is given the artifacts of these kinds alone (`prepare`).
+        Only artifacts of these kinds are passed to `prepare`.
         """
         return {}
 
@@ -79,7 +79,7 @@ class Annotator(Config):
             models: artifacts with models that the pipeline has trained, by kind (`trained`).
 
         Raises:
-            InputError: it is not there.
+            InputError: it is missing.
         """
 
     def measure(self, batch: "Batch") -> Mapping[str, Any]:
@@ -90,13 +90,13 @@ class Annotator(Config):
         """Returns `measure` as an Arrow column of `type`."""
         import pyarrow as pa
 
-        kind, found = self.type(), self.measure(batch)
-        columns = [one if isinstance(one := found[f.name], pa.Array) else pa.array(one, f.type) for f in kind]
+        kind, values = self.type(), self.measure(batch)
+        columns = [v if isinstance(v := values[f.name], pa.Array) else pa.array(v, f.type) for f in kind]
         return pa.StructArray.from_arrays(columns, fields=list(kind))
 
 
 class Filter(Config):
-    """A rule that some documents should not pass; its fields are the limits.
+    """A rule that drops documents; its fields are the limits.
 
     `measured_by` is the annotator whose column the rule reads.
     """
@@ -104,11 +104,11 @@ class Filter(Config):
     measured_by: ClassVar[type[Annotator]]
 
     def reasons(self, measured: Measured) -> Reasons:
-        """Yields the reasons, each beginning with the filter's name, the first one first."""
+        """Yields the reasons, each beginning with the filter's name, in order of precedence."""
         raise NotImplementedError
 
     def verdict(self, text: str, **known: str) -> str | None:
-        """Returns the first reason why a document of this text should go, or None: for tests and docs.
+        """Returns the first reason to drop a document of this text, or None: for tests and docs.
 
         Args:
             text: the document's text.
@@ -119,16 +119,16 @@ class Filter(Config):
         annotator = self.measured_by()
         annotator.prepare({})
         batch = Batch([text], **{f"{name}s": [value] for name, value in known.items()})
-        found = fields(annotator.annotate(batch))
-        return next((reason for reason, goes in self.reasons(found) if goes[0]), None)
+        values = fields(annotator.annotate(batch))
+        return next((reason for reason, goes in self.reasons(values) if goes[0]), None)
 
 
 def share(part: "NDArray[Any]", whole: "NDArray[Any]") -> "NDArray[np.float64]":
     """Returns part / whole, and 0 where the whole is 0."""
     import numpy as np
 
-    found: NDArray[np.float64] = np.divide(part, whole, out=np.zeros(len(part)), where=whole != 0)
-    return found
+    ratio: NDArray[np.float64] = np.divide(part, whole, out=np.zeros(len(part)), where=whole != 0)
+    return ratio
 
 
 def fields(column: "pa.StructArray") -> dict[str, "NDArray[Any]"]:

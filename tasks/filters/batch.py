@@ -1,6 +1,6 @@
-"""Some documents as annotators see them: split once, shared by all.
+"""A batch of documents for annotators, with word and line splits that all annotators share.
 
-Made by the stage `annotate`, a few megabytes of text at a time. Each split is made when it is first asked for.
+A batch is a few megabytes of text. Each split is computed on first access.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,24 +18,24 @@ READS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("hugging_face", "pii"), ()),
     "prose_score": ("line_columns",),
 }
-"""Which of the splits an annotator reads; one that is not named here, such as one of your own, may read them all."""
+"""Which of the splits an annotator reads; one that is not named here, such as one from a package, may read them all."""
 
 
 class Batch:
     """Texts of documents and their splits.
 
     Args:
-        texts: as `tasks.formats.text.clean` leaves them.
+        texts: as `tasks.formats.text.clean` returns them.
         sources: the source each belongs to; "web" where None.
         urls: their URLs; "" where None.
-        languages: what is known of their languages (ISO 639-1 codes); "und" where None.
+        languages: their languages where known (ISO 639-1 codes); "und" where None.
         column: the texts as an Arrow column, where there is one already.
     """
 
     found: Mapping[str, pa.StructArray]
-    """Columns of the annotators that the one at work reads, by name."""
+    """Columns of the annotators that the current one reads, by name."""
     languages: Sequence[str]
-    """The language of each text, for an annotator that reads `language`; what was given, for others."""
+    """The language of each text, for an annotator that reads `language`; the argument, for others."""
 
     def __init__(
         self,
@@ -56,16 +56,16 @@ class Batch:
         return len(self.texts)
 
     def show(self, found: Mapping[str, pa.StructArray]) -> None:
-        """Sets what the next annotator sees of others: columns of those that it reads, by name."""
+        """Sets the columns of other annotators that the next annotator reads, by name."""
         self.found = found
         self.languages = found["language"].field("label").to_pylist() if "language" in found else self._given
 
     def keep_for(self, names: Iterable[str]) -> None:
-        """Lets go of the splits that none of these annotators reads; asked for again, one is made again."""
-        wanted = {split for name in names for split in READS.get(name, SPLITS)}
-        for held in SPLITS:
-            if held not in wanted:
-                self.__dict__.pop(held, None)
+        """Frees the splits that none of these annotators reads; on access one is computed again."""
+        needed = {split for name in names for split in READS.get(name, SPLITS)}
+        for cached in SPLITS:
+            if cached not in needed:
+                self.__dict__.pop(cached, None)
 
     @cached_property
     def words(self) -> Words:
@@ -79,5 +79,5 @@ class Batch:
 
     @cached_property
     def lines(self) -> list[list[str]]:
-        """The lines of each document, blank ones too, as they stand."""
+        """The lines of each document, blank ones too, unchanged."""
         return [text.split("\n") for text in self.texts]

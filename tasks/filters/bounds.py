@@ -1,6 +1,6 @@
-"""Limits on scores whose names only the recipe knows: the base of the filters over models.
+"""Base class of filters over model scores, whose names are given by the recipe.
 
-In a file of its own, because the catalogue takes the filter that a file holds.
+In a file of its own, because the catalogue expects at most one filter per file.
 """
 
 from typing import ClassVar
@@ -9,11 +9,10 @@ from tasks.filters.base import Filter, Measured, Reasons
 
 
 class Bounds(Filter):
-    """Limits on several scores; the base of filters over models, whose names only the recipe knows.
+    """Limits on several model scores, whose names are given by the recipe.
 
-    A score that is not a number meets no limit, and the document goes: a gate that cannot measure does not stand open.
-    Such scores come from a broken model, since these models score every text. (What is gold is held to the same: it
-    must reach its marks.)
+    A document whose score is NaN is dropped: no limit counts as met. Such scores come from a broken model, since these
+    models score every text. The same rule applies to the marks of the gold tier.
     """
 
     at_least: dict[str, float] = {}
@@ -24,7 +23,7 @@ class Bounds(Filter):
     name: ClassVar[str]
 
     def reasons(self, measured: Measured) -> Reasons:
-        """See `Filter.reasons`; that each model was asked is checked before (`ConsolidateConfig.unmeasured`)."""
+        """See `Filter.reasons`; that each score exists is checked before (`ConsolidateConfig.unmeasured`)."""
         for model, limit in sorted(self.at_least.items()):
             yield f"{self.name}_{model}_low", ~(measured[model] >= limit)
         for model, limit in sorted(self.at_most.items()):

@@ -1,6 +1,6 @@
-"""C4's rules: which lines are running text, and is enough of it left?
+"""C4's rules: drop lines that are not running text, and texts with few sentences left.
 
-Measured by `annotate`, judged by `consolidate`. Source: Raffel et al., "Exploring the Limits of Transfer Learning with
+Source: Raffel et al., "Exploring the Limits of Transfer Learning with
 a Unified Text-to-Text Transformer", arXiv 1910.10683, section 2.2, with the further rules of its published code (words
 of more than 1,000 characters, notices on cookies and terms of use). Sentences are counted as datatrove's
 C4QualityFilter counts them, so that both give the same verdicts.
@@ -28,7 +28,7 @@ _KEPT, _LOREM, _CURLY, _DROPPED = range(4)
 
 
 class C4Measures(Annotator):
-    """What C4's rules count. `dropped_lines` are the numbers, from 0, of the lines that C4 takes out of a text."""
+    """Measurements of C4's rules. `dropped_lines` are the numbers, from 0, of the lines that C4 removes from a text."""
 
     min_words: int = Field(default=3, ge=0)
     """A line of fewer words, split at spaces, is dropped. C4: 3."""
@@ -51,7 +51,7 @@ class C4Measures(Annotator):
         )
 
     def measure(self, batch: "Batch") -> Mapping[str, Any]:
-        """Judges every line; `sentences` are those of the lines that stay."""
+        """Classifies every line; `sentences` counts those of the lines that are kept."""
         import numpy as np
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -59,11 +59,11 @@ class C4Measures(Annotator):
         from tasks.filters.counting.lines import one_of
 
         lines, words = batch.line_columns, batch.words
-        # Few lines end as sentences do; only those are looked at one by one.
-        asked = pc.match_substring(lines.stripped, "[").to_numpy(zero_copy_only=False)
-        asked = (asked | one_of(lines.stripped_last, _ENDS)) & (words.line_stretches >= self.min_words)
+        # Few lines end like a sentence; only those are examined one by one.
+        candidates = pc.match_substring(lines.stripped, "[").to_numpy(zero_copy_only=False)
+        candidates = (candidates | one_of(lines.stripped_last, _ENDS)) & (words.line_stretches >= self.min_words)
         fates = np.full(len(lines), _DROPPED, np.int8)
-        fates[asked] = [self._fate(line) for line in lines.stripped.filter(pa.array(asked)).to_pylist()]
+        fates[candidates] = [self._fate(line) for line in lines.stripped.filter(pa.array(candidates)).to_pylist()]
         dropped = np.flatnonzero(fates == _DROPPED)
         places = np.searchsorted(dropped, lines.starts)
         numbers = pa.array(dropped - np.repeat(lines.starts[:-1], np.diff(places)), pa.int32())
@@ -95,14 +95,14 @@ class C4Measures(Annotator):
 
 
 def _sentences(batch: "Batch", fates: "NDArray[np.int8]") -> "NDArray[np.int64]":
-    """Returns the sentences of each line of the batch; lines that stay are read without marks of citation ("[3]")."""
+    """Returns the sentences of each line of the batch; kept lines are counted without citation marks ("[3]")."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
     from tasks.filters.counting.words import split
 
-    found = batch.words.sentences.copy()
+    counts = batch.words.sentences.copy()
     lines = batch.line_columns.raw
     bracket = pc.match_substring(lines, "[").to_numpy(zero_copy_only=False)
     places = np.flatnonzero(bracket & (fates == _KEPT))
@@ -110,8 +110,8 @@ def _sentences(batch: "Batch", fates: "NDArray[np.int8]") -> "NDArray[np.int64]"
     cited = [row for row, line in enumerate(several) if _CITATION.search(line)]
     if cited:
         without = pa.array([_CITATION.sub("", several[row]) for row in cited], pa.string())
-        found[places[cited]] = split(without).sentences
-    return found
+        counts[places[cited]] = split(without).sentences
+    return counts
 
 
 class C4(Filter):

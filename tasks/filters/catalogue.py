@@ -1,7 +1,7 @@
-"""Every annotator and filter by name. Adding one is a file beside this one and a line here, or an installed package.
+"""Catalogue of annotators and filters by name. A new one is a file beside this one and a line here, or a package.
 
-A file holds an annotator, a filter or both; the classes are found by their kind. Files are named by strings and
-imported when wanted, and import what is heavy inside functions, because recipes are read at DAG parse time.
+A file contains an annotator, a filter or both; the classes are found by their base class. Files are imported by name
+when needed, and import heavy modules inside functions, because recipes are read at DAG parse time.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -29,24 +29,24 @@ CATALOGUE = {
     "pii": "tasks.filters.pii",
 }
 
-ASKED = {"classifier": "models", "hugging_face": "scores"}
+SCORE_SETTINGS = {"classifier": "models", "hugging_face": "scores"}
 """Annotators that write one probability or score for each name in one of their settings."""
 
 Kind = TypeVar("Kind", Annotator, Filter)
 
 
 def annotator(name: str, settings: Mapping[str, Any]) -> Annotator:
-    """Returns the annotator `name` with `settings`; raises Problems naming all that is unknown or out of range."""
+    """Returns the annotator `name` with `settings`; raises Problems naming all unknown or invalid ones."""
     return _load(Annotator, "annotator", name, settings)
 
 
 def filter_of(name: str, limits: Mapping[str, Any]) -> Filter:
-    """Returns the filter `name` with `limits`; raises Problems naming all that is unknown or out of range."""
+    """Returns the filter `name` with `limits`; raises Problems naming all unknown or invalid ones."""
     return _load(Filter, "filter", name, limits)
 
 
 def known() -> list[str]:
-    """Returns the names of all annotators and filters, those of installed packages among them."""
+    """Returns the names of all annotators and filters, including those of installed packages."""
     return extensions.names(extensions.FILTERS, CATALOGUE)
 
 
@@ -56,29 +56,29 @@ def complete(
     given: Mapping[str, Mapping[str, Any]],
     keys: tuple[str, str],
 ) -> dict[str, dict[str, Any]]:
-    """Returns the settings of all that is in use, defaults written out: a changed default changes the fingerprint.
+    """Returns the settings of all names in use, with defaults: a changed default changes the fingerprint.
 
-    Those of what a package brings hold its name and version, too (`extensions.PACKAGE`).
+    Settings of a package's annotator or filter also contain the package's name and version (`extensions.PACKAGE`).
 
     Args:
         load: `annotator` or `filter_of`.
         use: names.
-        given: settings by name. Of what is not in use there may be defaults, left by a list that was longer before.
-        keys: where in a recipe `use` and `given` stand.
+        given: settings by name. For names not in use only defaults are allowed, left by a list that was longer before.
+        keys: the keys of `use` and `given` in a recipe.
 
     Raises:
-        Problems: names or settings are unknown, out of range or of another type, or there are settings for what is not
-            in use.
+        Problems: names or settings are unknown, out of range or of another type, or there are settings for a name that
+            is not in use.
     """
-    wanted = tuple(use)
-    found: dict[str, dict[str, Any]] = {}
+    names = tuple(use)
+    settings: dict[str, dict[str, Any]] = {}
     wrong: list[str] = []
-    for name in (*wanted, *sorted(set(given) - set(wanted))):
+    for name in (*names, *sorted(set(given) - set(names))):
         try:
-            if name in wanted:
-                found[name] = load(name, given.get(name, {})).model_dump(mode="json")
+            if name in names:
+                settings[name] = load(name, given.get(name, {})).model_dump(mode="json")
                 if package := _module("annotator", name)[1]:
-                    found[name][extensions.PACKAGE] = package
+                    settings[name][extensions.PACKAGE] = package
             elif changed := _changed(load, name, given[name]):
                 wrong.append(
                     f"settings for {name} ({changed}), which is not in use: name it in {keys[0]}, or take them out "
@@ -88,11 +88,11 @@ def complete(
             wrong += problems.several
     if wrong:
         raise Problems(wrong)
-    return found
+    return settings
 
 
 def require_unique(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns `names`; raises ValueError if one of them stands there twice."""
+    """Returns `names`; raises ValueError if one of them occurs twice."""
     if several := duplicates(names):
         raise ValueError(f"{several[0]} is named twice")
     return names
@@ -101,40 +101,40 @@ def require_unique(names: tuple[str, ...]) -> tuple[str, ...]:
 def measured(name: str, settings: Mapping[str, Any]) -> dict[str, str]:
     """Returns the fields of an annotator's column, with the names of their types.
 
-    It loads Arrow only where no name describes them (`Annotator.named`), as for `language` and `pii`.
+    Loads Arrow only for nested fields (without `Annotator.named`), as for `language` and `pii`.
     """
-    one = annotator(name, settings)
-    return dict(one.named()) or {field.name: str(field.type) for field in one.type()}
+    instance = annotator(name, settings)
+    return dict(instance.named()) or {field.name: str(field.type) for field in instance.type()}
 
 
 def _changed(load: Callable[[str, Mapping[str, Any]], Annotator | Filter], name: str, given: Mapping[str, Any]) -> str:
-    """Returns which of some settings are other than by default; "" for none."""
+    """Returns the settings that differ from their defaults, for a message; "" for none."""
     if not given:
         return ""
-    held = load(name, given)
-    told = []
-    for key, field in type(held).model_fields.items():
-        value, default = getattr(held, key), field.get_default(call_default_factory=True)
+    loaded = load(name, given)
+    changes = []
+    for key, field in type(loaded).model_fields.items():
+        value, default = getattr(loaded, key), field.get_default(call_default_factory=True)
         if value != default:
-            told.append(f"{key} = {value}" + ("" if field.is_required() else f", by default {default}"))
-    return "; ".join(told)
+            changes.append(f"{key} = {value}" + ("" if field.is_required() else f", by default {default}"))
+    return "; ".join(changes)
 
 
 def _load(kind: type[Kind], word: str, name: str, settings: Mapping[str, Any]) -> Kind:
     module, package = _module(word, name)
-    found = held(module, kind)
-    if found is None:
+    loaded = defined_in(module, kind)
+    if loaded is None:
         raise Problems([f'"{name}" is no {word}'])
-    if issubclass(found, Filter) and held(module, Annotator) is not found.measured_by:
+    if issubclass(loaded, Filter) and defined_in(module, Annotator) is not loaded.measured_by:
         raise Problems([f'the filter "{name}" judges what another module measures: put its annotator beside it'])
-    return extensions.made(found, name, settings, package)
+    return extensions.made(loaded, name, settings, package)
 
 
 def _module(word: str, name: str) -> tuple[ModuleType, str]:
     return extensions.module_of(extensions.FILTERS, word, name, CATALOGUE)
 
 
-def held(module: ModuleType, kind: type[Kind]) -> type[Kind] | None:
-    """Returns the annotator or the filter that a module holds, None where it holds none."""
-    own = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
-    return next((one for one in own if issubclass(one, kind)), None)
+def defined_in(module: ModuleType, kind: type[Kind]) -> type[Kind] | None:
+    """Returns the annotator or the filter that a module defines, None where it defines none."""
+    own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
+    return next((value for value in own if issubclass(value, kind)), None)

@@ -1,4 +1,4 @@
-"""Scores of classifiers that this pipeline has trained: quality, educational value, toxicity, what the recipe names.
+"""Scores of classifiers trained by this pipeline: quality, educational value, toxicity, or others of the recipe.
 
 The annotator reads models of an artifact of kind `classifiers` (stage `train_classifiers`) and writes one probability
 per model; the filter puts limits on them. One annotator serves all such models, so each text is cut and split once.
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class ClassifierMeasures(Annotator):
-    """Asks each named model for the probability of its positive label: one float32 field per model, 0..1.
+    """Computes the probability of each named model's positive label: one float32 field per model, 0..1.
 
-    The positive label is written down with the model (`model.json`): "reference" of a gate of quality, "toxic" of a
-    model of toxicity. How much of a text is read is the model's too, since it was taught on as much. A text without a
-    word scores 0.
+    The positive label is stored with the model (`model.json`): "reference" for a quality classifier, "toxic" for a
+    toxicity classifier. So is the number of characters read, which is that of the training texts. A text without a word
+    scores 0.
     """
 
     models: tuple[str, ...] = Field(default=("quality",), min_length=1)
@@ -44,7 +44,7 @@ class ClassifierMeasures(Annotator):
         return {"classifiers": self.models}
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
-        """See `Annotator.prepare`; raises InputError when a model is not there or has no positive label."""
+        """See `Annotator.prepare`; raises InputError when a model is missing or has no positive label."""
         from tasks.filters.learned.fasttext_model import load
 
         self._loaded.update({name: load(models, name, "classifier") for name in self.models})
@@ -57,8 +57,8 @@ class ClassifierMeasures(Annotator):
 class Classifier(Bounds):
     """Drops documents that a trained model scores too low or too high; without limits it drops nothing.
 
-    DCLM (arXiv 2406.11794, section 4.4) keeps the tenth of the crawl that scores highest; what score that is, the
-    model card and a what-if over the annotated corpus tell.
+    DCLM (arXiv 2406.11794, section 4.4) keeps the tenth of the crawl that scores highest; the score for a given share
+    is in the model card and in a what-if over the annotated corpus.
 
     >>> import numpy as np
     >>> limits = Classifier(at_least={"quality": 0.5}, at_most={"toxicity": 0.9})

@@ -1,6 +1,6 @@
-"""FineWeb's rules: are a text's lines sentences?
+"""FineWeb's rules: drop texts whose lines are not sentences.
 
-Measured by `annotate`, judged by `consolidate`. Source of every rule: Penedo et al., "The FineWeb Datasets: Decanting
+Source of every rule: Penedo et al., "The FineWeb Datasets: Decanting
 the Web for the Finest Text Data at Scale", arXiv 2406.17557, section 3.6; the limits are those of datatrove's
 FineWebQualityFilter, which made the data set and is stricter on repeated characters than the paper (0.01, there 0.1).
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class FinewebMeasures(Annotator):
-    """What FineWeb's rules count."""
+    """Measurements of FineWeb's rules."""
 
     short: int = Field(default=30, ge=1)
     """A line of no more characters is short. FineWeb: 30."""
@@ -29,7 +29,7 @@ class FinewebMeasures(Annotator):
     def measure(self, batch: "Batch") -> Mapping[str, Any]:
         """Counts lines that are not blank, those that end as sentences do, short ones, and characters.
 
-        `repeat_chars` are the characters of lines that stood before, `chars` those of the text without line ends.
+        `repeat_chars` are the characters of repeated lines, `chars` those of the text without line ends.
         """
         import numpy as np
 
@@ -66,7 +66,7 @@ class Fineweb(Filter):
     """Larger share of short lines: `fineweb_short_lines`. FineWeb: 0.67."""
 
     max_repeat_chars: float = Field(default=0.01, ge=0, le=1)
-    """Larger share of characters in lines that stood before: `fineweb_duplicate_chars`. datatrove: 0.01."""
+    """Larger share of characters in repeated lines: `fineweb_duplicate_chars`. datatrove: 0.01."""
 
     max_line_ends: float = Field(default=0.3, ge=0)
     """More line ends per word: `fineweb_list`. FineWeb: 0.3."""

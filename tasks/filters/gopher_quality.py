@@ -1,8 +1,8 @@
-"""Gopher's quality rules: is a text prose?
+"""Gopher's quality rules: drop texts that are not prose.
 
-Measured by `annotate`, judged by `consolidate`. Source of every rule and limit: Rae et al., "Scaling Language Models:
+Source of every rule and limit: Rae et al., "Scaling Language Models:
 Methods, Analysis & Insights from Training Gopher", arXiv 2112.11446, appendix A.1.1 "Quality filtering". Where the
-paper leaves open what a word is, this follows datatrove's GopherQualityFilter, so that both give the same verdicts.
+paper does not define a word, this follows datatrove's GopherQualityFilter, so that both give the same verdicts.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class GopherQualityMeasures(Annotator):
-    """What Gopher's quality rules count. Words as in `tasks.filters.counting.words`, marks among them."""
+    """Measurements of Gopher's quality rules. Words as in `tasks.filters.counting.words`, including marks."""
 
     reads: ClassVar[tuple[str, ...]] = ("language",)
 
@@ -60,7 +60,7 @@ class GopherQualityMeasures(Annotator):
 
 
 class GopherQuality(Filter):
-    """Drops texts that are not prose: too short or long, symbols, lists, cut-off lines, no everyday words.
+    """Drops texts that are not prose: too short or long, symbols, lists, cut-off lines, few stop words.
 
     >>> GopherQuality().verdict("Click here")
     'gopher_quality_few_words'

@@ -1,9 +1,9 @@
-"""Gopher's repetition rules: does a text say the same again and again?
+"""Gopher's repetition rules: drop texts that repeat lines, paragraphs or n-grams.
 
-Measured by `annotate`, judged by `consolidate`. Source of every rule and limit: Rae et al., arXiv 2112.11446, appendix
-A.1.1 "Repetition removal", table A1. Where the paper leaves open how characters are counted, this follows datatrove's
-GopherRepetitionFilter: shares are of the whole text, the top n-gram counts with its inner spaces, repeated n-grams
-without, and a repeated n-gram is stepped over as a whole.
+Source of every rule and limit: Rae et al., arXiv 2112.11446, appendix
+A.1.1 "Repetition removal", table A1. Where the paper does not define how characters are counted, this follows
+datatrove's GopherRepetitionFilter: shares are of the whole text, the top n-gram counts with its inner spaces, repeated
+n-grams without, and a repeated n-gram is skipped as a whole.
 """
 
 import re
@@ -24,7 +24,7 @@ _PARAGRAPH_END = re.compile(r"\n{2,}")
 
 
 class GopherRepetitionMeasures(Annotator):
-    """What Gopher's repetition rules count, in code points where nothing else is said."""
+    """Measurements of Gopher's repetition rules, in code points unless stated otherwise."""
 
     measures: ClassVar[Mapping[str, str]] = dict.fromkeys(
         (
@@ -37,10 +37,10 @@ class GopherRepetitionMeasures(Annotator):
     )
 
     def measure(self, batch: "Batch") -> Mapping[str, Any]:
-        """Counts lines and paragraphs that stood before, and n-grams.
+        """Counts repeated lines and paragraphs, and n-grams.
 
-        `top_<n>gram` are the characters of the most frequent n-gram, all its places together; `duplicate_<n>gram`
-        those of n-grams that stood before.
+        `top_<n>gram` are the characters of the most frequent n-gram, all its occurrences together; `duplicate_<n>gram`
+        those of repeated n-grams.
         """
         from tasks.filters.counting.ngrams import repeated_characters
 
@@ -71,7 +71,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _repeats(blocks: Sequence[str]) -> tuple[int, int, int]:
-    """Returns the number of blocks, how many of them stood before, and the code points of those."""
+    """Returns the number of blocks, the number of repeated ones, and their code points."""
     different = dict.fromkeys(blocks)
     if len(different) == len(blocks):
         return len(blocks), 0, 0
@@ -79,7 +79,7 @@ def _repeats(blocks: Sequence[str]) -> tuple[int, int, int]:
 
 
 class GopherRepetition(Filter):
-    r"""Drops texts that say the same again and again: menus, spam, generated lists.
+    r"""Drops repetitive texts: menus, spam, generated lists.
 
     >>> GopherRepetition().verdict("Buy now. Free shipping to all towns.\n" * 9)
     'gopher_repetition_duplicate_lines'
@@ -92,10 +92,10 @@ class GopherRepetition(Filter):
     measured_by = GopherRepetitionMeasures
 
     max_duplicate_lines: float = Field(default=0.3, ge=0, le=1)
-    """Larger share of lines that stood before: `gopher_repetition_duplicate_lines`. Paper: 0.30."""
+    """Larger share of repeated lines: `gopher_repetition_duplicate_lines`. Paper: 0.30."""
 
     max_duplicate_paragraphs: float = Field(default=0.3, ge=0, le=1)
-    """Larger share of paragraphs that stood before: `..._duplicate_paragraphs`. Paper: 0.30."""
+    """Larger share of repeated paragraphs: `..._duplicate_paragraphs`. Paper: 0.30."""
 
     max_duplicate_line_chars: float = Field(default=0.2, ge=0, le=1)
     """Larger share of characters in such lines: `..._duplicate_line_chars`. Paper: 0.20."""
@@ -107,7 +107,7 @@ class GopherRepetition(Filter):
     """Larger share of characters in the most frequent n-gram: `..._top_<n>gram`. Paper: these."""
 
     max_duplicate_ngram: dict[int, float] = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
-    """Larger share of characters in n-grams that stood before: `..._duplicate_<n>gram`. Paper: these."""
+    """Larger share of characters in repeated n-grams: `..._duplicate_<n>gram`. Paper: these."""
 
     def reasons(self, measured: Measured) -> Reasons:
         """See `Filter.reasons`."""

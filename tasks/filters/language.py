@@ -1,9 +1,9 @@
 """Language of a document and of its paragraphs, by a fastText model: lid.176, or one that the recipe names.
 
-Measured by `annotate`, judged by `consolidate`. Reads the model that `python -m tasks.filters.pretrained` fetched, or
+Reads the model that `python -m tasks.filters.pretrained` fetched, or
 the file of the setting `model` (GlotLID, OpenLID and the like). Source: Joulin et al., "Bag of Tricks for Efficient
-Text Classification", arXiv 1607.01759; model lid.176.ftz. The first 2,000 characters decide: that is 4 times faster
-than the whole text and gives the same label on 98.5 % of pages. How well lid.176 knows which language: `python -m
+Text Classification", arXiv 1607.01759; model lid.176.ftz. Only the first 2,000 characters are classified: 4 times
+faster than the whole text, with the same label on 98.5 % of pages. Accuracy of lid.176 by language: `python -m
 benchmarks.languages`.
 """
 
@@ -32,26 +32,26 @@ class LanguageLabels(Annotator):
     """
 
     model: str = ""
-    """A fastText model file on the machine that annotates; "" for lid.176, which knows 176 languages. Labels such as
-    "eng_Latn" become our codes (`tasks.filters.language_codes`). Its bytes bear on the fingerprint."""
+    """A fastText model file on the machine that annotates; "" for lid.176, which has 176 languages. Labels such as
+    "eng_Latn" become our codes (`tasks.filters.language_codes`). Its bytes are part of the fingerprint."""
 
     labels: dict[str, str] = {}
-    """What a label of the model means, where it is not to become the code that it would: `{zho_Hant = "zh-Hant"}`."""
+    """Codes for labels of the model that differ from the default code: `{zho_Hant = "zh-Hant"}`."""
 
     chars: int = Field(default=2000, ge=1)
-    """Characters from the beginning of the text that decide."""
+    """Characters from the beginning of the text that are classified."""
 
     paragraphs: bool = False
     """Label every paragraph (block between blank lines) too, and note where they begin and end."""
 
     min_paragraph: int = Field(default=100, ge=1)
-    """Shorter paragraphs get no label: too little text to tell."""
+    """Shorter paragraphs get no label: too little text."""
 
     _model: Any = PrivateAttr(default=None)
     _codes: dict[str, str] = PrivateAttr(default_factory=dict)
 
     def external(self) -> list[str]:
-        """Returns the model file where one is named: of lid.176 only the one file is taken."""
+        """Returns the model file where one is named: lid.176 is a fixed file."""
         return [self.model] if self.model else []
 
     def type(self) -> "pa.StructType":
@@ -64,7 +64,7 @@ class LanguageLabels(Annotator):
         return pa.struct([*label, pa.field("paragraphs", several, nullable=False)] if self.paragraphs else label)
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
-        """Loads the model; raises InputError when it is not there, is none, or has not the labels that are named."""
+        """Loads the model; raises InputError when it is missing, invalid, or lacks a label of `labels`."""
         from tasks.filters.language_codes import code_of
 
         self._model, known = _named(self.model) if self.model else _lid176()
@@ -78,8 +78,9 @@ class LanguageLabels(Annotator):
 
     def measure(self, batch: "Batch") -> Mapping[str, Any]:
         """See `Annotator.measure`."""
-        found = self._labels(batch.texts)
-        columns: dict[str, Any] = {"label": [label for label, _ in found], "score": [score for _, score in found]}
+        predicted = self._labels(batch.texts)
+        columns: dict[str, Any] = {"label": [label for label, _ in predicted]}
+        columns["score"] = [score for _, score in predicted]
         if self.paragraphs:
             columns["paragraphs"] = [self._paragraphs(text) for text in batch.texts]
         return columns
@@ -101,7 +102,7 @@ class LanguageLabels(Annotator):
         heads = [" ".join(text[: self.chars].replace("\0", " ").split()) for text in texts]
         lettered = [head for head in heads if any(map(str.isalpha, head))]
         labels, scores = self._model.predict(lettered) if lettered else ([], [])
-        # The score of a sure label can exceed 1 by a rounding error.
+        # A probability can exceed 1 by a rounding error.
         known = iter(
             [
                 (self._codes[one[0].removeprefix("__label__")], min(1.0, round(float(score[0]), 4)))
@@ -132,7 +133,7 @@ def _loaded(path: str, changed: int) -> tuple[Any, tuple[str, ...]]:
 
 
 class Language(Filter):
-    """Drops texts in other languages than those asked for, and texts whose language is not sure.
+    """Drops texts in other languages than those listed, and texts whose language is uncertain.
 
     >>> Language(keep=("en",)).verdict("Das Boot kam am Abend in den Hafen, und niemand hatte es erwartet.")
     'language_other'
@@ -142,10 +143,10 @@ class Language(Filter):
     measured_by = LanguageLabels
 
     keep: tuple[str, ...] = ()
-    """Labels to keep ("en", "de"); empty keeps all. The rest goes as `language_other`."""
+    """Labels to keep ("en", "de"); empty keeps all. Others are dropped as `language_other`."""
 
     min_score: float = Field(default=0.0, ge=0, le=1)
-    """A document whose label is less probable goes as `language_unsure`; 0 keeps all."""
+    """A document whose label is less probable is dropped as `language_unsure`; 0 keeps all."""
 
     def reasons(self, measured: Measured) -> Reasons:
         """See `Filter.reasons`."""

@@ -1,4 +1,4 @@
-"""Language codes: from the labels that models of many languages use to those of this project.
+"""Language codes: mapping from the labels of language identification models to ISO 639 codes.
 
 Here a language has its ISO 639-1 code ("en") where there is one, else its ISO 639-3 code ("ceb"), as the labels of
 lid.176 are. NLLB, OpenLID and GlotLID label by ISO 639-3 and ISO 15924 ("eng_Latn"), and split what ISO 639-1 has as
@@ -35,7 +35,7 @@ _MEMBERS = (
 
 
 def code_of(label: str) -> str:
-    """Returns the code that this project has for a model's label; one of another form is a code already.
+    """Returns this project's code for a model's label; a label of another form is a code already.
 
     >>> [code_of(label) for label in ("eng_Latn", "cmn_Hani", "ceb_Latn", "en", "ceb", "other")]
     ['en', 'zh', 'ceb', 'en', 'ceb', 'other']

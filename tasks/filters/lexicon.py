@@ -1,13 +1,13 @@
-"""How often words of a list stand in a document: slurs, obscenities, whatever the list's author collected.
+"""Occurrences of a word list in a document: slurs, obscenities or any other list.
 
 The annotator reads a file that the user supplies (Sluice ships none), one word or phrase per line, blank lines and
 lines that begin with "#" left out; the filter limits count and share. Words are those of `tasks.formats.text.words`, on
-both sides: case does not count, "don't" is two words, and in scripts without spaces every letter is one, so that an
-entry there is a run of letters. A word inside another word is no hit.
+both sides: case is ignored, "don't" is two words, and in scripts without spaces every letter is one, so that an
+entry there is a run of letters. A word inside another word does not match.
 
-Sources: pages that hold any word of a list are dropped by C4, Raffel et al., arXiv 1910.10683, section 2.2; the count
-as a column, RedPajama-V2, Weber et al., arXiv 2411.12372. Dodge et al., arXiv 2104.08758, section 5, measured whom such
-lists silence: a count to weigh beside a classifier is safer than one hit that drops a page.
+Sources: pages with any word of a list are dropped by C4, Raffel et al., arXiv 1910.10683, section 2.2; the count
+as a column, RedPajama-V2, Weber et al., arXiv 2411.12372. Dodge et al., arXiv 2104.08758, section 5, measured which
+groups such lists exclude: a count combined with a classifier is safer than dropping a page at one match.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,11 +41,11 @@ class Entries:
         sizes: dict[str, set[int]] = {}
         for phrase in self._phrases:
             sizes.setdefault(phrase[0], set()).add(len(phrase))
-        # The longest first: where one begins, it is the one that counts.
+        # The longest first: of several at one position the longest counts.
         self._sizes = {first: sorted(found, reverse=True) for first, found in sizes.items()}
 
     def count(self, text: str) -> tuple[int, int, int]:
-        """Returns how many entries were met, how many words they cover, and how many words there are.
+        """Returns the number of matches, of words they cover, and of all words.
 
         >>> Entries(["bad", "bad apple", "rotten"]).count("A BAD apple, a bad-tempered badger.")
         (2, 3, 7)
@@ -64,7 +64,7 @@ class Entries:
 
 
 def read_entries(path: str) -> Entries:
-    """Reads a list; raises InputError when it is not there, holds nothing, or has a line without a word."""
+    """Reads a list; raises InputError when it is missing, empty, or has a line without a word."""
     from tasks.formats.text import words
 
     try:
@@ -94,7 +94,7 @@ class LexiconMeasures(Annotator):
     _entries: Entries | None = PrivateAttr(default=None)
 
     def external(self) -> list[str]:
-        """Returns the list as a local path: its bytes bear on the fingerprint."""
+        """Returns the list as a local path: its bytes are part of the fingerprint."""
         return [self.path] if self.path else []
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
@@ -126,7 +126,7 @@ class Lexicon(Filter):
     measured_by = LexiconMeasures
 
     max_hits: int | None = Field(default=None, ge=0)
-    """More entries met: `lexicon_hits`. None: any number may be."""
+    """More matches: `lexicon_hits`. None: no limit."""
     max_share: float = Field(default=0.02, ge=0, le=1)
     """A larger share of the words: `lexicon_share`."""
 

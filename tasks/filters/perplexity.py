@@ -1,11 +1,11 @@
-"""Perplexity: how unusual a text is to an n-gram model of good reference text.
+"""Perplexity of a text under an n-gram model of good reference text.
 
 The annotator reads models of an artifact of kind `perplexity` (stage `train_perplexity`), or a file that the recipe
-names; the filter drops what is too unusual, or lies in a part of the corpus that is not wanted. What a word is to the
-model says `tasks.filters.ngram.words`, for training and scoring alike.
+names; the filter drops texts above a limit or in unwanted buckets. Words are defined in
+`tasks.filters.ngram.words`, for training and scoring.
 
-Sources: perplexity as a gate, and head, middle and tail of a crawl: Wenzek et al. 2019, "CCNet: Extracting High Quality
-Monolingual Datasets from Web Crawl Data", arXiv 1911.00359. The model: Heafield 2011, "KenLM: Faster and
+Sources: perplexity as a filter, and head, middle and tail of a crawl: Wenzek et al. 2019, "CCNet: Extracting High
+Quality Monolingual Datasets from Web Crawl Data", arXiv 1911.00359. The model: Heafield 2011, "KenLM: Faster and
 Smaller Language Model Queries", whose scores it equals.
 """
 
@@ -29,7 +29,7 @@ class PerplexityMeasures(Annotator):
     """Scores each document with the model of its language, or else with the one for any language ("und").
 
     A document for which there is neither has a perplexity that is not a number, no words and no bucket, and passes the
-    filter. A document without a word has an infinite perplexity and lies in the tail. Without the annotator `language`
+    filter. A document without a word has an infinite perplexity and is in the tail. Without the annotator `language`
     every document is of unknown language, and only a model for any language scores it.
     """
 
@@ -41,7 +41,7 @@ class PerplexityMeasures(Annotator):
     """
 
     cuts: tuple[float, float] | None = None
-    """Perplexities up to which a document is head and middle; None: the model's own, no bucket where it has none."""
+    """Perplexities up to which a document is head and middle; None: those of the model; without any, no bucket."""
 
     measures: ClassVar[Mapping[str, str]] = {
         "perplexity": "float32",
@@ -85,7 +85,7 @@ class PerplexityMeasures(Annotator):
     def measure(self, batch: "Batch") -> Mapping[str, Any]:
         """See `Annotator.measure`.
 
-        `perplexity`: 10 ^ (-log10_prob / (words + lines that hold a word)). `log10_prob`: of all lines of the document,
+        `perplexity`: 10 ^ (-log10_prob / (words + lines with a word)). `log10_prob`: of all lines of the document,
         with their ends, to four places. `words`: punctuation marks among them. `unknown_share`: of the words.
         `bucket`: head, middle, tail, or empty.
         """
@@ -121,7 +121,7 @@ class PerplexityMeasures(Annotator):
 
 
 class Perplexity(Filter):
-    """Drops documents that are too unusual beside the reference text, or lie in an unwanted part of the corpus.
+    """Drops documents with a perplexity above a limit, or in unwanted buckets.
 
     Without limits it drops nothing: what perplexity is too high depends on the model, and its card and a what-if over
     the annotated corpus tell. CCNet's word vectors were best when trained on the head.
@@ -139,11 +139,11 @@ class Perplexity(Filter):
     """
 
     max_perplexity: float | None = Field(default=None, gt=1)
-    """Documents with a higher one go; None for no limit."""
+    """Documents with a higher one are dropped; None for no limit."""
     drop_buckets: tuple[Bucket, ...] = ()
-    """Parts of the corpus that go: "tail", or "middle" and "tail"."""
+    """Buckets to drop: "tail", or "middle" and "tail"."""
     max_unknown_share: float | None = Field(default=None, ge=0, lt=1)
-    """Documents of whose words the model does not know a larger share go; None for no limit."""
+    """Documents with a larger share of words unknown to the model are dropped; None for no limit."""
 
     measured_by: ClassVar[type[Annotator]] = PerplexityMeasures
 

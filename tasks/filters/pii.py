@@ -1,7 +1,7 @@
-"""Personal data: where it stands in the text, and documents that are full of it.
+"""Personal data: spans in the text, and a filter for documents with many of them.
 
 The annotator writes spans, which `consolidate` replaces by placeholders; recognisers and their sources are in
-`tasks.filters.recognisers`. The filter drops lists of contacts, from which masking would leave little but placeholders.
+`tasks.filters.recognisers`. The filter drops lists of contacts, of which masking would leave mostly placeholders.
 """
 
 from collections.abc import Mapping
@@ -26,14 +26,14 @@ class Pii(Annotator):
     """Finds personal data: e-mail, telephone, IP address, US social security number, card, IBAN, postal address.
 
     What overlaps is resolved here (`tasks.filters.recognisers.span.resolve`), so that the spans of
-    a document never do. The sources of each rule stand in the file of its recogniser.
+    a document never do. The sources of each rule are in the file of its recogniser.
     """
 
     kinds: tuple[Kind, ...] = ("email", "phone", "ip", "ssn", "card", "iban", "address")
-    """What to look for; a span's kind is also its placeholder, `<email>`."""
+    """Kinds of personal data to search for; a span's kind is also its placeholder, `<email>`."""
 
     countries: tuple[Country, ...] = ("US", "CA", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "BR")
-    """Whose national telephone numbers and addresses to look for. Numbers with a country code are found everywhere."""
+    """Countries whose national telephone numbers and addresses are found. Numbers with a country code always are."""
 
     names: str = ""
     """Folder of a spaCy pipeline; the persons that it recognises become spans of the kind `person`. Empty: none. Needs
@@ -42,7 +42,7 @@ class Pii(Annotator):
     _names: "Names | None" = PrivateAttr(default=None)
 
     def external(self) -> list[str]:
-        """Returns the files of the pipeline as local paths: their bytes bear on the fingerprint."""
+        """Returns the files of the pipeline as local paths: their bytes are part of the fingerprint."""
         from tasks.filters.recognisers.names import files
 
         return files(self.names) if self.names else []
@@ -54,7 +54,7 @@ class Pii(Annotator):
         self._names = Names(self.names) if self.names else None
 
     def type(self) -> "pa.StructType":
-        """See `Annotator.type`; `start` and `end` count code points, words are what stands between spaces."""
+        """See `Annotator.type`; `start` and `end` count code points, words are separated by spaces."""
         import pyarrow as pa
 
         span = [pa.field("kind", pa.string(), nullable=False)]
@@ -86,7 +86,7 @@ class Pii(Annotator):
         return {
             "spans": spans,
             "count": [len(one) for one in spans],
-            # Words are counted in the few texts that hold anything.
+            # Words are counted only in the few texts with spans.
             "per_1000_words": [
                 len(one) * 1000 / len(text.split()) if one else 0.0
                 for one, text in zip(spans, batch.texts, strict=True)
@@ -109,10 +109,10 @@ class PiiDense(Filter):
     measured_by = Pii
 
     max_per_1000_words: float = Field(default=200.0, ge=0)
-    """Spans per 1,000 words above which a document goes."""
+    """Spans per 1,000 words above which a document is dropped."""
 
     min_spans: int = Field(default=5, ge=1)
-    """Spans below which none goes: a short notice with one address is no list."""
+    """Spans below which no document is dropped: a short notice with one address is not a list."""
 
     def reasons(self, measured: Measured) -> Reasons:
         """See `Filter.reasons`."""

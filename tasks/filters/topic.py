@@ -1,7 +1,7 @@
-"""The topic of a document, by a classifier that this pipeline has trained on labelled texts.
+"""Topic of a document, by a classifier that this pipeline trained on labelled texts.
 
 The annotator reads a model of many labels from an artifact of kind `classifiers` (stage `train_classifiers`) and writes
-the likeliest label and its probability; the filter drops topics that a corpus should do without.
+the likeliest label and its probability; the filter drops unwanted topics.
 
 Sources: fastText, Joulin et al., arXiv 1607.01759; topics to balance a corpus by, Wettig et al., "Organize the Web:
 Constructing Domains Enhances Pre-Training Data Curation", arXiv 2502.10341.
@@ -24,7 +24,7 @@ NONE = ""
 
 
 class TopicMeasures(Annotator):
-    """Labels a document with the likeliest of the model's labels, and says how likely it is (0..1)."""
+    """Labels a document with the likeliest of the model's labels and its probability (0..1)."""
 
     measures: ClassVar[Mapping[str, str]] = {"label": "string", "score": "float32"}
 
@@ -38,7 +38,7 @@ class TopicMeasures(Annotator):
         return {"classifiers": (self.model,)}
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
-        """See `Annotator.prepare`; raises InputError when the model is not there or of another method."""
+        """See `Annotator.prepare`; raises InputError when the model is missing or of another method."""
         from tasks.filters.learned.fasttext_model import load
 
         self._loaded = load(models, self.model, "topic")
@@ -55,9 +55,9 @@ class TopicMeasures(Annotator):
 
 
 class Topic(Filter):
-    """Drops documents of unwanted topics, where the model is sure enough; without `drop` it drops nothing.
+    """Drops documents of unwanted topics, where the probability is high enough; without `drop` it drops nothing.
 
-    Source: Wettig et al., arXiv 2502.10341, section 4: topics as a handle on what a corpus holds.
+    Source: Wettig et al., arXiv 2502.10341, section 4: topics as a control of a corpus's composition.
 
     >>> import numpy as np
     >>> unwanted = Topic(drop=("lyrics",), min_score=0.8)

@@ -1,4 +1,4 @@
-"""Pages whose address stands on a blocklist, or holds a banned word.
+"""Blocklists of URLs and domains, and banned words in URLs.
 
 The lists are the user's own; the layout is that of the UT1 lists (Université Toulouse Capitole,
 https://dsi.ut-capitole.fr/blacklists/), which FineWeb (Penedo et al. 2024, section 3.3) and RedPajama-V2 used too.
@@ -28,7 +28,7 @@ _NO_WORD = re.compile(r"[^a-z0-9]+")
 class UrlListed(Annotator):
     """Looks up the address of a document in lists of domains and URLs.
 
-    An entry "example.com" covers the domain and all below it; "example.com/a" covers that address and what is below it
+    An entry "example.com" covers the domain and all below it; "example.com/a" covers that URL and those below it
     in the path. "www.", the scheme and the port do not count. The closest entry gives the category; of equal entries,
     the first list in the order below. Without lists nothing is found.
     """
@@ -43,11 +43,11 @@ class UrlListed(Annotator):
     """Single lists by category: one domain or URL per line, or lines of a hosts file; plain or `.gz`."""
 
     allow: tuple[str, ...] = ()
-    """Domains and URLs that are never listed, whatever the lists say."""
+    """Exceptions: domains and URLs that never match a list."""
 
     banned_words: tuple[str, ...] = ()
-    """Words that ban an address: category `banned_word`. A word is what stands between characters other than letters
-    and digits, as in datatrove's URLFilter (FineWeb), whose `banned_words` these are."""
+    """Banned words in a URL: category `banned_word`. Words are separated by characters other than letters and
+    digits, as in datatrove's URLFilter (FineWeb), whose `banned_words` these are."""
 
     _index: "Index | None" = PrivateAttr(default=None)
 
@@ -64,7 +64,7 @@ class UrlListed(Annotator):
         return pa.struct([pa.field("category", pa.string()), pa.field("entry", pa.string())])
 
     def external(self) -> list[str]:
-        """Returns the lists as local paths: their bytes bear on the fingerprint."""
+        """Returns the lists as local paths: their bytes are part of the fingerprint."""
         from tasks.filters.blocklists.sources import find
 
         return [source.local for source in find(self.folders, self.files, self.categories)]
@@ -75,8 +75,8 @@ class UrlListed(Annotator):
 
         read = []
         for source in find(self.folders, self.files, self.categories):
-            held = os.stat(source.local)
-            read.append((source, held.st_size, held.st_mtime_ns))
+            stat = os.stat(source.local)
+            read.append((source, stat.st_size, stat.st_mtime_ns))
         self._index = _load(tuple(read))
 
     def measure(self, batch: "Batch") -> Mapping[str, Any]:
@@ -108,14 +108,14 @@ def _banned(url: str, banned: frozenset[str]) -> tuple[str | None, str | None]:
 
 @lru_cache(maxsize=4)
 def _load(read: "tuple[tuple[Source, int, int], ...]") -> "Index":
-    """Loads the lists once per process and state of the files: parts that follow one another ask for the same."""
+    """Loads the lists once per process and state of the files: consecutive parts use the same lists."""
     from tasks.filters.blocklists.index import load
 
     return load([source for source, _, _ in read])
 
 
 class UrlBlocklist(Filter):
-    """Drops documents whose address is on a list: `url_blocklist_<category>`.
+    """Drops documents whose URL is on a list: `url_blocklist_<category>`.
 
     The rule of FineWeb (URL filtering first) and RefinedWeb (Penedo et al. 2023, section 3.1), here after the fact, so
     that a category can be let in again without another pass.

@@ -1,1 +1,1 @@
-"""What files mean: web archives, HTTP bodies, addresses, robots rules, documents, token shards and their order."""
+"""File formats: web archives, HTTP bodies, URLs, robots rules, documents, token shards and their order."""

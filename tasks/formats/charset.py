@@ -1,9 +1,9 @@
-"""Bytes to text: which encoding a page is in, in the order the HTML standard gives.
+"""Character encoding detection and decoding of a page, in the order of the HTML standard.
 
 Source of the order: HTML Living Standard, section 13.2.3.2 "Determining the character encoding": byte order mark, then
 the transport's charset, then the page's own meta tag or XML declaration, then UTF-8 where the bytes are, then frequency
-analysis. Encodings that the standard leaves out (UTF-7 and its like) are nobody's. In one thing it departs from the
-standard: a declaration that the bytes plainly contradict is passed over, where a browser would show replacement
+analysis. Encodings that are not in the standard (UTF-7, for example) are not supported. One deviation from the
+standard: a declaration that the bytes clearly contradict is ignored, where a browser would show replacement
 characters throughout.
 """
 
@@ -15,14 +15,14 @@ from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_BE, "utf-16-be"), (codecs.BOM_UTF16_LE, "utf-16-le"))
 
-# With this mark before it, a page without a meta tag is taken for UTF-32, which no tag can say: the standard has no
-# such label. Without it resiliparse would guess, and not tell that it has.
+# With this mark before it, resiliparse returns UTF-32 for a page without a meta tag; no tag can name UTF-32, as the
+# standard has no such label. Without the mark resiliparse would return a guess that looks like a declaration.
 _UTF_32 = codecs.BOM_UTF32_LE
 _PRESCAN = 1024
 
 _XML_ENCODING = re.compile(rb"<\?xml[^>]{0,200}?\bencoding\s{0,20}=\s{0,20}[\"']([A-Za-z0-9_.:-]{1,40})[\"']")
 
-# Names that stand in the Encoding Standard (WHATWG, section 4.2) for more than Python's codec of that name knows.
+# Labels that in the Encoding Standard (WHATWG, section 4.2) cover more characters than Python's codec of that name.
 _WIDER = {
     "shift_jis": "cp932",
     "euc_kr": "cp949",
@@ -31,7 +31,7 @@ _WIDER = {
     "iso8859-11": "cp874",
 }
 
-# Where what the standard writes in an encoding is less than what it reads, Python's codec for the former.
+# Encodings for which the standard's encoder covers less than its decoder: Python's codec for the encoder.
 _WRITTEN = {"gbk": "gbk", "big5": "cp950"}
 
 _BEYOND_ASCII = bytes(range(0x80, 0x100))
@@ -45,10 +45,10 @@ class Text(NamedTuple):
     """A payload as text.
 
     Attributes:
-        text: what it says.
-        source: the same in UTF-8: in most cases the very bytes that came in.
-        encoding: in which its links write queries, as Python calls it: its own, and UTF-8 for UTF-16 (Encoding
-            Standard, section 4.3 "Output encodings").
+        text: the decoded text.
+        source: the text in UTF-8, in most cases the input bytes themselves.
+        encoding: Python's name of the encoding of queries in its links: that of the page, and UTF-8 for UTF-16
+            (Encoding Standard, section 4.3 "Output encodings").
     """
 
     text: str
@@ -75,36 +75,36 @@ def with_source(data: bytes, declared: str | None = None) -> Text:
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             return _encoded(data[len(mark) :].decode(encoding, "replace"))
-    known = map_encoding_to_html5(declared, fallback_utf8=False) if declared else None
-    if known and (found := _try(data, known)) is not None:
-        return found
-    said = _said_by(data)
-    if said and said != known and (found := _try(data, said)) is not None:
-        return found
+    declared_encoding = map_encoding_to_html5(declared, fallback_utf8=False) if declared else None
+    if declared_encoding and (decoded := _try(data, declared_encoding)) is not None:
+        return decoded
+    own_encoding = _declared_in(data)
+    if own_encoding and own_encoding != declared_encoding and (decoded := _try(data, own_encoding)) is not None:
+        return decoded
     # Text whose letters beyond ASCII are UTF-8 is nothing else, however short, and uchardet needs more to be sure.
     # ISO-2022-JP and UTF-16 may look like it, by their escapes and zeros.
-    if b"\x1b" not in data and b"\0" not in data and (found := _utf8(data)) is not None:
-        return found
+    if b"\x1b" not in data and b"\0" not in data and (decoded := _utf8(data)) is not None:
+        return decoded
     for guess in (_guessed(data), "utf-8"):
-        if guess and (found := _try(data, guess)) is not None:
-            return found
+        if guess and (decoded := _try(data, guess)) is not None:
+            return decoded
     return _encoded(data.decode("windows-1252", "replace"), "cp1252")  # it decodes anything
 
 
-def _said_by(data: bytes) -> str | None:
+def _declared_in(data: bytes) -> str | None:
     """Returns the encoding that a page's meta tag or XML declaration names, or None."""
-    found: str | None = detect_encoding(_UTF_32 + data[:_PRESCAN], from_html_meta=True, html5_compatible=False)
-    if found == "utf-32":
+    encoding: str | None = detect_encoding(_UTF_32 + data[:_PRESCAN], from_html_meta=True, html5_compatible=False)
+    if encoding == "utf-32":
         declared = _XML_ENCODING.match(data, 0, _PRESCAN)
-        found = map_encoding_to_html5(declared[1].decode("ascii"), fallback_utf8=False) if declared else None
-    # What can be read in ASCII is not in UTF-16, whatever it says: the standard takes UTF-8 for it.
-    return "utf-8" if found and found.startswith("utf-16") else found
+        encoding = map_encoding_to_html5(declared[1].decode("ascii"), fallback_utf8=False) if declared else None
+    # A declaration that is readable as ASCII is not in UTF-16, whatever it names: the standard uses UTF-8 then.
+    return "utf-8" if encoding and encoding.startswith("utf-16") else encoding
 
 
 def _guessed(data: bytes) -> str | None:
-    """Returns the encoding that frequency analysis finds, if it is one of the standard's."""
+    """Returns the result of frequency analysis, if it is an encoding of the standard."""
     found: str | None = detect_encoding(data, html5_compatible=False)
-    # resiliparse's table of the standard's names lacks what uchardet calls Korean, and would answer UTF-8.
+    # resiliparse's table of the standard's names lacks uchardet's name for Korean, and would return UTF-8.
     if found is None or found in _WIDER.values():
         return found
     standard: str | None = map_encoding_to_html5(found, fallback_utf8=False)
@@ -112,7 +112,7 @@ def _guessed(data: bytes) -> str | None:
 
 
 def _try(data: bytes, encoding: str) -> Text | None:
-    """Decodes what is in `encoding`; returns None where the bytes contradict that."""
+    """Decodes `data` from `encoding`; returns None where the bytes contradict it."""
     if encoding == "utf-8" and (found := _utf8(data)) is not None:
         return found
     wider = _WIDER.get(encoding, encoding)
@@ -126,9 +126,9 @@ def _try(data: bytes, encoding: str) -> Text | None:
 
 
 def _utf8(data: bytes) -> Text | None:
-    """Decodes UTF-8 in which damaged characters are fewer than whole ones beyond ASCII; returns None for other bytes.
+    """Decodes UTF-8 with fewer damaged characters than valid ones beyond ASCII; returns None for other bytes.
 
-    Pages in other encodings that are taken for UTF-8 have 0 (alphabets) to 32 per cent (Japanese) whole characters.
+    Pages in other encodings, read as UTF-8, have 0 (alphabets) to 32 per cent (Japanese) valid characters.
     """
     try:
         return Text(data.decode("utf-8"), data, "utf-8")

@@ -1,7 +1,7 @@
-"""The content codings of HTTP bodies, undone within a limit: at once (`decode`), or block by block (`Unpacked`).
+"""Content codings of HTTP bodies: decoding within a size limit, at once (`decode`) or block by block (`Unpacked`).
 
-Of the tokens that servers send many are none ("none", "UTF-8", "text/html", a version of Apache). Like browsers, both
-read a body under a token that nobody knows as it is, unless it plainly is packed.
+Many of the tokens that servers send are no codings ("none", "UTF-8", "text/html", a version of Apache). Like browsers,
+both return a body under an unknown token unchanged, unless it is clearly compressed.
 """
 
 import itertools
@@ -16,27 +16,27 @@ _MAX_CODINGS = 2
 _GZIP = b"\x1f\x8b"
 _FIRST_BLOCK = 512
 _BLOCK = 64 << 10
-# Beginnings of what is packed: compress, bzip2, xz, Zstandard, LZ4 and zip.
+# First bytes of compressed data: compress, bzip2, xz, Zstandard, LZ4 and zip.
 _PACKED = (b"\x1f\x8b", b"\x1f\x9d", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18", b"PK\x03\x04")
 _PROBE = 512
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-# Control characters that no other text holds.
+# Control characters that do not occur in text.
 _NO_TEXT = bytes({*range(1, 9), *range(14, 27), *range(28, 32)})
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """A body without content coding. `complete` is False when it was cut off, broken or packed in an unknown way."""
+    """A body without content coding. `complete` is False if it was cut off, broken or compressed in an unknown way."""
 
     data: bytes
     complete: bool
 
 
 def decode(body: bytes, content_encoding: str, limit: int) -> Decoded:
-    """Undoes the content codings of an HTTP body, never producing more than `limit` bytes.
+    """Decodes the content codings of an HTTP body to at most `limit` bytes.
 
-    Knows gzip (several members, garbage behind), deflate (with and without zlib header) and br, up to two in a row. A
-    header that promises gzip over a body that is none is taken for a lie: the body is returned as it is.
+    Supports gzip (several members, garbage behind), deflate (with and without zlib header) and br, up to two in a row.
+    Where the header says gzip and the body is not gzip, the body is returned unchanged.
     """
     codings = _codings(body, content_encoding)
     if codings is None:
@@ -49,7 +49,7 @@ def decode(body: bytes, content_encoding: str, limit: int) -> Decoded:
 
 
 def _codings(body: bytes, content_encoding: str) -> list[str] | None:
-    """Returns the codings to undo, in the order applied; None where that cannot be done."""
+    """Returns the codings to decode, in the order applied; None where that is not possible."""
     named = [coding.partition(";")[0].strip().lower() for coding in content_encoding.split(",")]
     codings = [coding for coding in named if coding in _DECODERS]
     if len(codings) > _MAX_CODINGS:
@@ -68,7 +68,7 @@ def _gunzip(body: bytes, limit: int) -> Decoded:
     if not body.startswith(_GZIP):
         return Decoded(body[:limit], complete=len(body) <= limit)
     data, at = bytearray(), 0
-    # Behind the last member may stand anything; browsers ignore it.
+    # Browsers ignore anything behind the last member.
     while body.startswith(_GZIP, at):
         step, used = _inflate(memoryview(body)[at:], limit - len(data), 31)
         data += step.data
@@ -94,12 +94,12 @@ def _inflate(body: memoryview, limit: int, window: int) -> tuple[Decoded, int]:
     at, got, size = 0, 0, _FIRST_BLOCK
     try:
         while at < len(body) and not stream.eof and got <= limit:
-            # One byte more than allowed tells a body that just fits from one that does not; 0 would mean "no limit".
+            # One byte more than allowed distinguishes a body that just fits from a larger one; 0 would mean "no limit".
             parts.append(stream.decompress(body[at : at + size], limit + 1 - got))
             got += len(parts[-1])
             at = min(at + size, len(body))
-            # A stream's end comes back with all that stood behind it in its block. So blocks grow with the stream, and
-            # a million empty ones take no longer than one of their size.
+            # At the end of a stream the rest of its block is copied. So blocks grow with the stream, and a million
+            # empty ones take no longer than one of their size.
             size *= 2
     except isal_zlib.error:  # type: ignore[misc]  # its stub calls the class an instance
         return Decoded(b"", complete=False), at
@@ -124,9 +124,10 @@ _DECODERS = {"gzip": _gunzip, "x-gzip": _gunzip, "deflate": _deflate, "br": _unb
 
 
 class Unpacked:
-    """The blocks of a body without its content codings, for what must not be held as a whole.
+    """The blocks of a body without its content codings, for bodies that must not be in memory as a whole.
 
-    May be iterated over again. Codings and lies are those of `decode`; what is broken ends where it breaks.
+    May be iterated several times. Codings and wrong headers are handled as by `decode`; a broken body ends where it
+    breaks.
 
     Args:
         body: a body, or blocks of one.
@@ -134,7 +135,7 @@ class Unpacked:
         limit: bytes that are yielded at most.
 
     Attributes:
-        complete: whether the last iteration came to the body's end.
+        complete: whether the last iteration reached the end of the body.
     """
 
     def __init__(self, body: "bytes | Unpacked", content_encoding: str, limit: int) -> None:
@@ -162,7 +163,7 @@ class Unpacked:
         first = next(blocks, b"")
         codings = _codings(first, self._content_encoding)
         if codings is None:
-            raise EOFError("packed in a way that is not known here")
+            raise EOFError("compressed in an unknown way")
         blocks = itertools.chain((first,), blocks)
         for coding in reversed(codings):
             blocks = _STREAMS[coding](blocks)
@@ -174,38 +175,38 @@ def _slices(body: bytes) -> Iterator[bytes]:
 
 
 def _gunzipped(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    held = _at_least(2, b"", blocks)
-    if not held.startswith(_GZIP):
-        yield held
+    pending = _at_least(2, b"", blocks)
+    if not pending.startswith(_GZIP):
+        yield pending
         yield from blocks
-    while held.startswith(_GZIP):
-        held = yield from _inflated(held, blocks, 31)
-        held = _at_least(2, held, blocks)
+    while pending.startswith(_GZIP):
+        pending = yield from _inflated(pending, blocks, 31)
+        pending = _at_least(2, pending, blocks)
 
 
 def _undeflated(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    held = _at_least(2, b"", blocks)
-    yield from _inflated(held, blocks, 15 if _is_wrapped(held) else -15)
+    pending = _at_least(2, b"", blocks)
+    yield from _inflated(pending, blocks, 15 if _is_wrapped(pending) else -15)
 
 
-def _inflated(held: bytes, blocks: Iterator[bytes], window: int) -> Generator[bytes, None, bytes]:
-    """Yields what one stream holds; returns what of its last block stood behind it."""
+def _inflated(pending: bytes, blocks: Iterator[bytes], window: int) -> Generator[bytes, None, bytes]:
+    """Yields the content of one stream; returns the rest of the last block behind its end."""
     stream = isal_zlib.decompressobj(window)
     size = _FIRST_BLOCK
     while not stream.eof:
-        if not held and not (held := next(blocks, b"")):
-            # All is read; the last of it may wait within.
+        if not pending and not (pending := next(blocks, b"")):
+            # All input is read; the decompressor may still have output.
             if not (last := stream.decompress(b"", _BLOCK)):
                 raise EOFError("cut off")
             yield last
             continue
-        # A stream's end comes back with all that stood behind it, so the first pieces are small.
-        piece, held = held[:size], held[size:]
+        # At the end of a stream the rest of the block is copied, so the first pieces are small.
+        piece, pending = pending[:size], pending[size:]
         size = min(2 * size, _BLOCK)
         while piece and not stream.eof:
             yield stream.decompress(piece, _BLOCK)
             piece = stream.unconsumed_tail
-    return stream.unused_data + held
+    return stream.unused_data + pending
 
 
 def _unbrotlied(blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -219,10 +220,10 @@ def _unbrotlied(blocks: Iterator[bytes]) -> Iterator[bytes]:
         raise EOFError("cut off")
 
 
-def _at_least(size: int, held: bytes, blocks: Iterator[bytes]) -> bytes:
-    while len(held) < size and (block := next(blocks, b"")):
-        held += block
-    return held
+def _at_least(size: int, pending: bytes, blocks: Iterator[bytes]) -> bytes:
+    while len(pending) < size and (block := next(blocks, b"")):
+        pending += block
+    return pending
 
 
 _STREAMS: dict[str, Callable[[Iterator[bytes]], Iterator[bytes]]] = {

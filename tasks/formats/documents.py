@@ -1,4 +1,4 @@
-"""The document: one text with where it came from. The row that `extract` writes and everything later keeps."""
+"""The document: one text with its provenance, as a row of a Parquet file."""
 
 import hashlib
 
@@ -15,11 +15,11 @@ DOCUMENT = pa.schema(
         pa.field("fetched_at", pa.timestamp("ms", tz="UTC")),
         pa.field("title", pa.string(), nullable=False),
         pa.field("language_hint", pa.string(), nullable=False),
-        # What the page says of itself; null where it says nothing.
+        # Metadata stated by the page; null where it states none.
         pa.field("published", pa.timestamp("ms", tz="UTC")),
-        pa.field("canonical", pa.string()),  # the address that it calls its own
-        pa.field("licence", pa.string()),  # address or words of the licence that it names: a hint, not a right
-        # What a row of a dump holds beside its text: a JSON object; null for documents from elsewhere.
+        pa.field("canonical", pa.string()),  # the page's rel="canonical" link
+        pa.field("licence", pa.string()),  # URL or name of the licence as stated: a hint, not a right
+        # Other fields of a row of a dump, as a JSON object; null for documents from elsewhere.
         pa.field("metadata", pa.string()),
         pa.field("text", pa.string(), nullable=False),
         pa.field("source", pa.string(), nullable=False),  # "web", or the name of a file source
@@ -41,12 +41,12 @@ def document_id(url: str, payload_digest: str) -> str:
 
 
 def mark_of(ids: pa.ChunkedArray) -> bytes:
-    """Returns a hash of the ids of some documents in their order (blake2b-128, hex)."""
+    """Returns a hash of document ids in their order (blake2b-128, hex)."""
     return hashlib.blake2b("\n".join(ids.to_pylist()).encode(), digest_size=16).hexdigest().encode()
 
 
 def marked(table: pa.Table, ids: pa.ChunkedArray) -> pa.Table:
-    """Returns a table that holds no ids, with the mark of the documents that its rows belong to."""
+    """Returns a table without ids, with the mark of the documents of its rows in the schema metadata."""
     return table.replace_schema_metadata({_IDS: mark_of(ids)})
 
 
@@ -57,7 +57,7 @@ def same_mark(mark: bytes, table: pa.Table, where: str) -> None:
 
 
 def same_rows(left: pa.Table, right: pa.Table, where: str) -> None:
-    """Checks that two co-partitioned tables hold the same ids in the same order; raises InputError."""
+    """Checks that two co-partitioned tables have the same ids in the same order; raises InputError."""
     if not left.column("id").equals(right.column("id")):
         raise _misfit(where)
 

@@ -1,11 +1,11 @@
-"""Who stays of a group of copies: the one rule, shared by the stage that finds copies and the stage that drops.
+"""Duplicate resolution: which documents of a cluster of duplicates are kept.
 
 Pure functions over arrays. `dedup` applies the rule to all documents, `consolidate` again to those that pass the other
-rules: there a copy takes the place of a preferred document that was itself dropped.
+rules: there a duplicate replaces a preferred document that was itself dropped.
 
-The rule: walk the documents in order of preference; a document goes when its text equals that of one that stays, or
-when a *verified* pair links the two texts; otherwise it stays. So a document never goes for a link over third texts
-(A ~ B ~ C does not make C a copy of A), and of two texts with a verified link never both stay.
+The rule: in order of preference, a document is dropped when its text equals that of a kept document, or when a
+*verified* pair links the two texts; otherwise it is kept. So links are not transitive (A ~ B ~ C does not make C a
+duplicate of A), and of two texts with a verified link at most one is kept.
 """
 
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Choice:
-    """What becomes of each document.
+    """The keeper of each document.
 
-    `keeper` int64 (documents,): position of the document it is a copy of; its own for one that stays.
-    `jaccard` float32 (documents,): similarity of the two texts; 1 for equal texts and for one that stays.
+    `keeper` int64 (documents,): position of the document it is a duplicate of; its own position if it is kept.
+    `jaccard` float32 (documents,): similarity of the two texts; 1 for equal texts and for kept documents.
     """
 
     keeper: NDArray[np.int64]
@@ -27,7 +27,7 @@ class Choice:
 
 
 def choose(texts: NDArray[np.int64], pairs: NDArray[np.int64], jaccard: NDArray[np.float32]) -> Choice:
-    """Applies the rule.
+    """Returns the keeper of each document.
 
     Args:
         texts: shape (documents,), number of each document's text (equal texts, equal number), most preferred first.
@@ -35,22 +35,21 @@ def choose(texts: NDArray[np.int64], pairs: NDArray[np.int64], jaccard: NDArray[
         jaccard: shape (pairs,), similarity of each pair.
 
     Returns:
-        A choice in which every document that goes has a keeper that stays. Of several possible keepers it is the
-        most preferred.
+        A choice in which every dropped document has a keeper that is kept: of several possible ones the most preferred.
     """
     linked = _neighbours(pairs, jaccard)
-    stays: dict[int, int] = {}
+    kept: dict[int, int] = {}
     keeper = np.arange(len(texts), dtype=np.int64)
     similarity = np.ones(len(texts), dtype=np.float32)
     for position, text in enumerate(texts.tolist()):
-        if text in stays:
-            keeper[position] = stays[text]
+        if text in kept:
+            keeper[position] = kept[text]
             continue
-        near = [(stays[other], share) for other, share in linked.get(text, ()) if other in stays]
+        near = [(kept[other], share) for other, share in linked.get(text, ()) if other in kept]
         if near:
             keeper[position], similarity[position] = min(near)
         else:
-            stays[text] = position
+            kept[text] = position
     return Choice(keeper, similarity)
 
 

@@ -1,4 +1,4 @@
-"""Files outside the store that a recipe names by a pattern: found, opened, unpacked, and read as JSON lines.
+"""External files: files outside the store that a recipe names by a pattern; listing, decompression, JSON lines.
 
 Reads names, sizes and bytes, on this machine or on an object store.
 """
@@ -30,9 +30,9 @@ class SourceFile:
     """One file outside the store.
 
     Attributes:
-        path: where it stands: a local path, or an fsspec URL ("s3://bucket/folder/file").
+        path: a local path, or an fsspec URL ("s3://bucket/folder/file").
         name: its path below the fixed folder of the pattern that found it.
-        bytes: its size as it stands.
+        bytes: its size as stored.
     """
 
     path: str
@@ -41,7 +41,7 @@ class SourceFile:
 
     @property
     def codec(self) -> str | None:
-        """The compression that the end of the name tells, as Arrow calls it."""
+        """The compression by the suffix of the name, in Arrow's terms."""
         return codec_of(self.name)
 
     def local(self) -> str:
@@ -52,7 +52,7 @@ class SourceFile:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[io.BufferedReader]:
-        """Yields its bytes, unpacked; raises InputError when it cannot be read to the end."""
+        """Opens it for reading, decompressed; raises InputError when it cannot be read to the end."""
         try:
             with opened(self.local(), self.codec) as file:
                 yield file
@@ -60,7 +60,7 @@ class SourceFile:
             raise InputError(f"{self.path} cannot be read ({error})", "mend it or leave it out") from error
 
     def rows(self) -> Iterator[tuple[int, Any]]:
-        """Yields number, from 1, and content of each line that is not blank; raises InputError where one is no JSON."""
+        """Yields number (from 1) and content of each non-blank line; raises InputError where one is not JSON."""
         with self.open() as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
@@ -73,7 +73,7 @@ class SourceFile:
 
 
 def codec_of(name: str) -> str | None:
-    """Returns the compression that the end of a name tells, as Arrow calls it.
+    """Returns the compression by the suffix of a name, in Arrow's terms.
 
     >>> codec_of("wiki.jsonl.zst")
     'zstd'
@@ -83,18 +83,18 @@ def codec_of(name: str) -> str | None:
 
 @contextlib.contextmanager
 def opened(path: str, codec: str | None) -> Iterator[io.BufferedReader]:
-    """Yields the bytes of a local file, unpacked; raises OSError when it is damaged."""
+    """Opens a local file for reading, decompressed; raises OSError when it is damaged."""
     with pa.OSFile(path) as raw:
         stream = pa.CompressedInputStream(raw, codec) if codec else raw
         yield io.BufferedReader(cast(io.RawIOBase, stream), _BUFFER)
 
 
 def find(pattern: str, whose: str) -> list[SourceFile]:
-    """Returns the files that a pattern matches, in the order of their names.
+    """Returns the files that a pattern matches, sorted by name.
 
     Args:
         pattern: absolute glob or URL on an object store; `**` stands for any number of folders, `*` for none.
-        whose: what names it, for the message: 'the reference "wiki"'.
+        whose: the setting that names the pattern, for messages: 'the reference "wiki"'.
 
     Raises:
         InputError: the pattern is not absolute or matches no file.
@@ -102,14 +102,14 @@ def find(pattern: str, whose: str) -> list[SourceFile]:
     """
     folder = _fixed_folder(pattern)
     if "://" in pattern:
-        found = list(_objects(folder, pattern.removeprefix(f"{folder}/")))
+        files = list(_objects(folder, pattern.removeprefix(f"{folder}/")))
     elif os.path.isabs(pattern):
-        found = [_local(path, folder) for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
+        files = [_local(path, folder) for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
     else:
         raise InputError(f'the pattern "{pattern}" of {whose} is not absolute', "begin it with / or s3://")
-    if not found:
+    if not files:
         raise InputError(f'the pattern "{pattern}" of {whose} matches no file below {folder}', "correct it")
-    return sorted(found, key=lambda file: file.name)
+    return sorted(files, key=lambda file: file.name)
 
 
 def _fixed_folder(pattern: str) -> str:
@@ -123,9 +123,9 @@ def _local(path: str, folder: str) -> SourceFile:
 
 
 def _objects(folder: str, pattern: str) -> Iterator[SourceFile]:
-    store, wanted = Store(folder), _compiled(pattern)
+    store, regex = Store(folder), _compiled(pattern)
     for name in store.list(""):
-        if wanted.fullmatch(name):
+        if regex.fullmatch(name):
             yield SourceFile(f"{folder}/{name}", name, store.size(name))
 
 

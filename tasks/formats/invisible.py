@@ -1,4 +1,4 @@
-r"""Characters that no reader sees: those that a running text does without, and those that it needs.
+r"""Invisible characters: removal of those that running text does not need.
 
 Source of what is invisible: Unicode's property Default_Ignorable_Code_Point (DerivedCoreProperties.txt, version 16). Of
 these, a text keeps
@@ -10,8 +10,8 @@ these, a text keeps
 - Mongolian variation selectors and separator behind a Mongolian letter, and Korean fillers, which stand for letters;
 - the grapheme joiner U+034F before a combining mark, whose place it fixes.
 
-All else goes: soft hyphens, zero-width spaces (also between Thai or Khmer words, where they say no more than a place to
-break a line), word joiners, marks and overrides of direction, invisible operators, other variation selectors, tags.
+All others are removed: soft hyphens, zero-width spaces (also between Thai or Khmer words, where they only mark a line
+break), word joiners, marks and overrides of direction, invisible operators, other variation selectors, tags.
 """
 
 import re
@@ -19,10 +19,10 @@ import re
 _TAGS = "\U000e0000-\U000e0fff"
 
 SUSPECT = "\u00ad\u034f\u061c\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufff0-\ufffb"
-"""What `without` may take away, as the body of a class."""
+"""Characters that `without` may remove, as the body of a regular expression class."""
 
 SUSPECT_BEYOND = _TAGS
-"""The same beyond the Basic Multilingual Plane."""
+"""The same, beyond the Basic Multilingual Plane."""
 
 # Scripts whose letters join, or form clusters that a joiner parts: Arabic to Sinhala, Tibetan, Myanmar, Khmer,
 # Mongolian, Phags-pa and what follows it, Arabic presentation forms, and those of other planes.
@@ -32,7 +32,7 @@ _JOINING = (
     "\U00011000-\U00011fff\U0001e900-\U0001e95f"
 )
 _MONGOLIAN = "\u1800-\u180a\u1810-\u18af"
-# Characters that have an emoji form (UTS #51, emoji-data.txt), by the blocks in which they stand.
+# Characters that have an emoji form (UTS #51, emoji-data.txt), by block.
 _EMOJI = (
     "\u00a9\u00ae\u203c\u2049\u2122\u2139\u2194-\u21aa\u231a-\u23ff\u24c2\u25aa-\u25fe\u2600-\u27bf\u2934\u2935"
     "\u2b05-\u2b55\u3030\u303d\u3297\u3299\U0001f000-\U0001faff"
@@ -69,7 +69,7 @@ def without(text: str, seen: str) -> str:
 
     Args:
         text: any text.
-        seen: characters of the text, all that are not ASCII among them: what they lack is not looked for.
+        seen: characters of the text, at least all that are not ASCII: only these are searched for.
 
     >>> without("Schiff\u00adfahrt\u200b, \u202epay\u2060pal\u202c", "\u00ad\u200b\u202e\u2060\u202c")
     'Schifffahrt, paypal'
@@ -89,9 +89,9 @@ def ignored(text: str, seen: str) -> str:
 
 
 def _dropped(text: str, characters: re.Pattern[str], seen: str) -> str:
-    found = set(characters.findall(seen))
-    if len(found) > _FEW:
+    present = set(characters.findall(seen))
+    if len(present) > _FEW:
         return characters.sub("", text)
-    for character in found:  # a search for one is many times as fast as that for a set
+    for character in present:  # a search for one is many times as fast as that for a set
         text = text.replace(character, "")
     return text

@@ -1,12 +1,12 @@
-"""Text as the rest of the pipeline sees it: one way to clean, split, shingle and hash.
+"""Text normalisation: cleaning, word splitting, shingling and hashing.
 
-Reads and writes nothing. The filters have words of their own (`tasks.filters.counting.words`), marks among them:
-published limits are put on those.
+Reads and writes nothing. The filters split words differently (`tasks.filters.counting.words`, with punctuation marks),
+as the published limits are defined on those words.
 
 Trade-off: words come from one regular expression, not from a language model. That is some 50 times faster
 than spaCy's blank English tokenizer; the price is that languages without spaces are split letter by letter.
 
-The process that extracts pages imports this for `clean` alone, so what only the others need is made on first use.
+The process that extracts pages imports this for `clean` alone, so everything else is created on first use.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def _all_marks() -> str:
     r"""Combining marks of the Basic Multilingual Plane as a regular expression class body.
 
-    Python's `\w` leaves them out, which would cut every Devanagari or Thai word at its vowel signs.
+    Python's `\w` excludes them, which would cut every Devanagari or Thai word at its vowel signs.
     """
     marks = _ranges(point for point in range(0x300, 0x10000) if unicodedata.category(chr(point)).startswith("M"))
     return marks + "\u200c\u200d"  # joiners belong to the word in Persian and in Indic scripts
@@ -69,11 +69,11 @@ _CARRIAGE = re.compile("\r\n?")
 _LINE_END = re.compile("[\x0b\x0c\x85\u2028\u2029]")
 # Control, surrogate and non-character code points, and the byte order mark; tab and newline stay.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufeff\ufffe\uffff]")
-# All characters of the two above: one search tells that a text holds none of them, as most do.
+# All characters of the two above: one search shows that a text has none of them, as most do.
 _ODD = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff"
-# What needs no second look. Taking it away in bytes, by a table, is faster than any search for the rest.
+# Characters that need no check. Removing them as bytes, by a table, is faster than any search for the rest.
 _USUAL = bytes((*b"\t\n", *range(0x20, 0x7F)))
-# Where the marks of other planes are, among much else: each range more makes the search slower.
+# The range that contains the marks of other planes, among others: each further range makes the search slower.
 _PLANES = "\U000101fd-\U0001e94a"
 _NO_BREAK_SPACES = "\u00a0\u2007\u202f"
 
@@ -82,15 +82,15 @@ def clean(text: str) -> str:
     r"""Returns the form in which text is stored: NFC, `\n` ends, no control characters, no trailing spaces.
 
     More than one blank line becomes one; leading spaces stay, because in source code they carry meaning. No-break
-    spaces, which pages are full of for their layout, become spaces. Of more than 30 marks on a letter the rest goes,
-    and of invisible characters what a running text does without (`tasks.formats.invisible`).
+    spaces, which pages are full of for their layout, become spaces. More than 30 marks on a letter are cut, and
+    invisible characters that running text does not need are removed (`tasks.formats.invisible`).
     """
     if text.isascii() and text.isprintable():
-        return text.rstrip()  # one line, as addresses and titles are
+        return text.rstrip()  # one line, as URLs and titles are
     if unusual := _unusual(text):
         text = _without_oddities(text, unusual)
     text = "\n".join([line.rstrip() for line in text.split("\n")])
-    while "\n\n\n" in text:  # a third goes each time, in a tenth of what a regular expression takes
+    while "\n\n\n" in text:  # a third is removed each time, in a tenth of the time of a regular expression
         text = text.replace("\n\n\n", "\n\n")
     return text.strip("\n")
 
@@ -101,17 +101,17 @@ def _unusual(text: str) -> str:
 
 
 def _without_oddities(text: str, unusual: str) -> str:
-    """Does what `clean` does to characters; `unusual` holds those of the text that are not `_USUAL`, in their order."""
-    # In UTF-16 a character of another plane takes the room of two.
+    """Does the character part of `clean`; `unusual` has the characters that are not `_USUAL`, in their order."""
+    # In UTF-16 a character of another plane takes two units.
     planes = len(unusual.encode("utf-16-le", "surrogatepass")) > 2 * len(unusual)
     odd = bool(_odd_or_mark(planes).search(unusual))
-    if odd:  # first, because what goes may stand between a letter and its mark
+    if odd:  # first, because a removed character may be between a letter and its mark
         text = _CARRIAGE.sub("\n", text) if "\r" in text else text
         for form, new in ((_LINE_END, "\n"), (_UNPRINTABLE, "")):
             text = form.sub(new, text) if form.search(unusual) else text
         text = without(text, unusual)
         text = _mark_run(planes).sub(r"\1", text) if _mark(planes).search(unusual) else text
-    # Without marks nothing forms a character with ASCII, so the rest tells for all.
+    # Without marks nothing combines with ASCII, so checking the rest is enough.
     if odd or not unicodedata.is_normalized("NFC", unusual):
         text = unicodedata.normalize("NFC", text)
     for space in _NO_BREAK_SPACES:
@@ -148,9 +148,9 @@ def _reordered(planes: bool) -> str:
 
 
 def normalise(text: str) -> str:
-    r"""Returns the form in which two texts count as the same: NFKC, case-folded, words only, single spaces.
+    r"""Returns the form in which two texts count as equal: NFKC, case-folded, words only, single spaces.
 
-    Punctuation, markup residue and layout do not tell copies apart, nor do ligatures and invisible characters.
+    Ignores punctuation, markup residue, layout, ligatures and invisible characters.
 
     >>> normalise("Hello,  World!\n") == normalise("hello world")
     True
@@ -161,7 +161,7 @@ def normalise(text: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Splits into lower-case words: letters, digits, underscore and their marks; punctuation is no word.
+    """Splits into lower-case words: letters, digits, underscore and their marks; punctuation is not a word.
 
     >>> words("Don't panic: 42 towels.")
     ['don', 't', 'panic', '42', 'towels']
@@ -169,8 +169,8 @@ def words(text: str) -> list[str]:
     lower = text.lower()
     # Six times faster, and the same split for every text without marks and without unspaced scripts.
     plain = lower.isascii() or not _needs_script().search(lower)
-    found: list[str] = (_PLAIN_WORD if plain else _word()).findall(lower)
-    return found
+    matches: list[str] = (_PLAIN_WORD if plain else _word()).findall(lower)
+    return matches
 
 
 def hash64(text: str) -> int:
@@ -213,7 +213,7 @@ def rolled(hashes: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
 
 
 def extended(runs: NDArray[np.uint64], following: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Returns the `rolled` hashes of runs one word longer; `following` holds the hash of each run's next word."""
+    """Returns the `rolled` hashes of runs one word longer; `following` has the hash of each run's next word."""
     import numpy as np
 
     longer: NDArray[np.uint64] = runs * np.uint64(0x9E3779B97F4A7C15) + following
@@ -223,7 +223,7 @@ def extended(runs: NDArray[np.uint64], following: NDArray[np.uint64]) -> NDArray
 def shingles(split: Sequence[str], size: int = 5) -> NDArray[np.uint64]:
     """Hashes every run of `size` words, in order and with repeats.
 
-    A text shorter than `size` is one shingle of all its words, so that short copies still meet.
+    A text shorter than `size` is one shingle of all its words, so that short duplicates are still found.
 
     Args:
         split: the words of one text, as `words` gives them.
@@ -231,7 +231,7 @@ def shingles(split: Sequence[str], size: int = 5) -> NDArray[np.uint64]:
 
     Returns:
         uint64 array of shape (max(1, len(split) - size + 1),), or (0,) for an empty text. The values are spread evenly
-        over the 64 bits (splitmix64 finaliser), so MinHash may use them as they are.
+        over the 64 bits (splitmix64 finaliser), so MinHash may use them directly.
     """
     import numpy as np
 

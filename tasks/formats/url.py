@@ -1,6 +1,6 @@
-"""URLs: one canonical form, its key, its host, its partition, and whether a crawl covers it.
+"""URLs: canonical form, key, host, partition, and the scope of a crawl.
 
-The parser is ada (WHATWG URL standard), so that the crawler reads an address as a browser does; 598,000 joins per
+The parser is ada (WHATWG URL standard), so that the crawler parses a URL as a browser does; 598,000 joins per
 CPU-second.
 """
 
@@ -15,8 +15,8 @@ import tldextract
 
 MAX_URL = 4096
 # Parameters that name a click, a campaign or a visit, never a page. The first two lines are written by advertising and
-# mail tools into every link that they send out; the last two are session ids, told by their value where the name is
-# also an honest one ("sid=3" is a page, "sid=" with 32 hex digits is phpBB's visitor; Heritrix draws the same line).
+# mail tools into every link that they send out; the last two are session ids, recognised by their value where the name
+# is also used otherwise ("sid=3" is a page, "sid=" with 32 hex digits a phpBB session; Heritrix has the same rule).
 _TRACKING = re.compile(
     r"(?:utm_[a-z_]*|gclid|gclsrc|gbraid|wbraid|dclid|srsltid|fbclid|msclkid|yclid|ysclid|twclid|ttclid|li_fat_id|_ga|_gl"
     r"|igshid|igsh|mc_cid|mc_eid|mkt_tok|_hsenc|_hsmi|__hs(?:sc|tc|fp)|hsctatracking|vero_id|_openstat|oly_(?:anon|enc)_id"
@@ -24,7 +24,7 @@ _TRACKING = re.compile(
     r"|(?:sid|s|sess(?:ion)?_?id)=(?=(?:[a-z]*\d){4})[0-9a-z]{24,}$",
     re.I,
 )
-# A Java server's session id stands in the path. (An ASP.NET one, "/(S(..))/", stays: without it the server redirects.)
+# A Java server's session id is in the path. (An ASP.NET one, "/(S(..))/", is kept: without it the server redirects.)
 _PATH_SESSION = re.compile(r";(?:jsessionid|phpsessid)=[^/?;]*", re.I)
 _MAX_SEGMENTS = 20
 _LONGEST_CYCLE = 4
@@ -34,7 +34,7 @@ _SUFFIXES = tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
 
 
 def canonical(url: str, base: str | None = None) -> str | None:
-    """Returns the canonical form of `url` (joined to `base`), or None when it is nothing a crawler fetches.
+    """Returns the canonical form of `url` (joined to `base`), or None when a crawler cannot fetch it.
 
     WHATWG normal form without fragment, without the dot after a host name, without session ids in the path, and
     without query parameters that only track visits. Refused: other schemes, user names and passwords, more than 4,096
@@ -82,7 +82,7 @@ def _without_tracking(href: str) -> str:
 
 
 def is_trap(url: str) -> bool:
-    """Tells whether a canonical URL has the form of an endless site: a path that repeats itself or is very deep.
+    """Returns whether a canonical URL has the form of a crawler trap: a path that repeats itself or is very deep.
 
     Rules of Heritrix: the same segments (here one to four of them) three times in a row, or more than 20 segments.
 
@@ -92,7 +92,7 @@ def is_trap(url: str) -> bool:
     segments = url.partition("?")[0].split("/")[3:]
     if len(segments) > _MAX_SEGMENTS + 1:
         return True
-    if len(segments) < len(set(segments)) + 2:  # what comes three times leaves two to spare
+    if len(segments) < len(set(segments)) + 2:  # three equal segments leave two duplicates
         return False
     return any(
         segments[at : at + size] == segments[at + size : at + 2 * size] == segments[at + 2 * size : at + 3 * size]
@@ -107,7 +107,7 @@ def key(url: str) -> bytes:
 
 
 def authority(url: str) -> str:
-    """Returns the host of a canonical URL, with its port where that is not the scheme's own: the unit of politeness.
+    """Returns the host of a canonical URL, with its port where not the default of the scheme: the unit of politeness.
 
     >>> authority("https://example.com/a"), authority("http://127.0.0.1:8080/")
     ('example.com', '127.0.0.1:8080')
@@ -117,18 +117,18 @@ def authority(url: str) -> str:
 
 def host_and_port(url: str) -> tuple[str, int | None]:
     """Returns host name (IPv6 in brackets) and explicit port of a canonical URL."""
-    found = re.fullmatch(r"(\[.*\]|[^:]*)(?::(\d+))?", authority(url))
-    if found is None:
+    match = re.fullmatch(r"(\[.*\]|[^:]*)(?::(\d+))?", authority(url))
+    if match is None:
         raise ValueError(f"{url!r} is not in canonical form")
-    return found[1], int(found[2]) if found[2] else None
+    return match[1], int(match[2]) if match[2] else None
 
 
 @lru_cache(maxsize=65536)
 def registered_domain(host: str) -> str:
-    """Returns the domain a name was registered as, by the public suffix list ("a.b.co.uk" -> "b.co.uk").
+    """Returns the registered domain of a host name, by the public suffix list ("a.b.co.uk" -> "b.co.uk").
 
-    A name under no listed suffix counts its last label as the suffix (the list's rule "*"); an address stands for
-    itself.
+    A name under no listed suffix counts its last label as the suffix (the list's rule "*"); an IP address is
+    returned unchanged.
     """
     if host.startswith("[") or host.replace(".", "").isdigit():
         return host
@@ -139,7 +139,7 @@ def registered_domain(host: str) -> str:
 
 
 class Link(NamedTuple):
-    """A canonical URL with what decides where it belongs.
+    """A canonical URL with its key, host and owner.
 
     Attributes:
         url: canonical.
@@ -167,24 +167,24 @@ def domain_of(host: str) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def owner_of(host: str) -> int:
-    """Returns the 64-bit hash of a host's registered domain; modulo the partitions it says who owns the host."""
+    """Returns the 64-bit hash of a host's registered domain; modulo the number of partitions, the host's partition."""
     return int.from_bytes(hashlib.blake2b(domain_of(host).encode(), digest_size=8).digest())
 
 
 def partition(url: str, partitions: int) -> int:
-    """Returns the partition (0 .. partitions-1) that owns a canonical URL: a hash of its registered domain."""
+    """Returns the partition (0 .. partitions-1) of a canonical URL: a hash of its registered domain."""
     return owner_of(authority(url)) % partitions
 
 
 class Scope:
-    """Which URLs a crawl covers.
+    """The scope of a crawl: which URLs it covers.
 
     Args:
         entries: "host", "host:port" or "*.domain" (the domain itself and all below it).
-        prefixes: URL prefixes; of a host that one of them names, only what begins with one of them is covered. Like
-            the hosts they hold for http and https, with and without "www.".
-        include_pattern: regular expression that a URL must hold somewhere; "" admits all.
-        exclude_pattern: regular expression that a URL must hold nowhere; "" excludes none.
+        prefixes: URL prefixes; of a host that one of them names, only URLs with one of the prefixes are covered. Like
+            the hosts they apply to http and https, with and without "www.".
+        include_pattern: regular expression that must match somewhere in a URL; "" admits all.
+        exclude_pattern: regular expression that must not match anywhere in a URL; "" excludes none.
 
     >>> scope = Scope(["www.example.com", "*.example.org"], prefixes=["https://example.com/docs/"])
     >>> scope.covers("https://example.com/docs/a"), scope.covers("http://a.b.example.org/"), scope.covers("http://b.net/")
@@ -226,7 +226,7 @@ class Scope:
         return cls(hosts, prefixes, include_pattern, exclude_pattern)
 
     def covers(self, url: str, host: str = "") -> bool:
-        """Tells whether a canonical URL lies within; `host` is its `authority` where the caller has it."""
+        """Returns whether a canonical URL is in scope; `host` is its `authority` where the caller has it."""
         host = host or authority(url)
         covered = self._known.get(host)
         if covered is None:
@@ -237,7 +237,7 @@ class Scope:
 
     @property
     def is_open(self) -> bool:
-        """Whether it covers hosts that are not named."""
+        """Whether the scope covers hosts that are not named."""
         return bool(self._domains)
 
     @property
@@ -246,7 +246,7 @@ class Scope:
         return self._hosts.union(self._prefixes)
 
     def refusal(self, url: str) -> str:
-        """Returns which setting keeps a canonical URL out ("include_hosts", "exclude_pattern", ...), or ""."""
+        """Returns the setting that excludes a canonical URL ("include_hosts", "exclude_pattern", ...), or ""."""
         host = authority(url)
         if not self.covers_host(host):
             return "include_hosts"
@@ -254,11 +254,11 @@ class Scope:
 
     @property
     def looks_at_urls(self) -> bool:
-        """Whether more than the host decides."""
+        """Whether the scope depends on more than the host."""
         return not self._plain
 
     def covers_host(self, host: str) -> bool:
-        """Tells whether any URL of a host (its `authority`) can lie within."""
+        """Returns whether any URL of a host (its `authority`) can be in scope."""
         name = bare(host)
         return name in self._hosts or name in self._prefixes or f".{host}".endswith(self._domains)
 
@@ -283,6 +283,6 @@ def _schemeless(url: str) -> str:
 
 
 def bare(host: str) -> str:
-    """Returns a host without "www.", which makes no difference to what a crawl covers."""
-    # A site that answers on its bare name and on "www." redirects from one to the other.
+    """Returns a host without "www.", which the scope ignores."""
+    # A site that serves its bare name and "www." redirects from one to the other.
     return host.removeprefix("www.")

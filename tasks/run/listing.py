@@ -20,8 +20,8 @@ def listing() -> Iterator[str]:
     for name in catalogue.known():
         try:
             module, package = extensions.module_of(extensions.FILTERS, "filter", name, catalogue.CATALOGUE)
-            held = ["annotator"] if catalogue.held(module, Annotator) else []
-            held += ["filter"] if catalogue.held(module, Filter) else []
+            held = ["annotator"] if catalogue.defined_in(module, Annotator) else []
+            held += ["filter"] if catalogue.defined_in(module, Filter) else []
             yield _line(name, " and ".join(held) or "nothing", package or SLUICE)
         except Problems as problems:
             yield _line(name, "not usable", str(problems))

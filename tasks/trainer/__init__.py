@@ -1,1 +1,1 @@
-"""Training: token shards, a plan and a mixture in, verified checkpoints out."""
+"""Training: reads token shards, a pack plan and a mixture; writes verified checkpoints."""

@@ -15,12 +15,12 @@ from tasks.core.errors import InputError, SluiceError
 from tasks.trainer import failure, parent_watch
 from tasks.trainer.config import TrainSpec
 
-REFUSED, STOPPED = 2, 143
+CONFIGURATION_ERROR, STOPPED = 2, 143
 
 
 def main() -> int:
     """Runs this rank; returns its exit code."""
-    parent_watch.hold()
+    parent_watch.start()
     parser = argparse.ArgumentParser(prog="python -m tasks.trainer")
     parser.add_argument("--spec", type=Path, required=True, help="JSON file of a TrainSpec")
     rank = int(os.environ.get("RANK", "0"))
@@ -30,16 +30,16 @@ def main() -> int:
         spec = TrainSpec.model_validate_json(path.read_bytes())
     except (OSError, ValueError) as error:
         logging.error("%s", InputError(f"{path} is not a training spec ({error})"))
-        return REFUSED
+        return CONFIGURATION_ERROR
     out = Path(spec.out)
     out.mkdir(parents=True, exist_ok=True)
-    if failure.launch_id() and any(f.permanent and f.launch == failure.launch_id() for f in failure.noted(out)):
-        return REFUSED
+    if failure.launch_id() and any(f.permanent and f.launch == failure.launch_id() for f in failure.recorded(out)):
+        return CONFIGURATION_ERROR
     return _train(spec, out, rank)
 
 
 def _train(spec: TrainSpec, out: Path, rank: int) -> int:
-    # torch takes more than a second to import: a rank that is going to refuse does without.
+    # torch takes more than a second to import: a rank with an invalid configuration ends without it.
     import torch
 
     from tasks.trainer.loop import Stopped, Trainer
@@ -56,9 +56,9 @@ def _train(spec: TrainSpec, out: Path, rank: int) -> int:
     except Exception as error:
         if not isinstance(error, SluiceError):
             traceback.print_exc()
-        failed = failure.note(out, rank, error)
+        failed = failure.record(out, rank, error)
         logging.error("%s", failed.cause)
-        return REFUSED if failed.permanent else 1
+        return CONFIGURATION_ERROR if failed.permanent else 1
     return 0
 
 

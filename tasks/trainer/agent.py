@@ -1,12 +1,12 @@
 """Starts and restarts the ranks of one node: `python -m tasks.trainer.agent --spec spec.json --nproc 2`.
 
-The command a stage runs on a laptop and a pod runs on a GPU node. It is torchrun with the exit codes put right:
-torchrun itself ends with 1 whatever happened. Here 0 is done, 2 a run that cannot work as configured, 137 a rank that
-was killed (out of memory, usually) more often than it may be restarted, 143 stopped on request after a checkpoint.
-Several nodes are described the way torchrun reads them (see `gang`), and run without it (see `gang_agent`).
+Wraps torchrun, which returns 1 for every failure, with exit codes that tell failures apart: 0 is done, 2 a run that
+cannot work as configured, 137 a rank that was killed (usually out of memory) more often than it may be restarted, 143
+stopped on request after a checkpoint. Several nodes are described by torchrun's variables (see `gang`) and run without
+torchrun (see `gang_agent`).
 
-A single rank has nobody to meet: it is supervised here without torchrun, which saves importing torch a second time
-(1.5 CPU-seconds, of 4 that a run of no length takes).
+A single rank needs no rendezvous: it is supervised here without torchrun, which saves importing torch a second time
+(1.5 CPU-seconds of the 4 that an empty run takes).
 """
 
 import argparse
@@ -22,15 +22,15 @@ from tasks.trainer import parent_watch
 from tasks.trainer.gang import Gang
 
 MAX_RESTARTS = 5
-"""How often a crash is answered by starting all ranks again; then whoever started the agent decides."""
+"""How many crashes are followed by a restart of all ranks; after that the agent returns the exit code."""
 FINAL = (0, 2, 143)
-"""Exit codes of a rank after which nothing is to be restarted."""
+"""Exit codes of a rank after which nothing is restarted."""
 
 ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",  # torchrun would say so at length; ranks set their own number
+    "OMP_NUM_THREADS": "1",  # otherwise torchrun logs a long warning; ranks set their own number
     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "100",  # seconds to save in after SIGTERM; below the grace of the pod
     # By default all restarts share one store (torch 2.13, dynamic_rendezvous.py), where ranks find the addresses of the
-    # attempt before: they are refused, which burns a restart, or wait for one another for ever.
+    # previous attempt: connections are refused, which uses up a restart, or the ranks wait for one another for ever.
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     # Keep freed memory: glibc maps and unmaps large buffers otherwise, and clearing their pages took a tenth of a step.
     "MALLOC_MMAP_THRESHOLD_": str(2**31 - 1),
@@ -41,8 +41,8 @@ ENVIRONMENT = {
 
 def main() -> int:
     """Runs all ranks of this node to the end; returns the exit code."""
-    parent_watch.hold()
-    # torchrun installs its handlers when it starts the ranks; before that, as PID 1, we would not hear SIGTERM.
+    parent_watch.start()
+    # torchrun installs its handlers when it starts the ranks; before that, as PID 1, SIGTERM would be ignored.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     parser = argparse.ArgumentParser(prog="python -m tasks.trainer.agent")
     parser.add_argument("--spec", type=Path, required=True, help="JSON file of a TrainSpec")
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def run_alone(spec: Path) -> int:
-    """Runs one rank, again after a crash; returns the exit code that says what happened."""
+    """Runs one rank and restarts it after a crash; returns its exit code as a shell would."""
     code = 1
     stops: list[int] = []
     for _ in range(1 + MAX_RESTARTS):
@@ -79,7 +79,7 @@ def _pass_on(rank: "subprocess.Popen[bytes]", stops: list[int], number: int, fra
 
 
 def run_ranks(spec: Path, nproc: int) -> int:
-    """Runs torchrun in this process; returns the exit code that says what happened."""
+    """Runs torchrun in this process; returns the exit code of the first rank that failed, as a shell would."""
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

@@ -1,11 +1,11 @@
 """Global batches: which tokens a step trains on, as a function of the step.
 
-Reads the token shards, the plan and the order; keeps no state, so that any step can be asked for first and any number
-of ranks sees the same batches.
+Reads the token shards, the plan and the order; has no state, so that steps can be computed in any order and any number
+of ranks computes the same batches.
 
-Where documents meet: the end-of-text token closes document A and opens document B. As a label it is the last thing to
-predict of A; as an input it is the first thing B sees. So B's first token is learned from the same token that the
-evaluation puts before a document, and still nothing of A reaches B.
+At a document boundary the end-of-text token ends document A and starts document B: it is the last label of A and the
+first input of B. So B's first token is predicted from the same token that the evaluation puts before a document, and
+attention from B to A is masked.
 """
 
 import hashlib
@@ -67,7 +67,7 @@ class Batches:
         return Batch(tokens, labels, documents)
 
     def slices(self, step: int) -> list[dict[str, Any]]:
-        """Returns the document slices of a step's batch, for people: source, sequence, document id, start, length."""
+        """Returns the document slices of a step's batch for a log: source, sequence, document id, start, length."""
         return [
             {
                 "source": source,
@@ -87,15 +87,15 @@ class Batches:
         tokens = np.concatenate(parts).astype(np.int64)
         if len(tokens) != self.seq_len:
             raise InputError(
-                f'the plan gives sequence {sequence} of "{source}" {len(tokens)} tokens, not {self.seq_len}',
+                f'sequence {sequence} of "{source}" has {len(tokens)} tokens in the plan, not {self.seq_len}',
                 "run the stage pack again",
             )
-        held = np.repeat(np.arange(len(slices)), [piece.length for piece in slices])
+        slice_numbers = np.repeat(np.arange(len(slices)), [piece.length for piece in slices])
         closes = tokens[:-1] == self.eos_id
-        documents = np.append(np.where(closes, held[1:], held[:-1]), held[-1])
+        documents = np.append(np.where(closes, slice_numbers[1:], slice_numbers[:-1]), slice_numbers[-1])
         labels = np.append(tokens[1:], self._after(slices[-1], int(tokens[-1])))
-        # A slice that does not end with end-of-text is followed by a document that it does not open.
-        labels[:-1][(held[:-1] != held[1:]) & ~closes] = IGNORED
+        # After a slice without end-of-text the next document starts without a token to predict it from.
+        labels[:-1][(slice_numbers[:-1] != slice_numbers[1:]) & ~closes] = IGNORED
         return tokens, labels, documents
 
     def _after(self, piece: Slice, last: int) -> int:

@@ -1,9 +1,9 @@
-"""Bits per byte: what a model needs to write down held-out text, free of the tokenizer it uses.
+"""Bits per byte: cross-entropy of held-out text, comparable between tokenizers.
 
 bpb = sum of -log2 p over all tokens of the documents / UTF-8 bytes of their text (Gao et al. 2020, arXiv 2101.00027,
 section 3.1). Every token is predicted once, end-of-text included, the first from end-of-text alone. A document longer
-than the model's context is read in windows that overlap by half, so that a token far from the start sees at least half
-a context; that costs two forward passes per token.
+than the model's context is evaluated in windows that overlap by half, so that a token far from the start has at least
+half a context; that costs two forward passes per token.
 """
 
 import math
@@ -36,9 +36,9 @@ class Heldout:
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of a document as the model reads it: int64 inputs and, of the same length, what follows each.
+    """A window of a document: int64 inputs, and int64 labels of the same length (the token that follows each input).
 
-    Labels before `first` were predicted by the window before.
+    Labels before `first` were predicted in the previous window.
     """
 
     document: int
@@ -53,18 +53,18 @@ def heldout(shards: ShardSet, source: str, max_tokens: int) -> list[Heldout]:
     Raises:
         InputError: the source has none.
     """
-    found: list[Heldout] = []
+    documents: list[Heldout] = []
     tokens = 0
     for document in shards.heldout(source):
-        if found and tokens + len(document[1]) > max_tokens:
+        if documents and tokens + len(document[1]) > max_tokens:
             break
-        found.append(Heldout(*document))
+        documents.append(Heldout(*document))
         tokens += len(document[1])
-    if not found:
+    if not documents:
         raise InputError(
             f'the source "{source}" has no held-out document', "raise encode.heldout_min or give it more text"
         )
-    return found
+    return documents
 
 
 def windows(document: int, tokens: NDArray[Any], eos_id: int, context: int) -> Iterator[Window]:
@@ -112,11 +112,11 @@ def nats(model: Transformer, batch: list[Window]) -> list[float]:
 def document_bits(model: Transformer, documents: Iterable[Heldout], eos_id: int, context: int,
                   batch_windows: int = 16) -> list[float]:  # fmt: skip
     """Returns the bits that the model needs for each document."""
-    held = list(documents)
-    todo = [w for number, one in enumerate(held) for w in windows(number, one.tokens, eos_id, context)]
+    all_documents = list(documents)
+    todo = [w for n, document in enumerate(all_documents) for w in windows(n, document.tokens, eos_id, context)]
     # Like lengths together: fewer padded positions. Stable, so that the batches are the same every time.
     todo.sort(key=lambda window: len(window.inputs))
-    bits = [0.0] * len(held)
+    bits = [0.0] * len(all_documents)
     for start in range(0, len(todo), batch_windows):
         batch = todo[start : start + batch_windows]
         for window, lost in zip(batch, nats(model, batch), strict=True):
@@ -146,12 +146,12 @@ def evaluate_bpb(model_dir: str, shards: ShardSet | Artifact, sources: Iterable[
     """
     torch.set_num_threads(threads)
     folder = Path(model_dir)
-    model, held = model_file.load_model(folder / model_file.FILE, folder / MODEL)
+    model, description = model_file.load_model(folder / model_file.FILE, folder / MODEL)
     opened = ShardSet.open(shards) if isinstance(shards, Artifact) else shards
     scores = {}
     for source in sorted(sources):
         documents = heldout(opened, source, max_tokens_per_source)
-        scores[source] = bits_per_byte(documents, document_bits(model, documents, held["eos_id"], seq_len))
+        scores[source] = bits_per_byte(documents, document_bits(model, documents, description["eos_id"], seq_len))
     return scores
 
 

@@ -1,9 +1,8 @@
-"""Checkpoints: model, optimizer and state on a local disk, verified by hash, never half there.
+"""Checkpoints: model, optimizer and state on a local disk, verified by hash, written atomically.
 
-`<root>/step-<nnnnnnnn>/` holds `model.safetensors`, `optimizer.safetensors` and `state.json` (step, what was seen, and
-the sha256 of all three). Written by rank 0 of the loop, read by a restart, by the stage and by whoever loads the model.
-No pickle: a checkpoint cannot run code. The same state gives the same bytes. torch is imported by those who load or
-save only: the stage beside a run verifies and copies checkpoints for hours, and does without its 250 MB.
+Reads and writes `<root>/step-<nnnnnnnn>/` with `model.safetensors`, `optimizer.safetensors` and `state.json` (step,
+counters, and the sha256 of all three). No pickle: a checkpoint cannot run code. The same state gives the same bytes.
+torch is imported by `load` and `save` only: the stage verifies and copies checkpoints for hours without its 250 MB.
 """
 
 import hashlib
@@ -36,7 +35,7 @@ def name_of(step: int) -> str:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read and whose hashes are right."""
+    """A checkpoint that was read and verified."""
 
     step: int
     model: "dict[str, Tensor]"
@@ -47,39 +46,39 @@ class Checkpoint:
 def save(
     root: Path, step: int, model: "dict[str, Tensor]", optimizer: "dict[str, Tensor]", state: dict[str, Any]
 ) -> Path:
-    """Writes one checkpoint beside its place, makes it durable and renames it into place; returns its folder.
+    """Writes one checkpoint to a temporary folder, syncs it and renames it into place; returns its folder.
 
-    A checkpoint of the same step that is already there is replaced: it may be the broken one a restart stepped over.
+    A checkpoint of the same step that is already there is replaced: it may be a broken one that a restart skipped.
     """
     from safetensors.torch import save_file
 
-    final, aside = root / name_of(step), root / f".{name_of(step)}"
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
+    final, temporary = root / name_of(step), root / f".{name_of(step)}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
     for file, tensors in ((MODEL, model), (OPTIMIZER, optimizer)):
-        save_file({name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}, aside / file)
+        save_file({name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}, temporary / file)
     state = {**state, "step": step}
-    digests = {MODEL: digest(aside / MODEL), OPTIMIZER: digest(aside / OPTIMIZER), STATE: _digest_of(state)}
-    (aside / STATE).write_text(canonical_json({**state, "sha256": digests}) + "\n")
+    digests = {MODEL: digest(temporary / MODEL), OPTIMIZER: digest(temporary / OPTIMIZER), STATE: _digest_of(state)}
+    (temporary / STATE).write_text(canonical_json({**state, "sha256": digests}) + "\n")
     for file in (MODEL, OPTIMIZER, STATE):
-        _sync(aside / file)
-    _sync(aside)
+        _sync(temporary / file)
+    _sync(temporary)
     shutil.rmtree(final, ignore_errors=True)
-    aside.rename(final)
+    temporary.rename(final)
     _sync(root)
     return final
 
 
 def verify(folder: Path) -> dict[str, Any]:
-    """Returns the state of a checkpoint whose hashes are right; raises InputError naming what is missing or broken."""
+    """Returns the state of a checkpoint; raises InputError naming the file that is missing or has another sha256."""
     try:
         state: dict[str, Any] = json.loads((folder / STATE).read_text())
-        stated = state.pop("sha256")
-        found = {MODEL: digest(folder / MODEL), OPTIMIZER: digest(folder / OPTIMIZER), STATE: _digest_of(state)}
+        recorded = state.pop("sha256")
+        computed = {MODEL: digest(folder / MODEL), OPTIMIZER: digest(folder / OPTIMIZER), STATE: _digest_of(state)}
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise InputError(f"{folder} is not a readable checkpoint ({error})", "delete the folder") from error
-    for file, value in found.items():
-        if stated.get(file) != value:
+    for file, value in computed.items():
+        if recorded.get(file) != value:
             raise InputError(f"{folder / file} does not have the sha256 its checkpoint states", "delete the folder")
     return state
 
@@ -93,7 +92,7 @@ def load(folder: Path) -> Checkpoint:
 
 
 def newest_good(root: Path) -> Checkpoint | None:
-    """Returns the newest checkpoint under `root` that verifies, or None; a broken one is logged and left aside."""
+    """Returns the newest checkpoint under `root` that verifies, or None; a broken one is logged and skipped."""
     for step in reversed(steps_at(root)):
         try:
             return load(root / name_of(step))

@@ -1,6 +1,6 @@
-"""Settings of the trainer and the description of one run of it.
+"""Settings of the trainer, and the specification of one run.
 
-pydantic only: the Airflow dag-processor imports it.
+Imports pydantic only, so that the Airflow dag-processor can load it.
 
 The defaults suit two CPU cores and a corpus of some million tokens: 1.26 M parameters, 1.2 M tokens, 6,300 tokens per
 CPU-second. At 105 CPU-seconds per run on Python's documentation and source, held-out bits per byte fell below the
@@ -79,7 +79,7 @@ class OptimConfig(Config):
 
 
 class TrainConfig(Config):
-    """Settings of the stage `train`: everything that changes the bits of a run, except the mixture and the files."""
+    """Settings of the stage `train`: everything that changes the result, except the mixture and the input files."""
 
     model: ModelConfig = ModelConfig()
     """Shape of the model."""
@@ -91,7 +91,7 @@ class TrainConfig(Config):
     """Sequences per step, over all ranks."""
     microbatch: int = Field(default=4, ge=1)
     """Sequences per forward and backward pass. Gradients are summed over microbatches in an order that does not
-    depend on the number of ranks, so this and not the number of ranks decides the rounding."""
+    depend on the number of ranks, so the rounding depends on this setting and not on the number of ranks."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Arithmetic of the forward and backward pass; weights, moments and sums stay fp32. On a processor without bf16
     instructions `bf16` is slower than `fp32`."""
@@ -108,7 +108,7 @@ class TrainConfig(Config):
     milestones: int = Field(default=3, ge=1)
     """Evenly spaced checkpoints that become part of the artifact; the last one is the trained model."""
     mixture: dict[str, float] = {}
-    """Where no canary decides: source -> share of the sequences of a batch; sums to 1. Empty: the natural one, each
+    """Without canaries: source -> share of the sequences of a batch; sums to 1. Empty: the natural one, each
     source by its number of sequences."""
 
     @field_validator("mixture")
@@ -136,7 +136,7 @@ class TrainConfig(Config):
 
 
 class TrainSpec(Config):
-    """One run of the trainer, complete: what `python -m tasks.trainer` reads from `--spec`."""
+    """Specification of one run, as `python -m tasks.trainer` reads it from `--spec`."""
 
     run: TrainConfig
     """What is trained and how."""

@@ -1,7 +1,7 @@
-"""How a rank tells the others why it failed: one small file per rank in the run's folder.
+"""Failure records of training ranks: one JSON file per rank in the run's folder.
 
-Written by a rank that fails, read by a rank that torchrun starts again (a permanent failure is not tried a second
-time), by the agents of a gang, who tell it to the other nodes, and by whoever started the run (the cause, in one line).
+Reads and writes `failure-<rank>.json` (launch id, rank, kind of error, cause, remedy). A restarted rank reads them to
+skip a permanent failure; the agents of a gang exchange them; the stage raises the first one as its error.
 """
 
 import contextlib
@@ -16,12 +16,12 @@ from tasks.core.errors import InputError, RecipeError, SluiceError, StoreError, 
 
 KINDS = {kind.__name__: kind for kind in (InputError, RecipeError, StoreError, TransientError)}
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
-"""Errors of a disk that trying again does not mend."""
+"""Errors of a disk for which a retry is useless."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why one rank failed; `launch` tells starts of the same run apart."""
+    """Why one rank failed; `launch` distinguishes starts of the same run."""
 
     launch: str
     rank: int
@@ -36,32 +36,32 @@ class Failure:
 
     @property
     def code(self) -> int:
-        """The exit code that says so."""
+        """The exit code for this kind of error."""
         return KINDS[self.kind].exit_code
 
     def error(self) -> SluiceError:
-        """Returns the error as whoever started the run may raise it."""
+        """Returns the exception for the process that started the run."""
         return KINDS[self.kind](f"training: {self.cause}", self.remedy)
 
 
-def note(folder: Path, rank: int, error: BaseException) -> Failure:
-    """Writes down why this rank fails and returns it."""
-    known = explained(error)
+def record(folder: Path, rank: int, error: BaseException) -> Failure:
+    """Writes the failure of this rank and returns it."""
+    known = as_sluice_error(error)
     failure = Failure(launch_id(), rank, type(known).__name__, known.cause, known.remedy)
     write(folder, failure)
     return failure
 
 
 def write(folder: Path, failure: Failure) -> None:
-    """Puts a failure, of this node or another, into `folder`."""
-    aside = folder / f".failure-{failure.rank}"
+    """Writes a failure of this or another node into `folder`."""
+    temporary = folder / f".failure-{failure.rank}"
     with contextlib.suppress(OSError):  # the disk may be what failed
-        aside.write_text(json.dumps(asdict(failure)))
-        aside.rename(folder / f"failure-{failure.rank}.json")
+        temporary.write_text(json.dumps(asdict(failure)))
+        temporary.rename(folder / f"failure-{failure.rank}.json")
 
 
-def explained(error: BaseException) -> SluiceError:
-    """Returns `error`, or an error of ours that says the same."""
+def as_sluice_error(error: BaseException) -> SluiceError:
+    """Returns `error` as a SluiceError of one of `KINDS`."""
     if isinstance(error, SluiceError):
         return error if type(error).__name__ in KINDS else InputError(error.cause, error.remedy)
     if isinstance(error, OSError) and error.errno in FULL:
@@ -69,19 +69,19 @@ def explained(error: BaseException) -> SluiceError:
     return TransientError(f"{type(error).__name__}: {error}")
 
 
-def noted(folder: Path) -> Sequence[Failure]:
-    """Returns what ranks wrote down, the permanent ones first, then in the order they were written."""
+def recorded(folder: Path) -> Sequence[Failure]:
+    """Returns the failures recorded by ranks: permanent ones first, then in the order of writing."""
     paths = sorted(folder.glob("failure-*.json"), key=lambda path: path.stat().st_mtime_ns)
     failures = [Failure(**json.loads(path.read_text())) for path in paths]
     return sorted(failures, key=lambda failure: not failure.permanent)
 
 
-def forget(folder: Path) -> None:
-    """Removes what earlier starts wrote down."""
+def clear(folder: Path) -> None:
+    """Removes the failures of earlier starts."""
     for path in folder.glob("failure-*.json"):
         path.unlink(missing_ok=True)
 
 
 def launch_id() -> str:
-    """Returns what torchrun calls this start of the run; all its restarts share it."""
+    """Returns torchrun's id of this start of the run; all its restarts share it."""
     return os.environ.get("TORCHELASTIC_RUN_ID", "")

@@ -1,11 +1,11 @@
-"""One writer at a time: which of the attempts at one artifact may write, by an epoch that stands in the store.
+"""Fencing token: decides which of several attempts at one artifact may write, by an epoch number in the store.
 
-An attempt takes the next epoch when it starts: it creates, exclusively, `.epochs/<number>.json` in the artifact's
-folder (which attempt, and where it runs). The highest number holds; an earlier attempt that lives on where nobody can
-end it (its node's kubelet is silent) finds that out within `CHECK_S`, and before everything that it would commit, and
-ends. Between the look and the write it could still be suspended; so each epoch has a run folder of its own below the
-scratch folder, `epoch-<number>`, and a later attempt takes the earlier one's folder over by renaming it. The records go
-when the artifact is committed.
+An attempt takes the next epoch when it starts: it creates `.epochs/<number>.json` (attempt and host) exclusively in the
+artifact's folder. The highest number is valid. An earlier attempt that is still running where it cannot be ended (its
+node's kubelet does not respond) reads that within `CHECK_S` and before every commit, and ends. It could still be
+suspended between the check and the write; so each epoch has a run folder of its own below the scratch folder,
+`epoch-<number>`, and a later attempt takes over the earlier one's folder by renaming it. The records are removed when
+the artifact is committed.
 """
 
 import json
@@ -27,18 +27,18 @@ log = logging.getLogger("sluice.train")
 
 FOLDER = ".epochs"
 CHECK_S = 10.0
-"""How often an attempt looks whether a later one has started, beside before each commit."""
+"""Seconds between two checks for a later attempt, in addition to the check before each commit."""
 
 
 class Fence:
-    """The epoch of this attempt; taken when it is made.
+    """The epoch of this attempt, taken on construction.
 
     Args:
         output: the artifact; from now on its parts and its record are committed under this epoch only.
 
     Attributes:
         epoch: the number.
-        run: folder of the run on this machine; there only after `inherit` or whoever makes it.
+        run: folder of the run on this machine; may not exist before `inherit`.
     """
 
     def __init__(self, output: Output) -> None:
@@ -58,17 +58,17 @@ class Fence:
         """
         epochs = self._epochs()
         newest = max(epochs, default=0)
-        held = json.loads(self.output.store.read(epochs[newest])) if newest else {}
-        if held.get("attempt") == self.output.attempt:
+        record = json.loads(self.output.store.read(epochs[newest])) if newest else {}
+        if record.get("attempt") == self.output.attempt:
             return
-        by = f"attempt {newest} on {held['host']}, started {held['started']}," if held else "another attempt"
+        by = f"attempt {newest} on {record['host']}, started {record['started']}," if record else "another attempt"
         raise SupersededError(
             f"{self.output.address}: {by} has taken over from attempt {self.epoch}, which must not write any more",
             "leave it to that one, or end it before you start another",
         )
 
     def check_now_and_then(self) -> None:
-        """Does `check` once in `CHECK_S`; a store that does not answer is no answer.
+        """Does `check` at most once in `CHECK_S`; a store that does not answer is ignored.
 
         Raises:
             SupersededError: as `check`.

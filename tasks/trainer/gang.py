@@ -1,7 +1,7 @@
-"""Several nodes that train one model: how a pod knows its place among them, and which network joins them.
+"""Membership of a node in a gang of nodes that train one model: its rank, the address of node 0, the interface.
 
-Reads the variables torchrun reads: PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR, PET_MASTER_PORT. Node 0 runs the stage;
-the others only lend it their ranks.
+Reads torchrun's variables PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT. Node 0 runs the stage; the
+others only run ranks.
 """
 
 import os
@@ -18,14 +18,15 @@ DEFAULT_PORT = 29500
 MEETING_S = 1800.0
 """How long a node waits for the others: they may still be pulling the image or fetching the shards."""
 AGAIN_S = 0.5
-"""Between two attempts to reach node 0. In a young gang its name resolves about half a second late (EAI_AGAIN)."""
+"""Seconds between two attempts to reach node 0. While a gang starts, its name is
+resolved about half a second late (EAI_AGAIN)."""
 
 
 @dataclass(frozen=True)
 class Gang:
     """This node among the nodes of one run.
 
-    `address` is the host name of node 0, as all nodes know it.
+    `address` is the host name of node 0, the same on all nodes.
     """
 
     nodes: int
@@ -35,10 +36,10 @@ class Gang:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Gang | None":
-        """Returns what the environment says; None where there is one node.
+        """Returns the gang that the environment describes; None where there is one node.
 
         Raises:
-            RecipeError: a variable is missing or makes no sense.
+            RecipeError: a variable is missing or invalid.
         """
         least, _, most = environment.get(NODES, "1").partition(":")
         try:
@@ -49,7 +50,9 @@ class Gang:
         except KeyError as error:
             raise RecipeError(f"{NODES} is {nodes} but {error.args[0]} is not set", "set it in every pod") from None
         except ValueError as error:
-            raise RecipeError(f"{NODES}, {NODE} and {PORT} must be numbers ({error})", "mend the pod's env") from None
+            raise RecipeError(
+                f"{NODES}, {NODE} and {PORT} must be numbers ({error})", "correct the pod's env"
+            ) from None
         if int(least) != nodes or not 0 <= gang.node < nodes:
             raise RecipeError(
                 f"there is no node {gang.node} in a gang of {environment[NODES]}",
@@ -58,14 +61,14 @@ class Gang:
         return gang
 
     def environment(self) -> dict[str, str]:
-        """Returns the variables that say this to another process."""
+        """Returns the variables from which `from_environment` reads this gang in another process."""
         return {NODES: str(self.nodes), NODE: str(self.node), ADDRESS: self.address, PORT: str(self.port)}
 
     def reach(self, seconds: float = MEETING_S) -> str:
         """Returns the IP address of node 0 as soon as it listens.
 
         Raises:
-            TransientError: not within `seconds`; says why.
+            TransientError: not within `seconds`.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -81,9 +84,9 @@ class Gang:
             time.sleep(AGAIN_S)
 
     def interface(self) -> str | None:
-        """Returns the name of this node's network interface that the other nodes see, None if it cannot be told.
+        """Returns the name of this node's network interface that the other nodes see, None if unknown.
 
-        Gloo and NCCL would go by the host's name, which in pods on the host's network may be the loopback's.
+        Gloo and NCCL would use the host's name, which in pods on the host's network may resolve to the loopback.
         """
         import psutil
 
@@ -94,9 +97,9 @@ class Gang:
                 here = probe.getsockname()[0]
         except OSError:
             return None
-        # Seen from node 0, the way to itself is the loopback; what counts is the address the others use.
+        # Node 0 reaches itself over the loopback; the interface needed is that of the address the others use.
         address = there[0] if self.node == 0 else here
-        names = [name for name, held in psutil.net_if_addrs().items() if any(one.address == address for one in held)]
+        names = [name for name, known in psutil.net_if_addrs().items() if any(a.address == address for a in known)]
         return names[0] if names else None
 
 

@@ -1,7 +1,6 @@
-"""Text from a model: one token after the other, greedy or sampled.
+"""Text generation: one token after the other, greedy or sampled.
 
-The whole context is read again for every token: right for the short texts of a demonstration; serving is not what this
-repository does.
+The whole context is read again for every token: sufficient for the short texts of a demonstration.
 """
 
 import torch

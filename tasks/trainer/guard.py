@@ -1,9 +1,9 @@
-"""Whether a step may be taken: not with a loss or gradient that is not finite, nor with one that breaks out.
+"""Loss guard: skips a step whose loss or gradient is not finite, or whose loss is a spike.
 
 A spike is a loss more than 6 standard deviations above the mean of the last 128 steps taken, the rule and the numbers
 of OLMo-core's SkipStep optimizer. There it also watches the gradient norm; here clipping bounds that, and its tail is
-too heavy for the rule (6.6 deviations in a clean run). What decides is the same on every rank, since losses are summed
-over all of them, and is part of the checkpoint, so a resumed run decides as the other would.
+too heavy for the rule (6.6 deviations in a clean run). The decision is the same on every rank, since losses are summed
+over all of them; the state is part of the checkpoint, so a resumed run decides like an uninterrupted one.
 """
 
 import math
@@ -14,9 +14,9 @@ from statistics import fmean, pstdev
 from tasks.core.errors import InputError
 
 WINDOW = 128
-"""Steps a loss is compared with; before there are as many, only numbers that are not finite are refused."""
+"""Steps a loss is compared with; before there are as many, only values that are not finite are refused."""
 DEVIATIONS = 6.0
-PATIENCE = 10
+MAX_REFUSED = 10
 """Steps in a row that may be refused."""
 
 
@@ -33,7 +33,7 @@ class Guard:
         self._refused = refused
 
     def refusal(self, loss: float, norm: float) -> str | None:
-        """Returns why a step must not be taken, or None, and remembers its loss if it may.
+        """Returns the reason to skip a step, or None; adds the loss of a step that is taken to the window.
 
         Args:
             loss: mean over the batch, nats per token.
@@ -45,16 +45,16 @@ class Guard:
             self._losses.append(loss)
         return reason
 
-    def check_patience(self, step: int) -> None:
+    def check_refused(self, step: int) -> None:
         """Raises InputError when too many steps in a row were refused: skipping does not help any more."""
-        if self._refused >= PATIENCE:
+        if self._refused >= MAX_REFUSED:
             raise InputError(
-                f"the loss was not finite or out of bounds for {PATIENCE} steps in a row, up to step {step}",
+                f"the loss was not finite or out of bounds for {MAX_REFUSED} steps in a row, up to step {step}",
                 "lower optim.lr, or look at the documents in skipped.jsonl",
             )
 
     def state(self) -> dict[str, list[float] | int]:
-        """Returns the arguments that make an equal guard."""
+        """Returns the constructor arguments of an equal guard."""
         return {"losses": list(self._losses), "refused": self._refused}
 
     def _reason(self, loss: float, norm: float) -> str | None:

@@ -1,4 +1,7 @@
-"""Runs a training spec on this machine and follows it."""
+"""Runs a training spec in a subprocess; reads its log and metrics while it runs.
+
+Writes `spec.json` and `train.log` into the run's folder; raises the failure of the run as a SluiceError.
+"""
 
 import contextlib
 import logging
@@ -32,8 +35,8 @@ log = logging.getLogger("sluice.train")
 
 POLL_S = 0.2
 GRACE_S = float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "100")) + 10
-"""How long a run may take to save when the caller gives up on it: more than torchrun's own limit (see `agent`), less
-than the grace of a pod."""
+"""Seconds a run may take to save after SIGTERM: more than torchrun's own limit (see `agent`), less than the grace of a
+pod."""
 LOG = "train.log"
 
 OnMetrics = Callable[[int, dict[str, float]], None]
@@ -45,19 +48,19 @@ def training_command(spec_path: str, nproc: int) -> list[str]:
 
 
 def ranks_here() -> int:
-    """Returns how many ranks this place gives a run on each node: placement, not identity."""
-    found = os.environ.get("PET_NPROC_PER_NODE") or os.environ.get("SLUICE_NPROC") or "1"
-    if not found.isdecimal() or int(found) < 1:
+    """Returns the number of ranks per node that the place configures; not part of the fingerprint."""
+    configured = os.environ.get("PET_NPROC_PER_NODE") or os.environ.get("SLUICE_NPROC") or "1"
+    if not configured.isdecimal() or int(configured) < 1:
         raise RecipeError(
-            f'"{found}" is no number of ranks', "set [place.train] nproc, or PET_NPROC_PER_NODE of the pod"
+            f'"{configured}" is not a number of ranks', "set [place.train] nproc, or PET_NPROC_PER_NODE of the pod"
         )
-    return int(found)
+    return int(configured)
 
 
 def _ranks_for(spec: TrainSpec, nodes: int) -> int:
-    """Returns how many of this place's ranks the run can use: each needs as many microbatches of a step as the others.
+    """Returns how many ranks per node the run can use: each must get the same number of microbatches of a step.
 
-    The number of ranks is placement, so a small run (a canary) takes fewer of them instead of being refused.
+    The number of ranks is not part of the fingerprint, so a small run (a canary) takes fewer instead of failing.
     """
     microbatches = spec.run.batch_size // spec.run.microbatch
     if microbatches % nodes:
@@ -75,41 +78,41 @@ def train_local(
     gang: Gang | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> None:
-    """Trains `spec` to its last step in processes of their own, resuming what is in its `out` folder.
+    """Trains `spec` to its last step in subprocesses, resuming from its `out` folder.
 
-    The processes end with this one, however it ends. On an exception in here (a keyboard interrupt, an error of
-    `on_metrics`) they are asked to save, then ended; so too on SIGTERM, if nobody else here listens for it, and this
+    The subprocesses end with this process, however it ends. On an exception in here (a keyboard interrupt, an error of
+    `on_metrics`) they get SIGTERM, save and are ended; the same on SIGTERM, if no other handler is installed, and this
     process then exits with 143.
 
     Args:
         spec: the run.
         on_metrics: called with (step, numbers) for every step, in order, within a second of it; on node 0 only.
-        nproc: ranks on this node; None takes what the place gives.
+        nproc: ranks on this node; None takes the number of the place.
         gang: this node among others that train the same spec; None: it is the only one.
         check: called several times a second; what it raises ends the run.
 
     Raises:
-        SluiceError: in one line why the run failed; a TransientError where a retry may get further.
+        SluiceError: the run failed; a TransientError where a retry may succeed.
     """
     out = Path(spec.out)
     out.mkdir(parents=True, exist_ok=True)
-    failure.forget(out)
+    failure.clear(out)
     path = out / "spec.json"
     path.write_text(canonical_json(spec) + "\n")
     tail = MetricsTail(out / FILE)
-    with (out / LOG).open("ab") as output, (out / LOG).open("rb") as said, _sigterm_exits():
-        said.seek(0, os.SEEK_END)
+    with (out / LOG).open("ab") as output, (out / LOG).open("rb") as log_file, _sigterm_exits():
+        log_file.seek(0, os.SEEK_END)
         command = training_command(str(path), nproc or _ranks_for(spec, gang.nodes if gang else 1))
         try:
-            code = _follow(command, _environment(gang), output, partial(_tell, said, tail, on_metrics, check))
+            code = _run(command, _environment(gang), output, partial(_poll, log_file, tail, on_metrics, check))
         finally:
-            _log_lines(said)
+            _log_lines(log_file)
     if code:
         raise explain(code, out)
 
 
-def _follow(command: list[str], environment: dict[str, str], output: IO[bytes], tell: Callable[[], None]) -> int:
-    """Runs `command`, calling `tell` as long as it runs and once more after that; returns the exit code."""
+def _run(command: list[str], environment: dict[str, str], output: IO[bytes], poll: Callable[[], None]) -> int:
+    """Runs `command`, calling `poll` while it runs and once after; returns the exit code."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -122,33 +125,33 @@ def _follow(command: list[str], environment: dict[str, str], output: IO[bytes], 
         running = True
         while running:
             running = process.poll() is None
-            tell()
+            poll()
             if running:
                 time.sleep(POLL_S)
     except SupersededError:
-        process.kill()  # there is nothing to save any more; its ranks die with it
+        process.kill()  # nothing may be saved any more; its ranks end with it
         raise
     finally:
         _end(process)
     return 128 - process.returncode if process.returncode < 0 else process.returncode
 
 
-def _tell(said: IO[bytes], tail: MetricsTail, on_metrics: OnMetrics, check: Callable[[], None]) -> None:
-    """Passes on what the run has said and measured since the last call."""
+def _poll(log_file: IO[bytes], tail: MetricsTail, on_metrics: OnMetrics, check: Callable[[], None]) -> None:
+    """Logs the output and reports the metrics of the run since the last call."""
     check()
-    _log_lines(said)
+    _log_lines(log_file)
     for values in tail.new_lines():
         on_metrics(int(values["step"]), {k: v for k, v in values.items() if k != "step" and v is not None})
 
 
-def _log_lines(said: IO[bytes]) -> None:
-    while (line := said.readline()).endswith(b"\n"):
+def _log_lines(log_file: IO[bytes]) -> None:
+    while (line := log_file.readline()).endswith(b"\n"):
         log.info("%s", line.decode(errors="replace").rstrip())
-    said.seek(-len(line), os.SEEK_CUR)  # the rest of a line that is still being written
+    log_file.seek(-len(line), os.SEEK_CUR)  # the rest of a line that is still being written
 
 
 def _environment(gang: Gang | None) -> dict[str, str]:
-    """Returns our environment, with what the parent watch reads, the gang, and this very code first on the path."""
+    """Returns the environment of the run: ours, the parent watch's pipe, the gang, and this code first on the path."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
     path = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     around = gang.environment() if gang else {}
@@ -157,7 +160,7 @@ def _environment(gang: Gang | None) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _sigterm_exits() -> Iterator[None]:
-    """Lets SIGTERM raise SystemExit(143) in here, unless this is no main thread or a handler is installed."""
+    """Makes SIGTERM raise SystemExit(143) in the block, in the main thread and unless a handler is installed."""
     alone = threading.current_thread() is threading.main_thread()
     if not alone or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -174,7 +177,7 @@ def _exit(number: int, frame: object) -> None:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Asks the run to save and end; after GRACE_S, or at a second interrupt, lets go of its parent_watch."""
+    """Sends SIGTERM, so that the run saves; after GRACE_S, or at a second interrupt, kills it."""
     try:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -189,10 +192,10 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def explain(code: int, out: Path) -> SluiceError:
-    """Returns the error that says in one line why a run with this exit code failed."""
-    noted = failure.noted(out)
-    if noted and noted[0].permanent:
-        return noted[0].error()
+    """Returns the error for a run with this exit code: the recorded failure, or the end of the log."""
+    failures = failure.recorded(out)
+    if failures and failures[0].permanent:
+        return failures[0].error()
     if code == 2:
         return InputError(f"training was refused: {last_lines(out / LOG)}", f"the log is {out / LOG}")
     if code == 143:
@@ -202,7 +205,7 @@ def explain(code: int, out: Path) -> SluiceError:
             "a training rank was killed (SIGKILL), most often for want of memory",
             "run it again to resume; if it recurs give it more memory or lower train.microbatch",
         )
-    cause = noted[0].cause if noted else f"exit code {code}: {last_lines(out / LOG)}"
+    cause = failures[0].cause if failures else f"exit code {code}: {last_lines(out / LOG)}"
     return TransientError(f"training crashed: {cause}", f"the log is {out / LOG}; run it again to resume")
 
 

@@ -1,8 +1,8 @@
-"""The training loop: batches in, checkpoints and metrics out.
+"""The training loop of one rank.
 
-Runs in every rank of `python -m tasks.trainer`. Reads the shards and the plan that the spec names; writes under its
-`out` folder `checkpoints/`, `metrics.jsonl` and `skipped.jsonl` (rank 0 alone). Started again it resumes from the
-newest checkpoint that verifies and, on a CPU, ends with the bytes an uninterrupted run ends with.
+Reads the shards and the plan that the spec names; rank 0 writes `checkpoints/`, `metrics.jsonl` and `skipped.jsonl`
+under the spec's `out` folder. A restart resumes from the newest checkpoint that verifies and, on a CPU, gives the same
+bytes as an uninterrupted run.
 """
 
 import json
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class Stopped(Exception):
-    """The run was asked to stop and has saved a checkpoint."""
+    """The run has saved a checkpoint after a SIGTERM."""
 
 
 class Trainer:
@@ -39,7 +39,7 @@ class Trainer:
 
     Args:
         spec: the run.
-        ranks: this process among the others; already met.
+        ranks: the process group, already connected.
     """
 
     def __init__(self, spec: TrainSpec, ranks: Ranks) -> None:
@@ -86,7 +86,7 @@ class Trainer:
         self.stop_requested = True
 
     def _train_step(self) -> tuple[dict[str, Any], bool]:
-        """Trains on the batch of `self.step`; returns its metrics and whether any rank was asked to stop."""
+        """Trains on the batch of `self.step`; returns its metrics and whether any rank got a SIGTERM."""
         started = time.perf_counter()
         lr = learning_rate(self.run.optim, self.step, self.run.steps)
         batch = self.batches.batch(self.step)
@@ -107,10 +107,10 @@ class Trainer:
         return values | {"step_s": round(seconds, 4), "data_wait": round(waited / seconds, 4)}, stop
 
     def _accumulate(self, batch: Batch) -> tuple[float, int, bool]:
-        """Leaves the mean gradient of the whole batch in `self.gradient`.
+        """Computes the mean gradient of the whole batch into `self.gradient`.
 
         Returns:
-            Mean loss in nats per token, tokens with a label, and whether any rank was asked to stop.
+            Mean loss in nats per token, tokens with a label, and whether any rank got a SIGTERM.
         """
 
         def compute(number: int) -> list[Tensor]:
@@ -141,12 +141,12 @@ class Trainer:
         return torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.run.precision == "bf16")
 
     def _skip(self, reason: str, loss: float, norm: float) -> None:
-        """Leaves model and optimizer as they are and writes down which documents the batch held."""
+        """Logs a step that is not taken, with the documents of its batch; model and optimizer stay as they are."""
         if self.logs:
             log.warning("step %d skipped (%s): loss %s, gradient norm %s", self.step, reason, loss, norm)
             line = {"step": self.step, "reason": reason, "loss": str(loss), "grad_norm": str(norm)}
             self.logs.skipped.write(line | {"slices": self.batches.slices(self.step)})
-        self.guard.check_patience(self.step)
+        self.guard.check_refused(self.step)
 
     def _checkpoint_due(self) -> bool:
         return self.step % self.run.checkpoint_every == 0 or self.step in self.run.milestone_steps
@@ -157,7 +157,7 @@ class Trainer:
             root = self.out / "checkpoints"
             checkpoint.save(root, self.step, self.model.state_dict(), self.optimizer.state(), self._state())
             checkpoint.prune(root, self.run.keep_checkpoints, self.run.milestone_steps)
-        # The other ranks wait: a stop must not end them, and with them the agent, before the file is there.
+        # The other ranks wait: a stop must not end them, and with them the agent, before the file is written.
         self.ranks.barrier()
 
     def _state(self) -> dict[str, Any]:
@@ -170,27 +170,26 @@ class Trainer:
         }
 
     def _identity(self) -> dict[str, Any]:
-        """What must be equal for a checkpoint to be continued: all that decides the bits."""
+        """Everything that determines the result; must be equal for a run to resume from a checkpoint."""
         return {"config": self.run.model_dump(mode="json"), "weights": self.spec.weights, "plan": self.batches.identity}
 
     def _resume(self) -> None:
-        """Takes up what rank 0 has; the disks of the other nodes may hold nothing, or something else."""
-        found = checkpoint.newest_good(self.out / "checkpoints") if self.ranks.rank == 0 else None
-        told = json.loads(self.ranks.tell(json.dumps([self._identity(), found and found.state])))
-        if told[0] != self._identity():
+        """Loads the newest checkpoint of rank 0 on all ranks; other nodes may have none on their disk, or another."""
+        newest = checkpoint.newest_good(self.out / "checkpoints") if self.ranks.rank == 0 else None
+        identity, state = json.loads(self.ranks.broadcast_text(json.dumps([self._identity(), newest and newest.state])))
+        if identity != self._identity():
             raise InputError(
                 f"rank {self.ranks.rank} has other settings or inputs than rank 0",
                 "start all nodes with the same recipe and version",
             )
-        state = told[1]
         if state and state["run"] != self._identity():
             raise InputError(
                 f"{self.out} holds checkpoints of another run",
                 "give this run an empty folder, or delete that one",
             )
-        if found:
-            self.model.load_state_dict(found.model)
-            self.optimizer.load(found.optimizer, found.state["steps_taken"])
+        if newest:
+            self.model.load_state_dict(newest.model)
+            self.optimizer.load(newest.optimizer, newest.state["steps_taken"])
         self.ranks.copy(self.model.state_dict().values())
         self.ranks.copy(self.optimizer.state().values())
         if state:
@@ -200,7 +199,7 @@ class Trainer:
 
 
 def _flat_gradient(model: Transformer) -> Tensor:
-    """Returns one fp32 vector of which the `.grad` of every parameter is a view: one tensor to sum over ranks."""
+    """Returns one fp32 vector of which every parameter's `.grad` is a view: one tensor to sum over ranks."""
     params = list(model.parameters())
     flat = torch.zeros(sum(p.numel() for p in params), dtype=torch.float32, device=params[0].device)
     offset = 0

@@ -1,8 +1,8 @@
-"""Cross-entropy of the next token without keeping the logits.
+"""Cross-entropy of the next token without storing the logits.
 
 The head and the loss are one operation that works through the positions in chunks and computes its gradients on the
-way forward: at most `CHUNK x vocabulary` logits exist at a time. With 2,048 positions and a
-vocabulary of 4,096 that saves 96 MB, and it costs no more time than the two operations apart.
+way forward: at most `CHUNK x vocabulary` logits exist at a time. With 2,048 positions and a vocabulary of 4,096 that
+saves 96 MB and takes no more time than two separate operations.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from torch import Tensor
 
 CHUNK = 512
 IGNORED = -100
-"""Label of a position that has no next token to predict; torch's own convention."""
+"""Label of a position without a next token; torch's convention."""
 
 
 class HeadCrossEntropy(torch.autograd.Function):
@@ -23,7 +23,7 @@ class HeadCrossEntropy(torch.autograd.Function):
         """Returns the sum in nats, float32 scalar, over positions whose label is not IGNORED.
 
         Args:
-            ctx: keeps the two gradients for `backward`.
+            ctx: stores the two gradients for `backward`.
             hidden: float [positions, dim].
             weight: float [vocabulary, dim].
             labels: int64 [positions].
@@ -32,9 +32,9 @@ class HeadCrossEntropy(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
         for start in range(0, hidden.shape[0], CHUNK):
-            rows, wanted = hidden[start : start + CHUNK], labels[start : start + CHUNK]
-            counted = wanted != IGNORED
-            target = torch.where(counted, wanted, 0)[:, None]
+            rows, expected = hidden[start : start + CHUNK], labels[start : start + CHUNK]
+            counted = expected != IGNORED
+            target = torch.where(counted, expected, 0)[:, None]
             log_p = torch.log_softmax((rows @ weight.T).float(), dim=-1)
             total -= (log_p.gather(1, target)[:, 0] * counted).sum()
             grad = log_p.exp_().scatter_add_(1, target, torch.full_like(target, -1, dtype=torch.float32))
@@ -46,7 +46,7 @@ class HeadCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
-        """Scales the gradients that `forward` found by the gradient of the sum."""
+        """Scales the gradients that `forward` computed by the gradient of the sum."""
         grad_hidden, grad_weight = ctx.saved_tensors
         return grad_hidden * grads[0], grad_weight * grads[0], None
 

@@ -1,7 +1,7 @@
-"""Milestones: checkpoints that are committed to the artifact while the run goes on.
+"""Milestones: checkpoints that are committed to the artifact during the run.
 
-A milestone is one part: `checkpoints/step-<n>/` as the loop wrote it, and the steps since the milestone before,
-`steps/step-<n>.jsonl` and `skipped/step-<n>.jsonl`, without what depends on the clock.
+A milestone is one part: `checkpoints/step-<n>/` as the loop wrote it, and the steps since the previous milestone,
+`steps/step-<n>.jsonl` and `skipped/step-<n>.jsonl`, without the fields that depend on the clock.
 """
 
 import json
@@ -19,17 +19,17 @@ FOLDERS = {FILE: "steps", SKIPPED: "skipped"}
 
 
 def publish(output: Output, run: Path, milestones: Sequence[int], until_step: int) -> None:
-    """Commits the milestones up to `until_step` that are not committed yet; they must be on the disk.
+    """Commits the milestones up to `until_step` that are not committed yet; their files must exist.
 
     Args:
         output: the artifact.
         run: folder of the run.
         milestones: steps, ascending.
-        until_step: steps the run has surely saved.
+        until_step: steps that the run has saved.
 
     Raises:
         InputError: a checkpoint does not verify.
-        TransientError: steps that led to it are missing.
+        TransientError: steps before it are missing from the log.
     """
     for first, step in zip((0, *milestones), milestones, strict=False):
         name = checkpoint.name_of(step)
@@ -48,10 +48,10 @@ def publish(output: Output, run: Path, milestones: Sequence[int], until_step: in
 
 
 def lines_of(run: Path, name: str, first: int, until: int) -> bytes:
-    """Returns the lines of a file of the run for the steps from `first` up to `until`, without the clock's.
+    """Returns the lines of a run's file for the steps from `first` up to `until`, without clock-dependent fields.
 
     Raises:
-        TransientError: steps are missing or stand there twice; the next start goes on from before them.
+        TransientError: steps are missing or occur twice; the next start resumes before them.
     """
     rows = [line for line in read_metrics(run / name) if first <= line["step"] < until]
     if name == FILE:
@@ -70,10 +70,10 @@ def check_rows(steps: Sequence[int], first: int, until: int, where: str) -> None
 
 
 def check_committed(output: Output, milestones: Sequence[int]) -> None:
-    """Compares the rows of every committed milestone with its steps.
+    """Checks that every committed milestone has one row per step.
 
     Raises:
-        InputError: a milestone lacks rows; it cannot be made again beside later ones.
+        InputError: a milestone lacks rows; it cannot be made again while later ones exist.
     """
     for first, step in zip((0, *milestones), milestones, strict=False):
         name = checkpoint.name_of(step)

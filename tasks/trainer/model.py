@@ -1,8 +1,8 @@
-"""The model: a Llama-type decoder in which documents of one sequence do not see one another.
+"""The model: a Llama-type decoder with attention masked at document boundaries.
 
 Pre-norm RMSNorm, rotary positions, grouped-query attention, SwiGLU (Touvron et al. 2023, arXiv 2302.13971; GQA: arXiv
-2305.13245). Attention is torch's SDPA with a boolean mask: the reference for faster kernels, and the only one of them
-that trains on a CPU.
+2305.13245). Attention is torch's SDPA with a boolean mask: the reference for faster kernels, and the only one
+of them that trains on a CPU.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def document_mask(documents: Tensor) -> Tensor:
-    """Returns bool [batch, 1, sequence, sequence]: query may see key, because it is not later and of one document.
+    """Returns bool [batch, 1, sequence, sequence]: a query attends to keys of its document that are not later.
 
     Args:
         documents: int64 [batch, sequence], equal within a document.
@@ -119,7 +119,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The decoder. Layers live in a ModuleDict, so that a parameter keeps its name when layers are split over ranks."""
+    """The decoder. Layers are in a ModuleDict, so that a parameter keeps its name when layers are split over ranks."""
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
@@ -155,12 +155,12 @@ class Transformer(nn.Module):
 
 
 def initialise(model: Transformer, seed: int) -> None:
-    """Fills the weights in place, the same for equal seeds whatever else draws random numbers.
+    """Fills the weights in place, equal for equal seeds whatever else draws random numbers.
 
-    Matrices: normal with deviation 1 / sqrt(fan in); those that write to the residual stream a further
-    1 / sqrt(2 layers), which keeps its variance free of depth (GPT-2). Embedding: 0.02 where it is also the head (so
-    that the first logits are near zero), else 1. A head of its own starts at zero. Each weight has its own generator,
-    named after it: a change of one layer leaves the start of the others alone.
+    Matrices: normal with deviation 1 / sqrt(fan in); those that write to the residual stream a further 1 / sqrt(2
+    layers), which keeps its variance independent of depth (GPT-2). Embedding: 0.02 where it is also the head (so that
+    the first logits are near zero), else 1. A head of its own starts at zero. Each weight has its own generator, seeded
+    with its name: a change of one layer does not change the initial weights of the others.
     """
     depth = math.sqrt(2 * model.config.layers)
     with torch.no_grad():

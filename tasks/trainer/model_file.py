@@ -1,6 +1,6 @@
-"""`model.json`: the architecture of a checkpoint, and how to get the model back from the two.
+"""`model.json`: the architecture of a checkpoint, and loading a model from it.
 
-Written by the stage `train` and by the canaries, read by the evaluation and by the served model.
+Reads `model.json` and `model.safetensors`.
 """
 
 import json
@@ -47,10 +47,10 @@ def load_model(description: Path, weights: Path) -> tuple[Transformer, dict[str,
         InputError: a file is missing, broken, or the two do not belong together.
     """
     try:
-        held = json.loads(description.read_text())
-        model = Transformer(ModelConfig.model_validate(held["model"]), held["vocab_size"])
+        content = json.loads(description.read_text())
+        model = Transformer(ModelConfig.model_validate(content["model"]), content["vocab_size"])
         model.load_state_dict(load_file(weights))
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         cause = f"{weights} and {description} do not make a model ({' '.join(str(error).split())})"
         raise InputError(cause, f"{MODEL} and {FILE} must come from the same checkpoint artifact") from None
-    return model.eval(), held
+    return model.eval(), content

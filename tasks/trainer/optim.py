@@ -1,6 +1,6 @@
 """AdamW, its learning-rate schedule and gradient clipping.
 
-Own AdamW of a few lines (Loshchilov & Hutter 2019, arXiv 1711.05101, as in torch.optim) for two reasons: its state is
+An AdamW of a few lines (Loshchilov & Hutter 2019, arXiv 1711.05101, as in torch.optim) for two reasons: its state is
 plain named fp32 tensors that a checkpoint stores without pickle; and torch.optim imports torch._dynamo when an
 optimizer is made, which costs 1.4 s in every rank and every canary.
 """
@@ -68,7 +68,7 @@ class AdamW:
         return moments | {f"second.{name}": tensor for name, tensor in self.second.items()}
 
     def load(self, state: dict[str, Tensor], steps_taken: int) -> None:
-        """Takes over what `state` returned; raises KeyError if a tensor is missing."""
+        """Loads what `state` returned; raises KeyError if a tensor is missing."""
         self.steps_taken = steps_taken
         for name, tensor in self.state().items():
             tensor.copy_(state[name])

@@ -1,8 +1,8 @@
-"""The processes of one run: who this one is, where it computes, and how gradients become global.
+"""The ranks of one run: rank and device of this process, and the collectives between them.
 
-The sum over microbatches is taken as a binary tree over their numbers: root = even + odd, and so on down. A rank of a
-world of size w holds the numbers r, r + w, ..: a subtree when w is a power of two. So 1 and 2 ranks give the same bits,
-and more ranks stay within rounding of them (gloo and NCCL choose the order of their own sums).
+The sum over microbatches is taken as a binary tree over their numbers: root = even + odd, and so on down. Rank r of a
+world of size w computes the numbers r, r + w, ..: a subtree when w is a power of two. So 1 and 2 ranks give the same
+bits, and more ranks differ by rounding only (gloo and NCCL choose the order of their own sums).
 """
 
 import os
@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 ATTEMPT = "SLUICE_ATTEMPT"
-"""Set for the ranks of several nodes: which attempt this is. They meet in the store of node 0's agent."""
+"""Set for the ranks of several nodes: number of the attempt. Their rendezvous is the store of node 0's agent."""
 TIMEOUT = timedelta(seconds=120)
-"""A collective that takes longer is taken for hung and ends the rank; the agent then restarts all of them."""
+"""A collective that takes longer counts as hung and ends the rank; the agent then restarts all of them."""
 
 
 @dataclass(frozen=True)
@@ -41,26 +41,26 @@ class Ranks:
         return torch.device("cuda", self.local_rank) if torch.cuda.is_available() else torch.device("cpu")
 
     def __enter__(self) -> "Ranks":
-        """Meets the other ranks."""
+        """Joins the process group."""
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         if self.world > 1:
-            self._meet("nccl" if self.device.type == "cuda" else "gloo")
+            self._join("nccl" if self.device.type == "cuda" else "gloo")
         return self
 
-    def _meet(self, backend: str) -> None:
+    def _join(self, backend: str) -> None:
         attempt = os.environ.get(ATTEMPT)
         if attempt is None:
             dist.init_process_group(backend, timeout=TIMEOUT)
             return
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        held = TCPStore(address, port, is_master=False, timeout=TIMEOUT, wait_for_workers=False)
-        # Keys of the attempt before name ranks that are gone.
-        store = PrefixStore(f"attempt-{attempt}", held)
+        shared = TCPStore(address, port, is_master=False, timeout=TIMEOUT, wait_for_workers=False)
+        # Keys of the previous attempt name ranks that have ended.
+        store = PrefixStore(f"attempt-{attempt}", shared)
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=TIMEOUT)
 
     def __exit__(self, *exc: object) -> None:
-        """Leaves the group; not after an error, when the other ranks may be past answering."""
+        """Leaves the group; not after an error, when the other ranks may not respond any more."""
         if self.world > 1 and exc[0] is None:
             dist.destroy_process_group()
 
@@ -70,26 +70,26 @@ class Ranks:
             for tensor in tensors:
                 dist.all_reduce(tensor)
 
-    def tell(self, text: str) -> str:
-        """Returns what rank 0 says, on every rank."""
+    def broadcast_text(self, text: str) -> str:
+        """Returns the text of rank 0 on every rank."""
         if self.world == 1:
             return text
-        said = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).to(self.device)
-        size = torch.tensor([len(said)], device=self.device)
+        data = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).to(self.device)
+        size = torch.tensor([len(data)], device=self.device)
         dist.broadcast(size, 0)
         if self.rank:
-            said = torch.empty(int(size), dtype=torch.uint8, device=self.device)
-        dist.broadcast(said, 0)
-        return bytes(said.tolist()).decode()
+            data = torch.empty(int(size), dtype=torch.uint8, device=self.device)
+        dist.broadcast(data, 0)
+        return bytes(data.tolist()).decode()
 
     def copy(self, tensors: Iterable[Tensor]) -> None:
-        """Gives every rank the tensors of rank 0, in place."""
+        """Copies the tensors of rank 0 to every rank, in place."""
         if self.world > 1:
             for tensor in tensors:
                 dist.broadcast(tensor, 0)
 
     def barrier(self) -> None:
-        """Returns when every rank has come here."""
+        """Waits until every rank has called this."""
         if self.world > 1:
             dist.barrier()
 

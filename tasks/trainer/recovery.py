@@ -1,12 +1,11 @@
-"""Checkpoints on their way to the store: what a run needs to go on when its machine is gone.
+"""Recovery checkpoints in the store: what a run needs to resume on another machine.
 
-Writes into the artifact's folder, beside what will become the artifact, `.resume/<checkpoint>-<attempt>/` (the
-checkpoint's three files, and the steps since the last milestone) and then, exclusively, `.resume/<checkpoint>.json`,
-which names them: without it they do not exist. The newest few are kept; the commit of the artifact clears all of them.
-Where the store is a folder of this machine, or one that all machines mount, the scratch folder lies in it and nothing
-is copied.
+Writes `.resume/<checkpoint>-<attempt>/` (the checkpoint's three files, and the steps since the last milestone) into the
+artifact's folder, and then, exclusively, `.resume/<checkpoint>.json`, which names it: a folder without such a record is
+ignored. The newest few are kept; the commit of the artifact removes all of them. Where the store is a local or shared
+folder, the scratch folder lies in it and nothing is copied.
 
-A run resumes from the newest it finds: on this machine's disk, here, or among the milestones.
+A run resumes from the newest checkpoint on this machine's disk, in `.resume`, or among the milestones.
 """
 
 import json
@@ -30,7 +29,7 @@ _FILES = (checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.STATE)
 
 
 class Recovery:
-    """Keeps the store up to date with a run, and a run with the store.
+    """Copies checkpoints between a run's folder and the store.
 
     Args:
         output: the artifact that the run writes.
@@ -43,19 +42,19 @@ class Recovery:
         self.output, self.run, self.milestone_steps, self.keep = output, run, milestone_steps, keep
         self.folder = f"{output.address.path}/{FOLDER}"
         self.pushed = 0
-        # A scratch folder inside the store outlives the machine as the store does.
+        # A scratch folder inside the store survives the machine anyway.
         self.needed = not run.is_relative_to(output.store.root)
 
     def restore(self) -> None:
-        """Fetches the newest checkpoint that the store has of this run, if this machine has none as new.
+        """Fetches the newest checkpoint of this run from the store, if this machine has none as new.
 
-        Checkpoints of this machine whose steps are not all in the run's log are removed: the artifact must tell of
-        every step.
+        Checkpoints of this machine whose steps are not all in the run's log are removed: the artifact must have a row
+        for every step.
         """
         self._drop_unproven()
-        found = [*self._milestones(), *(self._pushed() if self.needed else ())]
-        here = _newest_here(self.run / "checkpoints") if found else 0  # it reads them whole
-        for step, fetch in sorted(found, key=lambda one: one[0], reverse=True):
+        stored = [*self._milestones(), *(self._pushed() if self.needed else ())]
+        here = _newest_here(self.run / "checkpoints") if stored else 0  # reads whole files
+        for step, fetch in sorted(stored, key=lambda entry: entry[0], reverse=True):
             if step <= here:
                 return
             try:
@@ -69,15 +68,15 @@ class Recovery:
     def _drop_unproven(self) -> None:
         root, proven = self.run / "checkpoints", proven_steps(self.run / FILE)
         for step in [step for step in checkpoint.steps_at(root) if step > proven]:
-            log.warning("[%s] step %d is not gone on from: the log has %d steps", self.output.address, step, proven)
+            log.warning("[%s] step %d is not resumed from: the log has %d steps", self.output.address, step, proven)
             shutil.rmtree(root / checkpoint.name_of(step))
 
     def publish(self, until_step: int) -> None:
-        """Commits the milestones up to `until_step`, which must be on the disk.
+        """Commits the milestones up to `until_step`, whose files must exist.
 
         Raises:
             InputError: the checkpoint of a milestone does not verify.
-            StoreError: the store refuses.
+            StoreError: the store cannot be used.
             SupersededError: another attempt has taken the run over.
             TransientError: the store does not answer, or steps are missing from the run's log.
         """
@@ -85,7 +84,7 @@ class Recovery:
         milestones.publish(self.output, self.run, self.milestone_steps, until_step)
 
     def keep_up(self, until_step: int) -> None:
-        """Does `publish` and `push` while the run goes on: a store that is away for a while does not end it.
+        """Does `publish` and `push` during the run: a store that is unavailable for a while does not end it.
 
         Raises:
             SluiceError: as `publish`, where waiting does not help.
@@ -97,7 +96,7 @@ class Recovery:
         self.push()
 
     def push(self) -> None:
-        """Copies the run's newest checkpoint into the store, unless it is there; a store's faults do not fail the run.
+        """Copies the run's newest checkpoint into the store, unless it exists; a store's errors do not fail the run.
 
         Raises:
             SupersededError: another attempt has taken the run over.
@@ -107,7 +106,7 @@ class Recovery:
             return
         step = steps[-1]
         try:
-            # A run that resumes after this step never comes by these milestones again.
+            # A run that resumes after this step does not reach these milestones again.
             self.publish(step)
             if step not in self.milestone_steps:
                 self._push(step)
@@ -115,29 +114,32 @@ class Recovery:
             self._prune()
         except SupersededError:
             raise
-        except Exception as error:  # a store knows many; the next checkpoint is tried again
+        except Exception as error:  # stores raise many kinds; the next checkpoint is tried again
             log.warning("[%s] the checkpoint of step %d is not in the store: %s", self.output.address, step, error)
 
     def _push(self, step: int) -> None:
         name, store = checkpoint.name_of(step), self.output.store
         checkpoint.verify(self.run / "checkpoints" / name)
-        held = f"{self.folder}/{name}-{self.output.attempt}"
+        folder = f"{self.folder}/{name}-{self.output.attempt}"
         for file in _FILES:
-            with store.write(f"{held}/{file}") as target, (self.run / "checkpoints" / name / file).open("rb") as source:
+            with (
+                store.write(f"{folder}/{file}") as target,
+                (self.run / "checkpoints" / name / file).open("rb") as source,
+            ):
                 shutil.copyfileobj(source, target, 1 << 20)
-        first = max((one for one in self.milestone_steps if one < step), default=0)
+        first = max((milestone for milestone in self.milestone_steps if milestone < step), default=0)
         for source_name in milestones.FOLDERS:
-            with store.write(f"{held}/{source_name}") as target:
+            with store.write(f"{folder}/{source_name}") as target:
                 target.write(milestones.lines_of(self.run, source_name, first, step))
-        record = {"fingerprint": self.output.fingerprint, "folder": held, "first": first}
+        record = {"fingerprint": self.output.fingerprint, "folder": folder, "first": first}
         self.output.check_fence()
         try:
             store.publish(f"{self.folder}/{name}.json", json.dumps(record).encode())
-        except AlreadyPublished:  # another attempt at the same run; its bytes are ours
-            store.remove(held)
+        except AlreadyPublished:  # another attempt at the same run: its bytes are equal
+            store.remove(folder)
 
     def _prune(self) -> None:
-        """Removes what is older than the newest `keep` and, of those that were never finished, what is as old."""
+        """Removes checkpoints older than the newest `keep`, and unfinished ones that are as old."""
         store = self.output.store
         below = {path: path[len(self.folder) + 1 :] for path in store.list(self.folder)}
         records = sorted(path for path, name in below.items() if "/" not in name)
@@ -149,7 +151,7 @@ class Recovery:
                 store.remove(f"{self.folder}/{name}")
 
     def _pushed(self) -> Iterator[tuple[int, Callable[[], None]]]:
-        """Yields step and way to fetch of every pushed checkpoint of this run; removes those of another run."""
+        """Yields step and fetch function of every pushed checkpoint of this run; removes those of another run."""
         store = self.output.store
         for path in store.list(self.folder):
             name = checkpoint.NAME.fullmatch(path[len(self.folder) + 1 :].removesuffix(".json"))
@@ -173,28 +175,30 @@ class Recovery:
     def _fetch_pushed(self, name: str, record: dict[str, Any]) -> None:
         self._fetch(name, record["folder"], checkpoint.name_of(record["first"]), record["folder"])
 
-    def _fetch(self, name: str, held: str, milestone: str, rest: str) -> None:
-        """Brings a checkpoint, and the steps that led to it, into the run's folder.
+    def _fetch(self, name: str, folder: str, milestone: str, rest: str) -> None:
+        """Copies a checkpoint, and the steps before it, into the run's folder.
 
         Args:
             name: of the checkpoint.
-            held: folder of the store that its files are in.
-            milestone: the last one whose steps count.
+            folder: folder of the store with its files.
+            milestone: the last one whose steps are included.
             rest: folder of the store with the steps after that; empty: there are none.
         """
-        aside = self.run / "checkpoints" / f".{name}"
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
+        temporary = self.run / "checkpoints" / f".{name}"
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
         for file in _FILES:
-            with self.output.store.open(f"{held}/{file}") as source, (aside / file).open("wb") as target:
+            with self.output.store.open(f"{folder}/{file}") as source, (temporary / file).open("wb") as target:
                 shutil.copyfileobj(source, target, 1 << 20)
-        checkpoint.verify(aside)
-        for source_name, folder in milestones.FOLDERS.items():
-            paths = [self._of_artifact(f"{folder}/{one}.jsonl") for one in self._committed() if one <= milestone]
+        checkpoint.verify(temporary)
+        for source_name, target_folder in milestones.FOLDERS.items():
+            paths = [
+                self._of_artifact(f"{target_folder}/{part}.jsonl") for part in self._committed() if part <= milestone
+            ]
             paths += [f"{rest}/{source_name}"] if rest else []
             (self.run / source_name).write_bytes(b"".join(self.output.store.read(path) for path in paths))
         shutil.rmtree(self.run / "checkpoints" / name, ignore_errors=True)
-        aside.rename(self.run / "checkpoints" / name)
+        temporary.rename(self.run / "checkpoints" / name)
 
     def _of_artifact(self, path: str) -> str:
         return f"{self.output.address.path}/{path}"

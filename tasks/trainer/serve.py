@@ -1,7 +1,7 @@
-"""The trained model as MLflow loads it: prompts in, continuations out.
+"""The trained model as an MLflow pyfunc: reads prompts, returns continuations.
 
-MLflow's pyfunc flavour imports this module by name and calls `_load_pyfunc` with a folder that holds
-`model.safetensors`, `model.json` and `tokenizer.json`. Knows nothing of MLflow itself.
+MLflow's pyfunc flavour imports this module by name and calls `_load_pyfunc` with a folder that contains
+`model.safetensors`, `model.json` and `tokenizer.json`. Does not import MLflow.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ class TextModel:
     """A model with its tokenizer.
 
     Args:
-        folder: holds the three files.
+        folder: contains the three files.
 
     Raises:
         InputError: a file is missing, or they do not belong together.
@@ -31,14 +31,14 @@ class TextModel:
     def __init__(self, folder: Path) -> None:
         if not (folder / TOKENIZER).exists():
             raise InputError(f"{folder} holds no {TOKENIZER}", "register the model again")
-        self.model, self.held = model_file.load_model(folder / model_file.FILE, folder / MODEL)
+        self.model, self.description = model_file.load_model(folder / model_file.FILE, folder / MODEL)
         self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> list[str]:
         """Returns one continuation per prompt.
 
         Args:
-            model_input: a prompt, prompts, or a table whose column "prompt", or else first column, holds them.
+            model_input: a prompt, prompts, or a table with them in the column "prompt", or else in the first column.
             params: fields of `Sampling`.
         """
         sampling = Sampling(**(params or {}))
@@ -46,12 +46,12 @@ class TextModel:
 
     def _continue(self, prompt: str, sampling: Sampling) -> str:
         ids = self.tokenizer.encode(prompt).ids
-        more = continuation(self.model, ids, self.held["eos_id"], self.held["seq_len"], sampling)
+        more = continuation(self.model, ids, self.description["eos_id"], self.description["seq_len"], sampling)
         return str(self.tokenizer.decode(more))
 
 
 def prompts_of(model_input: Any) -> list[str]:
-    """Returns the prompts in what a caller handed over: text, a sequence of texts, or a data frame."""
+    """Returns the prompts in a text, a sequence of texts or a data frame."""
     if isinstance(model_input, str):
         return [model_input]
     if hasattr(model_input, "columns"):

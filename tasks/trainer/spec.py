@@ -1,4 +1,4 @@
-"""A training run as the training command reads it: weights of the sources, and every input as a local file.
+"""Builds the specification of a training run: weights of the sources, and every input as a local file.
 
 Reads the artifacts `shards`, `plan` and, where there is one, `mixture`; fills a folder with links to their files.
 """
@@ -15,7 +15,7 @@ from tasks.trainer.config import TrainConfig, TrainSpec
 
 
 def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path) -> TrainSpec:
-    """Returns the run as the training command reads it, with every file it needs on the local disk."""
+    """Returns the specification of the run, with every file it needs on the local disk."""
     return TrainSpec(
         run=config,
         weights=_weights(config, inputs),
@@ -26,7 +26,7 @@ def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path) -> TrainSpec:
 
 
 def _weights(config: TrainConfig, inputs: Inputs) -> dict[str, float]:
-    """Returns the mixture: that of the canaries, that of the recipe, or the natural one; raises RecipeError."""
+    """Returns the weights of the canaries, of the recipe, or by number of sequences; raises RecipeError."""
     if mixture := inputs.get("mixture"):
         weights: dict[str, float] = json.loads(mixture.read("mixture.json"))["weights"]
         return weights
@@ -41,7 +41,7 @@ def _weights(config: TrainConfig, inputs: Inputs) -> dict[str, float]:
 def _local(artifact: Artifact, prefix: str, folder: Path) -> Path:
     """Fills `folder` with links to the artifact's files under `prefix`, by their own names, and returns it.
 
-    A file that was fetched from a remote store has another name, and a shard's name is its file's.
+    A file that was fetched from a remote store has another name, and a shard is named by its file.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The keys under which a URL, and an entry of a list, are looked up.
+"""Look-up keys of URLs and of blocklist entries.
 
 A key has no scheme, no port and no "www.", because lists and pages differ in them: "b.example.com" for a domain,
 "example.com/a/b" for a URL. The parser is ada (WHATWG URLs).
@@ -11,8 +11,8 @@ from itertools import islice
 import ada_url
 
 _MOST = 24
-"""Domains and beginnings of the path that are looked up. The shallow ones come first, since these are what lists hold:
-whatever somebody adds to an address, it does not push them out."""
+"""Domains and beginnings of the path that are looked up. The shallow ones come first, since lists contain these:
+whatever is appended to a URL does not displace them."""
 
 _CUT = re.compile(r"[/?&]+")
 
@@ -41,19 +41,18 @@ def split(url: str) -> tuple[str, str] | None:
 def keys(url: str) -> Iterator[str]:
     """Yields the keys of every entry that matches a URL, the closest first.
 
-    First the URL itself, without its query, and what begins it, cut at "/", "?" and "&"; then its host and the domains
-    above it down to two labels. Of a very long one those in between are left out. An address in numbers has nothing
-    above it.
+    First the URL itself, without its query, and its prefixes, cut at "/", "?" and "&"; then its host and the parent
+    domains down to two labels. Of a very long URL those in between are left out. An IP address has no parent domain.
 
     >>> list(keys("http://a.b.example.com/x/y?q=1"))[:4]
     ['a.b.example.com/x/y?q=1', 'a.b.example.com/x/y', 'a.b.example.com/x', 'a.b.example.com']
     >>> list(keys("http://a.b.example.com/"))
     ['a.b.example.com', 'b.example.com', 'example.com']
     """
-    found = split(url)
-    if found is None:
+    parts = split(url)
+    if parts is None:
         return
-    host, path = found
+    host, path = parts
     path = path.rstrip("/")
     ends = {len(path), len(path.partition("?")[0].rstrip("/"))}
     ends.update(cut.start() for cut in islice(_CUT.finditer(path), _MOST + 1))
@@ -67,7 +66,7 @@ def keys(url: str) -> Iterator[str]:
 
 
 def entry_key(line: str) -> str | None:
-    """Returns the key of one line of a list, or None where it holds no entry.
+    """Returns the key of one line of a list, or None where it has no entry.
 
     Read are domains, "*.domain", URLs with or without scheme, and lines of a hosts file ("0.0.0.0 domain"); "#" and "!"
     begin comments.
@@ -80,5 +79,5 @@ def entry_key(line: str) -> str | None:
         return None
     entry = words[-1] if len(words) == 2 and words[0] in ("0.0.0.0", "127.0.0.1", "::", "::1") else words[0]
     entry = entry.removeprefix("*").removeprefix(".")
-    found = split(entry if "://" in entry else f"http://{entry}")
-    return None if found is None or not found[0] else found[0] + found[1].rstrip("/")
+    parts = split(entry if "://" in entry else f"http://{entry}")
+    return None if parts is None or not parts[0] else parts[0] + parts[1].rstrip("/")

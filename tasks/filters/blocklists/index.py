@@ -1,8 +1,8 @@
-"""Millions of entries as sorted hashes: eight bytes and a category each.
+"""Index of blocklist entries: sorted 64-bit hashes with a category each.
 
-Five million domains take 50 MB and are read in seconds; once read they lie in the cache folder of the machine
-(`tasks.core.cache`), from which all workers map the same memory. A look-up meets the hash of another entry with a
-chance below one in 10^12 (XXH3, 64 bits). Entries are not kept: one is what was looked up.
+Five million domains take 50 MB and are read in seconds; the index is stored in the cache folder of the machine
+(`tasks.core.cache`), from which all workers map it into memory. The chance of a hash collision per look-up is below one
+in 10^12 (XXH3, 64 bits). Entries themselves are not stored.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from tasks.filters.blocklists.sources import Source
 
 _FORMAT = "blocklist-1"
 _CHUNK = 1 << 23
-# A line with nothing but a domain in ASCII, which nearly all are: taken without parsing, ten times as fast.
+# A line with nothing but a domain in ASCII, which nearly all are: read without parsing, ten times as fast.
 _PLAIN = re.compile(rb"^[ \t]*(?:www\.)?([a-z0-9_](?:[a-z0-9._-]*[a-z0-9])?)[ \t\r]*$", re.MULTILINE)
 
 
@@ -31,7 +31,7 @@ class Index:
 
     Args:
         hashes: ascending.
-        categories: of each entry, as a place in `names`.
+        categories: of each entry, as an index into `names`.
         names: the categories.
     """
 
@@ -54,14 +54,14 @@ class Index:
 
 
 def load(sources: Sequence[Source]) -> Index:
-    """Returns the entries of all sources; one that several hold has the category of the first."""
+    """Returns the entries of all sources; one that is in several has the category of the first."""
     names = list(dict.fromkeys(source.category for source in sources))
     hashes, categories = [cache.folder() / f"{_content(sources)}.{part}.npy" for part in ("hashes", "categories")]
     if not (hashes.exists() and categories.exists()):
         read = _read(sources, names)
         _save(hashes, read[0])
         _save(categories, read[1])
-    # Mapped, not read: what is never looked up stays on disk, and workers share the rest.
+    # Memory-mapped: pages that are never looked up stay on disk, and workers share the rest.
     return Index(np.load(hashes, mmap_mode="r"), np.load(categories, mmap_mode="r"), names)
 
 
@@ -81,7 +81,7 @@ def _read(sources: Sequence[Source], names: list[str]) -> tuple[NDArray[np.uint6
             hashes.append(np.fromiter(map(_hash, _keys(chunk)), np.uint64))
             categories.append(np.full(len(hashes[-1]), names.index(source.category), np.uint16))
     every = np.concatenate(hashes)
-    # Of equal entries the first stands: `unique` sorts stably.
+    # Of equal entries the first is kept: `unique` sorts stably.
     unique, first = np.unique(every, return_index=True)
     return unique, np.concatenate(categories)[first]
 
@@ -113,10 +113,10 @@ def _hash(key: bytes) -> int:
 
 def _save(path: Path, array: NDArray[np.generic]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with aside.open("wb") as file:
+        with temporary.open("wb") as file:
             np.save(file, array)
-        os.replace(aside, path)
+        os.replace(temporary, path)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""Which files hold the entries of which category.
+"""Files of blocklist entries by category.
 
-Folders are laid out as the lists of the Université Toulouse Capitole (UT1) are: one folder per category, in it
+Folders have the layout of the lists of the Université Toulouse Capitole (UT1): one folder per category, in it
 `domains` and `urls`, one entry per line, plain or gzip.
 """
 
@@ -16,7 +16,7 @@ _NAMES = ("domains", "domains.gz", "urls", "urls.gz")
 
 
 class Source(NamedTuple):
-    """One file and the category that its entries are of."""
+    """One file and the category of its entries."""
 
     category: str
     folder: str
@@ -41,19 +41,19 @@ def find(folders: Sequence[str], files: Mapping[str, str], categories: Sequence[
         categories: which categories of the folders to take; None for all.
 
     Raises:
-        InputError: a folder, a file or a category is not there.
+        InputError: a folder, a file or a category is missing.
     """
-    found = [_file(category, path) for category, path in sorted(files.items())]
-    held: set[str] = set()
+    selected = [_file(category, path) for category, path in sorted(files.items())]
+    known: set[str] = set()
     for folder in folders:
         sources = list(_folder(folder))
         if not sources:
             raise InputError(f"{folder} holds no <category>/domains and no <category>/urls", "unpack the lists there")
-        held.update(source.category for source in sources)
-        found += [source for source in sources if categories is None or source.category in categories]
-    if missing := sorted(set(categories or ()) - held):
-        raise InputError(f"no folder holds the category {missing[0]}", f"known are: {', '.join(sorted(held))}")
-    return found
+        known.update(source.category for source in sources)
+        selected += [source for source in sources if categories is None or source.category in categories]
+    if missing := sorted(set(categories or ()) - known):
+        raise InputError(f"no folder holds the category {missing[0]}", f"known are: {', '.join(sorted(known))}")
+    return selected
 
 
 def _file(category: str, path: str) -> Source:

@@ -1,1 +1,1 @@
-"""Words, lines and n-grams of texts, counted for whole batches by the rules that published filters count by."""
+"""Counting of words, lines and n-grams for whole batches, by the rules of published filters."""

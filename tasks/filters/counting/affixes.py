@@ -1,4 +1,4 @@
-"""Which marks come off a stretch at both ends, one after the other, and which of them are put together again.
+"""Tokenizer affixes: marks split off at both ends of a chunk, and those of them that are joined again.
 
 The rules are those of spaCy's tokenizer for English.
 """
@@ -26,12 +26,12 @@ _UNIT_END = re.compile(
 )
 _UNIT_LAST = frozenset(one[-1] for one in (*_UNITS, *_CURRENCY))
 _POSSESSIVE = ("'s", "'S", "’s", "’S")
-# Marks that are put together again: the longest face.
+# Most marks that are joined again: the longest emoticon.
 _LONGEST = 5
 
 
 def apart(chunk: str) -> list[str]:
-    """Returns the pieces of a stretch by the rules, in order."""
+    """Returns the pieces of a chunk by the rules, in order."""
     return _joined(_affixes(chunk, specials()))
 
 
@@ -65,13 +65,13 @@ def _affixes(chunk: str, special: Mapping[str, list[str]]) -> list[str]:
 
 @cache
 def openings() -> frozenset[str]:
-    """Returns the first piece of what is one thing although the rules would take it apart."""
+    """Returns the first pieces of the special cases that the rules would split."""
     taken = (_affixes(one, {}) for one in specials())
     return frozenset(parts[0] for parts in taken if len(parts) > 1)
 
 
 def _joined(found: list[str]) -> list[str]:
-    """Puts marks together that stand side by side and are one thing, as "):" is."""
+    """Joins adjacent marks that form a special case, such as "):"."""
     special, begins, at = specials(), openings(), 0
     if begins.isdisjoint(found):
         return found
@@ -90,7 +90,7 @@ def _joined(found: list[str]) -> list[str]:
 
 
 def prefix(chunk: str) -> int:
-    """Returns the length of what comes off at the beginning, 0 for nothing."""
+    """Returns the length of the prefix to split off, 0 for none."""
     char = chunk[0]
     if char.isalnum():
         if char in "UCA" and chunk.startswith(_DOLLARS):
@@ -105,7 +105,7 @@ def prefix(chunk: str) -> int:
 
 
 def suffix(chunk: str) -> int:
-    """Returns the length of what comes off at the end, 0 for nothing."""
+    """Returns the length of the suffix to split off, 0 for none."""
     if not chunk:
         return 0
     char = chunk[-1]

@@ -1,4 +1,4 @@
-"""Stretches of English text that fall apart in a way of their own, or not at all: contractions, abbreviations, faces.
+"""Tokenizer exceptions of English: contractions, abbreviations and emoticons.
 
 The lists are those of spaCy's tokenizer for English.
 """
@@ -8,7 +8,7 @@ from functools import cache
 
 @cache
 def specials() -> dict[str, list[str]]:
-    """Returns the parts of every such stretch."""
+    """Returns the tokens of every exception."""
     table: dict[str, list[str]] = {}
     for words, endings in _CONTRACTIONS:
         for word in words.split():

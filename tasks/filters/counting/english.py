@@ -1,14 +1,14 @@
-"""How a stretch of text without spaces falls into words and punctuation marks.
+"""Tokenizer for English: splits a chunk without spaces into words and punctuation marks.
 
 The rules are those of spaCy's tokenizer for English, which datatrove's filters use: affixes taken off from both ends
 (`affixes`), then splits inside (`infixes`), contractions by a table (`contractions`). `benchmarks/refine` compares the
-verdicts that follow.
+resulting verdicts.
 
-The marks around a word are taken off at once where no table knows what is under them, which is nine stretches of ten;
-the others go the way of the rules, mark by mark. Both give the same pieces.
+The marks around a word are split off at once where the word is in no table, which is nine chunks of ten; for the others
+the rules are applied mark by mark. Both give the same pieces.
 
-Trade-off: letters are those of Unicode where spaCy lists scripts, and addresses on the web are told by a simpler
-pattern. On 53 MB of English text of eleven domains one stretch of 80,000 falls apart otherwise than with spaCy.
+Trade-off: letters are those of Unicode where spaCy lists scripts, and URLs are recognised by a simpler pattern. On
+53 MB of English text of eleven domains one chunk of 80,000 is split differently than by spaCy.
 """
 
 from functools import cache, lru_cache
@@ -17,19 +17,19 @@ from tasks.filters.counting.affixes import FIRST, LAST, apart, ends_sentence, op
 from tasks.filters.counting.contractions import specials
 from tasks.filters.counting.infixes import inner
 
-# Taking off a mark copies the rest: what is longer is no word, and is left as it is.
+# Splitting off a mark copies the rest: a longer chunk is not a word, and is not split.
 _LONGEST_STRETCH = 1000
-# Marks that come off whatever stands beside them. A full stop does so behind most words.
+# Marks that are split off in any context. A full stop is, behind most words.
 _BEFORE = "".join(sorted(FIRST))
 _BEHIND = "".join(sorted(LAST)) + "."
-# Any word that no table knows.
+# Any word that is in no table.
 _WORD = "word"
 
 
 def pieces(chunk: str) -> list[str]:
-    """Returns the words and marks of a stretch without white space, in order; joined they are the stretch.
+    """Returns the words and marks of a chunk without white space, in order; joined they are the chunk.
 
-    A stretch of more than 1,000 characters is one word.
+    A chunk of more than 1,000 characters is one word.
 
     >>> pieces("(don't")
     ['(', 'do', "n't"]
@@ -58,23 +58,23 @@ def pieces(chunk: str) -> list[str]:
 
 @cache
 def _special_cores() -> frozenset[str]:
-    """Returns what is left of the stretches of the table when the marks around them are gone, "" among them.
+    """Returns the entries of the table without the marks around them, including "".
 
-    A stretch with another core is not in the table, however many of its marks are taken off.
+    A chunk with another core is not in the table, however many of its marks are removed.
     """
     return frozenset(("", *(one.lstrip(_BEFORE).rstrip(_BEHIND) for one in specials())))
 
 
 @cache
 def _special_edges() -> tuple[frozenset[str], frozenset[str]]:
-    """Returns what `_special_cores` begin and end with, "" too: beside a mark it could belong to one of them."""
+    """Returns the prefixes and suffixes of `_special_cores`, including "": beside a mark each could belong to one."""
     cores = _special_cores()
     heads = frozenset(core[:end] for core in cores for end in range(len(core) + 1))
     return heads, frozenset(core[start:] for core in cores for start in range(len(core) + 1))
 
 
 def _special(chunk: str, core: str) -> list[str]:
-    """Returns the pieces of a stretch with one of `_special_cores`."""
+    """Returns the pieces of a chunk with one of `_special_cores`."""
     table, word, mark = specials(), chunk[:-1], chunk[-1]
     if (
         word.isalpha()
@@ -82,17 +82,17 @@ def _special(chunk: str, core: str) -> list[str]:
         and chunk not in table
         and (mark in LAST or (mark == "." and word[-1].islower()))
     ):
-        # "Wed." is taken for "we'd" and a full stop, which are not put together ("d.").
+        # "Wed." is read as "we'd" and a full stop, which are not joined ("d.").
         return [*table[word], mark]
     return apart(chunk)
 
 
 def _core(core: str, chunk: str) -> list[str] | None:
-    """Returns the pieces of a word without the marks around it, or None where that is not all there is to look for.
+    """Returns the pieces of a word without the marks around it, or None where the full rules are needed.
 
     Args:
         core: not one of `_special_cores`; begins with no mark of `_BEFORE`, and ends with none of `_BEHIND`.
-        chunk: the stretch that it stands in.
+        chunk: the chunk that contains it.
     """
     if prefix(core) or suffix(core):
         return None
@@ -100,20 +100,20 @@ def _core(core: str, chunk: str) -> list[str] | None:
     if len(found) == 1 or (core == chunk and openings().isdisjoint(found)):
         return found
     heads, tails = _special_edges()
-    # Pieces of the core, or one and a mark beside it, may have to be put together.
+    # Pieces of the core, or one and an adjacent mark, may have to be joined.
     alone = found[0].rstrip(_BEHIND) not in heads and found[-1].lstrip(_BEFORE) not in tails
     return found if alone and openings().isdisjoint(found) else None
 
 
 @lru_cache(maxsize=4096)
 def _marks_before(marks: str) -> list[str] | None:
-    """Returns what marks before a word fall into, or None where that depends on the word."""
+    """Returns the pieces of marks before a word, or None where they depend on the word."""
     *found, word = apart(marks + _WORD)
     return found if word == _WORD else None
 
 
 @lru_cache(maxsize=4096)
 def _marks_behind(marks: str) -> list[str] | None:
-    """Returns what marks behind a word fall into, or None where that depends on the word."""
+    """Returns the pieces of marks behind a word, or None where they depend on the word."""
     word, *found = apart(_WORD + marks)
     return found if word == _WORD else None

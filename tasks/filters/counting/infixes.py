@@ -1,4 +1,4 @@
-"""Where a stretch without marks around it is split inside: at hyphens between words, stops between sentences and so on.
+"""Tokenizer infixes: splits inside a chunk, at hyphens between words, full stops between sentences and so on.
 
 The rules are those of spaCy's tokenizer for English.
 """
@@ -16,10 +16,10 @@ _ASTRAL = re.compile("[\U00010000-\U0010ffff]")
 
 
 def inner(chunk: str) -> list[str]:
-    """Returns the pieces of a stretch that has lost the marks around it, in order."""
+    """Returns the pieces of a chunk without the marks around it, in order."""
     if chunk.isalnum():
         return [chunk]
-    # Pieces and what is between them by turns.
+    # Pieces and separators alternate.
     found: list[str] = _infixes(_level(chunk)).split(chunk)
     if not found[0] and len(found) > 1:
         # Nothing is split off at the beginning.
@@ -31,7 +31,7 @@ def inner(chunk: str) -> list[str]:
 
 
 def _level(chunk: str) -> int:
-    """Returns the highest code point that `_infixes` must know for a stretch."""
+    """Returns the highest code point that `_infixes` must support for a chunk."""
     if chunk.isascii():
         return 0x7F
     return 0x10FFFF if _ASTRAL.search(chunk) else 0xFFFF
@@ -40,16 +40,16 @@ def _level(chunk: str) -> int:
 @cache
 def symbols() -> frozenset[str]:
     """Returns dingbats, emoji and their like: Unicode's category So."""
-    # Above the emoji there are none; looking at all code points would take half a second.
+    # There are none above the emoji; checking all code points would take half a second.
     return frozenset(chr(point) for point in range(0x80, 0x20000) if unicodedata.category(chr(point)) == "So")
 
 
 @cache
 def _infixes(level: int) -> re.Pattern[str]:
-    """Returns where a stretch of code points up to `level` is split inside.
+    """Returns the pattern at which a chunk of code points up to `level` is split inside.
 
     A match begins with a class of characters, for which `re` searches without trying the alternatives at each place.
-    The narrower that class, the faster: in one with code points above 0xFFFF `re` looks at one range after the other.
+    The narrower that class, the faster: in one with code points above 0xFFFF `re` checks one range after the other.
     """
     letter, quotes = r"[^\W\d_]", "".join(map(re.escape, QUOTES))
     body = _class_body(char for char in symbols() if char <= chr(level))

@@ -1,6 +1,6 @@
-"""The lines of many documents at once, as Arrow columns.
+"""The lines of many documents as Arrow columns.
 
-Whatever rules ask of a line (how long, how it ends, does it repeat) is asked of all lines of a batch by one call.
+Properties of lines (length, last character, repetition) are computed for all lines of a batch by one call.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ class Lines:
         texts: the documents.
 
     Attributes:
-        raw: the lines as they stand.
+        raw: the lines, unchanged.
         starts: int64 of shape (n_documents + 1,): where the lines of each document begin.
     """
 
@@ -30,7 +30,7 @@ class Lines:
         data, bounds = buffers(texts)
         begins, firsts = lines_of(data, bounds)
         self.starts: NDArray[np.int64] = firsts.astype(np.int64)
-        # All but the last line of a document have a line end, which is no part of them.
+        # All but the last line of a document have a line end, which is not part of them.
         sizes = np.diff(begins)
         sizes -= 1
         sizes[firsts[1:] - 1] += 1
@@ -47,7 +47,7 @@ class Lines:
 
     @cached_property
     def chars(self) -> NDArray[np.int32]:
-        """Code points of each line as it stands, shape (n_lines,)."""
+        """Code points of each unchanged line, shape (n_lines,)."""
         sizes: NDArray[np.int32] = pc.utf8_length(self.raw).to_numpy()
         return sizes
 
@@ -61,27 +61,27 @@ class Lines:
 
     @cached_property
     def repeats(self) -> NDArray[np.bool_]:
-        """Whether a line stood before in its document, as it stands; shape (n_lines,)."""
+        """Whether an earlier line of the document is equal; shape (n_lines,)."""
         return self._repeats(self.raw)
 
     @cached_property
     def stripped_repeats(self) -> NDArray[np.bool_]:
-        """Whether a line stood before in its document, white space around it aside; shape (n_lines,)."""
+        """Whether an earlier line of the document is equal but for white space around it; shape (n_lines,)."""
         return self.repeats if self.stripped is self.raw else self._repeats(self.stripped)
 
     @property
     def last(self) -> pa.StringArray:
-        """The last character of each line as it stands; not kept, for it is made sooner than it is stored."""
+        """The last character of each unchanged line; not cached, as computing it is faster than storing it."""
         return pc.utf8_slice_codeunits(self.raw, -1)
 
     @property
     def stripped_last(self) -> pa.StringArray:
-        """The last character of each line that is not white space; not kept, as `last`."""
+        """The last character of each line that is not white space; not cached, as `last`."""
         return pc.utf8_slice_codeunits(self.stripped, -1)
 
     def per_document(self, values: NDArray[Any]) -> NDArray[np.int64]:
         """Sums a value per line over each document; shape (n_documents,)."""
-        # Every document has a line: no sum is of none.
+        # Every document has a line: no sum is empty.
         found: NDArray[np.int64] = np.add.reduceat(values, self.starts[:-1], dtype=np.int64)
         return found
 
@@ -90,7 +90,7 @@ class Lines:
         if len(self.starts) > 2:
             document = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
             group = pa.array((document << 32) | group).dictionary_encode().indices.to_numpy()
-        # Groups are numbered in the order in which they are first met.
+        # Groups are numbered in the order of first occurrence.
         highest = np.maximum.accumulate(group)
         known = np.zeros(len(group), np.bool_)
         np.equal(highest[1:], highest[:-1], out=known[1:])

@@ -1,4 +1,4 @@
-"""Repeated runs of words in many documents at once."""
+"""Repeated word n-grams of many documents."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from tasks.filters.counting.portions import insertions, looked_up, places, portions
 from tasks.filters.counting.words import Words
 
-# Words looked at together: as many as keep the tables of their n-grams in the processor's second cache.
+# Words processed together: the tables of their n-grams fit into the processor's L2 cache.
 _WORDS_AT_ONCE = 32_000
 # N-grams of one document numbered by one hash table, which takes up to a hundred bytes for each.
 _KEYS_AT_ONCE = 1_000_000
-# Steps from one n-gram to the next: lists of their places cost ten times what arrays do.
+# Steps from one n-gram to the next: lists of positions cost ten times as much as arrays.
 _STEPS_AT_ONCE = 65_536
 _MIXER = np.uint64(0x9E3779B97F4A7C15)
 
@@ -25,10 +25,10 @@ def repeated_characters(words: Words, top: Sequence[int], duplicate: Sequence[in
     Args:
         words: the words of the documents.
         top: sizes of which the most frequent n-gram counts, as `top_<n>gram`.
-        duplicate: sizes of which those count that stood before, as `duplicate_<n>gram`; larger than all of `top`.
+        duplicate: sizes of which repeated n-grams count, as `duplicate_<n>gram`; larger than all of `top`.
 
-    An n-gram repeats only where both (n-1)-grams in it do, so each size looks at few places of the one before. Those
-    of one size are told apart by the number of the (n-1)-gram and the word that follows it.
+    An n-gram repeats only where both (n-1)-grams in it do, so each size examines few positions of the previous
+    one. An n-gram is identified by the number of its (n-1)-gram and the following word.
     """
     found = {f"top_{n}gram": _first_ngram(words, n) for n in top}
     found |= {f"duplicate_{n}gram": np.zeros(len(words.counts), np.int64) for n in duplicate}
@@ -43,12 +43,12 @@ def repeated_characters(words: Words, top: Sequence[int], duplicate: Sequence[in
 
 
 class _Repeats:
-    """The places at which an n-gram begins that stands more than once in its document, in text order.
+    """The positions of n-grams that occur more than once in their document, in text order.
 
     Attributes:
         places: where they begin.
         group: equal for equal n-grams of one document, from 0.
-        counts: how often the n-grams of each group stand there.
+        counts: number of occurrences of each group.
     """
 
     def __init__(self, places: NDArray[np.int32], keys: NDArray[np.int64]) -> None:
@@ -64,13 +64,13 @@ class _Repeats:
 
 def _numbered(keys: NDArray[np.int64]) -> NDArray[np.int32]:
     """Numbers equal keys alike."""
-    # A hash table does; sorting them takes longer.
+    # By a hash table; sorting takes longer.
     group: NDArray[np.int32] = pa.array(keys).dictionary_encode().indices.to_numpy()
     return group
 
 
 def _by_shares(keys: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Numbers equal keys alike, share by share; -1 for a key that stands there once, and how many bear each number."""
+    """Numbers equal keys alike, share by share; -1 for a key that occurs once; and the count of each number."""
     group = np.empty(len(keys), np.int32)
     shares = _shares(keys)
     several: list[NDArray[np.int32]] = []
@@ -88,7 +88,7 @@ def _by_shares(keys: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.i
 
 
 def _counts(group: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Returns how many bear each number."""
+    """Returns the count of each number."""
     found = np.zeros(group.max(initial=-1) + 1, np.int32)
     for part in portions(len(group)):
         found += np.bincount(group[part], minlength=len(found)).astype(np.int32)
@@ -96,7 +96,7 @@ def _counts(group: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 def _shares(keys: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Deals keys into shares of about _KEYS_AT_ONCE; equal ones into the same."""
+    """Assigns keys to shares of about _KEYS_AT_ONCE; equal keys to the same share."""
     count = np.uint64(min(256, -(-len(keys) // _KEYS_AT_ONCE)))
     found = np.empty(len(keys), np.uint8)
     for part in portions(len(keys)):
@@ -137,7 +137,7 @@ def _owner(counts: NDArray[np.int64]) -> NDArray[np.int32]:
     """Returns the number of the document that each word belongs to."""
     if len(counts) > 1:
         return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    return np.broadcast_to(np.int32(0), int(counts[0]))  # one number, however long the document
+    return np.broadcast_to(np.int32(0), int(counts[0]))  # one number for any length
 
 
 def _keys(groups: NDArray[np.int32], ids: NDArray[np.int32], at: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -164,7 +164,7 @@ def _chars(words: Words, starts: NDArray[Any], ends: NDArray[Any]) -> NDArray[np
 def _most_frequent(
     found: NDArray[np.int64], words: Words, repeats: _Repeats, documents: tuple[int, int], size: int
 ) -> None:
-    """Enters the characters of the most frequent n-gram of each document; of equally frequent ones the first counts."""
+    """Sets the characters of the most frequent n-gram of each document; of equally frequent ones the first counts."""
     count = looked_up(repeats.counts, repeats.group)
     first, last = documents
     bounds = insertions(repeats.places, words.documents[first : last + 1])
@@ -179,7 +179,7 @@ def _most_frequent(
 
 
 def _stepped_over(found: NDArray[np.int64], words: Words, repeats: _Repeats, size: int) -> None:
-    """Enters the characters of n-grams that stood before; after one of them the next n-gram begins behind it."""
+    """Adds the characters of repeated n-grams; after one of them the next n-gram begins behind it."""
     seen = bytearray(len(repeats.counts))
     at = 0
     for part in portions(len(repeats.places), _STEPS_AT_ONCE):

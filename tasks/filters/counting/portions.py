@@ -1,9 +1,8 @@
-"""Work on long arrays a portion at a time, in 32 bits: the memory in which the splits of a document are made.
+"""Chunked array operations with 32-bit indices, to limit the memory of splits.
 
-A document of 16 MB can hold sixteen million words or lines. NumPy answers and indexes with numbers of 64 bits, and each
-step of an expression makes an array of its own: eight or ten of those would be more than a worker has. All that is
-counted here lies in a column of text, which Arrow addresses with 32 bits. A batch of ordinary size is one portion, and
-pays nothing.
+A document of 16 MB can contain sixteen million words or lines. NumPy returns and uses 64-bit indices, and each step of
+an expression allocates an array: eight or ten of those would exceed a worker's memory. All counts here are positions in
+a column of text, which Arrow addresses with 32 bits. A batch of ordinary size is one portion, without extra cost.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""Where documents fall into lines and into stretches without white space, found on the bytes of a whole column.
+"""Splitting of documents into lines and into chunks without white space, on the bytes of a whole column.
 
-NumPy looks at all bytes at once: lists of Python strings would cost several times as much. White space is what
-`str.isspace` says it is.
+With NumPy on all bytes at once: lists of Python strings would cost several times as much. White space is that of
+`str.isspace`.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from tasks.filters.counting.portions import insertions, places, portions, runnin
 
 NEWLINE = ord("\n")
 _SPACE = np.array([byte < 0x80 and chr(byte).isspace() for byte in range(256)])
-# First bytes of white space that is no ASCII, in UTF-8, and which bytes follow there, as one number.
+# First bytes of non-ASCII white space in UTF-8, and the bytes that follow, as one number.
 _WIDE = {
     0xC2: (0x85, 0xA0),
     0xE1: (0x9A80,),
@@ -25,7 +25,7 @@ _WIDE = {
 
 @dataclass(frozen=True)
 class Bounds:
-    """Where the stretches of several documents, one after the other, belong.
+    """Bounds of the chunks of several consecutive documents.
 
     Attributes:
         lines: int32 of shape (n_lines + 1,): where the stretches of each line begin.
@@ -44,8 +44,8 @@ def buffers(texts: pa.StringArray) -> tuple[NDArray[np.uint8], NDArray[np.int32]
     if offsets is None:
         return np.empty(0, np.uint8), np.zeros(1, np.int32)
     bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    held = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
-    return held[bounds[0] : bounds[-1]], bounds - bounds[0]
+    content = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    return content[bounds[0] : bounds[-1]], bounds - bounds[0]
 
 
 def size(texts: pa.StringArray) -> int:
@@ -56,7 +56,7 @@ def size(texts: pa.StringArray) -> int:
 
 
 def strings(data: NDArray[np.uint8], sizes: NDArray[np.int32]) -> pa.StringArray:
-    """Returns the strings of these sizes that the bytes hold, one after the other."""
+    """Returns consecutive strings of these sizes from the bytes."""
     offsets = running_sums(sizes)
     return pa.StringArray.from_buffers(len(sizes), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data)))
 
@@ -79,7 +79,7 @@ def lines_of(data: NDArray[np.uint8], bounds: NDArray[np.int32]) -> tuple[NDArra
 
 
 def stretches(texts: pa.StringArray) -> tuple[pa.StringArray, Bounds]:
-    """Splits documents at white space; returns the stretches and where they belong."""
+    """Splits documents at white space; returns the chunks and their bounds."""
     data, bounds = buffers(texts)
     filled = ~_spaces(data)
     first, last = _edges(filled, bounds)
@@ -117,7 +117,7 @@ def _spaces(data: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 def _add_wide(space: NDArray[np.bool_], data: NDArray[np.uint8], part: slice) -> None:
-    """Enters white space that is no ASCII and begins in a part of the bytes."""
+    """Adds non-ASCII white space that begins in a part of the bytes."""
     for first, endings in _WIDE.items():
         at = part.start + np.flatnonzero(data[part] == first)
         width = 3 if endings[0] > 0xFF else 2

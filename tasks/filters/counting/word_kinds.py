@@ -1,4 +1,4 @@
-"""What kind of word a word is: of marks alone, without a letter, the end of a sentence, an everyday word."""
+"""Kinds of words: symbols only, without a letter, punctuation only, sentence end, stop word."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -18,20 +18,20 @@ _SYMBOLS = frozenset(SENTENCE_ENDS) | frozenset(
 )
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
-"""Gopher's everyday words (Rae et al., arXiv 2112.11446, A.1.1)."""
+"""Gopher's stop words (Rae et al., arXiv 2112.11446, A.1.1)."""
 
-# What is known of a word, as bits: made of typographical marks alone, without a letter, made of Unicode punctuation
+# Properties of a word, as bits: made of typographical marks alone, without a letter, made of Unicode punctuation
 # alone, ends a sentence, one of STOP_WORDS. Most words have none of them.
 SYMBOL, NO_LETTER, MARK, ENDS, STOP = (1 << bit for bit in range(5))
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of each different word, as arrays by word id.
+    """Properties of each distinct word, as arrays by word id.
 
     Attributes:
         lengths: code points.
-        bits: what kind of word it is.
+        bits: its kinds.
         stop: number of the stop word of Gopher's list, or -1.
     """
 
@@ -41,13 +41,13 @@ class Known:
 
 
 def joined(several: Sequence[Known]) -> Known:
-    """Returns what is known of the words of several, one after the other."""
+    """Concatenates the properties of several vocabularies."""
     names = Known.__dataclass_fields__
     return Known(*(np.concatenate([getattr(one, name) for one in several]) for name in names))
 
 
 def look_at(words: Sequence[str]) -> Known:
-    """Returns what kind of word each one is."""
+    """Returns the properties of each word."""
     stops = {word: number for number, word in enumerate(STOP_WORDS)}
     stop = np.fromiter(map(stops.get, words, repeat(-1)), np.int8, len(words))
     bits = (stop >= 0).astype(np.uint8) * np.uint8(STOP)
@@ -58,7 +58,7 @@ def look_at(words: Sequence[str]) -> Known:
 
 
 def _kind(word: str) -> int:
-    """Returns what is known of a word that is not made of letters alone."""
+    """Returns the kinds of a word that is not made of letters alone."""
     if word.isascii():
         letter, mark = word.lower() != word.upper(), _PUNCTUATION.issuperset(word)
     else:

@@ -1,8 +1,8 @@
-"""The words and punctuation marks of many documents at once, as arrays.
+"""The words and punctuation marks of many documents as arrays.
 
-Every different stretch of text is taken apart once per process (`tasks.filters.counting.english`) and every different
-word is looked at once; what remains for a document is a look-up for each of its stretches and sums over arrays. The
-tables are dropped when they have grown large; no result depends on them.
+Every distinct chunk of text is split once per process (`tasks.filters.counting.english`) and every distinct word is
+classified once; a document then costs a look-up per chunk and sums over arrays. The tables are dropped when they have
+grown large; no result depends on them.
 """
 
 import threading
@@ -22,15 +22,15 @@ from tasks.filters.counting.portions import looked_up, places, portions, running
 from tasks.filters.counting.stretches import Bounds, size, stretches
 from tasks.filters.counting.word_kinds import ENDS, MARK, NO_LETTER, STOP, STOP_WORDS, SYMBOL, Known, joined, look_at
 
-# The tables are dropped before they hold more stretches, words or characters: 400 MB. A document whose splits alone
-# take hundreds of megabytes finds half of that at most.
+# The tables are dropped before they contain more chunks, words or characters: 400 MB. For a document whose splits alone
+# take hundreds of megabytes the limit is half of that.
 _MAX_STRETCHES = 1_000_000
 _MAX_CHARS = 20_000_000
 _LARGE = 8_000_000
-# Different stretches of one batch, and their bytes, above which none is remembered: 4 MB of prose have 90,000 of 1 MB.
+# Distinct chunks of one batch, and their bytes, above which none is cached: 4 MB of prose have 90,000 of 1 MB.
 _MAX_NEW = 500_000
 _MAX_NEW_BYTES = 4_000_000
-# Stretches taken apart together: as lists of their words they cost many times what the words' numbers do.
+# Chunks split together: as lists of words they cost many times the memory of word numbers.
 _AT_ONCE = 4096
 
 
@@ -43,8 +43,8 @@ class Words:
         lines: int32 of shape (n_lines + 1,): where the words of each line begin.
         documents: int64 of shape (n_documents + 1,): where the words of each document begin.
         line_starts: int32 of shape (n_documents + 1,): where the lines of each document begin.
-        line_stretches: int32 of shape (n_lines,): how many words each line has when it is split at white space alone.
-        known: what is known of each different word, by id.
+        line_stretches: int32 of shape (n_lines,): number of words of each line when split at white space alone.
+        known: properties of each distinct word, by id.
     """
 
     ids: NDArray[np.int32]
@@ -82,7 +82,7 @@ class Words:
 
     @cached_property
     def letters(self) -> NDArray[np.int64]:
-        """Words of each document that have a letter in them, shape (n_documents,)."""
+        """Words of each document with at least one letter, shape (n_documents,)."""
         return self.counts - self._per_document(NO_LETTER)
 
     @cached_property
@@ -98,10 +98,10 @@ class Words:
 
     @property
     def sentences(self) -> NDArray[Any]:
-        """The sentences of each line, at least one, also in a blank line; int32 of shape (n_lines,), not kept.
+        """The sentences of each line, at least one, also in a blank line; int32 of shape (n_lines,), not cached.
 
-        A sentence begins at the first word behind a mark that ends one; other marks in between belong to what stood
-        before.
+        A sentence begins at the first word behind a mark that ends one; other marks in between belong to the
+        previous sentence.
         """
         counts = places((self._bits & (MARK | ENDS)) != MARK)
         ends = (looked_up(self._bits, counts) & ENDS) != 0
@@ -130,7 +130,7 @@ class Words:
 
 
 class Vocabulary:
-    """Every stretch and word that this process has met."""
+    """All chunks and words that this process has seen."""
 
     def __init__(self) -> None:
         self._clear()
@@ -141,7 +141,7 @@ class Vocabulary:
         indices, different = encoded.indices.to_numpy(), encoded.dictionary
         if len(different) > _MAX_NEW or size(different) > _MAX_NEW_BYTES:
             self._clear()
-            return _words(bounds, indices, _unheard(different))
+            return _words(bounds, indices, _uncached(different))
         if self._full(len(different), size(texts) > _LARGE):
             self._clear()
         try:
@@ -149,17 +149,17 @@ class Vocabulary:
         except BaseException:
             self._clear()  # half a table would make later results wrong
             raise
-        # First for the different stretches of these documents, so that what is looked up by place is small.
+        # First for the distinct chunks of these documents, so that the look-up tables are small.
         table = _Apart(self._sizes[number], self._begins[number], self._parts, self._known)
         return _words(bounds, indices, table)
 
     def _full(self, more: int, large: bool) -> bool:
-        """Returns whether so many stretches more, at most, are too many beside what is known."""
-        held = max(len(self._numbers) + more, len(self._words))
-        return max(held / _MAX_STRETCHES, self._chars / _MAX_CHARS) > (0.5 if large else 1)
+        """Returns whether at most this many new chunks would exceed the limits of the tables."""
+        size = max(len(self._numbers) + more, len(self._words))
+        return max(size / _MAX_STRETCHES, self._chars / _MAX_CHARS) > (0.5 if large else 1)
 
     def _clear(self) -> None:
-        # A new key is given the next number.
+        # A new key gets the next number.
         self._numbers: defaultdict[str, int] = defaultdict(count().__next__)
         self._words: defaultdict[str, int] = defaultdict(count().__next__)
         self._chars = 0
@@ -169,7 +169,7 @@ class Vocabulary:
         self._known = look_at(())
 
     def _numbered(self, different: Sequence[str]) -> NDArray[np.int64]:
-        """Returns the number of each of some different stretches; new ones are taken apart."""
+        """Returns the number of each of some distinct chunks; splits new ones."""
         have, had = len(self._numbers), len(self._words)
         number = np.fromiter(map(self._numbers.__getitem__, different), np.int64, len(different))
         fresh = [different[place] for place in np.flatnonzero(number >= have).tolist()]
@@ -183,7 +183,7 @@ class Vocabulary:
         return number
 
     def _taken_apart(self, fresh: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Returns how many words each of some stretches has, and the numbers of the words."""
+        """Returns the number of words of each chunk, and the numbers of the words."""
         found = list(map(pieces, fresh))
         sizes = np.fromiter(map(len, found), np.int32, len(found))
         words = map(self._words.__getitem__, chain.from_iterable(found))
@@ -192,13 +192,13 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class _Apart:
-    """Different stretches, taken apart.
+    """Distinct chunks, split.
 
     Attributes:
-        sizes: how many words each has.
+        sizes: number of words of each.
         begins: where its words begin in `parts`.
         parts: ids of words.
-        known: what is known of each word, by id.
+        known: properties of each word, by id.
     """
 
     sizes: NDArray[np.int32]
@@ -207,10 +207,10 @@ class _Apart:
     known: Known
 
 
-def _unheard(stretches: pa.StringArray) -> _Apart:
-    """Takes stretches apart without a table of words: millions of different ones are no language.
+def _uncached(stretches: pa.StringArray) -> _Apart:
+    """Splits chunks without the shared table: millions of distinct ones are not natural language.
 
-    As strings in two dictionaries they would cost ten times what Arrow's columns do.
+    As strings in two dictionaries they would cost ten times as much as Arrow's columns.
     """
     sizes, columns = [], []
     for part in portions(len(stretches), _AT_ONCE):
@@ -224,7 +224,7 @@ def _unheard(stretches: pa.StringArray) -> _Apart:
 
 
 def _encoded(texts: pa.StringArray) -> tuple[pa.DictionaryArray, Bounds]:
-    """Returns stretches by number, and where they belong."""
+    """Returns chunks by number, and their bounds."""
     found, bounds = stretches(texts)
     return found.dictionary_encode(), bounds
 
@@ -233,18 +233,18 @@ def _words(bounds: Bounds, indices: NDArray[np.int32], table: _Apart) -> Words:
     """Returns the words of documents.
 
     Args:
-        bounds: where the stretches belong.
-        indices: which of the table's stretches each one is.
-        table: the different stretches, taken apart.
+        bounds: bounds of the chunks.
+        indices: index of each chunk in the table.
+        table: the distinct chunks, split.
     """
     before = running_sums(looked_up(table.sizes, indices))
     ids = np.empty(before[-1], np.int32)
-    # A stretch has 1,000 words at most, so that a portion of stretches ends a little behind one of words.
+    # A chunk has 1,000 words at most, so that a portion of chunks ends a little behind one of words.
     begins = np.array([part.start for part in portions(len(ids))], np.int32)
     cuts = [*np.searchsorted(before, begins), len(indices)]
     for start, end in pairwise(cuts):
         first = before[start : end + 1]
-        # Word j of the whole is word j minus the words before its stretch in that stretch.
+        # Word j overall is word j minus the words before its chunk, within that chunk.
         at = np.repeat(table.begins[indices[start:end]] - first[:-1], np.diff(first))
         at += np.arange(first[0], first[-1], dtype=np.int32)
         ids[first[0] : first[-1]] = table.parts[at]
@@ -259,7 +259,7 @@ def _words(bounds: Bounds, indices: NDArray[np.int32], table: _Apart) -> Words:
 
 
 _vocabulary = Vocabulary()
-# Threads of a worker share the tables: each with its own would need the memory of several workers.
+# Threads of a worker share the tables: one table per thread would need the memory of several workers.
 _one_at_a_time = threading.Lock()
 
 

@@ -1,1 +1,1 @@
-"""Models that filters run: fastText classifiers and Hugging Face encoders, read from files."""
+"""Inference for filters: fastText classifiers and Hugging Face encoders, read from files."""

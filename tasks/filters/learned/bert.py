@@ -2,7 +2,7 @@
 
 Reads `config.json`, `tokenizer.json` and `model.safetensors` of a folder as Hugging Face lays it out. Only inference,
 in float32, on the CPU, with one thread: that is some 300 lines less than a dependency on `transformers`, which
-downloads and runs code by name. Its results are the measure: the tests' figures are its own.
+downloads and runs code by name. The tests compare with reference values of `transformers`.
 
 Sources: Devlin et al., "BERT", arXiv 1810.04805; Liu et al., "RoBERTa", arXiv 1907.11692; Conneau et al., "XLM-R",
 arXiv 1911.02116; Sanh et al., "DistilBERT", arXiv 1910.01108.
@@ -28,7 +28,7 @@ from tasks.core.errors import InputError
 FILES = ("config.json", "tokenizer.json", "model.safetensors")
 _BATCH = 16
 
-# How each family calls its weights, brought to the names of BERT.
+# Renaming of each family's weights to the names of BERT.
 _RENAMED = {
     "bert": ((r"^bert\.", ""), (r"\.gamma$", ".weight"), (r"\.beta$", ".bias")),
     "roberta": (
@@ -59,7 +59,7 @@ _ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class Shape:
-    """What the forward pass needs to know of a model's `config.json`."""
+    """The fields of a model's `config.json` that the forward pass needs."""
 
     family: str
     heads: int
@@ -78,7 +78,7 @@ class SequenceClassifier:
     """A model of a folder, loaded.
 
     Args:
-        folder: holds FILES.
+        folder: contains FILES.
 
     Raises:
         InputError: a file is missing, or the model is of another family.
@@ -101,17 +101,18 @@ class SequenceClassifier:
     def scores(self, texts: Sequence[str], tokens: int) -> NDArray[np.float32]:
         """Returns a score per text and label, shape (n texts, n labels).
 
-        Probabilities that sum to 1, a probability for each label on its own, or the bare output of a regression, by
-        what the model was trained for.
+        Probabilities that sum to 1, a probability for each label on its own, or the output of a regression,
+        depending on the model's problem type.
 
         Args:
             texts: any texts.
-            tokens: most tokens of each that are read, with the marks at both ends; never more than the model takes.
+            tokens: most tokens of each that are read, with the special tokens at both ends; at most the model's
+            maximum.
         """
         self._tokenizer.enable_truncation(min(tokens, self.shape.max_tokens))
         encoded = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts))]
-        found = np.zeros((len(texts), len(self.shape.labels)), dtype=np.float32)
-        # Of like length together: padding is computed with, and thrown away.
+        results = np.zeros((len(texts), len(self.shape.labels)), dtype=np.float32)
+        # Texts of similar length together: less padding.
         order = sorted(range(len(encoded)), key=lambda row: (len(encoded[row]), row))
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -119,10 +120,10 @@ class SequenceClassifier:
             for first in range(0, len(order), _BATCH):
                 rows = order[first : first + _BATCH]
                 with torch.inference_mode():
-                    found[rows] = self._outputs([encoded[row] for row in rows]).numpy()
+                    results[rows] = self._outputs([encoded[row] for row in rows]).numpy()
         finally:
             torch.set_num_threads(threads)
-        return found
+        return results
 
     def _outputs(self, ids: list[list[int]]) -> Tensor:
         width = max(map(len, ids))

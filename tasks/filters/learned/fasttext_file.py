@@ -1,8 +1,8 @@
-"""A fastText model file from outside, looked at before fastText loads it.
+"""Validation of an external fastText model file, before fastText loads it.
 
-fastText checks the first bytes of a file and nothing else: of one that was cut off it takes zeros for the missing
-weights without a word, or never comes to an end. So the file is measured against its own header here, and its labels
-are read; of a million words in about a second.
+fastText checks only the first bytes of a file: for a truncated one it silently uses zeros for the missing weights, or
+never returns. So the file's size is compared with its own header here, and its labels are read; for a million words in
+about a second.
 
 Source of the layout: fastText 0.9.2, `FastText::saveModel` and the `save` methods that it calls (version 12).
 """
@@ -20,7 +20,7 @@ def labels_of(path: str) -> tuple[str, ...]:
     """Returns the labels of a supervised model, without `__label__`, in the file's order.
 
     Raises:
-        InputError: there is no such file, or it is no whole fastText model that was trained to tell labels.
+        InputError: there is no such file, or it is not a complete supervised fastText model.
     """
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -29,12 +29,12 @@ def labels_of(path: str) -> tuple[str, ...]:
         raise InputError(
             f"the language model {path} cannot be read ({error.strerror})", "correct annotate.settings.language.model"
         ) from None
-    except (ValueError, struct.error):  # empty, or shorter than its header says
+    except (ValueError, struct.error):  # empty, or shorter than its header declares
         raise InputError(f"{path} is not whole", "fetch it again") from None
 
 
 class _Model:
-    """A file that is read from its beginning on."""
+    """Sequential reader of a model file."""
 
     def __init__(self, data: mmap.mmap, path: str) -> None:
         self._data, self._path, self._at = data, path, 0

@@ -1,7 +1,7 @@
-"""A fastText classifier as the stage `train_classifiers` leaves it, and how a text is put before it.
+"""fastText classifiers of the stage `train_classifiers`: loading and prediction.
 
-A model is a folder `<name>/` of an artifact of kind `classifiers`: the file that fastText wrote and `model.json`
-(`Meaning`), which says what its labels mean.
+Reads a folder `<name>/` of an artifact of kind `classifiers`: the file that fastText wrote and `model.json`
+(`Meaning`), the description of its labels.
 """
 
 import re
@@ -17,16 +17,16 @@ from tasks.core.errors import InputError
 from tasks.filters.learned.trained import misfit
 
 KIND = "classifiers"
-"""The kind of artifact that holds the models."""
+"""The kind of artifact that contains the models."""
 MEANING = "model.json"
 LABEL = "__label__"
 
-# Underscores part words: a page with the word "__label__0" must not be able to give itself a label.
+# Underscores separate words: a page with the word "__label__0" must not be able to give itself a label.
 _TOKEN = re.compile(r"[^\W_]+|[^\w\s\x00-\x1f\x7f]")
 
 
 class Meaning(Config):
-    """What a trained model is: which file, which label is which, and how much of a text it reads."""
+    """Description of a trained model: its file, its labels, and how much of a text it reads."""
 
     method: str
     """`fasttext` or `signals`."""
@@ -61,16 +61,16 @@ class FastText:
     def probabilities(self, texts: Iterable[str]) -> NDArray[np.float32]:
         """Returns the probability of every label, shape (n texts, n labels); a text without a word gets zeros."""
         lines = [line_of(text, self.meaning.chars) for text in texts]
-        found = np.zeros((len(lines), len(self.meaning.labels)), dtype=np.float32)
-        asked = [row for row, line in enumerate(lines) if line]
-        if not asked:
-            return found
+        chances = np.zeros((len(lines), len(self.meaning.labels)), dtype=np.float32)
+        nonempty = [row for row, line in enumerate(lines) if line]
+        if not nonempty:
+            return chances
         columns = {f"{LABEL}{number}": number for number in range(len(self.meaning.labels))}
-        several = self._model.predict([lines[row] for row in asked], k=-1)
-        for row, labels, scores in zip(asked, *several, strict=True):
-            found[row, [columns[label] for label in labels]] = scores
-        # A sure label can exceed 1 by a rounding error.
-        return np.minimum(found, np.float32(1.0))
+        several = self._model.predict([lines[row] for row in nonempty], k=-1)
+        for row, labels, scores in zip(nonempty, *several, strict=True):
+            chances[row, [columns[label] for label in labels]] = scores
+        # A probability can exceed 1 by a rounding error.
+        return np.minimum(chances, np.float32(1.0))
 
     def scores(self, texts: Iterable[str]) -> NDArray[np.float32]:
         """Returns the probability of the positive label, shape (n texts,)."""
@@ -78,10 +78,10 @@ class FastText:
 
 
 def meaning_of(models: Mapping[str, Artifact], name: str, annotator: str) -> Meaning:
-    """Returns what the trained model `name` is, which `annotator` is going to ask.
+    """Returns the description of the trained model `name`, for use by `annotator`.
 
     Raises:
-        InputError: there are no trained models, none of this name, or the annotator cannot ask it.
+        InputError: there are no trained models, none of this name, or the annotator cannot use it.
     """
     artifact = models.get(KIND)
     if artifact is None:
@@ -89,7 +89,7 @@ def meaning_of(models: Mapping[str, Artifact], name: str, annotator: str) -> Mea
     known = [path.removesuffix(f"/{MEANING}") for path in artifact.files() if path.endswith(f"/{MEANING}")]
     if name not in known:
         raise InputError(
-            f'{artifact.address} holds no model "{name}" (it holds: {", ".join(known) or "none"})',
+            f'{artifact.address} holds no model "{name}" (it has: {", ".join(known) or "none"})',
             "name one of these, or describe it in the recipe under [[classifiers.train]]",
         )
     meaning = Meaning.model_validate_json(artifact.read(f"{name}/{MEANING}"))
@@ -103,7 +103,7 @@ def load(models: Mapping[str, Artifact], name: str, annotator: str) -> FastText:
     """Returns the fastText model `name` for `annotator`; raises what `meaning_of` raises."""
     meaning = meaning_of(models, name, annotator)
     artifact = models[KIND]
-    # By content: an artifact at the same address may have been made anew while this process lives.
+    # By content: an artifact of the same id may have been made again during this process.
     loaded: FastText = _loaded(artifact.local(f"{name}/{meaning.file}"), artifact.record.content, meaning)
     return loaded
 

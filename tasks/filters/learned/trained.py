@@ -1,12 +1,11 @@
-"""Which annotator can ask which of the models that this pipeline trains.
+"""Compatibility of annotators with the models that this pipeline trains.
 
-Used when a recipe is read, where the models are described, and by the annotators, which are given models. Light, as all
-that recipes import.
+Reads descriptions of models. Light to import, like everything that recipes import.
 """
 
 
 def misfit(annotator: str, method: str, positive: str) -> tuple[str, str] | None:
-    """Returns why an annotator cannot ask a model, and what to do; None where it can.
+    """Returns why an annotator cannot use a model, and the remedy; None where it can.
 
     Args:
         annotator: "classifier", "topic" or "quality".

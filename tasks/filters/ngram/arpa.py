@@ -1,7 +1,7 @@
 r"""Reads and writes ARPA files, the text format of back-off n-gram models that KenLM, SRILM and others share.
 
-Written by the stage; read where a recipe names a model of its own. The format: a head `\data\` with `ngram <n>=<count>`
-lines, one section `\<n>-grams:` per order, `\end\`. The line of an n-gram holds log10 of its probability, its words,
+The format: a head `\data\` with `ngram <n>=<count>`
+lines, one section `\<n>-grams:` per order, `\end\`. The line of an n-gram has log10 of its probability, its words,
 and log10 of its back-off weight, which may be missing. Files may be compressed (.gz, .zst, .bz2). Source: SRILM's
 ngram-format(5); `<UNK>` is `<unk>` and a file without it gives unknown words -100, as in KenLM.
 """
@@ -51,7 +51,7 @@ def read_arpa(path: str) -> Ngrams:
     """Reads a model, closed (`tasks.filters.ngram.closure`).
 
     Raises:
-        InputError: it is not one, or is damaged; names the line and what is wrong with it.
+        InputError: it is not one, or is damaged; names the line and the defect.
     """
     try:
         with opened(path, codec_of(path)) as file:
@@ -114,8 +114,8 @@ class _Reader:
             except (ValueError, LookupError):
                 self._number, fault = self._fault(split, n, sizes, first)
                 raise self._wrong(fault) from None
-            for held, column in zip(columns, found, strict=True):
-                held.append(column)
+            for chunks, column in zip(columns, found, strict=True):
+                chunks.append(column)
             left -= len(split)
         rows, prob, back = map(np.concatenate, columns)
         return Level(rows, prob.astype(np.float32), back.astype(np.float32))
@@ -142,12 +142,12 @@ class _Reader:
         return rows.reshape(-1, n), prob, back
 
     def _fault(self, split: list[list[bytes]], n: int, sizes: set[int], number: int) -> tuple[int, str]:
-        """Returns the first wrong line's number and what is wrong with it."""
-        wanted = " or ".join(map(str, sorted(sizes)))
+        """Returns the number and the defect of the first invalid line."""
+        expected = " or ".join(map(str, sorted(sizes)))
         seen: set[bytes] = set()
         for at, fields in enumerate(split, start=number):
             if len(fields) not in sizes:
-                return at, f"the line of a {n}-gram has {wanted} fields, not {_shown(b' '.join(fields))}"
+                return at, f"the line of a {n}-gram has {expected} fields, not {_shown(b' '.join(fields))}"
             for value in (fields[0], *fields[n + 1 :]):
                 if not _number(value):
                     return at, f"{_shown(value)} is not a number"

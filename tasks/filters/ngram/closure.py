@@ -1,8 +1,8 @@
-"""Fills the holes of a back-off model: an n-gram whose first or last n - 1 words are no entry.
+"""Closure of a back-off model: adds the missing prefixes and suffixes of its n-grams.
 
-Programs that prune n-grams one by one leave such holes, and a search order by order would stop at them. The missing
-n-gram is added with the probability that the back-off recursion gives it and the weight 1, so that every score stays
-what it was; KenLM does the same.
+Programs that prune single n-grams leave out n-grams whose extensions exist, and a search order by order would stop
+there. The missing n-gram is added with the probability of the back-off recursion and the weight 1, so that no score
+changes; KenLM does the same.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ def closed(ngrams: Ngrams) -> Ngrams:
     """Returns the model with its holes filled; `ngrams.levels[0].rows` must be the vocabulary in order."""
     levels = list(ngrams.levels)
     holes: dict[int, NDArray[np.int32]] = {}
-    # From the top, because what is added to an order may be missed in the one below.
+    # From the highest order down, because an added n-gram may lack one of the order below.
     for n in range(len(levels) - 1, 1, -1):
         above = np.concatenate((levels[n].rows, holes.get(n, levels[n].rows[:0])))
         needed = np.concatenate((above[:, :-1], above[:, 1:]))

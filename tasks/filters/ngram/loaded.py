@@ -1,4 +1,4 @@
-"""Opens models for scoring: those of the stage, one per language, or a file that a recipe names.
+"""Loading of n-gram models: those of the stage, one per language, or a file that a recipe names.
 
 A file is an ARPA file, or a binary one of KenLM's, which needs the package `kenlm` (extra `kenlm`, a source package:
 pip needs a C++ compiler for it). Both give the same scores.
@@ -34,7 +34,7 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model and the perplexities up to which a document is head and middle; None where nobody has set them."""
+    """A model and the perplexities up to which a document is head and middle; None where not set."""
 
     scorer: Scorer
     cuts: tuple[float, float] | None
@@ -89,7 +89,7 @@ class KenlmModel:
             raise InputError(f"kenlm cannot read {path} ({error})", "make it anew with build_binary") from None
 
     def score(self, texts: Sequence[str]) -> Scores:
-        """Scores texts, word by word: the sums that KenLM itself makes are of float32 and off by 1e-3 on long lines."""
+        """Scores texts, word by word: KenLM's own sums are in float32, with errors of 1e-3 on long lines."""
         rows = np.zeros((5, len(texts)))
         for number, text in enumerate(texts):
             for sentence in words(text):

@@ -1,12 +1,11 @@
-"""An n-gram model: made from n-grams with their probabilities, kept as arrays, and asked for whole batches of texts.
+"""An n-gram model: built from n-grams with probabilities, stored as arrays, scores batches of texts.
 
-Made by the stage from what `estimate` learns, or from an ARPA file (`arpa`); read by the annotator. In a folder it is
-`model.json` and one `order-<n>.npy` per order, hash tables that are mapped into memory, so that the processes of a
-machine share them and opening costs nothing.
+Reads and writes a folder with `model.json` and one `order-<n>.npy` per order: hash tables that are mapped into memory,
+so that the processes of a machine share them and opening costs nothing.
 
-An n-gram is known by its slot: the key of w1..wn is the slot of w1..w(n-1) and the slot of wn. So a search for the
-n-grams that end at every place of a batch goes order by order, each on the few places where the order below was found,
-and no n-gram is mistaken for another.
+An n-gram is identified by its slot: the key of w1..wn is the slot of w1..w(n-1) and the slot of wn. So a search for the
+n-grams that end at every place of a batch goes order by order, each only at the positions where the order below was
+found, without collisions.
 
 The score of a word is the standard recursion of back-off models (the ARPA format's): log10 p(w | c) is the entry of
 "c w" if there is one, else the back-off weight of c (0 where c is no entry) plus log10 p(w | c without its first word).
@@ -32,14 +31,14 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Scores:
-    """What a model says of each text; every array has the shape (n_texts,).
+    """Scores of texts; every array has the shape (n_texts,).
 
     Attributes:
         log10: log10 of the probability of its sentences, each with its end.
         words: words of the text.
-        sentences: its lines that hold a word.
-        unknown: words that the model does not know.
-        log10_unknown: the share of `log10` that they bear.
+        sentences: its lines with at least one word.
+        unknown: words that are not in the model.
+        log10_unknown: their share of `log10`.
     """
 
     log10: NDArray[np.float64]
@@ -55,7 +54,7 @@ class Scores:
 
     @property
     def perplexity_known(self) -> NDArray[np.float64]:
-        """The same without the unknown words, each of which costs what the size of the vocabulary happens to say."""
+        """The same without the unknown words, whose probability depends only on the size of the vocabulary."""
         return _perplexity(self.log10 - self.log10_unknown, self.words + self.sentences - self.unknown)
 
     def total(self) -> "Scores":
@@ -65,7 +64,7 @@ class Scores:
 
 def _perplexity(log10: NDArray[np.float64], predicted: NDArray[np.int64]) -> NDArray[np.float64]:
     mean = np.divide(-log10, predicted, out=np.full(len(log10), np.inf), where=predicted > 0)
-    # More than a float32 could hold is infinite all the same.
+    # Values beyond float32 are infinite.
     perplexity: NDArray[np.float64] = np.where(np.isfinite(mean), 10.0 ** np.minimum(mean, 38.0), np.inf)
     return perplexity
 
@@ -114,7 +113,7 @@ class NgramModel:
         return cls(tables)
 
     def save(self, write: Callable[[str, bytes], None]) -> None:
-        """Hands the model's files to `write`, name and bytes; the same model gives the same bytes."""
+        """Calls `write` with name and bytes of each of the model's files; the same model gives the same bytes."""
         about = {"format": _FORMAT, "words": words.VERSION, "entries": [table.entries for table in self.tables]}
         for number, table in enumerate(self.tables, start=1):
             write(f"order-{number}.npy", _npy(table.slots))
@@ -188,11 +187,12 @@ class NgramModel:
         predicted[firsts] = False
         # Of the longest n-gram found so far that ends at a place: its slot, and its weight as a context or 0.
         context, back = slots, np.where(present, unigrams["back"], np.float32(0))
-        # A longer n-gram can only be there if those without its last and without its first word are.
+        # A longer n-gram can only exist if those without its last and without its first word do.
         places = np.flatnonzero(present[:-1] & predicted[1:]) + 1
         for table in self.tables[1:]:
             found, known, entries = table.find(_keys(context[places - 1], slots[places]))
-            # Everyone pays the weight of its context; who is found with it has a probability that counts instead.
+            # The back-off weight of the context is added to all; where the n-gram exists its probability replaces the
+            # sum.
             log10[1:] += back[:-1]
             hits, entries = places[known], entries[known]
             log10[hits] = entries["prob"]

@@ -1,4 +1,4 @@
-"""N-grams with their probabilities: what an ARPA file holds and what a model is built from.
+"""N-grams with their probabilities: the content of an ARPA file, the input of a model.
 
 Made by `estimate` and by the reader of ARPA files (`arpa`); taken by `model` and by the writer of ARPA files.
 """

@@ -1,8 +1,8 @@
-"""A hash table of n-grams in one array: written once, mapped from a file, asked for many keys at a time.
+"""A read-only hash table of n-grams in one memory-mapped array, with batched look-up.
 
 Open addressing with linear probing. Entries are placed in the order of their hash, so the same entries give the same
-bytes, and a search ends where a larger hash stands. A key goes through a one-to-one function instead of a hash that
-could collide: equal hash means equal key. At 16 bytes per slot and 5 slots for 3 entries a model takes 27 bytes per
+bytes, and a search ends at the first larger hash. The hash is a bijection of the key, so there are no
+collisions: equal hash means equal key. At 16 bytes per slot and 5 slots for 3 entries a model takes 27 bytes per
 n-gram, about as KenLM's own hash tables (Heafield 2011, "KenLM: Faster and Smaller Language Model Queries").
 """
 
@@ -48,9 +48,9 @@ class Table:
         if (same := np.flatnonzero(hashes[1:] == hashes[:-1])).size:
             raise Twice(int(order[same[0] + 1]))
         count = np.arange(len(keys))
-        # An entry stands at its home, or right after the entry before it where its home is taken.
+        # An entry is at its home slot, or right after the previous entry where that is taken.
         places = np.maximum.accumulate(_home(hashes, len(keys)) - count) + count
-        # Beyond the last home: those pushed on, and a free slot that ends every search.
+        # Beyond the last home slot: displaced entries, and a free slot that ends every search.
         slots = np.zeros(max(_homes(len(keys)), int(places.max(initial=0)) + 1) + 1, ENTRY)
         slots["hash"] = _FREE
         slots["hash"][places] = hashes
@@ -59,7 +59,7 @@ class Table:
         return cls(slots, len(keys))
 
     def find(self, keys: Keys) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.void]]:
-        """Looks keys up; returns the slot of each, whether the key stands there, and the entry there."""
+        """Looks keys up; returns the slot of each, whether it contains the key, and its entry."""
         hashes = _mixed(keys)
         slots = _home(hashes, self.entries)
         found = np.take(self.slots, slots)

@@ -1,18 +1,18 @@
-r"""What a word is to the n-gram model, and the split of many texts at once into hashes of words.
+r"""Tokenization for n-gram models: splits batches of texts into hashes of words.
 
-Reads and writes nothing. Used in training (`reference`) and in scoring (`model`), so that both mean the same.
+Reads and writes nothing. The same code serves training and scoring.
 
 As in CCNet (Wenzek et al. 2019, arXiv 1911.00359) text is lower-cased, every digit is 0, and typographic
-marks are written as their ASCII ones, so that the model does not spend itself on numbers and kinds of quotation marks.
-Unlike CCNet accents stay, since a text without them is not as well written, and words are not cut into SentencePiece
-tokens, which would need a model of their own. What is left:
+marks are written as their ASCII ones, so that numbers and kinds of quotation marks do not fill the vocabulary.
+Unlike CCNet accents are kept, since missing ones are a sign of poor text, and words are not cut into SentencePiece
+tokens, which would need a further model. The rules:
 
 - A word is a run of letters, digits and their combining marks; in scripts without spaces (Thai, Han, kana ...) it is
   one letter. Any other visible character is a word by itself: `don't` is three words.
 - A line is a sentence; blank lines are none. A line of more than 2^17 characters is cut, at a space where there is one.
-- Invisible format characters (soft hyphen, zero-width joiners, variation selectors) count as absent.
+- Invisible format characters (soft hyphen, zero-width joiners, variation selectors) are ignored.
 
-A word is known by a 64-bit hash of its code points: a polynomial modulo 2^64 over random values of the characters,
+A word is identified by a 64-bit hash of its code points: a polynomial modulo 2^64 over random values of the characters,
 which prefix sums give for all words of a block at once. Two of a million words share a hash with a probability of 3e-8.
 """
 
@@ -66,7 +66,7 @@ class Block:
     _ends: NDArray[np.int64]
 
     def spelling(self, index: int) -> str:
-        """Returns word `index` as the model writes it."""
+        """Returns word `index` in the model's normalised form."""
         codes = self._codes[self._starts[index] : self._ends[index]]
         return _tables().folded[np.minimum(codes, _POINTS)].tobytes().decode("utf-32-le", "surrogatepass")
 
@@ -76,19 +76,19 @@ def split(texts: Sequence[str]) -> Iterator[Block]:
 
     How a text is split does not depend on the texts beside it.
     """
-    held: list[str] = []
+    pieces: list[str] = []
     owners: list[int] = []
     size = 0
     for number, text in enumerate(texts):
         for piece in _pieces(text):
-            if held and size + len(piece) > BLOCK:
-                yield _block(held, owners)
-                held, owners, size = [], [], 0
-            held.append(piece)
+            if pieces and size + len(piece) > BLOCK:
+                yield _block(pieces, owners)
+                pieces, owners, size = [], [], 0
+            pieces.append(piece)
             owners.append(number)
             size += len(piece) + 1
-    if held:
-        yield _block(held, owners)
+    if pieces:
+        yield _block(pieces, owners)
 
 
 def words(text: str) -> list[list[str]]:
@@ -141,12 +141,12 @@ def _block(pieces: list[str], owners: list[int]) -> Block:
         codes, points, kinds = codes[present], points[present], kinds[present]
     before = np.concatenate(([np.uint8(_LINE_END)], kinds))
     after = np.concatenate((kinds, [np.uint8(_LINE_END)]))
-    what = tables.bounds[before << np.uint8(3) | after]  # 0 nothing, 1 a word ends, 2 one begins, 3 a line ends
+    what = tables.bounds[before << np.uint8(3) | after]  # 0 nothing, 1 end of a word, 2 begin of one, 3 line end
     bounds = np.flatnonzero(what)
     begins = what[bounds] == 2
     first = np.flatnonzero(begins)
     starts = bounds[first]
-    # The line end that closes the block is a bound too, so every word has one after it.
+    # The line end that closes the block is a bound too, so every word has a bound after it.
     ends = bounds[first + 1]
     lines = np.cumsum(what[bounds] == 3)[first]
     sentences = np.flatnonzero(np.diff(lines, prepend=-1))
@@ -172,12 +172,12 @@ _grown: dict[int, NDArray[np.uint64]] = {}
 
 def _powers(base: int, count: int) -> NDArray[np.uint64]:
     """Returns base^0 .. base^(count - 1) modulo 2^64."""
-    held = _grown.get(base)
-    if held is None or len(held) < count:
-        held = np.full(max(count, BLOCK + 1), np.uint64(base))
-        held[0] = 1
-        _grown[base] = held = np.cumprod(held)
-    return held[:count]
+    powers = _grown.get(base)
+    if powers is None or len(powers) < count:
+        powers = np.full(max(count, BLOCK + 1), np.uint64(base))
+        powers[0] = 1
+        _grown[base] = powers = np.cumprod(powers)
+    return powers[:count]
 
 
 def _mixed(codes: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -190,7 +190,7 @@ def _mixed(codes: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class _Tables:
-    """What is known of each code point; the last entry stands for all beyond."""
+    """Properties of each code point; the last entry applies to all beyond."""
 
     kinds: NDArray[np.uint8]
     folded: NDArray[np.uint32]

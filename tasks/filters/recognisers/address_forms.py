@@ -1,11 +1,11 @@
-"""How postal addresses are written: one regular expression per country, from the house number on.
+"""Formats of postal addresses: one regular expression per country, from the house number on.
 
-Every repetition is bounded, and a run of characters is read in one way only: a word is taken whole ("+" behind a
-quantifier: never given back), and what follows it begins with something that no word holds. With two ways to read a
-run, a hundred characters cost half a minute.
+Every repetition is bounded, and a run of characters matches in one way only: words are matched possessively ("+" behind
+a quantifier), and whatever follows begins with a character that does not occur in words. With two ways to match a run,
+a hundred characters cost half a minute.
 
 Sources: Royal Mail's postcode format and BS 7666 (United Kingdom), DIN 5008 (Germany; Austria and Switzerland write
-alike), NF Z10-011 (France), and what UPU S42 says of Spain, Italy and the Netherlands.
+alike), NF Z10-011 (France), and UPU S42 for Spain, Italy and the Netherlands.
 """
 
 import re
@@ -14,7 +14,7 @@ _UP = "A-ZÀ-ÖØ-Þ"
 _WORD = rf"[{_UP}][\w'’-]{{0,47}}+"
 _SMALL = "of|the|and|le|la|les|de|du|des|en|sur|sous|am|im|an der|bei"
 NAME = rf"{_WORD}(?:\.? (?:(?:{_SMALL}) )?{_WORD}){{0,4}}?"
-# A town after its postcode: what follows it in the line is often another capitalised word.
+# A town after its postcode: often another capitalised word follows in the line.
 _PLACE = (
     rf"(?:(?:Bad|Sankt|St\.|Markt|Groß|Klein|Neu|Alt|La|Le|Les|Saint|Sainte|De|Den|Het) )?{_WORD}"
     rf"(?: (?:am|an der|an den|im|in der|bei|ob der|vor der|sur|sous|en|lès|de|du|le|la) {_WORD}){{0,2}}"
@@ -87,7 +87,7 @@ STREET_BEFORE = {
     ),
 }
 
-# Where a house number may stand: by what goes before it or follows it, in German, French, or English.
+# Context of a house number: what may precede or follow it, in German, French, or English.
 HOUSES = re.compile(
     r"[0-9](?<![\w./$€£+-][0-9])(?<![0-9],[0-9])(?:"
     r"(?P<DE>(?<=(?:aße|sse|tr\.|weg|atz|lee|ing|fer|amm) [0-9])"

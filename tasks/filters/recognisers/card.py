@@ -1,6 +1,6 @@
 """Payment card numbers.
 
-Called by `scan` with runs of digits. A number counts when its issuer's prefix, its length and its check digit agree.
+Reads runs of digits. A number counts when its issuer's prefix, its length and its check digit agree.
 Sources: ISO/IEC 7812-1 (check digit), the networks' published issuer ranges.
 """
 
@@ -62,6 +62,6 @@ def _is_card(digits: str) -> bool:
 
 
 def _is_cell(text: str, start: int, end: int, last: int) -> bool:
-    """Tells whether fours follow more digits, as in a row of a table, and neither a card nor a label is near."""
+    """Returns whether groups of four follow more digits, as in a row of a table, without a card or label nearby."""
     follows = " " in text[start:end] and text[max(0, start - 2) : start][:1].isdigit() and text[start - 1] == " "
     return follows and start - last > 2 and not _LABELS.of(text, start, end)

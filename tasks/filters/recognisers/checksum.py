@@ -4,7 +4,7 @@ _DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
 
 
 def luhn(digits: str) -> bool:
-    """Tells whether the last digit checks the others (ISO/IEC 7812-1, annex B).
+    """Returns whether the last digit is the check digit of the others (ISO/IEC 7812-1, annex B).
 
     >>> luhn("4111111111111111"), luhn("4111111111111112")
     (True, False)
@@ -14,7 +14,7 @@ def luhn(digits: str) -> bool:
 
 
 def mod97(iban: str) -> bool:
-    """Tells whether an IBAN without spaces checks (ISO 13616-1, by ISO/IEC 7064 MOD 97-10).
+    """Returns whether the check digits of an IBAN without spaces are right (ISO 13616-1, by ISO/IEC 7064 MOD 97-10).
 
     >>> mod97("GB29NWBK60161331926819"), mod97("GB28NWBK60161331926819")
     (True, False)

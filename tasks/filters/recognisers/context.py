@@ -1,12 +1,12 @@
-"""The word that says what a number is: the last label before it, or one in brackets behind it.
+"""Labels of numbers: the last one before a number, or one in brackets behind it.
 
-"Call us about order 4155550123" holds two labels; the nearer one counts.
+"Call us about order 4155550123" contains two labels; the nearer one counts.
 """
 
 import re
 
 BEFORE = 48
-"""Characters before a number in which its label is looked for: a short phrase, or the line above in a table."""
+"""Characters before a number in which its label is searched for: a short phrase, or the line above in a table."""
 
 _AFTER = 16
 
@@ -16,16 +16,16 @@ class Labels:
 
     Args:
         yes: words or beginnings of words in lower case, as regular expressions without groups.
-        no: the same for what speaks against it.
+        no: the same for labels against it.
     """
 
     def __init__(self, yes: str, no: str) -> None:
         self._label = re.compile(rf"(?<![^\W\d_])(?:(?P<yes>{yes})|(?P<no>{no}))")
 
     def of(self, text: str, start: int, end: int) -> bool | None:
-        """Returns what the nearest label of text[start:end] says: True, False, or None where there is none."""
+        """Returns True or False by the nearest label of text[start:end], or None where there is none."""
         first = _window(text, start)
-        before = max(0, first - 1)  # letters that a cut has torn off a word are no word
+        before = max(0, first - 1)  # the rest of a word that was cut is not a word
         # Lower case first: ignoring case in the expression itself costs ten times as much.
         labels = [*self._label.finditer(text[before:start].lower(), first - before)]
         found = labels[-1] if labels else None
@@ -60,4 +60,4 @@ OTHER_NUMBERS = (
     r"|call[ -]?(?:n(?:o\b|r\b|um)|mark|sign)|callsign|shelf ?mark|signatur\b|dewey|lccn|oclc|accession|frequenc|qth\b"
     r"|customer|company n|registration|reg\b|pp?\b|pages?\b|seiten?\b|vol\b"
 )
-"""Words before numbers that belong to nobody: goods, orders, files, places, times."""
+"""Words before numbers that are not personal data: goods, orders, files, places, times."""

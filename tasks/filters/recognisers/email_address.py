@@ -1,9 +1,9 @@
 """E-mail addresses.
 
-Called by `scan` once per "@", with a bounded look to its left and right. Sources: RFC 5321 section 4.5.3.1 (lengths),
+Reads a bounded number of characters to both sides of an "@". Sources: RFC 5321 section 4.5.3.1 (lengths),
 RFC 5322 section 3.2.4 (quoted local parts), RFC 3986 section 3.2.1 (user names in URLs), the public suffix list that
-ships with tldextract (top-level domains). What only might be an address is one: of what looks like one and is something
-else, only shapes that are known are left alone.
+ships with tldextract (top-level domains). A string that might be an address counts as one; only known formats of other
+kinds are excluded.
 """
 
 import re
@@ -19,7 +19,7 @@ _LETTERS = r"A-Za-z0-9\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0370-\u052f\u1e00
 _IS_LOCAL = re.compile(rf"[{_LETTERS}._%+'-]")
 _LOCAL = frozenset(character for code in range(0x2000) if _IS_LOCAL.match(character := chr(code))) | {"’"}
 MARK = re.compile(rf"@(?<=[{_LETTERS}._%+'’\"-]@)(?=[^\W_])")
-"""An "@" that may stand in an address; a handle's has nothing before it."""
+"""An "@" that may be part of an address; that of a handle has nothing before it."""
 
 _LABEL = r"[^\W_](?:[\w-]{0,61}[^\W_])?"
 _DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL}){{1,9}}")
@@ -29,9 +29,9 @@ _RUN_ON = re.compile(
     r"|[a-z]{2,}(?![a-z])|[A-Z]{2,}(?=[A-Z][a-z]|[^A-Za-z])|[A-Za-z]{2,}(?=[^A-Za-z])"
 )
 _SPECIAL = frozenset(("example", "test", "invalid", "local", "internal", "intranet", "private", "home", "lan", "corp"))
-"""Top-level names that are no public suffix and yet stand in addresses: RFC 2606, RFC 6762 and its appendix G."""
+"""Top-level names that are not public suffixes but occur in addresses: RFC 2606, RFC 6762 and its appendix G."""
 
-# What a URL's user name cannot hold: where one of these stands, the URL has ended or never held any.
+# Characters that cannot occur in a URL's user name: behind one of them the URL has ended or has no user name.
 _NO_USER = re.compile(r"[\s/?#\"'<>()\[\]{}|,;“”‘’«»]")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,19}\Z")
 _MAIL_SCHEMES = frozenset(("mailto", "mail", "email", "xmpp", "sip", "sips", "im"))
@@ -103,7 +103,7 @@ def _cut(label: str) -> str:
 
 
 def _is_other(text: str, start: int, at: int, end: int) -> bool:
-    """Tells a user name of a URL, one of the fediverse, a path of scp or Git, and a call in code from an address."""
+    """Returns whether it is a user name of a URL or of the fediverse, a path of scp or Git, or a call in code."""
     if text[start - 1 : start] == "@" and not text[max(0, start - 2) : start - 1].isalnum():
         return True
     if _is_user_of_url(text, start):
@@ -114,7 +114,7 @@ def _is_other(text: str, start: int, at: int, end: int) -> bool:
 
 
 def _is_user_of_url(text: str, start: int) -> bool:
-    """Tells whether `start` stands in a URL's user name or password: behind its "//", or a ":" with no end between."""
+    """Returns whether `start` is in a URL's user name or password: behind its "//", or a ":" with no end between."""
     slashes = text.rfind("://", max(0, start - _LONGEST_USER), start)
     if slashes < 0 or not (slashes + 3 == start or text[start - 1] == ":") or _NO_USER.search(text, slashes + 3, start):
         return False

@@ -1,14 +1,14 @@
-r"""A second way to write a text down, for what hides a number or an address from rules that know ASCII.
+r"""Folding: a normalised form of a text, for spellings of numbers and addresses that ASCII rules miss.
 
-Used by `scan`, which reads a text as it stands and, where anything is folded, once more as folded: what either reading
-finds is personal data. Folded are, for a reader's eye has no trouble with any of them:
+A text is scanned unchanged and, where folding changes it, once more as folded; matches of either are personal data.
+Folded are:
 - digits and letters of full width, spaces that do not break, dashes that stand for a hyphen (Unicode, blocks "Halfwidth
   and Fullwidth Forms" and "General Punctuation");
 - characters without width inside a word (Unicode, UAX 9 and UAX 14);
 - "@" and "." spelt as words (`spelt`);
 - "@" written as "%40" (RFC 3986, section 2.1), "&#64;" (HTML) or "\u0040" (JSON);
-- a word glued to a number ("SSN#123-45-6789", "Tel415-555-0123", "415-555-0123Fax"), which is set apart, and the low
-  lines of Markdown's emphasis;
+- a word glued to a number ("SSN#123-45-6789", "Tel415-555-0123", "415-555-0123Fax"), which is separated, and the
+  underscores of Markdown's emphasis;
 - a line that ends inside a number: behind a hyphen, an area code in brackets, or a few digits behind a "+".
 """
 
@@ -49,10 +49,10 @@ _EDGES = re.compile(
 )
 _LABEL_BEFORE = re.compile(rf"(?<![A-Za-z]){_LABEL}([=#_/.,-]?)[+(]{{0,2}}\Z", re.IGNORECASE)
 _CHAT_LINK = re.compile(r"\bwa\.me/(?=[1-9][0-9]{6})")
-# A hyphen may end the line of any number; without one, only what is too short to be a number by itself goes on.
+# A hyphen may end the line of any number; without one, only a part too short to be a number by itself continues.
 _UNFINISHED = re.compile(r"(?:[0-9]-|\([0-9]{3}\)|\+(?:[ ().-]?[0-9]){1,6}[ -]?)\Z")
 _LONGEST_LABEL = 16
-# The labels' last letters: most of what stands before a digit is none, which is told without a regular expression.
+# The labels' last letters: most text before a digit is not a label, which this shows without a regular expression.
 _LABEL_ENDS = (
     *("ne", "on", "ax", "el", "ph", "le", "il", "ob", "ll", "dy", "pp", "sn"),
     *("ip", "v4", "v6", "dr", "st", "nt", "rd", "cc", "an", "sa", "ex"),
@@ -60,14 +60,14 @@ _LABEL_ENDS = (
 
 
 class Folded:
-    """A folded text with its places, and the way back from them to those of the text as it stood.
+    """A folded text with its positions, and their mapping to positions of the original text.
 
     Memory: 8 bytes per edit beside the text, since a document of 16 MB may be edited at every second character.
 
     Args:
         text: the text in ASCII where it can be.
         edits: what else to replace by what, in rising order and apart.
-        places: what `look` says of the text, where that is known.
+        places: the result of `look` for the text, where known.
 
     >>> from tasks.filters.recognisers.span import Evidence
     >>> folded = Folded("Tel#030", [(3, 4, ": ")])
@@ -104,8 +104,8 @@ def fold(text: str, places: Places | None = None, dots: bool | None = None) -> F
 
     Args:
         text: any text.
-        places: what `look` says of it, where that is known.
-        dots: whether `spelt.DOT` stands in it, where that is known.
+        places: the result of `look` for it, where known.
+        dots: whether `spelt.DOT` occurs in it, where known.
 
     >>> fold("SSN#\uff11\uff12\uff13-45-6789").text, fold("Tel415-555-0123Fax").text, fold("SSN 123-45-6789")
     ('SSN:123-45-6789', 'Tel 415-555-0123 Fax', None)
@@ -125,7 +125,7 @@ def fold(text: str, places: Places | None = None, dots: bool | None = None) -> F
 
 
 def _in_ascii(text: str) -> str:
-    # `re.sub` would hold each piece between two of them as a string of its own: up to 76 bytes a character.
+    # `re.sub` would allocate a string for each piece between two of them: up to 76 bytes a character.
     made, at = StringIO(), 0
     for found in _PLAIN.finditer(text):
         made.write(text[at : found.start()])
@@ -177,5 +177,5 @@ def _edge(text: str, at: int, like: str | None) -> Iterator[Edit]:
 
 
 def _may_be_label(before: str) -> bool:
-    """Tells whether what stands before a digit ends as a label does; always, if it is not ASCII."""
+    """Returns whether the text before a digit ends like a label; always True if it is not ASCII."""
     return not before.isascii() or before.rstrip("+(").rstrip("=#_/.,-").lower().endswith(_LABEL_ENDS)

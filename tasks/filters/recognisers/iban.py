@@ -1,9 +1,9 @@
 """International bank account numbers.
 
-Called by `scan` where two letters and two digits stand before more of either, in capitals or not. A number counts when
-it has its country's length and checks; one that is not in capitals is also held to its country's digits, for the sake
-of hashes. Sources: ISO 13616-1 and the IBAN registry (SWIFT): lengths, structures, and
-fours with spaces as the form in print; dots, hyphens and an end of line between them are our own, as are small letters.
+Reads from two letters and two digits on, in capitals or not. A number counts when it has its country's length and the
+right check digits; one that is not in capitals must also have its country's structure, to exclude hexadecimal hashes.
+Sources: ISO 13616-1 and the IBAN registry (SWIFT): lengths, structures, and fours with spaces as the form in print;
+dots, hyphens and an end of line between them are our own, as are small letters.
 """
 
 import re
@@ -38,7 +38,7 @@ _NUMERIC = frozenset(
     for countries in ("AE AT BA BE CR CZ DE DK EE ES", "FI FO GL HR HU IL IS LT ME NO", "PL PT RS SE SI SK TL TN VA XK")
     for country in countries.split()
 )
-"""Countries whose numbers hold digits only, behind the country's two letters."""
+"""Countries whose numbers are digits only, behind the country's two letters."""
 
 _FORM = re.compile(
     r"[A-Za-z]{2}[0-9]{2}(?:[A-Za-z0-9]{11,30}"
@@ -66,7 +66,7 @@ def find(text: str, start: int) -> Iterator[Span]:
 
 
 def _begins(text: str, start: int) -> bool:
-    """Tells whether no word reaches up to `start`, but for a label that is glued to the number."""
+    """Returns whether no word ends at `start`, except a label without space before the number."""
     before = text[max(0, start - 5) : start]
     return not before[-1:].isalnum() or (before[-4:].upper() == "IBAN" and not before[:-4].isalnum())
 
@@ -81,7 +81,7 @@ def _end(text: str, start: int, end: int, length: int) -> int:
 
 
 def _could_be(printed: str) -> bool:
-    """Tells an IBAN in any case from random letters and digits, for every ninety-seventh of which checks."""
+    """Returns whether it is an IBAN and not random characters: one of 97 has right check digits by chance."""
     if printed.isupper():
         return True
     if printed[:2].upper() in _NUMERIC:

@@ -1,9 +1,9 @@
-"""Addresses on the internet: those that can lead to a person's connection.
+"""IP addresses that may identify a person's connection.
 
-Called by `scan`. Only addresses that the registries hand out count: private, loopback, link-local, documentation and
-multicast ranges belong to nobody (`ipaddress`, from the IANA special-purpose registries), and neither do networks
-("198.41.0.0/24"). "1.2.3.4" is both an address and a version: what reads like a version is one, and four small numbers
-need a word that says address.
+Only addresses that the registries allocate count: private, loopback, link-local, documentation and multicast ranges do
+not (`ipaddress`, from the IANA special-purpose registries), and neither do networks
+("198.41.0.0/24"). "1.2.3.4" is both an address and a version: in the context of a version it is one, and four small
+numbers need a label of an address.
 """
 
 import re
@@ -17,7 +17,7 @@ _V4 = re.compile(
     r"(?<![0-9A-Za-z_.+~^])(?<![^0-9]-)(?<![=~<>!^]=)(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2})"
     r"(?![0-9A-Za-z_+]|-(?!(?:[0-9]{1,3}\.){3})|\.(?:[0-9]|in-addr))"
 )
-# 2000::/3, all that is handed out so far.
+# 2000::/3, all that is allocated so far.
 _V6 = re.compile(
     r"[23][0-9A-Fa-f]{3}(?::[0-9A-Fa-f]{1,4}){0,7}(?:::(?:[0-9A-Fa-f]{1,4}(?::[0-9A-Fa-f]{1,4}){0,6})?)?"
     r"(?![0-9A-Za-z_]|:[0-9A-Fa-f:])"
@@ -72,14 +72,14 @@ def find_v6(text: str, start: int) -> Iterator[Span]:
 
 
 def _is_other(text: str, found: re.Match[str], address: IPv4Address) -> bool:
-    """Tells a network, and a version that another is compared with ("pkg<1.2.3.4"), from an address."""
+    """Returns whether it is a network, or a version in a comparison ("pkg<1.2.3.4")."""
     compared = _COMPARED.search(text, max(0, found.start() - 3), found.start())
     tagged = text[found.end() : found.end() + 1] in ("<", ">")
     return (compared is not None and not tagged) or _is_network(text, found.end(), address)
 
 
 def _is_network(text: str, end: int, address: IPv4Address | IPv6Address) -> bool:
-    """Tells whether a length follows that leaves no bit for a host: "/24" behind 198.41.0.0, not behind 198.41.0.4."""
+    """Returns whether a prefix length follows without host bits set: "/24" behind 198.41.0.0, not behind 198.41.0.4."""
     length = _LENGTH.match(text, end)
     free = address.max_prefixlen - int(length[1]) if length else 0
     return free > 0 and int(address) % (1 << free) == 0

@@ -1,6 +1,6 @@
-"""Names of persons, by a spaCy pipeline that the user has on disk.
+"""Names of persons, by a spaCy pipeline on the user's disk.
 
-A name has no form that a rule could know, so a trained model must say which words are one. No model is part of this
+Names have no format that a rule could recognise, so a trained model is needed. No model is part of this
 project, nor is one in a package index: spaCy publishes its pipelines elsewhere. It states some 10,000 words per second
 on a CPU for its large English one (spacy.io, "Facts & Figures"), which is hundreds of times slower than all other
 recognisers together.
@@ -30,7 +30,7 @@ class Names:
         folder: what `nlp.to_disk` has written, or the folder of an unpacked pipeline package.
 
     Raises:
-        InputError: spaCy is not installed, or the folder holds no pipeline.
+        InputError: spaCy is not installed, or the folder contains no pipeline.
     """
 
     def __init__(self, folder: str) -> None:
@@ -55,7 +55,7 @@ class Names:
 
 
 def files(folder: str) -> list[str]:
-    """Returns all files of a pipeline, sorted: their bytes bear on the fingerprint."""
+    """Returns all files of a pipeline, sorted: their bytes are part of the fingerprint."""
     return sorted(str(path) for path in Path(folder).rglob("*") if path.is_file())
 
 

@@ -1,11 +1,11 @@
 """Telephone numbers.
 
-Called by `scan` with runs of digits and their gaps. Three ways in, the surest first:
+Reads runs of digits with separators. Three rules, the most certain first:
 - "+" or "00" and a country code, and the number exists in that country's plan;
-- written as only telephone numbers are written in one of the countries asked for (`phone_formats`), and it exists;
+- a format that only telephone numbers have in one of the configured countries (`phone_formats`), and it exists;
 - a label beside it ("Tel.", "call"), and it exists, or has at least a length that exists, in one of those countries.
-Whether a number exists is asked of `phonenumbers`, Google's libphonenumber in Python: 25 microseconds a question, which
-is why the cheap look at the form comes first.
+Whether a number exists is checked with `phonenumbers`, Google's libphonenumber in Python: 25 microseconds a call, which
+is why the cheaper check of the format is done first.
 """
 
 import re
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from phonenumbers import PhoneNumber
 
 COUNTRIES = (*STRONG, "ES")
-"""Countries whose national ways of writing are known; of others, numbers with a country code are found."""
+"""Countries whose national formats are known; of others, numbers with a country code are found."""
 
 LONGEST = 40
 """Characters of the longest number, gaps included: ITU-T E.164 allows 15 digits."""
 
 _MOST_NATIONAL = 12
 _GAP = r"[ .()/\u2010-\u2013-]{0,3}"
-# A "+" that stands apart ("+ 44 20 7946 0123", in newspapers and old pages) is a sum behind a digit or bracket.
+# A separate "+" ("+ 44 20 7946 0123", in newspapers and old pages) is a sum behind a digit or bracket.
 _INTERNATIONAL = re.compile(
     r"(?:(?<![0-9A-Za-z_=/_#@&%.+])\(?(?:\+\(?|(?<![0-9][ .-])00)|(?<![^\s:;,(|])(?<![0-9)\]}$] )(?P<apart>\+ )"
     r"|(?<![0-9+])(?P<glued>\+))[1-9]"
@@ -96,7 +96,7 @@ def find(text: str, start: int, end: int, countries: Sequence[str]) -> Iterator[
 
 
 def _is_other(text: str, start: int, end: int) -> bool:
-    """Tells a cell of a table, and a number with a label of something else, from a telephone number."""
+    """Returns whether it is a cell of a table, or a number with another label, and not a telephone number."""
     number = text[start:end]
     if (
         " " in number
@@ -153,7 +153,7 @@ def _labelled(text: str, start: int, end: int, countries: Sequence[str]) -> Iter
 
 
 def _is_amount(text: str, start: int, end: int) -> bool:
-    """Tells a date, an amount and the argument of a function from a number without a known form."""
+    """Returns whether it is a date, an amount or the argument of a function."""
     number = text[start:end]
     if _DATE.fullmatch(number) or _AMOUNT.fullmatch(number.lstrip("+(")) or _UNIT.match(text, end):
         return True
@@ -179,7 +179,7 @@ def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 @lru_cache(maxsize=1 << 14)
 def exists(number: str, country: str) -> bool:
-    """Tells whether `number` lies in the numbering plan of `country`, or with "+" of its own country ("" then)."""
+    """Returns whether `number` is in the numbering plan of `country`, or with "+" of its own country ("" then)."""
     parsed = _parsed(number, country)
     if parsed is None:
         return False
@@ -190,7 +190,7 @@ def exists(number: str, country: str) -> bool:
 
 @lru_cache(maxsize=1 << 12)
 def _could_exist(number: str, countries: Sequence[str]) -> bool:
-    """Tells whether the number has a length that exists in one of the countries."""
+    """Returns whether the number has a length that exists in one of the countries."""
     from phonenumbers import ValidationResult, is_possible_number_with_reason
 
     known = (_parsed(number, country) for country in countries)

@@ -1,9 +1,9 @@
-r"""How telephone numbers are written in each country, where the way of writing alone gives them away.
+r"""National formats of telephone numbers, for countries where the format alone identifies them.
 
-Each entry is a regular expression of digits and gaps; whether such a number exists in the country's numbering plan is
-asked afterwards. What is missing here (Spain's and India's nine and ten bare digits, Germany's and Italy's open plans
-without brackets or dash) needs a label beside it. Sources: ITU-T E.123 (notation) and the national numbering plans as
-Google's libphonenumber states them.
+Each entry is a regular expression of digits and separators; whether such a number exists in the country's numbering
+plan is checked afterwards. What is missing here (Spain's and India's nine and ten bare digits, Germany's and Italy's
+open plans without brackets or dash) needs a label beside it. Sources: ITU-T E.123 (notation) and the national numbering
+plans as Google's libphonenumber states them.
 
 >>> [country for country, form in STRONG.items() if form.fullmatch("(415) 555-0123")]
 ['US', 'CA']
@@ -36,11 +36,11 @@ _FORMS = {
     "BR": r"\(0?[1-9][0-9]\) ?(?:9 ?[0-9]{4}|[2-5][0-9]{3})[- ][0-9]{4}",
 }
 NO_END = "(?!x[0-9]{1,5}(?![0-9]))[0-9A-Za-z_%]"
-"""What cannot stand right behind a number; "x12" can: the extension of an American line."""
+"""Characters that cannot directly follow a number; "x12" can: the extension of an American line."""
 
 # A number is also the next field of a line, the second of two with a bar between, or behind the dash of a list.
 _OPEN = r"(?:(?<![0-9A-Za-z_=/#@&%$€£+.,])(?<![^\s-]-)|(?<=[^0-9],)|(?<=[-.][0-9]{4}[,/]))"
 _CLOSE = rf"(?!{NO_END}|[.:-][0-9]|(?<![-.][0-9]{{4}})[,/][0-9]| ?[€$£])"
 STRONG = {country: re.compile(f"{_OPEN}(?:{form}){_CLOSE}") for country, form in _FORMS.items()}
 ANY = re.compile(f"{_OPEN}(?:{'|'.join(dict.fromkeys(_FORMS.values()))}){_CLOSE}")
-"""Where any of them begins: most runs of digits are none, which one search tells instead of one per country."""
+"""The beginning of any of them: one search excludes most runs of digits, instead of one per country."""

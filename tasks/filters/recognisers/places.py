@@ -1,7 +1,7 @@
-r"""Where in a text something may be personal data or be written in a way that is folded: one scan for all that look.
+r"""Candidate positions of personal data and of characters to fold: one scan for all recognisers.
 
-Each alternative here is what must be true, cheaply told, where one of theirs can match: a place too many costs half a
-microsecond, one too few hides a person. `tests/tasks/filters/recognisers/test_places.py` compares them.
+Each alternative here is a cheap necessary condition of a recogniser's match: a false candidate costs half a
+microsecond, a missing one misses personal data. `tests/tasks/filters/recognisers/test_places.py` compares them.
 
 The text is searched for one set of characters, digits and what is folded. With the latter the set is a table, where
 digits alone are a range, which `re` searches more slowly (2.7 against 4.2 ms per megabyte), and it is one search less.
@@ -20,7 +20,7 @@ WIDE_MARKS = "\uff08\uff09\uff0d\uff0e"
 NO_WIDTH = "\u00ad\u200b-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff"
 
 GAPS = r"[ .()/\u2010-\u2013-]{0,3}+"
-"""What people put between the digits of a number."""
+"""Separators between the digits of a number."""
 
 # Written out seven times: a group that is repeated costs `re` three times as much.
 _NUMBER = (
@@ -69,14 +69,14 @@ _PLACE = re.compile(
 
 
 class Places(NamedTuple):
-    """What one scan of a text has seen.
+    """Result of one scan of a text.
 
     Attributes:
         digits: where, in rising order, a number or a house may begin or a word may be glued to one.
         spelt: where a bracket opens around "at".
         coded: whether "@" may be written with digits, or a telephone number in a link.
         foreign: whether a character is to be written in ASCII.
-        hidden: whether one without width may stand inside a word.
+        hidden: whether a zero-width character may be inside a word.
     """
 
     digits: Sequence[int]

@@ -1,7 +1,7 @@
-"""Postal addresses: house number and street, with what makes them one.
+"""Postal addresses: house number and street, with further evidence.
 
-Called by `scan`. A street line alone ("10 Downing Street") names a place; with a postcode and town, a flat, or a label
-beside it, it is where somebody lives. The forms and their sources are in `address_forms`.
+A street line alone ("10 Downing Street") names a place; with a postcode and town, a flat, or a label
+beside it, it is personal data. The forms and their sources are in `address_forms`.
 """
 
 import re
@@ -28,14 +28,14 @@ _LABELS = Labels(
     r"|adresse|anschrift|wohnhaft|wohnt|lieferung|domicili|demeurant|habite|résidant|livr",
     r"chapter|page|figure|table|section|white house|opera house|house of",
 )
-# As newspapers and registers say where a person lives: "Jo Doe, 34, of 12 Elm Street".
+# A residence, as in newspapers and registers: "Jo Doe, 34, of 12 Elm Street".
 _PERSON_OF = re.compile(r"(?:[^\W\d_]|[0-9]{2}), (?:formerly |late )?of \Z")
 _LOOK_BACK = 60
 _LONGEST = 130
 
 
 def find(text: str, starts: Sequence[int], countries: Sequence[str]) -> Iterator[Span]:
-    """Yields the addresses whose house number or postcode stands at one of `starts`; one may be read in several ways.
+    """Yields the addresses whose house number or postcode is at one of `starts`; one may match in several ways.
 
     >>> text = "Ship to 123 Elm Street, Apt 45, Springfield, IL 62704 today"
     >>> sorted({text[a:b] for _, a, b, _ in find(text, [8, 48], ["US"])})

@@ -1,7 +1,7 @@
-"""One pass over a text for what has digits, one over its "@"; a second time where `folding` has changed it.
+"""Scan of a text: one pass for digits, one for "@"; a second time where `folding` changes the text.
 
-`places` says where numbers and houses may be, at up to 350 million characters per second; what they are is for the
-recognisers of `tasks.filters.recognisers` to say. Digits are ASCII digits; others are folded.
+`places` finds candidate positions, at up to 350 million characters per second; the recognisers of
+`tasks.filters.recognisers` decide about them. Digits are ASCII digits; others are folded.
 """
 
 import re
@@ -15,7 +15,7 @@ from tasks.filters.recognisers.span import Span, resolve
 KINDS = ("email", "phone", "ip", "ssn", "card", "iban", "address")
 
 # Tried at those places, in this order: where an IBAN or an IPv6 address begins (nothing is consumed but its first
-# digit), an IPv4 address, a run of at least seven digits with the gaps that people put between them, an IPv4 address
+# digit), an IPv4 address, a run of at least seven digits with the usual separators between them, an IPv4 address
 # before too few digits for a run.
 _NUMBERS = re.compile(
     r"[0-9](?:"
@@ -28,7 +28,7 @@ _NUMBERS = re.compile(
 )
 _NUMBER_KINDS = frozenset(("phone", "ip", "ssn", "card", "iban"))
 _BEYOND = 9
-"""Characters behind a run that its recognisers may look at: a number that goes on as something else is none."""
+"""Characters behind a run that its recognisers may read: a number that continues as something else does not count."""
 
 
 def find(
@@ -38,9 +38,9 @@ def find(
 
     Args:
         text: any text.
-        kinds: which of KINDS to look for.
-        countries: ISO 3166 codes of the countries whose national telephone numbers and addresses are looked for.
-        dots: whether `spelt.DOT` stands in the text, whatever its case, for who tells that of many texts at once; None:
+        kinds: which of KINDS to search for.
+        countries: ISO 3166 codes of the countries whose national telephone numbers and addresses are searched for.
+        dots: whether `spelt.DOT` occurs in the text in any case, where computed for many texts at once; None:
             look.
 
     >>> [span[:3] for span in find("Ann, ann@example.org, +1 415-555-0123")]

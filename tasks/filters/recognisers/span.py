@@ -1,4 +1,4 @@
-"""A stretch of text that is personal data, and the rule for stretches that overlap."""
+"""A span of personal data, and the resolution of overlapping spans."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 
 class Evidence(IntEnum):
-    """Why something is held for personal data, the weakest first."""
+    """Kinds of evidence for personal data, the weakest first."""
 
     CONTEXT = 1
-    """A word beside it says so; the form alone could be anything."""
+    """A label beside it; the format alone is ambiguous."""
     PATTERN = 2
     """Its form is that of this kind and of little else."""
     CHECKSUM = 3
@@ -22,10 +22,10 @@ class Span(NamedTuple):
     """A stretch of text.
 
     Attributes:
-        kind: what it is; the placeholder's name.
+        kind: kind of personal data; the placeholder's name.
         start: of its first character, in code points.
         end: behind its last one.
-        evidence: why it is held for this kind.
+        evidence: evidence for this kind.
     """
 
     kind: str
@@ -35,10 +35,10 @@ class Span(NamedTuple):
 
 
 def resolve(spans: Iterable[Span], text: str) -> list[Span]:
-    """Returns spans in text order and without overlap, that together hold every letter and digit of those given.
+    """Returns spans in text order and without overlap, that together cover every letter and digit of the given ones.
 
-    Where two overlap the one with the better evidence stands: a checksum beats a form, a form beats a word beside it.
-    Between equals the longer one stands, then the earlier one, then the first kind by name. Of the other, what reaches
+    Where two overlap the one with the better evidence is kept: a checksum before a format, a format before a label.
+    Between equals the longer one is kept, then the earlier one, then the first kind by name. Of the other, what reaches
     beyond stays a span of its own, without what is neither letter nor digit where it was cut; stretches of one kind
     that touch become one.
 
@@ -61,9 +61,9 @@ def resolve(spans: Iterable[Span], text: str) -> list[Span]:
 
 
 def _owned(best_first: Sequence[Span]) -> Iterator[tuple[Span, int, int]]:
-    """Yields stretches from one border of a span to the next, each with the best of the spans that hold it."""
+    """Yields segments from one border of a span to the next, each with the best of the spans that cover it."""
     waiting = sorted(range(len(best_first)), key=lambda rank: -best_first[rank].start)
-    holding: list[int] = []  # a heap of ranks; of those that have ended, only the first must go
+    holding: list[int] = []  # a heap of ranks; ended ones are removed only when they are first
     for start, end in pairwise(sorted({border for span in best_first for border in (span.start, span.end)})):
         while waiting and best_first[waiting[-1]].start == start:
             heappush(holding, waiting.pop())

@@ -1,7 +1,7 @@
 """E-mail addresses whose "@" is spelt: "jo (at) example (dot) org", "jo [at] example.org", "jo at example dot org".
 
-So people hide one from those who collect addresses, though from no reader. No standard says how; the forms are those of
-real papers, pages and newspapers. Without brackets both words must be there, and before them a word that does not
+A common obfuscation against harvesters. There is no standard; the formats are those of real papers, pages and
+newspapers. Without brackets both words must be there, and before them a word that does not
 commonly go before the name of a site ("look at example dot com"): " at " alone is prose.
 """
 
@@ -12,12 +12,12 @@ Edit = tuple[int, int, str]
 
 _DOT = r"(?: ?[(\[] ?(?i:dot) ?[)\]] ?)"
 _WORD = r"[\w%+-]{1,64}+"
-# No dot stands in a word: a run is read in one way only.
+# Words contain no dot: a run matches in one way only.
 _HOST = re.compile(rf"(?P<at>[(\[] ?[aA][tT] ?[)\]] ?)(?=[^\W_]){_WORD}(?P<rest>(?:(?:\.|{_DOT}){_WORD}){{1,9}}+)")
 _BEFORE = re.compile(rf"{_WORD}(?:(?:\.|{_DOT}){_WORD}){{1,9}}+\Z")
 _DOTS = re.compile(_DOT)
 _LONGEST = 99
-"""Characters before an "@" that are looked at: 64 (RFC 5321) and some spelt dots."""
+"""Characters before an "@" that are read: 64 (RFC 5321) and some spelt dots."""
 
 
 def in_brackets(text: str, places: Iterable[int]) -> Iterator[Edit]:
@@ -62,7 +62,7 @@ _BEFORE_SITES = re.compile(
 
 
 def has_dots(text: str) -> bool:
-    """Tells whether `DOT` stands in a text; Arrow's search of a whole batch is six times as fast (`filters.pii`)."""
+    """Returns whether `DOT` occurs in a text; Arrow's search of a whole batch is six times as fast (`filters.pii`)."""
     return DOT in text or DOT.upper() in text
 
 

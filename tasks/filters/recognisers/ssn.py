@@ -1,6 +1,6 @@
 """Social security numbers of the United States.
 
-Called by `scan` with runs of digits. Sources: Social Security Administration, "Social Security Number Randomization":
+Reads runs of digits. Sources: Social Security Administration, "Social Security Number Randomization":
 areas 000, 666 and 900 to 999, group 00 and serial 0000 are never issued; two numbers printed in advertising were void.
 Internal Revenue Service, Internal Revenue Manual 3.21.263: taxpayers without one have a number of areas 900 to 999 and
 groups 50 and above, which counts beside a label.
@@ -22,7 +22,7 @@ _LABELS = Labels(r"ssn\b|ss ?#|social[ -]security|soc\.? sec|taxpayer|itin\b", O
 
 
 def find(text: str, start: int, end: int) -> Iterator[Span]:
-    """Yields numbers in text[start:end]: with dashes by their form, otherwise where a label says so.
+    """Yields numbers in text[start:end]: with dashes by their format, otherwise with a label.
 
     >>> [text[a:b] for text in ["SSN: 123-45-6789; part 12-345-6789"] for _, a, b, _ in find(text, 0, len(text))]
     ['123-45-6789']

@@ -1,9 +1,9 @@
 r"""Postal addresses of the United States and Canada, read backwards from their last line.
 
-Called by `postal_address` at numbers that may be a postcode. "NJ 07701" is the surest part of an address: state and
-postcode, which little else is written like. From there the text before it is read as an address as long as it can be
-one (names, numbers, small words, line ends with their indentation), back to a house number or a post office box. What
-goes before that, a suite or a floor, belongs to it. A street without a postcode is read forwards (`STREET`).
+Reads from numbers that may be a postcode. "NJ 07701" is the most distinctive part of an address: state and postcode.
+From there the text before it is read as an address as long as it can be one (names, numbers, small words, line ends
+with their indentation), back to a house number or a post office box. What goes before that, a suite or a floor, belongs
+to it. A street without a postcode is read forwards (`STREET`).
 
 Every repetition is bounded and possessive; what is read before a postcode is `_LONGEST` characters, once per number
 that may be a house's, of which the nearest `_MOST_HOUSES` are tried.
@@ -48,7 +48,7 @@ _MORE_TYPES = (
     "|Expressway|Expy|Esplanade|Commons?|Landing|Mall|Center|Centre|Ctr|Route|Rte|Wharf|Bypass|Causeway|Real|Rue|Boul|Chemin"
 )
 
-# From its first digit on; the letter before that of a Canadian one stands with what is before it.
+# From its first digit on; the letter before it of a Canadian one belongs to the preceding pattern.
 _POSTCODE = re.compile(
     r"[0-9](?:(?:(?<=[A-Za-z.)*#/>|%;\s]\s[0-9])|(?<=[A-Za-z.],\s[0-9])|(?<=[A-Za-z],[0-9]))[0-9]{4}"
     r"(?: ?- ?[0-9]{4})?(?![0-9])"
@@ -78,7 +78,7 @@ _OF_A_UNIT = re.compile(rf"(?:(?<![A-Za-z])(?i:{_UNIT_WORD})\.?[ ]{{0,2}}|\#[ ]?
 
 _BOX = r"(?:(?:P\.? ?O\.?|Post(?:al)? Office) ?)?(?:Box|BOX|box|Drawer)|P\.?O\.?B\.?"
 _SPELT = "One|Two|Three|Four|Five|Six|Seven|Eight|Nine|Ten"
-# A number that no word and no other number goes on into.
+# A number that is not continued by a word or another number.
 _HOUSE = re.compile(
     rf"(?<![\w./$€£+%-])(?<![0-9][,:])(?:(?P<box>(?:{_BOX})[ ]{{0,2}}#?[0-9]{{1,7}}(?![0-9]))"
     r"|[0-9]{1,6}(?:-[0-9]{1,5})?(?:[A-Za-z]|[ ]1/2)?(?=[ \t\n,])"
@@ -101,9 +101,9 @@ _STREET_WORD = (
 )
 _OF_A_STREET = re.compile(_STREET_WORD)
 _OF_A_STREET_OR_UNIT = re.compile(rf"{_STREET_WORD}|(?<!\w){_UNIT}")
-# Without a word that streets have: a name, the end of its line, and a town.
+# Without a street suffix: a name, the end of its line, and a town.
 _NAMED = re.compile(rf"{_APART}{_TOKEN}(?:[ ]{_TOKEN}){{0,6}}?[ \t]{{0,3}}+(?:[,;|·–—\n]|-[ ])(?:{_APART})?[A-Z]")
-# What goes on to the left of a house number as part of the same line: "998 East 900 South", "1 Kendall Square #143, ".
+# Parts of the same line to the left of a house number: "998 East 900 South", "1 Kendall Square #143, ".
 _STREET_BEFORE = re.compile(rf"[ ,]{{1,3}}+(?:{_TOKEN}[ ,\n]{{1,40}}+){{0,6}}+")
 
 STREET = re.compile(
@@ -121,7 +121,7 @@ def find(text: str, starts: Iterable[int], countries: Sequence[str]) -> Iterator
     >>> [text[a:b] for _, a, b, _ in find(text, [text.index("10001")], ["US"])]
     ['450 West 31st Street, 15th Floor,\n   New York, NY 10001']
     """
-    done = 0  # no address reaches over the postcode of another one: so what is read before each adds up to the text
+    done = 0  # no address extends over the postcode of another one: so the total read is at most the text
     for start in starts:
         code = _POSTCODE.match(text, start)
         if code is None or ("CA" if code["CA"] else "US") not in countries:
@@ -137,7 +137,7 @@ def find(text: str, starts: Iterable[int], countries: Sequence[str]) -> Iterator
 
 
 def _begin(text: str, first: int, end: int) -> int | None:
-    """Returns where the address begins whose state stands at `end`, if that is behind `first`."""
+    """Returns where the address with its state at `end` begins, if that is behind `first`."""
     # A character for a character: no place moves.
     window = _LINE.sub(lambda found: "\n" + " " * (len(found.group()) - 1), text[first:end])
     houses = [
@@ -157,7 +157,7 @@ def _begin(text: str, first: int, end: int) -> int | None:
 
 
 def _is_address(window: str, house: re.Match[str]) -> bool:
-    """Tells whether all from a house number to the end of the window is street and town."""
+    """Returns whether everything from a house number to the end of the window is street and town."""
     at = house.end()
     if _STRETCH.fullmatch(window, at) is None:
         return False
@@ -172,7 +172,7 @@ def _is_address(window: str, house: re.Match[str]) -> bool:
 
 
 def _goes_on(window: str, house: re.Match[str], end: int) -> bool:
-    """Tells whether a house number and what follows it up to `end` is the beginning of the same address."""
+    """Returns whether a house number and the text up to `end` begin the same address."""
     if _STREET_BEFORE.fullmatch(window, house.end(), end) is None:
         return False
     return _OF_A_STREET.search(window, house.end(), end) is not None

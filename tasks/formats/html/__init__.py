@@ -1,1 +1,1 @@
-"""The source of a page, searched by whole arrays before anything parses it."""
+"""Vectorised scans of HTML source, run before a page is parsed."""

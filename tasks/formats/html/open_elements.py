@@ -1,8 +1,8 @@
-"""How many elements of a page are open at one time, counted by whole arrays: 20 million tags a second.
+"""Maximum number of open elements of a page, computed with NumPy at 20 million tags a second.
 
-Reads the source of a page, and is imported when one is long enough to have many tags: NumPy takes longer to load than a
-hundred small pages take. The names of tags are looked at as 64-bit numbers, so what has a longer
-name than eight letters (`blockquote`, `figcaption`) counts as nested and as never closed; numbers are exact otherwise.
+Reads the source of a page. Imported only for pages long enough to have many tags: loading NumPy takes longer than a
+hundred small pages. Tag names are compared as 64-bit numbers, so an element with a name of more than eight letters
+(`blockquote`, `figcaption`) counts as nested and as never closed; the result is exact otherwise.
 """
 
 from collections.abc import Iterable
@@ -16,18 +16,18 @@ _FIRST_LETTER = ord("a")
 # Letters in lower case, digits as they are, 0 for everything at which a name ends.
 _NAME_BYTE = np.array([ord(chr(code).lower()) * (code < 128 and chr(code).isalnum()) for code in range(256)], np.uint8)
 _LOW_BITS, _HIGH_BITS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
-# No letter has this bit. It keeps what begins like a name of eight letters from counting as that name.
+# No letter has this bit. It distinguishes a longer name from the name that is its first eight letters.
 _LONG = np.uint64(1 << 63)
 # The golden ratio in 64 bits: its product's upper bits are well mixed (Knuth, TAOCP 3, section 6.4).
 _MIXER = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Open(NamedTuple):
-    """What is open at one time, at most, and how many start tags there are; never less than going tag by tag finds.
+    """Maximum numbers of open elements, and the number of start tags; an upper bound of an exact count.
 
     Attributes:
         nested: elements that nest.
-        formatting: elements of the names that were asked for.
+        formatting: elements of the requested names.
         starts: start tags.
     """
 
@@ -79,15 +79,16 @@ class _Groups:
         self._change = self._changes()
 
     def are(self, names: Iterable[str]) -> NDArray[np.bool_]:
-        """Tells of each group whether its name is one of these."""
-        wanted = set(map(_key, names))
-        return np.array([key in wanted for key in self._names.tolist()], dtype=bool)
+        """Returns for each group whether its name is one of these, shape (groups,)."""
+        keys = set(map(_key, names))
+        return np.array([key in keys for key in self._names.tolist()], dtype=bool)
 
     def _changes(self) -> NDArray[np.int64]:
         """Returns by how much each tag, in the order of the groups, changes how many of its name are open.
 
-        An end tag closes an element of its name if one is open. So what is open is the sum of all steps above its
-        lowest point so far. Groups are walked in one go: each begins far below where the one before it ends.
+        An end tag closes an element of its name if one is open. So the number of open elements is the sum of
+        all steps minus its running minimum. All groups are computed in one pass: each starts far below the previous
+        one.
         """
         below = -self._group * (2 * len(self._step) + 1)
         total = np.cumsum(self._step)
@@ -98,12 +99,12 @@ class _Groups:
         change[self._first] = total[self._first]
         return change
 
-    def most_open(self, wanted: NDArray[np.bool_]) -> int:
-        """Returns how many elements of the wanted groups are open at one time."""
-        if not wanted.any():
+    def most_open(self, selected: NDArray[np.bool_]) -> int:
+        """Returns the maximum number of open elements of the selected groups."""
+        if not selected.any():
             return 0
         in_page = np.empty_like(self._change)
-        in_page[self._order] = self._change * wanted[self._group]
+        in_page[self._order] = self._change * selected[self._group]
         return int(np.cumsum(in_page).max())
 
 
@@ -122,7 +123,7 @@ def _tags(source: bytes) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
     at += ends
     following = np.ndarray(len(data) - _LETTERS + 1, "<u8", data, strides=(1,))[at]
     keys = _NAME_BYTE[following.view(np.uint8)].view(np.dtype("<u8"))
-    # The first byte that is 0, by Mycroft's test for one in a word; what stands below it is the name.
+    # The first byte that is 0, by Mycroft's zero-byte test; the bytes below it are the name.
     zeros = (keys - _LOW_BITS) & ~keys & _HIGH_BITS
     lowest = zeros & (~zeros + np.uint64(1))
     keys &= (lowest >> np.uint64(7)) - np.uint64(1)
@@ -135,10 +136,10 @@ def _tags(source: bytes) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
 
 
 def _grouped(keys: NDArray[np.uint64]) -> NDArray[np.intp]:
-    """Returns an order in which equal keys stand together, each group in the order of the page."""
+    """Returns a permutation that groups equal keys, each group in the order of the page."""
     short = (keys * _MIXER >> np.uint64(48)).astype(np.uint16)
     order = np.argsort(short, kind="stable")  # a radix sort, for 16 bits
     same = short[order][1:] == short[order][:-1]
     if (same & (keys[order][1:] != keys[order][:-1])).any():
-        return np.argsort(keys, kind="stable")  # two names with one hash: rare, unless they were sought
+        return np.argsort(keys, kind="stable")  # two names with one hash: rare, unless constructed
     return order

@@ -1,7 +1,7 @@
-"""Tags of a page by the first letters of their names, found by whole arrays: 20 million tags a second.
+"""Search for tags by the first letters of their names, with NumPy at 20 million tags a second.
 
-Reads the source of a page, in UTF-8 or any encoding in which ASCII is ASCII. Three letters tell most names apart, so
-names are given by their beginnings; what else begins so is found as well.
+Reads the source of a page, in UTF-8 or any encoding in which ASCII is ASCII. Three letters distinguish most names, so
+names are given by prefix; other names with the same prefix match as well.
 """
 
 from collections.abc import Mapping
@@ -11,21 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 FORMATTING = (b"a", b"b", b"i", b"s", b"u", b"tt", b"em", b"big", b"cod", b"fon", b"nob", b"sma", b"str")
-"""Beginnings of the formatting elements, which a parser opens again behind a block that has closed them (HTML Living
-Standard, section 13.2.4.3). No other element of HTML begins so."""
+"""Prefixes of the formatting elements, which a parser reopens after a block that has closed them (HTML Living
+Standard, section 13.2.4.3). No other HTML element has one of these prefixes."""
 
-# What begins so near the end has no more than a name, and nothing behind it.
+# A tag that starts this close to the end has at most a name.
 _TAIL = 4
 _BEHIND_NAME = b"\t\n\f\r />"
 
 
 class Tags(NamedTuple):
-    """All that may be a tag.
+    """All candidates for tags.
 
     Attributes:
         at: where names begin, behind "<" or "</".
         ends: whether it is an end tag.
-        starts: how many are none.
+        starts: number of start tags.
     """
 
     at: NDArray[np.intp]

@@ -1,1 +1,1 @@
-"""The texts by which sites allow and forbid: robots.txt, robots tags, tdmrep.json. Text in, answers out."""
+"""Parsers of robots.txt, robots tags and tdmrep.json."""

@@ -1,7 +1,7 @@
-"""The lines of a robots.txt: which groups it has, whom they address, what they say.
+"""Parser of a robots.txt into groups: user agents, rules, delays and signals.
 
-Splits a file as Google's parser does: rules end a list of names, unknown lines do not; names of fields are known by
-their beginning and in their common misspellings; a colon may be missing between two words.
+Splits a file as Google's parser does: rules end a list of names, unknown lines do not; field names are recognised by
+prefix and in common misspellings; a colon may be missing between two words.
 """
 
 import re
@@ -17,7 +17,7 @@ SIGNALS = ("content-signal", "content-usage")
 LICENSE = "license"
 _AGENT, _DELAY, _SITEMAP, _MEANT = "agent", "delay", "sitemap", "meant"
 
-# A field is known by its beginning, as Google does ("Disallowed: /x").
+# A field is recognised by its prefix, as Google does ("Disallowed: /x").
 _FIELDS = (
     (_AGENT, (b"user-agent", b"useragent", b"user agent")),
     (RULES[0], (b"allow",)),
@@ -37,11 +37,11 @@ class Group:
     """One group of the file.
 
     Attributes:
-        names: whom it addresses, in lower case, b"*" for everyone; with the place of each in the list.
+        names: user agents, in lower case, b"*" for all; with the position of each in the list.
         rules: ("allow" or "disallow", path pattern) in file order.
         numbers: the line of each rule, from 1.
-        delays: (number of names that stood above the line, value) of every Crawl-delay.
-        signals: (number of names that stood above the line, field, value) of every Content-Signal or Content-Usage.
+        delays: (number of names above the line, value) of every Crawl-delay.
+        signals: (number of names above the line, field, value) of every Content-Signal or Content-Usage.
         closed: a rule has ended the list of names.
     """
 
@@ -53,12 +53,12 @@ class Group:
     closed: bool = False
 
     def addresses(self, names: set[bytes], above: int) -> bool:
-        """Tells whether one of `names` is among the first `above` names of the group."""
+        """Returns whether one of `names` is among the first `above` names of the group."""
         return any(self.names.get(name, above) < above for name in names)
 
 
 def beginning(body: bytes) -> bytes:
-    """Returns the first 512 KiB of a file in whole lines: half a rule may be a rule for everything ("Disallow: /")."""
+    """Returns the first 512 KiB of a file in whole lines: part of a rule may match everything ("Disallow: /")."""
     if len(body) <= MAX_BYTES:
         return body
     end = max(body.rfind(b"\n", 0, MAX_BYTES), body.rfind(b"\r", 0, MAX_BYTES))
@@ -66,7 +66,7 @@ def beginning(body: bytes) -> bytes:
 
 
 def parsed(body: bytes) -> tuple[list[Group], tuple[str, ...], tuple[str, ...]]:
-    """Returns the groups of a robots.txt, and the addresses of its sitemaps and of its licences as written."""
+    """Returns the groups of a robots.txt, and the URLs of its sitemaps and licences as written."""
     groups: list[Group] = [Group()]
     named: dict[str, list[str]] = {_SITEMAP: [], LICENSE: []}
     for number, kind, value in _lines(_utf8(beginning(body))):
@@ -98,7 +98,7 @@ def _utf8(body: bytes) -> bytes:
 
 
 def _lines(body: bytes) -> Iterator[tuple[int, str, bytes]]:
-    """Yields (number from 1, kind of field, value) of every line that says something."""
+    """Yields (number from 1, kind of field, value) of every line that is recognised."""
     for number, line in enumerate(_LINE_END.split(body), 1):
         text = line[:_MAX_LINE].partition(b"#")[0].strip(_BLANK)
         name, colon, value = text.partition(b":")
@@ -112,8 +112,8 @@ def _lines(body: bytes) -> Iterator[tuple[int, str, bytes]]:
         if kind is not None:
             yield number, kind, value
         elif name and value.startswith(b"/"):
-            # A misspelt rule ("Disalow: /private", "Noindex: /old") ends a list of names as the rule it was meant
-            # to be.
+            # A misspelt rule ("Disalow: /private", "Noindex: /old") ends a list of names like the
+            # rule that was meant.
             yield number, _MEANT, b""
 
 

@@ -1,7 +1,7 @@
-"""Path patterns as robots.txt has them: the beginning of a path, "*" for anything, "$" for the end.
+"""Path patterns of robots.txt: a prefix of the path, "*" for anything, "$" for the end.
 
-A pattern and the path that it is held against have to be in the same form: `literal` (letter by letter) or `equal`
-(escapes equal to what they stand for).
+A pattern and the path that it is matched against have to be in the same form: `literal` (letter by letter) or `equal`
+(escapes equal to the character they encode).
 """
 
 import re
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 _ESCAPE = re.compile(r"%[0-9a-fA-F]{2}")
-# Escapes of these are equal to the letter; "$" and "*" have to be escaped in patterns to mean themselves.
+# Escapes of these are equal to the character; "$" and "*" have to be escaped in patterns to mean themselves.
 _EQUAL = re.compile(r"%(?:4[1-9A-F]|5[0-9A]|6[1-9A-F]|7[0-9A]|3[0-9]|2[DEA4]|5F|7E)", re.I)
 _PATH_START = re.compile(r"[/?;]")
 
 KEEP = "!$&'()*+,-./:;=?@[\\]_~%#"
-"""What a URL parser leaves as it is in path and query."""
+"""Characters that a URL parser does not escape in path and query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Pattern:
     end: bool
 
     def matches(self, path: str) -> bool:
-        """Tells whether the pattern holds for a path of the same form."""
+        """Returns whether the pattern matches a path of the same form."""
         first, *rest = self.parts
         if not path.startswith(first):
             return False
@@ -33,7 +33,7 @@ class Pattern:
             return not self.end or len(path) == len(first)
         last = rest.pop() if self.end else ""
         at = len(first)
-        # The leftmost place of every part leaves the most room for those behind it: no search back, linear time.
+        # The leftmost match of every part leaves the most room for the following ones: no backtracking, linear time.
         for part in rest:
             at = path.find(part, at)
             if at < 0:
@@ -43,14 +43,14 @@ class Pattern:
 
 
 def split(text: str) -> tuple[list[str], bool]:
-    """Returns the texts between the stars of a pattern, not in any form yet, and whether it has an end.
+    """Returns the texts between the stars of a pattern, not normalised yet, and whether it has an end.
 
     >>> split("/a/**/b*.pdf$")
     (['/a/', '/b', '.pdf'], True)
     """
     end = text.endswith("$")
     first, *rest = (text[:-1] if end else text).split("*")
-    # Stars in a row are one; an empty last part stays, as it lets the path go on.
+    # Stars in a row are one; an empty last part is kept, as it allows a longer path.
     return [first, *(part for part in rest[:-1] if part), *rest[-1:]], end
 
 
@@ -63,7 +63,7 @@ def literal(text: str) -> str:
 
 
 def equal(text: str) -> str:
-    """Returns the form in which escapes are equal to what they stand for."""
+    """Returns the form in which escapes are equal to the character they encode."""
     plain = _EQUAL.sub(lambda found: chr(int(found[0][1:], 16)), text)
     return quote(_ESCAPE.sub(lambda found: found[0].upper(), plain).encode("utf-8", "surrogatepass"), safe=KEEP)
 

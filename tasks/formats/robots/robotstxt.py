@@ -1,9 +1,9 @@
-"""robots.txt: may this crawler fetch that URL, how long must it wait, and was AI training refused (RFC 9309).
+"""robots.txt (RFC 9309): permission to fetch a URL, crawl delay, AI opt-out and terms of use.
 
-Reads a file as Google's parser does, line by line: what is no rule is passed over, so that an HTML page sent with
-status 200 forbids nothing. Where RFC 9309 and Google differ the stricter reading counts: rules with percent signs or
-other letters than ASCII are matched once letter by letter (Google) and once with escapes equal to what they stand for
-(RFC 9309, 2.2.2), and a URL must pass both. `lines` holds the reading of lines.
+Reads a file as Google's parser does, line by line: anything but a rule is skipped, so that an HTML page sent with
+status 200 forbids nothing. Where RFC 9309 and Google differ the stricter one applies: rules with percent signs or
+non-ASCII characters are matched once letter by letter (Google) and once with escapes equal to the character they encode
+(RFC 9309, 2.2.2), and a URL must pass both. `lines` parses the lines.
 """
 
 import math
@@ -25,8 +25,8 @@ AI_AGENTS = frozenset(
         *("imagesiftbot", "timpibot", "img2dataset", "laion-huggingface-processor", "pangubot", "friendlycrawler"),
     }
 )
-"""Product tokens, in lower case, of crawlers and controls that gather text for AI: who names one of them in robots.txt
-speaks of AI. Sources: the pages of OpenAI, Common Crawl, Google, Apple, Anthropic, ByteDance, Meta, Amazon, Cohere,
+"""Product tokens, in lower case, of crawlers and controls that gather text for AI: a rule for one of them in robots.txt
+is an AI opt-out. Sources: the pages of OpenAI, Common Crawl, Google, Apple, Anthropic, ByteDance, Meta, Amazon, Cohere,
 Diffbot, Webz.io, Perplexity and Ai2 about their crawlers; the list ai-robots-txt/ai.robots.txt on GitHub (2026-11)."""
 
 _MOST_TERMS = 50
@@ -47,7 +47,7 @@ _Known = dict[tuple[str, bytes, _Form], list[_Rule]]
 
 
 class _Rules:
-    """The rules of the groups that speak to one crawler, in both readings.
+    """The rules of the groups that apply to one crawler, in both forms.
 
     Args:
         groups: those groups.
@@ -70,43 +70,43 @@ class _Rules:
 
 
 class Robots:
-    """What one robots.txt says to one crawler.
+    """The rules of one robots.txt for one crawler.
 
     Args:
         body: the file's bytes; lines above 512 KiB are not read (RFC 9309, 2.5).
-        agent: the crawler's product token. Only rules for it and for AI crawlers are kept: that keeps the memory of
-            many hosts small, and a file of 18,000 names over 18,000 rules harmless.
+        agent: the crawler's product token. Only rules for it and for AI crawlers are kept: this bounds the memory
+            for many hosts, and for a file of 18,000 names over 18,000 rules.
     """
 
     def __init__(self, body: bytes, agent: str) -> None:
         groups, self.sitemaps, licenses = parsed(body)
         names = _names_of(agent, groups)
         own = [group for group in groups if names & group.names.keys()]
-        spoken_to = own or [group for group in groups if b"*" in group.names]
+        matching = own or [group for group in groups if b"*" in group.names]
         known: _Known = {}
-        self._rules = _Rules(spoken_to, known)
-        self._delay = _delay(spoken_to, names or {b"*"})
+        self._rules = _Rules(matching, known)
+        self._delay = _delay(matching, names or {b"*"})
         self._against_ai = _against_ai(groups, known)
-        # Who is named but told nothing about training is told what all are told.
+        # For a crawler that is named without a training signal the signals for "*" apply.
         self._signals = _signals(own, names) or _signals(groups, {b"*"})
-        # Terms are kept of all groups that speak to this crawler or to everyone. They are gone through for every page.
+        # Terms of all groups for this crawler or for "*". The list is limited, as it is searched for every page.
         self._stated = list(islice(_stated(groups, names | {b"*"}), _MOST_TERMS))
         self._licenses = licenses[:_MOST_TERMS]
 
     def allows(self, url: str) -> bool:
-        """Tells whether the crawler may fetch `url`."""
+        """Returns whether the crawler may fetch `url`."""
         return self._rules.allow(url)
 
     def crawl_delay(self) -> float | None:
-        """Returns the seconds between requests that the file asks of the crawler (the longest of several), or None."""
+        """Returns the Crawl-delay for the crawler in seconds (the longest of several), or None."""
         return self._delay
 
     def ai_optout(self, url: str) -> bool:
-        """Tells whether the site keeps `url` from AI training.
+        """Returns whether the site excludes `url` from AI training.
 
         Either a group names one of `AI_AGENTS` (never "*" alone) and disallows the URL to it, or the Content-Signal
         (contentsignals.org) or Content-Usage (IETF aipref) that applies to this crawler says ai-train=no. Of several
-        signals that with the longest path counts, then the one that says no.
+        signals the one with the longest path counts, then the one that refuses.
         """
         if any(not rules.allow(url) for rules in self._against_ai):
             return True
@@ -114,25 +114,25 @@ class Robots:
         return next((says_no for start, says_no in self._signals if path.startswith(start)), False)
 
     def terms(self, url: str) -> list[tuple[str, str]]:
-        """Returns what the file states of the use of `url`, as (field in lower case, value) of each line.
+        """Returns the terms of use for `url`, as (field in lower case, value) of each line.
 
-        License (RSL 1.0) holds for the whole site, whatever group it stands in.
+        License (RSL 1.0) applies to the whole site, whatever group it is in.
         """
         if not (self._stated or self._licenses):
             return []
         path = path_of(url)
-        found = [(field, text) for field, text in self._stated if path.startswith(_start_of(text))]
-        return found + [(LICENSE, address) for address in self._licenses]
+        terms = [(field, text) for field, text in self._stated if path.startswith(_start_of(text))]
+        return terms + [(LICENSE, address) for address in self._licenses]
 
 
 class Decision(NamedTuple):
-    """What decides about a URL.
+    """The rule that decides about a URL.
 
     Attributes:
         allowed: whether it may be fetched.
         line: number of the rule's line, from 1; 0 where no rule matches.
-        rule: the rule as it is read, "Disallow: /a"; "" where no rule matches.
-        group: names of the group that it stands in, as one text.
+        rule: the rule as parsed, "Disallow: /a"; "" where no rule matches.
+        group: names of the rule's group, as one text.
     """
 
     allowed: bool
@@ -150,48 +150,48 @@ def decided_by(body: bytes, agent: str, url: str) -> Decision:
 
 
 def ai_optout_by(body: bytes, url: str) -> Decision:
-    """Returns which rule of a group for an AI crawler forbids `url` to that; an allowed one if none does."""
+    """Returns the rule for an AI crawler that forbids `url`; an allowing decision if there is none."""
     groups = parsed(body)[0]
     agents = sorted({name for group in groups for name in group.names if name.decode("latin-1") in AI_AGENTS})
     for agent in agents:
-        found = _decision([group for group in groups if agent in group.names], url)
-        if not found.allowed:
-            return found
+        decision = _decision([group for group in groups if agent in group.names], url)
+        if not decision.allowed:
+            return decision
     return Decision(allowed=True)
 
 
 def _decision(groups: list[Group], url: str) -> Decision:
     path, known = path_of(url), [Decision(allowed=True)]
     for form in (literal, equal):
-        held = [
+        candidates = [
             (rule, number, f"{verb.capitalize()}: {value.decode('utf-8', 'replace')}", group)
             for group in groups
             for (verb, value), number in zip(group.rules, group.numbers, strict=True)
             for rule in _rules(verb == RULES[0], value, form)
         ]
-        held.sort(key=lambda one: (-one[0].priority, not one[0].allow))
-        for rule, number, text, group in held:
+        candidates.sort(key=lambda candidate: (-candidate[0].priority, not candidate[0].allow))
+        for rule, number, text, group in candidates:
             if rule.matches(form(path)):
                 listed = b", ".join(group.names).decode("latin-1")
                 known.append(Decision(rule.allow, number, text, listed))
                 break
-    # A URL must pass both readings.
-    return next((one for one in known if not one.allowed), known[-1])
+    # A URL must pass both forms.
+    return next((decision for decision in known if not decision.allowed), known[-1])
 
 
 def _names_of(agent: str, groups: list[Group]) -> set[bytes]:
     """Returns the names in the file that mean `agent`.
 
-    A product token is compared as Google does: equal up to the first character that a token cannot hold. Any other
-    agent (with a version, a remark, other letters) is meant by the longest name that occurs in it.
+    A product token is compared as Google does: equal up to the first character that a token cannot contain. Any other
+    agent (with a version, a comment, other letters) matches the longest name that occurs in it.
     """
-    wanted = agent.strip().encode("utf-8", "replace").lower()
+    token = agent.strip().encode("utf-8", "replace").lower()
     every = {name for group in groups for name in group.names if name != b"*"}
     if _TOKEN.fullmatch(agent.strip()):
-        return {name for name in every if _token(name) == wanted}
-    if not wanted or (re.search(rb"\s", wanted) and b"/" not in wanted):
-        return set()  # a name with a blank and no version is no product token: only "*" speaks to it
-    inside = [name for name in every if name in wanted]
+        return {name for name in every if _token(name) == token}
+    if not token or (re.search(rb"\s", token) and b"/" not in token):
+        return set()  # a name with a blank and no version is not a product token: only "*" applies
+    inside = [name for name in every if name in token]
     return {max(inside, key=len)} if inside else set()
 
 
@@ -201,7 +201,7 @@ def _token(name: bytes) -> bytes:
 
 
 def _against_ai(groups: list[Group], known: _Known) -> list[_Rules]:
-    """Returns the rules for every AI crawler that the file names; crawlers of the same groups share theirs."""
+    """Returns the rules for every AI crawler that the file names; crawlers of the same groups share the rules."""
     of_agent: dict[str, list[int]] = {}
     for number, group in enumerate(groups):
         for name in group.names:
@@ -226,17 +226,17 @@ def _delay(groups: list[Group], names: set[bytes]) -> float | None:
 
 
 def _signals(groups: list[Group], names: set[bytes]) -> list[tuple[str, bool]]:
-    """Returns (beginning of paths, whether training is refused) of every signal, in the order in which they count."""
-    found = []
+    """Returns (path prefix, whether training is refused) of every signal, in order of precedence."""
+    signals = []
     for _, text in _stated(groups, names):
         answers = [answer.lower() for answer in _TRAINING.findall(text)]
         if answers:
-            found.append((_start_of(text), bool({"no", "n"} & set(answers))))
-    return sorted(found, key=lambda signal: (-len(signal[0]), not signal[1]))
+            signals.append((_start_of(text), bool({"no", "n"} & set(answers))))
+    return sorted(signals, key=lambda signal: (-len(signal[0]), not signal[1]))
 
 
 def _stated(groups: list[Group], names: set[bytes]) -> Iterator[tuple[str, str]]:
-    """Yields (field, value) of every signal that is for a crawler of one of `names`, or stands above all groups."""
+    """Yields (field, value) of every signal for a crawler of one of `names`, or above all groups."""
     for group in groups:
         for above, field, value in group.signals:
             if not above or group.addresses(names, above):
@@ -244,7 +244,7 @@ def _stated(groups: list[Group], names: set[bytes]) -> Iterator[tuple[str, str]]
 
 
 def _start_of(text: str) -> str:
-    """Returns with what paths begin for which a signal holds."""
+    """Returns the prefix of the paths to which a signal applies."""
     return text.split()[0] if text.startswith("/") else "/"
 
 
@@ -252,26 +252,26 @@ def _sorted(lines: Iterable[tuple[str, bytes]], known: _Known, form: _Form) -> l
     """Returns the rules in the order in which the first match decides: longest first, Allow before Disallow."""
     rules: list[_Rule] = []
     for verb, value in lines:
-        held = known.get((verb, value, form))
-        if held is None:
-            held = known[verb, value, form] = _rules(verb == RULES[0], value, form)
-        rules += held
+        parsed_rules = known.get((verb, value, form))
+        if parsed_rules is None:
+            parsed_rules = known[verb, value, form] = _rules(verb == RULES[0], value, form)
+        rules += parsed_rules
     return sorted(rules, key=lambda rule: (-rule.priority, not rule.allow))
 
 
 def _rules(allow: bool, value: bytes, form: _Form) -> list[_Rule]:
     if not value:
-        return []  # an empty rule forbids nothing and allows nothing
+        return []  # an empty rule matches nothing
     pattern = quote(value, safe=KEEP)
     if not allow and pattern[0] not in "/*":
         pattern = f"/{pattern}"  # "Disallow: private" was meant as a path
     rules = [_rule(allow, pattern, form)]
     if not allow and pattern.endswith("$"):
-        # A "$" may be meant as itself; both readings are kept of what is forbidden.
+        # A "$" may be meant literally; of a Disallow both readings apply.
         rules.append(_Rule(tuple(form(pattern).split("*")), False, allow=False, priority=len(pattern)))
     directory, slash, name = pattern.rpartition("/")
     if allow and slash and name.startswith("index.htm"):
-        rules.append(_rule(True, f"{directory}/$", form))  # as Google: who allows the index page allows its folder
+        rules.append(_rule(True, f"{directory}/$", form))  # as Google: allowing the index page allows its folder
     return rules
 
 

@@ -1,8 +1,8 @@
-"""What X-Robots-Tag headers and robots meta elements forbid: one reading for crawl and extract.
+"""Parser of X-Robots-Tag headers and robots meta elements.
 
-The words are those of Google's robots meta specification (noindex, nofollow, none, noarchive, unavailable_after) and of
-the artists' sites that began to refuse AI training in 2022 (noai, noimageai, noml). They are separated by commas; real
-pages write semicolons and blanks as well ("noindex nofollow"), and mean the same.
+The directives are those of Google's robots meta specification (noindex, nofollow, none, noarchive, unavailable_after)
+and of the artists' sites that began to refuse AI training in 2022 (noai, noimageai, noml). They are separated by
+commas; real pages use semicolons and blanks as well ("noindex nofollow").
 """
 
 import re
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-# Words with a value after a colon; any other name before a colon is a crawler's.
+# Directives with a value after a colon; any other name before a colon is a crawler's.
 _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
 _ITEM_END = re.compile(r"[,;]")
 # The comma after a weekday is part of the date, which is the same without both.
@@ -21,14 +21,14 @@ _NOAI = frozenset({"noai", "noml"})
 
 @dataclass(frozen=True)
 class Directives:
-    """What robots meta tags or X-Robots-Tag headers forbid.
+    """Prohibitions of robots meta tags or X-Robots-Tag headers.
 
     Attributes:
-        noindex: to keep the page.
-        nofollow: to follow its links.
-        noarchive: to show it from an archive.
-        noai: to train on it.
-        noimageai: to train on its images; binds nobody who keeps only text.
+        noindex: storing the page.
+        nofollow: following its links.
+        noarchive: showing it from an archive.
+        noai: training on it.
+        noimageai: training on its images; has no effect where only text is kept.
     """
 
     noindex: bool = False
@@ -55,13 +55,13 @@ _NOTHING = Directives()
 def directives(values: Iterable[str], agent: str, now: datetime | None = None, *, names: bool = True) -> Directives:
     """Reads X-Robots-Tag headers or robots meta contents.
 
-    Within one header a crawler's name ("otherbot: noindex, nofollow") holds for all that follows, up to the next name;
-    "*" names all. The strictest word wins. An `unavailable_after` that lies before `now` is a noindex; one that cannot
-    be read says nothing.
+    Within one header a crawler's name ("otherbot: noindex, nofollow") applies to all directives up to the next name;
+    "*" applies to all crawlers. The strictest directive wins. An `unavailable_after` before `now` is a noindex; one
+    that cannot be parsed is ignored.
 
     Args:
         values: of the headers, or of the content attributes.
-        agent: our product token, or "" for a reader that has no name.
+        agent: our product token, or "" for none.
         now: the time of the request; by default this moment.
         names: whether crawlers may be named within a value: in headers, not in meta elements.
 
@@ -88,7 +88,7 @@ def directives(values: Iterable[str], agent: str, now: datetime | None = None, *
 
 
 def _ours(values: Iterable[str], agent: str, names: bool) -> Iterator[tuple[str, str]]:
-    """Yields (word, value) of the directives that are for all crawlers or for ours."""
+    """Yields (name, value) of the directives for all crawlers or for `agent`."""
     for text in values:
         ours = True
         for rest in _ITEM_END.split(_WEEKDAY.sub(r"\1", text.lower())):
@@ -103,11 +103,11 @@ def _ours(values: Iterable[str], agent: str, names: bool) -> Iterator[tuple[str,
                 if name and names and not valued:
                     ours = name in (agent, "*")
                 elif name:
-                    break  # dates hold colons
+                    break  # dates contain colons
 
 
 def _valued(name: str, value: str) -> Iterator[tuple[str, str]]:
-    """Yields a directive with its value, and what follows without a comma."""
+    """Yields a directive with its value, and directives that follow without a comma."""
     yield name, value.strip()
     # The first word is never a directive itself: "max-image-preview: none".
     yield from ((word, "") for word in value.split()[1:])

@@ -1,9 +1,9 @@
-"""tdmrep.json: which pages of a site its owner keeps from text and data mining.
+"""tdmrep.json: reservations of a site against text and data mining.
 
 TDM Reservation Protocol, W3C community group, final report of 2024-05-10, section "TDM File on the Origin Server": an
 array of rules, of which the first whose location matches counts; locations are patterns as in robots.txt, with escapes
-equal to what they stand for. A value other than 0 and 1 says nothing, as the report asks; a number that is written as
-text is taken for the number.
+equal to the character they encode. A value other than 0 and 1 is ignored, as the report requires; a number written as a
+string counts as the number.
 """
 
 import json
@@ -16,16 +16,16 @@ _MAX_VALUE = 1000
 
 
 class Reservations:
-    """What one tdmrep.json reserves.
+    """The reservations of one tdmrep.json.
 
     Args:
         body: the file's bytes.
 
     Raises:
-        ValueError: it is no array of JSON; says why.
+        ValueError: it is not a JSON array.
 
-    >>> said = Reservations(b'[{"location": "/*.jpg$", "tdm-reservation": 0}, {"location": "/", "tdm-reservation": 1}]')
-    >>> said.reserves("http://h/a"), said.reserves("http://h/a.jpg")
+    >>> file = Reservations(b'[{"location": "/*.jpg$", "tdm-reservation": 0}, {"location": "/", "tdm-reservation": 1}]')
+    >>> file.reserves("http://h/a"), file.reserves("http://h/a.jpg")
     (True, False)
     """
 
@@ -46,12 +46,12 @@ class Reservations:
                 self._rules.append((_pattern(location), _is_one(rule.get("tdm-reservation")), stated))
 
     def reserves(self, url: str) -> bool:
-        """Tells whether the file keeps `url` from mining; False where it says nothing of it."""
+        """Returns whether the file reserves `url` from mining; False where no rule matches."""
         path = equal(path_of(url))
         return next((reserved for pattern, reserved, _ in self._rules if pattern.matches(path)), False)
 
     def terms(self, url: str) -> tuple[tuple[str, str], ...]:
-        """Returns what the rule for `url` states, as (property, value): its reservation, and the policy it offers."""
+        """Returns the properties of the rule for `url`, as (property, value): reservation and policy."""
         path = equal(path_of(url))
         return next((stated for pattern, _, stated in self._rules if pattern.matches(path)), ())
 

@@ -1,1 +1,1 @@
-"""Token shards, the plan that packs them into sequences, mixtures, and the order as a function of the step."""
+"""Token shards, pack plans, mixtures, and the order of sequences as a function of the step."""

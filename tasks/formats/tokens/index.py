@@ -1,7 +1,7 @@
-"""The document index: where a document lies in the token shards, by URL and by id, without a scan.
+"""The document index: position of a document in the token shards, by URL and by id, without a scan.
 
-Written by `encode`, one file `index/<part>.arrow` per part of documents; read by trace. A memory-mapped Arrow IPC file
-of one batch, rows sorted by document id:
+Writes and reads one file `index/<part>.arrow` per part of documents: a memory-mapped Arrow IPC file of one batch, rows
+sorted by document id:
 
     doc_uid fixed_size_binary(16), url string, shard string (dictionary), row u32,
     url_hash u64 (XXH3 of the URL), sorted, and url_row u32: the row that each of these hashes belongs to
@@ -35,14 +35,14 @@ SCHEMA = pa.schema(
 
 
 class Entry(NamedTuple):
-    """Where one document lies."""
+    """Position of one document."""
 
     uid: bytes
     url: str
     shard: str
     row: int
     part: str
-    """Name of the part of documents that holds it."""
+    """Name of the part of documents that contains it."""
 
 
 def write_index(file: BinaryIO, entries: list[tuple[bytes, str, str, int]]) -> None:
@@ -80,7 +80,7 @@ class DocumentIndex:
         self._parts = [_IndexPart.open(artifact, path) for path in artifact.files(f"{FOLDER}/")]
 
     def by_url(self, url: str) -> list[Entry]:
-        """Returns the documents captured from a URL, one for each content it had; sorted by id."""
+        """Returns the documents captured from a URL, one per content; sorted by id."""
         return sorted(entry for part in self._parts for entry in part.by_url(url))
 
     def by_uid(self, uid: bytes, part: int | None = None) -> Entry | None:
@@ -91,7 +91,7 @@ class DocumentIndex:
             part: number of the part to look in; None looks in all.
         """
         parts = self._parts if part is None else self._parts[part : part + 1]
-        return next((entry for one in parts if (entry := one.by_uid(uid))), None)
+        return next((entry for index in parts if (entry := index.by_uid(uid))), None)
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ class _IndexPart:
         return cls(name, batch, uids, batch.column("url_hash").to_numpy())
 
     def by_url(self, url: str) -> Iterator[Entry]:
-        wanted = np.uint64(hash64(url))
-        first, end = (int(np.searchsorted(self.hashes, wanted, side)) for side in ("left", "right"))
+        url_hash = np.uint64(hash64(url))
+        first, end = (int(np.searchsorted(self.hashes, url_hash, side)) for side in ("left", "right"))
         for place in range(first, end):
             entry = self._entry(self.batch.column("url_row")[place].as_py())
             if entry.url == url:
@@ -122,10 +122,10 @@ class _IndexPart:
 
     def by_uid(self, uid: bytes) -> Entry | None:
         low, high = 0, len(self.uids)
-        wanted = (int.from_bytes(uid[:8], "big"), int.from_bytes(uid[8:], "big"))
+        target = (int.from_bytes(uid[:8], "big"), int.from_bytes(uid[8:], "big"))
         while low < high:
             middle = (low + high) // 2
-            if (int(self.uids[middle, 0]), int(self.uids[middle, 1])) < wanted:
+            if (int(self.uids[middle, 0]), int(self.uids[middle, 1])) < target:
                 low = middle + 1
             else:
                 high = middle

@@ -1,9 +1,8 @@
 """A mixture: the share of each source in every batch.
 
-pydantic only.
-
-Weights are kept on a grid of 1/100,000. That makes the order exactly periodic and its counts exact for ever; a share
-is never more than 0.000005 away from what was written, and the resolved weights are what artifacts record.
+Imports pydantic only. Weights are rounded to a grid of 1/100,000. That makes the order exactly periodic and its counts
+exact for any number of steps; a share differs by at most 0.000005 from the configured one, and artifacts record the
+resolved weights.
 """
 
 import math
@@ -46,7 +45,7 @@ class Mixture(Config):
 
 
 def check_weights(weights: Mapping[str, float]) -> None:
-    """Raises ValueError, saying how to mend it, unless the weights are shares that sum to 1."""
+    """Raises ValueError, with the remedy, unless the weights are shares that sum to 1."""
     for source, weight in weights.items():
         if not math.isfinite(weight) or weight < 0:
             raise ValueError(f'the weight of "{source}" is {weight}: a share lies between 0 and 1')
@@ -65,8 +64,8 @@ def _remedy(weights: Mapping[str, float], total: float) -> str:
 def resolve(weights: Mapping[str, float]) -> dict[str, int]:
     """Returns each source's weight in parts of 1/100,000, sorted by source; they sum to exactly 100,000.
 
-    Largest remainder (Hamilton): every share is rounded down and the parts left over go to the largest remainders, the
-    alphabetically first on a tie. A weight above 0 keeps at least one part.
+    Largest remainder (Hamilton): every share is rounded down and the remaining parts are added to the largest
+    remainders, the alphabetically first on a tie. A weight above 0 keeps at least one part.
 
     Raises:
         ValueError: the weights do not sum to 1.
@@ -87,7 +86,7 @@ def resolve_any(amounts: Mapping[str, float]) -> dict[str, int]:
     by_remainder = sorted(parts, key=lambda source: (parts[source] - exact[source], source))
     for source in by_remainder[: max(left, 0)]:
         parts[source] += 1
-    if left < 0:  # tiny weights were lifted to one part: the largest weight pays
+    if left < 0:  # tiny weights were raised to one part: taken from the largest weight
         parts[max(parts, key=lambda source: (parts[source], source))] += left
     return parts
 

@@ -1,15 +1,15 @@
 """The order in which sequences are read: a function of (sequences, weights, batch size, seed), and its inverse.
 
-Nothing is stored and nothing is carried from step to step: any step can be asked for first, any number of ranks sees
-the same batches, and a resumed run reads exactly what the killed one would have read.
+Nothing is stored and there is no state between steps: steps can be computed in any order, any number of ranks gets the
+same batches, and a resumed run reads exactly what the killed one would have read.
 
 Two maps, both invertible:
 
     slot n = step * batch_size + k   ->  the i-th draw from source s      (schedule: periodic, Tijdeman 1980)
     i-th draw from source s          ->  epoch i // N, sequence perm(i % N)  (keyed permutation per source and epoch)
 
-The schedule is periodic with at most 100,000 slots (weights lie on a grid of 1/100,000, see `mixture`), so it is made
-once, in some 0.2 s at worst, and every question is one table look-up or one binary search.
+The schedule is periodic with at most 100,000 slots (weights are on a grid of 1/100,000, see `mixture`), so it is
+computed once, in 0.2 s at worst, and every query is one table look-up or one binary search.
 """
 
 import heapq
@@ -27,7 +27,7 @@ from tasks.formats.tokens.permutation import Permutation
 class Order:
     """The sequences of every step.
 
-    A rank of a world of size w takes the slots `batch(step)[rank::w]`.
+    Rank `rank` of a world of size w reads the slots `batch(step)[rank::w]`.
 
     Args:
         sequences: sequences of each source, as the plan counts them.
@@ -75,13 +75,13 @@ class Order:
         return list(zip(names, sequence.tolist(), epoch.tolist(), strict=True))
 
     def quotas(self, step: int) -> dict[str, int]:
-        """Returns how many sequences of each source a step holds; they sum to the batch size."""
+        """Returns how many sequences of each source a step has; they sum to the batch size."""
         which, _ = self._schedule.draws(step * self.batch_size, self.batch_size)
         counts = np.bincount(which, minlength=len(self._sources))
         return dict(zip(self._sources, counts.tolist(), strict=True))
 
     def drawn(self, source: str, steps: int) -> int:
-        """Returns how many sequences of a source the first `steps` steps hold together.
+        """Returns how many sequences of a source the first `steps` steps have together.
 
         Never a whole sequence away from `weight * steps * batch_size`, whatever the number of steps.
         """
@@ -90,9 +90,9 @@ class Order:
         return self._schedule.count(self._sources.index(source), steps * self.batch_size)
 
     def steps_of(self, source: str, seq_id: int, until_step: int) -> list[int]:
-        """Returns the steps below `until_step` that hold the sequence, ascending: one for each epoch begun.
+        """Returns the steps below `until_step` that contain the sequence, ascending: one per epoch begun.
 
-        Costs one inverse permutation per epoch, not a walk over steps.
+        Costs one inverse permutation per epoch, not an iteration over steps.
         """
         if source not in self.sequences:
             return []
@@ -122,7 +122,7 @@ class _Schedule:
 
     Tijdeman's solution of the chairman assignment problem ("The chairman assignment problem", Discrete Mathematics 32,
     1980): with k sources, after any number of slots each source has its exact share up to 1 - 1/(2k - 2) < 1 draws.
-    Handing each step its own largest remainders, the usual way, drifts: its errors add up from step to step.
+    Largest remainders per step, the usual method, drift: rounding errors add up over the steps.
     """
 
     def __init__(self, parts: tuple[int, ...]) -> None:
@@ -161,7 +161,7 @@ class _Schedule:
 def _chairmen(parts: list[int]) -> list[int]:
     """Returns one period of Tijdeman's schedule in whole numbers.
 
-    The i-th draw (from 0) of a source with share w may stand in slot n (from 1) once w n - i >= d, d = 1/(2k - 2);
+    The i-th draw (from 0) of a source with share w may be in slot n (from 1) once w n - i >= d, d = 1/(2k - 2);
     of the draws that may, the one with the least (i + 1 - d) / w is taken.
     """
     period, sources = sum(parts), len(parts)

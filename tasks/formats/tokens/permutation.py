@@ -1,7 +1,7 @@
 """A keyed permutation of 0 .. n-1 in constant memory, and its inverse.
 
-A Feistel network over the smallest power of two that is not below n; positions that leave the range walk on along
-their cycle until they are back inside (Black & Rogaway 2002, "Ciphers with Arbitrary Finite Domains"). The domain is
+A Feistel network over the smallest power of two that is not below n; positions outside the range are permuted again
+until they are inside (cycle walking; Black & Rogaway 2002, "Ciphers with Arbitrary Finite Domains"). The domain is
 less than 2 n, so a walk takes less than 2 applications on average.
 """
 
@@ -45,12 +45,12 @@ class Permutation:
     def _walk(
         self, values: NDArray[np.integer], step: Callable[[NDArray[np.uint64]], NDArray[np.uint64]]
     ) -> NDArray[np.int64]:
-        found = step(np.asarray(values).astype(_U64))
-        outside = np.flatnonzero(found >= self.n)
+        result = step(np.asarray(values).astype(_U64))
+        outside = np.flatnonzero(result >= self.n)
         while outside.size:
-            found[outside] = step(found[outside])
-            outside = outside[found[outside] >= self.n]
-        return found.astype(np.int64)
+            result[outside] = step(result[outside])
+            outside = outside[result[outside] >= self.n]
+        return result.astype(np.int64)
 
     def _encrypt(self, x: NDArray[np.uint64]) -> NDArray[np.uint64]:
         low_bits, high_bits = self._right, self._left

@@ -1,12 +1,11 @@
-"""Pack plans: which slices of which documents make up each sequence, and the reader of them.
+"""Pack plans: the document slices of each training sequence; writer and reader.
 
-Written by `pack`; read by the trainer, the canaries and trace. `plan/<source>.parquet` has one row per slice of a
-document, sorted by sequence and position:
+`plan/<source>.parquet` has one row per slice of a document, sorted by sequence and position:
 
     seq_id u64 (0 .. sequences - 1 within the source), shard string, row u32, start u32, len u32, pos u32
 
 A sequence has exactly `seq_len` tokens. Its slices are the boundaries that attention does not cross.
-`plan/summary.json` holds seq_len, vocab_size, eos_id, tokens_dtype, tokenizer_sha256, and per source: sequences,
+`plan/summary.json` has seq_len, vocab_size, eos_id, tokens_dtype, tokenizer_sha256, and per source: sequences,
 tokens, documents, dropped_tokens, heldout_documents, heldout_tokens.
 """
 
@@ -43,7 +42,7 @@ SCHEMA = pa.schema(
 
 
 _GROUP_ROWS = 4096
-"""Rows per row group: a few sequences out of millions are read in a few small pieces, found by their statistics."""
+"""Rows per row group: a few sequences out of millions are read from a few row groups, found by their statistics."""
 
 
 class Slice(NamedTuple):
@@ -60,7 +59,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True)
 class _Source:
-    """The slices of one source as columns, and where each sequence begins in them: 16 bytes per slice."""
+    """The slices of one source as columns, and the first slice of each sequence: 16 bytes per slice."""
 
     names: list[str]
     shard: NDArray[np.int32]
@@ -79,19 +78,19 @@ def write_plan(file: BinaryIO, table: pa.Table) -> None:
 
 def rows_of(artifact: Artifact, source: str, sequences: Collection[int]) -> list[dict[str, Any]]:
     """Returns the rows of some sequences, sorted by sequence and position, without reading the rest of the plan."""
-    wanted = np.array(sorted(sequences), dtype=np.int64)
+    ids = np.array(sorted(sequences), dtype=np.int64)
     with parquet.opened(artifact.local(f"{FOLDER}/{source}.parquet")) as plan:
         column = SCHEMA.get_field_index("seq_id")
         spans = [plan.metadata.row_group(group).column(column).statistics for group in range(plan.num_row_groups)]
         low, high = np.array([span.min for span in spans]), np.array([span.max for span in spans])
-        holds = np.searchsorted(wanted, low) < np.searchsorted(wanted, high, side="right")
-        table = plan.read_row_groups(np.flatnonzero(holds).tolist())
-    rows: list[dict[str, Any]] = table.filter(pc.field("seq_id").isin(wanted)).to_pylist()
+        overlaps = np.searchsorted(ids, low) < np.searchsorted(ids, high, side="right")
+        table = plan.read_row_groups(np.flatnonzero(overlaps).tolist())
+    rows: list[dict[str, Any]] = table.filter(pc.field("seq_id").isin(ids)).to_pylist()
     return rows
 
 
 class Plan:
-    """Reads a pack plan. Sources are loaded when first asked for; picklable.
+    """Reads a pack plan. Sources are loaded on first access; picklable.
 
     Args:
         summary: content of `summary.json`.
@@ -110,7 +109,7 @@ class Plan:
 
     @classmethod
     def read(cls, folder: str) -> "Plan":
-        """Opens a plan in a local folder that holds `summary.json` and one `<source>.parquet` each.
+        """Opens a plan in a local folder with `summary.json` and one `<source>.parquet` each.
 
         Raises:
             InputError: there is no summary.
@@ -142,42 +141,42 @@ class Plan:
         return {source: int(count) for source, count in self.summary["sequences"].items()}
 
     def slices(self, source: str, seq_id: int) -> list[Slice]:
-        """Returns the slices of a sequence in the order of their positions; they cover it without a gap.
+        """Returns the slices of a sequence in the order of their positions; they cover the sequence without a gap.
 
         Raises:
             InputError: no such source.
             IndexError: no such sequence.
         """
-        held = self._source(source)
-        if not 0 <= seq_id < len(held.first) - 1:
-            raise IndexError(f'"{source}" has the sequences 0 .. {len(held.first) - 2}, not {seq_id}')
-        rows = slice(int(held.first[seq_id]), int(held.first[seq_id + 1]))
-        columns = (held.shard[rows], held.row[rows], held.start[rows], held.length[rows], held.pos[rows])
+        data = self._source(source)
+        if not 0 <= seq_id < len(data.first) - 1:
+            raise IndexError(f'"{source}" has the sequences 0 .. {len(data.first) - 2}, not {seq_id}')
+        rows = slice(int(data.first[seq_id]), int(data.first[seq_id + 1]))
+        columns = (data.shard[rows], data.row[rows], data.start[rows], data.length[rows], data.pos[rows])
         return [
-            Slice(held.names[shard], row, start, length, pos)
+            Slice(data.names[shard], row, start, length, pos)
             for shard, row, start, length, pos in zip(*(column.tolist() for column in columns), strict=True)
         ]
 
     def tokens(self, source: str, seq_id: int, shards: ShardSet) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Returns a sequence: tokens of shape (seq_len,), and the lengths of its slices, which sum to seq_len."""
         slices = self.slices(source, seq_id)
-        parts = [shards.slice(one.shard, one.row, one.start, one.length) for one in slices]
-        return np.concatenate(parts), np.array([one.length for one in slices], dtype=np.int64)
+        parts = [shards.slice(piece.shard, piece.row, piece.start, piece.length) for piece in slices]
+        return np.concatenate(parts), np.array([piece.length for piece in slices], dtype=np.int64)
 
     def sequences_of(self, source: str, shard: str, row: int) -> list[int]:
-        """Returns the sequences that hold tokens of one document, ascending: the inverse of `slices`.
+        """Returns the sequences with tokens of one document, ascending: the inverse of `slices`.
 
         Slices are sorted by (shard, row) as well as by sequence, so this is a binary search.
         """
-        held = self._source(source)
-        if shard not in held.names:
+        table = self._source(source)
+        if shard not in table.names:
             return []
-        index = held.names.index(shard)
-        left, right = np.searchsorted(held.shard, [index, index + 1])
-        rows = held.row[left:right]
+        index = table.names.index(shard)
+        left, right = np.searchsorted(table.shard, [index, index + 1])
+        rows = table.row[left:right]
         first, end = left + np.searchsorted(rows, [row, row + 1])
-        found: list[int] = np.unique(held.seq_id[first:end]).tolist()
-        return found
+        ids: list[int] = np.unique(table.seq_id[first:end]).tolist()
+        return ids
 
     def _source(self, source: str) -> _Source:
         if source not in self._sources:

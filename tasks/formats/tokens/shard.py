@@ -1,7 +1,7 @@
 """Token shards: whole documents as tokens in memory-mapped Arrow IPC files, written once.
 
-Written by `encode`; read by `pack`, the trainer, the evaluations and trace. A shard is named
-`<source>-<split>-<part>-<piece>` and holds one source and one split ("train" or "heldout"). Each row is a document:
+Reads and writes `<source>-<split>-<part>-<piece>.arrow`, with one source and one split ("train" or "heldout"). Each row
+is a document:
 
     doc_uid   fixed_size_binary(16)   the document's id as bytes
     tokens    list<uint16 | uint32>   2 bytes per token up to 65,536 entries; the last token is end-of-text
@@ -9,8 +9,8 @@ Written by `encode`; read by `pack`, the trainer, the evaluations and trace. A s
     n_bytes   uint32                  UTF-8 bytes of the text, the denominator of bits per byte
     source, split  string
 
-Files are not compressed, so a slice of a document is a view into the page cache, without a copy. The schema carries
-`vocab_size`, `eos_id` and the sha256 of the tokenizer.
+Files are not compressed, so a slice of a document is a view into the page cache, without a copy. The schema metadata
+has `vocab_size`, `eos_id` and the sha256 of the tokenizer.
 """
 
 import json
@@ -37,7 +37,7 @@ _BATCH_ROWS = 8192
 
 @dataclass(frozen=True)
 class TokenFormat:
-    """What all shards of one artifact share."""
+    """Format of all shards of one artifact."""
 
     vocab_size: int
     eos_id: int
@@ -108,7 +108,7 @@ def write_shard(file: BinaryIO, buffer: ShardBuffer, fmt: TokenFormat) -> None:
         for first in range(0, len(buffer.uids), _BATCH_ROWS):
             rows = slice(first, first + _BATCH_ROWS)
             tokens = buffer.tokens[rows]
-            lengths = np.array([len(one) for one in tokens], dtype=np.int64)
+            lengths = np.array([len(document) for document in tokens], dtype=np.int64)
             offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
             flat = np.concatenate(tokens).astype(fmt.dtype, copy=False)
             columns = [
@@ -142,7 +142,7 @@ class Shard:
         self._reader = reader
         self._pieces: dict[int, _Piece] = {}
         count = reader.num_record_batches
-        # All batches but the last are full, so the others need not be touched to know where a row lies.
+        # All batches but the last are full, so a row is located without reading the others.
         self.rows = (count - 1) * _BATCH_ROWS + reader.get_batch(count - 1).num_rows if count else 0
         """Documents in the shard."""
 
@@ -160,9 +160,7 @@ class Shard:
     def uids(self) -> NDArray[np.uint8]:
         """The documents' ids, shape (rows, 16)."""
         # An Arrow buffer of fixed-size values has no offsets: 16 bytes per row, one after the other.
-        parts = [
-            np.frombuffer(one.column("doc_uid").buffers()[1], np.uint8)[: 16 * len(one)] for one in self._batches()
-        ]
+        parts = [np.frombuffer(b.column("doc_uid").buffers()[1], np.uint8)[: 16 * len(b)] for b in self._batches()]
         return np.concatenate([*parts, np.empty(0, np.uint8)]).reshape(-1, 16)
 
     def uid(self, row: int) -> bytes:
@@ -234,9 +232,9 @@ class ShardSet:
         """Opens the shards of an artifact of the stage encode; remote files are fetched into a local cache."""
         files = artifact.files(f"{FOLDER}/")
         if not files:
-            raise InputError(f"{artifact.address} holds no token shard", "run the stage encode again")
+            raise InputError(f"{artifact.address} contains no token shard", "run the stage encode again")
         shards = cls.__new__(cls)
-        # A cached copy of a remote file has another name: the shard's name is the artifact's.
+        # A cached copy of a remote file has another name: the shard is named by the artifact's file.
         shards._paths = {Path(file).stem: artifact.local(file) for file in files}
         shards._open = {}
         return shards

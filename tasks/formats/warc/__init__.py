@@ -1,1 +1,1 @@
-"""Web archives: WARC and ARC records, whole and damaged, and the archives that a crawl has published."""
+"""Web archives: reading of WARC and ARC records, intact and damaged, and of published crawls."""

@@ -1,6 +1,6 @@
-"""Reading web archives: where the WARC files of a crawl are, what captures they hold, and their bodies decoded.
+"""Published archives of a crawl: manifest, index, captures and their decoded bodies.
 
-Reads the `warc` artifact and whole WARC files; damaged ones are for `warc_reader`.
+Reads the `warc` artifact and intact WARC files; `tasks.formats.warc.reader` reads damaged ones.
 """
 
 import json
@@ -24,7 +24,7 @@ INDEX = "index.cdxj"
 # One row per WARC file of a crawl. `path` is relative to the store, so that a file is opened without its artifact.
 MANIFEST_SCHEMA = pa.schema(
     [
-        pa.field("segment", pa.string(), nullable=False),  # address of the artifact that holds the file
+        pa.field("segment", pa.string(), nullable=False),  # id of the artifact that contains the file
         pa.field("path", pa.string(), nullable=False),
         pa.field("sha256", pa.string(), nullable=False),
         pa.field("bytes", pa.int64(), nullable=False),
@@ -55,9 +55,9 @@ class Capture:
         status: HTTP status.
         content_type: the Content-Type header as sent, or "".
         headers: HTTP headers as sent.
-        payload: the entity body without transfer coding, in its content coding.
+        payload: the entity body without transfer coding, still content-coded.
         payload_digest: "sha1:BASE32" of the payload.
-        truncated: the crawler had cut the body off.
+        truncated: the crawler cut the body off.
         offset: where the record begins in the file, compressed; None in a file that can only be read as a whole.
     """
 
@@ -88,7 +88,7 @@ def captures(file: BinaryIO) -> Iterator[Capture]:
     """Yields the HTTP response records of a WARC file (gzip, zstd or plain), in file order.
 
     Raises:
-        ValueError: the file is damaged; captures before the place, which is named, have been yielded.
+        ValueError: the file is damaged; captures before the damaged place, which is named, have been yielded.
     """
     yield from _captures(file, 0)
 
@@ -103,13 +103,13 @@ def capture_at(file: BinaryIO, offset: int) -> Capture:
 
 
 def _captures(file: BinaryIO, start: int) -> Iterator[Capture]:
-    for found in read_records(file, sys.maxsize, WarcRecordType.response, start=start):
-        if isinstance(found, Damage):
-            raise ValueError(f"unreadable at byte {found.offset} or behind it ({found.reason}: {found.detail})")
-        if found.short:
-            raise ValueError(f"the record at byte {found.offset} is cut off")
-        if found.http is not None:
-            yield _capture(found)
+    for record in read_records(file, sys.maxsize, WarcRecordType.response, start=start):
+        if isinstance(record, Damage):
+            raise ValueError(f"unreadable at byte {record.offset} or behind it ({record.reason}: {record.detail})")
+        if record.short:
+            raise ValueError(f"the record at byte {record.offset} is cut off")
+        if record.http is not None:
+            yield _capture(record)
 
 
 def index_entry(line: str) -> dict[str, str]:

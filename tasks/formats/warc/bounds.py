@@ -1,7 +1,7 @@
-"""Whether a WARC record ends where its Content-Length says, and where the next one is to be looked for.
+"""Bounds of a WARC record: whether it ends where its Content-Length declares, and where to search for the next one.
 
-Reads one record of a file anew, for `warc_reader`, which asks only where something is odd: behind a record stands none,
-or within it something that looks like one.
+Reads one record of a file again. Needed only for suspicious records: no record follows, or something inside looks like
+one.
 """
 
 import re
@@ -14,7 +14,7 @@ import fastwarc
 HEAD = 1 << 16
 _BLOCK = 1 << 20
 _LENGTH = re.compile(rb"^Content-Length:[ \t]*(\d{1,18})[ \t]*\r?$", re.I | re.M)
-# What ends a record; a few writers leave it out.
+# The end of a record; a few writers omit it.
 _END = re.compile(rb"(?:\r?\n){2}")
 _LONGEST_END = 4
 _FIELDS = b"application/warc-fields"
@@ -30,9 +30,9 @@ class Bounds:
     """The end of a record.
 
     Attributes:
-        ends: its length is right by what stands behind it (the line ends of a record, the end of its gzip member) and
-            by what it holds; None where nobody can tell.
-        behind: where the next record is to be looked for; None: anywhere behind its beginning.
+        ends: its length agrees with the bytes behind it (the line ends of a record, the end of its gzip member) and
+            with its content; None where that is unknown.
+        behind: where to search for the next record; None: anywhere behind its beginning.
     """
 
     ends: bool | None
@@ -44,14 +44,14 @@ _WRONG = Bounds(False)
 
 
 def parsed(data: bytes) -> tuple[int, int] | None:
-    """Returns the length of a record's head with its blank line, and the length that it declares; None for no head."""
+    """Returns the length of a record's head with its blank line and the length it declares; None without a head."""
     end = data.find(b"\r\n\r\n")
     length = _LENGTH.search(data, 0, end + 2) if end >= 0 else None
     return (end + 4, int(length[1])) if length else None
 
 
 def in_text(file: BinaryIO, place: int) -> Bounds:
-    """Returns the bounds of a record of a file that is not compressed, or of what is in a compressed one."""
+    """Returns the bounds of a record of an uncompressed file, or of decompressed content."""
     file.seek(place)
     start = file.read(HEAD)
     head = parsed(start)
@@ -63,7 +63,7 @@ def in_text(file: BinaryIO, place: int) -> Bounds:
         file.seek(place + head[0] + inner)
         if _NEXT.match(file.read(HEAD)):
             return _WRONG
-    # From one byte before the end on, because files let themselves be sought beyond theirs.
+    # From one byte before the end on, because seeking beyond the end of a file raises nothing.
     if file.seek(end - 1) != end - 1 or not (behind := file.read(HEAD)):
         return _WRONG
     behind = behind[1:]
@@ -74,10 +74,10 @@ def in_text(file: BinaryIO, place: int) -> Bounds:
 
 
 def _inner_end(file: BinaryIO, place: int, head: bytes, block: bytes) -> int | None:
-    """Returns the length of a block by what it is: that of an HTTP head with its body, or of lines of fields."""
+    """Returns the length of a block by its content: an HTTP head with its body, or header fields."""
     if _FIELDS in head:
-        found = _NEXT.search(block)
-        return found.start() if found else None
+        match = _NEXT.search(block)
+        return match.start() if match else None
     kind, end = _TYPE.search(head), block.find(b"\r\n\r\n") + 4
     if kind is None or kind[1] not in (b"request", b"response") or end < 4:
         return None
@@ -90,7 +90,7 @@ def _inner_end(file: BinaryIO, place: int, head: bytes, block: bytes) -> int | N
 
 
 def _chunks_end(file: BinaryIO, at: int, place: int) -> int | None:
-    """Returns where a body in chunks ends, counted from `place`; None where it is not in chunks to its end."""
+    """Returns where a body in chunks ends, counted from `place`; None where it is not chunked to its end."""
     for _ in range(_MOST_CHUNKS):
         file.seek(at)
         size = _CHUNK.match(file.read(_LONGEST_SIZE))
@@ -128,7 +128,7 @@ def in_gzip(file: BinaryIO, place: int) -> Bounds:
 
 
 def in_zstd(reader: fastwarc.ZstdReader) -> Bounds:
-    """Returns the bounds of the record that has the next zstd frame of `reader` for its own."""
+    """Returns the bounds of the record in the next zstd frame of `reader`."""
     start, behind = b"", b""
     try:
         while (head := parsed(start)) is None and len(start) < HEAD:

@@ -1,7 +1,7 @@
-"""A gzip file as the bytes inside it, to be read from any of them on.
+"""Random access to the decompressed content of a gzip file.
 
-Reads one file: where all records of a file are in one gzip member, nothing but this
-leads back to a record. Going back costs the inflation of 64 MiB at most: every so often the inflater's state is kept.
+Reads one file, needed where all records of a file are in one gzip member. Seeking back costs the inflation of at most
+64 MiB: the inflater's state is saved at that interval.
 """
 
 import io
@@ -16,14 +16,14 @@ _GZIP = b"\x1f\x8b\x08"
 
 
 class Inflated(io.RawIOBase):
-    """The content of a gzip file, all members in one. What is damaged in it is left out.
+    """The content of a gzip file, all members concatenated. Damaged parts are left out.
 
     Args:
-        file: the compressed file, seekable; nobody else moves in it meanwhile.
-        start: where in the file to begin: at a member. Places in the content count from there.
+        file: the compressed file, seekable; not used otherwise meanwhile.
+        start: where in the file to begin: at a member. Offsets in the content count from there.
 
     Attributes:
-        whole: nothing is left out, and the last member ends, as far as the file has been read.
+        whole: nothing is left out, and the last member is complete, as far as the file has been read.
         damaged: where the damaged members begin in the content, in the order of reading.
     """
 
@@ -31,26 +31,26 @@ class Inflated(io.RawIOBase):
         self._file = file
         self.whole = True
         self.damaged: list[int] = []
-        # Places in the content, and how to go on from each: place in the file, inflater, bytes it has not taken yet,
-        # and where the member begins, in the content and in the file.
+        # Offsets in the content, and the state at each: offset in the file, inflater, pending input, and where the
+        # member begins, in the content and in the file.
         self._places = [0]
         self._states: list[tuple[int, Any, bytes, tuple[int, int]]] = [(start, zlib.decompressobj(31), b"", (0, start))]
         self._go_to(0)
 
     def readable(self) -> bool:
-        """Tells that it can be read."""
+        """Returns True."""
         return True
 
     def seekable(self) -> bool:
-        """Tells that `seek` works."""
+        """Returns True."""
         return True
 
     def tell(self) -> int:
-        """Returns the place in the content."""
+        """Returns the offset in the content."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Goes to a byte of the content, or to its end if that comes before."""
+        """Moves to an offset in the content, or to its end if that comes before."""
         if whence != io.SEEK_SET:
             raise io.UnsupportedOperation("seek from anywhere but the beginning")
         if offset < self._at:
@@ -60,7 +60,7 @@ class Inflated(io.RawIOBase):
         return self._at
 
     def read(self, size: int = -1) -> bytes:
-        """Returns the next bytes; fewer than asked for only at the end."""
+        """Returns the next bytes; fewer than `size` only at the end."""
         parts: list[bytes] = []
         while size and self._ready():
             parts.append(self._take(size if size > 0 else _BLOCK))
@@ -109,7 +109,7 @@ class Inflated(io.RawIOBase):
         self._file.seek(place)
 
     def _ready(self) -> bool:
-        """Inflates until something is there; tells whether there is."""
+        """Inflates until there is output; returns whether there is."""
         while self._used == len(self._out) and not self._ended:
             if self._at - self._places[-1] >= _APART:
                 self._places.append(self._at)
@@ -130,10 +130,10 @@ class Inflated(io.RawIOBase):
             self._out, self._used = self._inflater.decompress(self._pending, _BLOCK), 0
             self._pending = self._inflater.unused_data if self._inflater.eof else self._inflater.unconsumed_tail
         except zlib.error:
-            self._pass_over(before)
+            self._skip_damage(before)
 
-    def _pass_over(self, inflater: Any) -> None:
-        """Takes what comes before damage, and goes on where the next member seems to begin."""
+    def _skip_damage(self, inflater: Any) -> None:
+        """Outputs the bytes before the damage, and continues where the next member seems to begin."""
         parts, at = [], 0
         try:
             while at < len(self._pending):
@@ -145,12 +145,12 @@ class Inflated(io.RawIOBase):
         self.damaged.append(self._member[0])
         self._out, self._used = b"".join(parts), 0
         data = self._pending[at + 1 :]
-        while (found := data.find(_GZIP)) < 0:
+        while (start := data.find(_GZIP)) < 0:
             more = self._file.read(_BLOCK)
             if not more:
                 break
             data = data[1 - len(_GZIP) :] + more
-        self._pending = data[found:] if found >= 0 else b""
+        self._pending = data[start:] if start >= 0 else b""
         self._fresh = True
 
     def _end(self) -> None:

@@ -1,4 +1,4 @@
-"""The body of a WARC record: read within a limit, without transfer coding, and its digest."""
+"""The payload of a WARC record: reading within a limit, transfer decoding, digests."""
 
 import base64
 import hashlib
@@ -18,7 +18,7 @@ _BLOCK = 1 << 20
 _CHUNKING = 4
 _CHUNK_SIZE = re.compile(rb"[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\Z")
 _MAX_CHUNK_LINE = 4096
-# What a chunk holds at least on average, beyond the first ones, in a body that is as long as is asked for.
+# Minimum mean size of a chunk, beyond the first ones, in a body of the requested length.
 _MEAN_CHUNK = 16
 _FEW_CHUNKS = 10_000
 
@@ -28,10 +28,10 @@ class Body:
     """A body.
 
     Attributes:
-        data: its beginning, as much as was wanted.
+        data: its beginning, up to the limit.
         digest: of all of it; "" where none was computed.
         size: bytes of it, without transfer coding.
-        taken: bytes that were read.
+        taken: bytes that were read, with transfer coding.
     """
 
     data: bytes
@@ -62,14 +62,14 @@ def read_body(reader: Any, limit: int, digest: Digest, *, chunked: bool) -> Body
 
 
 def dechunk(body: bytes, limit: int = sys.maxsize) -> tuple[bytes, bool]:
-    """Undoes chunked transfer coding (RFC 9112, section 7.1), as far as it goes.
+    """Decodes chunked transfer coding (RFC 9112, section 7.1), up to the first invalid chunk.
 
-    A body that does not begin with a chunk is returned as it is: archives are full of bodies that were stored without
+    A body that does not begin with a chunk is returned as it is: many archives store bodies without
     their transfer coding under headers that still name it.
 
     Returns:
-        The body, and whether it is within the limit; of a larger one the beginning. One of very many small chunks
-        counts as larger, because each of them costs as much as a large one.
+        The body, and whether it is within the limit; of a larger one the beginning. A body of very many small chunks
+        counts as larger, because each chunk costs as much as a large one.
     """
     whole, view = bytearray(), memoryview(body)
     at = chunks = 0
@@ -110,10 +110,10 @@ def sha1_label(digest: bytes) -> str:
 
 
 class _Unhashed:
-    """Stands where a hash would, for a digest that is not computed."""
+    """Null object with a hash's interface, for a digest that is not computed."""
 
     def update(self, block: bytes) -> None:
-        """Takes a block of the body."""
+        """Ignores a block of the body."""
 
     def digest(self) -> bytes:
         return b""

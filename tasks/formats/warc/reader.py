@@ -1,7 +1,7 @@
-"""The records of a WARC or ARC file, and of a damaged one those before and behind the damage.
+"""Reader of WARC and ARC files; continues behind damage.
 
 Reads one file: gzip or zstd (a member per record, with or without dictionary, or one for all), or plain. FastWARC reads
-857 MB/s and ends at the first damaged record; here reading goes on at the next byte at which a record begins, so one
+857 MB/s and ends at the first damaged record; this reader continues at the next byte at which a record begins, so one
 bad sector costs one record and not the rest of a gigabyte.
 """
 
@@ -21,7 +21,7 @@ from tasks.formats.warc.resync import BOUNDARY, Opening
 _HEADER_ERROR = "Invalid WARC header"
 _MARK, _SEAM = b"\nWARC/", 64
 _BLOCK = 1 << 20
-# Whoever has lied so much about lengths wants his file to be read for ever.
+# A file with this many bytes of wrong lengths is constructed to be read for ever.
 _MAX_WASTED = 32 << 30
 _CUT_ERRORS = ("incomplete frame", "unexpected end")
 
@@ -34,10 +34,10 @@ def read_records(
     Args:
         file: a seekable file.
         limit: most bytes of a body to keep.
-        kinds: which records are wanted; damage in the others is reported all the same.
-        start: where to begin; a place at which a record begins.
-        digest: what `payload_digest` holds: "quick" means `payload.quick_digest`, good for comparing the bodies of one
-            address with each other; "declared" the one that the record names, for files of our own crawler.
+        kinds: which records are returned; damage in the others is reported as well.
+        start: offset to begin at; a record begins there.
+        digest: kind of `payload_digest`: "quick" means `payload.quick_digest`, sufficient to compare the bodies of one
+            URL with each other; "declared" the one in the record's header, for files of our own crawler.
 
     Raises:
         OSError: the file cannot be read; damage inside it raises nothing.
@@ -47,15 +47,15 @@ def read_records(
         return
     opening = Opening(file)
     at: int | None = start
-    # A stretch ends at damage, at the end of the file, or never.
-    told, wasted = False, 0
+    # A stretch ends at damage or at the end of the file.
+    reported, wasted = False, 0
     while at is not None:
         stretch = _Stretch(opening, at, limit, kinds, digest)
         yield from stretch
-        told = stretch.told or (told and not stretch.records)
-        if stretch.damage is not None and not told:
+        reported = stretch.reported or (reported and not stretch.records)
+        if stretch.damage is not None and not reported:
             yield stretch.damage
-        told = True
+        reported = True
         wasted += stretch.wasted
         if wasted > _MAX_WASTED:
             yield Damage(
@@ -66,14 +66,14 @@ def read_records(
 
 
 class _LengthError(ValueError):
-    """A record ends elsewhere than it declares."""
+    """A record has another length than it declares."""
 
 
 class _Block:
-    """What a record holds, while it is read; calls `doubt` once where something in it looks like another record.
+    """The content of a record, while it is read; calls `doubt` once where something in it looks like another record.
 
     Attributes:
-        certain: nothing is looked for (any more).
+        certain: the content is not searched (any more).
     """
 
     def __init__(self, record: fastwarc.WarcRecord, doubt: Callable[[], None]) -> None:
@@ -105,14 +105,14 @@ class _Block:
 
 
 class _Stretch:
-    """The records from one place to the next damage; afterwards, what the damage is.
+    """The records from one offset to the next damage; after iteration, the damage.
 
     Attributes:
-        records: how many there were.
-        damage: what ended them; None at the end of the file.
-        told: a record that is marked as short tells of the damage.
-        behind: where to look for the next record; None at the end of the file.
-        wasted: bytes that were read in vain because a record had declared a wrong length.
+        records: number of records.
+        damage: the damage that ended them; None at the end of the file.
+        reported: the damage is reported by a record marked as short.
+        behind: where to search for the next record; None at the end of the file.
+        wasted: bytes that were read in vain because a record declared a wrong length.
     """
 
     def __init__(self, opening: Opening, start: int, limit: int, kinds: WarcRecordType, digest: Digest) -> None:
@@ -123,19 +123,19 @@ class _Stretch:
         self._digest = digest
         self.records = self.wasted = 0
         self.damage: Damage | None = None
-        self.told = False
+        self.reported = False
         self.behind: int | None = None
         self._place = start
         self._record: Any = None
-        self._held: Record | None = None
+        self._pending: Record | None = None
         self._inside = False
 
     def __iter__(self) -> Iterator[Record]:
         try:
             for place, record in self._opening.records(self._start):
-                if self._held is not None:
-                    yield self._held
-                self._place, self._record, self._held, self._inside = place, record, None, True
+                if self._pending is not None:
+                    yield self._pending
+                self._place, self._record, self._pending, self._inside = place, record, None, True
                 _check_length(record)
                 self.records += 1
                 short = self._read(record)
@@ -144,21 +144,21 @@ class _Stretch:
             self._wrong(str(error))
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno is not None:
-                raise  # from the file system or the network; FastWARC's own errors carry no number
+                raise  # from the file system or the network; FastWARC's own errors have no errno
             self._broken(error)
         else:
             if self.records:
                 self._ended(short)
-        if self._held is not None:
-            yield self._held
+        if self._pending is not None:
+            yield self._pending
 
     @property
     def _reached(self) -> int:
-        """The last place known for sure."""
-        return self._place if self._opening.sought else 0
+        """The last offset that is certain."""
+        return self._place if self._opening.random_access else 0
 
     def _read(self, record: fastwarc.WarcRecord) -> bool:
-        """Reads a record to its end, and holds it if it is wanted, for what follows may show a lie.
+        """Reads a record to its end, and keeps it if requested: what follows may show that its length is wrong.
 
         Returns:
             Whether the file ends before the record does.
@@ -167,15 +167,15 @@ class _Stretch:
         block = _Block(record, self._doubt)
         if not record.record_type & self._kinds:
             return block.drain() < declared
-        self._held = read_record(record, block, self._offset, self._limit, self._digest)
-        return self._held.short
+        self._pending = read_record(record, block, self._offset, self._limit, self._digest)
+        return self._pending.short
 
     @property
     def _offset(self) -> int | None:
-        return self._place if self._opening.sought else None
+        return self._place if self._opening.random_access else None
 
     def _doubt(self) -> None:
-        """Raises _LengthError if the record that is being read ends before what stands in it and looks like another."""
+        """Raises _LengthError if the current record ends before the place in it that looks like another record."""
         with self._opening.aside():
             bounds = self._bounds()
             if bounds.ends is None:
@@ -183,52 +183,52 @@ class _Stretch:
             if not bounds.ends:
                 self.behind = bounds.behind
                 raise _LengthError("the record holds another one, and ends elsewhere than it declares")
-            # In a text a wrong length may meet the end of another record. Where no digest tells it is believed: a page
-            # may well hold what looks like a record.
-            holds = self._opening.holds(self._place)
-        if holds is False:
+            # In uncompressed content a wrong length may end at the end of another record. Without a digest the length
+            # is taken as right: a page may contain text that looks like a record.
+            intact = self._opening.digest_matches(self._place)
+        if intact is False:
             self.wasted += self._record.content_length
             raise _LengthError("the record holds another one, and is not as its digest says")
 
     def _wrong(self, why: str) -> None:
-        """The record that was being read declares a wrong length."""
+        """Records that the current record declares a wrong length."""
         self.damage = Damage("warc_damaged", self._reached, why)
         self.behind = self.behind or self._place + 1
         if self._record.record_type & self._kinds:
-            self._held = unread(self._record, self._offset)
+            self._pending = unread(self._record, self._offset)
         self._mark()
 
     def _bounds(self) -> Bounds:
         return self._opening.bounds(self._place, self._record.record_id)
 
     def _mark(self) -> None:
-        if self._held is not None:
-            self._held = replace(self._held, short=True)
-            self.told = True
+        if self._pending is not None:
+            self._pending = replace(self._pending, short=True)
+            self.reported = True
 
     def _broken(self, error: Exception) -> None:
-        """Reading has come to something that is no record, or is damaged."""
+        """Records that reading has reached damage or something that is not a record."""
         reason: Reason = "warc_truncated" if any(cut in str(error) for cut in _CUT_ERRORS) else "warc_damaged"
         self.damage = Damage(reason, self._reached, str(error))
         self.behind = self._place + 1
         if self._inside or not self.records:
-            self._held = None
+            self._pending = None
             return
         bounds = self._bounds()
         self.behind = bounds.behind or self.behind
-        # What follows is no record: the length of the one before may have been a lie.
+        # No record follows: the length of the one before may have been wrong.
         if _HEADER_ERROR in str(error) and not bounds.ends:
-            holds = self._opening.holds(self._place)
-            if holds is False or (holds is None and bounds.ends is False):
+            intact = self._opening.digest_matches(self._place)
+            if intact is False or (intact is None and bounds.ends is False):
                 self._mark()
 
     def _ended(self, short: bool) -> None:
-        """The file has come to its end, perhaps within a record, perhaps in one that has swallowed those behind it."""
+        """Records the end of the file, perhaps within a record or in one whose length covers the following ones."""
         bounds = self._bounds() if short else UNKNOWN
         if short:
             self.damage = Damage("warc_truncated", self._reached, "the file ends inside a record")
-            self.told = self._held is not None
-            # Of a gzip member that is cut off nothing is left to look at.
+            self.reported = self._pending is not None
+            # Behind a truncated gzip member there is nothing to search.
             self.behind = bounds.behind if self._opening.in_members else self._place + 1
         elif not self._opening.ends_whole(self._reached):
             self.damage = Damage("warc_truncated", self._reached, "the file ends inside a record")

@@ -1,4 +1,4 @@
-"""One record of a web archive: what it says of itself, and what it holds.
+"""One record of a web archive: headers and payload.
 
 Reads and writes nothing.
 """
@@ -15,12 +15,12 @@ from tasks.formats.warc.payload import Digest, read_body
 Reason = Literal["warc_damaged", "warc_truncated"]
 
 CAPTURES = WarcRecordType.response | WarcRecordType.revisit | WarcRecordType.conversion
-"""The records that are rows of a crawl; the others describe them."""
+"""The records with captured content; the others describe them."""
 
 _WITH_HTTP = WarcRecordType.response | WarcRecordType.revisit
-# FastWARC stops at 32 KiB, which is less than clients take: a page must not become unreadable by its headers.
+# FastWARC stops at 32 KiB, which is less than clients accept: long headers must not make a page unreadable.
 _MAX_HTTP_HEAD = 1 << 20
-# Nothing was captured before the web was; and from the last year of the calendar nobody can count on.
+# Nothing was captured before the first web page; and dates in the last year of the calendar overflow.
 _FIRST_PAGE = datetime(1991, 8, 6, tzinfo=UTC)
 _LAST = datetime(9998, 12, 31, tzinfo=UTC)
 
@@ -33,14 +33,14 @@ class Record:
         kind: WARC-Type.
         record_id: WARC-Record-ID without angle brackets ("urn:uuid:...").
         url: WARC-Target-URI, without the angle brackets that some writers add.
-        date: WARC-Date in UTC; None where it is missing, no date, or none at which anything can have been captured.
+        date: WARC-Date in UTC; None where it is missing, invalid, or outside the possible range.
         refers_to: WARC-Refers-To without angle brackets, or "".
         headers: the headers of the record (FastWARC's map; `get` takes names in any case).
-        status: HTTP status of a response or revisit; None where there is none that can be read.
-        http: the HTTP headers as sent; None for a record that holds no HTTP response.
-        payload: the body without transfer coding; of a larger one than asked for, the beginning.
-        payload_digest: "sha1:" and Base32 over the whole body, as WARC writers spell it. Computed, unless asked
-            otherwise: a header can be forged or stale, and identity hangs on it.
+        status: HTTP status of a response or revisit; None where it cannot be parsed.
+        http: the HTTP headers as sent; None for a record without an HTTP response.
+        payload: the body without transfer coding; of one above the limit, the beginning.
+        payload_digest: "sha1:" and Base32 over the whole body, as WARC writers spell it. Computed, unless
+            `digest` says otherwise: a header can be forged or stale, and document ids depend on it.
         size: bytes of the whole body.
         short: bytes are missing: the file ends inside the record, or the record declares too small a length.
         offset: where the record begins in the file, compressed; None in a file that is one gzip member, which can
@@ -64,13 +64,13 @@ class Record:
 
 @dataclass(frozen=True)
 class Damage:
-    """Bytes that give no record.
+    """Bytes from which no record can be read.
 
     Attributes:
         reason: machine word.
-        offset: the last place known for sure: the record that begins here, or what stands behind it, is unreadable. 0
-            in a file that is one gzip member.
-        detail: for people.
+        offset: the last offset that is certain: the record that begins here, or what follows it, is unreadable. 0 in a
+            file that is one gzip member.
+        detail: text for messages.
     """
 
     reason: Reason
@@ -79,10 +79,10 @@ class Damage:
 
 
 class Block(Protocol):
-    """Reads what a record holds.
+    """Reads the content of a record.
 
     Attributes:
-        certain: where the record ends is beyond doubt.
+        certain: the end of the record is certain.
     """
 
     certain: bool
@@ -92,7 +92,7 @@ class Block(Protocol):
 
 
 def unread(record: fastwarc.WarcRecord, offset: int | None) -> Record:
-    """Returns a record as its own headers tell of it."""
+    """Returns a record from its own headers, without payload."""
     return Record(
         kind=record.record_type,
         record_id=(record.record_id or "").strip("<> "),
@@ -114,11 +114,11 @@ def read_record(record: fastwarc.WarcRecord, block: Block, offset: int | None, l
     """Reads a record to its end.
 
     Args:
-        record: as FastWARC finds it.
-        block: what it holds, read by nobody yet.
+        record: as FastWARC yields it.
+        block: its content, not read yet.
         offset: where it begins.
         limit: most bytes of the body to keep.
-        digest: what `payload_digest` holds, see `warc_reader.read_records`.
+        digest: kind of `payload_digest`, see `reader.read_records`.
 
     Raises:
         OSError: the file is damaged here, or cannot be read.
@@ -127,7 +127,7 @@ def read_record(record: fastwarc.WarcRecord, block: Block, offset: int | None, l
     http = _http(record) if with_http else None
     chunked = http is not None and "chunked" in (http.get("Transfer-Encoding") or "").lower()
     declared = record.content_length
-    # Two who agree on a length need no third: looking through a page takes as long as to inflate half of it.
+    # Two equal declared lengths need no further check: searching a page takes as long as inflating half of it.
     block.certain = http is not None and http.get("Content-Length") == str(declared)
     body = read_body(block, limit, digest, chunked=chunked)
     return replace(
@@ -137,17 +137,17 @@ def read_record(record: fastwarc.WarcRecord, block: Block, offset: int | None, l
         payload=body.data,
         payload_digest=body.digest or record.headers.get("WARC-Payload-Digest") or "",
         size=body.size,
-        # Headers too long to be read are consumed in part: nobody can say how much of the record is left.
+        # Headers above the limit are consumed in part: how much of the record is left is unknown.
         short=body.taken < declared and (http is not None or not with_http),
     )
 
 
 def _moment(date: datetime | None) -> datetime | None:
     try:
-        found = date.astimezone(UTC) if date else None
+        moment = date.astimezone(UTC) if date else None
     except OverflowError:
-        return None  # in the first or the last hours that a calendar has
-    return found if found and _FIRST_PAGE <= found <= _LAST else None
+        return None  # in the first or last hours of the calendar
+    return moment if moment and _FIRST_PAGE <= moment <= _LAST else None
 
 
 def _http(record: fastwarc.WarcRecord) -> Any:
@@ -156,5 +156,5 @@ def _http(record: fastwarc.WarcRecord) -> Any:
     except OSError as error:
         if "header length" not in str(error):
             raise  # the file is damaged here
-        return None  # a record like another, whose block begins with no HTTP header that anybody would read
+        return None  # an intact record whose HTTP header is above the limit
     return record.http_headers

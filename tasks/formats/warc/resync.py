@@ -1,4 +1,4 @@
-"""Where records of a WARC file begin and end, and whether the file ends where a record does."""
+"""Search for the records of a damaged WARC file: their beginnings and ends, and whether the file ends at a record."""
 
 import contextlib
 import re
@@ -16,51 +16,52 @@ from tasks.formats.warc.inflated import Inflated
 _GZIP = b"\x1f\x8b\x08"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _PLAIN = b"WARC/"
-# Of a plain record the version line and the beginning of the next: text about WARC is full of the first word.
+# Of a plain record the version line and the beginning of the next line: text about WARC often contains "WARC/".
 _RECORD = rb"WARC/\d\.\d{1,2}\r?\n(?=[A-Za-z-]{1,40}:)"
 _MAGIC = {kind: re.compile(re.escape(kind)) for kind in (_GZIP, _ZSTD)} | {_PLAIN: re.compile(_RECORD)}
 _ANY_MAGIC = re.compile(b"|".join(pattern.pattern for pattern in _MAGIC.values()))
 BOUNDARY = re.compile(b"\n" + _RECORD)
-"""What stands between two records, if it stands within one: the block of a record may hold records of its own."""
+"""The boundary between two records, searched for within one: the block of a record may contain records itself."""
 _LONGEST_MAGIC = 64
 _LONGEST_END = len(b"\r\n\r\n")
-# A skippable frame at the very beginning that holds the dictionary of all others (the warc-zstd proposal of the IIPC).
+# A skippable frame at the beginning of the file, with the dictionary of all others (the warc-zstd proposal of the
+# IIPC).
 _DICTIONARY = b"\x5d\x2a\x4d\x18"
 _MAX_DICTIONARY = 16 << 20
 _BLOCK = 1 << 20
 
 
 class Opening:
-    """One seekable file, to be read from any of its records on.
+    """One seekable file, readable from any of its records on.
 
     Attributes:
-        sought: reading can begin at any record: not in a file that is one gzip member.
-        file: what places are counted in: the file, or the content of one that is not sought.
+        random_access: reading can begin at any record: not in a file that is one gzip member.
+        file: the file that offsets refer to: the file itself, or without random access its content.
         in_members: records are gzip members of their own.
     """
 
     def __init__(self, file: BinaryIO) -> None:
         self._dictionary = _dictionary(file)
-        self.sought = not _runs_on(file)
-        self.file = file if self.sought else cast(BinaryIO, Inflated(file))
+        self.random_access = not _runs_on(file)
+        self.file = file if self.random_access else cast(BinaryIO, Inflated(file))
         self._magic = _ANY_MAGIC if self._dictionary else _magic(self.file)
         self.in_members = self._magic is _MAGIC[_GZIP]
 
     def records(self, start: int) -> Iterator[tuple[int, fastwarc.WarcRecord]]:
-        """Yields the records from a place on, each with the place where it begins; raises what FastWARC raises."""
+        """Yields the records from an offset on, each with its own offset; raises FastWARC's errors."""
         source, base = self._from(start)
         for record in fastwarc.ArchiveIterator(source, parse_http=False):
             yield base + record.stream_pos, record
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """Lets another place be read, while `records` is under way."""
+        """Context in which other places may be read during an iteration of `records`."""
         at = self.file.tell()
         yield
         self.file.seek(at)
 
     def bounds(self, place: int, record_id: str) -> Bounds:
-        """Returns where the record ends that begins at a place; nothing is known of one that does not begin there."""
+        """Returns the bounds of the record at an offset; unknown if no record with this id begins there."""
         self.file.seek(place)
         magic = self.file.read(len(_ZSTD))
         if magic.startswith(_GZIP):
@@ -70,7 +71,7 @@ class Opening:
         else:
             found = in_text(self.file, place)
         first = next(self._read_at(place), None)
-        # In a gzip member that holds several records all have the place of the first.
+        # In a gzip member with several records all have the offset of the first.
         return found if first is not None and first.record_id == record_id else UNKNOWN
 
     def next_start(self, start: int) -> int | None:
@@ -78,15 +79,15 @@ class Opening:
         return _next_start(self.file, start, self._magic)
 
     def ends_whole(self, place: int) -> bool:
-        """Tells whether the file ends where a record may: where a gzip member does, if it is made of gzip members.
+        """Returns whether the file ends where a record may: with a gzip member, if it consists of them.
 
         Args:
             place: where its last record begins, as far as is known.
         """
         return self.file.whole if isinstance(self.file, Inflated) else _ends_whole(self.file, place)
 
-    def holds(self, place: int) -> bool | None:
-        """Tells whether the record at a place is as its block digest says; None for one without a digest."""
+    def digest_matches(self, place: int) -> bool | None:
+        """Returns whether the record at an offset matches its block digest; None for one without a digest."""
         for record in self._read_at(place):
             return bool(record.verify_block_digest()) if "WARC-Block-Digest" in record.headers else None
         return None
@@ -100,16 +101,16 @@ class Opening:
                 raise
 
     def _from(self, start: int) -> tuple[BinaryIO, int]:
-        """Returns the file from a place on, and what its own places have to be moved by."""
+        """Returns the file from an offset on, and the base to add to its offsets."""
         self.file.seek(start)
         if start and self._dictionary:
-            # FastWARC looks for the dictionary where it begins to read.
+            # FastWARC expects the dictionary where it begins to read.
             return cast(BinaryIO, _Spliced(self._dictionary, self.file)), start - len(self._dictionary)
         return self.file, 0
 
 
 class _Spliced:
-    """A file that begins with other bytes."""
+    """A file with other bytes in front."""
 
     def __init__(self, head: bytes, file: BinaryIO) -> None:
         self._head = head
@@ -134,7 +135,7 @@ def _dictionary(file: BinaryIO) -> bytes:
 
 
 def _runs_on(file: BinaryIO) -> bool:
-    """Tells whether the first gzip member of a file goes on behind the first record."""
+    """Returns whether the first gzip member of a file continues behind the first record."""
     pieces = _first_member(file)
     start = next(pieces, b"")
     head = parsed(start)
@@ -144,7 +145,7 @@ def _runs_on(file: BinaryIO) -> bool:
     for piece in chain([start[head[0] :]], pieces):
         behind += piece[left : left + _LONGEST_MAGIC - len(behind)]
         left = max(left - len(piece), 0)
-        # Where the length is right a record stands behind it; where it lies, anywhere.
+        # If the length is right a record follows it; if it is wrong, a record may begin anywhere.
         if behind.lstrip(b"\r\n").startswith(_PLAIN) or BOUNDARY.search(tail + piece):
             return True
         if len(behind) == _LONGEST_MAGIC and not behind.strip(b"\r\n"):
@@ -164,9 +165,9 @@ def _first_member(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _ends_whole(file: BinaryIO, place: int) -> bool:
-    # Where the last record begins may be unknown: then the file is read from its beginning.
+    # The offset of the last record may be unknown: then the file is read from its beginning.
     for start in (place, 0):
-        # isal takes a fifth of the time, but stumbles over other damage than zlib: it is believed where it finds none.
+        # isal takes a fifth of the time, but detects other damage than zlib: its result is used where it finds none.
         with contextlib.suppress(zlib.error, isal_zlib.error):  # type: ignore[arg-type]  # its stub errs
             if _members_end(file, start, isal_zlib.decompressobj):
                 return True
@@ -199,7 +200,7 @@ def _members_end(file: BinaryIO, start: int, inflating: Callable[[int], Any]) ->
 
 
 def _magic(file: BinaryIO) -> re.Pattern[bytes]:
-    """Returns what records of a file begin with: as the first one does, or in any way if that is damaged."""
+    """Returns the pattern of the first bytes of records: that of the first record, or any if that is damaged."""
     file.seek(0)
     head = file.read(len(_PLAIN))
     return next((pattern for kind, pattern in _MAGIC.items() if head.startswith(kind)), _ANY_MAGIC)
@@ -229,5 +230,5 @@ def _begins_record(file: BinaryIO, offset: int) -> bool:
             return zlib.decompressobj(31).decompress(head, len(_PLAIN)) == _PLAIN
         except zlib.error:
             return False
-    # A zstd frame may need the file's dictionary; whether it holds a record shows when it is read.
+    # A zstd frame may need the file's dictionary; whether it is a record is known only when it is read.
     return head.startswith((_ZSTD, _PLAIN))

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field, ValidationInfo, field_validator
 
 from tasks.core.config import Config, nearest
-from tasks.filters.catalogue import ASKED, complete, filter_of, known, require_unique
+from tasks.filters.catalogue import SCORE_SETTINGS, complete, filter_of, known, require_unique
 
 # What Arrow calls the types of numbers and truth values.
 _NUMBERS = ("int", "uint", "float", "halffloat", "double", "bool")
@@ -122,11 +122,11 @@ class ConsolidateConfig(Config):
         self, measured: Collection[str], fields_of: Callable[[str], Mapping[str, str]]
     ) -> Iterator[tuple[str, str]]:
         """Yields what is wrong with limits on models of which only the recipe knows."""
-        for name in (one for one in ASKED if one in self.filters and one in measured):
+        for name in (one for one in SCORE_SETTINGS if one in self.filters and one in measured):
             for bound in ("at_least", "at_most"):
                 for model in self.limits[name][bound]:
                     if model not in (asked := fields_of(name)):
-                        says = f"annotate.settings.{name}.{ASKED[name]} says what is"
+                        says = f"annotate.settings.{name}.{SCORE_SETTINGS[name]} says what is"
                         at = f"consolidate.limits.{name}.{bound}"
                         yield f'{at}: "{model}" is not measured ({says})', nearest(model, asked)
 

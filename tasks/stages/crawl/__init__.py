@@ -1,1 +1,1 @@
-"""The crawl: seeds to WARC files, one Airflow DAG run per cycle (generate, fetch per partition, update, publish)."""
+"""The crawl, from seeds to WARC files: one DAG run per cycle (generate, fetch per partition, update, publish)."""

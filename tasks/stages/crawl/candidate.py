@@ -1,4 +1,4 @@
-"""A URL that a crawl cycle may ask for, with what is known of it beforehand."""
+"""A URL that a crawl cycle may request, with its fields of the fetch list."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,7 +21,7 @@ class Candidate:
     Attributes:
         url: canonical.
         depth: links from a seed.
-        score: what it counts; 1 is a page of a host of middling rank, one link from a seed counts half.
+        score: its priority; 1 is a page of a host of mean rank, at a depth of one link it is halved.
         hops: redirects followed to get here.
         via: the page that led here, or "".
         etag: validators of the earlier capture, or "".

@@ -1,6 +1,6 @@
 """Settings of the crawl, shared by its four stages (the recipe's [crawl] section).
 
-Light on purpose: the Airflow dag-processor imports it. What can be refused without the network is refused here.
+Light to import, for the Airflow dag-processor. Validates everything that can be checked without the network.
 """
 
 import ipaddress
@@ -22,7 +22,7 @@ _CONTACT = re.compile(r"(https?://[^\s/]+\S*|mailto:[^\s@]+@[^\s@]+)")
 INSIDE_NAMES = frozenset(
     {"metadata", "metadata.goog", "metadata.google.internal", "instance-data", "instance-data.ec2.internal"}
 )
-"""Names from which clouds answer about the machine that asks."""
+"""Host names of cloud metadata services."""
 
 _PRIVATE = tuple(
     map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"))
@@ -30,7 +30,7 @@ _PRIVATE = tuple(
 
 
 def is_loopback(host: str) -> bool:
-    """Tells whether `host` (no port) is this machine by its spelling alone: a loopback literal or a .localhost name.
+    """Returns whether the spelling of `host` (no port) denotes this machine: a loopback literal or a .localhost name.
 
     >>> is_loopback("docs.localhost"), is_loopback("127.0.0.9"), is_loopback("[::1]"), is_loopback("localhost.com")
     (True, True, True, False)
@@ -68,7 +68,7 @@ class CrawlConfig(Config):
 
     hosts_file: str = ""
     """TOML file, here or on an object store, in which operators deny hosts and set pauses, caps and headers of single
-    ones (`tasks.stages.crawl.hosts_file`). Read anew by every cycle; who is denied, while a fetch runs, too."""
+    ones (`tasks.stages.crawl.hosts_file`). Read by every cycle; denied hosts are read again during a fetch."""
 
     include_hosts: tuple[str, ...] = ()
     """Hosts that may be crawled: "host", "host:port" or "*.domain"; empty means the hosts of the seeds.
@@ -78,10 +78,10 @@ class CrawlConfig(Config):
     """URL prefixes, such as "https://example.org/docs/"; of a host that one of them names, nothing else is crawled."""
 
     include_pattern: str = ""
-    """Regular expression that a URL must hold somewhere; empty admits all."""
+    """Regular expression that must match somewhere in a URL; empty admits all."""
 
     exclude_pattern: str = ""
-    """Regular expression that a URL must hold nowhere; empty excludes none."""
+    """Regular expression that must not match anywhere in a URL; empty excludes none."""
 
     partitions: int = Field(default=2, ge=1, le=1024)
     """Number of fetch partitions; a registered domain belongs to one. Fixed for the life of a crawl DB."""
@@ -116,7 +116,7 @@ class CrawlConfig(Config):
     """The delay is at least this many times the host's average answer time."""
 
     max_backoff_s: float = Field(default=60.0, gt=0.0, le=86400.0)
-    """A host that asks for a longer pause than this (Retry-After, back-off) waits for the next cycle."""
+    """A host that requires a longer pause than this (Retry-After, back-off) waits for the next cycle."""
 
     timeout_s: float = Field(default=30.0, gt=0.0, le=600.0)
     """Seconds for one whole request, name resolution and body included."""
@@ -125,7 +125,7 @@ class CrawlConfig(Config):
     """Bytes taken of one body, on the wire and again after decompression; the rest is cut off and marked."""
 
     time_box_s: float = Field(default=3600.0, gt=0.0)
-    """Seconds one fetch task works; what is left waits for the next cycle. A box that closes makes the set of
+    """Time limit of one fetch task in seconds; the rest waits for the next cycle. A box that closes makes the set of
     captured pages depend on the speed of the sites."""
 
     concurrency: int = Field(default=64, ge=1, le=4096)
@@ -150,10 +150,10 @@ class CrawlConfig(Config):
     ai_optouts: tuple[Literal["robots", "header", "meta", "tdm"], ...] = ("robots", "header", "meta", "tdm")
     """Which opt-outs from AI training are honoured: groups for AI crawlers and Content-Signal in robots.txt;
     X-Robots-Tag noai; robots meta noai; TDM reservation (header, meta, and a file that costs a request per
-    site). Who was asked by name not to train, does not."""
+    site). An opt-out addressed to named crawlers is respected."""
 
     name_servers: tuple[str, ...] = ()
-    """Name servers to ask (IP addresses), the next one when one does not answer; empty means this machine's own."""
+    """Name servers (IP addresses), the next one when one does not answer; empty means those of this machine."""
 
     score_every: int = Field(default=5, ge=1)
     """Cycles between two computations of the host scores from the links between hosts."""
@@ -162,12 +162,12 @@ class CrawlConfig(Config):
     """Content types that are kept; an answer without a type is kept too."""
 
     recrawl: bool = False
-    """Start from the crawl DB of the cycle before: what is due is fetched again, what is not is left out. Off, every
+    """Start from the crawl DB of the previous cycle: due pages are fetched again, others are left out. Off, every
     version is a crawl of its own."""
 
     allow_hosts: dict[str, tuple[str, ...]] = {}
-    """Hosts that may be asked although they are on another port than 80 and 443, or at a private address: "host" or
-    "host:port", and the networks in which its name may lie, such as { "wiki.corp:8080" = ["10.20.0.0/16"] }; with []
+    """Hosts that may be requested on other ports than 80 and 443, or at a private address: "host" or
+    "host:port", and the networks to which it may resolve, such as { "wiki.corp:8080" = ["10.20.0.0/16"] }; with []
     public addresses only. Grants to one host open nothing for another."""
 
     render: RenderConfig = RenderConfig()
@@ -274,7 +274,7 @@ def _check_host(host: str) -> None:
     if is_loopback(name):
         raise ValueError(f"{host!r} is this machine; allow_loopback = true admits it")
     if name in INSIDE_NAMES:
-        raise ValueError(f"{host!r} is where a cloud answers about its machines, and is never asked")
+        raise ValueError(f"{host!r} is a cloud metadata service, which is never requested")
 
 
 def _check_network(network: str) -> None:
@@ -282,8 +282,8 @@ def _check_network(network: str) -> None:
         found = ipaddress.ip_network(network)
     except ValueError as error:
         raise ValueError(f"{network!r} is no network ({error}); write one such as 10.20.0.0/16") from None
-    inside = (held for held in _PRIVATE if held.version == found.version)
-    if not any(found.subnet_of(held) for held in inside):  # type: ignore[arg-type]
+    inside = (outer for outer in _PRIVATE if outer.version == found.version)
+    if not any(found.subnet_of(outer) for outer in inside):  # type: ignore[arg-type]
         raise ValueError(f"{network!r} lies in no private network ({', '.join(map(str, _PRIVATE))})")
 
 

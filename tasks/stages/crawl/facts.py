@@ -1,4 +1,4 @@
-"""What is known of one URL: rows of the crawl's artifacts, the hosts file, and the files of its site.
+"""Facts about one URL: rows of the crawl's artifacts, the hosts file, and robots.txt and tdmrep.json of its site.
 
 Reads the hosts file and committed artifacts: the seeds, and of the partition that owns the URL the fetch list, the
 segment and the crawl DB, each the newest there is, or those of one version.
@@ -45,18 +45,18 @@ _TRIED = (
 )
 # Files of links that are looked into for pages that lead to a URL: each takes some milliseconds.
 _MOST_FILES = 500
-_BY_KEY = "SELECT * FROM held WHERE key = CAST(? AS UUID)"
-_BY_HOST = "SELECT * FROM held WHERE host = ?"
+_BY_KEY = "SELECT * FROM stored WHERE key = CAST(? AS UUID)"
+_BY_HOST = "SELECT * FROM stored WHERE host = ?"
 
 
 class Facts:
-    """One URL, and the artifacts that may know of it.
+    """One URL, and the artifacts with rows about it.
 
     Args:
-        store: where they lie.
+        store: the store of the artifacts.
         recipe: name of the recipe.
         config: its crawl.
-        asked: the URL as somebody writes it.
+        asked: the URL as the user wrote it.
         url: the same, canonical.
         version: one cycle; "": the newest artifact of each kind.
         now: the moment to judge for.
@@ -104,7 +104,7 @@ class Facts:
                 "tried": self._tried(lookup),
                 "listed": self._listed(lookup),
                 "rules": self._rules(lookup),
-                "policy": self._said_of_host(),
+                "policy": self._site_rules(),
                 "pace": self._pace(lookup),
             }
 
@@ -113,7 +113,7 @@ class Facts:
         return str(uuid.UUID(bytes=self._link.key))
 
     def _read_policy(self) -> tuple[Policy, str]:
-        """Returns the hosts file as it stands, or as the last fetch list holds it where it cannot be read here."""
+        """Returns the current hosts file, or the copy in the last fetch list where it cannot be read here."""
         if not self._config.hosts_file:
             return Policy(), ""
         try:
@@ -125,7 +125,7 @@ class Facts:
                 held_in(listed) if listed else None
             ), f"{where}; as {listed.address} holds it" if listed else where
 
-    def _said_of_host(self) -> Found | None:
+    def _site_rules(self) -> Found | None:
         if not self.policy_from:
             return None
         host, config = self._link.host, self._config
@@ -141,7 +141,7 @@ class Facts:
     def _seed(self, lookup: Lookup) -> Found:
         """Returns whether it is a seed, and the line of a seed file that was set aside for it."""
         seeds = lookup.files("seeds", file_of(number_of(self._member)))
-        query = "SELECT * EXCLUDE (file_row_number) FROM held WHERE text IN (?, ?)"
+        query = "SELECT * EXCLUDE (file_row_number) FROM stored WHERE text IN (?, ?)"
         aside = lookup.one("seeds", lookup.files("seeds", REJECTED_FILE), query, self._asked, self._link.url)
         return {"seed": lookup.one("seeds", seeds, _BY_KEY, self._key) is not None, "set_aside": aside}
 
@@ -151,7 +151,7 @@ class Facts:
             row = lookup.one("segment", [path], _BY_KEY, self._key)
             if row is not None:
                 log = lookup.files("segment", path.replace(LINK, LOG, 1))
-                query = "SELECT url FROM held WHERE list_contains(?, file_row_number) ORDER BY url LIMIT 3"
+                query = "SELECT url FROM stored WHERE list_contains(?, file_row_number) ORDER BY url LIMIT 3"
                 return [one["url"] for one in lookup.rows("segment", log, query, row["sources"])]
         return []
 
@@ -174,11 +174,11 @@ class Facts:
         return {"place": row["file_row_number"] + 1, "of": most, "score": row["score"]}
 
     def _rules(self, lookup: Lookup) -> Found | None:
-        """Returns what the site's robots.txt and tdmrep.json say of it, as far as the crawl DB holds them."""
+        """Returns the rules of the site's robots.txt and tdmrep.json for it, where the crawl DB has them."""
         url, config = self._link.url, self._config
         origin = "/".join(url.split("/", 3)[:3])
         files = lookup.files("crawldb", crawldb.ROBOTS_FILE)
-        row = lookup.one("crawldb", files, "SELECT * FROM held WHERE origin = ?", origin)
+        row = lookup.one("crawldb", files, "SELECT * FROM stored WHERE origin = ?", origin)
         if row is None:
             return None
         body, tdm = bytes(row["body"] or b""), bytes(row.get("tdm") or b"")
@@ -197,14 +197,15 @@ class Facts:
         }
 
     def _pace(self, lookup: Lookup) -> Found:
-        """Returns the host's pause and back-off, and what it got of its cap in the last fetch."""
+        """Returns the host's pause and back-off, and its requests in the last fetch."""
         host, config = self._link.host, self._config
         row = lookup.one("crawldb", lookup.files("crawldb", crawldb.HOSTS_FILE), _BY_HOST, host) or {}
         listed = lookup.one("fetchlist", lookup.files("fetchlist", fetchlist.HOSTS_FILE), _BY_HOST, host)
         query = (
-            "SELECT reason, count(*) AS urls, count(*) FILTER (requested) AS asked FROM held WHERE host = ? GROUP BY 1"
+            "SELECT reason, count(*) AS urls, count(*) FILTER (requested) AS requests FROM stored "
+            "WHERE host = ? GROUP BY 1"
         )
-        said = lookup.rows("segment", lookup.files("segment", LOG), f"{query} ORDER BY urls DESC, reason", host)
+        counts = lookup.rows("segment", lookup.files("segment", LOG), f"{query} ORDER BY urls DESC, reason", host)
         delay = self.policy.delay_s(host, config.delay_s)
         floor = delay if is_loopback(host_and_port(self._link.url)[0]) else max(1.0, delay)
         slow = config.latency_factor * (row.get("latency_s") or 0.0)
@@ -212,6 +213,6 @@ class Facts:
             "delay_s": max(floor, row.get("crawl_delay_s") or 0.0, slow),
             **{name: row.get(name) for name in ("crawl_delay_s", "latency_s", "failures", "backoff_until", "traps")},
             "cap": listed["cap"] if listed else self.policy.max_pages(host, config.max_pages_per_host),
-            "requests": sum(one["asked"] for one in said),
-            "reasons": {one["reason"] or "captured": one["urls"] for one in said},
+            "requests": sum(count["requests"] for count in counts),
+            "reasons": {count["reason"] or "captured": count["urls"] for count in counts},
         }

@@ -1,9 +1,9 @@
 """Stage `fetch`: fetches one partition of the crawl into WARC files.
 
-Reads the seeds (for what the crawl covers), the partition's fetch list, the sizes of all fetch lists (for its share of
-the requests), the hosts file (for whom not to ask any more) and the filter of known URLs in the crawl DB of the cycle
-before. Writes parts of one WARC file, its CDXJ index, its log and its links (`tasks.stages.crawl.db.fetchlog`) each,
-and at the end one part of what was learned of the hosts (`tasks.stages.crawl.db.hostlog`). One process, one event loop.
+Reads the seeds (for the scope), the partition's fetch list, the sizes of all fetch lists (for its share of the
+requests), the hosts file (for denied hosts) and the Bloom filter of the previous crawl DB. Writes parts of one WARC
+file, its CDXJ index, its log and its links (`tasks.stages.crawl.db.fetchlog`) each, and at the end one part with the
+state of the hosts (`tasks.stages.crawl.db.hostlog`). One process, one event loop.
 """
 
 import asyncio
@@ -42,14 +42,14 @@ from tasks.stages.crawl.inject import number_of, scope_of
 from tasks.stages.crawl.page.parser import Parser
 from tasks.stages.crawl.page.reading import Reader
 from tasks.stages.crawl.policy import HOST_DENIED, Policy
-from tasks.stages.crawl.storage.segment import ORDER, Segment, held
+from tasks.stages.crawl.storage.segment import ORDER, Segment, logged_outcomes
 from tasks.stages.crawl.storage.spool import Spool
 
 VERSION = 5
 
 log = logging.getLogger("sluice.crawl")
 
-# Whoever stops a task soon kills it.
+# After SIGTERM a SIGKILL follows soon.
 _STOP_DRAIN_S = 10.0
 
 _REMEDIES = {
@@ -71,7 +71,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
 
     Raises:
         InputError: not one page could be fetched although the partition has seeds.
-        TransientError: the task was told to stop; what is committed is kept, and a retry goes on from there.
+        TransientError: the task got SIGTERM; committed parts are kept, and a retry resumes from there.
     """
     crawl = Crawl(config, inputs, output)
     with _rare_collections(), contextlib.closing(asyncio.Runner(loop_factory=uvloop.new_event_loop)) as runner:
@@ -81,7 +81,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
 
 @contextlib.contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Lets Python look for cycles of garbage more rarely: among this many live objects it takes a tenth of all time."""
+    """Lowers the frequency of garbage collections: with this many live objects they take a tenth of all time."""
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(50_000, 50, 50)
@@ -125,9 +125,9 @@ class Crawl:
         self._begin = time.monotonic()
         self._stopped = False
         self._watch = Watch(output)
-        # Of earlier attempts: links that are logged as traps, and outcomes of URLs that it is not the turn of yet.
+        # Of earlier attempts: links that are logged as traps, and outcomes of URLs that are not due yet.
         self._logged: set[str] = set()
-        self._held: dict[str, Outcome] = {}
+        self._earlier: dict[str, Outcome] = {}
 
     async def work(self) -> None:
         """Runs the crawl to its end, its deadline or a signal, and commits what there is."""
@@ -140,7 +140,7 @@ class Crawl:
             raise
 
     def report(self) -> Report:
-        """Returns what the stage says at its end."""
+        """Returns the final report of the stage."""
         watch = self._watch
         pages = sum(record.rows_out for record in self._output.committed.values())
         return Report(
@@ -176,8 +176,8 @@ class Crawl:
 
             async def visit(host: Host, candidate: Candidate) -> Visit:
                 """Waits for room in the local buffer first; when there is none in time, the next cycle visits."""
-                if (held := self._held.pop(candidate.url, None)) is not None:
-                    self._replay(visitor, candidate, held)
+                if (outcome := self._earlier.pop(candidate.url, None)) is not None:
+                    self._replay(visitor, candidate, outcome)
                     return Visit.UNASKED
                 try:
                     async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
@@ -201,7 +201,7 @@ class Crawl:
 
     def _resume(self, visitor: Visitor) -> None:
         """Goes through what earlier attempts have closed, as if it came now; one part at a time is in memory."""
-        for part in held(self._output, self._spool):
+        for part in logged_outcomes(self._output, self._spool):
             rows = {outcome.url: outcome for outcome in part}
             # A part holds for each of its hosts what came next, so that hosts may be gone through one by one; those
             # that had to wait for others come to their turn when these are through.
@@ -213,7 +213,7 @@ class Crawl:
                 hosts += self._order.ready()
             for url, outcome in rows.items():
                 if outcome.requested or outcome.reason not in TRAPS:
-                    self._held[url] = outcome
+                    self._earlier[url] = outcome
                 else:
                     self._logged.add(url)
         self._log_refused()

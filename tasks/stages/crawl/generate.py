@@ -1,10 +1,10 @@
-"""Stage `generate`: what one partition fetches in this cycle, in the order of its front queues.
+"""Stage `generate`: writes the fetch list of one partition, in the order of its front queues.
 
 Reads the seeds, the host ranks, the hosts file and, from the second cycle on, the partition's crawl DB. Writes the
-artifact `fetchlist/p<n>` (`tasks.stages.crawl.db.fetchlist`), with the hosts file as it was (`policy.json`).
+artifact `fetchlist/p<n>` (`tasks.stages.crawl.db.fetchlist`), with a copy of the hosts file (`policy.json`).
 
 What is due is scored: the host's rank, divided by the depth, more the longer it has been waiting (so that nothing
-waits for ever). Per host no more goes in than the time box lets through at the host's pace. Front queues are powers
+starves). Per host no more URLs are listed than the time box allows at the host's pace. Front queues are powers
 of two of the score; inside a queue hosts take turns. 10 million known URLs, half of them due, take some 15 CPU-seconds.
 """
 
@@ -41,7 +41,7 @@ SELECT key, url, host, depth, overdue_days, seed FROM (
 )
 """
 
-# `cap` is what a host can politely be asked in the time box; a host whose back-off outlasts the box is left out.
+# `cap` is the number of polite requests in the time box; a host whose back-off is longer than the box is left out.
 _HOSTS = """
 CREATE TABLE listed AS
 SELECT *, row_number() OVER (PARTITION BY domain ORDER BY score DESC, host) AS in_domain FROM (
@@ -116,7 +116,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, inputs: Inputs, number: int) -> None:
-    """Makes views of what the stage reads; empty ones in the first cycle."""
+    """Creates views of the inputs; empty ones in the first cycle."""
     previous = inputs.get("previous")
     for name, file, schema in (
         ("previous", crawldb.URLS_FILE, crawldb.URLS),
@@ -153,7 +153,7 @@ def _choose(
 
 
 def _keep_scope(connection: duckdb.DuckDBPyConnection, scope: Scope, policy: Policy) -> None:
-    """Removes what the recipe no longer covers, and hosts that are denied, from the table `due`."""
+    """Removes URLs out of scope and denied hosts from the table `due`."""
     hosts = connection.execute("SELECT DISTINCT host FROM due").fetchall()
     outside = [host for (host,) in hosts if not scope.covers_host(host) or policy.denies(host)]
     if outside:

@@ -1,6 +1,6 @@
-"""How a crawl cycle went: by registered domain, by reason, and what has to be taken down.
+"""Report of a crawl cycle: by registered domain, by reason, and takedowns.
 
-Reads the logs of the segments, what they learned of hosts, and the new crawl DB.
+Reads the logs of the segments, their host tables, and the new crawl DB.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ _REASONS = "SELECT reason, count(*) FROM log WHERE reason NOT IN ('', 'redirect'
 
 
 def attach(connection: duckdb.DuckDBPyConnection, segments: Sequence[Artifact], databases: Sequence[Artifact]) -> None:
-    """Makes what the queries above read: views, and the table of domains."""
+    """Creates the views and the table of domains that the queries above read."""
     duck.view(connection, "log", [(one, path) for one in segments for path in one.files(LOG)], FETCH_LOG)
     seen = [(one, path) for one in segments for path in one.files(hostlog.HOSTS)]
     duck.view(connection, "seen", seen, hostlog.SEEN_HOSTS)

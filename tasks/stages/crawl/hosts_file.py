@@ -1,4 +1,4 @@
-"""The hosts file: what operators say of single hosts, beside the recipe and without a new version of it.
+"""The hosts file: operators' settings for single hosts, separate from the recipe and its version.
 
 Reads TOML from a local path or an object store (`[crawl] hosts_file`):
 
@@ -13,8 +13,8 @@ Reads TOML from a local path or an object store (`[crawl] hosts_file`):
     headers = { Authorization = "env:WIKI_AUTHORIZATION" }
     cookies = { session = "file:/run/secrets/wiki-session" }
 
-Values of headers and cookies may be credentials: here stands only where they are found, so that the file can be kept in
-artifacts as it is.
+Values of headers and cookies may be credentials: the file only has references to them, so that it can be stored in
+artifacts unchanged.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.+")
 _LANGUAGES = re.compile(r"[A-Za-z0-9*;=,. -]{1,200}")
 _OWN_FIELDS = {"accept-language": "accept_language", "cookie": "cookies"}
-# What a request is, and who sends it, is not for a host's settings to say.
+# Headers that define the request or identify its sender cannot be set per host.
 _FIXED = frozenset(
     {
         *("accept-encoding", "connection", "content-length", "expect", "host", "if-modified-since", "if-none-match"),
@@ -47,7 +47,7 @@ _FIXED = frozenset(
 
 
 class HostSettings(Config):
-    """What holds for one host, or for all hosts of a domain; what is None is left to the recipe."""
+    """Settings of one host, or of all hosts of a domain; None means the recipe's value."""
 
     delay_s: float | None = Field(default=None, ge=0.0, le=86400.0)
     """In place of the recipe's `delay_s`; not below 1 outside loopback."""
@@ -56,7 +56,7 @@ class HostSettings(Config):
     """In place of the recipe's `max_pages_per_host`."""
 
     accept_language: str | None = None
-    """Languages to ask for, as in the header Accept-Language."""
+    """Requested languages, as in the header Accept-Language."""
 
     headers: dict[str, str] = {}
     """Further request headers; each value is "env:NAME" or "file:/path", where the real one is found."""
@@ -100,7 +100,7 @@ class HostsFile(Config):
     """A hosts file as it is read."""
 
     deny: tuple[str, ...] = ()
-    """Hosts that are not asked for anything: "host" (on every port, with and without "www."), "host:port" or
+    """Hosts to which no request is sent: "host" (on every port, with and without "www."), "host:port" or
     "*.domain" (the domain itself and all below it)."""
 
     hosts: dict[str, HostSettings] = {}
@@ -127,7 +127,7 @@ def read(path: str) -> tuple[HostsFile, str]:
 
     Raises:
         InputError: it cannot be read.
-        RecipeError: it is not TOML, or says what cannot be meant.
+        RecipeError: it is not TOML, or is invalid.
     """
     try:
         data = read_outside(path)
@@ -143,7 +143,7 @@ def read(path: str) -> tuple[HostsFile, str]:
 
 
 def _check(entry: str) -> None:
-    """Raises ValueError for what is no host in the form that URLs have it in."""
+    """Raises ValueError unless it is a host in the form of canonical URLs."""
     url = canonical(f"http://{entry.removeprefix('*.')}/")
     if not _ENTRY.fullmatch(entry) or url is None or authority(url) != entry.removeprefix("*."):
         raise ValueError(f"{entry!r} is no host; write host, host:port or *.domain in lower case, names in ASCII")

@@ -1,8 +1,8 @@
 """Stage `inject`: the seeds of a crawl, checked, in canonical form, split into partitions by registered domain.
 
 Reads `seeds` and `seed_files` of the recipe. Writes `seeds/p<n>.parquet` (SEEDS) for every partition, empty ones too,
-`hosts.json`, the hosts of all seeds, and `rejected.parquet` (`seeds.REJECTED`), the lines of seed files that are no
-seeds. Its members name the partitions.
+`hosts.json`, the hosts of all seeds, and `rejected.parquet` (`seeds.REJECTED`), the lines of seed files that are not
+valid seeds. Its members name the partitions.
 """
 
 import json
@@ -50,7 +50,7 @@ def file_of(number: int) -> str:
 
 
 def scope_of(config: CrawlConfig, seeds: Artifact) -> Scope:
-    """Returns what the crawl covers: the hosts that the recipe names, or else those of its seeds."""
+    """Returns the scope of the crawl: the hosts of the recipe, or else those of its seeds."""
     hosts = list(config.include_hosts) or json.loads(seeds.read(_HOSTS))
     return Scope(hosts, config.include_prefixes, config.include_pattern, config.exclude_pattern)
 

@@ -1,9 +1,9 @@
-"""What operators say of single hosts, as one task of a cycle acts on it.
+"""Host policy: the hosts file as applied by one task of a cycle.
 
-Reads the hosts file (`hosts_file`), and what the stage before has written of it: generate `policy.json` into the fetch
-list, fetch `policy/<attempt>.json` into the segment. Pauses, caps and what is sent come from there: a fetch that is
-resumed goes on as it began. Who is denied is read again and again from the file: a denial binds at once, and is lifted
-by the next cycle.
+Reads the hosts file (`hosts_file`), and the copy of the previous stage: generate writes `policy.json` into the fetch
+list, fetch `policy/<attempt>.json` into the segment. Pauses, caps and headers are those of the copy: a resumed fetch
+continues as it began. Denied hosts are read repeatedly from the file: a denial applies at once, its removal with the
+next cycle.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ FILE = "policy.json"
 _FILES = "policy"
 HOST_DENIED = "host_denied"
 EVERY_S = 10.0
-"""Seconds between two looks at the hosts file."""
+"""Seconds between two reads of the hosts file."""
 
 _NO_SETTINGS = HostSettings()
 _WWW = "www."
@@ -37,11 +37,11 @@ _WWW = "www."
 
 @dataclass(frozen=True)
 class Sent:
-    """What a request to one host carries beside what every request does.
+    """Additional headers of requests to one host.
 
     Attributes:
         headers: name and value.
-        secret: names in lower case whose values are kept nowhere.
+        secret: names in lower case whose values are not stored.
     """
 
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -56,7 +56,7 @@ class Policy:
 
     Args:
         settled: the hosts file as the cycle began.
-        path: where it stands now; "" if nobody is to look.
+        path: its current location; "" if it is not to be read again.
     """
 
     def __init__(self, settled: HostsFile | None = None, path: str = "") -> None:
@@ -71,17 +71,17 @@ class Policy:
 
     @classmethod
     def of(cls, config: CrawlConfig, before: Artifact) -> "Policy":
-        """Returns what holds for a task that works on a fetch list or a segment.
+        """Returns the policy for a task on a fetch list or a segment.
 
         Raises:
-            SluiceError: the hosts file cannot be read; who is denied now is then not known.
+            SluiceError: the hosts file cannot be read, so the denied hosts are unknown.
         """
         policy = cls(held_in(before), config.hosts_file)
         policy.look()
         return policy
 
     def denies(self, host: str) -> bool:
-        """Tells whether a host may not be asked for anything."""
+        """Returns whether requests to a host are denied."""
         return bool(self._deny) and any(name in self._deny for name in _names(host))
 
     def denial(self, host: str) -> str:
@@ -97,28 +97,28 @@ class Policy:
         return next((one.max_pages for one in self._of(host) if one.max_pages is not None), default)
 
     def sent_to(self, url: str) -> Sent:
-        """Returns what a request for a canonical URL carries; credentials only to exactly the host they are for."""
+        """Returns the additional headers for a canonical URL; credentials only for exactly their host."""
         if not self._settings:
             return _NOTHING
         host = authority(url)
         languages = next((one.accept_language for one in self._of(host) if one.accept_language), None)
         headers = {"Accept-Language": languages} if languages else {}
-        held, over_http = self._sent.get(host, (_NOTHING, False))
+        sent, over_http = self._sent.get(host, (_NOTHING, False))
         if url.startswith("https://") or over_http:
-            return Sent({**headers, **held.headers}, held.secret)
+            return Sent({**headers, **sent.headers}, sent.secret)
         return Sent(headers)
 
     def names_sent_to(self, host: str) -> list[str]:
         """Returns the names of the headers and cookies that the hosts file sets for a host, without their values."""
         one = self._settled.hosts.get(host, _NO_SETTINGS)
-        languages = ["Accept-Language"] if any(held.accept_language for held in self._of(host)) else []
+        languages = ["Accept-Language"] if any(entry.accept_language for entry in self._of(host)) else []
         return [*languages, *sorted(one.headers), *(f"Cookie {name}" for name in sorted(one.cookies))]
 
     def unlock(self, mine: Callable[[str], bool]) -> None:
-        """Finds the headers and cookies of those hosts for which `mine` is true; of no other any is ever sent.
+        """Resolves the headers and cookies of hosts for which `mine` is true; for others none are sent.
 
         Raises:
-            InputError: one is not where the hosts file says.
+            InputError: one is missing at the place that the hosts file names.
         """
         for host, one in self._settled.hosts.items():
             if (one.headers or one.cookies) and mine(host):
@@ -129,10 +129,10 @@ class Policy:
                 self._sent[host] = (Sent(headers, frozenset(map(str.lower, headers))), one.over_http)
 
     def look(self) -> None:
-        """Reads the hosts file anew, for who is denied.
+        """Reads the denied hosts from the hosts file again.
 
         Raises:
-            SluiceError: it cannot be read, or says what cannot be meant; what was read before stays.
+            SluiceError: it cannot be read, or is invalid; the previous state is kept.
         """
         if not self._path:
             return
@@ -148,7 +148,7 @@ class Policy:
 
     @contextlib.asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
-        """Looks at the hosts file every ten seconds."""
+        """Reads the hosts file every ten seconds."""
         task = asyncio.ensure_future(self._watch()) if self._path else None
         try:
             yield
@@ -158,7 +158,7 @@ class Policy:
                 await asyncio.gather(task, return_exceptions=True)
 
     def write(self, part: Part) -> None:
-        """Writes what held, with all that were denied, and which hosts files have added to these when."""
+        """Writes the applied policy, with all denials and the time of each change of the hosts file."""
         if self._path:
             settled = self._settled.model_copy(update={"deny": tuple(sorted(self._deny))})
             _write(part, f"{_FILES}/{part.attempt}.json", {"file": settled, "read": self._history})
@@ -192,19 +192,19 @@ def settle(config: CrawlConfig, part: Part) -> Policy:
 
 
 def held_in(artifact: Artifact) -> HostsFile | None:
-    """Returns the hosts file as a fetch list or segment holds it; None where the recipe named none."""
+    """Returns the copy of the hosts file in a fetch list or segment; None where the recipe names none."""
     found = artifact.files(_FILES)
     return HostsFile.model_validate(json.loads(artifact.read(found[0]))["file"]) if found else None
 
 
-def _write(part: Part, path: str, held: dict[str, Any]) -> None:
-    plain = {**held, "file": held["file"].model_dump(mode="json", exclude_defaults=True)}
+def _write(part: Part, path: str, content: dict[str, Any]) -> None:
+    plain = {**content, "file": content["file"].model_dump(mode="json", exclude_defaults=True)}
     with part.file(path) as file:
         file.write(json.dumps(plain, indent=1, sort_keys=True).encode())
 
 
 def _names(host: str) -> list[str]:
-    """Returns the entries that speak of a host, the closest first: as it is, without its port, and its domains."""
+    """Returns the entries for a host, the most specific first: the host, without its port, its domains."""
     name = host_and_port(f"http://{host}/")[0]
     named = [alike for one in dict.fromkeys((host, name)) for alike in _alike(one)]
     labels = [] if name.startswith("[") else name.split(".")

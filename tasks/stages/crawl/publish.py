@@ -1,7 +1,7 @@
 """Stage `publish`: closes a crawl cycle with one artifact that names every WARC file and the new crawl DB.
 
 Reads the segments, the rendered pages and the new crawl DB. Writes `manifest.parquet` (archive.MANIFEST_SCHEMA),
-`index.cdxj`, and how it went (`tasks.stages.crawl.health`). The WARC files stay where fetch has put them: publishing
+`index.cdxj`, and the report (`tasks.stages.crawl.health`). The WARC files stay in the segments: publishing
 costs no copy. The next cycle starts from the crawl DB that the newest of these artifacts was made from: its record is
 the pointer that is swapped.
 """
@@ -34,7 +34,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     """Writes manifest and index.
 
     Raises:
-        InputError: no segment holds a capture, and no cycle before had any.
+        InputError: no segment has a capture, and no previous cycle had one.
     """
     segments = [*inputs.many("segments"), *inputs.many("rendered")]
     rows = [row for segment in segments for row in _files(segment)]

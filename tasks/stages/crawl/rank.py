@@ -1,11 +1,11 @@
-"""Stage `rank`: how much each host counts, from the links between hosts (PageRank over hosts).
+"""Stage `rank`: PageRank of hosts, from the links between them.
 
-Reads the edges in the crawl DB of the cycle before, and the ranks before. Writes `ranks.parquet` (RANKS) and
+Reads the edges in the crawl DB of the previous cycle, and the previous ranks. Writes `ranks.parquet` (RANKS) and
 `cycle.json`. Computed every `score_every` cycles, carried over in between.
 
 PageRank as Brin and Page defined it (1998), over hosts, with every host that links to another counting once: a site
 cannot raise itself by linking to itself from many pages. Scores are multiplied by the number of hosts, so that 1 is
-the mean, which a host without a score gets too.
+the mean, which is also the score of unknown hosts.
 """
 
 import json
@@ -37,8 +37,8 @@ _CLOSE = 1e-9
 def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Writes the scores of all hosts that a link touches."""
     before = inputs.get("previous")
-    held = json.loads(before.read(_CYCLE)) if before else {"cycle": 0, "computed": 0}
-    cycle, computed = held["cycle"] + 1, held["computed"]
+    state = json.loads(before.read(_CYCLE)) if before else {"cycle": 0, "computed": 0}
+    cycle, computed = state["cycle"] + 1, state["computed"]
     ranks = before.table(RANKS_FILE) if before else RANKS.empty_table()
     databases = inputs.many("crawldb") if "crawldb" in inputs else []
     if databases and (not ranks.num_rows or cycle - computed >= config.score_every):
@@ -71,7 +71,7 @@ def scores(edges: pa.Table) -> pa.Table:
 
 
 def _pagerank(source: NDArray[np.int64], target: NDArray[np.int64], count: int) -> NDArray[np.float64]:
-    """Returns the stationary distribution over `count` hosts; hosts without links give to all alike."""
+    """Returns the stationary distribution over `count` hosts; hosts without links distribute evenly."""
     given = np.bincount(source, minlength=count)
     share = 1.0 / given[source]
     flow = sparse.csr_matrix((share, (target, source)), shape=(count, count))

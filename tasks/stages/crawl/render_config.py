@@ -1,4 +1,4 @@
-"""Settings of the browser that shows pages made by scripts (the recipe's [crawl.render] section)."""
+"""Settings of rendering script-generated pages in a browser (the recipe's [crawl.render] section)."""
 
 from typing import Literal
 
@@ -48,4 +48,4 @@ class RenderConfig(Config):
         "media",
         "font",
     )
-    """Kinds of resources that are not asked for: they hold no text."""
+    """Kinds of resources that are not requested: they contain no text."""

@@ -1,7 +1,7 @@
-"""The seeds of a recipe: read from it and from its seed files, checked, in canonical form.
+"""Seeds of a recipe and its seed files: reading, validation, canonical form.
 
-Reads `seeds` and the files that `seed_files` names. A wrong seed in the recipe is an error of the recipe. A seed file
-is somebody's list: a line that cannot be crawled is set aside with its number and the reason.
+Reads `seeds` and the files that `seed_files` names. A wrong seed in the recipe is an error of the recipe. In a
+seed file, an unusable line is written to the rejected lines with its number and the reason.
 """
 
 import re
@@ -23,7 +23,7 @@ REJECTED = pa.schema(
         pa.field("line", pa.int64(), nullable=False),  # from 1
         pa.field("text", pa.string(), nullable=False),  # 500 characters of it, without a user name and password
         pa.field("reason", pa.string(), nullable=False),  # encoding, url, private_address, port or scope
-        pa.field("why", pa.string(), nullable=False),  # for people
+        pa.field("why", pa.string(), nullable=False),  # text for messages
     ]
 )
 
@@ -65,7 +65,7 @@ class Rejected(NamedTuple):
 
 
 class _Named(NamedTuple):
-    """A seed as it is written: `file` is "" and `line` 0 where it stands in the recipe."""
+    """A seed as it is written: `file` is "" and `line` 0 where it is in the recipe."""
 
     text: str
     file: str = ""
@@ -110,7 +110,7 @@ def to_table(rejected: Sequence[Rejected]) -> pa.Table:
 
 
 def summary(rejected: Sequence[Rejected]) -> str:
-    """Returns how many lines are no seeds, by reason, and the first few of them, for people."""
+    """Returns text with the number of rejected lines by reason, and the first few of them."""
     reasons = ", ".join(f"{reason} {count}" for reason, count in Counter(one.reason for one in rejected).most_common())
     shown = "; ".join(f"{one.file}, line {one.line}: {one.text!r}" for one in rejected[:_SHOWN])
     return f"{len(rejected)} lines of seed files are no seeds ({reasons}): {shown}"
@@ -162,7 +162,7 @@ def _checked(config: CrawlConfig, grants: Grants, named: _Named) -> Link:
 
 
 def _refused(named: _Named, reason: str) -> Exception:
-    """Returns what to raise for a seed: its line is set aside where it comes from a file."""
+    """Returns the exception for a seed: a line of a file is rejected, a seed of the recipe is an error."""
     if named.file:
         return _Unusable(reason)
     why, remedy = _WHY[reason]
@@ -180,5 +180,5 @@ def _where(named: _Named) -> str:
 
 
 def _shown(text: str) -> str:
-    # Lists come with passwords in them; what is stored and logged holds none.
+    # Lists may contain passwords; stored and logged lines do not.
     return _USER.sub("//...@", text)[:_MAX_TEXT]

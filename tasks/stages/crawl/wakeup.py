@@ -1,4 +1,4 @@
-"""Lets coroutines wait for what a thread does."""
+"""Waiting in coroutines for a condition that a thread changes."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ class Wakeup:
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
     def __bool__(self) -> bool:
-        """Tells whether anybody waits."""
+        """Returns whether any coroutine waits."""
         return bool(self._waiting)
 
     def call(self) -> None:
@@ -25,7 +25,7 @@ class Wakeup:
                     loop.call_soon_threadsafe(event.set)
 
     async def until(self, reached: Callable[[], bool]) -> None:
-        """Waits until `reached` is true; what it raises ends the wait."""
+        """Waits until `reached` is true; its exceptions end the wait."""
         event = asyncio.Event()
         waiter = (asyncio.get_running_loop(), event)
         with self._lock:

@@ -1,7 +1,6 @@
-"""Why a URL is crawled, or is not: what recipe, hosts file and the last cycles say of it.
+"""Explanation of why a URL is crawled or not, from recipe, hosts file and the last cycles.
 
-Reads what `facts` has gathered from hosts file and artifacts. Nobody on the web is asked, so what a site says now may
-differ.
+Reads the facts from hosts file and artifacts (`facts`). Sends no requests, so the current rules of a site may differ.
 """
 
 from datetime import UTC, datetime
@@ -34,10 +33,10 @@ _ADDRESS = {
 def why(
     store: Store, recipe: str, config: CrawlConfig, url: str, version: str = "", now: datetime | None = None
 ) -> Found:
-    """Returns what is known of a URL, and what stands in the way of fetching it.
+    """Returns the facts about a URL, and the obstacles to fetching it.
 
     Args:
-        store: where artifacts lie.
+        store: the store of the artifacts.
         recipe: name of the recipe.
         config: its crawl.
         url: as somebody writes it.
@@ -47,7 +46,7 @@ def why(
     Returns:
         {asked, url, verdict, obstacles: [{by, says, waits}]}, and unless `url` is None, because it is no address for a
         crawler: {artifacts, partition, host, domain, seed, set_aside, found_on, known, tried, listed, rules, policy,
-        pace}; what nobody knows is None or empty. The first obstacle is the first that a cycle would meet; one that
+        pace}; unknown values are None or empty. The first obstacle is the first that a cycle would meet; one that
         `waits` goes by itself.
 
     Raises:
@@ -82,44 +81,44 @@ def _scope(facts: Facts, config: CrawlConfig) -> Scope:
 
 
 def _by_recipe(facts: Facts, config: CrawlConfig, scope: Scope, found: Found) -> list[Found]:
-    url, host, said = found["url"], found["host"], []
+    url, host, obstacles = found["url"], found["host"], []
     if outside := scope.refusal(url):
         no_seed = outside == "include_hosts" and not config.include_hosts
-        said.append(_by("scope", f"no seed is of {host}" if no_seed else _SCOPE[outside].format(host=host)))
+        obstacles.append(_by("scope", f"no seed is of {host}" if no_seed else _SCOPE[outside].format(host=host)))
     if refused := refusal(url, allow_loopback=config.allow_loopback, grants=Grants(config.allow_hosts)):
-        said.append(_by(refused, _ADDRESS[refused]))
+        obstacles.append(_by(refused, _ADDRESS[refused]))
     if entry := facts.policy.denial(host):
-        said.append(_by("host_denied", f'the hosts file denies "{entry}" ({facts.policy_from})'))
+        obstacles.append(_by("host_denied", f'the hosts file denies "{entry}" ({facts.policy_from})'))
     if is_trap(url):
-        said.append(_by("trap_path", "its path repeats itself, or has more than 20 segments"))
-    return said
+        obstacles.append(_by("trap_path", "its path repeats itself, or has more than 20 segments"))
+    return obstacles
 
 
 def _by_site(rules: Found | None) -> list[Found]:
     if rules is None:
         return []
-    said, decision, against = [], rules["decision"], rules["ai_rule"]
+    obstacles, decision, against = [], rules["decision"], rules["ai_rule"]
     if not decision["allowed"]:
-        said.append(_by("robots_denied", _ruled(decision)))
+        obstacles.append(_by("robots_denied", _ruled(decision)))
     if rules["ai_optout"]:
         signal = "Content-Signal or Content-Usage of robots.txt refuses training"
-        said.append(_by("ai_optout", signal if against["allowed"] else _ruled(against)))
+        obstacles.append(_by("ai_optout", signal if against["allowed"] else _ruled(against)))
     if rules["reserved"]:
-        said.append(_by("ai_optout", "tdmrep.json reserves it, unless its header or meta element says otherwise"))
-    return said
+        obstacles.append(_by("ai_optout", "tdmrep.json reserves it, unless its header or meta element says otherwise"))
+    return obstacles
 
 
 def _by_cycles(found: Found, now: datetime) -> list[Found]:
-    """Returns what the last cycles have learned that lets it wait."""
+    """Returns the reasons of the last cycles for which it waits."""
     known, pace = found["known"], found["pace"]
-    said: list[tuple[str, str]] = []
+    obstacles: list[tuple[str, str]] = []
     if known and known["next_due"] and known["next_due"] > now:
-        said.append(_waits(known))
+        obstacles.append(_waits(known))
     if pace["backoff_until"] and pace["backoff_until"] > now:
-        said.append(("host_backoff", f"its host is to be left alone until {time_of(pace['backoff_until'])}"))
+        obstacles.append(("host_backoff", f"its host is to be left alone until {time_of(pace['backoff_until'])}"))
     if pace["requests"] >= pace["cap"] and not found["tried"]:
-        said.append(("cap", f"its host got all {pace['cap']} requests that it may get in a cycle"))
-    return [_by(what, says, waits=True) for what, says in said]
+        obstacles.append(("cap", f"its host got all {pace['cap']} requests that it may get in a cycle"))
+    return [_by(what, says, waits=True) for what, says in obstacles]
 
 
 def _waits(known: Found) -> tuple[str, str]:
@@ -148,7 +147,7 @@ def _verdict(found: Found, obstacles: list[Found], recrawl: bool) -> str:
 
 
 def _new(found: Found) -> str:
-    """Returns the verdict on a URL that no crawl DB holds."""
+    """Returns the verdict on a URL that is in no crawl DB."""
     listed, tried, aside = found["listed"], found["tried"], found["set_aside"]
     if tried:
         return f"{tried['reason'] or tried['status']} in {found['artifacts']['segment']}, which no crawl DB knows yet"
@@ -164,10 +163,10 @@ def _new(found: Found) -> str:
 
 
 def _ruled(decision: Found) -> str:
-    """Returns a rule of robots.txt, and where it stands."""
+    """Returns a rule of robots.txt, with its line."""
     return f"robots.txt, line {decision['line']}, for {decision['group']}: {decision['rule']}"
 
 
 def time_of(when: datetime | None) -> str:
-    """Returns a time for people."""
+    """Returns a time as text."""
     return f"{when.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if when else "at no known time"

@@ -1,4 +1,4 @@
-"""What `why` found, as text for people."""
+"""Formats the explanation of `why` as text."""
 
 import json
 from datetime import datetime
@@ -65,10 +65,12 @@ def _tried(found: Found) -> list[str]:
     if tried is None:
         return []
     status = f" {tried['http_status']}" if tried["http_status"] and not tried["reason"].startswith("http_") else ""
-    asked = "" if tried["requested"] else ", its host was not asked"
+    not_requested = "" if tried["requested"] else ", its host was not asked"
     error = f": {tried['error']}" if tried["error"] else ""
     redirect = f" to {tried['redirect']}" if tried["redirect"] else ""
-    says = f"{tried['reason'] or tried['status']}{status}{redirect}{asked}, {time_of(tried['fetched_at'])}{error}"
+    says = (
+        f"{tried['reason'] or tried['status']}{status}{redirect}{not_requested}, {time_of(tried['fetched_at'])}{error}"
+    )
     return [_line("last cycle", f"{found['artifacts']['segment']}: {says}")]
 
 
@@ -114,8 +116,8 @@ def _pace(pace: Found) -> list[str]:
     failed = f", failures in a row: {pace['failures']}" if pace["failures"] else ""
     lines = [_line("host", f"pause {pace['delay_s']:.3g} s{''.join(f', {one}' for one in learned)}{failed}{away}")]
     if pace["reasons"]:
-        said = ", ".join(f"{reason} {count:,}" for reason, count in pace["reasons"].items())
-        lines.append(_line("", f"last cycle: {pace['requests']:,} of {pace['cap']:,} requests ({said})"))
+        counts = ", ".join(f"{reason} {count:,}" for reason, count in pace["reasons"].items())
+        lines.append(_line("", f"last cycle: {pace['requests']:,} of {pace['cap']:,} requests ({counts})"))
     return lines
 
 

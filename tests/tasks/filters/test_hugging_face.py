@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tasks.core.errors import InputError
 from tasks.filters.base import fields
 from tasks.filters.batch import Batch
-from tasks.filters.hugging_face import Asked, HuggingFace, HuggingFaceMeasures
+from tasks.filters.hugging_face import HuggingFace, HuggingFaceMeasures, ModelScore
 from tasks.filters.learned.bert import SequenceClassifier
 
 WIDTH, HEADS, LAYERS, POSITIONS, LABELS = 16, 4, 2, 24, 3
@@ -159,9 +159,9 @@ def test_the_annotator_names_its_columns_and_reads_each_folder_once(tmp_path: Pa
     model_in(tmp_path / "b", "distilbert")
     annotator = HuggingFaceMeasures(
         scores={
-            "fine": Asked(folder=str(tmp_path / "a"), label="good"),
-            "foul": Asked(folder=str(tmp_path / "a"), label="bad"),
-            "other": Asked(folder=str(tmp_path / "b"), label="good"),
+            "fine": ModelScore(folder=str(tmp_path / "a"), label="good"),
+            "foul": ModelScore(folder=str(tmp_path / "a"), label="bad"),
+            "other": ModelScore(folder=str(tmp_path / "b"), label="good"),
         }
     )
     annotator.prepare({})
@@ -186,9 +186,9 @@ def test_a_model_that_cannot_be_asked_is_refused_by_name(tmp_path: Path, changes
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
     with pytest.raises(InputError, match=said):
-        HuggingFaceMeasures(scores={"x": Asked(folder=str(tmp_path), label=label)}).prepare({})
+        HuggingFaceMeasures(scores={"x": ModelScore(folder=str(tmp_path), label=label)}).prepare({})
 
 
 def test_a_folder_without_weights_is_an_error_that_says_what_belongs_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no config\.json"):
-        HuggingFaceMeasures(scores={"x": Asked(folder=str(tmp_path), label="good")}).prepare({})
+        HuggingFaceMeasures(scores={"x": ModelScore(folder=str(tmp_path), label="good")}).prepare({})

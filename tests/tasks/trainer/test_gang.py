@@ -18,7 +18,7 @@ from tasks.run.runner import run_stage
 from tasks.run.shell import main
 from tasks.trainer import checkpoint
 from tasks.trainer.gang import ADDRESS, NODE, NODES, PORT, Gang, node_of
-from tasks.trainer.gang_agent import weightiest
+from tasks.trainer.gang_agent import decisive_code
 from tasks.trainer.launch import explain, train_local, training_command
 from tasks.trainer.metrics import FILE, read_metrics
 from tasks.trainer.recovery import FOLDER
@@ -227,7 +227,7 @@ def test_ranks_meet_on_the_network_that_the_nodes_share(node: int) -> None:
 
 
 def test_what_forbids_a_restart_outweighs_its_consequences_elsewhere() -> None:
-    assert weightiest([1, 2]) == 2
-    assert weightiest([137, 1]) == 137
-    assert weightiest([134, 143, 0]) == 143
-    assert weightiest([0, 0]) == 0
+    assert decisive_code([1, 2]) == 2
+    assert decisive_code([137, 1]) == 137
+    assert decisive_code([134, 143, 0]) == 143
+    assert decisive_code([0, 0]) == 0

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from tasks.core.errors import InputError
-from tasks.trainer.guard import PATIENCE, WINDOW, Guard
+from tasks.trainer.guard import MAX_REFUSED, WINDOW, Guard
 
 
 def falling(seed: int, steps: int = 600) -> list[float]:
@@ -23,7 +23,7 @@ def test_no_step_of_fifty_clean_runs_is_refused() -> None:
 
 def test_a_spike_is_refused_and_does_not_move_the_bound() -> None:
     guard = Guard(falling(1)[-WINDOW:])
-    for _ in range(PATIENCE):
+    for _ in range(MAX_REFUSED):
         assert guard.refusal(4.5, 1.0) == "loss_spike"
     assert guard.refusal(3.1, 1.0) is None
 
@@ -36,13 +36,13 @@ def test_what_is_not_finite_is_refused_from_the_first_step(number: float) -> Non
 
 def test_patience_counts_steps_in_a_row() -> None:
     guard = Guard()
-    for step in range(3 * PATIENCE):
+    for step in range(3 * MAX_REFUSED):
         guard.refusal(math.nan if step % 2 else 2.0, 1.0)
-        guard.check_patience(step)
-    for _ in range(PATIENCE):
+        guard.check_refused(step)
+    for _ in range(MAX_REFUSED):
         guard.refusal(math.nan, 1.0)
     with pytest.raises(InputError, match="up to step 99"):
-        guard.check_patience(99)
+        guard.check_refused(99)
 
 
 def test_a_guard_goes_on_from_its_state() -> None:

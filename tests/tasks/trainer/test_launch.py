@@ -161,13 +161,13 @@ def test_an_error_in_the_caller_ends_the_run_with_a_checkpoint(made: Made, tmp_p
 
 
 def test_a_full_disk_is_told_as_one_and_not_tried_again(tmp_path: Path) -> None:
-    failure.note(tmp_path, 1, ValueError("a  bug"))
-    failure.note(tmp_path, 0, OSError(errno.ENOSPC, "No space left on device"))
+    failure.record(tmp_path, 1, ValueError("a  bug"))
+    failure.record(tmp_path, 0, OSError(errno.ENOSPC, "No space left on device"))
     error = explain(2, tmp_path)
     assert isinstance(error, StoreError)
     assert "No space left" in str(error)
-    failure.forget(tmp_path)
-    assert failure.noted(tmp_path) == []
+    failure.clear(tmp_path)
+    assert failure.recorded(tmp_path) == []
 
 
 def test_a_crash_is_told_in_one_line_with_the_last_lines_of_the_log(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from tasks.core.errors import InputError
 from tasks.trainer import checkpoint
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.guard import PATIENCE, WINDOW
+from tasks.trainer.guard import MAX_REFUSED, WINDOW
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.metrics import DETERMINISTIC, FILE, SKIPPED, MetricsTail, read_metrics
 from tasks.trainer.ranks import Ranks, tree_sum
@@ -135,9 +135,9 @@ def test_a_spike_is_skipped_and_the_same_one_after_a_resume(made: Made, tmp_path
 def test_a_run_that_never_recovers_stops_and_says_why(made: Made, tmp_path: Path) -> None:
     trainer = Trainer(small_spec(made, tmp_path, steps=40), ALONE)
     poison(trainer, range(2, 40))
-    with pytest.raises(InputError, match=f"out of bounds for {PATIENCE} steps in a row"):
+    with pytest.raises(InputError, match=f"out of bounds for {MAX_REFUSED} steps in a row"):
         trainer.train()
-    assert len(read_metrics(tmp_path / FILE)) == 2 + PATIENCE - 1
+    assert len(read_metrics(tmp_path / FILE)) == 2 + MAX_REFUSED - 1
 
 
 def test_checkpoints_of_another_run_are_refused(made: Made, tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""The tables of the crawl: what each row holds, and how one generation of the crawl DB becomes the next."""
+"""The tables of the crawl: schemas, readers and writers, and the merge of a cycle into the crawl DB."""

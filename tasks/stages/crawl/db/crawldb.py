@@ -1,11 +1,11 @@
-"""The crawl DB: every URL and host the crawl knows, one immutable generation per partition and cycle.
+"""The crawl DB: all known URLs and hosts, one immutable generation per partition and cycle.
 
-Written by update, read by rank, generate, fetch and update of the next cycle, and by publish. A generation counts from
-the moment when the cycle's `warc` artifact, which names it, is published: that record is the pointer that is swapped.
+A generation is valid once the cycle's `warc` artifact, which names it, is published: that record is the pointer that is
+swapped.
 Status words are Nutch's. Files of one partition (artifact `crawldb/p<n>`):
 
 - `urls.parquet` (URLS): URLs in the order in which cycles found them, by key within a cycle
-- `hosts.parquet` (HOSTS), `robots.parquet` (ROBOTS): what is known of hosts, by name
+- `hosts.parquet` (HOSTS), `robots.parquet` (ROBOTS): state of hosts, by name
 - `edges.parquet` (EDGES): which host links to which
 - `known.bloom`: the keys once more, as a filter (`tasks.stages.crawl.db.known`)
 """
@@ -26,7 +26,7 @@ REDIRECT_TEMPORARY = "db_redir_temp"
 REDIRECT_PERMANENT = "db_redir_perm"
 
 DAY_S = 86400
-# A page seen once is looked at again after a week; from then on its own changes set the pace.
+# A page is fetched again after a week; from then on the interval depends on its changes.
 FIRST_INTERVAL_S = 7 * DAY_S
 SHORTEST_INTERVAL_S = DAY_S
 LONGEST_INTERVAL_S = 30 * DAY_S
@@ -65,7 +65,7 @@ URLS = pa.schema(
         pa.field("warc_path", pa.string()),  # relative to the store
         pa.field("warc_offset", pa.int64()),
         pa.field("captured_at", _TIME),
-        pa.field("canonical", pa.string()),  # what the page names as its own address, or ""
+        pa.field("canonical", pa.string()),  # the page's rel="canonical" link, or ""
         pa.field("takedown", pa.string()),  # why the capture may no longer be kept, or ""
         pa.field("terms", pa.string()),  # what was stated of its use when the capture was made, as JSON, or ""
     ]
@@ -77,7 +77,7 @@ HOSTS = pa.schema(
         pa.field("domain", pa.string()),  # as registered
         pa.field("crawl_delay_s", pa.float64()),
         pa.field("latency_s", pa.float64()),
-        pa.field("failures", pa.int32()),  # in a row, at the end of the last cycle that asked it
+        pa.field("failures", pa.int32()),  # in a row, at the end of the last cycle that requested it
         pa.field("backoff_until", _TIME),
         pa.field("requests", pa.int64()),  # of all cycles, as are pages, errors and traps
         pa.field("pages", pa.int64()),
@@ -94,7 +94,7 @@ ROBOTS = pa.schema(
         pa.field("body", pa.binary()),
         pa.field("crawl_delay_s", pa.float64()),
         pa.field("fetched_at", _TIME),
-        pa.field("tdm", pa.binary()),  # tdmrep.json; empty if there is none that can be read, null if nobody knows
+        pa.field("tdm", pa.binary()),  # tdmrep.json; empty if there is no readable one, null if unknown
     ]
 )
 

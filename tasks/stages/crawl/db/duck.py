@@ -1,4 +1,4 @@
-"""DuckDB for the crawl DB: one thread, bounded memory, Parquet in and Parquet out.
+"""DuckDB queries over the crawl DB: one thread, bounded memory, reads and writes Parquet.
 
 Files of a remote store are fetched into this machine's cache first. One thread keeps rows in the order of the query, so
 that equal inputs give equal bytes.
@@ -17,7 +17,7 @@ from tasks.core.stage import Part
 
 _MEMORY = "1200MB"
 _ROWS = 1 << 17
-# Columns that hold the same few values over and over.
+# Columns with few distinct values.
 _WORDS = (
     *("host", "domain", "source", "target", "status", "reason", "kind"),
     *("warc_path", "canonical", "takedown", "last_modified", "terms"),
@@ -72,7 +72,7 @@ def write(
     query: str,
     seen: Callable[[pa.RecordBatch], None] | None = None,
 ) -> int:
-    """Writes the rows of `query` as the Parquet file `path` of the part, shows them to `seen`; returns their number.
+    """Writes the rows of `query` as the Parquet file `path` of the part, passes them to `seen`; returns their number.
 
     Arrow writes: of 10 million URLs in 12 CPU-seconds where DuckDB's own COPY takes 17, most of them in looking for
     dictionaries of columns that have none.

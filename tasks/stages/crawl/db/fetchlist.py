@@ -1,8 +1,8 @@
-"""The fetch list: what one partition has to try in one cycle. Written by generate, read by fetch and update.
+"""The fetch list: the URLs that one partition tries in one cycle.
 
 Files of one partition (artifact `fetchlist/p<n>`): `urls.parquet` (FETCHLIST, in the order of the front queues),
-`hosts.parquet` (LISTED_HOSTS) and `robots.parquet` (crawldb.ROBOTS, rules that still hold), both of the hosts listed;
-and `policy.json` (`tasks.stages.crawl.policy`) where the recipe names a hosts file.
+`hosts.parquet` (LISTED_HOSTS) and `robots.parquet` (crawldb.ROBOTS, rules that are still valid), both of the hosts
+listed; and `policy.json` (`tasks.stages.crawl.policy`) where the recipe names a hosts file.
 """
 
 from datetime import datetime

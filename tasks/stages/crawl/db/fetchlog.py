@@ -1,6 +1,6 @@
-"""The fetch log: one row for every URL tried and what came of it, and one row for every link that was found.
+"""The fetch log: one row with the outcome of every URL tried, and one row for every link found.
 
-Written by fetch and render beside each WARC file, read again by a fetch that resumes, by update and by publish.
+Reads and writes `log/` and `links/` beside each WARC file of a segment.
 """
 
 from collections import defaultdict
@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from tasks.formats.url import Link, link
 
-# What a capture is to the crawl.
+# Kinds of captures.
 PAGE = "page"
 SITEMAP = "sitemap"
 FEED = "feed"
 
-# Nutch's words for what a fetch can come to.
+# Nutch's terms for the outcomes of a fetch.
 SUCCESS = "fetch_success"
 NOT_MODIFIED = "fetch_notmodified"
 REDIRECT_TEMPORARY = "fetch_redir_temp"
@@ -35,11 +35,11 @@ FETCH_LOG = pa.schema(
     [
         pa.field("key", pa.uuid(), nullable=False),  # tasks.formats.url.key
         pa.field("url", pa.string(), nullable=False),
-        pa.field("host", pa.string(), nullable=False),  # with port where it is not the scheme's own
+        pa.field("host", pa.string(), nullable=False),  # with port where it is not the scheme's default
         pa.field("depth", pa.int32(), nullable=False),
         pa.field("status", pa.string(), nullable=False),
         pa.field("reason", pa.string(), nullable=False),  # why there is no capture; "" where there is one
-        pa.field("requested", pa.bool_(), nullable=False),  # whether the host was asked
+        pa.field("requested", pa.bool_(), nullable=False),  # whether a request was sent
         pa.field("http_status", pa.int32()),
         pa.field("mime", pa.string(), nullable=False),
         pa.field("bytes", pa.int64(), nullable=False),  # of the body as received
@@ -49,19 +49,19 @@ FETCH_LOG = pa.schema(
         pa.field("warc_offset", pa.int64()),
         pa.field("redirect", pa.string(), nullable=False),
         pa.field("kind", pa.string(), nullable=False),  # page, sitemap or feed
-        pa.field("canonical", pa.string(), nullable=False),  # the address that the page names as its own, or ""
+        pa.field("canonical", pa.string(), nullable=False),  # the page's rel="canonical" link, or ""
         pa.field("render", pa.bool_(), nullable=False),  # the page needs a browser to show its text
         pa.field("fetched_at", pa.timestamp("ms", tz="UTC")),  # when it was tried
         pa.field("etag", pa.string(), nullable=False),
         pa.field("last_modified", pa.string(), nullable=False),
         pa.field("terms", pa.string(), nullable=False),  # what was stated of its use, as JSON (`page.terms`), or ""
-        pa.field("error", pa.string(), nullable=False),  # for people
+        pa.field("error", pa.string(), nullable=False),  # text for logs
     ]
 )
 
 
 class Outcome(NamedTuple):
-    """What came of one URL; the columns of the log (`FETCH_LOG` says what each holds)."""
+    """Outcome of one URL; a row of the log (columns: `FETCH_LOG`)."""
 
     key: bytes
     url: str
@@ -82,7 +82,7 @@ class Outcome(NamedTuple):
     canonical: str = ""
     render: bool = False
     outlinks: tuple[Link, ...] = ()
-    lastmods: tuple[tuple[Link, datetime], ...] = ()  # when a sitemap says that its own pages have changed
+    lastmods: tuple[tuple[Link, datetime], ...] = ()  # last changes of pages, by a sitemap of their domain
     fetched_at: datetime | None = None
     etag: str = ""
     last_modified: str = ""
@@ -151,7 +151,7 @@ class LinkRows:
     def table(self, outcomes: Sequence[Outcome], partitions: int) -> pa.Table:
         """Returns the links as a table (LINKS), sorted by partition and key.
 
-        So sorted, the update of one partition reads only the row groups that hold its links. `sources` are rows of
+        So sorted, the update of one partition reads only the row groups with its links. `sources` are rows of
         `to_table(outcomes)`.
 
         Args:
@@ -187,7 +187,7 @@ def to_links(outcomes: Iterable[Outcome], partitions: int) -> pa.Table:
 
 
 def _depth_of(outcome: Outcome, redirect: bool) -> int:
-    # What a sitemap lists is no further from the seeds than the sitemap.
+    # A URL in a sitemap has the depth of the sitemap.
     return outcome.depth if redirect or outcome.kind == SITEMAP else outcome.depth + 1
 
 
@@ -196,7 +196,7 @@ def _first(times: Iterable[datetime | None]) -> datetime | None:
 
 
 def from_tables(log: pa.Table, links: pa.Table) -> list[Outcome]:
-    """Returns the outcomes that a log and its links tell of."""
+    """Returns the outcomes from a log and its links."""
     outlinks: dict[int, list[Link]] = defaultdict(list)
     for row in links.select(["url", "sources", "redirect"]).to_pylist():
         if row["redirect"]:

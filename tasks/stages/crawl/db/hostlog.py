@@ -1,6 +1,6 @@
-"""What one fetch learned of its hosts: pauses, speed, traps, and the robots.txt and tdmrep.json files it read.
+"""State of hosts at the end of a fetch: pauses, speed, traps, robots.txt and tdmrep.json files.
 
-Written by fetch at its end (part `hosts` of a segment), read by update.
+Reads and writes the part `hosts` of a segment.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,7 +33,7 @@ SEEN_HOSTS = pa.schema(
 
 
 def clock_of(row: Mapping[str, Any]) -> HostClock:
-    """Returns what a row of fetchlist.LISTED_HOSTS says of a host's pauses."""
+    """Returns the pauses of a host from a row of fetchlist.LISTED_HOSTS."""
     return HostClock(row["host"], row["crawl_delay_s"], row["latency_s"], row["failures"], row["backoff_until"])
 
 
@@ -43,7 +43,7 @@ def rules_of(table: pa.Table) -> list[HostRobots]:
 
 
 def write(part: Part, clocks: Iterable[HostClock], rules: Iterable[HostRobots], traps: Mapping[str, int]) -> None:
-    """Writes both tables into `part`; rules of sites that did not answer are left out, for they hold for no time."""
+    """Writes both tables into `part`; leaves out rules of sites that did not answer, which must not be cached."""
     hosts = [
         {**asdict(clock), "host": clock.authority, "traps": traps.get(clock.authority, 0)}
         for clock in sorted(clocks, key=lambda one: one.authority)

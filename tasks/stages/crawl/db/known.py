@@ -1,8 +1,8 @@
-"""Which URLs a partition knows, as a Bloom filter: the question asked of every link while fetching.
+"""Bloom filter of the URLs that a partition knows, checked for every link during a fetch.
 
-Written by update beside the crawl DB, read by fetch. A pre-filter only: one link in 10,000 is wrongly taken for known
-and is not fetched in the cycle that finds it; the exact join of update enters it all the same, and the next cycle
-fetches it. A filter holds 19 bits per key and takes some 3 million keys per CPU-second.
+Reads and writes `known.bloom` beside the crawl DB. A pre-filter only: one link in 10,000 is wrongly reported as known
+and is not fetched in the cycle that finds it; the exact join of update adds it anyway, and the next cycle fetches it. A
+filter has 19 bits per key and processes some 3 million keys per CPU-second.
 """
 
 import operator
@@ -16,10 +16,10 @@ _LENGTH = 8
 
 
 class Known:
-    """A set of keys that may say yes by mistake and never says no by mistake.
+    """A set of keys with false positives and without false negatives.
 
     Args:
-        capacity: keys that it holds at its error rate of 0.01 %.
+        capacity: number of keys at an error rate of 0.01 %.
     """
 
     def __init__(self, capacity: int = _SMALLEST) -> None:
@@ -32,7 +32,7 @@ class Known:
 
     def add(self, keys: bytes) -> None:
         """Adds keys, 16 bytes each, one behind the other."""
-        # Half of a key tells keys apart well enough for one mistake in 10,000.
+        # Half of a key is enough for an error rate of one in 10,000.
         self._bloom.update(np.frombuffer(keys, ">i8")[::2].tolist())
 
     def to_bytes(self) -> bytes:

@@ -15,11 +15,11 @@ Row = dict[str, Any]
 
 
 class Lookup:
-    """Asks files of artifacts.
+    """Queries over files of artifacts.
 
     Args:
         connection: see `duck.connect`.
-        artifacts: by kind; of one that is missing nothing is found.
+        artifacts: by kind; a missing one has no rows.
     """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, artifacts: Mapping[str, Artifact]) -> None:
@@ -32,7 +32,7 @@ class Lookup:
         return artifact.files(folder) if artifact is not None else []
 
     def rows(self, kind: str, paths: Sequence[str], query: str, *values: object) -> list[Row]:
-        """Returns the rows of `query` over some files of an artifact, which it calls `held`.
+        """Returns the rows of `query` over some files of an artifact, named `stored` in the query.
 
         Their row numbers are a column, `file_row_number`, from 0.
         """
@@ -40,8 +40,8 @@ class Lookup:
             return []
         artifact = self._artifacts[kind]
         local = ", ".join(duck.quoted(artifact.local(path)) for path in paths)
-        held = f"(SELECT * FROM read_parquet([{local}], union_by_name = true, file_row_number = true)) held"
-        result = self._connection.execute(query.replace("held", held, 1), list(values))
+        subquery = f"(SELECT * FROM read_parquet([{local}], union_by_name = true, file_row_number = true)) stored"
+        result = self._connection.execute(query.replace("stored", subquery, 1), list(values))
         names = [column[0] for column in result.description or ()]
         return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 

@@ -1,14 +1,14 @@
-"""How one cycle changes the crawl DB, as SQL: which URLs are known, what became of them, when they are due again.
+"""Merge of one cycle into the crawl DB, as SQL: known URLs, their status, when they are due again.
 
 Views: `previous` (crawldb.URLS), `log` (fetchlog.FETCH_LOG), `links` (fetchlog.LINKS of the partition, not too deep),
-`listed` (fetchlist.FETCHLIST). Rows that were not tried are copied first, then come those that were, both in the order
-of before, then the new ones by key: no sort of the whole, and equal inputs give equal bytes. Of rows that were not
-tried only the time when they are due may change.
+`listed` (fetchlist.FETCHLIST). Rows that were not tried are written first, then those that were, both in the previous
+order, then the new ones by key: no sort of the whole, and equal inputs give equal bytes. Of rows that were not
+tried only the due time may change.
 
 Rules. Unchanged (304, or the digest of before): the interval grows by half. Changed: it halves. Both stay within 24 h
-and 30 d. Gone, or a page that names another address as its own: 30 d. No answer: tomorrow, then after 2, 4, 8 days,
-then gone; a page that was put off with its host, or whose host is denied, has not failed. A capture whose permission is
-withdrawn (robots.txt, noindex, an AI opt-out, 451) is marked for takedown; a new capture takes the mark back. The depth
+and 30 d. Gone, or a page with another canonical URL: 30 d. No answer: tomorrow, then after 2, 4, 8 days,
+then gone; a page that was postponed with its host, or whose host is denied, has not failed. A capture whose permission
+is withdrawn (robots.txt, noindex, an AI opt-out, 451) is marked for takedown; a new capture removes the mark. The depth
 of a URL is that of the shortest way in the cycle that found it. A page that a sitemap of its domain calls changed since
 it was fetched is due at once, a day after that fetch at the earliest: a sitemap that always says "now" costs one
 request a day.
@@ -39,7 +39,7 @@ SELECT key FROM previous JOIN (
 ) USING (key) ANTI JOIN log USING (key) WHERE lastmod > last_fetch AND fails = 0
 """
 
-# The row that is none lends its column to crawl DBs made before there was one.
+# The empty row adds the column to crawl DBs that were made without it.
 _TRIED_AND_NEW = """
   SELECT * FROM previous SEMI JOIN log USING (key)
   UNION ALL BY NAME SELECT key, url, depth, seen AS first_seen FROM new
@@ -127,19 +127,19 @@ def merged(now: datetime, segment: str) -> str:
     """Returns the query of the new generation's rows; run NEW first.
 
     Args:
-        now: when a URL counts as first seen that nothing has dated.
+        now: first-seen time of URLs without a date.
         segment: folder of the partition's segment in the store, with a slash behind.
     """
-    # By text: with parameters DuckDB would hold the whole result in memory.
+    # As text: with parameters DuckDB would materialise the whole result in memory.
     return _MERGED.replace("$now", quoted(now.isoformat(timespec="milliseconds"))).replace("$segment", quoted(segment))
 
 
 HOSTS = """
-WITH asked AS (
+WITH tried AS (
   SELECT host, count(*) FILTER (requested) AS requests, count(*) FILTER (status IN ({captured})) AS pages,
     count(*) FILTER (status NOT IN ({captured}) AND reason NOT IN ('redirect', 'robots_denied')) AS errors
   FROM log GROUP BY host
-), named AS (SELECT DISTINCT host FROM asked UNION SELECT host FROM seen_hosts UNION SELECT host FROM previous_hosts)
+), named AS (SELECT DISTINCT host FROM tried UNION SELECT host FROM seen_hosts UNION SELECT host FROM previous_hosts)
 SELECT n.host, d.domain, coalesce(s.crawl_delay_s, p.crawl_delay_s, 0.0) AS crawl_delay_s,
   coalesce(s.latency_s, p.latency_s) AS latency_s,
   CAST(CASE WHEN s.host IS NOT NULL THEN s.failures ELSE coalesce(p.failures, 0) END AS INTEGER) AS failures,
@@ -148,13 +148,13 @@ SELECT n.host, d.domain, coalesce(s.crawl_delay_s, p.crawl_delay_s, 0.0) AS craw
   CAST(coalesce(p.pages, 0) + coalesce(a.pages, 0) AS BIGINT) AS pages,
   CAST(coalesce(p.errors, 0) + coalesce(a.errors, 0) AS BIGINT) AS errors,
   CAST(coalesce(p.traps, 0) + coalesce(s.traps, 0) AS BIGINT) AS traps
-FROM named n LEFT JOIN previous_hosts p USING (host) LEFT JOIN asked a USING (host) LEFT JOIN seen_hosts s USING (host)
+FROM named n LEFT JOIN previous_hosts p USING (host) LEFT JOIN tried a USING (host) LEFT JOIN seen_hosts s USING (host)
   LEFT JOIN domains d USING (host)
 ORDER BY n.host
 """.format(captured=_list(tuple(sorted(fetchlog.CAPTURED))))
 
-# A robots.txt that the cycle took over stands in both tables, and its site's tdmrep.json may have come since. The row
-# that is none lends its column to crawl DBs made before there was one.
+# A robots.txt that the cycle inherited is in both tables, and its site's tdmrep.json may have been added since. The
+# empty row adds the column to crawl DBs that were made without it.
 ROBOTS = """
 SELECT origin, host, status, body, crawl_delay_s, fetched_at, tdm FROM (
   SELECT * FROM previous_robots UNION ALL BY NAME SELECT * FROM seen_robots

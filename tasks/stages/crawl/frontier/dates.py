@@ -1,8 +1,7 @@
-"""Calendar pages, told by their address: a year, a month, a week or a day, at the end of the path or in the query.
+"""Recognition of calendar pages by URL: a year, month, week or day, at the end of the path or in the query.
 
-Pure. The forms are those that calendars of real sites write; the price of each is a page that only looks like a date,
-and what a date costs is for `traps` to say. Posts (/2014/05/01/title) have something of their own behind it and are
-none.
+Pure functions. The formats are those of real sites' calendars; the price of each is a page that only looks like a date.
+The consequences are in `traps`. Posts (/2014/05/01/title) have further segments and are not date pages.
 
 - /2026/05, /2026-05-17. Price: numbered pages (/photos/2031/07).
 - /2026/may, /may-2026, /17-may-2026: names in seven languages, and English abbreviations. Price: /issue/2050/may.
@@ -121,7 +120,7 @@ def date_page(path: str, fields: list[str], this_year: int) -> tuple[int, str]:
 
 
 def _may_begin(begin: str) -> bool:
-    """Tells by its first four characters whether a segment may begin a date: most cost no expression then."""
+    """Returns whether a segment may begin a date, by its first four characters: saves most regular expressions."""
     named = begin[:3].lower() in _MONTHS_BEGIN
     return named or begin.isdigit() or (begin[:1].isdigit() and ("-" in begin or "_" in begin))
 
@@ -156,6 +155,6 @@ def _offset_year(name: str, value: str, this_year: int) -> int:
     kind = unit[1].lower()
     if not found[1] and int(found[2]) <= _UNSIGNED.get(kind, 10**6):
         return 0
-    # From the middle of the year: what is a trap must not change from one day to the next.
+    # From the middle of the year, so that the result does not change from one day to the next.
     years = round(int(found[2]) * _DAYS[kind] / 365.2425)
     return max(1, this_year + (-years if found[1] == "-" else years))

@@ -1,7 +1,7 @@
-"""The hosts of one registered domain, and the requests that they share.
+"""The hosts of one registered domain, and their shared request budget.
 
-A round of the domain is over when all its hosts have worked off what they had. Links from one of them to another wait
-for the next round, so that what it begins with does not depend on which host was the faster.
+A round of the domain ends when all its hosts have processed their URLs. Links from one of them to another wait for the
+next round, so that its start does not depend on which host was faster.
 """
 
 from collections.abc import Iterable
@@ -40,7 +40,7 @@ class Domain:
 
     @property
     def wanting(self) -> list[str]:
-        """Its hosts with URLs that wait and may be asked for."""
+        """Its hosts with waiting URLs that may be requested."""
         return sorted(name for name, queue in self.hosts.items() if queue and queue.left) if self.left else []
 
     @property
@@ -50,18 +50,18 @@ class Domain:
 
     @property
     def is_open(self) -> bool:
-        """Whether any host has not worked off what it had in this round."""
+        """Whether any host has not finished this round."""
         return bool(self._open)
 
     def reset(self) -> None:
-        """Forgets what was dealt and used, and ends the round."""
+        """Resets shares and use, and ends the round."""
         self.dealt = self._earlier = 0
         self._open, self._shares = set(), None
         for queue in self.hosts.values():
             queue.used = queue.sent = 0
 
     def begin(self) -> list[str]:
-        """Begins a round with what waits now; returns the hosts that may go on."""
+        """Begins a round with the waiting URLs; returns the hosts that may continue."""
         self._earlier = self.used
         for queue in self.hosts.values():
             queue.used = 0
@@ -75,17 +75,17 @@ class Domain:
         return self._able(wanting)
 
     def deal(self, count: int) -> list[str]:
-        """Takes `count` more requests; returns the hosts that may go on because of them."""
+        """Adds `count` requests to the budget; returns the hosts that may continue because of them."""
         self.dealt += count
         return self._able(self._open if self._shares is None else self._shares.deal(count))
 
     def finish(self, host: str) -> list[str]:
-        """Notes that a host has worked off what it had; returns the hosts that may go on because of it."""
+        """Records that a host has finished the round; returns the hosts that may continue because of it."""
         self._open.discard(host)
         return self._able(self._shares.finish(host, self.hosts[host].used)) if self._shares else []
 
     def may_ask(self, host: str) -> bool:
-        """Tells whether a host has something to do in this round, and a request left for it."""
+        """Returns whether a host has URLs in this round, and a request left for it."""
         queue = self.hosts.get(host)
         if queue is None or not queue or queue.flying or host not in self._open:
             return False
@@ -96,7 +96,7 @@ class Domain:
 
 
 def ranked(hosts: Iterable[tuple[str, HostQueue]]) -> list[str]:
-    """Returns the host of every URL that waits: by front queues, within which hosts take turns."""
+    """Returns the host of every waiting URL: by front queue, with hosts in turn within a queue."""
     rows = [(one.front, turn, name) for name, queue in hosts for turn, one in enumerate(queue.ranked())]
     rows.sort()
     return [name for _, _, name in rows]

@@ -1,9 +1,9 @@
-"""The URLs of one host that wait to be tried: the best first, each once, in bounded room.
+"""Priority queue of one host's URLs: the best first, without duplicates, in bounded memory.
 
-What the fetch list names stays until it is tried. Links that are found may take so much room; the worst of them are let
-go when they would take more, or when there are many times more of them than requests that the host can still get in
-this cycle. They are lost to this cycle only: the log's links name them, and the next cycle knows them. Found again
-while there is room, they wait again.
+URLs of the fetch list stay until they are tried. Links found during the fetch have a memory limit; the worst of them
+are dropped when they exceed it, or when there are many times more of them than requests left for the host in this
+cycle. They are lost for this cycle only: they are in the log's links, so the next cycle knows them. Found again while
+there is room, they are queued again.
 """
 
 import heapq
@@ -16,7 +16,7 @@ from tasks.stages.crawl.candidate import Candidate
 _PER_REQUEST = 8
 # URLs kept however little room there is.
 _LEAST = 4
-# Bytes that a waiting URL takes beside its text: its tuple, its places in the heap and in the set of those seen.
+# Bytes of a waiting URL besides its text: its tuple, its places in the heap and in the set of those seen.
 _OVERHEAD = 260
 
 
@@ -70,11 +70,11 @@ class HostQueue:
         return len(self._listed) + len(self._found)
 
     def __contains__(self, url: str) -> bool:
-        """Tells whether a URL waits, was tried, was handed to another host, or is never tried."""
+        """Returns whether a URL waits, was tried, was passed to another host, or is never tried."""
         return url in self._seen
 
     def ranked(self) -> Iterator[Waiting]:
-        """Yields what waits, the best first, as far as the requests that are left reach."""
+        """Yields waiting URLs, the best first, up to the number of requests left."""
         listed = [one for one, _ in self._listed[: -self.left - 1 : -1]]
         return heapq.merge(listed, heapq.nsmallest(max(0, self.left - len(listed)), self._found))
 
@@ -84,12 +84,12 @@ class HostQueue:
         self._seen.update(one.url for one, _ in listed)
 
     def push(self, one: Waiting, room: int) -> None:
-        """Takes a link in; lets the worst go when those found take more than `room` bytes."""
+        """Adds a link; drops the worst when found links take more than `room` bytes."""
         self._seen.add(one.url)
         heapq.heappush(self._found, one)
         self._bytes += _OVERHEAD + len(one.url)
         most = _LEAST + _PER_REQUEST * self.left
-        # Only at twice the room, so that each of the many that come costs a few comparisons and no sorting.
+        # Only at twice the room, so that each new link costs a few comparisons and no sorting.
         if len(self._found) > 2 * most or (self._bytes > 2 * room and len(self._found) > 2 * _LEAST):
             self._prune(most, room)
 
@@ -98,7 +98,7 @@ class HostQueue:
         self._seen.add(url)
 
     def hand_over(self, url: str, room: int) -> bool:
-        """Marks a link to another host as handed over; returns False if it was, or if all take more than `room`."""
+        """Marks a link to another host as passed on; returns False if it was, or if all take more than `room`."""
         if url in self._seen or self.sent > room:
             return False
         self._seen.add(url)
@@ -110,7 +110,7 @@ class HostQueue:
         return self._best().url
 
     def pop(self) -> Waiting | Candidate:
-        """Takes the URL to try next out: a link, or what the fetch list says of it."""
+        """Removes and returns the next URL: a link, or a candidate of the fetch list."""
         if self._listed and self._best() is self._listed[-1][0]:
             return self._listed.pop()[1]
         one = heapq.heappop(self._found)

@@ -1,17 +1,17 @@
-"""Which URLs one fetch task tries, in which order: a function of the fetch list and of what came back, never of time.
+"""Order in which a fetch task tries URLs: a function of the fetch list and of the responses, never of time.
 
-A host's URLs are tried one after another, the best first, and a link to a page of the same host joins them at once. So
-each host goes its own way at its own pace, by its own answers only. Where hosts meet, no running one waits for another:
+A host's URLs are tried one after another, the best first, and links within the host are queued at once. So each host
+proceeds independently, at its own pace. No running host waits for another:
 
-- Links to another host of the same registered domain are tried when all hosts of the domain have worked off what they
-  had: a round of the domain (`domain`).
+- Links to another host of the same registered domain are tried when all hosts of the domain have processed their URLs:
+  a round of the domain (`domain`).
 - Links to other domains of the partition are tried when all domains have: a round of the partition.
-- The partition's requests are dealt out to its domains, and those of a domain to its hosts (`shares`): first to what is
-  known to wait, then in turns. What one does not need, others get as soon as that is known.
+- The partition's requests are divided among its domains, and those of a domain among its hosts (`shares`): first by
+  waiting URLs, then in turns. Unneeded requests are given to others as soon as that is known.
 
-Therefore an interrupted and resumed crawl, or one with more requests at a time, captures the same pages of a site that
-stands still. The price: a slow host delays what others can learn from no one else, which is pages that no page of their
-own domain links to, and requests beyond their share.
+Therefore an interrupted and resumed crawl, or one with more requests at a time, captures the same pages of an
+unchanged site. The price: a slow host delays others where they depend on it: pages that no page of their own domain
+links to, and requests beyond their share.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ class Order:
         config: caps of the crawl.
         number: which partition this is.
         budget: requests this partition may make.
-        scope: what the crawl covers.
+        scope: scope of the crawl.
         start: the fetch list.
         plans: by host, what generate decided (`Plans`).
         known: keys of URLs that earlier cycles know; links to them wait until they are due.
@@ -55,7 +55,7 @@ class Order:
     Attributes:
         budget: requests this partition may make.
         spent: requests made.
-        traps: what is known of traps.
+        traps: trap detection.
         refused: links that are traps, with the reason, for the caller to log and clear: they must not come back from
             the crawl DB as news.
     """
@@ -101,7 +101,7 @@ class Order:
 
     @property
     def let_go(self) -> int:
-        """Links that were dropped for want of room; the next cycle knows them."""
+        """Links that were dropped for lack of room; the next cycle knows them."""
         return sum(queue.let_go for domain in self._domains.values() for queue in domain.hosts.values())
 
     @property
@@ -132,7 +132,7 @@ class Order:
         return Candidate(one.url, one.depth, queue.score / (1 + one.depth), one.hops, one.via)
 
     def note(self, candidate: Candidate, outcome: Outcome) -> None:
-        """Takes in what came of a URL that was taken: the request it cost, and the links it gave."""
+        """Records the outcome of a URL that was taken: the request it cost, and its links."""
         host = authority(candidate.url)
         domain = self._domains[owner_of(host)]
         queue = domain.hosts[host]
@@ -156,10 +156,10 @@ class Order:
     def _take_in(self, domain: Domain, host: str, candidate: Candidate, outcome: Outcome) -> None:
         if outcome.redirect and candidate.hops < MAX_REDIRECTS:
             self._add(domain, host, link(outcome.redirect), candidate.depth, candidate.hops + 1, candidate.url)
-        # What a sitemap lists is no further from the seeds than the sitemap.
+        # A URL in a sitemap has the depth of the sitemap.
         depth = candidate.depth + (outcome.kind != SITEMAP)
         if depth <= self._config.max_depth:
-            # In an order of their own: what a trap is depends on what was seen before, and the log keeps no order.
+            # Sorted: trap detection depends on the order of links, and the log has no order.
             for found in sorted(outcome.outlinks):
                 self._add(domain, host, found, depth, 0, candidate.url)
 
@@ -175,13 +175,13 @@ class Order:
             self._enqueue(domain, found, one)
         elif queue.hand_over(found.url, self._room // len(domain.hosts)):
             aside = domain.found if owner_of(host) == found.owner else self._found
-            held = aside.get(found.url)
+            other = aside.get(found.url)
             # The same page found by two hosts: the shortest way counts, then the smallest address, never the first.
-            if held is None or (depth, hops, via) < (held.depth, held.hops, held.via):
+            if other is None or (depth, hops, via) < (other.depth, other.hops, other.via):
                 aside[found.url] = one
 
     def _enqueue(self, domain: Domain, found: Link, one: Waiting) -> None:
-        """Lets a link wait at its host, unless it is a trap."""
+        """Queues a link at its host, unless it is a trap."""
         queue = domain.hosts[found.host]
         if not queue.left or one.url in queue:
             return
@@ -194,7 +194,7 @@ class Order:
             self.refused.append((Candidate(one.url, one.depth, hops=one.hops, via=one.via), reason))
 
     def _hand_over(self, found: dict[str, Waiting]) -> None:
-        """Lets links that were found on other hosts wait at their own."""
+        """Queues links that were found on other hosts at their own host."""
         for one in sorted(found.values(), key=lambda one: one[1:]):
             target = link(one.url)
             self._enqueue(self._domain_with(target.host), target, one)
@@ -207,7 +207,7 @@ class Order:
         for one, candidate in sorted(ways, key=lambda way: way[0][1:]):
             target = link(candidate.url)
             reason = self.traps.refuses(target)
-            # What the recipe names and what was a page before is tried all the same.
+            # Seeds and known pages are tried anyway.
             if reason and not candidate.seed and candidate.earlier is None:
                 self._domain_with(target.host).hosts[target.host].pass_over(target.url)
                 self.refused.append((candidate, reason))
@@ -268,7 +268,7 @@ class Order:
         return min(domain.left, sum(queue.left for queue in domain.hosts.values()))
 
     def _finish(self, domain: Domain, host: str) -> None:
-        """Notes that a host has worked off what it had, and begins the domain's next round if it was the last."""
+        """Records that a host has finished the round, and begins the domain's next one if it was the last."""
         queue = domain.hosts[host]
         if not (queue.left and domain.left):
             queue.close()
@@ -294,7 +294,7 @@ def _by_owner(hosts: Iterable[str], partitions: int, number: int) -> dict[int, s
     """Returns the hosts that belong to a partition, by the owner of their domain."""
     found: dict[int, set[str]] = {}
     for host in hosts:
-        with contextlib.suppress(ValueError):  # what is no host in canonical form is never met
+        with contextlib.suppress(ValueError):  # an invalid host name never occurs
             if owner_of(host) % partitions == number:
                 found.setdefault(owner_of(host), set()).add(host)
     return found

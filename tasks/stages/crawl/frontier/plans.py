@@ -1,4 +1,4 @@
-"""What is known of a host before it is asked for anything: its rank, and the requests that it may get."""
+"""Plans of hosts: rank and request limit, before the first request."""
 
 import math
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _MIDDLE = 1.0
 
 @dataclass(frozen=True)
 class HostPlan:
-    """What is known of a host beforehand.
+    """Plan of a host.
 
     Attributes:
         score: its rank; 1 is the mean.
@@ -24,7 +24,7 @@ class HostPlan:
 
 
 class Plans:
-    """The plans of all hosts; one that is found on the way gets the middle rank.
+    """The plans of all hosts; one that is found during the fetch gets the mean rank.
 
     Args:
         config: caps of the crawl.

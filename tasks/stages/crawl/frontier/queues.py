@@ -1,9 +1,9 @@
-"""The back queues of a fetch task: its hosts in a heap on the time when each may be asked next (Mercator).
+"""The back queues of a fetch task: its hosts in a heap by the time of their next request (Mercator).
 
-Decides *when* a URL is tried; *which* are tried is the business of `order`. No host takes another one's place: a visit
-that lasts longer than a second gives its own up, since it only waits; and hosts that have not answered yet, or late, or
-with a failure, may hold no more than half of the places. So neither a hundred silent hosts nor one that takes four
-seconds for an answer hold up those that answer at once.
+Decides *when* a URL is tried; `order` decides *which*. Slow hosts do not block others: a visit that lasts longer than a
+second frees its slot, since it only waits; and hosts that have not answered yet, or late, or with a failure, may occupy
+at most half of the slots. So neither a hundred silent hosts nor one with a response time of four seconds delay fast
+ones.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ from tasks.stages.crawl.hosts.politeness import Host, Politeness
 PROMPT_S = 1.0
 """An answer within this time is prompt; a visit that lasts longer gives its place up."""
 WAITING = 1024
-"""Visits that have given their place up and go on; each holds a connection, and what it has received."""
+"""Visits that have freed their slot and continue; each has an open connection and the bytes it received."""
 
 _GRACE_S = 5.0
-# URLs that cost no request are worked off without a pause; the others get their turn after so many.
+# URLs that need no request are processed without a pause; other hosts get a turn after so many.
 _TURN = 64
 # Files that the process has open besides: the store, WARC files, name servers, children.
 _OTHER_FILES = 256
@@ -36,8 +36,8 @@ class Visit(Enum):
     """How a visit to a URL ended."""
 
     DONE = "done"
-    UNASKED = "unasked"  # done without a request: the host owes no pause
-    AGAIN = "again"  # try once more when the host's pause is over
+    UNASKED = "unasked"  # done without a request: no pause follows
+    AGAIN = "again"  # try again after the host's pause
 
 
 Visitor = Callable[[Host, Candidate], Awaitable[Visit]]
@@ -47,7 +47,7 @@ Visitor = Callable[[Host, Candidate], Awaitable[Visit]]
 class _Work:
     """One host that is being visited, since `begin` (monotonic clock).
 
-    `placed` tells whether it holds a place, `proven` of which kind.
+    `placed`: whether it occupies a slot, `proven`: of which kind.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Frontier:
     """Works off an order: one URL at a time per host, many hosts at once.
 
     Args:
-        order: says which URLs; `visit` sees to it that their outcomes are noted there.
+        order: source of the URLs; `visit` reports their outcomes to it.
         politeness: the hosts' clocks.
         visit: tries one URL.
         concurrency: places, that is visits begun within the last second.
@@ -87,7 +87,7 @@ class Frontier:
         self._failure: BaseException | None = None
 
     def stop(self) -> None:
-        """Begins nothing new; `run` returns when what is under way has ended."""
+        """Begins no new visit; `run` returns when running ones have ended."""
         self._stopped = True
         self._wake.set()
 
@@ -116,7 +116,7 @@ class Frontier:
         self._release(now)
         first = min((heap[0] for heap in self._heaps.values() if heap), default=None)
         if first is not None and max(now, first[0]) > self._deadline:
-            # The earliest host comes too late, so all do.
+            # The earliest host is too late, so all are.
             for heap in self._heaps.values():
                 self._queued.difference_update(name for _, _, name in heap)
                 heap.clear()
@@ -134,7 +134,7 @@ class Frontier:
         return False
 
     def _has_room(self, proven: bool) -> bool:
-        """Tells whether a host waits in the heap, and one more of its kind may be visited."""
+        """Returns whether a host waits in the heap, and one more of its kind may be visited."""
         open_ = self._most_open - len(self._running)
         if not self._heaps[proven] or sum(self._placed.values()) >= self._concurrency:
             return False
@@ -184,11 +184,11 @@ class Frontier:
         self._pushed += 1
         host = self._politeness.host(name)
         proven = host.latency_s is not None and host.latency_s < PROMPT_S and not host.failures
-        # Of hosts that may be asked at the same time the one that waited longest comes first.
+        # Of hosts that are ready at the same time the one that waited longest is first.
         heapq.heappush(self._heaps[proven], (0.0 if host.given_up else host.next_at, self._pushed, name))
 
     def _release(self, now: float) -> None:
-        """Takes their places from visits that last too long, and forgets those that are over."""
+        """Frees the slots of visits that last too long, and removes finished ones."""
         while self._begun and (not self._begun[0].placed or self._begun[0].begin + PROMPT_S <= now):
             self._leave(self._begun.popleft())
 
@@ -199,7 +199,7 @@ class Frontier:
     async def _settle(self) -> None:
         if not self._running:
             return
-        # Whoever stops a task soon kills it: a slow answer, or a host whose pause is long, is not waited for.
+        # After SIGTERM a SIGKILL follows soon: slow responses and long pauses are not waited for.
         _, late = await asyncio.wait(self._running, timeout=_GRACE_S if self._stopped else None)
         for task in late:
             task.cancel()
@@ -207,13 +207,13 @@ class Frontier:
             await asyncio.wait(late)
 
 
-def _connections(wanted: int) -> int:
-    """Returns how many connections of `wanted` the process may have open; raises its own limit as far as it may."""
+def _connections(requested: int) -> int:
+    """Returns how many connections of `requested` the process may have open; raises its own limit as far as it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return wanted
-    files = wanted + _OTHER_FILES
+        return requested
+    files = requested + _OTHER_FILES
     if soft < files:
         soft = files if hard == resource.RLIM_INFINITY else min(files, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return max(1, min(wanted, soft - _OTHER_FILES))
+    return max(1, min(requested, soft - _OTHER_FILES))

@@ -1,9 +1,9 @@
-"""Deals a limited number of requests out to claimants, such that nobody has to wait to know what is surely theirs.
+"""Allocation of a limited number of requests to claimants, independent of the order in which demands become known.
 
-The order in which requests are dealt is fixed beforehand: first one for every URL of a ranked list, then in turns. A
-claimant that needs less than it was dealt gives the rest back, and it is dealt on. What everybody has in the end is
-the longest beginning of that order that the total allows, where turns of those who need no more are passed over: it
-depends on what each needs, never on who says so first. And until then nobody was dealt too much: shares only grow.
+The order of allocation is fixed beforehand: first one request for every URL of a ranked list, then in turns. A claimant
+that needs less than its share returns the rest, which is allocated again. The final allocation is the longest prefix of
+that order that the total allows, skipping claimants that need no more: it depends on the demands, never on the order in
+which they are reported. Until then no claimant has more than its final share: shares only grow.
 """
 
 from collections import deque
@@ -17,8 +17,8 @@ class Shares(Generic[Name]):
     """Requests dealt out to claimants.
 
     Args:
-        ranked: a claimant for each URL that is known to be wanted, the best URL first.
-        caps: what each claimant may have at most; who is not named here gets nothing.
+        ranked: the claimant of each known URL, the best URL first.
+        caps: maximum of each claimant; one that is not named gets nothing.
 
     Attributes:
         dealt: what each claimant has.
@@ -36,12 +36,12 @@ class Shares(Generic[Name]):
         self._caps: dict[Name, int] = dict(caps)
         self._left = 0
         self._ranked: deque[Name] = deque(name for name in ranked if name in self._caps)
-        # In the order of their best URLs; those without one come last.
+        # In the order of their best URLs; those without one are last.
         self._turns = deque(dict.fromkeys([*self._ranked, *self._caps]))
         self.dealt: dict[Name, int] = dict.fromkeys(self._turns, 0)
 
     def deal(self, count: int) -> set[Name]:
-        """Deals `count` more requests; returns who got any."""
+        """Allocates `count` more requests; returns the claimants that got any."""
         self._left += count
         richer: set[Name] = set()
         while self._left and (name := self._next()) is not None:
@@ -51,13 +51,13 @@ class Shares(Generic[Name]):
         return richer
 
     def finish(self, name: Name, used: int) -> set[Name]:
-        """Takes back what a claimant does not need, now or later; returns who got some of it."""
+        """Reallocates what a claimant does not need; returns the claimants that got some of it."""
         spare = self.dealt[name] - used
         self.dealt[name] = self._caps[name] = used
         return self.deal(spare)
 
     def _next(self) -> Name | None:
-        """Returns whose turn it is."""
+        """Returns the next claimant."""
         while self._ranked:
             name = self._ranked.popleft()
             if self.dealt[name] < self._caps[name]:

@@ -1,21 +1,21 @@
-"""Traps: parts of a site that have no end, seen while the crawl finds links in them.
+"""Crawler traps: detection of endless parts of a site.
 
-Every rule has a price, an honest site that it would wrong; the numbers are set so that documentation, blogs, shops,
+Every rule has a price, a legitimate site that it would exclude; the limits are set so that documentation, blogs, shops,
 forums and wikis pass. 5 us per link; memory per host is bounded.
 
 - trap_path: a path of more than 20 segments, or with the same one to four segments three times in a row (relative links
   that grow). Price: map tiles under /0/0/0/.
-- trap_calendar: date pages, that is a month, week or day at the end of a path or in the query, with nothing of their
-  own behind it (`dates`). Refused are years outside 1990 .. next year once three pages within were seen below the same
-  path, and more than 500 date pages below one path. Price: a newspaper archive that lists more than 500 days, or years
-  before 1990; pages that only look like dates, of which `dates` names one for every form.
+- trap_calendar: date pages, that is a month, week or day at the end of a path or in the query (`dates`). Refused are
+  years outside 1990 .. next year once three pages within were seen below the same path, and more than 500 date pages
+  below one path. Price: a newspaper archive that lists more than 500 days, or years before 1990; pages that only look
+  like dates, of which `dates` names one for every form.
 - trap_queries: of one path, query strings that only recombine values seen there before, `max_queries_per_path` of them;
   and ten times as many that bring a new value (items of a forum, pages of a list). Price: a table with more views than
   that, each with content of its own.
 - trap_session: parameters that do not change the page. Either three more values of one gave the same payload as the
-  first; or it looks like an id, and more than 10 ids were carried along by 10 paths each, as visits are. Then every
-  page is taken with one value only. The same holds for an id as the first segment of the path. Price: a site that
-  gives each of its users ten pages, all told apart by an id in the query alone.
+  first; or it looks like an id, and more than 10 ids were seen on 10 paths each, like session ids. Then every
+  page is fetched with one value only. The same holds for an id as the first segment of the path. Price: a site that
+  gives each of its users ten pages, distinguished by an id in the query alone.
 - trap_hosts: hosts of one registered domain, more than `max_hosts_per_domain`. Price: the users' sites of a big
   provider beyond that number, until the next cycle.
 - soft_404: pages that say "not found" with status 200 (`soft404`), and the same payload under more than three URLs of a
@@ -59,7 +59,7 @@ class _Path:
 
 @dataclass(slots=True)
 class _Id:
-    """One parameter that looks like an id: which paths each value was seen with, and how many had enough of them."""
+    """One parameter that looks like an id: the paths of each value, and the number of values above the limit."""
 
     paths: dict[int, set[int]] = field(default_factory=dict)
     carried: int = 0
@@ -78,7 +78,7 @@ class _Host:
 
 
 class Traps:
-    """Says which links lead on without end. What it answers depends on what it was told, and in which order.
+    """Trap detector. Its results depend on the pages and links it has seen, and on their order.
 
     Args:
         config: caps of the crawl.
@@ -110,12 +110,12 @@ class Traps:
         return reason
 
     def note(self, url: str, payload_digest: str, title: str = "", text_chars: int = MAX_TEXT) -> str:
-        """Takes in a page that came with status 200; returns "soft_404" if it is none, or else "".
+        """Records a page with status 200; returns "soft_404" if it is an error page, else "".
 
-        Not to be told of pages that only a browser can show: their empty shell is the same at every address.
+        Not called for pages that only a browser can show: their empty shell is the same at every URL.
 
         Args:
-            url: canonical; each to be told once.
+            url: canonical; at most one call per URL.
             payload_digest: of its body; "" if unknown.
             title: see `Page.title`.
             text_chars: see `Page.text_chars`.
@@ -179,7 +179,7 @@ class Traps:
         return False
 
     def _is_carried(self, host: _Host, name: str, value: str, path: str) -> bool:
-        """Tells whether a parameter names visits: its values travel along over many paths."""
+        """Returns whether a parameter is a session id: each of its values occurs on many paths."""
         known = host.ids.get(name)
         if known is None:
             if not self._store(host):
@@ -201,7 +201,7 @@ class Traps:
             known = host.paths[path] = _Path()
         fresh = [value for value in map(hash, fields) if value not in known.values]
         limit = self._config.max_queries_per_path
-        # One field alone is no combination: "title=A" is a page even where "title=A&action=edit" came first.
+        # One field alone is not a combination: "title=A" is a page even where "title=A&action=edit" came first.
         if fresh or len(fields) == 1:
             if known.new >= NEW_VALUES * limit:
                 return True
@@ -229,7 +229,7 @@ class Traps:
             idle[name] = idle.get(name, 0) + 1
 
     def _store(self, host: _Host) -> bool:
-        """Takes room for one more thing to remember of a host; returns False when there is none."""
+        """Reserves an entry in a host's memory; returns False when it is full."""
         host.stored += host.stored < self._room
         return host.stored < self._room
 

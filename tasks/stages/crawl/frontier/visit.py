@@ -1,4 +1,4 @@
-"""One visit to one URL: rules, turn, request, what the answer means, and what is kept.
+"""One visit to one URL: rules, pause, request, classification of the response, storage.
 
 Every URL ends as exactly one `Outcome`.
 """
@@ -42,7 +42,7 @@ _TRANSIENT = frozenset({"timeout", "connect", "protocol", "dns"})
 
 
 class Visitor:
-    """Visits URLs and hands every outcome on.
+    """Visits URLs and reports every outcome.
 
     Args:
         config: the crawl's settings.
@@ -76,10 +76,10 @@ class Visitor:
         self._grants = Grants(config.allow_hosts)
         self._done = done
         self._tries: dict[str, int] = {}
-        self._told: set[str] = set()
+        self._known_sites: set[str] = set()
 
     async def visit(self, host: Host, candidate: Candidate) -> Visit:
-        """Tries one URL; the outcome goes to `done` unless the visit has to be made again."""
+        """Tries one URL; calls `done` with the outcome unless the visit must be repeated."""
         put_off = HOST_DENIED if self._policy.denies(host.authority) else host.given_up
         reason = put_off or refusal(candidate.url, allow_loopback=self._config.allow_loopback, grants=self._grants)
         if reason:
@@ -103,11 +103,11 @@ class Visitor:
                     candidate.url,
                     limit=self._config.max_body_bytes,
                     wanted=self._reader.worth,
-                    # Header and meta element may free what the site's file reserves: the whole page is needed.
+                    # Header and meta element may override the site's file: the whole page is needed.
                     headers={} if reserved else _conditions(candidate),
                 )
         except FetchError as error:
-            if error.reason == HOST_DENIED:  # while its turn came
+            if error.reason == HOST_DENIED:  # denied while it waited
                 return self._end(candidate, RETRY, HOST_DENIED)
             return self._failed(host, candidate, error.reason, str(error), None)
         if answer.status in (429, 503):
@@ -126,7 +126,7 @@ class Visitor:
     def replay(self, outcome: Outcome) -> None:
         """Takes in what an earlier attempt of the task has made of a URL."""
         if outcome.http_status == 200 and outcome.reason != "mime":
-            self._told.add(_origin(outcome.url))
+            self._known_sites.add(_origin(outcome.url))
 
     def _end(self, candidate: Candidate, status: str, reason: str, why: str = "") -> Visit:
         self._done(candidate, unasked(candidate, status, reason, why))
@@ -198,15 +198,15 @@ class Visitor:
         return self._segment.capture(candidate, answer, outcome._replace(status=SUCCESS, render=read.render))
 
     def _sitemaps(self, url: str) -> tuple[Link, ...]:
-        """Returns the sitemaps of a site as links of the first of its pages that comes."""
+        """Returns the sitemaps of a site, as links of its first fetched page."""
         origin = _origin(url)
-        if not self._config.sitemaps or origin in self._told:
+        if not self._config.sitemaps or origin in self._known_sites:
             return ()
-        self._told.add(origin)
+        self._known_sites.add(origin)
         return tuple(map(link, self._rules.sitemaps(url)))
 
     def _revisited(self, candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
-        # A 304 may leave the validators out; those we sent still hold.
+        # A 304 may omit the validators; those we sent are still valid.
         known = outcome._replace(
             status=NOT_MODIFIED,
             reason="",
@@ -231,7 +231,7 @@ def _redirected(candidate: Candidate, answer: Answer, outcome: Outcome) -> Outco
 
 
 def unasked(candidate: Candidate, status: str, reason: str, why: str = "") -> Outcome:
-    """Returns the outcome of a URL for which nobody was asked; `why` is for people."""
+    """Returns the outcome of a URL that was not requested; `why` is text for the log."""
     return _outcome(candidate, status, reason, False, why[:500])
 
 

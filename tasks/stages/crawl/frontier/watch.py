@@ -1,4 +1,4 @@
-"""What a person sees of a fetch under way: a line in the log now and then, and the same as live metrics in MLflow."""
+"""Progress of a running fetch: periodic log lines and live metrics in MLflow."""
 
 import time
 from collections import Counter
@@ -14,7 +14,7 @@ _SHOWN = 3
 
 
 class Watch:
-    """Counts outcomes and tells of them.
+    """Counts outcomes and reports them.
 
     Attributes:
         captured: pages stored, those of earlier attempts of the task included.
@@ -26,7 +26,7 @@ class Watch:
     def __init__(self, output: Output) -> None:
         self._output = output
         self._begin = time.monotonic()
-        self._said = self._sent = 0.0
+        self._logged_at = self._sent = 0.0
         self.captured = 0
         self.fetched = 0
         self.errors: Counter[str] = Counter()
@@ -48,19 +48,19 @@ class Watch:
     def tell(
         self, spent: int, budget: int, waiting: Callable[[], tuple[int, int]], politeness: Politeness, buffered: str
     ) -> None:
-        """Says how far the fetch is, at most once a second.
+        """Reports the progress of the fetch, at most once a second.
 
         Args:
             spent: requests made.
             budget: requests that may be made.
-            waiting: returns how many URLs wait, and on how many hosts; asked only when something is said.
-            politeness: knows the slowest hosts.
+            waiting: returns the number of waiting URLs and of their hosts; called only for a report.
+            politeness: source of the slowest hosts.
             buffered: what waits for the store, in words.
         """
         now = time.monotonic()
-        if now - self._said < _EVERY_S:
+        if now - self._logged_at < _EVERY_S:
             return
-        self._said = now
+        self._logged_at = now
         urls, hosts = waiting()
         line = f"{self.captured} pages, {self.rate:.1f} URLs/s, {urls} URLs on {hosts} hosts waiting"
         self._output.progress(spent, budget, f"{line}{self._errors()}{_slowest(politeness)}{buffered}")
@@ -70,7 +70,7 @@ class Watch:
             self._output.log_metrics(spent, {**live, "live.errors": self.errors.total(), "live.hosts_waiting": hosts})
 
     def finish(self, spent: int) -> None:
-        """Says that the fetch is over."""
+        """Reports the end of the fetch."""
         self._output.progress(spent, spent, f"{self.captured} pages{self._errors()}")
 
     def _errors(self) -> str:

@@ -1,1 +1,1 @@
-"""What is known of each host: when it may be asked again, and what its robots.txt allows."""
+"""State of hosts: politeness clocks, robots.txt and tdmrep.json rules."""

@@ -1,8 +1,8 @@
-"""When an IP address may be asked again, whichever of the hosts behind it is meant: politeness by IP.
+"""Politeness per IP address: a pause between requests to all hosts behind one address.
 
 The pause runs from the start of one request to the start of the next, so that a slow host behind an address does not
-stop the others there; each host has its own pause besides. Places in line are given out in advance: a host whose place
-is not yet due waits without a connection. Precedents: Heritrix' and Nutch's queues by IP, BUbiNG's `ipDelay`.
+block the others; each host also has its own pause. Slots in the queue are assigned in advance: a host whose slot is not
+due yet waits without a connection. Precedents: Heritrix' and Nutch's queues by IP, BUbiNG's `ipDelay`.
 """
 
 import math
@@ -21,12 +21,12 @@ class Addresses:
 
     Args:
         delay_s: pause between the starts of two requests to one address; None: `IP_DELAY_S`, and none for loopback.
-        resumed: whether an attempt before this one may have asked any of them a moment ago.
+        resumed: whether an earlier attempt may just have sent a request to any of them.
     """
 
     def __init__(self, delay_s: float | None, *, resumed: bool = False) -> None:
         self._delay_s = delay_s
-        # When an address was asked last is not known after a kill: its whole pause counts from now.
+        # After a kill the time of the last request is unknown: the whole pause counts from now.
         self._asked_before = time.monotonic() if resumed else -math.inf
         # By address: the end of the last place in line, and of the pause after the last request.
         self._line: dict[str, float] = {}
@@ -48,7 +48,7 @@ class Addresses:
     def begin(self, address: str) -> float:
         """Begins a request to an address: returns the seconds to wait before it is sent.
 
-        Whoever comes at his place waits for what others are late, mostly nothing.
+        At its slot a visit waits only for the delay of others, mostly nothing.
         """
         return max(self._next(self._free, address) - time.monotonic(), 0.0)
 

@@ -1,9 +1,9 @@
-"""What hosts are owed beyond the life of a process: a fetch that is killed stays polite when it is tried again.
+"""Persistent cooldowns of hosts: a retry of a killed fetch stays polite.
 
 Every attempt writes `.clocks/<attempt>-<n>.json` beside the unfinished artifact, so that a retry on another machine
-reads them (they go when the artifact is committed), and `clocks/<attempt>.jsonl` in the task's scratch folder, which
-knows a little earlier. Times are on the wall clock. Short pauses are not written: a retry waits for the longest of them
-before its first request to any host.
+reads them (they are removed when the artifact is committed), and `clocks/<attempt>.jsonl` in the task's scratch folder,
+which is written a little earlier. Times are on the wall clock. Short pauses are not written: a retry waits for the
+longest of them before its first request to any host.
 """
 
 import json
@@ -22,7 +22,7 @@ log = logging.getLogger("sluice.crawl")
 
 FOLDER = ".clocks"
 _BEGAN = "began"
-# Files per attempt: a write holds the hosts of one of them only.
+# Files per attempt: a write contains the hosts of one of them only.
 _BUCKETS = 16
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
@@ -31,12 +31,12 @@ _JOIN_S = 2.0
 
 @dataclass(frozen=True)
 class Cooldown:
-    """What one host is owed.
+    """Cooldown of one host.
 
     Attributes:
         authority: the host.
         delay_s: pause after every request, if it is a long one.
-        until: time (Unix) before which the host must not be asked.
+        until: time (Unix) before which the host must not be requested.
         pause_s: how long the pause was that ends at `until`.
         failures: in a row.
     """
@@ -48,15 +48,15 @@ class Cooldown:
     failures: int = 0
 
     def left(self, now: float) -> float:
-        """Returns the seconds for which a new process leaves the host alone.
+        """Returns the seconds for which a new process must not send a request to the host.
 
-        When the host was last asked is not known, so its whole delay counts from now. A clock that was set back never
+        The time of the last request is unknown, so the whole delay counts from now. A clock that was set back never
         makes a pause longer than it was.
         """
         return max(self.delay_s, min(max(self.until - now, 0.0), self.pause_s))
 
     def merged(self, other: "Cooldown") -> "Cooldown":
-        """Returns what is owed to the host by both."""
+        """Returns the longer of both cooldowns, field by field."""
         last = max(self, other, key=lambda one: (one.until, one.failures))
         return Cooldown(self.authority, max(self.delay_s, other.delay_s), last.until, last.pause_s, last.failures)
 
@@ -68,8 +68,8 @@ class Clocks:
         output: the artifact being written.
 
     Attributes:
-        resumed: whether an attempt before this one may have asked hosts.
-        owed: what it has left, by host.
+        resumed: whether an earlier attempt may have sent requests.
+        inherited: cooldowns of earlier attempts, by host.
 
     Raises:
         SluiceError: the store cannot be read or written.
@@ -80,9 +80,9 @@ class Clocks:
         self._path = f"{output.address.path}/{FOLDER}"
         folder = Path(output.scratch) / "clocks"
         folder.mkdir(parents=True, exist_ok=True)
-        self.owed: dict[str, Cooldown] = {}
+        self.inherited: dict[str, Cooldown] = {}
         for one in (*self._stored(), *_journaled(folder)):
-            self.owed[one.authority] = one.merged(self.owed.get(one.authority, one))
+            self.inherited[one.authority] = one.merged(self.inherited.get(one.authority, one))
         self.resumed = self._began()
         self._journal = open(folder / f"{output.attempt}.jsonl", "a", buffering=1)  # noqa: SIM115  open till the end
         self._mine: dict[str, Cooldown] = {}
@@ -94,19 +94,19 @@ class Clocks:
         self._failing = False
         self._failure: SluiceError | None = None
 
-    def keep(self, owed: Cooldown) -> None:
-        """Notes what a host is owed; until it is stored the host is `unsaved`. Returns at once."""
-        self._journal.write(json.dumps(_row(owed)) + "\n")
+    def keep(self, cooldown: Cooldown) -> None:
+        """Queues a host's cooldown for storage; until it is stored the host is `unsaved`. Returns at once."""
+        self._journal.write(json.dumps(_row(cooldown)) + "\n")
         with self._state:
-            merged = owed.merged(self._mine.get(owed.authority, owed))
-            self._mine[owed.authority] = self._unsaved[owed.authority] = merged
+            merged = cooldown.merged(self._mine.get(cooldown.authority, cooldown))
+            self._mine[cooldown.authority] = self._unsaved[cooldown.authority] = merged
             self._state.notify_all()
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="clocks", daemon=True)
             self._thread.start()
 
     def unsaved(self, authority: str) -> bool:
-        """Tells whether something about the host is not stored yet.
+        """Returns whether a cooldown of the host is not stored yet.
 
         Raises:
             SluiceError: the store refuses.
@@ -116,7 +116,7 @@ class Clocks:
         return authority in self._unsaved
 
     async def saved(self, authority: str) -> None:
-        """Waits until what is noted about the host is stored."""
+        """Waits until the host's cooldown is stored."""
         if self.unsaved(authority):
             await self._wakeup.until(lambda: not self.unsaved(authority))
 
@@ -126,7 +126,7 @@ class Clocks:
         return 5.0 if self._failing else 0.05
 
     def end(self) -> None:
-        """Ends the thread; what the store has not taken stays in the scratch folder."""
+        """Ends the thread; what is not stored yet stays in the scratch folder."""
         with self._state:
             self._stopping = True
             self._state.notify_all()
@@ -135,13 +135,13 @@ class Clocks:
         self._journal.close()
 
     def _began(self) -> bool:
-        """Leaves the sign that an attempt has begun; returns whether it was there already."""
+        """Writes the marker of a begun attempt; returns whether one existed already."""
         path = f"{self._path}/{_BEGAN}"
         if self._output.store.exists(path):
             return True
         with self._output.store.write(path) as file:
             file.write(self._output.attempt.encode())
-        return bool(self.owed)
+        return bool(self.inherited)
 
     def _stored(self) -> Iterator[Cooldown]:
         for path in self._output.store.list(self._path):
@@ -197,8 +197,8 @@ def _journaled(folder: Path) -> Iterator[Cooldown]:
                 continue  # the line that a kill has cut off
 
 
-def _row(owed: Cooldown) -> list[object]:
-    return [owed.authority, owed.delay_s, owed.until, owed.pause_s, owed.failures]
+def _row(cooldown: Cooldown) -> list[object]:
+    return [cooldown.authority, cooldown.delay_s, cooldown.until, cooldown.pause_s, cooldown.failures]
 
 
 def _bucket(authority: str) -> int:

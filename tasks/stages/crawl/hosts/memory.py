@@ -1,4 +1,4 @@
-"""The files of sites that one process knows, in bounded room: compressed, and as rules where these were asked for."""
+"""Cache of sites' robots.txt and tdmrep.json in bounded memory: compressed, and parsed where recently used."""
 
 import zlib
 from collections import OrderedDict
@@ -9,24 +9,24 @@ from datetime import datetime
 from tasks.formats.robots.robotstxt import Robots
 from tasks.formats.robots.tdmrep import Reservations
 
-# Bytes of files kept (compressed) and of files whose rules lie ready; rules take some twenty times their text.
+# Bytes of stored files (compressed) and of parsed files; parsed rules take some twenty times their text.
 _MAX_KEPT, _MAX_READY = 128 << 20, 8 << 20
 
 
 @dataclass
 class Entry:
-    """What is known of one origin: its files, compressed, or the reason why it is left out.
+    """Entry of one origin: its files, compressed, or the reason why it is skipped.
 
     Attributes:
         status: of robots.txt.
         fetched_at: when it was, in UTC.
         robots: the robots.txt.
-        reason: why the origin is left out, as a machine word, or "".
-        why: the same for people.
-        crawl_delay_s: the pause it asks of us.
-        tdm: the tdmrep.json; b"" where there is none that can be read, None while nobody knows.
-        tdm_asked: whether it was asked for, with success or not.
-        ready: the files as rules, while they are held.
+        reason: machine word for why the origin is skipped, or "".
+        why: the same as text.
+        crawl_delay_s: its Crawl-delay.
+        tdm: the tdmrep.json; b"" where there is no readable one, None while unknown.
+        tdm_asked: whether it was requested, with success or not.
+        ready: the parsed rules, while cached.
     """
 
     status: str
@@ -54,7 +54,7 @@ class Rules:
 
 
 class Memory:
-    """Entries by origin; when files take too much room those that came first are forgotten.
+    """Entries by origin; when files exceed the limit the oldest are dropped.
 
     Args:
         agent: our product token, for which robots.txt is read.
@@ -70,20 +70,20 @@ class Memory:
         return self._known[origin]
 
     def get(self, origin: str) -> Entry | None:
-        """Returns what is known of an origin, or None."""
+        """Returns the entry of an origin, or None."""
         return self._known.get(origin)
 
     def sorted(self) -> Iterator[tuple[str, Entry]]:
-        """Yields origins and what is known of them, by origin."""
+        """Yields origins and their entries, sorted by origin."""
         yield from sorted(self._known.items(), key=lambda item: item[0])
 
     def keep(self, origin: str, entry: Entry) -> None:
-        """Remembers what is known of an origin."""
+        """Stores the entry of an origin."""
         self._forget(origin)
         self._known[origin] = entry
         self._kept_bytes += entry.size
         while self._kept_bytes > _MAX_KEPT:
-            self._forget(next(one for one, held in self._known.items() if held.size))
+            self._forget(next(origin for origin, entry in self._known.items() if entry.size))
 
     def keep_tdm(self, origin: str, entry: Entry, body: bytes) -> None:
         """Adds the tdmrep.json to an entry, which may have been forgotten while it was fetched."""
@@ -96,7 +96,7 @@ class Memory:
             self.keep(origin, entry)
 
     def rules(self, origin: str) -> Rules:
-        """Returns the rules of an origin that is known; those not asked for lately are read anew from their text."""
+        """Returns the rules of an origin that is known; rules not used lately are parsed again."""
         entry = self._known[origin]
         if entry.ready is None:
             robots, tdm = unpacked(entry.robots), unpacked(entry.tdm or b"")

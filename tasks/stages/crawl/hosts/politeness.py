@@ -1,9 +1,9 @@
-"""When a host may be asked again: one request at a time, a pause after each, longer when the host is slow or says so.
+"""Politeness per host: one request at a time, a pause after each, longer for slow hosts and on their request.
 
 The pause runs from the end of one request to the start of the next, so that two requests are never closer than the
-delay wherever one measures. Long pauses are kept beyond the process (`clocks`): a host is not asked again before its
-pause is stored, and the next attempt of a killed task waits for what the one before owed. Beside the clock of the host
-runs that of its IP address (`addresses`).
+delay wherever it is measured. Long pauses are persistent (`clocks`): no further request is sent to a host before its
+pause is stored, and the next attempt of a killed task waits for the remaining pause. Each IP address has a clock of its
+own (`addresses`).
 """
 
 import asyncio
@@ -29,12 +29,12 @@ HOST_FAILURES = 6
 GIVEN_UP = "host_backoff"
 
 _SMALLEST_BACKOFF_S = 0.05
-# Whoever comes so short a time before a host is free keeps its place and waits; who would wait longer comes again.
+# A visit that is early by at most this keeps its slot and waits; one that would wait longer is queued again.
 _EARLY_S = 0.05
 _LOOK_AGAIN_S = 0.1
-# A place in the line before an IP address that nobody has used for so long is lost.
+# A slot in the queue of an IP address expires when unused for so long.
 _PLACE_S = 30.0
-# Pauses up to so many floors are not stored: a resumed task waits that long before it asks any host.
+# Pauses up to so many floors are not stored: a resumed task waits that long before its first request.
 _SHORT_FLOORS = 3
 # A delay that creeps up with a host's answer times is stored a few times, not at every request.
 _GROWTH = 1.5
@@ -46,14 +46,14 @@ _held_up: ContextVar[list[float] | None] = ContextVar("held_up", default=None)
 
 @dataclass(frozen=True)
 class HostClock:
-    """What one fetch has learned of a host, for the host table and for the next cycle.
+    """State of a host at the end of a fetch, for the host table and the next cycle.
 
     Attributes:
-        authority: the host, with port where it is not the scheme's own.
-        crawl_delay_s: what its robots.txt asks for, or 0.
-        latency_s: moving average of its answer times, or None when it was not asked.
+        authority: the host, with port where it is not the scheme's default.
+        crawl_delay_s: Crawl-delay of its robots.txt, or 0.
+        latency_s: moving average of its answer times, or None without a request.
         failures: in a row, up to now.
-        backoff_until: it must not be asked before, whatever the reason; None when it may be.
+        backoff_until: no request before this time, whatever the reason; None for no limit.
     """
 
     authority: str
@@ -65,11 +65,12 @@ class HostClock:
 
 @dataclass
 class Host:
-    """One host as this fetch task knows it; times are in seconds, `next_at` on the monotonic clock.
+    """State of one host in this fetch task; times are in seconds, `next_at` on the monotonic clock.
 
     `given_up` is the reason why the rest of the host waits for the next cycle, or ""; `kept_s` the longest delay that a
-    later attempt of the task knows of; `asked` whether this attempt has asked it. `place` is the time at which its turn
-    comes in the line before its IP `address`, and `line_until` the end of the line before this host itself.
+    later attempt of the task knows of; `requested` whether this attempt has sent it a request. `place` is the time at
+    which its turn comes in the line before its IP `address`, and `line_until` the end of the line before this host
+    itself.
     """
 
     authority: str
@@ -80,7 +81,7 @@ class Host:
     failures: int = 0
     given_up: str = ""
     kept_s: float = 0.0
-    asked: bool = False
+    requested: bool = False
     address: str = ""
     place: float | None = None
     line_until: float = 0.0
@@ -117,12 +118,12 @@ class Politeness:
         self._addresses = Addresses(config.ip_delay_s, resumed=self._resumed)
 
     def seed(self, rows: Iterable[HostClock]) -> None:
-        """Takes what the cycle before has learned; call it before any host is asked."""
+        """Loads the state of the previous cycle; call it before the first request."""
         self._seeds = {row.authority: row for row in rows}
 
     def rows(self) -> list[HostClock]:
-        """Returns what is known of every host of the task, those of its earlier attempts included; sorted by host."""
-        for authority in self._clocks.owed if self._clocks is not None else ():
+        """Returns the state of every host of the task, including its earlier attempts; sorted by host."""
+        for authority in self._clocks.inherited if self._clocks is not None else ():
             self.host(authority)
         return [self._clock(self._hosts[authority]) for authority in sorted(self._hosts)]
 
@@ -143,11 +144,11 @@ class Politeness:
         return found
 
     def ready(self, host: Host, address: str = "") -> bool:
-        """Tells whether a visit may go on to ask the host; if not, the host's clock says when to look again.
+        """Returns whether a visit may send its request now; if not, the host's clock has the time of the next try.
 
         Args:
             host: the host.
-            address: the IP address at which it would be asked; "" while nobody knows.
+            address: the IP address of the host; "" while unknown.
         """
         wait = 0.0 if host.given_up else self._wait(host, address)
         if wait > _EARLY_S:
@@ -155,14 +156,14 @@ class Politeness:
         return wait <= _EARLY_S
 
     def put_off(self, host: Host, seconds: float) -> None:
-        """Leaves a host alone for so long at least."""
+        """Blocks requests to a host for at least this long."""
         host.next_at = max(host.next_at, time.monotonic() + seconds)
 
     def stand_in_line(self, host: Host, address: str) -> float:
-        """Returns after how many seconds somebody else than the host's own visit may ask it; 0 for now.
+        """Returns after how many seconds a visit of another host may send it a request; 0 for now.
 
-        Those who come for the first time stand behind those who wait, the pause of the host apart, so that few of many
-        come at a time when one of them is served. Whoever finds the host busy at its time stands in line again.
+        New visits are queued behind waiting ones, one pause of the host apart, so that few of many try at the same
+        time. A visit that finds the host busy at its time is queued again.
         """
         wait = self._wait(host, address)
         if wait <= _EARLY_S:
@@ -173,7 +174,7 @@ class Politeness:
         return place - now - _EARLY_S
 
     def _wait(self, host: Host, address: str) -> float:
-        """Returns how many seconds from now the host may be asked, as far as can be said."""
+        """Returns the estimated seconds until the host may be requested."""
         if self._clocks is not None and self._clocks.unsaved(host.authority):
             return self._clocks.look_again_s
         if host.lock.locked():
@@ -188,7 +189,7 @@ class Politeness:
 
     @asynccontextmanager
     async def turn(self, host: Host) -> AsyncIterator[None]:
-        """Waits until the host may be asked, holds it for one request, and starts the pause at its end."""
+        """Waits until the host may be requested, reserves it for one request, and starts the pause at its end."""
         async with host.lock:
             await self._allowed(host)
             begin, held_up = time.monotonic(), [0.0]
@@ -205,7 +206,7 @@ class Politeness:
                 self.rest(host, end)
 
     def begin(self, address: str) -> float:
-        """Returns the seconds for which a request to an IP address waits, beyond its turn, before it is sent."""
+        """Returns the seconds for which a request to an IP address waits, beyond its slot, before it is sent."""
         wait = self._addresses.begin(address)
         if (held_up := _held_up.get()) is not None:
             held_up[0] += wait
@@ -223,18 +224,18 @@ class Politeness:
             # Timers may fire a little early, and the pause may grow meanwhile.
             wait = self._free_at(host) - time.monotonic()
             if wait <= 0:
-                host.asked = True
+                host.requested = True
                 return
             await asyncio.sleep(wait)
 
     def _free_at(self, host: Host) -> float:
-        if not host.asked and self._resumed:
-            # The attempt before may have asked just now, with a delay that is known from an earlier cycle.
+        if not host.requested and self._resumed:
+            # The previous attempt may have just sent a request, with a delay that is known from an earlier cycle.
             host.next_at = max(host.next_at, self._begin + host.delay(self._config.latency_factor))
         return host.next_at
 
     def rest(self, host: Host, since: float | None = None) -> None:
-        """Starts the host's pause anew, now or at `since`: it was asked, or has asked for a longer pause."""
+        """Restarts the host's pause, now or at `since`: after a request, or when the host requires a longer pause."""
         delay = host.delay(self._config.latency_factor)
         host.next_at = max(host.next_at, (time.monotonic() if since is None else since) + delay)
         if self._clocks is not None and delay > max(host.kept_s, host.short_s):
@@ -246,9 +247,9 @@ class Politeness:
         host.failures = 0
 
     def failed(self, host: Host, retry_after_s: float | None) -> float:
-        """Notes a 429, 503 or timeout; returns the seconds until the host may be asked again.
+        """Records a 429, 503 or timeout; returns the seconds until the host may be requested again.
 
-        The pause doubles with every failure in a row and is at least what Retry-After says.
+        The pause doubles with every failure in a row and is at least Retry-After.
         """
         base = max(host.delay(self._config.latency_factor), _SMALLEST_BACKOFF_S)
         pause = min(base * 2.0**host.failures, self._config.max_backoff_s)
@@ -271,10 +272,10 @@ class Politeness:
                 left = min(max(row.backoff_until.timestamp() - self._began_at, 0.0), MAX_RETRY_AFTER_S)
                 patience = max(row.crawl_delay_s, self._config.latency_factor * (row.latency_s or 0.0))
         if self._clocks is not None and self._resumed:
-            owed = self._clocks.owed.get(host.authority, Cooldown(host.authority))
-            left = max(left, host.short_s, owed.left(self._began_at))
-            host.failures = max(host.failures, owed.failures)
-            host.kept_s = owed.delay_s
+            cooldown = self._clocks.inherited.get(host.authority, Cooldown(host.authority))
+            left = max(left, host.short_s, cooldown.left(self._began_at))
+            host.failures = max(host.failures, cooldown.failures)
+            host.kept_s = cooldown.delay_s
         if left:
             host.next_at = self._begin + left
         patience = max(patience, self._config.max_backoff_s, host.kept_s, host.short_s)
@@ -285,8 +286,8 @@ class Politeness:
         wait = host.next_at - time.monotonic()
         until = datetime.fromtimestamp(time.time() + wait, UTC) if wait > 0 else None
         seed = self._seeds.get(host.authority)
-        # Whom nobody asked in this cycle has taken nothing back.
-        crawl_delay = seed.crawl_delay_s if seed and not host.asked else host.crawl_delay_s
+        # Without a request in this cycle the seed's value is still valid.
+        crawl_delay = seed.crawl_delay_s if seed and not host.requested else host.crawl_delay_s
         return HostClock(host.authority, crawl_delay, host.latency_s, host.failures, until)
 
 

@@ -1,13 +1,14 @@
-"""What each site allows: its robots.txt and its tdmrep.json, fetched politely once a day, and what their absence means.
+"""Rules of each site: its robots.txt and tdmrep.json, fetched politely once a day.
 
 RFC 9309 2.3.1: 4xx means no rules; an unreachable file (429, 5xx, network error after three tries, content that cannot
-be decoded) means the host is left alone for this cycle and is never taken for permission. What was fetched is known for
-24 hours (2.4), also by the next cycle, which gets it as `HostRobots` rows.
+be decoded) never counts as permission: the host is skipped for this cycle. Files are cached for 24 hours (2.4), also
+for the next cycle, as `HostRobots` rows.
 
-tdmrep.json is asked for once, when a page of the site is about to be fetched, and grows old with the site's robots.txt.
-A site without one that can be had and read reserves nothing, as the protocol has it, and is crawled all the same.
+tdmrep.json is requested once, before the first page of the site, and expires with the site's robots.txt. A site without
+a readable one reserves nothing, by the protocol, and is crawled.
 
-Where a file redirects to another site, that site's robots.txt is looked up first: its Crawl-delay binds whoever asks.
+Where a file redirects to another site, that site's robots.txt is looked up first: its Crawl-delay applies to the
+request.
 """
 
 import logging
@@ -38,15 +39,15 @@ OK, MISSING, AWAY = "ok", "missing", "unavailable"
 
 @dataclass(frozen=True)
 class HostRobots:
-    """The robots.txt and tdmrep.json of one origin as a cycle leaves them for the next.
+    """The robots.txt and tdmrep.json of one origin as stored for the next cycle.
 
     Attributes:
         origin: scheme and authority, "https://example.org".
         status: "ok" (there is one), "missing" (4xx: no rules) or "unavailable" (never used again).
         body: the file, decoded, 512 KiB at most.
         fetched_at: when, in UTC.
-        crawl_delay_s: the pause it asks of us, 0 for none.
-        tdm: the tdmrep.json, decoded; b"" where there is none that can be read, None while nobody knows.
+        crawl_delay_s: its Crawl-delay, 0 for none.
+        tdm: the tdmrep.json, decoded; b"" where there is no readable one, None while unknown.
     """
 
     origin: str
@@ -62,11 +63,11 @@ class HostRules:
 
     Args:
         client: sends the requests.
-        politeness: robots.txt requests take their turn like any other.
+        politeness: applies to robots.txt requests like any other.
         agent: our product token.
         max_backoff_s: longest pause between two tries.
         ai_optout: whether opt-outs from AI training in robots.txt are honoured.
-        tdm: whether those in tdmrep.json are; if not, nobody is asked for it.
+        tdm: whether tdmrep.json is respected; if not, it is not requested.
         now: the clock, in UTC.
     """
 
@@ -90,9 +91,9 @@ class HostRules:
         self._known = Memory(agent)
         self._tries: dict[str, int] = {}
 
-    def seed(self, held: Iterable[HostRobots]) -> None:
-        """Takes over what earlier cycles fetched; what is older than 24 hours or was unavailable is passed over."""
-        for row in held:
+    def seed(self, rows: Iterable[HostRobots]) -> None:
+        """Loads files of earlier cycles, except those older than 24 hours or unavailable."""
+        for row in rows:
             if row.status in (OK, MISSING) and self._now() - row.fetched_at < LIFE:
                 entry = Entry(row.status, row.fetched_at, packed(row.body), crawl_delay_s=row.crawl_delay_s)
                 if row.tdm is not None:
@@ -100,7 +101,7 @@ class HostRules:
                 self._known.keep(row.origin, entry)
 
     def rows(self) -> list[HostRobots]:
-        """Returns what is known, by origin, for the next cycle."""
+        """Returns all entries, by origin, for the next cycle."""
         return [
             HostRobots(
                 origin,
@@ -114,7 +115,7 @@ class HostRules:
         ]
 
     def known(self, url: str) -> bool:
-        """Tells whether the rules for `url` were looked up within the last 24 hours; sets the host's Crawl-delay."""
+        """Returns whether the rules for `url` were looked up within the last 24 hours; sets the host's Crawl-delay."""
         entry = self._known.get(origin_of(url))
         if entry is None or self._now() - entry.fetched_at >= LIFE:
             return False
@@ -122,7 +123,7 @@ class HostRules:
         return True
 
     def verdict(self, url: str) -> str | None:
-        """Returns why `url` is not to be fetched, or None (go ahead); look the rules up first.
+        """Returns why `url` must not be fetched, or None; look the rules up first.
 
         "robots_unavailable", "robots_denied", "ai_optout", or what makes the host's address itself impossible
         ("private_address", "port", "tls").
@@ -137,7 +138,7 @@ class HostRules:
         return AI_OPTOUT if self._ai_optout and robots.ai_optout(url) else None
 
     def why(self, url: str) -> str:
-        """Returns for people why the rules for `url` could not be had; "" when they were."""
+        """Returns text on why the rules for `url` are unavailable; "" when they are available."""
         return self._known[origin_of(url)].why
 
     def sitemaps(self, url: str) -> tuple[str, ...]:
@@ -182,7 +183,7 @@ class HostRules:
             raise Unavailable(f"{origin} is not to be asked, its robots.txt is missing: {entry.why}", reason=UNUSABLE)
 
     async def _fetch(self, origin: str, origins: tuple[str, ...]) -> None:
-        """Tries once to fetch a robots.txt, and keeps what is final."""
+        """Tries once to fetch a robots.txt, and stores a final result."""
         host = self._politeness.host(authority(f"{origin}/"))
         try:
             body = await self._files.get(f"{origin}/robots.txt", origins=origins)
@@ -201,7 +202,7 @@ class HostRules:
         self._politeness.rest(host)
 
     def _is_over(self, origin: str, host: Host, why: Exception) -> bool:
-        """Notes a try that failed; tells whether it was the last."""
+        """Records a failed try; returns whether it was the last."""
         if not isinstance(why, Unavailable):
             return True
         busy = self._politeness.host(why.authority) if why.authority else host
@@ -211,7 +212,7 @@ class HostRules:
         if over:
             del self._tries[origin]
         if busy is not host:
-            # Others redirect there, too: whoever fails time after time is not tried for each of them.
+            # Others may redirect there, too: a site that keeps failing is not tried for each of them.
             if pause > self._max_backoff_s or busy.failures >= HOST_FAILURES:
                 busy.given_up = GIVEN_UP
             if not over:
@@ -219,11 +220,11 @@ class HostRules:
         return over
 
     def reservations_known(self, url: str) -> bool:
-        """Tells whether the tdmrep.json of `url` needs no look-up (any more); look its robots.txt up first."""
+        """Returns whether the tdmrep.json of `url` needs no look-up (any more); look its robots.txt up first."""
         return not self._tdm or self._known[origin_of(url)].tdm_asked
 
     def reserved(self, url: str) -> bool:
-        """Tells whether the site's tdmrep.json, as far as it is known, keeps `url` from text and data mining."""
+        """Returns whether the site's tdmrep.json, if known, reserves `url` from text and data mining."""
         origin = origin_of(url)
         entry = self._known.get(origin)
         if not self._tdm or entry is None or not entry.tdm:
@@ -232,19 +233,19 @@ class HostRules:
         return reservations is not None and reservations.reserves(url)
 
     def terms(self, url: str) -> dict[str, list[tuple[str, str]]]:
-        """Returns what the site states of the use of `url`, as (name, value), by the file that says so."""
+        """Returns the terms of use of the site for `url`, as (name, value), by file."""
         origin = origin_of(url)
         entry = self._known.get(origin)
         if entry is None or not entry.size:
             return {}
         rules = self._known.rules(origin)
-        said = rules.reservations.terms(url) if rules.reservations is not None else ()
-        return {"robots": rules.robots.terms(url), "tdmrep": list(said)}
+        stated = rules.reservations.terms(url) if rules.reservations is not None else ()
+        return {"robots": rules.robots.terms(url), "tdmrep": list(stated)}
 
     async def look_up_reservations(self, url: str) -> None:
         """Tries to fetch the tdmrep.json that governs `url`, which robots.txt must allow to be fetched itself.
 
-        Once, whatever comes of it: who cannot be asked reserves nothing, and is asked again in the next cycle. While a
+        Once, whatever the result: an unreachable site reserves nothing, and is tried again in the next cycle. While a
         host that the file redirects to is not free, it stays to be looked up: call again.
         """
         origin = origin_of(url)
@@ -269,18 +270,18 @@ class HostRules:
             entry.tdm = b""
 
     def _may_ask(self, url: str) -> bool:
-        """Tells whether a site's robots.txt lets its tdmrep.json be fetched; of another site, if it is known."""
+        """Returns whether a site's robots.txt allows its tdmrep.json; of another site, if known."""
         origin = origin_of(url)
         entry = self._known.get(origin)
         return entry is None or (entry.status != AWAY and self._known.rules(origin).robots.allows(url))
 
     def _put_off(self, host: Host, asked_pause_s: float | None) -> None:
-        # What a host asks for binds us whatever it was asked; a failure alone costs no more than a longer pause.
+        # A pause that a host requires applies to all requests; a failure alone only costs a longer pause.
         if self._politeness.failed(host, asked_pause_s) > self._max_backoff_s:
             host.given_up = GIVEN_UP
 
     def _pause(self, url: str, entry: Entry) -> None:
-        # A host that asks for a pause on http means its https side too.
+        # A pause required on http also applies to https.
         host = self._politeness.host(authority(url))
         host.crawl_delay_s = max(host.crawl_delay_s, entry.crawl_delay_s)
 

@@ -1,8 +1,8 @@
-"""A file in which a site speaks to crawlers (robots.txt, tdmrep.json), fetched politely over up to five redirects.
+"""Fetching of robots.txt and tdmrep.json, politely, over up to five redirects.
 
-Every request takes its turn like any other; what comes is unpacked, and cut one byte above 512 KiB. The files of many
-sites may lie on one host: it is asked once for each file, at its own pause, and nobody waits for it with a request's
-place in hand.
+Every request is subject to politeness like any other; the body is decoded, and cut one byte above 512 KiB. The files of
+many sites may be on one host: each file is requested once, at that host's pause, and no visit occupies a slot while it
+waits for it.
 """
 
 import time
@@ -25,18 +25,19 @@ LIFE_S = 24 * 3600.0
 UNUSABLE = "unusable"
 """The reason of a file that no other try would bring, although its host may be well."""
 
-# Another try would end the same way; of the host's own file these say as much of its pages.
+# Reasons for which another try is useless; for the host's own file they apply to its pages as well.
 _PERMANENT = (PRIVATE, PORT, "url", "tls", HOST_DENIED)
-# One byte more than counts tells that a file goes on.
+# One byte above the limit shows that a file is longer.
 _READ = MAX_BYTES + 1
 # Of files that others redirect to: bytes kept, compressed, and what an entry takes besides.
 _MAX_KEPT, _ENTRY = 16 << 20, 500
-# Whoever waits for a file that another fetches looks again after so long, then after twice as long, up to the most.
+# A visit that waits for a file fetched by another checks again after so long, then after twice as long, up to a
+# maximum.
 _LOOK_S, _MAX_LOOK_S = 0.1, 5.0
 
 
 class Later(Exception):
-    """A host is not free: the look-up goes on where it stopped when it is called again.
+    """A host is busy: the look-up continues where it stopped when it is called again.
 
     Attributes:
         seconds: after which that is worth while.
@@ -51,8 +52,8 @@ class Unavailable(Exception):
     """The file could not be had in this try.
 
     Attributes:
-        reason: why another try would end the same way, as a machine word, or "".
-        retry_after_s: the pause that the host asked for, in seconds.
+        reason: machine word for why another try is useless, or "".
+        retry_after_s: Retry-After of the host, in seconds.
         authority: the host that is busy or did not answer, or "".
     """
 
@@ -65,7 +66,7 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class _Found:
-    """What is at an address: a file (None: there is none), or a redirect to `target`."""
+    """Result for one URL: a file (None: there is none), or a redirect to `target`."""
 
     body: bytes | None
     target: str = ""
@@ -74,7 +75,7 @@ class _Found:
 
 @dataclass
 class _Way:
-    """How far a look-up has come: the address it is at, the redirects up to there, and how often it has waited."""
+    """Progress of a look-up: its current URL, the redirects up to there, and how often it has waited."""
 
     url: str
     hops: int = 0
@@ -87,9 +88,9 @@ class SiteFiles:
     Args:
         client: sends the requests.
         politeness: the hosts' clocks.
-        patience_s: a redirect to a host that has to be left alone for longer is not followed.
-        meet: called with an address of another site, and with the origins whose files led there, before that site is
-            asked for anything: makes its Crawl-delay known, or raises Later or Unavailable.
+        patience_s: a redirect to a host with a longer pause is not followed.
+        meet: called with a URL of another site, and with the origins whose files redirected there, before the first
+            request to that site: sets its Crawl-delay, or raises Later or Unavailable.
     """
 
     def __init__(
@@ -104,10 +105,10 @@ class SiteFiles:
         self._patience_s = patience_s
         self._meet = meet
         self._ways: dict[str, _Way] = {}
-        # By address, and by whether it was asked for without what the hosts file sets.
+        # By URL, and by whether the settings of the hosts file were left out.
         self._kept: OrderedDict[tuple[str, bool], _Found] = OrderedDict()
         self._kept_bytes = 0
-        # By address: the look-up that fetches it for all who wait, and until when they believe that it does.
+        # By URL: the look-up that fetches it for all waiting ones, and when it expires.
         self._fetchers: dict[str, tuple[str, float]] = {}
 
     async def get(
@@ -117,8 +118,8 @@ class SiteFiles:
 
         Args:
             url: its canonical address.
-            allowed: tells of that address, and of each that it redirects to, whether it may be asked for.
-            origins: whose files led here; without any, a visit to the file's own host asks, at that host's time.
+            allowed: returns whether a URL, and each that it redirects to, may be requested.
+            origins: origins whose files redirected here; without any, the visit is one to the file's own host.
 
         Returns:
             The file, 512 KiB and one byte at most; None where there is none (4xx).
@@ -145,7 +146,7 @@ class SiteFiles:
             await self._meet(way.url, (*origins, origin_of(first)))
         if not allowed(way.url):
             raise Unavailable(f"robots.txt forbids {way.url}", reason=UNUSABLE)
-        # Whom another host has led there is shown what anybody is.
+        # A request after a redirect from another host is sent without the settings of the hosts file.
         anonymous = authority(way.url) != authority(first)
         kept = self._kept.get((way.url, anonymous))
         if kept is not None and time.monotonic() - kept.at < LIFE_S:
@@ -165,13 +166,13 @@ class SiteFiles:
         return found
 
     async def _wait_for_turn(self, first: str, way: _Way, host: Host) -> None:
-        """Raises Later unless the host may be asked now; of many who want the same file one stands in line."""
+        """Raises Later unless the host may be requested now; of many look-ups of one file only one is queued."""
         fetcher, until = self._fetchers.get(way.url, ("", 0.0))
         now = time.monotonic()
         if fetcher not in ("", first) and now < until:
             raise Later(min(_LOOK_S * 2**way.waits, _MAX_LOOK_S))
         wait = self._politeness.stand_in_line(host, await self._client.locate(way.url))
-        # Longer than any request lasts: then the visit that was to come has been given up.
+        # Longer than any request: then the expected visit has been given up.
         self._fetchers[way.url] = (first, now + wait + self._patience_s)
         if wait:
             raise Later(wait)
@@ -217,5 +218,5 @@ def _file(answer: Answer, url: str) -> bytes | None:
         return body
     if 400 <= answer.status < 500 and answer.status != 429:
         return None
-    asked = retry_after(answer.header("retry-after"))
-    raise Unavailable(f"status {answer.status}", retry_after_s=asked, authority=authority(url))
+    pause_s = retry_after(answer.header("retry-after"))
+    raise Unavailable(f"status {answer.status}", retry_after_s=pause_s, authority=authority(url))

@@ -1,1 +1,1 @@
-"""Requests: addresses that may be asked, names, and one client with limits. Knows nothing of robots or queues."""
+"""HTTP: address checks, DNS, connections and a client with limits. Independent of robots rules and queues."""

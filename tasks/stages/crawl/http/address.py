@@ -1,10 +1,10 @@
-"""Addresses a crawler must not reach: private, loopback, link-local, metadata and translated ones.
+"""IP addresses a crawler must not reach: private, loopback, link-local, metadata and translated ones.
 
 Checked three times: the literal or name in a canonical URL before anything is sent; every answer of the resolver, whose
-checked address is the one connected to, so that a name cannot change its mind in between (DNS rebinding); and the
+checked address is the one connected to, so that a name cannot resolve differently in between (DNS rebinding); and the
 address at the other end of a connection before a request goes over it. Ranges: IANA's special-purpose registries (RFC
-6890), in full and here, for what Python's `ipaddress` knows of them differs from release to release. What the recipe
-grants to single hosts (`grants`) is theirs alone.
+6890), listed here in full, as Python's `ipaddress` differs from release to release. Grants of the recipe (`grants`)
+apply to single hosts only.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class RefusedAddressError(OSError):
 
 @lru_cache(maxsize=1 << 14)
 def is_public(address: str) -> bool:
-    """Tells whether an IP address literal is on the public Internet.
+    """Returns whether an IP address literal is on the public Internet.
 
     >>> is_public("93.184.216.34"), is_public("100.64.0.1"), is_public("64:ff9b::7f00:1")
     (True, False, False)
@@ -90,7 +90,7 @@ def _refusal(place: str, allow_loopback: bool, grants: Grants) -> str | None:
 
 
 def is_address(host: str) -> bool:
-    """Tells whether a host (without brackets) is an IP address and no name."""
+    """Returns whether a host (without brackets) is an IP address and not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -99,7 +99,7 @@ def is_address(host: str) -> bool:
 
 
 def reachable(address: str, granted: Sequence[Network] | None, *, allow_loopback: bool = False) -> bool:
-    """Tells whether a crawler may talk to an IP address on behalf of a host to which `granted` was granted."""
+    """Returns whether a crawler may connect to an IP address for a host with the grant `granted`."""
     return is_public(address) or within(address, granted) or (allow_loopback and is_loopback(address))
 
 
@@ -117,13 +117,13 @@ class Resolver(Protocol):
         """Returns the addresses of `host`, those to be tried first in front; raises OSError."""
 
     async def close(self) -> None:
-        """Lets go of what it holds."""
+        """Releases its resources."""
 
 
 class SystemResolver:
-    """Asks the system's resolver in threads of its own.
+    """The system's resolver, called in threads of its own.
 
-    The event loop's own threads are four: as many slow name servers would hold up every other host.
+    The event loop's own threads are four: as many slow name servers would block all other hosts.
     """
 
     def __init__(self, threads: int = 32) -> None:
@@ -136,7 +136,7 @@ class SystemResolver:
         return [Resolved(host=str(where[0]), family=kind) for kind, _, _, _, where in answers]
 
     async def close(self) -> None:
-        """Lets the threads end; a look-up that hangs is not waited for."""
+        """Ends the threads, without waiting for hanging look-ups."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -144,12 +144,12 @@ class GuardedResolver:
     """Resolves names and refuses every name that has an answer outside the public Internet.
 
     A name with one public and one private answer is refused as a whole. Names under .localhost mean this machine
-    (RFC 6761, 6.3), only when the crawl allows it; they never go to the name server.
+    (RFC 6761, 6.3), only when the crawl allows it; they are never sent to the name server.
 
     Args:
         allow_loopback: whether .localhost names may be reached.
         inner: where other names are looked up; the system's resolver by default.
-        grants: names that may lie inside.
+        grants: names that may resolve to private addresses.
 
     Attributes:
         inner: the same.

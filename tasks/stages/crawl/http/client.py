@@ -1,7 +1,7 @@
 """One HTTP request: raw body, capped, never redirected, only to public addresses.
 
-Everything that a server can make long has an end: head, interim responses, body, what chunks cost besides it, and the
-whole in time (`response`). No proxies, cookies, password files or redirects: what is sent is what stands in `_request`.
+Everything that a server can make long is limited: head, interim responses, body, chunk overhead, and the total time
+(`response`). No proxies, cookies, password files or redirects: requests contain only what `_request` writes.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from tasks.stages.crawl.policy import HOST_DENIED, Policy, Sent
 
 VERSION = "0.1"
 _CONTROL = re.compile(r"[\0\r\n]")
-# What stands in the place of a value that is kept nowhere.
+# Placeholder for a value that must not be stored.
 _REDACTED = "[redacted]"
 # The first that fits; what breaks later than in opening a connection is "protocol".
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
@@ -47,7 +47,7 @@ class Answer:
         status: HTTP status.
         reason: the words behind it.
         headers: in the order received, latin-1.
-        body: entity body without transfer coding, with content coding; b"" when it was not wanted.
+        body: entity body without transfer coding, with content coding; b"" when it was not requested.
         truncated: the body was longer than allowed.
         address: the IP address that answered.
         request: the request as sent, without the values of credentials.
@@ -104,7 +104,7 @@ class Client:
         resolver: looks public names up; the name servers of the recipe or of this machine by default. Its answers are
             checked all the same.
         begin: called with an IP address before a request is sent there; returns the seconds to wait until then.
-        policy: whom not to ask, and what single hosts are sent beside the usual headers.
+        policy: denied hosts, and additional headers of single hosts.
     """
 
     def __init__(
@@ -155,9 +155,9 @@ class Client:
         Args:
             url: where; refused here when its literal address or port is not for crawlers, or its host is denied.
             limit: bytes of body taken at most.
-            wanted: says by status and headers how many are worth taking instead; 0 for none.
+            wanted: returns by status and headers how many bytes to read instead; 0 for none.
             headers: further request headers (conditional requests).
-            anonymous: without what the hosts file sets: another host has chosen this address.
+            anonymous: without the settings of the hosts file: another host has chosen this URL.
 
         Raises:
             FetchError: no usable answer.
@@ -176,11 +176,11 @@ class Client:
             raise FetchError(_reason(error), str(error)) from error
 
     async def locate(self, url: str) -> str:
-        """Returns the IP address at which a canonical URL would be asked for, or "" where none is known."""
+        """Returns the IP address to which a canonical URL would be requested, or "" where none is known."""
         guard, pool = self._open()
         name, port = host_and_port(url)[0].strip("[]"), port_of(url)
         if refusal(url, allow_loopback=self._config.allow_loopback, grants=self._grants) is not None:
-            return ""  # a name that must not be asked for is not looked up either
+            return ""  # a denied name is not looked up either
         if is_address(name):
             return name
         if peer := pool.peer(url):
@@ -189,7 +189,7 @@ class Client:
             async with asyncio.timeout(self._config.timeout_s):
                 answers = await guard.resolve(name, port, socket.AF_UNSPEC)
         except (OSError, TimeoutError, ValueError):
-            return ""  # the request itself will say why
+            return ""  # the request itself raises the reason
         return answers[0]["host"] if answers else ""
 
     async def _exchange(self, request: "_Request", response: Response) -> Answer:
@@ -236,7 +236,7 @@ class _Request:
     Args:
         url: canonical.
         headers: in the order in which they are sent.
-        secret: names (lower case) of headers whose values are kept nowhere.
+        secret: names (lower case) of headers whose values are not stored.
 
     Raises:
         ValueError: a header would break the head.
@@ -268,7 +268,7 @@ class _Request:
 
 
 def _reason(error: BaseException) -> str:
-    """Returns the machine word for what went wrong."""
+    """Returns the machine word for an error."""
     for kinds, reason in _REASONS:
         if isinstance(error, kinds):
             return reason

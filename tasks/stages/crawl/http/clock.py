@@ -1,10 +1,10 @@
-"""The time that an exchange takes, without what it spends waiting for others."""
+"""A stoppable timeout: time of an exchange without waits that the server does not cause."""
 
 import asyncio
 
 
 class Clock:
-    """Stops a limit of time while the exchange waits for what the server is not to be blamed for.
+    """A timeout that can be stopped while the exchange waits for something other than the server.
 
     Args:
         limit: of the time that the exchange may take.
@@ -20,14 +20,14 @@ class Clock:
         self._left: float | None = None
 
     def stop(self) -> None:
-        """Lets no time pass from now on."""
+        """Stops the clock."""
         if self._stopped is None and not self._limit.expired():
             self._stopped, until = _now(), self._limit.when()
             self._left = None if until is None else until - self._stopped
             self._limit.reschedule(None)
 
     def go_on(self) -> None:
-        """Lets time pass again."""
+        """Restarts the clock."""
         if self._stopped is not None:
             now = _now()
             self.stood += now - self._stopped

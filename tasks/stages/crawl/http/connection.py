@@ -1,4 +1,4 @@
-"""Connections to web servers: opened to checked addresses only, kept for a while, one request at a time over each.
+"""Connection pool: connections to checked addresses only, kept alive for a while, one request at a time over each.
 
 The address at the other end is checked before anything is sent.
 """
@@ -54,15 +54,15 @@ class Connection(asyncio.Protocol):
         self.peer = str(transport.get_extra_info("peername")[0])
 
     async def ask(self, request: bytes, response: Response, clock: Clock) -> None:
-        """Sends a request and reads `response` until it is done; whoever cancels this closes the connection.
+        """Sends a request and reads `response` until it is done; cancellation closes the connection.
 
         Args:
             request: the bytes to send.
             response: takes the answer.
-            clock: stands while a large answer waits for room.
+            clock: stopped while a large response waits for room.
 
         Raises:
-            ProtocolError: what came is no response.
+            ProtocolError: the bytes are not a response.
             OSError: the connection broke.
         """
         if self._transport is None or self._lost:
@@ -93,7 +93,7 @@ class Connection(asyncio.Protocol):
         """Takes bytes from the wire."""
         response = self._response
         if response is None or response.done:
-            # Nobody has asked for these: whoever comes next must not take them for an answer.
+            # Unsolicited bytes: the next request must not read them as its response.
             self._end()
             return
         try:
@@ -147,11 +147,11 @@ class Connection(asyncio.Protocol):
 
 
 class Pool:
-    """Opens connections, and keeps one that has done its work for the next request to its host.
+    """Opens connections, and keeps idle ones for the next request to their host.
 
     Args:
         resolver: looks names up, and checks the answers.
-        grants: hosts that may lie inside.
+        grants: hosts that may have private addresses.
         allow_loopback: whether this machine may be reached.
 
     Attributes:
@@ -177,7 +177,7 @@ class Pool:
         """Returns a connection to the host of a canonical URL, a kept one unless it has to be `fresh`.
 
         Raises:
-            RefusedAddressError: it leads where a crawler must not go.
+            RefusedAddressError: the address must not be reached.
             LookUpError: the name is not known.
             ssl.SSLError: the server does not prove to be the host.
             NoConnectionError: it takes no connection.
@@ -191,7 +191,7 @@ class Pool:
         return await self._opened(url, place)
 
     def give(self, url: str, connection: Connection) -> None:
-        """Takes back a connection over which another request may go."""
+        """Returns a reusable connection to the pool."""
         place = _place(url)
         if not connection.open:
             return
@@ -204,14 +204,14 @@ class Pool:
             self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
 
     def forget(self, place: str, connection: Connection | None) -> None:
-        """Lets go of a kept connection, if it is the one meant (None: whichever)."""
+        """Removes an idle connection, if it is the given one (None: any)."""
         found = self._kept.get(place)
         if found is not None and connection in (None, found[1]):
             del self._kept[place]
             found[1].close()
 
     def close(self) -> None:
-        """Closes what is kept."""
+        """Closes all idle connections."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         for _, connection in list(self._kept.values()):
@@ -275,5 +275,5 @@ def port_of(url: str) -> int:
 
 
 def _place(url: str) -> str:
-    """Returns what a connection belongs to: scheme and authority."""
+    """Returns the pool key of a connection: scheme and authority."""
     return "/".join(url.split("/", 3)[:3])

@@ -1,4 +1,4 @@
-"""Dials a host: its addresses one after the other, 0.25 s apart, until one takes the connection (RFC 8305)."""
+"""Connects to a host: tries its addresses one after the other, 0.25 s apart, until one accepts (RFC 8305)."""
 
 import asyncio
 import socket
@@ -16,7 +16,7 @@ async def dialled(addresses: Sequence[str], port: int) -> socket.socket:
 
     Raises:
         LookUpError: there is no address.
-        OSError: none takes it; what the first one to fail said.
+        OSError: none accepts; the error of the first that failed.
     """
     if len(addresses) == 1:
         return await _dial(addresses[0], port)

@@ -1,7 +1,7 @@
-"""Addresses of host names: asked of the name servers directly, kept as long as the answer says.
+"""DNS resolver: queries the name servers directly, caches answers for their TTL.
 
-c-ares sends the questions (aiodns), so that thousands of slow names hold up neither threads nor one another. Names of
-the hosts file and search domains are not looked at: a crawler asks for public names only.
+c-ares sends the queries (aiodns), so that thousands of slow names block neither threads nor one another. /etc/hosts and
+search domains are ignored: a crawler resolves public names only.
 """
 
 import asyncio
@@ -17,23 +17,23 @@ from tasks.stages.crawl.http.address import Resolved, SystemResolver
 
 log = logging.getLogger("sluice.crawl")
 
-# Bounds of what an answer may say of its own life; what has no addresses is asked for again soon.
+# Bounds of an answer's TTL; names without addresses are queried again soon.
 MIN_TTL_S, MAX_TTL_S, NEGATIVE_TTL_S = 60.0, 3600.0, 60.0
-# A failure is not tried anew within a second (RFC 9520, 3.2).
+# A failure is cached for a second (RFC 9520, 3.2).
 FAILURE_TTL_S = 1.0
 MAX_NAMES = 100_000
 
 _ANSWER_S = 2.0
 _ROUNDS = 2
-# A server that has failed so often in a row is left out, at first so long; the time doubles with every further failure.
+# A server that has failed so often in a row is skipped, at first for so long; the time doubles with every failure.
 _FAILURES, _LEFT_OUT_S, _MAX_LEFT_OUT_S = 3, 10.0, 600.0
-# c-ares names this one where it finds none; the system's resolver asks it too if it does exist.
+# c-ares returns this one where it finds none; the system's resolver uses it too if it exists.
 _NO_SERVER = {"127.0.0.1", "::1"}
 
 _FAMILIES = {socket.AF_INET: "A", socket.AF_INET6: "AAAA"}
 _ABSENT = {aiodns.error.ARES_ENOTFOUND, aiodns.error.ARES_ENODATA, aiodns.error.ARES_ENONAME}
 _NO_NAME = {aiodns.error.ARES_EBADNAME, aiodns.error.ARES_EBADQUERY, aiodns.error.ARES_EBADSTR}
-# The server has answered, that it cannot say: the fault may be that of the name's own servers.
+# The server answered with an error: the fault may be that of the name's own servers.
 _UNABLE = {
     *(aiodns.error.ARES_ESERVFAIL, aiodns.error.ARES_EREFUSED, aiodns.error.ARES_ENOTIMP),
     *(aiodns.error.ARES_EFORMERR, aiodns.error.ARES_EBADRESP),
@@ -43,12 +43,12 @@ _Addresses = tuple[tuple[socket.AddressFamily, str], ...]
 
 
 class NoAddressError(OSError):
-    """A name has no address: it does not exist, or no name server would say."""
+    """A name has no address: it does not exist, or no name server answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of a name until a moment of the monotonic clock; no addresses, if there are none.
+    """Cached result for a name, valid until a time of the monotonic clock; may have no addresses.
 
     `failure` is why they could not be had, if they could not.
     """
@@ -69,7 +69,7 @@ class _Server:
         self._channel = aiodns.DNSResolver(nameservers=[address], timeout=_ANSWER_S, tries=1)
 
     async def ask(self, name: str, kind: str) -> tuple[list[str], float]:
-        """Returns the addresses in the answer and the seconds it holds; raises aiodns.error.DNSError."""
+        """Returns the addresses in the answer and its TTL in seconds; raises aiodns.error.DNSError."""
         try:
             answer = (await asyncio.wait_for(self._channel.query_dns(name, kind), 2 * _ANSWER_S)).answer
         except (aiodns.error.DNSError, TimeoutError) as error:
@@ -80,7 +80,7 @@ class _Server:
                 self._failed()
             raise aiodns.error.DNSError(code, str(error)) from error
         self._answered()
-        # The records on the way there (CNAME) have a life of their own; the shortest one counts.
+        # CNAME records have TTLs of their own; the shortest one counts.
         found = [record.data.addr for record in answer if hasattr(record.data, "addr")]
         return found, float(min((record.ttl for record in answer), default=0))
 
@@ -93,7 +93,7 @@ class _Server:
     def _failed(self) -> None:
         now = time.monotonic()
         if now < self.left_out_until:
-            return  # questions that were under way when it was left out say nothing new
+            return  # queries that were pending when it was skipped are ignored
         self._failures += 1
         if self._failures >= _FAILURES:
             log.warning("the name server %s does not answer; it is left out for %g s", self.address, self._pause_s)
@@ -102,7 +102,7 @@ class _Server:
 
 
 class NameServers:
-    """Asks the first of several name servers that answers.
+    """Queries several name servers in order, until one answers.
 
     Args:
         addresses: "192.0.2.1" or "192.0.2.1:53", in the order of preference.
@@ -112,7 +112,7 @@ class NameServers:
         self._servers = [_Server(address) for address in addresses]
 
     async def ask(self, name: str, family: socket.AddressFamily) -> tuple[_Addresses, float]:
-        """Returns the addresses of one family, and the seconds they hold; raises NoAddressError."""
+        """Returns the addresses of one family, and their TTL in seconds; raises NoAddressError."""
         why = "no name server answers"
         for _ in range(_ROUNDS):
             for server in self._order():
@@ -136,12 +136,12 @@ class NameServers:
     def _order(self) -> list[_Server]:
         now = time.monotonic()
         answering = [server for server in self._servers if server.left_out_until <= now]
-        # When all of them are left out, asking is better than not to ask.
+        # When all of them are skipped, one is tried anyway.
         return answering or sorted(self._servers, key=lambda server: server.left_out_until)
 
 
 class _System:
-    """The system's resolver, for machines whose name servers cannot be found; it does not tell how long it holds."""
+    """The system's resolver, for machines whose name servers cannot be found; it returns no TTL."""
 
     def __init__(self) -> None:
         self._resolver = SystemResolver()
@@ -160,12 +160,12 @@ class _System:
 
 
 class CachingResolver:
-    """Resolves names, remembers the answers for their own time, and asks once for a name however many wait for it.
+    """Resolves names, caches answers for their TTL, and sends one query for concurrent look-ups of a name.
 
     Create it while the event loop runs.
 
     Args:
-        servers: name servers to ask; those of this machine by default.
+        servers: name servers; those of this machine by default.
     """
 
     def __init__(self, servers: Sequence[str] = ()) -> None:
@@ -188,8 +188,8 @@ class CachingResolver:
             asking = self._asking.get(key)
             if asking is None:
                 asking = self._asking[key] = asyncio.ensure_future(self._ask(host, family))
-                asking.add_done_callback(lambda task: self._asked(key, task))
-            # Who gives up waiting does not end it for the others.
+                asking.add_done_callback(lambda task: self._answered(key, task))
+            # A cancelled waiter does not cancel the query for the others.
             addresses = await asyncio.shield(asking)
         if not addresses:
             raise NoAddressError(f"{host} does not exist, or has no address")
@@ -209,16 +209,16 @@ class CachingResolver:
         heard = [answer for answer in answers if not isinstance(answer, BaseException)]
         addresses = tuple(address for found, _ in heard for address in found)
         failed = next((answer for answer in answers if isinstance(answer, BaseException)), None)
-        # One family is enough; but that there is no address is known only when all were heard.
+        # One family is enough; that there is no address is known only after all answers.
         if failed is not None and (not addresses or not isinstance(failed, OSError)):
             raise failed
         ttl = min(max(ttl, MIN_TTL_S) for found, ttl in heard if found or not addresses)
         self._keep((host, int(family)), _Known(addresses, time.monotonic() + min(ttl, MAX_TTL_S)))
         return addresses
 
-    def _asked(self, key: tuple[str, int], task: "asyncio.Task[_Addresses]") -> None:
+    def _answered(self, key: tuple[str, int], task: "asyncio.Task[_Addresses]") -> None:
         self._asking.pop(key, None)
-        # All who waited may have given up: an error that nobody takes is no error.
+        # All waiters may be cancelled: the exception is retrieved so that it is not logged.
         if not task.cancelled() and (error := task.exception()) is not None:
             self._keep(key, _Known((), time.monotonic() + FAILURE_TTL_S, str(error) or "it cannot be looked up"))
 

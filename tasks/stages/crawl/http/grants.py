@@ -1,7 +1,7 @@
-"""Hosts that the recipe names one by one although they lie inside, or on another port (`[crawl] allow_hosts`).
+"""Grants: hosts at private addresses or on other ports that the recipe allows (`[crawl] allow_hosts`).
 
-A grant is of one host on one port, and says in which networks its name may lie. So a page of another host, or a name
-server that lies, reaches nothing by it. Addresses that clouds answer from about a machine itself are in no grant.
+A grant is for one host on one port, and lists the networks to which its name may resolve. So it gives no access to a
+page of another host or through a forged DNS answer. Addresses of cloud metadata services are in no grant.
 """
 
 import ipaddress
@@ -30,16 +30,16 @@ class Grants:
         self._networks: dict[tuple[str, int | None], tuple[Network, ...]] = {}
         for place, networks in (allowed or {}).items():
             name, port = host_and_port(f"http://{place}/")
-            held = tuple(map(ipaddress.ip_network, networks))
+            inside = tuple(map(ipaddress.ip_network, networks))
             for one in WEB_PORTS if port is None else (port,):
-                self._networks[name.strip("[]"), one] = held
+                self._networks[name.strip("[]"), one] = inside
 
     def __bool__(self) -> bool:
-        """Tells whether anything is granted."""
+        """Returns whether there are any grants."""
         return bool(self._networks)
 
     def of(self, host: str, port: int | None) -> tuple[Network, ...] | None:
-        """Returns the networks in which a host may lie beside the public ones; None where nothing is granted.
+        """Returns the networks to which a host may resolve besides public ones; None without a grant.
 
         Args:
             host: name or address, IPv6 with or without brackets.
@@ -48,7 +48,7 @@ class Grants:
         return self._networks.get((host.strip("[]"), port)) if self._networks else None
 
     def only(self, host: str) -> "Grants":
-        """Returns what is granted to one host (`tasks.formats.url.authority`), for what is asked on its behalf."""
+        """Returns the grants of one host (`tasks.formats.url.authority`), for requests of its pages."""
         name, port = host_and_port(f"http://{host}/")
         found = Grants()
         for one in WEB_PORTS if port is None else (port,):
@@ -59,11 +59,11 @@ class Grants:
 
 
 def is_metadata(address: str) -> bool:
-    """Tells whether a cloud answers from an address about the machine that asks."""
+    """Returns whether an address is that of a cloud metadata service."""
     return ipaddress.ip_address(address.partition("%")[0]) in _METADATA
 
 
 def within(address: str, networks: Sequence[Network] | None) -> bool:
-    """Tells whether an IP address lies in one of the networks of a grant."""
+    """Returns whether an IP address is in one of the networks of a grant."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     return any(ip in one for one in networks or ()) and ip not in _METADATA

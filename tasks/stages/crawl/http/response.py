@@ -1,10 +1,10 @@
-"""Reading one HTTP/1 response from bytes as they come, as leniently as curl and within bounds.
+"""Incremental parser of one HTTP/1 response, as lenient as curl and with limits.
 
-Pure: bytes in, a response or ProtocolError out. What curl reads is read: bare line feeds, blanks before a colon, lone
-CR within a value (a blank takes its place: RFC 9112, 2.2), folded lines, control characters, one length said twice,
-bytes behind the body. What leaves in doubt where a response ends is refused, though curl reads some of it: two
-different lengths, a length and chunks at once, a length that is no number; so are NUL, lines without a colon, and other
-transfer codings than chunks.
+No I/O: reads bytes, returns a response or raises ProtocolError. Accepts what curl accepts: bare line feeds, blanks
+before a colon, lone CR within a value (a blank takes its place: RFC 9112, 2.2), folded lines, control characters, a
+repeated equal length, bytes behind the body. Responses with an ambiguous end are refused, though curl reads some of
+them: two different lengths, a length and chunks at once, a length that is not a number; so are NUL, lines without a
+colon, and other transfer codings than chunks.
 """
 
 import re
@@ -19,7 +19,7 @@ MAX_UNWANTED = 16 << 10
 """Unwanted bodies up to this size are read to their end, which keeps the connection; above, it is closed."""
 
 _MAX_CHUNK_LINE, _MAX_TRAILERS = 16 << 10, 64 << 10
-# Sizes of chunks may be more than what is in them, for so long.
+# Chunk headers may exceed the content of the chunks up to so many bytes.
 _FRAMING_MARGIN = 256 << 10
 
 _BEGIN = b"HTTP/"
@@ -37,21 +37,21 @@ class ProtocolError(Exception):
 
 
 class Response:
-    """One response while it comes in.
+    """One response while it is received.
 
     Args:
         limit: bytes of body to take.
-        wanted: says by status and headers how many bytes of body are worth taking instead; 0 for none.
+        wanted: returns by status and headers how many bytes of body to read instead; 0 for none.
 
     Attributes:
         status: HTTP status; 0 while the head is not complete.
         reason: the words behind it.
         headers: in the order received, latin-1.
-        begun: something has come.
+        begun: bytes have been received.
         done: it is complete, or as much of it is here as is taken.
-        truncated: the body goes on beyond the limit.
-        size: bytes of body that have come.
-        reusable: another request may go over the same connection.
+        truncated: the body is longer than the limit.
+        size: bytes of body received.
+        reusable: the connection may be used for another request.
     """
 
     def __init__(self, limit: int, wanted: Wanted | None = None) -> None:
@@ -66,15 +66,15 @@ class Response:
         self._head_bytes = self._interims = 0
         self._body: list[bytes] = []
         self._framing = self.size = 0
-        # Bytes still to come, of the body or of the chunk; and whether the line end behind a chunk is.
+        # Bytes missing of the body or of the chunk; and whether the line end behind a chunk is missing.
         self._left = 0
         self._behind_chunk = False
-        # No bound methods: they would make a circle, which keeps the body until garbage is looked for.
+        # No bound methods: a reference cycle would keep the body until the next garbage collection.
         self._feed = Response._feed_head
 
     @property
     def body(self) -> bytes:
-        """The body as far as it was taken; b"" if it was not wanted."""
+        """The body up to the limit; b"" if it was not requested."""
         return b"".join(self._body)[: self._limit] if self._keep else b""
 
     def feed(self, data: bytes) -> None:
@@ -83,7 +83,7 @@ class Response:
         self._feed(self, data)
 
     def end(self) -> None:
-        """Takes the end of the connection; raises ProtocolError where it comes too early."""
+        """Handles the end of the connection; raises ProtocolError where it is too early."""
         self.reusable = False
         if not self.done and self._feed is not Response._feed_rest:
             raise ProtocolError("the connection ends " + ("within the body" if self.status else "before the head does"))
@@ -137,7 +137,7 @@ class Response:
 
     def _feed_length(self, data: bytes) -> None:
         if len(data) > self._left:
-            # What is behind the body belongs to nothing; some servers count letters instead of bytes.
+            # Bytes behind the body are ignored; some servers count characters instead of bytes.
             self.reusable = False
             data = data[: self._left]
         self._left -= len(data)
@@ -237,18 +237,18 @@ def _unfolded(lines: list[str]) -> list[str]:
 
 
 def _framing(version: str, status: int, headers: Headers) -> tuple[int | None, bool, bool]:
-    """Returns the length of the body (None: not said), whether it comes in chunks, and whether the connection stays."""
-    said: dict[str, list[str]] = {}
+    """Returns the length of the body (None: not declared), whether it is chunked, whether the connection persists."""
+    values: dict[str, list[str]] = {}
     for name, value in headers:
         key = name.lower()
         if key in _FRAMING:
-            said.setdefault(key, []).extend(part.strip(" \t") for part in value.split(","))
-    options = {option.lower() for option in said.get("connection", ())}
+            values.setdefault(key, []).extend(part.strip(" \t") for part in value.split(","))
+    options = {option.lower() for option in values.get("connection", ())}
     stays = "close" not in options and (version != "1.0" or "keep-alive" in options)
     if status in _WITHOUT_BODY:
         return 0, False, stays
-    codings = {coding.lower() for coding in said.get("transfer-encoding", ())} - {"", "identity"}
-    lengths = set(said.get("content-length", ()))
+    codings = {coding.lower() for coding in values.get("transfer-encoding", ())} - {"", "identity"}
+    lengths = set(values.get("content-length", ()))
     if codings - {"chunked"}:
         raise ProtocolError(f"the transfer coding {', '.join(sorted(codings))}")
     if len(lengths) > 1 or (lengths and codings):

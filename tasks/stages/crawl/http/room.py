@@ -1,8 +1,8 @@
-"""Memory for bodies under way: many at a time may be small, few at a time large.
+"""Memory limit for response bodies in flight: many small ones, few large ones at a time.
 
-A visit that receives more than 256 KiB needs room for it until it is over. While all that is there is taken, large
-bodies are not read on: they wait on the wire, but for that of the visit that has waited longest. So a thousand hosts
-that send as much as they may, each of them slowly, take no more memory than a few dozen.
+A visit that receives more than 256 KiB reserves memory until it ends. While all memory is reserved, large bodies are
+not read further, except that of the visit that has waited longest. So a thousand slow hosts with maximal bodies take no
+more memory than a few dozen.
 """
 
 import asyncio

@@ -1,1 +1,1 @@
-"""What a fetched page says: links, sitemaps, feeds, refusals, and whether it needs a browser."""
+"""Parsing of fetched pages: links, sitemaps, feeds, opt-outs, and whether a page needs a browser."""

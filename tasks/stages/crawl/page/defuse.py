@@ -1,6 +1,6 @@
-"""Makes a page harmless to the parser, without a loss of links or meta elements: by other names in its source.
+"""Preprocessing of hostile pages: renames elements in the source that make the parser slow, keeping links and metas.
 
-Work and memory of an HTML parser can be the product of two numbers that are both up to whoever writes the page
+Time and memory of an HTML parser can be the product of two numbers that are both under the page author's control
 (selectolax 1.0.2, one core):
 
     formatting elements left open x blocks behind them   500 <b a=..> and 10,000 <p>x, 44 kB            4.8 s, 1.8 GB
@@ -8,10 +8,10 @@ Work and memory of an HTML parser can be the product of two numbers that are bot
     nested elements, squared                             30,000 <dl>, 117 kB                            1.4 s
     options, or attributes of <body>, squared            15,000, 120 kB                                 0.4 s
 
-The first two come of the rule that formatting elements which a block has closed are opened again behind it (HTML Living
-Standard, 13.2.4.3). Whether a page leaves any open only a parser can tell: comments, quotes and tables hide end tags.
-So no page has any: `<b>` becomes `<j>`, which nobody knows and which is opened once; 0.08 ms for a page of 160 KB. A
-page of the other kinds is flattened: what holds other elements becomes empty.
+The first two follow from the rule that formatting elements which a block has closed are reopened behind it (HTML Living
+Standard, 13.2.4.3). Only a parser can determine whether a page leaves any open: comments, quotes and tables hide end
+tags. So all are renamed: `<b>` becomes `<j>`, an unknown element that is not reopened; 0.08 ms for a page of 160 KB. A
+page of the other kinds is flattened: elements with children become empty ones.
 """
 
 import re
@@ -25,15 +25,15 @@ import numpy as np
 from tasks.formats.html.open_elements import Tags
 from tasks.formats.html.tag_names import FORMATTING, Names, all_tags
 
-TOLD = ("a", "area", "base", "frame", "iframe", "link", "meta", "p", "title")
-"""Elements of which is told whether a page has any."""
+REPORTED = ("a", "area", "base", "frame", "iframe", "link", "meta", "p", "title")
+"""Elements whose presence in a page is reported."""
 ANCHOR = "z"
-"""What the element `a` is called in a page that was made harmless; in a flattened one it is an `area`."""
+"""Name of the element `a` in a preprocessed page; in a flattened one it is an `area`."""
 
 # So few cannot cost more than 7 ms however they are nested; 99 % of articles have no more.
 _FEW_TAGS = 2048
 _MAX_DEPTH = 512
-# Of so many tags the arrays that tell how deep they are take 60 MB.
+# With so many tags the arrays of their depth take 60 MB.
 _MOST_COUNTED = 500_000
 _MAX_OPTIONS = 1000
 # Attributes of every further one are added to the first one, and compared with all that it has.
@@ -48,12 +48,12 @@ _A, _OPTION, _ROOT = 1, 254, 255
 _NAMES = Names(
     dict(zip(FORMATTING, range(_A, 100), strict=False))
     | {b"opt": _OPTION, b"bod": _ROOT, b"htm": _ROOT}
-    # The first in `TOLD` is `a`.
-    | {name.encode()[:3]: 100 + number for number, name in enumerate(TOLD) if number}
+    # The first in `REPORTED` is `a`.
+    | {name.encode()[:3]: 100 + number for number, name in enumerate(REPORTED) if number}
 )
-_ALL = frozenset(TOLD)
-# Where in the counts of kinds those of `TOLD` stand.
-_COUNTS = np.array([_A, *range(101, 100 + len(TOLD))])
+_ALL = frozenset(REPORTED)
+# Indices of `REPORTED` in the counts of kinds.
+_COUNTS = np.array([_A, *range(101, 100 + len(REPORTED))])
 # First letters with which the names of formatting elements are unknown names.
 _OLD, _NEW = "abcefinstuABCEFINSTU", "zjywgkmvoxZJYWGKMVOX"
 _RENAMED_LETTER = np.frombuffer(bytes.maketrans(_OLD.encode(), _NEW.encode()), np.uint8)
@@ -74,8 +74,8 @@ class Harmless(NamedTuple):
     """A page in which elements neither multiply nor nest without bound.
 
     Attributes:
-        source: the page. Attribute values that hold tags are renamed like tags: see `as_written`.
-        holds: those of `TOLD` that it may hold; no other.
+        source: the page. Tags in attribute values are renamed like tags: see `as_written`.
+        holds: those of `REPORTED` that it may contain; no others.
     """
 
     source: bytes
@@ -99,12 +99,12 @@ def defused(html: bytes) -> Harmless:
     source = bytearray(html)
     octets = np.frombuffer(source, np.uint8)
     octets[at] = _RENAMED_LETTER.take(octets.take(at))
-    return Harmless(bytes(source), _held((counts.take(_COUNTS) > 0).tobytes()))
+    return Harmless(bytes(source), _reported((counts.take(_COUNTS) > 0).tobytes()))
 
 
-@lru_cache(maxsize=1 << len(TOLD))
-def _held(some: bytes) -> frozenset[str]:
-    return frozenset(compress(TOLD, some))
+@lru_cache(maxsize=1 << len(REPORTED))
+def _reported(some: bytes) -> frozenset[str]:
+    return frozenset(compress(REPORTED, some))
 
 
 def _is_deep(html: bytes, tags: int) -> bool:
@@ -112,7 +112,7 @@ def _is_deep(html: bytes, tags: int) -> bool:
 
 
 def flattened(html: bytes) -> bytes:
-    """Returns a page in which no element holds another, links being `area` elements; not much longer than the page.
+    """Returns a page without nested elements, links being `area` elements; not much longer than the page.
 
     Kept are links, meta elements, the title, paragraphs (which never nest by themselves), and what hides markup from a
     parser: scripts, styles and the like.
@@ -121,7 +121,7 @@ def flattened(html: bytes) -> bytes:
 
 
 def _pieces(html: bytes) -> Iterator[bytes]:
-    """Yields a page in pieces that begin with a "<": what a substitution holds is twenty times as long as its text."""
+    """Yields a page in pieces that begin with a "<": a substitution needs twenty times the memory of its text."""
     at = 0
     while at < len(html):
         end = html.find(b"<", at + _PIECE)

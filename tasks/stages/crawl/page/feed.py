@@ -1,4 +1,4 @@
-"""Feeds: the newest pages of a site, as RSS, Atom or JSON Feed names them.
+"""Parser of feeds (RSS, Atom, JSON Feed): the newest pages of a site.
 
 Pure functions over untrusted bytes.
 """

@@ -1,7 +1,7 @@
-"""What an HTML page says to a crawler: outlinks, robots directives, its own address, feeds, title, how much text.
+"""Parser of HTML pages: outlinks, robots directives, canonical URL, feeds, title, amount of text.
 
-Reads the source of a page, made harmless (`defuse`), by selectolax (lexbor): 5,000 pages per CPU-second. The tree is
-walked once for everything.
+Reads the preprocessed source of a page (`defuse`) with selectolax (lexbor): 5,000 pages per CPU-second. The tree is
+traversed once.
 """
 
 import re
@@ -20,7 +20,7 @@ from tasks.stages.crawl.page.defuse import ANCHOR, as_written, defused
 from tasks.stages.crawl.page.resolve import MAX_LINKS, address, links_of
 
 MAX_FEEDS = 10
-# Of so many the first 5,000 different ones stand among the first; to read on would take seconds.
+# Enough to contain 5,000 distinct ones; reading all would take seconds.
 _MOST_HREFS = 10 * MAX_LINKS
 TEXT_ENOUGH = 1024
 _MAX_TITLE = 200
@@ -63,20 +63,20 @@ _Meta = tuple[str, str]
 
 @dataclass(frozen=True)
 class Page:
-    """What a page says to a crawler.
+    """The parts of a page that matter to a crawler.
 
     Attributes:
         links: in document order, each once.
         noindex: it may not be kept.
-        noarchive: it may not be shown from an archive; noted, not a reason to leave it out.
-        canonical: the address it names as its own (rel=canonical), or "".
+        noarchive: it may not be shown from an archive; recorded, not a reason to skip it.
+        canonical: its rel=canonical link, or "".
         feeds: addresses of its RSS, Atom and JSON feeds.
         title: the first 200 characters of it.
         text_chars: characters of visible text, counted up to 1,024.
         noai: robots meta refuses AI training ("noai").
-        tdm: what its tdm-reservation meta says: True reserved, False free, None nothing.
-        terms: what it states of its use, as (name, value); see `terms`.
-        unread: why its links could not be read, for people, or "".
+        tdm: its tdm-reservation meta: True reserved, False not reserved, None missing.
+        terms: its terms of use, as (name, value); see `terms`.
+        unread: text on why its links could not be parsed, or "".
     """
 
     links: tuple[Link, ...] = ()
@@ -93,20 +93,20 @@ class Page:
 
 
 def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: str = "") -> Page:
-    """Returns what an HTML page says to a crawler.
+    """Parses an HTML page.
 
     Args:
         html: the decoded body; what is above 4 MiB is not read.
         url: the page's canonical URL.
         agent: our product token, for `<meta name="sluice">`.
-        headers: what X-Robots-Tag said.
-        charset: what Content-Type said; without it the page's own declaration counts.
+        headers: directives of X-Robots-Tag.
+        charset: of Content-Type; without it the page's own declaration counts.
     """
     source, encoding = _utf8(html[:_MAX_HTML], charset)
     page = defused(source)
     found = _Found(LexborHTMLParser(page.source), page.holds)
-    said = directives(_robots(found.metas, agent), agent, names=False)
-    both = said | headers
+    directives_of_page = directives(_robots(found.metas, agent), agent, names=False)
+    both = directives_of_page | headers
     # `address` refuses javascript:, data: and the like.
     base = (found.base and address(found.base, url, encoding)) or url
     return Page(
@@ -117,7 +117,7 @@ def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: s
         feeds=() if both.nofollow else _feeds(address(href, base, encoding) for href in found.feeds),
         title=found.title,
         text_chars=found.text_chars(),
-        noai=said.noai,
+        noai=directives_of_page.noai,
         tdm=_tdm(found.metas),
         terms=(
             *_terms(found.metas, agent),
@@ -127,7 +127,7 @@ def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: s
 
 
 def refusals(html: bytes, agent: str, headers: Directives, unread: str) -> Page:
-    """Returns what the meta elements of a page forbid, found in its source; for a page that no parser could read.
+    """Returns the directives of a page's meta elements, found in its source; for a page that the parser cannot read.
 
     One in a comment or a script counts as well: where in doubt, the page forbids it.
 
@@ -139,13 +139,13 @@ def refusals(html: bytes, agent: str, headers: Directives, unread: str) -> Page:
     """
     source = html[:_MAX_HTML].replace(b"\0", b"")  # UTF-16 without its zeros is ASCII as far as tags go
     tags = [_attributes(tag[1].decode("utf-8", "replace")) for tag in islice(_META.finditer(source), _MAX_METAS)]
-    metas = [(_lower(held, "name"), _value(held, "content")) for held in tags]
-    said = directives(_robots(metas, agent), agent, names=False)
-    both = said | headers
+    metas = [(_lower(attributes, "name"), _value(attributes, "content")) for attributes in tags]
+    directives_of_page = directives(_robots(metas, agent), agent, names=False)
+    both = directives_of_page | headers
     return Page(
         noindex=both.noindex,
         noarchive=both.noarchive,
-        noai=said.noai,
+        noai=directives_of_page.noai,
         tdm=_tdm(metas),
         terms=tuple(_terms(metas, agent)),
         unread=unread,
@@ -162,8 +162,8 @@ def _robots(metas: Iterable[_Meta], agent: str) -> list[str]:
 
 
 def _tdm(metas: Iterable[_Meta]) -> bool | None:
-    said = [content.strip() for name, content in metas if name == "tdm-reservation"]
-    return True if "1" in said else False if "0" in said else None
+    values = [content.strip() for name, content in metas if name == "tdm-reservation"]
+    return True if "1" in values else False if "0" in values else None
 
 
 def _terms(metas: Sequence[_Meta], agent: str) -> list[tuple[str, str]]:
@@ -173,13 +173,13 @@ def _terms(metas: Sequence[_Meta], agent: str) -> list[tuple[str, str]]:
 
 
 def _refreshes(contents: Iterable[str]) -> list[str]:
-    """Returns where meta refresh leads: a redirect to people, a link to us."""
+    """Returns the target of a meta refresh, which counts as a link."""
     matches = map(_REFRESH.match, contents)
     return [match[1] or match[2] or match[3] for match in matches if match]
 
 
 def _only(named: set[str | None]) -> str:
-    """Returns the address that a page names as its own; "" where it names two, as search engines read it."""
+    """Returns the canonical link of a page; "" where there are two different ones, as for search engines."""
     return (named.pop() or "") if len(named) == 1 else ""
 
 
@@ -188,7 +188,7 @@ def _feeds(named: Iterable[str | None]) -> tuple[str, ...]:
 
 
 class _Found:
-    """The elements of a page that matter, from one walk over its tree; addresses as they are written."""
+    """The relevant elements of a page, from one traversal of its tree; URLs as written."""
 
     def __init__(self, tree: LexborHTMLParser, holds: frozenset[str]) -> None:
         self._tree = tree
@@ -206,10 +206,10 @@ class _Found:
             if tag == ANCHOR or tag == "area":
                 if len(self.hrefs) >= _MOST_HREFS:
                     continue
-                held = node.attributes
-                if "rel" not in held or not _REL_NOFOLLOW.search(held["rel"] or ""):
-                    # Drawings hold links as `xlink:href`, which is [href] to a selector.
-                    self.hrefs.append(_value(held, "href") or _value(held, "xlink:href"))
+                attributes = node.attributes
+                if "rel" not in attributes or not _REL_NOFOLLOW.search(attributes["rel"] or ""):
+                    # Links in SVG are `xlink:href`, which is [href] to a selector.
+                    self.hrefs.append(_value(attributes, "href") or _value(attributes, "xlink:href"))
             elif tag == "p":
                 if self._text_chars < TEXT_ENOUGH:
                     self._text_chars += len(node.text(skip_empty=True))
@@ -217,36 +217,36 @@ class _Found:
                 self._take(tag, node)
 
     def _take(self, tag: str, node: LexborNode) -> None:
-        held = node.attributes
+        attributes = node.attributes
         if tag == "meta":
-            name = _lower(held, "name")
+            name = _lower(attributes, "name")
             if name:
-                self.metas.append((name, _value(held, "content")))
-            if "http-equiv" in held and _lower(held, "http-equiv") == "refresh":
-                self.refreshes.append(_value(held, "content"))
+                self.metas.append((name, _value(attributes, "content")))
+            if "http-equiv" in attributes and _lower(attributes, "http-equiv") == "refresh":
+                self.refreshes.append(_value(attributes, "content"))
         elif tag == "link":
-            # What stands in the body may come from a visitor's comment.
-            if "href" in held and _in_head(node):
-                self._take_link(held)
+            # Elements in the body may come from a visitor's comment.
+            if "href" in attributes and _in_head(node):
+                self._take_link(attributes)
         elif tag == "base":
-            self.base = self.base or _value(held, "href")
+            self.base = self.base or _value(attributes, "href")
         elif tag == "title":
             if not self.title and _in_head(node):
                 self.title = as_written(" ".join(node.text()[: 4 * _MAX_TITLE].split())[:_MAX_TITLE])
         else:
-            self.hrefs.append(_value(held, "src"))
+            self.hrefs.append(_value(attributes, "src"))
 
-    def _take_link(self, held: _Attributes) -> None:
-        relations = _lower(held, "rel").split()
+    def _take_link(self, attributes: _Attributes) -> None:
+        relations = _lower(attributes, "rel").split()
         if "canonical" in relations:
-            self.canonicals.append(_value(held, "href"))
+            self.canonicals.append(_value(attributes, "href"))
         if "license" in relations:
-            self.licences.append(_value(held, "href"))
-        if "alternate" in relations and _lower(held, "type") in _FEED_TYPES:
-            self.feeds.append(_value(held, "href"))
+            self.licences.append(_value(attributes, "href"))
+        if "alternate" in relations and _lower(attributes, "type") in _FEED_TYPES:
+            self.feeds.append(_value(attributes, "href"))
 
     def text_chars(self) -> int:
-        """Counts visible text: that of paragraphs, which the walk has passed anyway, and if need be that of all."""
+        """Counts visible text: that of paragraphs, collected by the traversal, and if needed that of all elements."""
         if self._text_chars >= TEXT_ENOUGH:
             return TEXT_ENOUGH
         body = self._tree.body
@@ -256,7 +256,7 @@ class _Found:
         return max(0, min(len(body.text(skip_empty=True)) - hidden, TEXT_ENOUGH))
 
 
-# The walk costs elements times selectors, so only what stands in the page is asked for.
+# The traversal costs elements times selectors, so only selectors of elements in the page are used.
 @lru_cache(maxsize=1 << len(_READ))
 def _selector(holds: frozenset[str]) -> str:
     return ", ".join(selector for name, selector in _READ.items() if name in holds) or "title"
@@ -266,18 +266,18 @@ def _in_head(node: LexborNode) -> bool:
     return node.parent is not None and node.parent.tag == "head"
 
 
-def _value(held: _Attributes, name: str) -> str:
-    return held.get(name) or ""
+def _value(attributes: _Attributes, name: str) -> str:
+    return attributes.get(name) or ""
 
 
-def _lower(held: _Attributes, name: str) -> str:
-    value = held.get(name)
+def _lower(attributes: _Attributes, name: str) -> str:
+    value = attributes.get(name)
     return value.strip().lower() if value else ""
 
 
 def _utf8(html: bytes, charset: str) -> tuple[bytes, str]:
     """Returns a page in UTF-8, and the encoding that it came in."""
     if charset.lower() in _UTF8:
-        return html.removeprefix(_UTF8_MARK), "utf-8"  # the parser replaces what is no UTF-8
+        return html.removeprefix(_UTF8_MARK), "utf-8"  # the parser replaces invalid UTF-8
     _, source, encoding = with_source(html, charset)
     return source, encoding

@@ -1,7 +1,7 @@
-"""Reads pages, whatever they do to a parser: small ones in this process, large ones in a child that can be killed.
+"""Runs the HTML parser on untrusted pages: small ones in this process, large ones in a child that can be killed.
 
-Run as `python -m tasks.stages.crawl.page.parser` it is that child. What makes a parser slow on a page that was made
-harmless (`defuse`) is the square of the size of one tag: the worst page known of 128 KiB (15,000 attributes in one tag)
+Run as `python -m tasks.stages.crawl.page.parser` it is that child. The parser's worst case on a preprocessed page
+(`defuse`) is quadratic in the size of one tag: the worst page known of 128 KiB (15,000 attributes in one tag)
 takes 0.5 s, of 256 KiB 4 s, of a few MB minutes. Nearly all real pages are small, so the price of the child, some 1 ms
 a page, is rarely paid.
 """
@@ -22,12 +22,12 @@ from tasks.formats.robots.tag import Directives
 from tasks.stages.crawl.page.links import Page, read_page, refusals
 
 INLINE_BYTES = 128 << 10
-# A tag as long as this holds thousands of attributes, and every one is compared with all before it.
+# A tag as long as this has thousands of attributes, and each is compared with all before it.
 _LONG_TAG = re.compile(rb"<[a-zA-Z][^<>]{16384}")
 _WINDOW = 8192
 _CHILDREN = 2
 ROOM = 224 << 20
-"""Bytes of address space that a child may take beyond what it starts with."""
+"""Bytes of address space that a child may allocate after its start."""
 _START_S = 60.0
 _LENGTH = struct.Struct(">Q")
 
@@ -47,7 +47,7 @@ class Parser:
         self._turns = asyncio.Semaphore(_CHILDREN)
 
     async def read(self, html: bytes, url: str, headers: Directives, charset: str = "") -> Page:
-        """Returns what a page says; arguments as for `read_page`.
+        """Parses a page; arguments as for `read_page`.
 
         Of a page that raises in its reader, or takes more time or memory than allowed, that is what its source forbids,
         and why its links are not read (`Page.unread`).
@@ -59,7 +59,7 @@ class Parser:
         return page if isinstance(page, Page) else refusals(html, self._agent, headers, page)
 
     async def _answer(self, question: tuple[Any, ...]) -> Page | str:
-        """Returns what a child makes of a page, or why it makes nothing of it."""
+        """Returns a page parsed by the child, or the error."""
         async with self._turns:
             child = None
             try:
@@ -87,7 +87,7 @@ class Parser:
 
 
 def why(error: BaseException) -> str:
-    """Returns what went wrong, and where in our code, in one line for people."""
+    """Returns an error and its place in our code, in one line."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,7 +1,7 @@
-"""What a page that came with status 200 says: what it is, whether it may be kept, and where it leads.
+"""Reading of a response with status 200: its type, whether it may be kept, and its links.
 
-HTML pages, sitemaps and feeds are read; of everything else only the headers count. Whatever a body does to its reader,
-it is no fault of the fetch: what cannot be read for links is kept without them, and the log says so.
+HTML pages, sitemaps and feeds are parsed; of everything else only the headers count. A parser error does not fail the
+fetch: the page is kept without links, and the log has the error.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ _XML = ("application/xml", "text/xml")
 _PACKED = ("application/gzip", "application/x-gzip")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.I)
 
-# Clocks differ, and a date without a zone is taken for UTC; what lies further ahead was not meant.
+# Clocks differ, and a date without a zone counts as UTC; dates further in the future are ignored.
 _AHEAD = timedelta(days=1)
 
 NoteCopy = Callable[[str, str, str, int], str]
-"""Tells (URL, payload digest, title, characters of text) of a page; returns why it is none, or ""."""
+"""Receives (URL, payload digest, title, characters of text) of a page; returns a reason to reject it, or ""."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ class Reading:
         reason: why it is not kept, or "".
         kind: page, sitemap or feed.
         outlinks: in scope, each once.
-        lastmods: those of them of which a sitemap of their own domain says when they have changed.
-        canonical: the address the page names as its own, or "".
+        lastmods: those of them with a last change in a sitemap of their own domain.
+        canonical: the page's rel="canonical" link, or "".
         render: whether it takes a browser to show its text.
-        terms: what the page itself states of its use, as (name, value).
+        terms: the page's own terms of use, as (name, value).
     """
 
     reason: str = ""
@@ -75,7 +75,7 @@ class Reader:
         parser: reads HTML under a time limit.
         scope: links outside it are dropped.
         sitemaps: returns the sitemaps that the robots.txt of a URL names.
-        note: sees every page, and tells which is a copy or an error in disguise.
+        note: called for every page; detects copies and soft 404s.
     """
 
     def __init__(
@@ -109,38 +109,38 @@ class Reader:
         return max(most, MAX_BYTES) if is_list else most
 
     async def read(self, url: str, answer: Answer, mime: str, *, reserved: bool) -> Reading:
-        """Returns what a wanted body is; `reserved` is what the site's tdmrep.json says of it."""
+        """Classifies a body; `reserved` is the site's tdmrep.json reservation."""
         try:
             return await self._read(url, answer, mime, reserved)
         except Exception as error:
             return self._unread(url, answer, mime, reserved, why(error))
 
     async def _read(self, url: str, answer: Answer, mime: str, reserved: bool) -> Reading:
-        said = directives(answer.all("x-robots-tag"), self._config.user_agent)
+        from_headers = directives(answer.all("x-robots-tag"), self._config.user_agent)
         if mime in _HTML:
-            return await self._page(url, answer, said, reserved)
+            return await self._page(url, answer, from_headers, reserved)
         if mime in self._config.mime_types and not (mime == "text/plain" and url in self._sitemaps(url)):
-            return Reading(self._refused(answer, said, Page(noindex=said.noindex), reserved))
+            return Reading(self._refused(answer, from_headers, Page(noindex=from_headers.noindex), reserved))
         # Large ones take a second and 100 MB: not on the event loop, and one at a time.
         async with self._one_list:
             return await asyncio.to_thread(self._list, url, answer)
 
     def refused_by_headers(self, answer: Answer) -> str:
-        """Returns why an answer without a body keeps what it stands for out of the corpus, or ""."""
-        said = directives(answer.all("x-robots-tag"), self._config.user_agent)
-        return self._refused(answer, said, Page(noindex=said.noindex), reserved=False)
+        """Returns why a response without a body excludes its page from the corpus, or ""."""
+        from_headers = directives(answer.all("x-robots-tag"), self._config.user_agent)
+        return self._refused(answer, from_headers, Page(noindex=from_headers.noindex), reserved=False)
 
-    async def _page(self, url: str, answer: Answer, said: Directives, reserved: bool) -> Reading:
+    async def _page(self, url: str, answer: Answer, from_headers: Directives, reserved: bool) -> Reading:
         html = self._decoded(answer, self._config.max_body_bytes)
-        page = Page(noindex=said.noindex)
+        page = Page(noindex=from_headers.noindex)
         if html:
             charset = _CHARSET.search(answer.header("content-type") or "")
-            page = await self._parser.read(html, url, said, charset[1] if charset else "")
+            page = await self._parser.read(html, url, from_headers, charset[1] if charset else "")
         if page.unread:
             _tell(url, page.unread)
         render = needs_browser(html, page.text_chars)
-        refused = self._refused(answer, said, page, reserved)
-        # All pages of a single-page application come as the same shell: that makes them no copies.
+        refused = self._refused(answer, from_headers, page, reserved)
+        # All pages of a single-page application have the same shell, but are not copies.
         if not refused and not render:
             refused = self._note(url, payload_digest(answer.body), page.title, page.text_chars)
         if refused == SOFT_404:
@@ -164,7 +164,7 @@ class Reader:
         return Reading("mime")
 
     def _of_sitemap(self, entries: Iterable[Entry], url: str) -> Reading:
-        """Returns what a sitemap lists, and of pages of its own domain when they have changed."""
+        """Returns the URLs of a sitemap, and the last changes of pages of its own domain."""
         owner, latest = owner_of(authority(url)), datetime.now(UTC) + _AHEAD
         links, lastmods = [], []
         for entry in entries:
@@ -175,25 +175,25 @@ class Reader:
                     lastmods.append((to, entry.lastmod))
         return Reading(kind=SITEMAP, outlinks=tuple(links), lastmods=tuple(lastmods))
 
-    def _refused(self, answer: Answer, said: Directives, page: Page, reserved: bool) -> str:
+    def _refused(self, answer: Answer, from_headers: Directives, page: Page, reserved: bool) -> str:
         if page.noindex:
             return "noindex"
-        out = opted_out(self._config.ai_optouts, answer.headers, said, page, reserved=reserved)
+        out = opted_out(self._config.ai_optouts, answer.headers, from_headers, page, reserved=reserved)
         return AI_OPTOUT if out else ""
 
     def _covered(self, urls: Iterable[str]) -> tuple[Link, ...]:
         return tuple(link(url) for url in urls if self._scope.covers(url))
 
     def _unread(self, url: str, answer: Answer, mime: str, reserved: bool, reason: str) -> Reading:
-        """Returns a body without what it leads to, unless headers or source forbid that it is kept."""
+        """Returns a body without links, unless headers or source forbid storing it."""
         _tell(url, reason)
-        said = directives(answer.all("x-robots-tag"), self._config.user_agent)
+        from_headers = directives(answer.all("x-robots-tag"), self._config.user_agent)
         try:
             body = self._decoded(answer, self._config.max_body_bytes)
         except Exception:  # perhaps this is what raised
             body = b""
-        page = refusals(body, self._config.user_agent, said, reason)
-        refused = self._refused(answer, said, page, reserved)
+        page = refusals(body, self._config.user_agent, from_headers, reason)
+        refused = self._refused(answer, from_headers, page, reserved)
         return Reading(refused, PAGE if mime in _HTML else SITEMAP, terms=page.terms)
 
     def _decoded(self, answer: Answer, limit: int) -> bytes:

@@ -1,7 +1,7 @@
-"""What a page writes as addresses becomes canonical links.
+"""Resolution of a page's URLs to canonical links.
 
-Links are looked up in a table first: the menu of a site is the same on all its pages, so that most links cost one
-look-up in place of a parse and two hashes.
+Links are looked up in a table first: the menu of a site is the same on all its pages, so most links cost one look-up
+instead of a parse and two hashes.
 """
 
 import codecs
@@ -20,7 +20,7 @@ _NO_PAGES = ("mailto:", "javascript:", "tel:", "data:")
 _PLAIN = re.compile(r"(?:/|(?=[a-z0-9]))(?:[\w~-][\w.~-]*/)*(?:[\w~-][\w.~-]*)?", re.I | re.A)
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 _AS_REFERENCE = "sluice.as_reference"
-# ASCII that the query of a web address holds as it is, where an encoding makes half a letter of it.
+# ASCII that a URL's query contains unescaped, but that in some encodings is part of a multibyte character.
 _AS_IT_IS = "!$%&()*+,/:;=?@[\\]^`{|}"
 
 
@@ -75,7 +75,7 @@ def address(href: str, base: str, encoding: str = "utf-8") -> str | None:
 def query_in(href: str, encoding: str) -> str:
     """Returns an address with its query in the encoding of its page, as browsers do (URL Standard, "query state").
 
-    Letters that the encoding lacks become what a form makes of them, "&#1055;", percent-encoded.
+    Characters that the encoding lacks are encoded as in forms, "&#1055;", percent-encoded.
 
     >>> query_in("/д?q=д", "cp1251"), query_in("/?q=ж", "iso8859-1")
     ('/д?q=%E4', '/?q=%26%231078%3B')

@@ -1,6 +1,6 @@
-"""Sitemaps: the URLs that a site names itself (sitemaps.org protocol).
+"""Parser of sitemaps (sitemaps.org protocol).
 
-Pure functions over untrusted bytes. A file goes through in blocks; what is held is its URLs, 32 MB of them at most.
+Pure functions over untrusted bytes. A file is read in blocks; only its URLs are in memory, 32 MB at most.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from tasks.stages.crawl.page.xml_stream import XmlStream, local_name, text_of
 # The protocol's own limits: 50,000 URLs and 50 MB without compression.
 MAX_ENTRIES = 50_000
 MAX_BYTES = 50 << 20
-# All addresses together: an honest list of 50,000 has a tenth of it.
+# All URLs together: a usual list of 50,000 has a tenth of it.
 _MAX_CHARS = 32 << 20
 _HEAD = 128
 _TEXT = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,100}https?://", re.I)
@@ -30,7 +30,7 @@ class Entry:
 
     Attributes:
         url: canonical.
-        lastmod: when the site says it changed last, UTC; None where it says nothing that can be read.
+        lastmod: last change as stated by the site, UTC; None where missing or invalid.
     """
 
     url: str
@@ -39,12 +39,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Sitemap:
-    """What a sitemap holds.
+    """Content of a sitemap.
 
     Attributes:
         kind: "urlset" names pages, "index" names sitemaps.
         entries: in the order of the file, each URL once.
-        left_out: why the file holds more than that, for people; "" where it was read to its end.
+        left_out: text on why the rest was not read; "" where it was read to its end.
     """
 
     kind: Literal["urlset", "index"]
@@ -56,7 +56,7 @@ def read_sitemap(body: bytes | Unpacked, url: str, limit: int = MAX_ENTRIES) -> 
     """Reads a sitemap: XML, or text with one URL per line, plain or gzip.
 
     All URLs that a crawler could fetch are returned, of other hosts too: robots.txt may name a sitemap on one host for
-    another. What the crawl covers is for the caller to say.
+    another. The caller checks the scope.
 
     Args:
         body: the file without content coding, as a whole or in blocks; gzip is recognised, and unpacked up to 50 MB.
@@ -85,7 +85,7 @@ def read_sitemap(body: bytes | Unpacked, url: str, limit: int = MAX_ENTRIES) -> 
 
 
 class _Entries:
-    """Collects entries up to the limits; `full` says which one was met, or is ""."""
+    """Collects entries up to the limits; `full` names the limit that was reached, or is ""."""
 
     def __init__(self, base: str, limit: int) -> None:
         self._base = base
@@ -116,8 +116,8 @@ class _Entries:
 
 def _named(stream: XmlStream) -> Iterator[tuple[str, str | None]]:
     for element in stream:
-        wanted = local_name(element) == ("url" if stream.root == "urlset" else "sitemap")
-        yield (text_of(element, "loc"), text_of(element, "lastmod")) if wanted else ("", None)
+        is_entry = local_name(element) == ("url" if stream.root == "urlset" else "sitemap")
+        yield (text_of(element, "loc"), text_of(element, "lastmod")) if is_entry else ("", None)
 
 
 def _peeked(plain: Unpacked) -> tuple[bytes, Iterator[bytes]]:

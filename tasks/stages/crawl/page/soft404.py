@@ -1,13 +1,13 @@
-"""Soft 404: pages that say "not found" with status 200.
+"""Soft 404 detection: error pages with status 200.
 
-Only what is short and says so in its title counts: an article about the error 404 is long, and a short page about a
+Only a short page with such a title counts: an article about the error 404 is long, and a short page about a
 Peugeot 404 has another title. Price: a short page whose title begins with "404" for another reason.
 """
 
 import re
 
 SOFT_404 = "soft_404"
-# A page with more text than this has something to say, whatever its title.
+# A page with more text than this has content, whatever its title.
 MAX_TEXT = 1024
 _PHRASES = (
     r"(?:page|file|document|url|site|content|article|product|post) (?:was |is |could |can ?)?not (?:be )?found",
@@ -41,7 +41,7 @@ _SAYS_SO = re.compile("|".join(_PHRASES), re.I)
 
 
 def is_soft_404(title: str, text_chars: int, status: int = 200) -> bool:
-    """Tells whether an answer that claims success says in its title that there is no such page.
+    """Returns whether the title of a response with status 200 is that of an error page.
 
     Args:
         title: of the page.

@@ -1,14 +1,13 @@
-"""Terms of use that a site has stated for a page when it was fetched, as one text that is kept with the capture.
+"""Terms of use of a page at the time of its fetch, as one text that is stored with the capture.
 
-Nothing here decides: `optout` and `hosts.rules` do. What is kept is what was said, opt-out or permission, so that a
-later reading of it needs no second look at a web that has changed. Where terms are stated, and under which name they
-are kept:
+Only records; `optout` and `hosts.rules` decide. Opt-outs and permissions are stored as stated, so that they can be
+evaluated later without the original site. Sources and names:
 
 - `robots.*`: Content-Signal (contentsignals.org), Content-Usage (IETF aipref) and License (RSL 1.0) of robots.txt;
-- `tdmrep.*`: tdm-reservation and tdm-policy of the rule of tdmrep.json that holds for the page;
+- `tdmrep.*`: tdm-reservation and tdm-policy of the rule of tdmrep.json for the page;
 - `header.*`: Content-Signal, Content-Usage, TDM-Reservation, TDM-Policy, Crawler-Price, X-Robots-Tag with an opt-out
-  from AI, and `Link: <...>; rel="license"` (RSL 1.0) of the answer;
-- `page.*`: the same words as meta elements, and `<link rel="license">`.
+  from AI, and `Link: <...>; rel="license"` (RSL 1.0) of the response;
+- `page.*`: the same as meta elements, and `<link rel="license">`.
 """
 
 import json
@@ -18,7 +17,7 @@ from collections.abc import Iterable
 from tasks.stages.crawl.http.response import Headers
 
 Terms = Iterable[tuple[str, str]]
-"""(name, value) of everything that was stated; a name may come several times."""
+"""(name, value) of all statements; a name may occur several times."""
 
 _READ = frozenset({"content-signal", "content-usage", "tdm-reservation", "tdm-policy", "crawler-price"})
 _NOAI = re.compile(r"\bno(?:ai|ml)\b", re.I)
@@ -29,7 +28,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 
 def header_terms(headers: Headers) -> list[tuple[str, str]]:
-    """Returns what the headers of an answer state.
+    """Returns the terms in the headers of a response.
 
     >>> header_terms((("Content-Usage", "train-ai=n"), ("Link", '</l.xml>; rel="license"'), ("Server", "x")))
     [('content-usage', 'train-ai=n'), ('license', '/l.xml')]
@@ -47,7 +46,7 @@ def header_terms(headers: Headers) -> list[tuple[str, str]]:
 def kept(**places: Terms) -> str:
     """Returns what was stated in several places as JSON, an object of texts by "place.name"; "" if nothing was.
 
-    What a place states several times under one name is joined by commas, as HTTP has it.
+    Several values of one name are joined by commas, as in HTTP.
 
     >>> kept(robots=[("license", "https://h/l.xml")], header=[("tdm-reservation", "1"), ("tdm-reservation", "0")])
     '{"header.tdm-reservation": "1, 0", "robots.license": "https://h/l.xml"}'

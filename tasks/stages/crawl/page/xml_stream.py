@@ -1,10 +1,9 @@
-"""Elements of an untrusted XML file, one at a time, whatever is wrong with the file.
+"""Streaming parser of untrusted XML: yields one element at a time, tolerates common errors.
 
-Reads the blocks of a file, and holds no more than one of them and one element. What makes XML dangerous is switched off
-or refused: no DTD is loaded, nothing is fetched, entities stay unexpanded, a file that declares some is not read,
-libxml2's own limits on nesting (256) and on the length of one text (10 MB) hold, and what was read is dropped at once.
-What real files get wrong (bare ampersands, HTML entities, references to half a character, wrong bytes, a cut end) is
-read over. 50,000 URLs take 0.7 s.
+Reads the blocks of a file, with one block and one element in memory. Dangerous features are switched off or refused: no
+DTD is loaded, nothing is fetched, entities are not expanded, a file that declares some is not read, libxml2's limits on
+nesting (256) and on the length of one text (10 MB) apply, and parsed elements are freed at once. Common errors (bare
+ampersands, HTML entities, references to half a character, wrong bytes, a cut end) are skipped. 50,000 URLs take 0.7 s.
 """
 
 import re
@@ -18,7 +17,7 @@ _MAX_CHILDREN = 1000
 _MAX_AMPERSANDS = 500_000
 _BARE_AMPERSAND = re.compile(rb"&(?!#?\w{1,32};)")
 _REFERENCE = re.compile(rb"&#(?:x([0-9a-fA-F]{1,32})|([0-9]{1,32}));")
-# What may be the beginning of a reference or of a mark, and go on in the next block.
+# Possible beginning of a reference or tag that continues in the next block.
 _UNFINISHED = re.compile(rb"(?:&#?\w{0,32}|<(?:!(?:\[(?:C(?:D(?:A(?:T(?:A)?)?)?)?)?)?)?|\]\]?)\Z")
 
 
@@ -31,7 +30,7 @@ class XmlStream:
         items: local names of the elements to yield.
 
     Attributes:
-        root: local name of the outermost element; "" before it came, or if it is none of `roots`.
+        root: local name of the outermost element; "" before it is read, or if it is none of `roots`.
         complete: whether the file was read up to the end of its outermost element.
     """
 
@@ -44,7 +43,7 @@ class XmlStream:
         self.complete = False
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields wanted elements as they end; each is emptied when the next one is asked for."""
+        """Yields matching elements when they end; each is cleared when the next one is requested."""
         parser = etree.XMLPullParser(
             events=("start", "end"),
             tag=[f"{{*}}{name}" for name in (*self._roots, *self._items)],
@@ -70,11 +69,11 @@ class XmlStream:
                         return
                 if self.root:
                     self._forget(self._top)
-        except (etree.XMLSyntaxError, UnicodeDecodeError):  # the latter where a name holds half a character
+        except (etree.XMLSyntaxError, UnicodeDecodeError):  # the latter where a name contains half a character
             return
 
     def _begins(self, element: Any) -> bool:
-        """Takes in the outermost element; returns False if the file is none of the wanted kind or not to be trusted."""
+        """Checks the outermost element; returns False if the file is of another kind or declares entities."""
         declared = element.getroottree().docinfo.internalDTD
         if declared is not None and any(True for _ in declared.iterentities()):
             return False
@@ -84,21 +83,21 @@ class XmlStream:
         return bool(self.root)
 
     def _forget(self, node: Any) -> None:
-        """Drops what is finished; an item that is still open keeps its parts, unless they are too many."""
+        """Frees finished elements; an item that is still open keeps its children, unless they are too many."""
         while len(node) and (local_name(node) not in self._items or len(node) > _MAX_CHILDREN):
             del node[:-1]
             node = node[0]
 
 
 def _escaped(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Mends ampersands at which the parser would drop what stands around them.
+    """Repairs ampersands at which the parser would drop the surrounding text.
 
     Bare ones, with the parameter's name behind them; references to what is no character, with the whole attribute.
     """
     literal, left, ampersands = False, b"", 0
     for block in _pieces(blocks):
         data = left + block
-        # UTF-16 is left as it is, and so is what is made of ampersands.
+        # UTF-16 is left unchanged, and so is text that consists of ampersands.
         ampersands += data.count(b"&") if b"\0" not in data else _MAX_AMPERSANDS
         if ampersands >= _MAX_AMPERSANDS:
             yield data
@@ -135,7 +134,7 @@ def _pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def local_name(element: Any) -> str:
-    """Returns the name of an element without its namespace; "" for what is no element."""
+    """Returns the name of an element without its namespace; "" for other nodes."""
     return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
 
 

@@ -1,7 +1,7 @@
-"""Chromium, locked up: one process group per page, behind a proxy of its own, gone when the page is done.
+"""Sandboxed Chromium: one process group per page, behind a proxy of its own, ended with the page.
 
-A fresh browser starts in 0.2 to 0.3 s; for that, no page meets what another one left behind, a script that never ends
-is ended with its browser, and bytes are counted per page.
+A new browser starts in 0.2 to 0.3 s; in return pages share no state, an endless script is ended with its browser, and
+bytes are counted per page.
 """
 
 import asyncio
@@ -51,11 +51,11 @@ FLAGS = (
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     f"--js-flags=--max-old-space-size={_HEAP_MB}",
 )
-# What the browser asks for on its own account (updates, accounts) ends here: nobody listens on the discard port.
+# The browser's own requests (updates, accounts) are sent to the discard port, where nothing listens.
 _NOWHERE = "http://127.0.0.1:9"
-# Unknown to Chromium; tells our browsers apart.
+# Unknown to Chromium; identifies our browsers.
 _MARK = "--sluice-page"
-# What Playwright switches off for tests and a crawler wants: windows that nobody asked for stay closed.
+# Playwright disables the popup blocker for tests; a crawler needs it.
 _NOT_WANTED = ("--disable-popup-blocking", "--disable-ipc-flooding-protection", "--enable-unsafe-swiftshader")
 
 
@@ -65,7 +65,7 @@ class Rendered:
 
     Attributes:
         shown: the page.
-        received: bytes that came from the network.
+        received: bytes received from the network.
         refused: servers (host:port) that the guard refused.
         spent: limit that the page reached ("bytes", "requests"), or "".
     """
@@ -93,7 +93,7 @@ class Browser:
         config: limits of a page.
         agent: the crawl's own User-Agent.
         guard: which servers pages may reach.
-        home: the browsers' home folder; they leave caches there, nothing of pages.
+        home: the browsers' home folder; for caches, not for page data.
     """
 
     def __init__(self, config: RenderConfig, agent: str, guard: Guard, home: str) -> None:
@@ -105,7 +105,7 @@ class Browser:
         self._playwright: Playwright | None = None
         self._home = home
         self._failures = 0
-        # The page has limits of its own; this one is for a browser that hangs.
+        # The page has its own limits; this one is for a hanging browser.
         self._longest_s = config.timeout_s + _START_S
         self.version = ""
 
@@ -127,11 +127,11 @@ class Browser:
         await self._stack.aclose()
 
     async def render(self, source: Source, allowed: Callable[[str], bool]) -> Rendered:
-        """Shows a captured page and returns what it looks like.
+        """Renders a captured page.
 
         Args:
             source: the page.
-            allowed: decides on addresses that the page asks for.
+            allowed: decides on URLs that the page requests.
 
         Raises:
             PageError: the page cannot be shown.
@@ -214,7 +214,7 @@ class Browser:
 
 
 class _Memory:
-    """Kills a browser one of whose processes takes too much."""
+    """Kills a browser when one of its processes exceeds the memory limit."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -242,7 +242,7 @@ def _process(mark: str) -> psutil.Process | None:
 
 
 async def _end(chromium: Chromium, process: psutil.Process) -> None:
-    """Closes the browser, and kills it when it does not close: a script that never ends may hold it."""
+    """Closes the browser, and kills it when it does not close: an endless script may block it."""
     try:
         async with asyncio.timeout(_END_S):
             await chromium.close()
@@ -260,6 +260,6 @@ def _kill(process: psutil.Process) -> None:
 
 
 def _cause(error: Error) -> str:
-    """Returns what the browser said at its end, or else the first line of the error."""
-    said = _FATAL.search(error.message)
-    return said[1] if said else error.message.strip().partition("\n")[0]
+    """Returns the browser's last fatal message, or else the first line of the error."""
+    fatal = _FATAL.search(error.message)
+    return fatal[1] if fatal else error.message.strip().partition("\n")[0]

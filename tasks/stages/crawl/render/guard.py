@@ -1,4 +1,4 @@
-"""Which servers a page's browser may reach: those that the crawl itself may."""
+"""Access control of a page's browser: the crawl's own rules for servers."""
 
 import asyncio
 import socket
@@ -13,13 +13,13 @@ _LOOKUP_S = 10.0
 
 
 class Guard:
-    """The crawl's rules for addresses, asked by host and port.
+    """The crawl's rules for addresses, by host and port.
 
     Args:
         allow_loopback: whether this machine may be reached, on any port.
         resolver: looks public names up; the system's by default. Its answers are checked all the same.
-        grants: hosts that may be reached although they lie inside, or on another port.
-        policy: whom not to ask.
+        grants: hosts that may be reached at private addresses or on another port.
+        policy: denied hosts.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Guard:
         self._resolver = GuardedResolver(allow_loopback=allow_loopback, inner=resolver, grants=self._grants)
 
     def for_page(self, host: str) -> "Guard":
-        """Returns the guard of a page of `host`: of all grants those of this host alone hold."""
+        """Returns the guard of a page of `host`: only this host's grants apply."""
         if not self._grants:
             return self
         grants = self._grants.only(host)
@@ -73,5 +73,5 @@ class Guard:
         return [(answer["host"], port) for answer in answers]
 
     async def close(self) -> None:
-        """Lets the resolver go."""
+        """Closes the resolver."""
         await self._resolver.close()

@@ -1,8 +1,7 @@
-"""One page in a browser: what it may ask for, when it is done, and what it shows then.
+"""One page in a browser: allowed requests, detection of the end of loading, and the rendered document.
 
-The page itself is not asked for again: the browser gets the capture. Only its scripts, styles and data come from the
-network, by GET, through the proxy. Nothing the page does leads anywhere else: it cannot navigate, open windows,
-download, or ask people.
+The page itself is not requested again: the browser gets the capture. Only its scripts, styles and data are loaded from
+the network, by GET, through the proxy. The page cannot navigate, open windows, download or show dialogs.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ _LOOK_S = 0.05
 _MAX_LEADS = 20
 # Streams of events end with the page; nothing is waited for there.
 _ENDLESS = frozenset(("eventsource", "websocket", "ping"))
-# Headers of the capture that bear on how a page works; cookies, redirects and downloads do not come with it.
+# Headers of the capture that affect how a page works; without cookies, redirects and downloads.
 _KEPT = frozenset(
     (
         *("content-type", "content-language", "content-security-policy", "last-modified", "permissions-policy"),
@@ -30,12 +29,12 @@ _KEPT = frozenset(
         "x-content-type-options",
     )
 )
-# Ways around, or past the end of, a page that text does not need. The proxy and the browser's flags hold without this.
+# Network and background APIs that text does not need. Defence in depth: the proxy and flags enforce the same.
 _WITHOUT = """
 for (const name of ["RTCPeerConnection", "webkitRTCPeerConnection", "WebTransport", "SharedWorker"]) delete self[name];
 delete Navigator.prototype.serviceWorker;
 """
-# Run in a world of its own, which the page's scripts cannot reach: they may have replaced what it calls.
+# Runs in an isolated world, which the page's scripts cannot reach: they may have replaced functions it calls.
 _SHOWN = """(() => {
   const kind = document.doctype ? new XMLSerializer().serializeToString(document.doctype) : "";
   const html = kind + "\\n" + document.documentElement.outerHTML;
@@ -45,14 +44,14 @@ _SHOWN = """(() => {
 
 @dataclass(frozen=True)
 class Shown:
-    """What a page looked like in the end.
+    """A rendered page.
 
     Attributes:
         html: the document as text, UTF-8.
         url: its address then, which scripts may have changed within its origin.
-        leads: where the page wanted to go, which it was not let.
-        requests: what it asked for, apart from itself.
-        complete: it had come to rest, and was refused nothing for its number of requests.
+        leads: navigations that the page tried and that were blocked.
+        requests: its requests, without the page itself.
+        complete: it finished loading, without exceeding its number of requests.
     """
 
     html: bytes
@@ -76,7 +75,7 @@ class PageView:
     Args:
         config: limits.
         source: the page.
-        allowed: decides on the address of anything that the page asks for (robots.txt of its host).
+        allowed: decides on the URL of each request of the page (robots.txt of its host).
     """
 
     def __init__(self, config: RenderConfig, source: Source, allowed: Callable[[str], bool]) -> None:
@@ -94,7 +93,7 @@ class PageView:
         self._complete = True
 
     async def show(self, context: BrowserContext) -> Shown:
-        """Loads the page, waits until it has come to rest, and returns what it shows.
+        """Loads the page, waits until it finished loading, and returns the document.
 
         Raises:
             PageError: it never showed anything, or too much.
@@ -141,7 +140,7 @@ class PageView:
             else:
                 await route.abort("blockedbyclient")
         except Error:
-            pass  # the page is gone
+            pass  # the page is closed
 
     async def _navigate(self, route: Route) -> None:
         request = route.request
@@ -160,7 +159,7 @@ class PageView:
             lead = canonical(request.url)
             if lead is not None and lead != self._source.url and len(self._leads) < _MAX_LEADS:
                 self._leads[lead] = None
-        # "aborted" leaves the page where it is; any other error would put an error page in its place.
+        # "aborted" keeps the page; any other error would show an error page instead.
         await route.abort("aborted")
 
     def _may(self, request: Request) -> bool:
@@ -185,7 +184,7 @@ class PageView:
     async def _rest(self, page: Page) -> None:
         """Waits until the page has loaded and nothing has been under way for the time to settle."""
         self._changed = time.monotonic()
-        # A page that wanted to go elsewhere while it was being read is not read any further: it never loads.
+        # A page that tries to navigate while it is read is not read further: it never loads.
         while (
             not (self._loaded or self._left)
             or self._under_way
@@ -199,12 +198,12 @@ class PageView:
         session = await context.new_cdp_session(page)
         tree = await session.send("Page.getFrameTree")
         world = await session.send("Page.createIsolatedWorld", {"frameId": tree["frameTree"]["frame"]["id"]})
-        asked = {
+        expression = {
             "expression": _SHOWN % self._config.max_dom_bytes,
             "contextId": world["executionContextId"],
             "returnByValue": True,
         }
-        found = (await session.send("Runtime.evaluate", asked))["result"].get("value")
+        found = (await session.send("Runtime.evaluate", expression))["result"].get("value")
         if not isinstance(found, dict) or not str(found["url"]).startswith(("http://", "https://")):
             raise PageError("render_failed", "the page has no document, or another one")
         if not found["html"]:

@@ -1,7 +1,8 @@
-"""The only way out of a page's browser: a forward proxy on loopback that asks the guard about every server.
+"""Forward proxy on loopback for a page's browser: checks every server with the guard.
 
-Plain http is forwarded request by request (GET only), everything else through CONNECT, of which only the server and the
-bytes are seen. It connects to the address that was checked, never to a name. TLS stays between browser and site.
+Plain http is forwarded request by request (GET only), everything else through CONNECT, where it knows only the server
+and the number of bytes. It connects to the address that was checked, never to a name. TLS stays between browser and
+site.
 """
 
 import asyncio
@@ -27,21 +28,21 @@ _BODY = frozenset((b"content-length", b"transfer-encoding"))
 
 
 class _RefusalError(Exception):
-    """A request that goes nowhere; carries the status line for the browser."""
+    """A refused request; has the status line for the browser."""
 
 
 class Proxy:
     """One page's way to the network; use as an async context manager.
 
     Args:
-        guard: says which servers may be reached.
+        guard: decides which servers may be reached.
         max_bytes: received at most; then every connection ends.
         max_requests: connections and plain requests at most.
 
     Attributes:
         port: where it listens on 127.0.0.1.
         received: bytes that servers sent.
-        requests: connections and plain requests that the browser asked for.
+        requests: number of connections and plain requests.
         refused: servers that were refused, with how often.
         spent: "bytes" or "requests" once a limit is reached, else "".
     """
@@ -77,7 +78,7 @@ class Proxy:
         task.add_done_callback(self._open.discard)
 
     def _cut(self) -> list[asyncio.Task[None]]:
-        """Ends every connection; returns what is still ending."""
+        """Closes every connection; returns the tasks that are still ending."""
         ending = list(self._open)
         for task in ending:
             task.cancel()
@@ -93,7 +94,7 @@ class Proxy:
                 writer.write(f"HTTP/1.1 {refusal}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # the browser or the server went away: the page sees a network error
+            pass  # the browser or the server closed the connection: the page gets a network error
         finally:
             writer.close()
 
@@ -117,7 +118,7 @@ class Proxy:
             sent = _request(authority, slash + path or "/", rest)
             up, down = await self._connect("http", authority)
             down.write(sent)
-            # One request per connection: whatever the browser sends behind it ends the connection, as its going does.
+            # One request per connection: further bytes or a close by the browser end the connection.
             await self._relay(up, writer, reader.read(1), down)
         else:
             raise _RefusalError("405 Only GET")
@@ -126,7 +127,7 @@ class Proxy:
         try:
             found = self._known.get((scheme, authority))
             if found is None:
-                # Kept for the page's life: a name that changes its mind in between would be asked about again.
+                # Cached for the page: a name that resolves differently later would have to be checked again.
                 found = self._known[scheme, authority] = await self._guard.addresses(scheme, authority)
         except RefusedAddressError as error:
             self.refused[authority] += 1
@@ -147,7 +148,7 @@ class Proxy:
         other: Coroutine[Any, Any, object],
         down: asyncio.StreamWriter,
     ) -> None:
-        """Passes on what the server sends until it, or `other`, ends."""
+        """Forwards the server's bytes until it, or `other`, ends."""
         works = [asyncio.ensure_future(self._receive(up, writer)), asyncio.ensure_future(other)]
         try:
             await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)

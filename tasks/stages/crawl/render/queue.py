@@ -1,4 +1,4 @@
-"""The render queue: the pages of a segment that fetch found to need a browser, and their captures.
+"""The render queue: the pages of a segment that need a browser, and their captures.
 
 Its order is a function of the segment, so that a resumed stage makes the same parts.
 """
@@ -39,8 +39,8 @@ class Source:
 
 def queue(segment: Artifact) -> list[Waiting]:
     """Returns the pages that need a browser: the first of every host, the second of every host, and so on."""
-    wanted = pc.field("render") & (pc.field("status") == SUCCESS)
-    rows = [row for path in segment.files(_LOG) for row in segment.table(path, _COLUMNS, wanted).to_pylist()]
+    condition = pc.field("render") & (pc.field("status") == SUCCESS)
+    rows = [row for path in segment.files(_LOG) for row in segment.table(path, _COLUMNS, condition).to_pylist()]
     pages = sorted((Waiting(**row) for row in rows), key=lambda page: (page.depth, page.url))
     seen: Counter[str] = Counter()
     ranked = []
@@ -54,7 +54,7 @@ def source(segment: Artifact, page: Waiting, limit: int) -> Source:
     """Returns the capture of a page, with at most `limit` bytes of its decoded body.
 
     Raises:
-        ValueError: the archive holds no such capture.
+        ValueError: the archive has no such capture.
     """
     with segment.open(page.warc_file) as file:
         capture = archive.capture_at(file, page.warc_offset)

@@ -1,4 +1,4 @@
-"""One part of what a render task makes: a WARC file of conversion records with its index, log and links.
+"""One part of a render task's artifact: a WARC file of conversion records with its index, log and links.
 
 The files are those of a segment (log: `fetchlog.FETCH_LOG`, links: `fetchlog.LINKS`), so that update and publish read
 both alike. The WARC file is left out where no page of the part could be rendered.
@@ -51,7 +51,7 @@ class RenderedPart:
             self._stack.__exit__(type(error), error, error.__traceback__)
 
     def add(self, page: Waiting, outcome: Outcome, html: bytes, notes: dict[str, str]) -> None:
-        """Takes what came of a page; `html` is stored where the outcome is a success."""
+        """Adds the outcome of a page; `html` is stored where the outcome is a success."""
         if outcome.status in CAPTURED:
             writer = self._open()
             notes = {"software": self._browser, "hopsFromSeed": str(page.depth), **notes}

@@ -1,7 +1,7 @@
-"""Stage `render`: shows pages that are made by scripts in a browser, and stores what it shows.
+"""Stage `render`: renders script-generated pages in a browser and stores the documents.
 
 Reads the render queue of its partition's segment (rows of log/ that are captured and marked `render`, their captures,
-what is known of their hosts), the hosts of the seeds and the hosts file. Writes parts like those of a segment: warc/
+state of their hosts), the hosts of the seeds and the hosts file. Writes parts like those of a segment: warc/
 with one conversion record per page (the finished document, referring to the response record it was made from), index/,
 log/ and links/. Without `[crawl.render] enabled` the artifact is empty and no browser is needed. A small page takes
 1.8 s, of which 1 s is waiting for it to rest, and 0.8 CPU-seconds.
@@ -42,7 +42,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
 
     Raises:
         InputError: rendering is on, and Chromium or the package playwright is missing.
-        StoppedError: the task was told to stop; committed parts are kept, and a retry goes on from there.
+        StoppedError: the task got SIGTERM; committed parts are kept, and a retry resumes from there.
     """
     waiting = queue(inputs["segment"])
     if not config.render.enabled or not waiting:
@@ -62,7 +62,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
 
 async def _work(config: CrawlConfig, inputs: Inputs, output: Output, waiting: Sequence[Waiting]) -> None:
     try:
-        # Only here: without rendering, nobody needs Playwright.
+        # Imported here: Playwright is needed for rendering only.
         from tasks.stages.crawl.render.browser import Browser
         from tasks.stages.crawl.render.work import Work
     except ImportError as error:
@@ -92,7 +92,7 @@ async def _work(config: CrawlConfig, inputs: Inputs, output: Output, waiting: Se
 
 
 def _remember(segment: Artifact, politeness: Politeness, rules: HostRules) -> None:
-    """Takes over what fetch has learned of the hosts: their pauses, and their robots.txt."""
+    """Loads the state of the hosts at the end of the fetch: pauses and robots.txt."""
     politeness.seed(clock_of(row) for path in segment.files(HOSTS) for row in segment.table(path).to_pylist())
     for path in segment.files(RULES):
         rules.seed(rules_of(segment.table(path)))
@@ -100,7 +100,7 @@ def _remember(segment: Artifact, politeness: Politeness, rules: HostRules) -> No
 
 @contextlib.contextmanager
 def _on_signal(output: Output) -> Iterator[None]:
-    """Lets SIGTERM end the work at once: browsers are closed, committed parts are kept."""
+    """Makes SIGTERM end the work at once: browsers are closed, committed parts are kept."""
     task = asyncio.current_task()
     if task is None or threading.current_thread() is not threading.main_thread():
         yield

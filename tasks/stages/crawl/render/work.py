@@ -1,9 +1,9 @@
-"""The work of one render task: whose turn it is, what a shown page means, and what is kept of it.
+"""The work of one render task: scheduling, classification of rendered pages, storage.
 
 One page of a host at a time, and after each the host's pause, as between two requests of fetch: at least `delay_s`, the
-Crawl-delay, and `latency_factor` times what its pages take. Within a page the browser asks as any visitor's does.
-robots.txt of the page's own host binds everything that the page asks of that host; of other hosts it is not asked,
-since what a page is made of belongs to the page.
+Crawl-delay, and `latency_factor` times what its pages take. Within a page the browser sends requests like any
+visitor's. robots.txt of the page's own host applies to all requests to that host; for other hosts it is not checked,
+since the resources of a page belong to the page.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class Work:
         rules: robots.txt by origin.
         scope: links outside it are dropped.
         agent: the User-Agent.
-        policy: whom not to ask.
+        policy: denied hosts.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class Work:
         self._done = self._total = 0
 
     async def run(self, pages: Sequence[Waiting]) -> None:
-        """Renders the pages whose parts are not committed yet; what is above the cap is only logged."""
+        """Renders the pages whose parts are not committed yet; pages above the cap are only logged."""
         self._total = len(pages)
         most, size = self._config.render.max_pages, self._config.render.pages_per_part
         chosen, rest = pages[:most], pages[most:]
         for name in {page.host for page in chosen}:
-            # Whoever was at work before, fetch or an attempt of this task, may have asked it a moment ago.
+            # The fetch or an earlier attempt of this task may just have sent a request to it.
             self._politeness.rest(self._politeness.host(name))
         try:
             for number, begin in enumerate(range(0, len(chosen), size)):
@@ -181,7 +181,7 @@ class Work:
         return await self._judged(outcome, captured, rendered), rendered.shown.html, notes
 
     def _allowed(self, page: Waiting, url: str) -> bool:
-        """Tells whether robots.txt lets the page ask for `url`, as far as it is of the page's own origin."""
+        """Returns whether robots.txt allows `url`, if it is of the page's own origin."""
         if url.split("/", 3)[:3] != page.url.split("/", 3)[:3]:
             return True
         return self._rules.known(url) and self._rules.verdict(url) != DENIED
@@ -193,8 +193,8 @@ class Work:
         if base is None or authority(base) != outcome.host:
             base = outcome.url
         tags = [value for name, value in captured.headers if name.lower() == "x-robots-tag"]
-        said = directives(tags, self._config.user_agent)
-        read = await self._parser.read(shown.html, base, said, "utf-8")
+        from_headers = directives(tags, self._config.user_agent)
+        read = await self._parser.read(shown.html, base, from_headers, "utf-8")
         if read.unread:
             log.warning("%s is kept without its links: %s", outcome.url, read.unread)
         found = dict.fromkeys((*map(link, shown.leads), *read.links))
@@ -202,7 +202,7 @@ class Work:
         outcome = outcome._replace(outlinks=links, canonical=read.canonical if read.canonical != outcome.url else "")
         if read.noindex:
             return outcome._replace(status=GONE, reason="noindex")
-        if opted_out(self._config.ai_optouts, captured.headers, said, read):
+        if opted_out(self._config.ai_optouts, captured.headers, from_headers, read):
             return outcome._replace(status=GONE, reason=AI_OPTOUT)
         return outcome
 

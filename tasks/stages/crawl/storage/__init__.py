@@ -1,1 +1,1 @@
-"""Captures on disk: WARC records, the files of a segment, and the local buffer for a store that is down."""
+"""Storage of captures: WARC records, the files of a segment, and a local buffer for a store that is unavailable."""

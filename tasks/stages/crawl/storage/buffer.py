@@ -1,12 +1,12 @@
-"""Closed parts of a crawl task on the local disk, where the task's next attempt finds them.
+"""Local disk buffer for closed parts of a crawl task, readable by the task's next attempt.
 
 In the task's scratch folder, one folder per attempt:
 
-    buffer/<attempt>/lock          held as long as the attempt lives
+    buffer/<attempt>/lock          locked while the attempt runs
     buffer/<attempt>/<stem>/...    the files of a part; closed when part.json (its record) is there
 
-Nothing is synced to the platter: a kill loses no page of the kernel's cache, and after a crash of the machine the
-checksums in part.json tell which parts are whole.
+Nothing is fsynced: a kill loses nothing from the kernel's page cache, and after a crash of the machine the checksums in
+part.json show which parts are complete.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class Staging(Store):
 
     @contextlib.contextmanager
     def write(self, path: str) -> Iterator[BinaryIO]:
-        """Yields a binary file at `path`; what is half written stays.
+        """Yields a binary file at `path`; a partly written one is kept.
 
         Raises:
             StoreError: the disk is full or may not be written.
@@ -51,7 +51,7 @@ class Staging(Store):
 
 @dataclass(frozen=True)
 class Closed:
-    """A part whose files lie whole in `folder`, described by `record`."""
+    """A part whose complete files are in `folder`, described by `record`."""
 
     folder: Path
     record: PartRecord
@@ -67,7 +67,7 @@ class Closed:
 
 
 class Buffer:
-    """The folder of one attempt, locked while it lives.
+    """The folder of one attempt, locked while it runs.
 
     Args:
         scratch: the task's scratch folder on this machine.
@@ -93,7 +93,7 @@ class Buffer:
         return Closed(folder, record)
 
     def found(self) -> list[Closed]:
-        """Takes over and returns the closed parts of dead attempts on this machine; clears the rest of them away."""
+        """Takes over and returns the closed parts of ended attempts on this machine; removes their other files."""
         found = []
         for folder in sorted(self.folder.parent.iterdir()):
             if folder == self.folder:
@@ -108,13 +108,13 @@ class Buffer:
         return sorted(found, key=lambda closed: closed.folder.name)
 
     def free(self) -> int:
-        """Returns the bytes that the disk has left; 0 when the folder is gone."""
+        """Returns the free bytes of the disk; 0 when the folder is missing."""
         with contextlib.suppress(FileNotFoundError):
             return shutil.disk_usage(self.folder.parent.parent).free
         return 0
 
     def release(self, *, empty: bool) -> None:
-        """Gives the folder up: to nobody when it is empty, else to the next attempt."""
+        """Releases the folder: removes it when empty, else leaves it to the next attempt."""
         if self._lock is not None:
             if empty:
                 shutil.rmtree(self.folder, ignore_errors=True)
@@ -136,7 +136,7 @@ class Buffer:
 
 
 def _lock(folder: Path) -> int | None:
-    """Locks an attempt's folder for this process; returns the descriptor, or None when its owner lives."""
+    """Locks an attempt's folder for this process; returns the descriptor, or None when its owner is running."""
     # A record lock, not flock(): children that are forked do not inherit it, and it ends with the process.
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)

@@ -1,4 +1,4 @@
-"""Gzip members made by hand: a body that its server has compressed already is stored in them and not compressed again.
+"""Writer of gzip members that stores bodies already compressed by the server without compressing them again.
 
 Deflate makes such a body larger or, at best, no smaller: on 1,252 captures with gzip bodies FastWARC makes 18.67 MB at
 level 6, 19.69 MB at level 1 (fixed codes), and this 18.54 MB. Headers and small records, of which every capture has

@@ -1,8 +1,8 @@
-"""What one task has captured: WARC files with their logs, stored one file at a time.
+"""Writer of a segment: WARC files with their logs, stored one file at a time.
 
-A part of the segment is one WARC file, its index, its log and its links. The open files lie on the local disk; when the
-WARC is full or old they are closed and handed to the spool, which stores them in the background: a kill loses at most
-the open file, and the next attempt finds every closed one.
+A part of the segment is one WARC file, its index, its log and its links. Open files are on the local disk; when the
+WARC is full or old they are closed and passed to the spool, which stores them in the background: a kill loses at most
+the open file, and the next attempt reads every closed one.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ WARC = "warc/"
 INDEX = "index/"
 LOG = "log/"
 LINK = "links/"
-# Nothing may be logged whose capture is not stored.
+# An outcome must not be logged before its capture is stored.
 ORDER = (WARC, INDEX, LINK, "quarantine/", LOG)
 
 
@@ -90,7 +90,7 @@ class Segment:
 
     @property
     def holds_captures(self) -> bool:
-        """Whether the open file holds any capture."""
+        """Whether the open file has any capture."""
         return self._open is not None and self._open.captures > 0
 
     @property
@@ -105,12 +105,12 @@ class Segment:
 
     @property
     def buffered(self) -> str:
-        """What waits for the store, for people; "" when nothing does."""
+        """Text on the parts that wait for the store; "" when none do."""
         waiting = self._spool.buffered_bytes
         return f", {waiting / 1e6:,.1f} MB not stored yet" if waiting else ""
 
     def metrics(self) -> dict[str, float]:
-        """Returns figures for the report: most bytes that ever waited for the store, and how often it was away."""
+        """Returns figures for the report: maximum of bytes waiting for the store, and number of its outages."""
         return {"buffered_bytes": float(self._spool.peak_bytes), "store_outages": float(self._spool.outages)}
 
     async def room(self) -> None:
@@ -139,7 +139,7 @@ class Segment:
         await self._spool.close(limit_s)
 
     def abandon(self, error: BaseException) -> None:
-        """Drops the open file; what is closed and not stored waits for the next attempt."""
+        """Drops the open file; closed files that are not stored are left for the next attempt."""
         if self._open is not None:
             self._open.abandon(error)
             self._open = None
@@ -171,7 +171,7 @@ class _OpenPart:
     def __init__(self, spool: Spool, partitions: int) -> None:
         self._spool = spool
         self._partitions = partitions
-        # Two attempts of one task never write the same file: which one counts, the part's record says.
+        # Two attempts of one task never write the same file: the part's record names the valid one.
         self._stem = spool.stem()
         self._part = Part(spool.buffer.staging, self._stem, self._stem, "")
         self._file = contextlib.ExitStack()
@@ -214,10 +214,10 @@ class _OpenPart:
             self._file.__exit__(type(error), error, error.__traceback__)
 
 
-def held(output: Output, spool: Spool) -> Iterator[list[Outcome]]:
+def logged_outcomes(output: Output, spool: Spool) -> Iterator[list[Outcome]]:
     """Yields what earlier attempts of the task have closed, part by part in the order in which they were closed.
 
-    Some parts are stored, others lie on this machine and are sent on their way.
+    Some parts are stored, others are on this machine and are queued for the store.
     """
     urls: set[str] = set()
     for _, record in sorted(output.committed.items()):
@@ -227,7 +227,7 @@ def held(output: Output, spool: Spool) -> Iterator[list[Outcome]]:
         yield outcomes
     for closed in spool.buffer.found():
         outcomes = _outcomes({path: (closed.folder / path).read_bytes() for path in _logs(closed.record)})
-        # The task may have gone on elsewhere, or the kill came between storing a part and removing it here.
+        # The task may have continued elsewhere, or was killed between storing a part and removing it here.
         if not urls.isdisjoint(outcome.url for outcome in outcomes):
             closed.remove()
             continue

@@ -1,7 +1,7 @@
 """Commits closed parts of a crawl task to the store in the background, strictly in order.
 
 Files first, then the part's record. While the store does not answer, the parts wait on the local disk (`buffer`) up to
-a limit, the crawl goes on, and the log says so; what a killed attempt left there is committed by the next one on the
+a limit, the crawl continues, and a warning is logged; parts of a killed attempt are committed by the next one on the
 same machine.
 """
 
@@ -29,7 +29,7 @@ _NAME = "warc-"
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
 _REMIND_S = 600.0
-# The client of an object store tries for minutes before it says that there is no answer.
+# The client of an object store retries for minutes before it raises.
 _SLOW_S = 120.0
 _JOIN_S = 5.0
 _CHUNK = 1 << 20
@@ -38,7 +38,7 @@ _RESERVE = 256 << 20
 
 
 class _OvertakenError(TransientError):
-    """Waiting for the store mends nothing: another attempt of the task has gone on."""
+    """Waiting for the store is useless: another attempt of the task has continued."""
 
 
 class Spool:
@@ -72,7 +72,7 @@ class Spool:
         self._stopping = False
         self._busy_since: float | None = None
         self._down_since: float | None = None
-        self._said = 0.0
+        self._logged_at = 0.0
         self._failure: SluiceError | None = None
 
     @property
@@ -112,7 +112,7 @@ class Spool:
         """Raises what ended the work in the background.
 
         Raises:
-            StoreError: the store refuses; the message says where the buffer is.
+            StoreError: the store refuses; the message names the buffer's folder.
             TransientError: another attempt of this very task has committed the same part.
         """
         if self._failure is not None:
@@ -123,7 +123,7 @@ class Spool:
         return reached
 
     def is_full(self, open_bytes: int = 0) -> bool:
-        """Tells whether no more should be fetched for now; `open_bytes` lie in a file that is not closed yet."""
+        """Returns whether fetching should pause; `open_bytes` are in a file that is not closed yet."""
         # With nothing to drain, waiting would have no end.
         return self._bytes > 0 and (self._bytes + open_bytes >= self._limit or self._free < _RESERVE)
 
@@ -204,14 +204,14 @@ class Spool:
                 self._sent.add(entry.path)
         name = f"{_NAME}{_next_number(output.committed):05d}"
         mine = closed.record.model_copy(update={"name": name})
-        held = commit_part(output.store, output.address.path, output.fingerprint, mine)
-        if held.files != mine.files:
+        committed = commit_part(output.store, output.address.path, output.fingerprint, mine)
+        if committed.files != mine.files:
             raise _OvertakenError(
                 f"another attempt of {output.address} is committing the same pages",
                 "let it finish, or end it and run this one again",
             )
         log.info("committed %s: %d captures of %d URLs", name, mine.rows_out, mine.rows_in)
-        self._took(closed, held)
+        self._took(closed, committed)
 
     def _rank(self, entry: FileEntry) -> tuple[int, str]:
         folder = entry.path.partition("/")[0] + "/"
@@ -245,13 +245,13 @@ class Spool:
 
     def _alert(self, why: str) -> None:
         now = time.monotonic()
-        with self._state:  # the thread or the event loop, whoever sees it first
+        with self._state:  # in the thread or the event loop, whichever is first
             if self._down_since is None:
-                self._down_since, self._said = now, now - _REMIND_S
+                self._down_since, self._logged_at = now, now - _REMIND_S
                 self.outages += 1
-            if now - self._said < _REMIND_S:
+            if now - self._logged_at < _REMIND_S:
                 return
-            self._said = now
+            self._logged_at = now
         text = "[%s] the store %s does not take captures (%s); fetching goes on, they wait here: %s"
         log.warning(text, self._output.address, self._output.store.root, why, self._level())
 
@@ -268,7 +268,7 @@ class Spool:
         elif isinstance(error, SluiceError):
             failure = error
         else:
-            # An error of ours: the crawl must end with it, not go on without a store.
+            # An internal error: the crawl must end with it, not continue without a store.
             log.error("[%s] captures cannot be committed", self._output.address, exc_info=error)
             failure = TransientError(f"captures cannot be committed ({type(error).__name__}: {error}); {where}")
         self._failure = failure
@@ -276,6 +276,6 @@ class Spool:
 
 
 def _next_number(committed: dict[str, PartRecord]) -> int:
-    # Not their count: a part that was found broken has left a gap.
+    # Not their count: a broken part leaves a gap.
     numbers = (int(name.removeprefix(_NAME)) for name in committed if name.startswith(_NAME))
     return 1 + max(numbers, default=-1)

@@ -1,6 +1,6 @@
-"""Writing WARC 1.1: one gzip member or zstd frame per record, digests, and an index line per capture.
+"""Writer of WARC 1.1: one gzip member or zstd frame per record, digests, and an index line per capture.
 
-Records are put together here: FastWARC's writer takes twice the time for small ones.
+Records are assembled here: FastWARC's writer takes twice the time for small ones.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ _END = b"\r\n\r\n"
 _COMPRESSED = frozenset(("gzip", "x-gzip", "deflate", "br", "zstd"))
 _FORBIDDEN = re.compile(r"[\r\n\0]+")
 _NO_TOKEN = re.compile(r"[^!#$%&'*+.^_`|~0-9A-Za-z-]")
-# The body is stored without transfer coding and perhaps cut off: these headers no longer describe it.
+# The body is stored without transfer coding and may be truncated: these headers do not describe it.
 _STALE = {"transfer-encoding": "X-Crawler-Transfer-Encoding", "content-length": "X-Crawler-Content-Length"}
 _SAME_PAYLOAD = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
 _NOT_MODIFIED = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
@@ -83,7 +83,7 @@ class WarcWriter:
         Args:
             url: canonical URL.
             fetched_at: when the request was sent.
-            answer: what came back.
+            answer: the response.
             notes: fields of the metadata record.
         """
         digest = payload_digest(answer.body)
@@ -111,7 +111,7 @@ class WarcWriter:
     def conversion(
         self, url: str, when: datetime, body: bytes, mime: str, refers_to: str, notes: dict[str, str]
     ) -> Written:
-        """Writes what a capture was turned into (a rendered page), and a metadata record about it.
+        """Writes a conversion record of a capture (a rendered page), and a metadata record about it.
 
         Args:
             url: canonical URL of the page, as in the capture.

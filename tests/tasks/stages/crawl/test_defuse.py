@@ -7,7 +7,7 @@ import pytest
 from selectolax.lexbor import LexborHTMLParser
 
 from tasks.formats.robots.tag import Directives
-from tasks.stages.crawl.page.defuse import TOLD, as_written, defused, flattened
+from tasks.stages.crawl.page.defuse import REPORTED, as_written, defused, flattened
 from tasks.stages.crawl.page.links import read_page
 
 FORMATTING = ["a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u"]
@@ -158,7 +158,7 @@ def test_a_page_may_end_anywhere(html: bytes) -> None:
 
 
 def test_what_a_page_holds_is_told_and_little_else() -> None:
-    for name in TOLD:
+    for name in REPORTED:
         for tag in (f"<{name}>", f"<{name.upper()}\n", f"</{name}>"):
             assert name in defused(f"x{tag}    ".encode()).holds
     assert defused(b"<abbr><pre><li><b><section><header><template><figure><input>").holds == frozenset()

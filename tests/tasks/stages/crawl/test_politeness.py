@@ -226,7 +226,7 @@ def test_an_address_is_left_alone_for_its_whole_pause_after_a_kill(attempt, else
     assert 19 < again.begin("192.0.2.1") <= 20
     assert 19 < again.begin("192.0.2.2") <= 20
     host = again.host("other.example")
-    host.next_at, host.asked = 0.0, True  # its own pause is over
+    host.next_at, host.requested = 0.0, True  # its own pause is over
     assert not again.ready(host, "192.0.2.3")
     assert 19 < left(host) <= 20
 

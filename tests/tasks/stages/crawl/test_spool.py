@@ -24,7 +24,7 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import GONE, SUCCESS, Outcome
 from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.storage.buffer import MANIFEST
-from tasks.stages.crawl.storage.segment import ORDER, Segment, held
+from tasks.stages.crawl.storage.segment import ORDER, Segment, logged_outcomes
 from tasks.stages.crawl.storage.spool import Spool
 
 ADDRESS = ArtifactId("test/segment", "dev")
@@ -74,7 +74,7 @@ class Attempt:
     def __init__(self, store, config=CONFIG):
         self.output = Output(store, ADDRESS, "f" * 64)
         self.spool = Spool(self.output, config.buffer_bytes, ORDER)
-        self.held = [outcome.url for part in held(self.output, self.spool) for outcome in part]
+        self.held = [outcome.url for part in logged_outcomes(self.output, self.spool) for outcome in part]
         self.segment = Segment(self.spool, config, "sluice/0", "sluice")
 
     def capture(self, *numbers, size=100):
@@ -93,7 +93,7 @@ class Attempt:
 
     def stored(self):
         rows = [record.rows_in for _, record in sorted(Output(self.output.store, ADDRESS, "f" * 64).committed.items())]
-        parts = held(Output(self.output.store, ADDRESS, "f" * 64), _Nothing())
+        parts = logged_outcomes(Output(self.output.store, ADDRESS, "f" * 64), _Nothing())
         urls = [outcome.url for part in parts for outcome in part]
         assert len(urls) == len(set(urls)) == sum(rows)
         return sorted(int(url.rpartition("/")[2]) for url in urls)
