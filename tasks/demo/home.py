@@ -90,6 +90,12 @@ class Home:
         """Folder with one log per service, and Airflow's own logs below `airflow/`."""
         return self.root / "logs"
 
+    def last_line(self, name: str) -> str:
+        """Returns the last line in the log of a service, "" where there is none."""
+        path = self.logs / f"{name}.log"
+        lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
+        return lines[-1].strip() if lines else ""
+
     @property
     def database(self) -> Path:
         """Airflow's metadata database, where it is a file."""

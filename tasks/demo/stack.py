@@ -124,9 +124,20 @@ def _wait(home: Home, supervisor: subprocess.Popen[bytes] | None, say: Say) -> N
         elif supervisor is not None and supervisor.poll() is not None:
             _explain(home)
         time.sleep(0.2)
-    missing = sorted(set(status.services) - told) if status else ["the supervisor"]
-    log = home.logs / f"{missing[0] if missing and status else 'supervisor'}.log"
-    raise TransientError(f"{', '.join(missing) or 'the API'} not healthy after {UP_S:.0f} s", f"see {log}")
+    raise _not_healthy(home, status, told)
+
+
+def _not_healthy(home: Home, status: Status | None, healthy: set[str]) -> TransientError:
+    """Returns the error that names what is missing, with the last line of the first one's log and its restarts."""
+    missing = sorted(set(status.services) - healthy) if status else []
+    name = missing[0] if missing else "supervisor"
+    restarts = status.services[name].restarts if status and missing else 0
+    cause = f"{', '.join(missing) or ('the API' if status else 'the supervisor')} not healthy after {UP_S:.0f} s"
+    if restarts:
+        cause += f"; {name} was started again {restarts} times"
+    if last := home.last_line(name):
+        cause += f"; its last line of log: {last[:300]}"
+    return TransientError(cause, f"see {home.logs / f'{name}.log'}")
 
 
 def _explain(home: Home) -> None:

@@ -225,9 +225,8 @@ def migrate(home: Home) -> subprocess.Popen[bytes] | None:
 def finish_migration(home: Home, code: int) -> None:
     """Notes that the database is made; raises TransientError with the last line of the log where it is not."""
     if code:
-        path = home.logs / "migrate.log"
-        last = path.read_text(errors="replace").strip().splitlines()[-1:]
-        raise TransientError(f"Airflow's database could not be made: {' '.join(last)}", f"see {path}")
+        said = home.last_line("migrate")
+        raise TransientError(f"Airflow's database could not be made: {said}", f"see {home.logs / 'migrate.log'}")
     _stamp(home).write_text(_stamped(home))
 
 

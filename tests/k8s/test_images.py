@@ -227,4 +227,4 @@ def test_the_wheel_is_made_of_tasks_and_operators(tmp_path):
     [wheel] = tmp_path.glob("sluice-*-py3-none-any.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"tasks", "operators"}
-    assert "tasks/__main__.py" in names
+    assert {"tasks/__main__.py", "tasks/stages/consolidate/audit.html"} <= set(names)

@@ -1,6 +1,7 @@
 """The supervisor, with small real processes in place of Airflow and MLflow."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tasks.core.errors import TransientError
 from tasks.demo import stack
 from tasks.demo.home import Home, Ports
 from tasks.demo.processes import marked
@@ -82,6 +84,40 @@ def test_down_ends_what_a_killed_supervisor_has_left(home: Home) -> None:
     assert len(steady(home)) == 2
     stack.down(home, say=lambda _: None)
     assert marked(home.root) == []
+
+
+DYING = """
+import sys
+from pathlib import Path
+from tasks.demo.home import Home, Ports
+from tasks.demo.services import Service
+from tasks.demo.status import take_lock
+from tasks.demo.supervise import Supervisor
+
+home = Home(Path(sys.argv[1]), Ports(1, 2, 3, 5))
+dying = Service("dying", (sys.executable, "-c", "print('no key in the drawer'); exit(3)"), lambda: False)
+with take_lock(home.run) as lock:
+    Supervisor(home, [dying], lambda: True).run()
+"""
+
+
+def test_a_service_that_does_not_come_up_is_named_with_its_restarts_and_its_last_line_of_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Home(tmp_path / "state", Ports(1, 2, 3, 5))
+    home.prepare()
+    process = subprocess.Popen([sys.executable, "-c", DYING, str(home.root)], env=home.environment())
+    try:
+        until(lambda: (status := read_status(home.run)) and status.services["dying"].restarts >= 2)
+        monkeypatch.setattr(stack, "UP_S", 1.0)
+        with pytest.raises(TransientError) as caught:
+            stack.up(home, say=lambda _: None)
+        again = r"dying not healthy after 1 s; dying was started again \d times; "
+        assert re.search(again + "its last line of log: no key in the drawer", str(caught.value))
+        assert str(home.logs / "dying.log") in str(caught.value)
+    finally:
+        stack.down(home, say=lambda _: None)
+        process.wait()
 
 
 def test_processes_that_are_not_of_the_stack_are_left_alone(home: Home) -> None:
