@@ -1,7 +1,7 @@
 """Airflow Assets: one per recipe and kind of artifact that another DAG waits for.
 
-An event's `extra` contains {address, fingerprint, content, version, source_version, overrides}: enough for the consumer to
-find and check the artifact.
+An event's `extra` contains {address, fingerprint, content, version, source_version, overrides}: enough for the consumer
+to find and check the artifact.
 """
 
 from airflow.sdk import Asset

@@ -35,7 +35,8 @@ class Run:
 
     Args:
         version: version of the artifacts that the run makes.
-        source_version: version to read where an input is missing at `version`, and to adopt results from; None: no other.
+        source_version: version to read where an input is missing at `version`, and to adopt results from; None: no
+            other.
         overrides: recipe fields by dotted path, from the form or an event.
     """
 
