@@ -20,7 +20,6 @@ from operators.places import training_operator
 from operators.recipes import recipes_for
 from operators.stage import MembersOperator, StageOperator
 
-STAGES = ["arms", "canary", "decide"]
 FORM = {"canary.steps": "Training steps of each small run."}
 
 for recipe in recipes_for("canary"):
@@ -28,7 +27,6 @@ for recipe in recipes_for("canary"):
         recipe,
         "canary",
         __doc__,
-        stages=STAGES,
         schedule=[asset(recipe.name, "tokens")],
         form=FORM,
     )

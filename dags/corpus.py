@@ -16,25 +16,14 @@ from airflow.sdk import DAG
 
 from operators.assets import asset
 from operators.dask_cluster import on_cluster
-from operators.dask_stage import DaskStageOperator
+from operators.dask_stage import dask_stages
 from operators.forms import dag_settings
 from operators.recipes import recipes_for
 from tasks.run.catalogue import STAGES
 
-ORDER = ["extract", "train_classifiers", "train_perplexity", "annotate", "dedup", "consolidate"]
-
 for recipe in recipes_for("corpus"):
-    stages = [stage for stage in ORDER if recipe.has(STAGES[stage])]
     # Without a crawl the files are read as often as the recipe says.
     schedule = [asset(recipe.name, "warc")] if recipe.has(STAGES["publish"]) else recipe.schedule
-    settings = dag_settings(recipe, "corpus", __doc__, stages=stages, schedule=schedule)
+    settings = dag_settings(recipe, "corpus", __doc__, schedule=schedule)
     with DAG(**settings):
-        work = [DaskStageOperator(task_id=stage, recipe=recipe.name, stage=stage, pool="dask") for stage in stages[:-1]]
-        documents = DaskStageOperator(
-            task_id="consolidate",
-            recipe=recipe.name,
-            stage="consolidate",
-            pool="dask",
-            outlets=[asset(recipe.name, "documents")],
-        )
-        on_cluster(recipe, [*work, documents])
+        on_cluster(recipe, dask_stages(recipe, "corpus"))

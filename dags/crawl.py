@@ -15,37 +15,28 @@ killed fetch goes on where its log ends.
 
 from airflow.sdk import DAG
 
-from operators.assets import asset
+from operators.assets import outlets_of
 from operators.forms import dag_settings
+from operators.order import connect
 from operators.recipes import recipes_for
 from operators.stage import StageOperator
+from tasks.run.catalogue import STAGES, stages_of
 
-STAGES = ["inject", "rank", "generate", "fetch", "render", "update", "publish"]
 FORM = {"crawl.max_pages": "Most pages that this cycle fetches."}
+POOLS = {"fetch": "crawl", "render": "crawl"}
 
 
-def mapped(recipe, stage: str, **settings):
-    """Returns the stage as one task per partition."""
-    members = [f"p{partition}" for partition in range(recipe.crawl.partitions)]
-    operator = StageOperator.partial(
-        task_id=stage, recipe=recipe.name, stage=stage, map_index_template="{{ task.member }}", **settings
-    )
-    return operator.expand(member=members)
+def task_of(recipe, stage: str):
+    """Returns the task of a stage; of a mapped one, a task per partition."""
+    settings = {"task_id": stage, "recipe": recipe.name, "stage": stage, "pool": POOLS.get(stage, "default_pool")}
+    if STAGES[stage].mapped:
+        members = [f"p{partition}" for partition in range(recipe.crawl.partitions)]
+        return StageOperator.partial(**settings, map_index_template="{{ task.member }}").expand(member=members)
+    # A cycle with nothing due is no failure, and nothing follows it.
+    last = bool(STAGES[stage].asset)
+    return StageOperator(**settings, outlets=outlets_of(recipe.name, stage), skip_when_empty=last)
 
 
 for recipe in recipes_for("crawl"):
-    settings = dag_settings(recipe, "crawl", __doc__, stages=STAGES, schedule=recipe.schedule, form=FORM)
-    with DAG(**settings):
-        inject = StageOperator(task_id="inject", recipe=recipe.name, stage="inject")
-        rank = StageOperator(task_id="rank", recipe=recipe.name, stage="rank")
-        fetch = mapped(recipe, "fetch", pool="crawl")
-        render = mapped(recipe, "render", pool="crawl")
-        # A cycle with nothing due is no failure, and nothing follows it.
-        publish = StageOperator(
-            task_id="publish",
-            recipe=recipe.name,
-            stage="publish",
-            outlets=[asset(recipe.name, "warc")],
-            skip_when_empty=True,
-        )
-        [inject, rank] >> mapped(recipe, "generate") >> fetch >> render >> mapped(recipe, "update") >> publish
+    with DAG(**dag_settings(recipe, "crawl", __doc__, schedule=recipe.schedule, form=FORM)):
+        connect({stage: task_of(recipe, stage) for stage in stages_of("crawl")})

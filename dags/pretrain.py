@@ -9,10 +9,11 @@
 A killed training resumes from its newest good checkpoint, on the same batches.
 """
 
-from airflow.sdk import DAG, chain
+from airflow.sdk import DAG
 
-from operators.assets import asset
+from operators.assets import asset, outlets_of
 from operators.forms import dag_settings
+from operators.order import connect
 from operators.places import training_operator
 from operators.recipes import recipes_for
 from operators.stage import StageOperator
@@ -27,20 +28,18 @@ for recipe in recipes_for("pretrain"):
         recipe,
         "pretrain",
         __doc__,
-        stages=["train", "evaluate", "register"],
         schedule=[asset(recipe.name, "mixture" if decided else "tokens")],
         form=FORM,
     )
     with DAG(**settings):
-        train = training_operator(recipe)(
-            task_id="train",
-            recipe=recipe.name,
-            stage="train",
-            pool="gpu",
-            outlets=[asset(recipe.name, "checkpoint")],
-        )
-        evaluate = training_operator(recipe, gang=False)(
-            task_id="evaluate", recipe=recipe.name, stage="evaluate", pool="gpu"
-        )
-        register = StageOperator(task_id="register", recipe=recipe.name, stage="register")
-        chain(train, evaluate, register)
+        common = {"recipe": recipe.name}
+        tasks = {
+            "train": training_operator(recipe)(
+                task_id="train", stage="train", pool="gpu", outlets=outlets_of(recipe.name, "train"), **common
+            ),
+            "evaluate": training_operator(recipe, gang=False)(
+                task_id="evaluate", stage="evaluate", pool="gpu", **common
+            ),
+            "register": StageOperator(task_id="register", stage="register", **common),
+        }
+        connect(tasks)

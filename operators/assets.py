@@ -1,12 +1,12 @@
 """The Airflow Assets: one per recipe and kind of artifact that another DAG waits for.
 
-An event's `extra` carries {address, fingerprint, content, version, overrides}: the consumer needs nothing else to find
-and check the artifact.
+An event's `extra` carries {address, fingerprint, content, version, source_version, overrides}: the consumer needs
+nothing else to find and check the artifact.
 """
 
 from airflow.sdk import Asset
 
-from tasks.run.catalogue import ASSETS
+from tasks.run.catalogue import ASSETS, STAGES
 
 
 def asset(recipe: str, kind: str) -> Asset:
@@ -18,3 +18,9 @@ def asset(recipe: str, kind: str) -> Asset:
     if kind not in ASSETS:
         raise ValueError(f'no asset kind "{kind}": known are {", ".join(ASSETS)}')
     return Asset(name=f"{recipe}/{kind}", uri=f"x-sluice://{recipe}/{kind}", group="sluice")
+
+
+def outlets_of(recipe: str, stage: str) -> list[Asset]:
+    """Returns the asset that a stage completes, as the outlets of its task; [] where it completes none."""
+    completed = STAGES[stage].asset
+    return [asset(recipe, completed)] if completed else []

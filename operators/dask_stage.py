@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from airflow.sdk import BaseOperatorLink
 
+from operators.assets import outlets_of
 from operators.dask_cluster import dashboard, ensure
 from operators.links import DaskLink
 from operators.stage import StageOperator
@@ -74,3 +75,13 @@ def _environment(name: str, value: str) -> Iterator[None]:
             del os.environ[name]
         else:
             os.environ[name] = before
+
+
+def dask_stages(recipe: Recipe, dag: str) -> list[DaskStageOperator]:
+    """Returns the tasks of a DAG whose stages all map their parts over Dask, in the order in which they run."""
+    return [
+        DaskStageOperator(
+            task_id=stage, recipe=recipe.name, stage=stage, pool="dask", outlets=outlets_of(recipe.name, stage)
+        )
+        for stage in recipe.stages(dag)
+    ]

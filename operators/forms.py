@@ -1,7 +1,7 @@
 """What all DAGs of a recipe have in common: id, tags, page text, retries, and the form in the trigger dialog."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -23,16 +23,15 @@ RETRIES = {
 
 
 def dag_settings(
-    recipe: Recipe, dag: str, doc: str | None, *, stages: Sequence[str], schedule: Any, form: Mapping[str, str] = {}
+    recipe: Recipe, dag: str, doc: str | None, *, schedule: Any, form: Mapping[str, str] = {}
 ) -> dict[str, Any]:
     """Returns the arguments of the DAG `<recipe>.<dag>`.
 
     Args:
         recipe: whose DAG this is.
         dag: its part of the pipeline: "crawl", "corpus", ...
-        doc: docstring of the DAG file; becomes the page text.
-        stages: its stages. The recipe sections that set them are shown on the page, so that a changed recipe makes a
-            new version of the DAG in the UI.
+        doc: docstring of the DAG file; becomes the page text. The recipe sections of the DAG's stages are shown below
+            it, so that a changed recipe makes a new version of the DAG in the UI.
         schedule: cron line, assets, or None.
         form: recipe fields (dotted path) that get a field of their own in the form, with the text under it.
     """
@@ -44,16 +43,16 @@ def dag_settings(
         # The next crawl cycle starts from the one before, and two runs of one version would do the same work twice.
         "max_active_runs": 1,
         "tags": ["sluice", recipe.name],
-        "doc_md": _page(recipe, doc, stages),
+        "doc_md": _page(recipe, doc, dag),
         "default_args": RETRIES,
         "params": _form(recipe, form),
     }
 
 
-def _page(recipe: Recipe, doc: str | None, stages: Sequence[str]) -> str:
-    held = json.loads(recipe.text)
-    sections = dict.fromkeys(STAGES[stage].section for stage in stages)
-    shown = json.dumps({section: held[section] for section in sections}, indent=2, ensure_ascii=False)
+def _page(recipe: Recipe, doc: str | None, dag: str) -> str:
+    settings = json.loads(recipe.text)
+    sections = dict.fromkeys(STAGES[stage].section for stage in recipe.stages(dag))
+    shown = json.dumps({section: settings[section] for section in sections}, indent=2, ensure_ascii=False)
     return (
         f"{doc or ''}\nSettings of the recipe `{recipe.name}` (version `{recipe.version}`):\n\n```json\n{shown}\n```\n"
     )

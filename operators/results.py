@@ -52,4 +52,4 @@ def announce(context: Any, outlets: Sequence[Any], result: dict[str, Any], run: 
     """Puts the artifact's identity, and the run's, on the event of each outlet."""
     extra = {name: result[name] for name in ("address", "fingerprint", "content")}
     for outlet in outlets:
-        context["outlet_events"][outlet].extra = {**extra, "version": run.version, "overrides": run.overrides}
+        context["outlet_events"][outlet].extra = {**extra, **run.handed_down}

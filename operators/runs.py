@@ -1,8 +1,8 @@
 """Which version a DAG run makes, which it reads and with which overrides: one answer for all tasks of the run.
 
 The order is: what a person typed into the form, what the asset event that started the run says, the calendar (for
-scheduled runs), the recipe. Events hand version and overrides down the chain, so one crawl run ends in one consistent
-set of artifacts, however many DAGs it passes through.
+scheduled runs), the recipe. Events hand version, source version and overrides down the chain, so one crawl run ends in
+one consistent set of artifacts, however many DAGs it passes through.
 """
 
 import re
@@ -35,13 +35,19 @@ class Run:
 
     Args:
         version: version of the artifacts that the run makes.
-        source_version: version to read where an input is missing at `version`; None: no other.
+        source_version: version to read where an input is missing at `version`, and to adopt from what would be made
+            again; None: no other.
         overrides: recipe fields by dotted path, as typed by a person or handed down by an event.
     """
 
     version: str
     source_version: str | None = None
     overrides: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def handed_down(self) -> dict[str, Any]:
+        """What the event of an asset says of the run, for the runs that it starts."""
+        return {"version": self.version, "source_version": self.source_version, "overrides": self.overrides}
 
     def recipe(self, recipe: Recipe) -> Recipe:
         """Returns the recipe of this run; raises RecipeError for an override that does not fit or may not be.
@@ -64,10 +70,9 @@ def run_of(recipe: Recipe, context: Mapping[str, Any]) -> Run:
     params = {name: value for name, value in context.get("params", {}).items() if value is not None}
     event = newest_event(context.get("triggering_asset_events") or {})
     typed = {**params.get("overrides", {}), **{name: value for name, value in params.items() if "." in name}}
-    version = params.get("version") or event.get("version") or _calendar(context) or recipe.version
-    return Run(
-        _checked(version), params.get("source_version") or event.get("version"), {**_handed_down(event), **typed}
-    )
+    version = _checked(params.get("version") or event.get("version") or _calendar(context) or recipe.version)
+    source_version = params.get("source_version") or _source_of(event, version)
+    return Run(version, source_version, {**_overrides_of(event), **typed})
 
 
 def newest_event(events: Mapping[Any, Iterable[Any]]) -> dict[str, Any]:
@@ -103,7 +108,15 @@ def _calendar(context: Mapping[str, Any]) -> str:
     return date.strftime(CALENDAR) if date is not None and kind in _CALENDAR_RUNS else ""
 
 
-def _handed_down(event: Mapping[str, Any]) -> dict[str, Any]:
+def _source_of(event: Mapping[str, Any], version: str) -> str | None:
+    """Returns the version that the event is about, or, where that is made here, the one it was made at itself."""
+    source = event.get("version")
+    if source == version:
+        source = event.get("source_version")
+    return _checked(source) if source else None
+
+
+def _overrides_of(event: Mapping[str, Any]) -> dict[str, Any]:
     overrides = event.get("overrides") or {}
     if not isinstance(overrides, dict):
         raise RecipeError(f"the asset event says overrides = {overrides!r}", 'write {"section.field": value}')

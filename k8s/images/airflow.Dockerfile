@@ -21,7 +21,9 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 # The model that tells languages, with its licence; needs nothing but these files.
 FROM base AS models
 WORKDIR /build
-COPY tasks/__init__.py tasks/core/errors.py tasks/filters/pretrained.py tasks/
+COPY tasks/__init__.py tasks/
+COPY tasks/core/__init__.py tasks/core/errors.py tasks/core/piped.py tasks/core/
+COPY tasks/filters/__init__.py tasks/filters/pretrained.py tasks/filters/
 RUN SLUICE_MODELS=/opt/models python -m tasks.filters.pretrained
 
 FROM base AS wheel

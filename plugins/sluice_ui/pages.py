@@ -8,8 +8,9 @@ from collections import defaultdict
 from typing import Any
 
 import pyarrow.compute as pc
+from markupsafe import Markup
 
-from sluice_ui.html import Markup, bar, form, join, link, outside, page, table, text
+from sluice_ui.html import ROOT, bar, link, outside, page
 from tasks.core import parquet
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
@@ -18,7 +19,6 @@ from tasks.run.recipe import Recipe
 from tasks.run.runner import TRACKING, open_store
 from tasks.stages.consolidate.funnel import totals
 
-ROOT = "/sluice"
 SAMPLE = 20
 EXCERPT = 400
 
@@ -28,11 +28,9 @@ def recipes(known: list[Recipe]) -> str:
     rows = []
     for recipe in known:
         versions = versions_of(Ledger(open_store(recipe), recipe.name))
-        links = join(
-            join([link(version, f"{ROOT}/recipe/{recipe.name}", version=version), " "]) for version in versions
-        )
-        rows.append([recipe.name, links or text("nothing made yet"), recipe.schedule or "by hand"])
-    return page("Sluice", ROOT, table(["recipe", "versions, newest first", "crawl"], rows))
+        links = [link(version, f"{ROOT}/recipe/{recipe.name}", version=version) for version in versions]
+        rows.append([recipe.name, Markup(" ").join(links) or "nothing made yet", recipe.schedule or "by hand"])
+    return page("recipes", "Sluice", recipes=rows)
 
 
 def run(recipe: Recipe, version: str) -> str:
@@ -40,28 +38,16 @@ def run(recipe: Recipe, version: str) -> str:
     ledger = Ledger(open_store(recipe), recipe.name)
     artifacts = [artifact for artifact in ledger if artifact.address.version == version]
     held = {artifact.address.name.removeprefix(f"{recipe.name}/"): artifact for artifact in artifacts}
-    hidden = {"recipe": recipe.name, "version": version}
     return page(
+        "run",
         f"{recipe.name} {version}",
-        ROOT,
-        Markup("<h2>Trace a page or a step</h2>"),
-        form(f"{ROOT}/trace", "what", "", "Trace", **hidden),
-        Markup('<p class="quiet">a URL, a document id, or a training step as step:120</p>'),
-        Markup("<h2>Why is a URL crawled, or not?</h2>"),
-        form(f"{ROOT}/why", "url", "", "Ask", **hidden),
-        Markup('<p class="quiet">any URL, known or not, for the cycle of this version</p>'),
-        Markup("<h2>Crawl</h2>"),
-        _hosts(held),
-        Markup("<h2>Funnel</h2>"),
-        _funnel(held.get("documents")),
-        Markup("<p>") if "documents" in held else "",
-        link("Look at documents, kept and rejected", f"{ROOT}/corpus", **hidden) if "documents" in held else "",
-        Markup("<h2>Mixture</h2>"),
-        _mixture(held.get("mixture")),
-        Markup("<h2>Artifacts</h2>"),
-        table(["artifact", "stage", "finished", "#seconds", "#rows in", "#rows out", "#rejected", "#bytes", "MLflow"],
-              [_line(artifact) for artifact in artifacts]),
-    )  # fmt: skip
+        run={"recipe": recipe.name, "version": version},
+        hosts=_hosts(held),
+        funnel=_funnel(held.get("documents")),
+        documents="documents" in held,
+        mixture=_mixture(held.get("mixture")),
+        artifacts=[_line(artifact) for artifact in artifacts],
+    )
 
 
 def artifact_page(ledger: Ledger, address: str) -> str:
@@ -86,17 +72,13 @@ def artifact_page(ledger: Ledger, address: str) -> str:
     ]
     numbers = sorted({**record.metrics, **{f"rejected: {k}": v for k, v in record.rejected.items()}}.items())
     return page(
+        "artifact",
         address,
-        ROOT,
-        table(["", ""], facts),
-        Markup("<h2>Made from</h2>"),
-        table(["role", "artifact", "content", "now"], inputs),
-        Markup("<h2>Used by</h2>"),
-        table(["artifact"], [[_to(one)] for one in ledger.descendants(address)]),
-        Markup("<h2>Numbers</h2>"),
-        table(["", "#"], numbers),
-        Markup("<h2>Settings</h2>"),
-        Markup(f"<pre>{text(json.dumps(record.config, indent=2, ensure_ascii=False))}</pre>"),
+        facts=facts,
+        inputs=inputs,
+        users=[[_to(one)] for one in ledger.descendants(address)],
+        numbers=numbers,
+        settings=json.dumps(record.config, indent=2, ensure_ascii=False),
     )
 
 
@@ -106,16 +88,8 @@ def corpus(recipe: Recipe, version: str) -> str:
     documents = ledger.find(f"{recipe.name}/documents@{version}")
     kept = _rows(documents, "kept/", ["title", "url", "source", "tier", "prose_score", "text"])
     lost = _rows(documents, "rejected/", ["url", "source", "reason", "reasons"])
-    return page(
-        f"{recipe.name} {version}: documents",
-        ROOT,
-        Markup("<h2>Kept</h2>"),
-        table(["document", "source", "tier", "#prose score", "text"],
-              [[_titled(row), row["source"], row["tier"], row["prose_score"], _excerpt(row["text"])] for row in kept]),
-        Markup("<h2>Rejected</h2>"),
-        table(["url", "source", "reason", "all reasons"],
-              [[row["url"], row["source"], row["reason"], ", ".join(row["reasons"])] for row in lost]),
-    )  # fmt: skip
+    rejected = [[row["url"], row["source"], row["reason"], ", ".join(row["reasons"])] for row in lost]
+    return page("corpus", f"{recipe.name} {version}: documents", kept=kept, rejected=rejected)
 
 
 def trace(recipe: Recipe, version: str, what: str) -> str:
@@ -127,9 +101,16 @@ def trace(recipe: Recipe, version: str, what: str) -> str:
         said = render(traced(open_store(recipe), recipe.name, version, what.strip()))
     except InputError as error:
         said = str(error)
-    again = form(f"{ROOT}/trace", "what", what, "Trace", recipe=recipe.name, version=version)
-    back = link(f"{recipe.name} {version}", f"{ROOT}/recipe/{recipe.name}", version=version)
-    return page(f"Trace: {what}", ROOT, back, again, Markup(f"<pre>{text(said)}</pre>"))
+    return _answer(
+        "trace",
+        f"Trace: {what}",
+        said,
+        [_back(recipe, version)],
+        value=what,
+        field="what",
+        label="Trace",
+        hidden={"recipe": recipe.name, "version": version},
+    )
 
 
 def why(recipe: Recipe, version: str, url: str) -> str:
@@ -141,11 +122,26 @@ def why(recipe: Recipe, version: str, url: str) -> str:
         said = render(asked(open_store(recipe), recipe.name, recipe.crawl, url, version))
     except InputError as error:
         said = str(error)
-    again = form(f"{ROOT}/why", "url", url, "Ask", recipe=recipe.name, version=version)
-    back = link(f"{recipe.name} {version}", f"{ROOT}/recipe/{recipe.name}", version=version)
     newest = link("the newest cycle", f"{ROOT}/why", recipe=recipe.name, url=url)
-    ways = join([back, " · ", newest]) if version else link("All recipes", f"{ROOT}/")
-    return page(f"Why: {url}", ROOT, ways, again, Markup(f"<pre>{text(said)}</pre>"))
+    ways = [_back(recipe, version), newest] if version else [link("All recipes", f"{ROOT}/")]
+    return _answer(
+        "why",
+        f"Why: {url}",
+        said,
+        ways,
+        value=url,
+        field="url",
+        label="Ask",
+        hidden={"recipe": recipe.name, "version": version},
+    )
+
+
+def _answer(path: str, title: str, answer: str, ways: list[Markup], **again: Any) -> str:
+    return page("answer", title, page=path, answer=answer, ways=ways, **again)
+
+
+def _back(recipe: Recipe, version: str) -> Markup:
+    return link(f"{recipe.name} {version}", f"{ROOT}/recipe/{recipe.name}", version=version)
 
 
 def versions_of(ledger: Ledger) -> list[str]:
@@ -163,48 +159,47 @@ def _line(artifact: Artifact) -> list[object]:
             record.bytes, _mlflow(artifact)]  # fmt: skip
 
 
-def _to(address: str) -> Markup:
-    return text(address) if address.startswith(("external:", "code:")) else link(address, f"{ROOT}/artifact/{address}")
+def _to(address: str) -> str:
+    return address if address.startswith(("external:", "code:")) else link(address, f"{ROOT}/artifact/{address}")
 
 
-def _mlflow(artifact: Artifact) -> Markup:
+def _mlflow(artifact: Artifact) -> str:
     try:
         return outside("run", json.loads(artifact.read(TRACKING))["url"])
     except FileNotFoundError:
-        return Markup("")
+        return ""
 
 
-def _funnel(documents: Artifact | None) -> Markup:
+def _funnel(documents: Artifact | None) -> list[list[object]] | None:
     if documents is None or "funnel.parquet" not in documents.files():
-        return Markup('<p class="quiet">no documents yet</p>')
+        return None
     rows = totals(documents.table("funnel.parquet"), ["source", "step", "reason"])
     all_of: dict[str, int] = defaultdict(int)
     for row in rows:
         all_of[row["source"]] += row["documents"]
-    lines = []
+    lines: list[list[object]] = []
     for row in rows:
         share = row["documents"] / max(all_of[row["source"]], 1)
-        drawn = join([bar(share, lost=row["step"] != "kept"), f" {share:.1%}"])
+        drawn = bar(share, lost=row["step"] != "kept") + f" {share:.1%}"
         lines.append([row["source"], row["step"], row["reason"] or "kept", row["documents"], row["bytes"], drawn])
-    return table(["source", "step", "reason", "#documents", "#bytes", "share of the source"], lines)
+    return lines
 
 
-def _mixture(mixture: Artifact | None) -> Markup:
+def _mixture(mixture: Artifact | None) -> dict[str, object] | None:
     if mixture is None:
-        return Markup('<p class="quiet">not decided yet</p>')
+        return None
     decision = json.loads(mixture.read("mixture.json"))
     weights = [[name, share, bar(share)] for name, share in sorted(decision["weights"].items())]
-    return join([Markup("<p>"), decision.get("reason", ""), table(["source", "#weight", ""], weights)])
+    return {"reason": decision.get("reason", ""), "weights": weights}
 
 
-def _hosts(held: dict[str, Artifact]) -> Markup:
+def _hosts(held: dict[str, Artifact]) -> list[list[object]]:
     segments = [(name, a.record) for name, a in sorted(held.items()) if name.startswith("segment/")]
-    rows = [
+    return [
         [name, record.rows_in, record.rows_out, ", ".join(f"{k} {v:,}" for k, v in sorted(record.rejected.items())),
          round(record.rows_out / max((record.finished - record.started).total_seconds(), 1e-9), 1)]
         for name, record in segments
     ]  # fmt: skip
-    return table(["partition", "#in", "#captured", "not captured", "#pages per second"], rows)
 
 
 def _rows(artifact: Artifact, prefix: str, columns: list[str]) -> list[dict[str, Any]]:
@@ -223,11 +218,3 @@ def _short(batch: Any) -> Any:
         return batch
     at = batch.schema.get_field_index("text")
     return batch.set_column(at, "text", pc.utf8_slice_codeunits(batch.column("text"), 0, EXCERPT))
-
-
-def _titled(row: dict[str, Any]) -> Markup:
-    return join([row["title"] or "(no title)", Markup("<br>"), row["url"]])
-
-
-def _excerpt(said: str) -> Markup:
-    return Markup(f'<div class="excerpt">{text(said)}</div>')

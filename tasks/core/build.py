@@ -20,6 +20,9 @@ PACKAGES = ("python", "sluice", "dask", "distributed", "numpy", "pyarrow")
 CODE = "sluice code"
 """Key of the code's own digest: a wheel built twice from one version number may still differ."""
 
+SOURCES = (".py", ".html", ".json")
+"""What decides bytes: modules, templates of pages inside artifacts, and the weights of extract's blocks."""
+
 DEMO = "demo"
 """The folder of `tasks` that no worker runs: what starts the local stack decides no byte of an artifact."""
 
@@ -37,7 +40,8 @@ def code_digest() -> str:
     """Returns 12 hex digits over the sources of the installed `tasks` package."""
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    for path in sorted(path for path in root.rglob("*.py") if root / DEMO not in path.parents):
+    sources = (path for path in root.rglob("*") if path.suffix in SOURCES and root / DEMO not in path.parents)
+    for path in sorted(sources):
         digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

@@ -173,7 +173,7 @@ def _fingerprint_today(resolved: ResolvedStage, record: Record) -> str:
     Records that were written before an input counted by the files that are read name it as a whole: its files are
     looked up, so that what they stand for is found unchanged.
     """
-    if all(ref.files for ref in record.inputs if ref.role in resolved.spec.input_files):
+    if not resolved.spec.input_files:
         return record.fingerprint
     store = resolved.inputs[next(iter(resolved.spec.input_files))].store
     counted = {*(ref.role for ref in resolved.refs), *resolved.spec.previous}

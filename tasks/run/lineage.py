@@ -1,7 +1,7 @@
 """What a version holds: its own artifacts, and those that they were made from.
 
-A version made at a source version has few artifacts of its own: what was the same already stands where it was made. The
-records tell which those are, and nothing else is ever taken for them.
+Where only some stages of a version were run, at a source version, the others' artifacts are at that one. The records
+name them, and nothing else is ever taken for them.
 """
 
 import logging
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.run.catalogue import STAGES
+from tasks.run.catalogue import MAKERS, STAGES
 
 log = logging.getLogger("sluice.lineage")
 
@@ -63,6 +63,31 @@ def one_held(store: Store, recipe: str, kind: str, version: str) -> Artifact | N
             "name the version of one of these as source version",
         )
     return found[0] if found else None
+
+
+def chain(store: Store, recipe: str, version: str) -> dict[str, Artifact]:
+    """Returns the last artifact made at a version and everything it was made from, by kind, the last one first.
+
+    The records decide which versions belong together, not equal names. Members of mapped stages are left out, and so is
+    what was read of the version before.
+
+    Raises:
+        InputError: nothing was made at the version.
+    """
+    found: dict[str, Artifact] = {}
+    for stage in (stage for stage in reversed(STAGES.values()) if not stage.mapped):
+        kind = stage.output
+        artifact = found.pop(kind, None) or Artifact.find(store, ArtifactId(f"{recipe}/{kind}", version))
+        if artifact is None:
+            continue
+        found[kind] = artifact
+        for ref in _inputs(artifact, recipe):
+            name = ref.address.partition("@")[0].removeprefix(f"{recipe}/")
+            if name in MAKERS and name not in found and (read := Artifact.find(store, ArtifactId.parse(ref.address))):
+                found[name] = read
+    if not found:
+        raise InputError(f"nothing of {recipe}@{version} is in {store.root}", "run the recipe, or name its version")
+    return {stage.output: found[stage.output] for stage in reversed(STAGES.values()) if stage.output in found}
 
 
 def _kind(name: str, recipe: str) -> str:

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from tasks.core.config import Config, Problems, assign, canonical_json, parse, validate_strict
 from tasks.core.errors import RecipeError
 from tasks.core.stage_spec import StageSpec
-from tasks.run.catalogue import ASSETS, NEEDS, PARTS, STAGES, sections_of
+from tasks.run.catalogue import ASSETS, NEEDS, PARTS, STAGES, sections_of, stages_of
 from tasks.run.place import Place
 from tasks.run.recipe_validation import READ, Sections, inconsistencies, judged_by_default
 from tasks.stages.annotate.config import AnnotateConfig
@@ -112,10 +112,14 @@ class Recipe(Config):
         made = any(stage.name in ASSETS[asset] for asset in self.makes)
         return made and (not stage.conditional or bool(getattr(self, stage.section).wanted))
 
+    def stages(self, dag: str) -> tuple[str, ...]:
+        """Returns the stages of a DAG that have anything to do in this recipe, in the order in which they run."""
+        return tuple(stage for stage in stages_of(dag) if self.has(STAGES[stage]))
+
     @property
     def parts(self) -> tuple[str, ...]:
         """The parts of the pipeline that the recipe has: those with a stage that has anything to do."""
-        return tuple(part for part, made in PARTS.items() if any(self.has(STAGES[stage]) for stage in ASSETS[made]))
+        return tuple(dag for dag in PARTS if self.stages(dag))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Recipe":

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from tasks.core.artifact import Artifact
 from tasks.core.commit import adopt, commit
 from tasks.core.engine import open_engine
-from tasks.core.errors import SluiceError, StoppedError, SupersededError
+from tasks.core.errors import InputError, SluiceError, StoppedError, SupersededError
 from tasks.core.probe import probe
 from tasks.core.stage import Output
 from tasks.core.store import Store
@@ -106,7 +106,11 @@ def _made_at_source_version(
     """Returns what the source version holds of the kind; nothing of a stage whose equal settings read another web."""
     if not source_version or resolved.spec.reads_web:
         return []
-    return held(store, recipe.name, resolved.address.name.removeprefix(f"{recipe.name}/"), source_version)
+    try:
+        return held(store, recipe.name, resolved.address.name.removeprefix(f"{recipe.name}/"), source_version)
+    except InputError as error:
+        log.warning("[%s] made anew: %s", resolved.address, error)
+        return []
 
 
 def open_store(recipe: Recipe) -> Store:

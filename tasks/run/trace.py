@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.groups import named_in
 from tasks.core.store import Store
@@ -28,13 +28,13 @@ from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import rows_of
 from tasks.formats.tokens.shard import TRAIN, ShardSet, parse_shard_name, part_number
 from tasks.formats.url import canonical
+from tasks.run import lineage
 from tasks.run.trace_text import render
 
 __all__ = ["Chain", "render", "trace", "trace_document", "trace_step", "trace_url"]
 
 Found = dict[str, Any]
 
-_KINDS = ("checkpoint", "plan", "shards", "tokenizer", "documents", "attributes", "extracted")
 _CAPTURE = ["id", "url", "source", "title", "fetched_at", "record_id", "payload_digest", "warc_file", "warc_offset"]
 _ID = re.compile(r"[0-9a-f]{32}")
 _STEP = re.compile(r"(?:step:)?(\d+)")
@@ -122,20 +122,7 @@ class Chain:
     @classmethod
     def follow(cls, store: Store, recipe: str, version: str) -> "Chain":
         """Finds the last artifact made at a version and everything it was made from; raises InputError."""
-        found: dict[str, Artifact] = {}
-        for kind in _KINDS:
-            artifact = found.get(kind) or Artifact.find(store, ArtifactId(f"{recipe}/{kind}", version))
-            if artifact is None:
-                continue
-            found[kind] = artifact
-            for ref in artifact.record.inputs:
-                name = ref.address.partition("@")[0]
-                parent = ArtifactId.parse(ref.address) if name.startswith(f"{recipe}/") and "@" in ref.address else None
-                if parent and (held := Artifact.find(store, parent)):
-                    found.setdefault(name.removeprefix(f"{recipe}/"), held)
-        if not found:
-            raise InputError(f"nothing of {recipe}@{version} is in {store.root}", "run the recipe, or name its version")
-        return cls(recipe, found)
+        return cls(recipe, lineage.chain(store, recipe, version))
 
     @cached_property
     def index(self) -> DocumentIndex | None:
@@ -204,7 +191,7 @@ def _head(chain: Chain, asked: str, kind: str) -> Found:
         "asked": asked,
         "kind": kind,
         "recipe": chain.recipe,
-        "artifacts": {name: str(chain.artifacts[name].address) for name in _KINDS if name in chain.artifacts},
+        "artifacts": {kind: str(artifact.address) for kind, artifact in chain.artifacts.items()},
         "measured": chain.measured,
         "run": run and {name: run[name] for name in ("steps", "batch_size", "seed", "weights", "checkpoint_steps")},
     }

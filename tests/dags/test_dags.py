@@ -176,9 +176,7 @@ def test_the_form_says_what_a_source_version_spares_and_how_it_is_written(recipe
     recipes("tiny")
     form = dag_bag().dags["tiny.corpus"].params
     said = form.get_param("source_version").description
-    assert (
-        "Of extract, train_classifiers, train_perplexity, annotate and dedup, what it holds is not made again" in said
-    )
+    assert "What it holds is not made again where settings and inputs are the same" in said
     example = re.search(r"The version alone, such as (\S+),", said)[1]
     assert filled(form, {"source_version": example})["source_version"] == example
 

@@ -7,6 +7,7 @@ ask for are all in the lock, and the wheel is made of tasks and operators.
 import fnmatch
 import importlib.metadata
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -84,6 +85,21 @@ def test_every_file_that_is_copied_exists_and_is_let_in(path):
             for source in rest.split()[:-1]:
                 assert (ROOT / source).exists(), source
                 assert not ignored(source), source
+
+
+@pytest.mark.parametrize("name", ["airflow", "worker"])
+def test_the_files_of_the_models_stage_are_enough_to_fetch_them(name, tmp_path):
+    [body] = [body for stage, body in stages(FILES[name]) if stage == "models"]
+    for word, rest in body:
+        if word == "COPY":
+            *sources, folder = rest.split()
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+            for source in sources:
+                shutil.copy(ROOT / source, tmp_path / folder)
+    # Imports what the stage runs, in a Python without any installed package.
+    alone = [sys.executable, "-I", "-S", "-c", "import sys; sys.path.insert(0, '.'); import tasks.filters.pretrained"]
+    done = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_nothing_else_is_let_in():

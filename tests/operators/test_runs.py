@@ -69,8 +69,15 @@ def test_a_manual_run_keeps_the_recipes_version_whatever_its_date(recipe):
 def test_an_event_hands_down_version_and_overrides(recipe):
     triggering = events({"version": "v7", "overrides": {"crawl.max_pages": 9}, "address": "tiny/warc@v7"})
     run = run_of(recipe, context("asset_triggered", triggering=triggering))
-    assert run == Run("v7", "v7", {"crawl.max_pages": 9})
+    assert run == Run("v7", None, {"crawl.max_pages": 9})
     assert run.recipe(recipe).crawl.max_pages == 9
+
+
+def test_an_event_hands_down_the_source_version_too(recipe):
+    first = Run("v7", "v6", {"dedup.jaccard": 0.7})
+    assert run_of(recipe, context("asset_triggered", triggering=events(first.handed_down))) == first
+    typed = run_of(recipe, context(params={"source_version": "v1"}, triggering=events(first.handed_down)))
+    assert typed == Run("v7", "v1", {"dedup.jaccard": 0.7})
 
 
 def test_of_many_events_the_newest_counts(recipe):

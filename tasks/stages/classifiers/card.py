@@ -1,14 +1,11 @@
-"""The model card of a trained classifier: what it learnt from, how well it does, what it is not good for.
-
-The headings follow Mitchell et al., "Model Cards for Model Reporting", arXiv 1810.03993. Holds no date and no machine:
-those stand in the artifact's record, and the same model has the same card.
-"""
+"""The card of a trained classifier: what it learnt from, how well it does, what it is not good for."""
 
 import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from tasks.formats.model_card import model_card, table
 from tasks.stages.classifiers.config import ClassifierSettings
 from tasks.stages.classifiers.texts import Example, Examples
 
@@ -22,22 +19,16 @@ def card(settings: ClassifierSettings, examples: Examples, scores: dict[str, Any
         scores: what `tasks.stages.classifiers.scores.scores_of` has returned.
         sha256: of the model's file, hex.
     """
-    return (
-        "\n\n".join(
-            [
-                f"# {settings.name}",
-                settings.purpose or "(The recipe states no purpose.)",
-                _how(settings, sha256),
-                _data(settings, examples),
-                _heldout(settings, scores),
-                _use(settings),
-            ]
-        )
-        + "\n"
-    )
+    sections = {
+        "Model": _how(settings, sha256),
+        "Data": _data(settings, examples),
+        "Held-out scores": _heldout(settings, scores),
+        "Intended use and limits": _use(settings),
+    }
+    return model_card(settings.name, [settings.purpose or "(The recipe states no purpose.)"], sections)
 
 
-def _how(settings: ClassifierSettings, sha256: str) -> str:
+def _how(settings: ClassifierSettings, sha256: str) -> list[str]:
     kind = {
         "fasttext": "fastText (Joulin et al., arXiv 1607.01759), one thread",
         "signals": "logistic regression over signals of the surface (tasks.filters.learned.signals)",
@@ -46,80 +37,65 @@ def _how(settings: ClassifierSettings, sha256: str) -> str:
     chosen = settings.model_dump(mode="json", include={settings.method, "ridge", "chars", "seed", "heldout_share"})
     if settings.method == "fasttext":
         chosen.pop("ridge")
-    return "\n".join(
-        [
-            "## Model",
-            "",
-            f"- Kind: {kind}",
-            f"- Gives: {score}, from the first {settings.chars:,} characters of a text",
-            f"- Settings: `{json.dumps(chosen, sort_keys=True)}`",
-            f"- sha256 of the file: `{sha256}`",
-        ]
-    )
+    return [
+        f"- Kind: {kind}",
+        f"- Gives: {score}, from the first {settings.chars:,} characters of a text",
+        f"- Settings: `{json.dumps(chosen, sort_keys=True)}`",
+        f"- sha256 of the file: `{sha256}`",
+    ]
 
 
-def _data(settings: ClassifierSettings, examples: Examples) -> str:
+def _data(settings: ClassifierSettings, examples: Examples) -> list[str]:
     learnt, tested = _counts(examples.train), _counts(examples.heldout)
     rows = [
-        f"| {label} | {source} | {learnt[label, source]:,} | {tested[label, source]:,} |"
+        [label, source, f"{learnt[label, source]:,}", f"{tested[label, source]:,}"]
         for label, source in sorted(learnt.keys() | tested.keys())
     ]
     left_out = ", ".join(f"{count:,} {reason}" for reason, count in examples.rejected.items() if count) or "none"
     files = [f"- `{path}`, sha256 `{sha256}`" for path, sha256 in sorted(examples.files.items())]
     crawl = [f"- {settings.crawl.documents:,} documents of the crawl at most, by hash"] if settings.crawl else []
-    return "\n".join(
-        [
-            "## Data",
-            "",
-            "| label | source | to learn from | held out |",
-            "|---|---|---|---|",
-            *rows,
-            "",
-            f"Read: {examples.read:,}. Left out: {left_out}. Copies of a text count once, and a text or group (site, "
-            "book) is on one side only.",
-            "",
-            *files,
-            *crawl,
-        ]
-    )
+    return [
+        *table(["label", "source", "to learn from", "held out"], rows),
+        "",
+        f"Read: {examples.read:,}. Left out: {left_out}. Copies of a text count once, and a text or group (site, "
+        "book) is on one side only.",
+        "",
+        *files,
+        *crawl,
+    ]
 
 
 def _counts(examples: Sequence[Example]) -> Counter[tuple[str, str]]:
     return Counter((example.label, example.source) for example in examples)
 
 
-def _heldout(settings: ClassifierSettings, scores: dict[str, Any]) -> str:
+def _heldout(settings: ClassifierSettings, scores: dict[str, Any]) -> list[str]:
     which = (
         f'of "{settings.positive}" against the rest' if settings.positive else "of each label against the rest, mean"
     )
     error = f" ± {scores['auc_standard_error']:.3f}" if settings.positive else ""
     base = scores["baselines"]
-    lines = [
-        "## Held-out scores",
-        "",
-        f"| | AUC {which} | accuracy |",
-        "|---|---|---|",
-        f"| {settings.name} | {scores['auc']:.3f}{error} | {scores['accuracy']:.3f} |",
-        f"| length of the text alone | {base['length']['auc']:.3f} | |",
-        f'| always "{base["majority"]["label"]}" | 0.500 | {base["majority"]["accuracy"]:.3f} |',
+    models = [
+        [settings.name, f"{scores['auc']:.3f}{error}", f"{scores['accuracy']:.3f}"],
+        ["length of the text alone", f"{base['length']['auc']:.3f}", ""],
+        [f'always "{base["majority"]["label"]}"', "0.500", f"{base['majority']['accuracy']:.3f}"],
     ]
+    lines = table(["", f"AUC {which}", "accuracy"], models)
     if settings.positive:
-        lines += ["", "| score at least | precision | recall | share of texts |", "|---|---|---|---|"]
-        lines += [
-            f"| {row['threshold']} | {row['precision']:.3f} | {row['recall']:.3f} | {row['above']:.3f} |"
+        thresholds = [
+            [str(row["threshold"]), *(f"{row[name]:.3f}" for name in ("precision", "recall", "above"))]
             for row in scores["thresholds"]
         ]
+        lines += ["", *table(["score at least", "precision", "recall", "share of texts"], thresholds)]
     names = scores["confusion"]["labels"]
-    lines += ["", "Likeliest label (columns) of each true one (rows):", "", f"| | {' | '.join(names)} |"]
-    lines += ["|---" * (len(names) + 1) + "|"]
-    lines += [
-        f"| {name} | {' | '.join(f'{count:,}' for count in row)} |"
+    confused = [
+        [name, *(f"{count:,}" for count in row)]
         for name, row in zip(names, scores["confusion"]["rows_are_truth"], strict=True)
     ]
-    return "\n".join(lines)
+    return [*lines, "", "Likeliest label (columns) of each true one (rows):", "", *table(["", *names], confused)]
 
 
-def _use(settings: ClassifierSettings) -> str:
+def _use(settings: ClassifierSettings) -> list[str]:
     against_crawl = (
         "- It tells the reference text from this crawl, by any sign that does: topic, length, house style. A low score "
         "is no proof of a bad page."
@@ -131,12 +107,8 @@ def _use(settings: ClassifierSettings) -> str:
         "- Held-out texts come from the same files as the others: the scores say nothing about other sources.",
         *([against_crawl] if settings.crawl else []),
     ]
-    return "\n".join(
-        [
-            "## Intended use and limits",
-            "",
-            "To score documents of a corpus, so that consolidation can drop, keep or weigh them. Not to judge people.",
-            "",
-            *limits,
-        ]
-    )
+    return [
+        "To score documents of a corpus, so that consolidation can drop, keep or weigh them. Not to judge people.",
+        "",
+        *limits,
+    ]

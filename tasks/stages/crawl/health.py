@@ -4,12 +4,12 @@ Reads the logs of the segments, what they learned of hosts, and the new crawl DB
 """
 
 from collections.abc import Sequence
-from html import escape
 
 import duckdb
 import pyarrow as pa
 
 from tasks.core.artifact import Artifact
+from tasks.core.pages import template
 from tasks.stages.crawl.db import crawldb, duck, hostlog
 from tasks.stages.crawl.db.fetchlog import FETCH_LOG, NOT_MODIFIED, SUCCESS
 from tasks.stages.crawl.storage.segment import LOG
@@ -65,16 +65,10 @@ def figures(connection: duckdb.DuckDBPyConnection) -> dict[str, float]:
 
 def page(domains: pa.Table) -> bytes:
     """Returns the table of domains as an HTML page, the largest domains first."""
-    names = domains.column_names
-    head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in names)
-    rows = "".join(
-        f"<tr>{''.join(f'<td>{escape(_text(value))}</td>' for value in row.values())}</tr>"
-        for row in domains.slice(0, _SHOWN).to_pylist()
-    )
-    more = f"<p>{domains.num_rows - _SHOWN} more in domains.parquet.</p>" if domains.num_rows > _SHOWN else ""
-    style = "table{border-collapse:collapse;font:14px sans-serif}td,th{padding:2px 8px;text-align:right}"
-    body = f"<table><tr>{head}</tr>{rows}</table>{more}"
-    return f"<!doctype html><meta charset=utf-8><title>Domains</title><style>{style}</style>{body}".encode()
+    rows = [[_text(value) for value in row.values()] for row in domains.slice(0, _SHOWN).to_pylist()]
+    names = [name.replace("_", " ") for name in domains.column_names]
+    html = template(__package__, "health.html").render(names=names, rows=rows, more=domains.num_rows - _SHOWN)
+    return html.encode()
 
 
 def _text(value: object) -> str:

@@ -1,16 +1,20 @@
-"""The model card: what a model was made of, how well it fits, and how far to trust it. Written by the stage.
-
-The parts follow Mitchell et al. 2019, "Model Cards for Model Reporting" (arXiv 1810.03993), as far as they apply.
-"""
+"""The card of an n-gram model: what it was made of, how well it fits, and how far to trust it."""
 
 from dataclasses import dataclass
 
 from tasks.filters.ngram.model import Scores
+from tasks.formats.model_card import model_card, table
 from tasks.stages.perplexity.config import PerplexityConfig, Reference
 from tasks.stages.perplexity.cuts import Cuts
 from tasks.stages.perplexity.estimate import Estimate
 
 _KINDS = {"text": "files of one text", "jsonl": "JSON lines", "documents": "documents of the corpus"}
+_LIMITS = (
+    "- Perplexities of two models cannot be compared: they have different vocabularies.",
+    "- A text of another kind than the references (code, verse, tables, another language) scores as unusual.",
+    "- A text that repeats usual phrases scores well, whatever it says; very low values are often boilerplate.",
+    "- Phrases of the references can be read out of the files: who may not see them may not have it.",
+)
 
 
 @dataclass(frozen=True)
@@ -28,51 +32,41 @@ def card(language: str, config: PerplexityConfig, uses: list[Use], made: Estimat
     whole = heldout.total()
     entries = [len(level.prob) for level in made.ngrams.levels]
     orders = [
-        f"| {n} | {made.distinct[n - 1]:,} | {entries[n - 1]:,} | {config.thresholds[n - 1]} | "
-        f"{', '.join(f'{value:.3f}' for value in made.discounts[n - 1])}"
-        f"{' (assumed: too little text)' if made.fallback[n - 1] else ''} |"
+        [
+            str(n),
+            f"{made.distinct[n - 1]:,}",
+            f"{entries[n - 1]:,}",
+            str(config.thresholds[n - 1]),
+            ", ".join(f"{value:.3f}" for value in made.discounts[n - 1])
+            + (" (assumed: too little text)" if made.fallback[n - 1] else ""),
+        ]
         for n in range(1, config.order + 1)
     ]
     sources = [
-        f"| {use.reference.name} | {_KINDS[use.reference.kind]} | {use.texts:,} | {use.bytes:,} | "
-        f"{use.reference.licence or 'not stated'} |"
+        [
+            use.reference.name,
+            _KINDS[use.reference.kind],
+            f"{use.texts:,}",
+            f"{use.bytes:,}",
+            use.reference.licence or "not stated",
+        ]
         for use in uses
     ]
-    return "\n".join(
-        [
-            f"# N-gram model, language `{language}`",
-            "",
-            f"An interpolated modified Kneser-Ney model of order {config.order} over {entries[0] - 3:,} words "
-            "(lower case, digits as 0, punctuation marks as words; a line is a sentence).",
-            "It tells how usual a text is beside the texts below. It says nothing of whether a text is true or good.",
-            "",
-            "## Learnt from",
-            "",
-            "| reference | kind | texts | bytes | licence |",
-            "|---|---|---|---|---|",
-            *sources,
-            "",
-            "## Size",
-            "",
-            "| order | different n-grams | kept | left out up to | discounts 1, 2, 3+ |",
-            "|---|---|---|---|---|",
-            *orders,
-            "",
-            "## Held-out text",
-            "",
+    about = [
+        f"An interpolated modified Kneser-Ney model of order {config.order} over {entries[0] - 3:,} words "
+        "(lower case, digits as 0, punctuation marks as words; a line is a sentence).",
+        "It tells how usual a text is beside the texts below. It says nothing of whether a text is true or good.",
+    ]
+    sections = {
+        "Learnt from": table(["reference", "kind", "texts", "bytes", "licence"], sources),
+        "Size": table(["order", "different n-grams", "kept", "left out up to", "discounts 1, 2, 3+"], orders),
+        "Held-out text": [
             f"- texts: {len(heldout.words):,}; words: {words:,}; unknown: {unknown / max(1, words):.2%}",
             f"- perplexity: {whole.perplexity[0]:.1f}; without unknown words: {whole.perplexity_known[0]:.1f}",
-            "",
-            "## Head, middle, tail",
-            "",
-            f"Head up to {cuts.head:.1f}, middle up to {cuts.middle:.1f}, tail above: a third each of {cuts.of}.",
-            "",
-            "## Limits",
-            "",
-            "- Perplexities of two models cannot be compared: they have different vocabularies.",
-            "- A text of another kind than the references (code, verse, tables, another language) scores as unusual.",
-            "- A text that repeats usual phrases scores well, whatever it says; very low values are often boilerplate.",
-            "- Phrases of the references can be read out of the files: who may not see them may not have it.",
-            "",
-        ]
-    )
+        ],
+        "Head, middle, tail": [
+            f"Head up to {cuts.head:.1f}, middle up to {cuts.middle:.1f}, tail above: a third each of {cuts.of}."
+        ],
+        "Limits": _LIMITS,
+    }
+    return model_card(f"N-gram model, language `{language}`", about, sections)

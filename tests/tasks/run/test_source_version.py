@@ -11,7 +11,6 @@ from tasks.core.artifact import RECORD, Artifact, ArtifactId, InputRef
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.errors import InputError
-from tasks.core.ledger import Ledger
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
@@ -34,8 +33,8 @@ def one(recipe: Recipe, stage: str, version: str, source_version: str | None = N
     return run_stage(recipe, stage, version=version, source_version=source_version, tracking=tracking)
 
 
-def versions_of(recipe: Recipe) -> list[str]:
-    return sorted(str(artifact.address) for artifact in Ledger(open_store(recipe)))
+def adopted_from(recipe: Recipe, address: str) -> str:
+    return Artifact.open_at(open_store(recipe), ArtifactId.parse(address)).record.adopted_from
 
 
 def test_a_version_made_at_a_source_version_can_be_the_next_source_version(recipe: Recipe) -> None:
@@ -43,8 +42,10 @@ def test_a_version_made_at_a_source_version_can_be_the_next_source_version(recip
     for number, source in ((2, "1"), (3, "2"), (4, "3")):
         made = run(recipe.override({MIN_WORDS: number}), str(number), source)
         assert [stage for stage in STAGES if not made[stage].skipped] == ["consolidate"]
-        assert {made[stage].address for stage in SHARED} == {first[stage].address for stage in SHARED}
-    assert "demo/extracted@4" not in versions_of(recipe)
+        assert {made[stage].content for stage in SHARED} == {first[stage].content for stage in SHARED}
+    fourth = Artifact.open_at(open_store(recipe), ArtifactId("demo/extracted", "4"))
+    assert fourth.record.adopted_from == "demo/extracted@1"
+    assert not [path for path in fourth.store.list(fourth.address.path) if not path.endswith(RECORD)]
 
 
 def test_what_a_version_has_measured_anew_is_read_from_it_and_the_rest_from_where_it_was_made(recipe: Recipe) -> None:
@@ -52,12 +53,11 @@ def test_what_a_version_has_measured_anew_is_read_from_it_and_the_rest_from_wher
     longer = recipe.override({FULL_LENGTH: 9000})
     run(longer, "2", "1")
     third = run(longer.override({MIN_WORDS: 5}), "3", "2")
-    told = {stage: result.address for stage, result in third.items()}
-    assert told == {
+    assert {stage: adopted_from(recipe, result.address) for stage, result in third.items()} == {
         "extract": "demo/extracted@1",
         "annotate": "demo/attributes@2",
         "dedup": "demo/duplicates@2",
-        "consolidate": "demo/documents@3",
+        "consolidate": "",
     }
     fourth = run(longer.override({FULL_LENGTH: 8000}), "4", "3")
     assert [stage for stage in STAGES if not fourth[stage].skipped] == ["annotate", "dedup", "consolidate"]
@@ -67,8 +67,8 @@ def test_a_version_without_documents_is_followed_by_what_it_has(recipe: Recipe) 
     run(recipe, "1")
     longer = recipe.override({FULL_LENGTH: 9000})
     one(longer, "annotate", "2", "1")
-    assert one(longer, "extract", "3", "2").address == "demo/extracted@1"
-    assert one(longer, "annotate", "3", "2").address == "demo/attributes@2"
+    assert adopted_from(recipe, one(longer, "extract", "3", "2").address) == "demo/extracted@1"
+    assert adopted_from(recipe, one(longer, "annotate", "3", "2").address) == "demo/attributes@2"
     assert not one(longer, "dedup", "3", "2").skipped
 
 
@@ -77,10 +77,10 @@ def test_a_crawl_is_found_by_way_of_what_was_made_from_it(recipe: Recipe) -> Non
     captures(open_store(recipe), "1")
     run(crawled, "1")
     run(crawled.override({MIN_WORDS: 2}), "2", "1")
-    assert one(crawled, "extract", "3", "2").address == "demo/extracted@1"
-    made = one(crawled.override({"extract.min_chars": 2}), "extract", "3", "2")
+    assert adopted_from(recipe, one(crawled, "extract", "3", "2").address) == "demo/extracted@1"
+    made = one(crawled.override({"extract.min_chars": 2}), "extract", "4", "2")
     assert not made.skipped
-    inputs = Artifact.open_at(open_store(recipe), ArtifactId("demo/extracted", "3")).record.inputs
+    inputs = Artifact.open_at(open_store(recipe), ArtifactId("demo/extracted", "4")).record.inputs
     assert "demo/warc@1" in {ref.address for ref in inputs}
 
 
@@ -94,7 +94,7 @@ def captures(store: Store, version: str) -> Artifact:
 
 def test_what_no_record_names_is_not_read(recipe: Recipe) -> None:
     run(recipe, "1")
-    run(recipe.override({MIN_WORDS: 2}), "2", "1")
+    one(recipe.override({MIN_WORDS: 2}), "consolidate", "2", "1")
     store = open_store(recipe)
     shutil.rmtree(Path(store.root) / "demo" / "extracted" / "1")
     with pytest.raises(InputError, match=r"needs demo/extracted@3, and 2 holds none.*[Rr]un the stage extract"):
@@ -103,6 +103,18 @@ def test_what_no_record_names_is_not_read(recipe: Recipe) -> None:
     with pytest.raises(InputError, match="and 2 holds none"):
         one(recipe, "annotate", "3", "2")
     assert not one(recipe, "extract", "3", "2").skipped
+
+
+def test_what_was_adopted_is_named_where_its_files_are_gone_and_a_new_version_is_made_anew(recipe: Recipe) -> None:
+    run(recipe, "1")
+    run(recipe.override({MIN_WORDS: 2}), "2", "1")
+    shutil.rmtree(Path(open_store(recipe).root) / "demo" / "extracted" / "1")
+    with pytest.raises(
+        InputError, match=r"demo/extracted@2 has the files of demo/extracted@1, which is gone.*Restore it"
+    ):
+        one(recipe, "annotate", "2")
+    made = one(recipe, "extract", "3", "2")
+    assert (made.skipped, adopted_from(recipe, made.address)) == (False, "")
 
 
 def test_artifacts_of_a_version_that_were_made_from_different_ones_are_no_source(recipe: Recipe) -> None:
@@ -116,7 +128,7 @@ def test_artifacts_of_a_version_that_were_made_from_different_ones_are_no_source
     )
     with pytest.raises(InputError, match=said):
         one(recipe, "annotate", "4", "3")
-    assert one(recipe, "extract", "4", "3").address == "demo/extracted@1"
+    assert adopted_from(recipe, one(recipe, "extract", "4", "3").address) == "demo/extracted@1"
 
 
 def copy(store: Store, artifact: Artifact, version: str) -> None:
@@ -157,14 +169,15 @@ def test_what_if_is_asked_of_a_version_of_which_nothing_was_left(
     run(recipe.override({MIN_WORDS: 2}), "2", "1")
     with pytest.raises(InputError, match=r"none of .* is left"):
         run(recipe.override({MIN_WORDS: 500}), "3", "2")
-    asked = ["what-if", "--recipe", recipe.text, "--version", "3", "--set", f"{MIN_WORDS}=500"]
-    assert main(asked) == 2
-    assert "no artifact demo/extracted@3" in (said := capsys.readouterr().err)
-    assert "--source-version" in said
-    assert main([*asked, "--source-version", "2"]) == 0
-    said = capsys.readouterr().out
-    assert "before: the settings of demo/documents@2" in said
-    assert "0 documents would be kept, 8 would go" in said
-    assert main([*asked, "--source-version", "nope"]) == 2
-    assert "no artifact demo/extracted@3" in (said := capsys.readouterr().err)
-    assert "nor does nope hold one" in said
+    command = ["what-if", "--recipe", recipe.text, "--set", f"{MIN_WORDS}=500", "--version"]
+    assert main([*command, "3"]) == 0
+    assert "before: the settings of the recipe" in capsys.readouterr().out
+    assert main([*command, "3", "--source-version", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "before: the settings of demo/documents@2" in printed
+    assert "0 documents would be kept, 8 would go" in printed
+    assert main([*command, "4"]) == 2
+    assert "no artifact demo/extracted@4" in (printed := capsys.readouterr().err)
+    assert "--source-version" in printed
+    assert main([*command, "4", "--source-version", "nope"]) == 2
+    assert "nor does nope hold one" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""How the agents of a gang talk: what one says last is heard, and nothing of it outlives the conversation."""
+"""Heartbeats of a gang: the last result of a node arrives, and no thread outlives the context."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ from tests.tasks.trainer.gangs import free_port
 
 
 class Slow:
-    """A store that takes its time to say anything, as on a busy machine."""
+    """A store whose writes take some seconds, as on a busy machine."""
 
     def __init__(self, store: Any, seconds: float) -> None:
         self._store, self._seconds = store, seconds
@@ -42,38 +42,38 @@ def side_by_side(*nodes: Callable[[], None]) -> None:
         raise failed[0]
 
 
-def test_a_node_leaves_when_all_is_said_however_long_that_takes() -> None:
+def test_a_node_leaves_once_its_result_is_written_however_slow_the_store() -> None:
     port, left = free_port(), threading.Event()
-    heard: list[Result | None] = []
+    received: list[Result | None] = []
 
     def node_0() -> None:
-        with HeartbeatStore(Gang(2, 0, "127.0.0.1", port), 1) as channel:
-            channel.begin(0)
+        with HeartbeatStore(Gang(2, 0, "127.0.0.1", port), 1) as heartbeats:
+            heartbeats.begin(0)
             assert left.wait(30)
-            time.sleep(2 * BEAT_S)  # what is said is heard with the next beat
-            heard.append(channel.results.get(1))
+            time.sleep(2 * BEAT_S)  # results are read with the next heartbeat
+            received.append(heartbeats.results.get(1))
 
     def node_1() -> None:
-        channel = HeartbeatStore(Gang(2, 1, "127.0.0.1", port), 1)
-        channel._store = Slow(channel._store, 3.0)
-        with channel:
-            channel.begin(0)
-            channel.post(Result(143))
+        heartbeats = HeartbeatStore(Gang(2, 1, "127.0.0.1", port), 1)
+        heartbeats._store = Slow(heartbeats._store, 3.0)
+        with heartbeats:
+            heartbeats.begin(0)
+            heartbeats.post(Result(143))
         left.set()
 
     side_by_side(node_0, node_1)
-    assert heard == [Result(143)]
+    assert received == [Result(143)]
 
 
-def test_no_thread_of_a_conversation_is_left_when_it_is_over() -> None:
+def test_the_heartbeat_thread_has_ended_when_the_context_has() -> None:
     # One that comes back from torch while the interpreter ends makes it abort, and a trained model fails.
     port = free_port()
     left: list[bool] = []
 
     def node(number: int) -> None:
-        with HeartbeatStore(Gang(2, number, "127.0.0.1", port), 1) as channel:
-            channel._store = Slow(channel._store, 1.5)
-        left.append(channel._thread.is_alive())
+        with HeartbeatStore(Gang(2, number, "127.0.0.1", port), 1) as heartbeats:
+            heartbeats._store = Slow(heartbeats._store, 1.5)
+        left.append(heartbeats._thread.is_alive())
 
     side_by_side(lambda: node(0), lambda: node(1))
     assert left == [False, False]

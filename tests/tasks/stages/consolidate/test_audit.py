@@ -1,5 +1,6 @@
 """Contract of the audit page: a fair and stable sample of every verdict, safe to open, with personal data masked."""
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,3 +122,32 @@ def test_what_each_host_gave_is_counted(tmp_path: Path) -> None:
     found = {row["host"]: (row["documents"], row["kept"]) for row in table.to_pylist()}
     assert found == {"h0": (3, 2), "h1": (2, 2)}
     assert table.column("host").to_pylist() == ["h0", "h1"]
+
+
+def test_the_bytes_of_the_page_stay() -> None:
+    # They are part of the content of documents, and so of the fingerprint of what is made of these.
+    ended = [
+        ("web", "en", "kept", "", "gold", 2000, 123_456),
+        ("web", "", "extract", "no_text<b>", "", 7, None),
+        ("web", "de", "kept", "", "silver", 30, 1_500_000),
+        ("web", "en", "quality", "gopher_quality_few_words", "", 1_234_567, 10**10),
+        ("bo'oks & co", "en", "kept", "", "silver", 3, 999),
+        ("web", "en", "dedup", "near_duplicate", "", 1, 10**12),
+    ]
+    hostile = "<script>alert('x')</script> & \"q\"  é"
+    found = {"few_words": 3, "mean": 1.5, "flag": True, "why": hostile, "none": None}
+    measured = json.dumps({"gopher_quality": found, "language": "e<n", "x": [1, 2], "n": 1_234_567})
+    few = "gopher_quality_few_words"
+    documents = [
+        ("", "1", f"https://e.org/?{hostile}", "web", [], measured, f"text {hostile}"),
+        (few, "2", "https://e.org/2", f"web{hostile}", [few, "b'<ad", "c"], measured, ""),
+        ("no_text<b>", "3", "u", "web", ["no_text<b>"], "{}", "t"),
+    ]
+    hosts = [("a" * 400, 1000, 500, 12_345), ("b.<i>", 3, 0, 0)]
+
+    def table(schema: pa.Schema, rows: list[tuple[object, ...]]) -> pa.Table:
+        return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
+
+    shown = page(table(FUNNEL, ended), table(HOSTS, hosts), table(SAMPLE, documents))
+    empty = page(FUNNEL.empty_table(), HOSTS.empty_table(), SAMPLE.empty_table())
+    assert [hashlib.sha256(one).hexdigest()[:16] for one in (shown, empty)] == ["bcca32c615e55422", "9c263da7bc6a19a0"]

@@ -1,0 +1,43 @@
+"""HTML pages of Jinja2 templates, which stand beside the code that fills them.
+
+Reads `*.html` from the folder of a package. Every value that a template prints is escaped unless it is markup already:
+what pages show was crawled from the open web or typed by somebody.
+"""
+
+from functools import cache
+from html import escape
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+
+def shown(value: object) -> Markup:
+    """Returns a value as HTML: markup as it is, None as nothing, numbers with separators, the rest escaped.
+
+    >>> print(shown(12345), shown(2 / 3), shown("<b>"), shown(Markup("<b>")))
+    12,345 0.6667 &lt;b&gt; <b>
+    """
+    if isinstance(value, Markup):
+        return value
+    if value is None:
+        return Markup("")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Markup(f"{value:,}")
+    if isinstance(value, float):
+        return Markup(f"{value:,.4g}")
+    # The standard library's escapes, not markupsafe's: pages inside artifacts keep their bytes.
+    return Markup(escape(str(value)))
+
+
+@cache
+def template(package: str, name: str) -> Template:
+    """Returns the template `name` in the folder of `package`; raises jinja2.TemplateNotFound where it is absent."""
+    environment = Environment(
+        autoescape=True,
+        finalize=shown,
+        loader=PackageLoader(package, ""),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)

@@ -1,0 +1,70 @@
+"""CONTRIBUTING.md is true: whoever follows one of its recipes ends with something that works and passes the rules."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SECTIONS = {
+    title: text
+    for title, _, text in (part.partition("\n") for part in (ROOT / "CONTRIBUTING.md").read_text().split("\n## ")[1:])
+}
+COPIED = ("tasks", "operators", "dags", "plugins", "tests")
+_FILE = re.compile(r"^`([^`\n]+)`:\n\n```python\n(.*?)^```$", re.S | re.M)
+_HUNK = re.compile(r"^@@$", re.M)
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("checkout")
+    ignored = shutil.ignore_patterns("__pycache__", ".ruff_cache", "*.warc.gz")
+    for name in COPIED:
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    for name in ("pyproject.toml", "airflow.cfg"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+def change(folder: Path, difference: str) -> None:
+    """Applies a difference whose places are found by their lines alone; each must be there once."""
+    for block in re.split(r"^--- ", difference, flags=re.M)[1:]:
+        header, *hunks = _HUNK.split(block)
+        path = folder / header.split("\n")[1].removeprefix("+++ b/")
+        for hunk in hunks:
+            lines = hunk.strip("\n").split("\n")
+            before = "\n".join(line[1:] for line in lines if line[0] in " -")
+            after = "\n".join(line[1:] for line in lines if line[0] in " +")
+            text = path.read_text()
+            if text.count(before) != 1:  # a line may go on where the difference shows its beginning
+                before, after = before.rstrip('",'), after.rstrip('",')
+            assert text.count(before) == 1, f"{path.name} has {text.count(before)} of\n{before}"
+            path.write_text(text.replace(before, after))
+
+
+@pytest.mark.parametrize("title", ["Add a stage", "Add an operator", "Add a place"])
+def test_whoever_follows_a_recipe_has_something_that_works(title: str, checkout: Path) -> None:
+    section = SECTIONS[title]
+    files = _FILE.findall(section)
+    assert files
+    for name, text in files:
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).write_text(text)
+    for difference in re.findall(r"^```diff\n(.*?)^```$", section, re.S | re.M):
+        change(checkout, difference)
+    (commands,) = re.findall(r"^```sh\n(.*?)^```$", section, re.S | re.M)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{checkout}{os.pathsep}{checkout / 'plugins'}",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    for command in commands.splitlines():
+        done = subprocess.run(
+            shlex.split(command), cwd=checkout, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"

@@ -1,0 +1,114 @@
+"""What the code imports is what pyproject.toml declares: nothing is there only because another package brings it."""
+
+import ast
+import re
+import sys
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable
+from importlib.metadata import packages_distributions, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+OURS = {"tasks", "operators", "sluice_ui", "sluice_plugin"}
+EXTRAS_OF_STAGES = ("train", "render", "kenlm", "ner", "careful", "fast")
+BY_NAME = {
+    "apache-airflow": "brings core and task SDK of one version",
+    "apache-airflow-providers-amazon": "Airflow makes its S3 connections and remote logs with it",
+    "apache-airflow-providers-common-io": "airflow.cfg names its XCom backend",
+    "asyncpg": "SQLAlchemy's driver for the API server",
+    "awkward": "gigatoken returns its arrays",
+    "datasketch": "the signatures of dedup are its own, value for value, so that others can compare them",
+    "lxml-html-clean": "lxml.html.clean, which trafilatura imports",
+    "psycopg2-binary": "the demo imports it, and SQLAlchemy as its driver",
+    "s3fs": "fsspec loads it for s3:// addresses",
+}
+"""Distributions that are loaded by the name of a protocol or a setting, and by what."""
+
+
+def normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def declared(lines: Iterable[str]) -> set[str]:
+    """Returns the names of requirements and of what their own extras require (`dask[distributed]`: distributed)."""
+    names = set()
+    for requirement in map(Requirement, lines):
+        names.add(normalised(requirement.name))
+        for extra in requirement.extras:
+            for line in requires(requirement.name) or []:
+                needed = Requirement(line)
+                if needed.marker and needed.marker.evaluate({"extra": extra}) and "extra" in str(needed.marker):
+                    names.add(normalised(needed.name))
+    return names
+
+
+def project() -> tuple[list[str], dict[str, list[str]]]:
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return table["dependencies"], table["optional-dependencies"]
+
+
+def imported(files: Iterable[Path]) -> dict[str, list[str]]:
+    """Returns {top-level module that is not ours nor Python's: where it is imported}, imports in functions included."""
+    found = defaultdict(list)
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module or ""]
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+                names = [at.value for at in node.args[:1] if isinstance(at, ast.Constant) and isinstance(at.value, str)]
+            for name in names:
+                top = name.partition(".")[0]
+                if top not in OURS and top not in sys.stdlib_module_names:
+                    found[top].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    return found
+
+
+def undeclared(found: dict[str, list[str]], allowed: set[str]) -> dict[str, list[str]]:
+    owners = packages_distributions()
+    return {
+        module: lines
+        for module, lines in found.items()
+        if not {normalised(owner) for owner in owners.get(module, [module])} & allowed
+    }
+
+
+@pytest.fixture(scope="module")
+def stages() -> list[Path]:
+    """The modules that run wherever a stage runs: an image without Airflow has to install what they import."""
+    return [path for path in (ROOT / "tasks").rglob("*.py") if path.relative_to(ROOT).parts[1] != "demo"]
+
+
+@pytest.fixture(scope="module")
+def with_airflow() -> list[Path]:
+    folders = ("tasks/demo", "operators", "plugins", "dags")
+    return [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+
+
+def test_what_stages_import_is_declared_outside_the_extra_of_airflow(stages: list[Path]) -> None:
+    always, extras = project()
+    allowed = declared([*always, *(line for name in EXTRAS_OF_STAGES for line in extras[name])])
+    found = imported(stages)
+    assert {"numpy", "pyarrow", "torch"} <= found.keys()
+    assert undeclared(found, allowed) == {}
+    assert undeclared({"airflow": ["x.py:1"]}, allowed)
+
+
+def test_what_operators_plugins_and_the_demo_import_is_declared(with_airflow: list[Path]) -> None:
+    always, extras = project()
+    assert undeclared(imported(with_airflow), declared([*always, *extras["airflow"]])) == {}
+
+
+def test_what_is_declared_is_imported(stages: list[Path], with_airflow: list[Path]) -> None:
+    always, extras = project()
+    lines = [*always, *(line for name, extra in extras.items() if name != "dev" for line in extra)]
+    owners = packages_distributions()
+    modules = imported([*stages, *with_airflow])
+    # What is not installed here is taken to have the name of its module.
+    used = {normalised(owner) for module in modules for owner in owners.get(module, [module])}
+    unused = {normalised(Requirement(line).name) for line in lines} - used
+    assert unused - BY_NAME.keys() == set()
