@@ -23,7 +23,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +31,7 @@ from resiliparse.parse.html import HTMLTree
 from benchmarks.boosting import Forest, grow
 from benchmarks.extraction import GoldPage, Score, read_pages, shingles
 from tasks.formats.text import clean, hash64
+from tasks.formats.url import host_of
 from tasks.stages.extract import blocks
 from tasks.stages.extract.line_features import COLUMNS, features
 from tasks.stages.extract.lines import Line
@@ -116,7 +116,7 @@ def example(page: GoldPage) -> Example:
     found, share = blocks.reduced_lines(tree)
     judged = blocks.to_judge(tree, found)
     measured = features(judged, title.lower(), share) if judged else np.zeros((len(COLUMNS), 0))
-    return Example(page, urlsplit(page.url).hostname or page.name, found, judged, measured, _labels(judged, page.gold))
+    return Example(page, host_of(page.url) or page.name, found, judged, measured, _labels(judged, page.gold))
 
 
 def _labels(judged: Sequence[Line], gold: str) -> NDArray[np.float64]:

@@ -28,7 +28,8 @@ from pydantic import Field, field_validator, model_validator
 from tasks.core.config import Config, parse
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.store import read_outside
-from tasks.formats.url import authority, canonical, host_and_port
+from tasks.formats.canonical_url import canonical
+from tasks.formats.url import authority, host_and_port
 
 _ENTRY = re.compile(r"(\*\.)?([a-z0-9._-]+|\[[0-9a-f:.]+\])(:\d+)?")
 # RFC 9110, 5.6.2.

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from crawl_site import Site, linked
-from tests.tasks.stages.crawl.test_robots import real_files
 
 from tasks.core.errors import InputError
 from tasks.formats.robots.robotstxt import Robots, ai_optout_by, decided_by
@@ -18,6 +17,7 @@ from tasks.run.runner import open_store, run_stage
 from tasks.run.tracking import TrackingContext
 from tasks.stages.crawl.why import why
 from tasks.stages.crawl.why_text import render
+from tests.tasks.formats.robots.test_robots import real_files
 
 RECIPE = """
 name = "asked"
