@@ -29,7 +29,12 @@ _MEMBER = ["id", "cluster", "text", "rank"]
 
 
 def resolve(config: ConsolidateConfig, aligned: AlignedInputs, names: Sequence[str]) -> dict[str, pa.Table]:
-    """Returns for every part the documents that go as copies of one that stays (schema COPIES), in row order."""
+    """Returns for every part the documents that go as copies of one that stays (schema COPIES), in row order.
+
+    None go where the settings leave copies alone.
+    """
+    if not config.dedup:
+        return dict.fromkeys(names, COPIES.empty_table())
     parts = [_survivors(config, aligned, name) for name in names]
     members = pa.concat_tables(parts)
     order = pc.sort_indices(members, sort_keys=[("rank", "ascending")])

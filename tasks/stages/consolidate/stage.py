@@ -45,8 +45,9 @@ from tasks.stages.consolidate.funnel import (
     totals,
 )
 from tasks.stages.consolidate.mask import masked, masked_metadata, masked_titles
-from tasks.stages.consolidate.resolve import COPIES, resolve
-from tasks.stages.consolidate.rules import GOLD, SILVER, check_measured, reasons, step_of, tiers
+from tasks.stages.consolidate.resolve import resolve
+from tasks.stages.consolidate.rules import GOLD, SILVER, check_measured, step_of
+from tasks.stages.consolidate.verdicts import COLUMNS, Verdicts, verdicts
 
 VERSION = 6
 
@@ -114,43 +115,27 @@ def _write_whole(config: ConsolidateConfig, aligned: AlignedInputs, names: list[
 def _write_copies(config: ConsolidateConfig, aligned: AlignedInputs, names: list[str], output: Output) -> None:
     if "copies" in output.committed:
         return
-    found = {}
-    if config.dedup:
-        found = resolve(config, aligned, names)
+    found = resolve(config, aligned, names)
     with output.part("copies", conserved=False) as part:
         for name in names:
-            copies = found.get(name, COPIES.empty_table())
-            with part.file(f"copies/{name}.parquet", rows=copies.num_rows) as file:
-                pq.write_table(copies, file, compression="zstd", compression_level=3)
+            with part.file(f"copies/{name}.parquet", rows=found[name].num_rows) as file:
+                pq.write_table(found[name], file, compression="zstd", compression_level=3)
 
 
 def consolidate_part(config: ConsolidateConfig, aligned: AlignedInputs, part: Part, name: str) -> None:
     """Makes one part; runs on a worker."""
     read = [annotator for annotator in aligned.groups if annotator in (*config.reads(), *_SHOWN)]
-    documents, judged, copies = aligned.part(name, None, read, ["id", "duplicate_of", "kind"])
+    documents, judged, duplicates = aligned.part(name, None, read, COLUMNS)
     part.count_in(documents.num_rows)
-    why = reasons(config, documents.column("source"), judged)
-    keeper = _copies(config, aligned.own(f"copies/{name}.parquet"), copies, why)
-    stays = pa.array([not reason for reason in why], pa.bool_())
-    part.metric("promoted", pc.sum(copies.filter(stays).column("duplicate_of").is_valid()).as_py() or 0)
+    resolved = aligned.own(f"copies/{name}.parquet")
+    found = verdicts(config, documents.column("source"), judged, resolved, duplicates)
+    stays = found.stays
+    part.metric("promoted", pc.sum(duplicates.filter(stays).column("duplicate_of").is_valid()).as_py() or 0)
     documents = _scored(documents, judged)
-    tier = _write_kept(config, part, documents.filter(stays), judged.filter(stays))
-    _write_rejected(config, part, documents, judged, why, keeper)
-    _write_counts(aligned, part, documents, why, stays, tier)
-    _write_samples(config, part, documents, judged, why)
-
-
-def _copies(config: ConsolidateConfig, going: pa.Table, copies: pa.Table, why: list[list[str]]) -> list[str | None]:
-    """Adds being a copy to the reasons; returns the document that each is a copy of."""
-    resolved = {row["id"]: row for row in going.to_pylist()}
-    keeper: list[str | None] = []
-    for reason, row in zip(why, copies.to_pylist(), strict=True):
-        # A document that fails a rule keeps dedup's verdict as a further reason; one that passes has the resolved one.
-        copy = (row if row["duplicate_of"] and config.dedup else None) if reason else resolved.get(row["id"])
-        keeper.append(copy["duplicate_of"] if copy else None)
-        if copy:
-            reason.append(f"duplicate_{copy['kind']}")
-    return keeper
+    _write_kept(config, part, documents.filter(stays), judged.filter(stays), [one for one in found.tiers if one])
+    _write_rejected(config, part, documents, judged, found)
+    _write_counts(aligned, part, documents, found)
+    _write_samples(config, part, documents, judged, found.reasons)
 
 
 def _scored(documents: pa.Table, judged: pa.Table) -> pa.Table:
@@ -168,8 +153,7 @@ def _scored(documents: pa.Table, judged: pa.Table) -> pa.Table:
     )
 
 
-def _write_kept(config: ConsolidateConfig, part: Part, kept: pa.Table, judged: pa.Table) -> list[str]:
-    """Returns the tier of each."""
+def _write_kept(config: ConsolidateConfig, part: Part, kept: pa.Table, judged: pa.Table, tier: list[str]) -> None:
     texts = masked(config, kept, judged, [True] * kept.num_rows, part)
     columns = {
         "text": pa.array(texts, pa.string()),
@@ -178,28 +162,21 @@ def _write_kept(config: ConsolidateConfig, part: Part, kept: pa.Table, judged: p
     }
     for name, values in columns.items():
         kept = kept.set_column(kept.schema.get_field_index(name), DOCUMENT.field(name), values)
-    tier = tiers(config, kept.column("source"), judged)
     part.table("kept", kept.append_column("tier", pa.array(tier, pa.string())).cast(KEPT_SCHEMA).combine_chunks())
-    return tier
 
 
 def _write_rejected(
-    config: ConsolidateConfig,
-    part: Part,
-    documents: pa.Table,
-    judged: pa.Table,
-    why: list[list[str]],
-    keeper: list[str | None],
+    config: ConsolidateConfig, part: Part, documents: pa.Table, judged: pa.Table, found: Verdicts
 ) -> None:
-    goes = pa.array([bool(reason) for reason in why], pa.bool_())
+    goes = pc.invert(found.stays)
     gone = documents.filter(goes)
-    several = [reason for reason in why if reason]
+    several = [reason for reason in found.reasons if reason]
     for reason, *_ in several:
         part.reject(reason)
     made = {
         "reason": pa.array([reason[0] for reason in several], pa.string()),
         "reasons": pa.array(several, pa.list_(pa.string())),
-        "duplicate_of": pa.array([one for one, reason in zip(keeper, why, strict=True) if reason], pa.string()),
+        "duplicate_of": pa.array(found.duplicate_of, pa.string()).filter(goes),
     }
     given = [made[name] if name in made else gone.column(name).combine_chunks() for name in REJECTED.names]
     rows = pa.table(given, schema=REJECTED)
@@ -209,27 +186,18 @@ def _write_rejected(
     part.table("rejected", rows.combine_chunks(), out=False)
 
 
-def _write_counts(
-    aligned: AlignedInputs,
-    part: Part,
-    documents: pa.Table,
-    why: list[list[str]],
-    stays: pa.Array,
-    tiers_of_kept: list[str],
-) -> None:
+def _write_counts(aligned: AlignedInputs, part: Part, documents: pa.Table, found: Verdicts) -> None:
     sizes = pc.binary_length(documents.column("text"))
-    steps = [step_of(reason[0]) if reason else KEPT for reason in why]
-    first = [reason[0] if reason else "" for reason in why]
-    held = iter(tiers_of_kept)
-    tier = ["" if reason else next(held) for reason in why]
-    columns = [documents.column("source"), documents.column("language"), *map(pa.array, (steps, first, tier)), sizes]
+    first = found.first
+    ends = [[step_of(reason) for reason in first], first, found.tiers]
+    columns = [*(documents.column(name) for name in ("source", "language")), *(pa.array(end) for end in ends), sizes]
     refused = aligned.refused(part.name)
     rows = refused.num_rows
     lost = {"language": [""] * rows, "step": [EXTRACT] * rows, "tier": [""] * rows, "bytes": [None] * rows}
     lost |= {name: refused.column(name) for name in ("source", "reason")}
     ended = [pa.table(columns, ENDED.names).cast(ENDED), pa.table(lost).select(ENDED.names).cast(ENDED)]
     part.table("counts", count(pa.concat_tables(ended)), out=False)
-    part.table("hosts", count_hosts(documents.column("host"), stays, sizes.combine_chunks()), out=False)
+    part.table("hosts", count_hosts(documents.column("host"), found.stays, sizes.combine_chunks()), out=False)
 
 
 def _write_samples(

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
-from tasks.stages.consolidate.funnel import EXTRACT, KEPT, STEPS
+from tasks.stages.consolidate.funnel import EXTRACT, STEPS
 from tasks.stages.consolidate.mask import masked
 from tasks.stages.consolidate.resolve import resolve
 from tasks.stages.consolidate.rules import (
@@ -22,10 +22,9 @@ from tasks.stages.consolidate.rules import (
     SILVER,
     check_measured,
     read_by_tiers,
-    reasons,
     step_of,
-    tiers,
 )
+from tasks.stages.consolidate.verdicts import COLUMNS, verdicts
 
 _EXCERPT = 160
 _TIERS = ("", GOLD, SILVER)
@@ -98,8 +97,8 @@ def what_if(before: ConsolidateConfig, after: ConsolidateConfig, aligned: Aligne
     sums, shown = Counter[bool](), dict[bool, list[_Place]]({True: [], False: []})
     for name, was, will in zip(names, *(_verdicts(config, aligned, names) for config in (before, after)), strict=True):
         _add_refused(refused, aligned.refused(name))
-        for count, verdicts in zip(counts, (was, will), strict=True):
-            count.update(verdicts)
+        for count, ends in zip(counts, (was, will), strict=True):
+            count.update(ends)
         ids = aligned.extracted.table(f"documents/{name}.parquet", columns=["id"]).column("id").to_pylist()
         moved = (
             _Place(identity, name, row, old.reason, new.reason)
@@ -122,10 +121,7 @@ def _add_refused(refused: Counter[tuple[str, str]], rows: pa.Table) -> None:
 def _funnel(counts: Mapping[_Verdict, int], refused: Mapping[tuple[str, str], int]) -> Ended:
     """Returns the counts with the step at which documents end, and with what extract rejected."""
     gone: Ended = {(source, EXTRACT, reason, ""): number for (source, reason), number in refused.items()}
-    judged = {
-        (source, step_of(reason) if reason else KEPT, reason, tier): number
-        for (source, reason, tier), number in counts.items()
-    }
+    judged = {(source, step_of(reason), reason, tier): number for (source, reason, tier), number in counts.items()}
     return {**gone, **judged}
 
 
@@ -139,19 +135,14 @@ def _by_side(moved: Iterable[_Place]) -> dict[bool, list[_Place]]:
 
 def _verdicts(config: ConsolidateConfig, aligned: AlignedInputs, names: Sequence[str]) -> Iterator[list[_Verdict]]:
     """Yields for every part the verdict on each document."""
-    copies = resolve(config, aligned, names) if config.dedup else {}
+    copies = resolve(config, aligned, names)
     measured = list(dict.fromkeys([*config.filters, *read_by_tiers(config)]))
     for name in names:
-        documents, judged, _ = aligned.part(name, ["id", "source"], measured, ["id"])
+        documents, judged, duplicates = aligned.part(name, ["id", "source"], measured, COLUMNS)
         sources = documents.column("source")
-        going = {row["id"]: f"duplicate_{row['kind']}" for row in copies[name].to_pylist()} if copies else {}
-        ids = documents.column("id").to_pylist()
-        found = zip(reasons(config, sources, judged), ids, strict=True)
-        first = [why[0] if why else going.get(identity, "") for why, identity in found]
-        stays = pa.array([not reason for reason in first], pa.bool_())
-        held = iter(tiers(config, sources.filter(stays), judged.filter(stays)))
-        verdicts = zip(sources.to_pylist(), first, strict=True)
-        yield [_Verdict(source, reason, "" if reason else next(held)) for source, reason in verdicts]
+        found = verdicts(config, sources, judged, copies[name], duplicates)
+        ends = zip(sources.to_pylist(), found.first, found.tiers, strict=True)
+        yield [_Verdict(*end) for end in ends]
 
 
 def _moved(config: ConsolidateConfig, aligned: AlignedInputs, place: _Place) -> Moved:
