@@ -4,17 +4,16 @@ An artifact is a folder `<store>/<name>/<version>/` with `.artifact.json` beside
 and exactly once: an artifact without its record does not exist. Stages, ledger, tracking and the plugin read it.
 """
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from io import BytesIO
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 from tasks.core import parquet, without_pandas
-from tasks.core.config import Config, canonical_json
+from tasks.core.config import Config
+from tasks.core.digest import sha256_of_json, sha256_of_stream
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 
@@ -103,13 +102,44 @@ class Record(Config):
     finished: datetime
 
 
-class Artifact:
+class ArtifactFolder:
+    """The files of an artifact, to be read by their paths: what workers are sent. Picklable.
+
+    It has no record, which grows with the parts: sent with every part, that would be the square of their number.
+    """
+
+    def __init__(self, store: Store, address: ArtifactId) -> None:
+        self.store = store
+        self.address = address
+
+    def open(self, path: str) -> BinaryIO:
+        """Opens one file of the artifact for reading; raises FileNotFoundError."""
+        return self.store.open(f"{self.address.path}/{path}")
+
+    def read(self, path: str) -> bytes:
+        """Returns the bytes of one file of the artifact."""
+        return self.store.read(f"{self.address.path}/{path}")
+
+    def local(self, path: str) -> str:
+        """Returns a local file with the content of `path` (see `Store.local`)."""
+        return self.store.local(f"{self.address.path}/{path}")
+
+    def table(self, path: str, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
+        """Reads one Parquet file of the artifact, optionally some columns and the rows that pass `filters`."""
+        return parquet.read(self.local(path), columns, filters)
+
+
+class Artifact(ArtifactFolder):
     """A committed artifact, opened for reading. Picklable."""
 
     def __init__(self, store: Store, address: ArtifactId, record: Record) -> None:
-        self.store = store
-        self.address = address
+        super().__init__(store, address)
         self.record = record
+
+    @property
+    def folder(self) -> ArtifactFolder:
+        """Its files without its record."""
+        return ArtifactFolder(self.store, self.address)
 
     @classmethod
     def open_at(cls, store: Store, address: ArtifactId) -> "Artifact":
@@ -151,22 +181,6 @@ class Artifact:
         """Returns the paths (relative to the artifact) that begin with `prefix`, sorted."""
         return sorted(entry.path for part in self.parts for entry in part.files if entry.path.startswith(prefix))
 
-    def open(self, path: str) -> BinaryIO:
-        """Opens one file of the artifact for reading; raises FileNotFoundError."""
-        return self.store.open(f"{self.address.path}/{path}")
-
-    def read(self, path: str) -> bytes:
-        """Returns the bytes of one file of the artifact."""
-        return self.store.read(f"{self.address.path}/{path}")
-
-    def local(self, path: str) -> str:
-        """Returns a local file with the content of `path` (see `Store.local`)."""
-        return self.store.local(f"{self.address.path}/{path}")
-
-    def table(self, path: str, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
-        """Reads one Parquet file of the artifact, optionally some columns and the rows that pass `filters`."""
-        return parquet.read(self.local(path), columns, filters)
-
     def remove(self) -> None:
         """Removes the artifact: its record first, so that no record ever stands without the files that it names."""
         self.store.remove(f"{self.address.path}/{RECORD}")
@@ -178,7 +192,7 @@ class Artifact:
         for entry in (entry for part in self.parts for entry in part.files):
             try:
                 with self.open(entry.path) as file:
-                    same = hashlib.file_digest(cast(BytesIO, file), "sha256").hexdigest() == entry.sha256
+                    same = sha256_of_stream(file) == entry.sha256
             except FileNotFoundError:
                 same = False
             if not same:
@@ -198,10 +212,9 @@ def fingerprint(stage: str, version: int, member: str, config: Config, inputs: I
         "config": config,
         "inputs": [[ref.role, ref.fingerprint, ref.content] for ref in inputs],
     }
-    return hashlib.sha256(canonical_json(basis).encode()).hexdigest()
+    return sha256_of_json(basis)
 
 
 def content_of(parts: Iterable[PartRecord]) -> str:
     """Returns the identity of the bytes: sha256 over the sorted (path, sha256) of every file."""
-    entries = sorted((entry.path, entry.sha256) for part in parts for entry in part.files)
-    return hashlib.sha256(canonical_json(entries).encode()).hexdigest()
+    return sha256_of_json(sorted((entry.path, entry.sha256) for part in parts for entry in part.files))

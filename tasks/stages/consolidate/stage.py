@@ -25,12 +25,11 @@ import pyarrow.parquet as pq
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.groups import KIND
-from tasks.core.part import POISON
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
-from tasks.filters.base import UNDETERMINED
+from tasks.filters.language_codes import UNDETERMINED
 from tasks.formats.documents import DOCUMENT
 from tasks.stages.consolidate import audit
-from tasks.stages.consolidate.aligned_inputs import AlignedInputs
+from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.figure import draw, table
 from tasks.stages.consolidate.funnel import (
@@ -79,11 +78,12 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     aligned = AlignedInputs(extracted, attributes, duplicates, output.store, output.address.path)
     names = aligned.names()
     check_measured(config, aligned.measured(names[0]), str(attributes.address))
-    _write_copies(config, aligned, names, output)
-    output.map_parts(engine, partial(consolidate_part, config, aligned), [PartSpec(name, name) for name in names])
-    output.check_poison(f"the column `error` of {_where_errors_stand(aligned)}")
-    _write_whole(config, aligned, names, output)
-    funnel = aligned.own("funnel.parquet")
+    parts = aligned.parts
+    _write_copies(config, parts, names, output)
+    output.map_parts(engine, partial(consolidate_part, config, parts), [PartSpec(name, name) for name in names])
+    output.check_poison(f"the column `error` of {_where_errors_stand(parts)}")
+    _write_whole(config, parts, names, output)
+    funnel = parts.own("funnel.parquet")
     _refuse_empty(funnel, output)
     output.log_file("funnel.png", draw(funnel, str(output.address)))
     output.log_file("funnel.csv", table(funnel))
@@ -92,12 +92,12 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     return Report(metrics=metrics, note=_note(metrics))
 
 
-def _where_errors_stand(aligned: AlignedInputs) -> str:
-    failed = (group for group in aligned.groups.values() if group.record.metrics.get(POISON))
-    return ", ".join(group.store.url(f"{group.address.path}/{KIND}/") for group in failed)
+def _where_errors_stand(aligned: AlignedParts) -> str:
+    failed = (group.files for group in aligned.groups.values() if group.failed)
+    return ", ".join(files.store.url(f"{files.address.path}/{KIND}/") for files in failed)
 
 
-def _write_whole(config: ConsolidateConfig, aligned: AlignedInputs, names: list[str], output: Output) -> None:
+def _write_whole(config: ConsolidateConfig, aligned: AlignedParts, names: list[str], output: Output) -> None:
     """Adds up what the parts have counted and sampled."""
     if "whole" in output.committed:
         return
@@ -112,7 +112,7 @@ def _write_whole(config: ConsolidateConfig, aligned: AlignedInputs, names: list[
             file.write(audit.page(funnel, hosts, shown))
 
 
-def _write_copies(config: ConsolidateConfig, aligned: AlignedInputs, names: list[str], output: Output) -> None:
+def _write_copies(config: ConsolidateConfig, aligned: AlignedParts, names: list[str], output: Output) -> None:
     if "copies" in output.committed:
         return
     found = resolve(config, aligned, names)
@@ -122,7 +122,7 @@ def _write_copies(config: ConsolidateConfig, aligned: AlignedInputs, names: list
                 pq.write_table(found[name], file, compression="zstd", compression_level=3)
 
 
-def consolidate_part(config: ConsolidateConfig, aligned: AlignedInputs, part: Part, name: str) -> None:
+def consolidate_part(config: ConsolidateConfig, aligned: AlignedParts, part: Part, name: str) -> None:
     """Makes one part; runs on a worker."""
     read = [annotator for annotator in aligned.groups if annotator in (*config.reads(), *_SHOWN)]
     documents, judged, duplicates = aligned.part(name, None, read, COLUMNS)
@@ -186,7 +186,7 @@ def _write_rejected(
     part.table("rejected", rows.combine_chunks(), out=False)
 
 
-def _write_counts(aligned: AlignedInputs, part: Part, documents: pa.Table, found: Verdicts) -> None:
+def _write_counts(aligned: AlignedParts, part: Part, documents: pa.Table, found: Verdicts) -> None:
     sizes = pc.binary_length(documents.column("text"))
     first = found.first
     ends = [[step_of(reason) for reason in first], first, found.tiers]

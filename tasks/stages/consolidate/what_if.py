@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from tasks.stages.consolidate.aligned_inputs import AlignedInputs
+from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.funnel import EXTRACT, STEPS
 from tasks.stages.consolidate.mask import masked
@@ -92,14 +92,15 @@ def what_if(before: ConsolidateConfig, after: ConsolidateConfig, aligned: Aligne
     names = aligned.names()
     for config in (before, after):
         check_measured(config, aligned.measured(names[0]), str(aligned.attributes.address))
+    parts = aligned.parts
     counts: tuple[Counter[_Verdict], Counter[_Verdict]] = (Counter(), Counter())
     refused = Counter[tuple[str, str]]()
     sums, shown = Counter[bool](), dict[bool, list[_Place]]({True: [], False: []})
-    for name, was, will in zip(names, *(_verdicts(config, aligned, names) for config in (before, after)), strict=True):
-        _add_refused(refused, aligned.refused(name))
+    for name, was, will in zip(names, *(_verdicts(config, parts, names) for config in (before, after)), strict=True):
+        _add_refused(refused, parts.refused(name))
         for count, ends in zip(counts, (was, will), strict=True):
             count.update(ends)
-        ids = aligned.extracted.table(f"documents/{name}.parquet", columns=["id"]).column("id").to_pylist()
+        ids = parts.extracted.table(f"documents/{name}.parquet", columns=["id"]).column("id").to_pylist()
         moved = (
             _Place(identity, name, row, old.reason, new.reason)
             for row, (identity, old, new) in enumerate(zip(ids, was, will, strict=True))
@@ -108,7 +109,7 @@ def what_if(before: ConsolidateConfig, after: ConsolidateConfig, aligned: Aligne
         for gains, places in _by_side(moved).items():
             sums[gains] += len(places)
             shown[gains] = nsmallest(examples, [*shown[gains], *places])
-    several = tuple(_moved(after, aligned, place) for gains in (True, False) for place in shown[gains])
+    several = tuple(_moved(after, parts, place) for gains in (True, False) for place in shown[gains])
     funnels = (_funnel(counts[0], refused), _funnel(counts[1], refused))
     return Answer(*funnels, sums[True], sums[False], several)
 
@@ -133,7 +134,7 @@ def _by_side(moved: Iterable[_Place]) -> dict[bool, list[_Place]]:
     return found
 
 
-def _verdicts(config: ConsolidateConfig, aligned: AlignedInputs, names: Sequence[str]) -> Iterator[list[_Verdict]]:
+def _verdicts(config: ConsolidateConfig, aligned: AlignedParts, names: Sequence[str]) -> Iterator[list[_Verdict]]:
     """Yields for every part the verdict on each document."""
     copies = resolve(config, aligned, names)
     measured = list(dict.fromkeys([*config.filters, *read_by_tiers(config)]))
@@ -145,7 +146,7 @@ def _verdicts(config: ConsolidateConfig, aligned: AlignedInputs, names: Sequence
         yield [_Verdict(*end) for end in ends]
 
 
-def _moved(config: ConsolidateConfig, aligned: AlignedInputs, place: _Place) -> Moved:
+def _moved(config: ConsolidateConfig, aligned: AlignedParts, place: _Place) -> Moved:
     documents, judged, _ = aligned.part(place.part, ["id", "source", "url", "text"], config.reads(), ["id"])
     document = documents.slice(place.row, 1)
     (text,) = masked(config, document, judged.slice(place.row, 1), [not place.after])

@@ -1,4 +1,4 @@
-"""Contract of tasks.core.child_process: questions and answers of any size, no noise among them, and a bound on memory."""
+"""Contract of tasks.core.child_process: messages of any size, no noise among them, and a bound on memory."""
 
 import os
 import pickle

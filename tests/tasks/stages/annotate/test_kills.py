@@ -30,7 +30,7 @@ WORDS = "the river of stone ran down and people that have lived with it for long
 
 def annotate(folder: Path | str, version: str, workers: int) -> Artifact:
     """Annotates what was extracted into the store `folder`, unless that is done."""
-    extracted = Artifact.open_at(Store(str(folder)), ArtifactId("test/tasks-extract-stage", "dev"))
+    extracted = Artifact.open_at(Store(str(folder)), ArtifactId("test/tasks-stages-extract-stage", "dev"))
     inputs: dict[str, Artifact | list[Artifact]] = {"extracted": extracted}
     return run_stage_in(folder, "tasks.stages.annotate.stage", RULES, inputs, workers=workers, version=version)
 

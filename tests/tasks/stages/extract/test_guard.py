@@ -230,7 +230,10 @@ def test_after_a_fork_each_process_has_its_own() -> None:
 
 def test_what_a_row_raises_is_its_reason() -> None:
     refused, failed = Guard(5.0).run(
-        [partial(exec, "raise __import__('tasks.stages.extract.row').stages.extract.row.Rejected('why')"), partial(int, "x")]
+        [
+            partial(exec, "raise __import__('tasks.stages.extract.row').stages.extract.row.Rejected('why')"),
+            partial(int, "x"),
+        ]
     )
     assert isinstance(refused, Rejected)
     assert refused.reason == "why"
