@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from tasks.core.artifact import Artifact
@@ -22,6 +22,7 @@ from tasks.run.input_resolution import ResolvedStage, bind, check_drift
 from tasks.run.lineage import held
 from tasks.run.place import filled
 from tasks.run.recipe import Recipe
+from tasks.run.result import StageResult
 from tasks.run.tracking import TrackingContext, describe, outbox
 from tasks.run.tracking.run import StageRun
 
@@ -29,20 +30,6 @@ log = logging.getLogger("sluice.runner")
 
 TRACKING = ".tracking.json"
 RANKS = "SLUICE_NPROC"
-
-
-@dataclass(frozen=True)
-class StageResult:
-    """What a stage run came to."""
-
-    address: str
-    fingerprint: str
-    content: str
-    skipped: bool
-    members: tuple[str, ...]
-    metrics: dict[str, float]
-    rows: dict[str, int]
-    mlflow_run_url: str
 
 
 def run_stage(
@@ -78,11 +65,11 @@ def run_stage(
     if existing:
         check_drift(existing, bound)
         log.info("[%s] unchanged: the same inputs and settings made it at %s", bound.address, existing.record.finished)
-        return _result(existing, skipped=True)
+        return result_of(existing, bound.address.version, skipped=True)
     before = _held_before(store, recipe, bound, source_version)
     if same := next((one for one in before if one.record.fingerprint == bound.fingerprint), None):
         log.info("[%s] not made anew: %s is what it would be", bound.address, same.address)
-        return _result(same, skipped=True)
+        return result_of(same, bound.address.version, skipped=True)
     bad = recipe.max_bad_share
     output = Output(store, bound.address, bound.fingerprint, member=member, max_bad_share=bad, before=before)
     try:
@@ -91,8 +78,9 @@ def run_stage(
         committed = Artifact.find(store, bound.address)
         if committed is None or committed.record.fingerprint != bound.fingerprint:
             raise
-        return _result(committed, skipped=True)  # the other attempt was there first; its result is the same
-    return _result(artifact, skipped=False)
+        # The other attempt was there first; its result is the same.
+        return result_of(committed, bound.address.version, skipped=True)
+    return result_of(artifact, bound.address.version, skipped=False)
 
 
 def _held_before(store: Store, recipe: Recipe, bound: ResolvedStage, source_version: str | None) -> list[Artifact]:
@@ -175,7 +163,8 @@ def _ranks(nproc: int) -> Iterator[None]:
             os.environ.pop(RANKS, None)
 
 
-def _result(artifact: Artifact, *, skipped: bool) -> StageResult:
+def result_of(artifact: Artifact, version: str, *, skipped: bool) -> StageResult:
+    """Returns what a run came to that made this artifact for `version`, or found it there already (`skipped`)."""
     record = artifact.record
     try:
         url = str(json.loads(artifact.read(TRACKING))["url"])
@@ -185,6 +174,7 @@ def _result(artifact: Artifact, *, skipped: bool) -> StageResult:
         address=record.artifact,
         fingerprint=record.fingerprint,
         content=record.content,
+        version=version,
         skipped=skipped,
         members=record.members,
         metrics=record.metrics,
