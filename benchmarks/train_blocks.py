@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from resiliparse.parse.html import HTMLTree
 
 from benchmarks.boosting import Forest, grow
-from benchmarks.extraction import GoldPage, Score, read_pages, shingles
+from benchmarks.gold_pages import GoldPage, Score, read_pages, shingles
 from tasks.formats.text import clean, hash64
 from tasks.formats.url import host_of
 from tasks.stages.extract import blocks
@@ -39,7 +39,7 @@ from tasks.stages.extract.main_text import keep_posts
 from tasks.stages.extract.page_metadata import read_about
 from tasks.stages.extract.trees import SCALE, Trees, parsed
 
-TARGET = Path(__file__).parents[1] / "tasks" / "extract" / "blocks.json"
+TARGET = Path(__file__).parents[1] / "tasks" / "stages" / "extract" / "blocks.json"
 FOLDS = 10
 INNER_FOLDS = 5
 _WORD = re.compile(r"\w+")

@@ -25,10 +25,6 @@ Reasons: TypeAlias = "Iterator[tuple[str, NDArray[np.bool_]]]"
 """Machine reasons, the first one first, each with a mask of the documents that should go for it."""
 
 
-UNDETERMINED = "und"
-"""The language of a text of which none is known: BCP 47's code, and ISO 639-2's."""
-
-
 class Annotator(Config):
     """One measurement; its fields are the settings that change what is measured.
 
