@@ -6,7 +6,6 @@ No pickle: a checkpoint cannot run code. The same state gives the same bytes. to
 save only: the stage beside a run verifies and copies checkpoints for hours, and does without its 250 MB.
 """
 
-import hashlib
 import json
 import logging
 import os
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.core.config import canonical_json
+from tasks.core.digest import sha256_of_file, sha256_of_json
 from tasks.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def save(
     for file, tensors in ((MODEL, model), (OPTIMIZER, optimizer)):
         save_file({name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}, aside / file)
     state = {**state, "step": step}
-    digests = {MODEL: digest(aside / MODEL), OPTIMIZER: digest(aside / OPTIMIZER), STATE: _digest_of(state)}
+    digests = _digests(aside, state)
     (aside / STATE).write_text(canonical_json({**state, "sha256": digests}) + "\n")
     for file in (MODEL, OPTIMIZER, STATE):
         _sync(aside / file)
@@ -75,7 +75,7 @@ def verify(folder: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = json.loads((folder / STATE).read_text())
         stated = state.pop("sha256")
-        found = {MODEL: digest(folder / MODEL), OPTIMIZER: digest(folder / OPTIMIZER), STATE: _digest_of(state)}
+        found = _digests(folder, state)
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise InputError(f"{folder} is not a readable checkpoint ({error})", "delete the folder") from error
     for file, value in found.items():
@@ -114,14 +114,8 @@ def prune(root: Path, keep: int, milestones: Collection[int]) -> None:
         shutil.rmtree(root / name_of(step))
 
 
-def digest(path: Path) -> str:
-    """Returns the sha256 of a file in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _digest_of(state: dict[str, Any]) -> str:
-    return hashlib.sha256(canonical_json(state).encode()).hexdigest()
+def _digests(folder: Path, state: dict[str, Any]) -> dict[str, str]:
+    return {**{file: sha256_of_file(folder / file) for file in (MODEL, OPTIMIZER)}, STATE: sha256_of_json(state)}
 
 
 def _sync(path: Path) -> None:

@@ -17,7 +17,6 @@ Values of headers and cookies may be credentials: here stands only where they ar
 artifacts as it is.
 """
 
-import hashlib
 import os
 import re
 import tomllib
@@ -26,6 +25,7 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config, parse
+from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.store import read_outside
 from tasks.formats.canonical_url import canonical
@@ -140,7 +140,7 @@ def read(path: str) -> tuple[HostsFile, str]:
         ) from None
     except (ValueError, RecursionError) as error:
         raise RecipeError(f"the hosts file {path} is not TOML: {error}", "mend the line") from None
-    return parse(HostsFile, settings, f"hosts file {os.path.basename(path)}"), hashlib.sha256(data).hexdigest()
+    return parse(HostsFile, settings, f"hosts file {os.path.basename(path)}"), sha256_of(data)
 
 
 def _check(entry: str) -> None:
