@@ -7,8 +7,8 @@ import os
 import sys
 from typing import Any
 
+from tasks.core.broken_pipe import ends_quietly
 from tasks.core.errors import SluiceError
-from tasks.core.piped import ends_quietly
 from tasks.run import pid1
 from tasks.run.catalogue import STAGES
 

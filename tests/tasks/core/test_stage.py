@@ -107,7 +107,7 @@ def test_a_killed_stage_resumes_at_the_first_missing_part(tmp_path: Path) -> Non
     )
     root = Path(__file__).parents[3]
     child = subprocess.Popen([sys.executable, "-c", slow], cwd=root, env={**os.environ, "PYTHONPATH": str(root)})
-    parts = tmp_path / "killed" / "test" / "tests-tasks-toy_stage" / "dev" / ".parts"
+    parts = tmp_path / "killed" / "test" / "tests-tasks-run-toy_stage" / "dev" / ".parts"
     deadline = time.monotonic() + 60
     while len(list(parts.glob("*.json"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
