@@ -148,7 +148,7 @@ def _log_lines(said: IO[bytes]) -> None:
 
 
 def _environment(gang: Gang | None) -> dict[str, str]:
-    """Returns our environment, with the pipe that the parent watch reads, the gang, and this very code first on the path."""
+    """Returns our environment, with the pipe of the parent watch, the gang, and this very code first on the path."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
     path = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     around = gang.environment() if gang else {}
