@@ -17,13 +17,9 @@ of other files, too; `--only-stage` leaves the other figures as they are. Writes
 """
 
 import argparse
-import gzip
 import json
-import re
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -31,73 +27,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.extract_stage import captures_of, measure_stage
+from benchmarks.gold_pages import GoldPage, Score, read_pages, score
 from benchmarks.result import keep
-from tasks.formats.charset import decode
+from benchmarks.train_blocks import choose, cross_validated, example
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.html import read_page
 
 RESULT = Path(__file__).parent / "results" / "extraction.json"
-_WORD = re.compile(r"\w+")
 _SLOW = "trafilatura"
 _SLOW_ROUNDS = 2
 # The same pages several times under other addresses: one pass is too short to measure a stage by.
 _COPIES = 6
-
-
-@dataclass(frozen=True)
-class GoldPage:
-    """A page with the main text that a person has marked."""
-
-    name: str
-    url: str
-    raw: bytes
-    gold: str
-
-    @property
-    def html(self) -> str:
-        """The page as the extract stage decodes it."""
-        return decode(self.raw)
-
-
-@dataclass(frozen=True)
-class Score:
-    """Means over pages, by the benchmark's metric."""
-
-    precision: float
-    recall: float
-
-    @property
-    def f1(self) -> float:
-        """F1 of the mean precision and the mean recall."""
-        both = self.precision + self.recall
-        return 2 * self.precision * self.recall / both if both else 0.0
-
-
-def read_pages(folder: Path) -> list[GoldPage]:
-    """Reads the labelled pages of a folder, in the order of their names."""
-    held = json.loads((folder / "ground-truth.json").read_text("utf-8"))
-    pages = []
-    for name in sorted(held):
-        raw = gzip.decompress((folder / "html" / f"{name}.html.gz").read_bytes())
-        pages.append(GoldPage(name, held[name].get("url", ""), raw, held[name]["articleBody"]))
-    return pages
-
-
-def shingles(text: str) -> Counter[tuple[str, ...]]:
-    """Returns the 4-word shingles of a text; of a shorter text the one of all its words."""
-    words = _WORD.findall(text)
-    return Counter(tuple(words[i : i + 4]) for i in range(max(1, len(words) - 3)))
-
-
-def score(pages: Sequence[GoldPage], texts: Sequence[str]) -> Score:
-    """Scores what an extractor found on each page."""
-    precision = recall = 0.0
-    for page, text in zip(pages, texts, strict=True):
-        found, wanted = shingles(text), shingles(page.gold)
-        common = (found & wanted).total()
-        precision += common / found.total()
-        recall += common / wanted.total()
-    return Score(precision / len(pages), recall / len(pages))
 
 
 def contenders() -> dict[str, Callable[[str], str]]:
@@ -186,8 +126,6 @@ def main() -> None:
 
 
 def _held_out(pages: Sequence[GoldPage]) -> dict[str, float]:
-    from benchmarks.train_blocks import choose, cross_validated, example
-
     return _figures(cross_validated([example(page) for page in pages], choose))
 
 

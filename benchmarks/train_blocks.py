@@ -23,15 +23,15 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 from resiliparse.parse.html import HTMLTree
 
 from benchmarks.boosting import Forest, grow
-from benchmarks.extraction import GoldPage, Score, read_pages, shingles
+from benchmarks.gold_pages import GoldPage, Score, read_pages, shingles
 from tasks.formats.text import clean, hash64
+from tasks.formats.url import host_of
 from tasks.stages.extract import blocks
 from tasks.stages.extract.line_features import COLUMNS, features
 from tasks.stages.extract.lines import Line
@@ -39,7 +39,7 @@ from tasks.stages.extract.main_text import keep_posts
 from tasks.stages.extract.page_metadata import read_about
 from tasks.stages.extract.trees import SCALE, Trees, parsed
 
-TARGET = Path(__file__).parents[1] / "tasks" / "extract" / "blocks.json"
+TARGET = Path(__file__).parents[1] / "tasks" / "stages" / "extract" / "blocks.json"
 FOLDS = 10
 INNER_FOLDS = 5
 _WORD = re.compile(r"\w+")
@@ -116,7 +116,7 @@ def example(page: GoldPage) -> Example:
     found, share = blocks.reduced_lines(tree)
     judged = blocks.to_judge(tree, found)
     measured = features(judged, title.lower(), share) if judged else np.zeros((len(COLUMNS), 0))
-    return Example(page, urlsplit(page.url).hostname or page.name, found, judged, measured, _labels(judged, page.gold))
+    return Example(page, host_of(page.url) or page.name, found, judged, measured, _labels(judged, page.gold))
 
 
 def _labels(judged: Sequence[Line], gold: str) -> NDArray[np.float64]:

@@ -16,6 +16,7 @@ from operators.links import ArtifactLink, MlflowLink
 from operators.results import announce
 from operators.runs import fails_at_once, run_of
 from tasks.run.recipe import Recipe, find_recipe
+from tasks.run.result import StageResult
 
 
 class CanaryApproval(ApprovalOperator):  # type: ignore[misc]
@@ -71,7 +72,7 @@ class CanaryGate(BaseOperator):  # type: ignore[misc]
         self.log.info(
             "weights: %s", ", ".join(f"{name} {share:.3f}" for name, share in sorted(decision["weights"].items()))
         )
-        announce(context, self.outlets, self.decided, run)
+        announce(context, self.outlets, StageResult.from_json(self.decided), run)
         kept = {name: decision[name] for name in ("weights", "promoted", "reason")}
         return {"address": self.decided["address"], **kept}
 

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from operators.aws import use_connection
 from operators.links import ArtifactLink, MlflowLink
-from operators.results import announce, result_of
+from operators.results import announce
 from operators.runs import fails_at_once, parent_key, run_of
 from tasks.run.recipe import Recipe, find_recipe
 
@@ -67,7 +67,7 @@ class StageOperator(BaseOperator):  # type: ignore[misc]
         run = run_of(recipe, context)
         recipe = run.recipe(recipe)
         use_connection(recipe)
-        made = run_stage(
+        result = run_stage(
             recipe,
             self.stage,
             version=run.version,
@@ -76,12 +76,11 @@ class StageOperator(BaseOperator):  # type: ignore[misc]
             on_dask=self.on_dask,
             tracking=tracking_of(recipe, context),
         )
-        result = result_of(made, run.version)
         tell(result)
-        if self.skip_when_empty and not result["rows"]["out"]:
-            raise AirflowSkipException(f"{result['address']} holds nothing new: what follows is not started")
+        if self.skip_when_empty and not result.rows["out"]:
+            raise AirflowSkipException(f"{result.address} holds nothing new: what follows is not started")
         announce(context, self.outlets, result, run)
-        return result
+        return result.to_json()
 
     def on_kill(self) -> None:
         """Ends the processes that the stage has started: torchrun, the workers of a local cluster."""

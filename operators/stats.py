@@ -5,18 +5,18 @@ labelled with the metric's name (crawl: pages, errors by reason, known and unfet
 reports). Labels besides: recipe, artifact, member.
 """
 
-from typing import Any
-
 from airflow.sdk.observability import stats
 
+from tasks.run.result import StageResult
 
-def tell(result: dict[str, Any]) -> None:
-    """Sends the gauges of an XCom that `operators.results` made; an artifact that was there already sends none."""
-    if result["skipped"]:
+
+def tell(result: StageResult) -> None:
+    """Sends the gauges of a stage run; an artifact that was there already sends none."""
+    if result.skipped:
         return
-    recipe, kind, member = [*result["address"].partition("@")[0].split("/", 2), ""][:3]
+    recipe, kind, member = [*result.address.partition("@")[0].split("/", 2), ""][:3]
     tags = {"recipe": recipe, "artifact": kind, "member": member or "all"}
-    for outcome, rows in result["rows"].items():
+    for outcome, rows in result.rows.items():
         stats.gauge("sluice.rows", rows, tags={**tags, "outcome": outcome})
-    for name, value in result["metrics"].items():
+    for name, value in result.metrics.items():
         stats.gauge("sluice.metric", value, tags={**tags, "metric": name})

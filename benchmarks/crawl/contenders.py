@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.result import peer_python
+from tasks.formats.url import authority
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -43,7 +44,7 @@ class Sluice:
         shutil.rmtree(self._store, ignore_errors=True)
         crawl = {
             "seeds": seeds,
-            "include_hosts": ["*." + seeds[0].split("/")[2].partition(".")[2]],
+            "include_hosts": ["*." + authority(seeds[0]).partition(".")[2]],
             "allow_loopback": True,
             "partitions": 1,
             "max_pages": _limit(pages),
@@ -95,7 +96,7 @@ class Aiohttp:
 
     def cost(self, seeds: list[str], pages: list[str]) -> Cost:
         """Requests `pages`, in turn over the hosts as polite crawlers do: connections are used again."""
-        by_host = groupby(sorted(pages), key=lambda url: url.split("/")[2])
+        by_host = groupby(sorted(pages), key=authority)
         ranks = zip_longest(*(list(held) for _, held in by_host))
         self._list.write_text("\n".join(url for rank in ranks for url in rank if url))
         return timed([sys.executable, str(HERE / "peer_aiohttp.py"), str(self._list), str(CONCURRENCY)])

@@ -80,9 +80,10 @@ def finished(operator: Any, context: Any) -> Object:
     """Reads the artifact of the pods, emits outlet events, pushes the XCom; raises InputError where there is none."""
     recipe = find_recipe(operator.recipe)
     run = run_of(recipe, context)
-    operator.result = committed(run.recipe(recipe), operator.stage, run.version, operator.member)
-    announce(context, operator.outlets, operator.result, run)
-    stats.tell(operator.result)
+    found = committed(run.recipe(recipe), operator.stage, run.version, operator.member)
+    operator.result = found.to_json()
+    announce(context, operator.outlets, found, run)
+    stats.tell(found)
     # By hand: `do_xcom_push` of the provider would mean its sidecar container.
     context["ti"].xcom_push(key="return_value", value=operator.result)
     result: Object = operator.result

@@ -4,17 +4,16 @@ An artifact is a folder `<store>/<name>/<version>/` with `.artifact.json` beside
 and exactly once: an artifact without its record does not exist. Stages, ledger, tracking and the plugin read it.
 """
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from io import BytesIO
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 from tasks.core import parquet, without_pandas
-from tasks.core.config import Config, canonical_json
+from tasks.core.config import Config
+from tasks.core.digest import sha256_of_json, sha256_of_stream
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 
@@ -117,21 +116,65 @@ class Record(Config):
     adopted_from: str = ""
 
 
-class Artifact:
+class ArtifactFolder:
+    """The files of an artifact, to be read by their paths: what workers are sent. Picklable.
+
+    It has no record, which grows with the parts: sent with every part, that would be the square of their number.
+
+    Args:
+        store: where it lies.
+        address: name and version.
+        path: the folder of its files, relative to the store's root; that of another version where they were adopted.
+        only: prefixes of the paths that can be opened; (): all.
+    """
+
+    def __init__(self, store: Store, address: ArtifactId, path: str, only: tuple[str, ...] = ()) -> None:
+        self.store = store
+        self.address = address
+        self.path = path
+        self.only = only
+
+    def open(self, path: str) -> BinaryIO:
+        """Opens one file of the artifact for reading; raises FileNotFoundError."""
+        return self.store.open(self._inside(path))
+
+    def read(self, path: str) -> bytes:
+        """Returns the bytes of one file of the artifact."""
+        return self.store.read(self._inside(path))
+
+    def local(self, path: str) -> str:
+        """Returns a local file with the content of `path` (see `Store.local`)."""
+        return self.store.local(self._inside(path))
+
+    def table(self, path: str, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
+        """Reads one Parquet file of the artifact, optionally some columns and the rows that pass `filters`."""
+        return parquet.read(self.local(path), columns, filters)
+
+    def _inside(self, path: str) -> str:
+        if self.only and not path.startswith(self.only):
+            raise ValueError(f"{path} of {self.address} is none of the files that this stage reads: {self.only}")
+        return f"{self.path}/{path}"
+
+
+class Artifact(ArtifactFolder):
     """A committed artifact, opened for reading. Picklable.
 
     Args:
         store: where it lies.
         address: name and version.
-        record: what `.artifact.json` holds.
+        record: what `.artifact.json` contains.
         only: prefixes of the paths that can be opened; (): all.
     """
 
     def __init__(self, store: Store, address: ArtifactId, record: Record, only: tuple[str, ...] = ()) -> None:
-        self.store = store
-        self.address = address
+        files = ArtifactId.parse(record.adopted_from) if record.adopted_from else address
+        super().__init__(store, address, files.path, only)
         self.record = record
-        self.only = only
+
+    @property
+    def folder(self) -> ArtifactFolder:
+        """Its files without its record."""
+        return ArtifactFolder(self.store, self.address, self.path, self.only)
 
     @classmethod
     def open_at(cls, store: Store, address: ArtifactId) -> "Artifact":
@@ -167,11 +210,6 @@ class Artifact:
                 )
         return cls(store, address, record)
 
-    @property
-    def folder(self) -> str:
-        """The folder of its files, relative to the store's root; that of another version where they were adopted."""
-        return ArtifactId.parse(self.record.adopted_from).path if self.record.adopted_from else self.address.path
-
     def ref(self, role: str) -> InputRef:
         """Returns what the record of something made from this artifact says of it."""
         address, record = str(self.address), self.record
@@ -192,27 +230,6 @@ class Artifact:
         found = (entry.path for part in self.parts for entry in part.files if entry.path.startswith(prefix))
         return sorted(path for path in found if not self.only or path.startswith(self.only))
 
-    def open(self, path: str) -> BinaryIO:
-        """Opens one file of the artifact for reading; raises FileNotFoundError."""
-        return self.store.open(self._path(path))
-
-    def read(self, path: str) -> bytes:
-        """Returns the bytes of one file of the artifact."""
-        return self.store.read(self._path(path))
-
-    def local(self, path: str) -> str:
-        """Returns a local file with the content of `path` (see `Store.local`)."""
-        return self.store.local(self._path(path))
-
-    def table(self, path: str, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
-        """Reads one Parquet file of the artifact, optionally some columns and the rows that pass `filters`."""
-        return parquet.read(self.local(path), columns, filters)
-
-    def _path(self, path: str) -> str:
-        if self.only and not path.startswith(self.only):
-            raise ValueError(f"{path} of {self.address} is none of the files that this stage reads: {self.only}")
-        return f"{self.folder}/{path}"
-
     def remove(self) -> None:
         """Removes the artifact: its record first, so that no record ever stands without the files that it names."""
         self.store.remove(f"{self.address.path}/{RECORD}")
@@ -224,7 +241,7 @@ class Artifact:
         for entry in (entry for part in self.parts for entry in part.files):
             try:
                 with self.open(entry.path) as file:
-                    same = hashlib.file_digest(cast(BytesIO, file), "sha256").hexdigest() == entry.sha256
+                    same = sha256_of_stream(file) == entry.sha256
             except FileNotFoundError:
                 same = False
             if not same:
@@ -247,11 +264,10 @@ def fingerprint(
         "config": config,
         "inputs": [ref.identity for ref in inputs],
     }
-    return hashlib.sha256(canonical_json(basis).encode()).hexdigest()
+    return sha256_of_json(basis)
 
 
 def content_of(parts: Iterable[PartRecord], prefixes: tuple[str, ...] = ("",)) -> str:
     """Returns the identity of the bytes: sha256 over the sorted (path, sha256) of the files under some prefixes."""
     files = (entry for part in parts for entry in part.files if entry.path.startswith(prefixes))
-    entries = sorted((entry.path, entry.sha256) for entry in files)
-    return hashlib.sha256(canonical_json(entries).encode()).hexdigest()
+    return sha256_of_json(sorted((entry.path, entry.sha256) for entry in files))

@@ -7,7 +7,6 @@ a local file is written aside and linked into place, an object is one PUT.
 
 import contextlib
 import errno
-import hashlib
 import os
 import secrets
 import shutil
@@ -18,6 +17,7 @@ from typing import BinaryIO, cast
 
 from tasks.core import remote
 from tasks.core.cache import cached
+from tasks.core.digest import sha256_of
 from tasks.core.errors import SluiceError, StoreError
 
 _ASIDE = ".tmp"
@@ -143,7 +143,7 @@ class Store:
             return full
         with self._explained(path):
             # Not the path alone: an artifact may have been deleted and made anew.
-            name = hashlib.sha256(f"{self.url(path)}|{self._fs.ukey(full)}".encode()).hexdigest()[:40]
+            name = sha256_of(f"{self.url(path)}|{self._fs.ukey(full)}".encode())[:40]
             return cached(name, self.size(path), lambda aside: self._fs.get_file(full, aside))
 
     def scratch(self, path: str) -> str:
@@ -160,7 +160,7 @@ class Store:
     def _scratch(self, path: str) -> Path:
         if self._is_local:
             return Path(self._full(path))
-        name = hashlib.sha256(self.url(path).encode()).hexdigest()[:32]
+        name = sha256_of(self.url(path).encode())[:32]
         return Path(tempfile.gettempdir()) / "sluice-scratch" / name
 
     def _full(self, path: str) -> str:

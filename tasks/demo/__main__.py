@@ -8,8 +8,8 @@ import os
 import sys
 from pathlib import Path
 
+from tasks.core.broken_pipe import ends_quietly
 from tasks.core.errors import SluiceError
-from tasks.core.piped import ends_quietly
 
 
 def main(arguments: list[str] | None = None) -> int:

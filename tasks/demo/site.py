@@ -6,7 +6,6 @@ three ports in a row. Each has an index that links to all its pages, a robots.tx
 once and is kept in a folder named by interpreter and renderer; a kept site starts in under a second.
 """
 
-import hashlib
 import html
 import json
 import os
@@ -21,6 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
 
 HOSTS = ("library", "packages", "topics")
@@ -52,7 +52,7 @@ def rendered(cache: Path) -> Path:
         InputError: the interpreter's standard library could not be rendered; the message has its last line.
     """
     base = getattr(sys, "_base_executable", sys.executable)
-    key = hashlib.sha256(f"{base}\n{sys.version}\n{RENDERER.read_text()}".encode()).hexdigest()[:16]
+    key = sha256_of(f"{base}\n{sys.version}\n{RENDERER.read_text()}".encode())[:16]
     folder = cache / key
     if (folder / "pages.json").exists():
         return folder
@@ -80,7 +80,7 @@ def load(folder: Path, ports: dict[str, int]) -> dict[str, dict[str, Page]]:
         body = (folder / line["file"]).read_bytes()
         for name, port in ports.items():
             body = body.replace(f'href="http://{name}.localhost/'.encode(), f'href="{address(name, port)}'.encode())
-        etag = hashlib.sha256(body).hexdigest()[:32]
+        etag = sha256_of(body)[:32]
         hosts[line["host"]][line["path"]] = Page(line["title"], body, f'"{etag}"', line["modified"])
     return hosts
 

@@ -25,10 +25,6 @@ Reasons: TypeAlias = "Iterator[tuple[str, NDArray[np.bool_]]]"
 """Machine reasons in order of precedence, each with a mask of the documents to drop for it."""
 
 
-UNDETERMINED = "und"
-"""The code for an unknown language in BCP 47 and ISO 639-2."""
-
-
 class Annotator(Config):
     """One measurement; its fields are the settings that change what is measured.
 

@@ -8,9 +8,9 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from tasks.filters.base import UNDETERMINED
 from tasks.filters.counting.lines import Lines
 from tasks.filters.counting.words import Words, split
+from tasks.filters.language_codes import UNDETERMINED
 
 SPLITS = ("words", "line_columns")
 READS: Mapping[str, tuple[str, ...]] = {

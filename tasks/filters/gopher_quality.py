@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from tasks.filters.base import UNDETERMINED, Annotator, Filter, Measured, Reasons, share
+from tasks.filters.base import Annotator, Filter, Measured, Reasons, share
+from tasks.filters.language_codes import UNDETERMINED
 
 if TYPE_CHECKING:
     from tasks.filters.batch import Batch

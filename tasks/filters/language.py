@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, PrivateAttr
 
 from tasks.core.errors import InputError
-from tasks.filters.base import UNDETERMINED, Annotator, Filter, Measured, Reasons
+from tasks.filters.base import Annotator, Filter, Measured, Reasons
+from tasks.filters.language_codes import UNDETERMINED
 
 if TYPE_CHECKING:
     import pyarrow as pa

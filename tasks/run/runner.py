@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from tasks.core.artifact import Artifact
@@ -22,6 +22,7 @@ from tasks.run.input_resolution import ResolvedStage, as_read_by, check_drift, r
 from tasks.run.lineage import held
 from tasks.run.place import filled
 from tasks.run.recipe import Recipe
+from tasks.run.result import StageResult
 from tasks.run.tracking import TrackingContext, describe, outbox
 from tasks.run.tracking.run import StageRun
 
@@ -29,20 +30,6 @@ log = logging.getLogger("sluice.runner")
 
 TRACKING = ".tracking.json"
 RANKS = "SLUICE_NPROC"
-
-
-@dataclass(frozen=True)
-class StageResult:
-    """What a stage run came to."""
-
-    address: str
-    fingerprint: str
-    content: str
-    skipped: bool
-    members: tuple[str, ...]
-    metrics: dict[str, float]
-    rows: dict[str, int]
-    mlflow_run_url: str
 
 
 def run_stage(
@@ -81,13 +68,13 @@ def run_stage(
         log.info(
             "[%s] unchanged: the same inputs and settings made it at %s", resolved.address, existing.record.finished
         )
-        return _result(existing, skipped=True)
+        return result_of(existing, resolved.address.version, skipped=True)
     before = _made_at_source_version(store, recipe, resolved, source_version)
     for one in before:
         if same := as_read_by(resolved, one.record):
             adopted = adopt(one, resolved.address, (*same.refs, *same.named_only))
             log.info("[%s] adopted from %s: it is what would be made", resolved.address, one.address)
-            return _result(adopted, skipped=True)
+            return result_of(adopted, resolved.address.version, skipped=True)
     bad = recipe.max_bad_share
     output = Output(store, resolved.address, resolved.fingerprint, member=member, max_bad_share=bad, before=before)
     try:
@@ -96,8 +83,9 @@ def run_stage(
         committed = Artifact.find(store, resolved.address)
         if committed is None or committed.record.fingerprint != resolved.fingerprint:
             raise
-        return _result(committed, skipped=True)  # the other attempt was there first; its result is the same
-    return _result(artifact, skipped=False)
+        # The other attempt was there first; its result is the same.
+        return result_of(committed, resolved.address.version, skipped=True)
+    return result_of(artifact, resolved.address.version, skipped=False)
 
 
 def _made_at_source_version(
@@ -186,7 +174,8 @@ def _ranks(nproc: int) -> Iterator[None]:
             os.environ.pop(RANKS, None)
 
 
-def _result(artifact: Artifact, *, skipped: bool) -> StageResult:
+def result_of(artifact: Artifact, version: str, *, skipped: bool) -> StageResult:
+    """Returns what a run came to that made this artifact for `version`, or found it there already (`skipped`)."""
     record = artifact.record
     try:
         url = str(json.loads(artifact.read(TRACKING))["url"])
@@ -196,6 +185,7 @@ def _result(artifact: Artifact, *, skipped: bool) -> StageResult:
         address=record.artifact,
         fingerprint=record.fingerprint,
         content=record.content,
+        version=version,
         skipped=skipped,
         members=record.members,
         metrics=record.metrics,

@@ -7,8 +7,8 @@ import os
 import sys
 from typing import Any
 
+from tasks.core.broken_pipe import ends_quietly
 from tasks.core.errors import SluiceError
-from tasks.core.piped import ends_quietly
 from tasks.run import pid1
 from tasks.run.catalogue import STAGES
 
@@ -99,9 +99,7 @@ def _run(options: argparse.Namespace) -> None:
         return
     tracking = TrackingContext(filled(recipe.place.mlflow), recipe.name, options.parent_key)
     result = run_stage(recipe, options.stage, **what, on_dask=options.dask, tracking=tracking)
-    print(json.dumps({"address": result.address, "fingerprint": result.fingerprint, "content": result.content,
-                      "skipped": result.skipped, "members": result.members, "rows": result.rows,
-                      "metrics": result.metrics}))  # fmt: skip
+    print(json.dumps(result.to_json()))
 
 
 def _trace(options: argparse.Namespace) -> None:

@@ -23,11 +23,11 @@ from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.groups import named_in
 from tasks.core.store import Store
+from tasks.formats.canonical_url import canonical
 from tasks.formats.tokens.index import DocumentIndex, Entry
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import rows_of
 from tasks.formats.tokens.shard import TRAIN, ShardSet, parse_shard_name, part_number
-from tasks.formats.url import canonical
 from tasks.run import lineage
 from tasks.run.trace_text import render
 

@@ -8,7 +8,6 @@ first input of B. So B's first token is predicted from the same token that the e
 attention from B to A is masked.
 """
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tasks.core.config import canonical_json
+from tasks.core.digest import sha256_of_json
 from tasks.core.errors import InputError
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan, Slice
@@ -58,7 +57,7 @@ class Batches:
         self.shards = ShardSet(spec.shards)
         self.vocab_size, self.eos_id = self.shards.format.vocab_size, self.shards.format.eos_id
         self.order = Order(self.plan.sequences, dict(spec.weights), spec.run.batch_size, spec.run.seed)
-        self.identity = hashlib.sha256(canonical_json(self.plan.summary).encode()).hexdigest()
+        self.identity = sha256_of_json(self.plan.summary)
 
     def batch(self, step: int) -> Batch:
         """Returns the global batch of a step."""

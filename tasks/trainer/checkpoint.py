@@ -5,7 +5,6 @@ counters, and the sha256 of all three). No pickle: a checkpoint cannot run code.
 torch is imported by `load` and `save` only: the stage verifies and copies checkpoints for hours without its 250 MB.
 """
 
-import hashlib
 import json
 import logging
 import os
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.core.config import canonical_json
+from tasks.core.digest import sha256_of_file, sha256_of_json
 from tasks.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def save(
     for file, tensors in ((MODEL, model), (OPTIMIZER, optimizer)):
         save_file({name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}, temporary / file)
     state = {**state, "step": step}
-    digests = {MODEL: digest(temporary / MODEL), OPTIMIZER: digest(temporary / OPTIMIZER), STATE: _digest_of(state)}
+    digests = _digests(temporary, state)
     (temporary / STATE).write_text(canonical_json({**state, "sha256": digests}) + "\n")
     for file in (MODEL, OPTIMIZER, STATE):
         _sync(temporary / file)
@@ -74,7 +74,7 @@ def verify(folder: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = json.loads((folder / STATE).read_text())
         recorded = state.pop("sha256")
-        computed = {MODEL: digest(folder / MODEL), OPTIMIZER: digest(folder / OPTIMIZER), STATE: _digest_of(state)}
+        computed = _digests(folder, state)
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise InputError(f"{folder} is not a readable checkpoint ({error})", "delete the folder") from error
     for file, value in computed.items():
@@ -113,14 +113,8 @@ def prune(root: Path, keep: int, milestones: Collection[int]) -> None:
         shutil.rmtree(root / name_of(step))
 
 
-def digest(path: Path) -> str:
-    """Returns the sha256 of a file in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _digest_of(state: dict[str, Any]) -> str:
-    return hashlib.sha256(canonical_json(state).encode()).hexdigest()
+def _digests(folder: Path, state: dict[str, Any]) -> dict[str, str]:
+    return {**{file: sha256_of_file(folder / file) for file in (MODEL, OPTIMIZER)}, STATE: sha256_of_json(state)}
 
 
 def _sync(path: Path) -> None:

@@ -1,17 +1,24 @@
 """Numbers of a stage on the wire: Airflow's own StatsD client, with the settings of airflow.cfg."""
 
 import socket
+from dataclasses import replace
 
 import pytest
 
 from operators.stats import tell
+from tasks.run.result import StageResult
 
-RESULT = {
-    "address": "demo/segment/p0@v1",
-    "skipped": False,
-    "rows": {"in": 12, "out": 9, "http_404": 3},
-    "metrics": {"urls_per_s": 4.5},
-}
+RESULT = StageResult(
+    address="demo/segment/p0@v1",
+    fingerprint="f",
+    content="c",
+    version="v1",
+    skipped=False,
+    members=(),
+    metrics={"urls_per_s": 4.5},
+    rows={"in": 12, "out": 9, "http_404": 3},
+    mlflow_run_url="",
+)
 
 
 @pytest.fixture
@@ -57,4 +64,4 @@ def test_rows_and_metrics_of_a_stage_are_gauges_with_labels(sent):
 
 
 def test_an_artifact_that_was_there_already_is_not_told_again(sent):
-    assert sent(lambda: tell({**RESULT, "skipped": True})) == []
+    assert sent(lambda: tell(replace(RESULT, skipped=True))) == []

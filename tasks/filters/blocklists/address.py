@@ -10,6 +10,8 @@ from itertools import islice
 
 import ada_url
 
+from tasks.formats.url import authority, bare, split_port, target
+
 _MOST = 24
 """Domains and beginnings of the path that are looked up. The shallow ones come first, since lists contain these:
 whatever is appended to a URL does not displace them."""
@@ -27,15 +29,10 @@ def split(url: str) -> tuple[str, str] | None:
         href = ada_url.normalize_url(url)
     except (ValueError, UnicodeError):
         return None
-    scheme, _, rest = href.partition("://")
-    if scheme not in ("http", "https"):
+    if not href.startswith(("http://", "https://")):
         return None
-    end = min((at for at in (rest.find(mark) for mark in "/?#") if at >= 0), default=len(rest))
-    host = rest[:end].rpartition("@")[2]
-    if not host.endswith("]"):
-        name, colon, port = host.rpartition(":")
-        host = name if colon and port.isdigit() else host
-    return host.rstrip(".").removeprefix("www."), rest[end:].partition("#")[0]
+    host, _ = split_port(authority(href).rpartition("@")[2])
+    return bare(host.rstrip(".")), target(href).partition("#")[0]
 
 
 def keys(url: str) -> Iterator[str]:

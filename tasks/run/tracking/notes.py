@@ -5,12 +5,12 @@ known by its digest, a tag beside it. Of several stages that end at once the las
 them came to is a tag of its own.
 """
 
-import hashlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from tasks.core.artifact import Record
+from tasks.core.digest import sha256_of
 from tasks.run.tracking import describe
 
 NOTE = "mlflow.note.content"
@@ -47,4 +47,4 @@ def _write(held: Mapping[str, str], text: str, set_tag: Callable[[str, str], Non
 
 
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return sha256_of(text.encode())[:16]

@@ -4,10 +4,10 @@ Written by the runner when a stage ends while MLflow is down; emptied by the nex
 `python -m tasks sync`.
 """
 
-import hashlib
 import logging
 
 from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.digest import sha256_of
 from tasks.core.store import Store
 from tasks.run.tracking.message import Message
 from tasks.run.tracking.send import deliver
@@ -19,7 +19,7 @@ FOLDER = ".outbox"
 
 def keep(store: Store, message: Message) -> None:
     """Puts a message into the outbox, in place of an earlier one about the same run."""
-    name = hashlib.sha256(message.key.encode()).hexdigest()[:24]
+    name = sha256_of(message.key.encode())[:24]
     with store.write(f"{FOLDER}/{name}.json") as file:
         file.write(message.to_json())
 

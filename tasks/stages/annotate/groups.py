@@ -4,13 +4,13 @@ A group is what one annotator measures. Its fingerprint holds what bears on it a
 annotator's code and settings, the models and files that it reads, and the groups whose findings it reads.
 """
 
-import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tasks.core.artifact import Artifact, InputRef, fingerprint
-from tasks.core.config import canonical_json, changes
+from tasks.core.config import changes
+from tasks.core.digest import sha256_of_json
 from tasks.core.errors import DriftError
 from tasks.core.groups import Group, address_of, named_in, still_there
 from tasks.core.ledger import Ledger
@@ -85,8 +85,7 @@ def _hash_of(artifact: Artifact, model: str) -> str:
     """Returns a hash of the files of one model in an artifact, or of all where `model` is ""."""
     prefix = f"{model}/" if model else ""
     files = [entry for part in artifact.parts for entry in part.files if entry.path.startswith(prefix)]
-    listing = sorted((entry.path, entry.sha256) for entry in files)
-    return hashlib.sha256(canonical_json(listing).encode()).hexdigest()
+    return sha256_of_json(sorted((entry.path, entry.sha256) for entry in files))
 
 
 def there_already(groups: Mapping[str, Wanted], output: Output) -> dict[str, Artifact]:

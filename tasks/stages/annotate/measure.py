@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core import parquet
-from tasks.core.artifact import Artifact, PartRecord
+from tasks.core.artifact import Artifact, ArtifactFolder, PartRecord
 from tasks.core.groups import KIND, path_of
 from tasks.core.part import POISON, Part, commit_part
 from tasks.filters.base import Annotator
@@ -29,14 +29,14 @@ _ERROR = pa.field("error", pa.string())
 
 @dataclass(frozen=True)
 class Pass:
-    """What workers need to know. Picklable.
+    """What workers need to know. Picklable, and no larger for more parts.
 
     `folders` says where in the store each group lies or comes to lie, by annotator in the order of `use`;
     `fingerprints` are those of the groups that the pass makes.
     """
 
     config: AnnotateConfig
-    extracted: Artifact
+    extracted: ArtifactFolder
     models: Mapping[str, Artifact]
     folders: Mapping[str, str]
     fingerprints: Mapping[str, str]

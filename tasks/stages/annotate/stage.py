@@ -67,11 +67,11 @@ def run(config: AnnotateConfig, inputs: Inputs, output: Output, engine: Engine) 
     missing = {name: _output(output, one) for name, one in groups.items() if name not in held}
     told = _told(held, list(missing), output.version)
     log.info("[%s] %s", output.address, told)
-    _measure(_pass(config, inputs, held, missing, output), missing, output, engine)
+    parts = [part.name for part in inputs["extracted"].parts]
+    _measure(_pass(config, inputs, held, missing, output), parts, missing, output, engine)
     for name, one in missing.items():
         if artifact := _committed(groups[name], one, held):
             held[name] = artifact
-    parts = [part.name for part in inputs["extracted"].parts]
     _refuse_poison(groups, held, missing, output, parts)
     _write_index(groups, held, output)
     refs = tuple(ref_to(held[name], name) for name in groups)
@@ -104,12 +104,11 @@ def _pass(
     models = {kind: artifact for one in asked for kind, artifact in models_of(one, inputs).items()}
     folders = {name: (held.get(name) or missing[name]).address.path for name in config.use}
     marks = {name: one.fingerprint for name, one in missing.items()}
-    return Pass(config, inputs["extracted"], models, folders, marks, output.attempt)
+    return Pass(config, inputs["extracted"].folder, models, folders, marks, output.attempt)
 
 
-def _measure(work: Pass, missing: Mapping[str, Output], output: Output, engine: Engine) -> None:
+def _measure(work: Pass, parts: Sequence[str], missing: Mapping[str, Output], output: Output, engine: Engine) -> None:
     """Makes the parts that any of the missing groups lacks, each in one pass over its documents."""
-    parts = [part.name for part in work.extracted.parts]
     lacking = {part: [name for name, one in missing.items() if part not in one.committed] for part in parts}
     tasks = [(part, names) for part, names in lacking.items() if names]
     done, rows = len(parts) - len(tasks), 0

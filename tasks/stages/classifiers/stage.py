@@ -11,12 +11,12 @@ is missing. They are trained one after the other in this process: fastText's own
 one thread is what makes its result the same every time.
 """
 
-import hashlib
 import json
 import logging
 from typing import Any
 
 from tasks.core.artifact import Artifact
+from tasks.core.digest import sha256_of
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.filters.learned.fasttext_model import MEANING
@@ -68,7 +68,7 @@ def _make(settings: ClassifierSettings, extracted: Artifact, output: Output, eng
     log.info("[%s] %d texts to learn from, %d held out", settings.name, len(examples.train), len(examples.heldout))
     trained = train(settings, examples.train, examples.heldout, output.scratch)
     scores = _scores(settings, examples, trained)
-    page = card(settings, examples, scores, hashlib.sha256(trained.data).hexdigest())
+    page = card(settings, examples, scores, sha256_of(trained.data))
     with output.part(settings.name) as part:
         part.count_in(examples.read)
         part.count_out(len(examples.train) + len(examples.heldout))

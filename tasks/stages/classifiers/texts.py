@@ -15,7 +15,8 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from tasks.core.artifact import Artifact
+from tasks.core.artifact import Artifact, ArtifactFolder
+from tasks.core.digest import sha256_of_file
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.formats.external_files import SourceFile, find
@@ -90,7 +91,7 @@ def gather(settings: ClassifierSettings, extracted: Artifact | None, engine: Eng
     found: list[Example] = []
     for texts in settings.texts:
         for file in _files(settings, texts):
-            files[file.path] = _sha256(file.local())
+            files[file.path] = sha256_of_file(file.local())
             for example in _read(texts, file, settings.chars):
                 if isinstance(example, str):
                     rejected[example] += 1
@@ -161,7 +162,7 @@ def _draw(crawl: CrawlTexts, settings: ClassifierSettings, extracted: Artifact, 
     """Returns the documents of the lowest hashes of their ids. Two passes: ids first, then the texts of those drawn."""
     paths = extracted.files("documents/")
     ranked: list[tuple[int, str]] = []
-    for _, rows in engine.map(partial(_ranks, extracted, crawl, settings.seed), paths):
+    for _, rows in engine.map(partial(_ranks, extracted.folder, crawl, settings.seed), paths):
         ranked = sorted(ranked + rows)[: crawl.documents]
     if not ranked:
         raise InputError(
@@ -170,18 +171,18 @@ def _draw(crawl: CrawlTexts, settings: ClassifierSettings, extracted: Artifact, 
         )
     chosen = [doc_id for _, doc_id in ranked]
     found: list[Example] = []
-    for _, examples in engine.map(partial(_texts, extracted, crawl, settings.chars, chosen), paths):
+    for _, examples in engine.map(partial(_texts, extracted.folder, crawl, settings.chars, chosen), paths):
         found += examples
     return found
 
 
-def _ranks(extracted: Artifact, crawl: CrawlTexts, seed: int, path: str) -> list[tuple[int, str]]:
+def _ranks(extracted: ArtifactFolder, crawl: CrawlTexts, seed: int, path: str) -> list[tuple[int, str]]:
     ids = extracted.table(path, columns=["id"], filters=pc.field("source").isin(crawl.sources)).column("id").to_pylist()
     # What is not among the lowest of its part is not among the lowest of all.
     return sorted((hash64(f"classifiers/{seed}/{doc_id}"), doc_id) for doc_id in ids)[: crawl.documents]
 
 
-def _texts(extracted: Artifact, crawl: CrawlTexts, chars: int, chosen: list[str], path: str) -> list[Example]:
+def _texts(extracted: ArtifactFolder, crawl: CrawlTexts, chars: int, chosen: list[str], path: str) -> list[Example]:
     wanted = pc.field("id").isin(chosen)
     table = extracted.table(path, columns=["host", "text"], filters=wanted)
     rows = zip(table.column("host").to_pylist(), table.column("text").to_pylist(), strict=True)
@@ -248,8 +249,3 @@ def _check_labels(settings: ClassifierSettings, train: list[Example], heldout: l
                 f'the classifier {settings.name} has no text of the label "{missing[0]}" {side}',
                 'add texts or groups of it, change heldout_share or seed, or (of the crawl) set split_by = "document"',
             )
-
-
-def _sha256(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

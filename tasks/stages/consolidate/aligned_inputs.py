@@ -4,15 +4,16 @@ Reads the three inputs of the stage, and the groups that the attributes are made
 by position, and every read checks that the ids agree: a wrong row order would give documents one another's verdicts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core import parquet
-from tasks.core.artifact import Artifact
+from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.errors import InputError
 from tasks.core.groups import KIND, groups_of, path_of
 from tasks.core.part import POISON
@@ -20,32 +21,22 @@ from tasks.core.store import Store
 from tasks.formats.documents import mark_of, same_mark, same_rows
 
 
-@dataclass(frozen=True)
-class AlignedInputs:
-    """What a part is made from: the inputs, and this stage's own artifact with the copies that go."""
+class Measured(NamedTuple):
+    """What one annotator has measured, and whether it failed on any document."""
 
-    extracted: Artifact
-    attributes: Artifact
-    duplicates: Artifact
+    files: ArtifactFolder
+    failed: bool
+
+
+@dataclass(frozen=True)
+class AlignedParts:
+    """The inputs part by part, and the files of this stage: what workers are sent. No larger for more parts."""
+
+    extracted: ArtifactFolder
+    duplicates: ArtifactFolder
+    groups: Mapping[str, Measured]
     store: Store
     folder: str
-
-    @cached_property
-    def groups(self) -> dict[str, Artifact]:
-        """What the annotators have measured; raises InputError where some of it is gone."""
-        return groups_of(self.attributes)
-
-    def names(self) -> list[str]:
-        """Returns the part names that all inputs share; raises InputError when they differ."""
-        documents = _names(self.extracted, "documents/")
-        measured = ((group, f"{KIND}/") for group in self.groups.values())
-        for artifact, folder in (*measured, (self.duplicates, "duplicates/")):
-            if _names(artifact, folder) != documents:
-                raise InputError(
-                    f"{artifact.address} has other parts than {self.extracted.address}",
-                    "run the stage that makes it on these documents again",
-                )
-        return documents
 
     def part(
         self, name: str, documents: list[str] | None, judged: Sequence[str], copies: list[str] | None
@@ -77,11 +68,11 @@ class AlignedInputs:
         columns: dict[str, pa.Array | pa.ChunkedArray] = {}
         mark = mark_of(documents.column("id"))
         for annotator, group in self.groups.items():
-            failed = bool(group.record.metrics.get(POISON))
+            files, failed = group
             wanted = [*(["error"] if failed else []), *([annotator] if annotator in judged else [])]
             if wanted:
-                table = group.table(path_of(name), columns=wanted)
-                same_mark(mark, table, f"{self.extracted.address} and {group.address}, {name}")
+                table = files.table(path_of(name), columns=wanted)
+                same_mark(mark, table, f"{self.extracted.address} and {files.address}, {name}")
                 columns |= {one: table.column(one) for one in wanted}
                 errors = pc.coalesce(errors, columns.pop("error")) if failed else errors
         if errors.null_count < len(errors):
@@ -93,14 +84,51 @@ class AlignedInputs:
         """Returns source and reason of what extract rejected in one part."""
         return self.extracted.table(f"rejected/{name}.parquet", columns=["source", "reason"])
 
+    def own(self, path: str) -> pa.Table:
+        """Reads a file of this stage's artifact."""
+        return parquet.read(self.store.local(f"{self.folder}/{path}"))
+
+
+@dataclass(frozen=True)
+class AlignedInputs:
+    """The inputs as a whole, and where this stage's own artifact lies, with the copies that go."""
+
+    extracted: Artifact
+    attributes: Artifact
+    duplicates: Artifact
+    store: Store
+    folder: str
+
+    @cached_property
+    def groups(self) -> dict[str, Artifact]:
+        """What the annotators have measured; raises InputError where some of it is gone."""
+        return groups_of(self.attributes)
+
+    def names(self) -> list[str]:
+        """Returns the part names that all inputs share; raises InputError when they differ."""
+        documents = _names(self.extracted, "documents/")
+        measured = ((group, f"{KIND}/") for group in self.groups.values())
+        for artifact, folder in (*measured, (self.duplicates, "duplicates/")):
+            if _names(artifact, folder) != documents:
+                raise InputError(
+                    f"{artifact.address} has other parts than {self.extracted.address}",
+                    "run the stage that makes it on these documents again",
+                )
+        return documents
+
     def measured(self, name: str) -> pa.Schema:
         """Returns the columns of the annotators that have measured, as one part has them."""
         schemas = [(one, parquet.schema(group.local(path_of(name)))) for one, group in self.groups.items()]
         return pa.schema([schema.field(one) for one, schema in schemas])
 
-    def own(self, path: str) -> pa.Table:
-        """Reads a file of this stage's artifact."""
-        return parquet.read(self.store.local(f"{self.folder}/{path}"))
+    @cached_property
+    def parts(self) -> AlignedParts:
+        """The inputs part by part."""
+        groups = {
+            annotator: Measured(group.folder, bool(group.record.metrics.get(POISON)))
+            for annotator, group in self.groups.items()
+        }
+        return AlignedParts(self.extracted.folder, self.duplicates.folder, groups, self.store, self.folder)
 
 
 def _without(found: pa.StructArray, failed_on: pa.BooleanArray) -> pa.StructArray:

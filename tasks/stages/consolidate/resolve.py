@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.formats.duplicate_resolution import choose
-from tasks.stages.consolidate.aligned_inputs import AlignedInputs
+from tasks.stages.consolidate.aligned_inputs import AlignedParts
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.rules import reasons
 
@@ -28,8 +28,13 @@ COPIES = pa.schema(
 _MEMBER = ["id", "cluster", "text", "rank"]
 
 
-def resolve(config: ConsolidateConfig, aligned: AlignedInputs, names: Sequence[str]) -> dict[str, pa.Table]:
-    """Returns for every part the documents that go as copies of one that stays (schema COPIES), in row order."""
+def resolve(config: ConsolidateConfig, aligned: AlignedParts, names: Sequence[str]) -> dict[str, pa.Table]:
+    """Returns for every part the documents that go as copies of one that stays (schema COPIES), in row order.
+
+    None go where the settings leave copies alone.
+    """
+    if not config.dedup:
+        return dict.fromkeys(names, COPIES.empty_table())
     parts = [_survivors(config, aligned, name) for name in names]
     members = pa.concat_tables(parts)
     order = pc.sort_indices(members, sort_keys=[("rank", "ascending")])
@@ -45,7 +50,7 @@ def resolve(config: ConsolidateConfig, aligned: AlignedInputs, names: Sequence[s
     return found
 
 
-def _survivors(config: ConsolidateConfig, aligned: AlignedInputs, name: str) -> pa.Table:
+def _survivors(config: ConsolidateConfig, aligned: AlignedParts, name: str) -> pa.Table:
     """Returns the documents of one part that have a copy and pass the rules (columns _MEMBER)."""
     documents, judged, copies = aligned.part(name, ["id", "source"], config.filters, _MEMBER)
     several = copies.column("cluster").is_valid()

@@ -13,7 +13,7 @@ from tasks.core.part import POISON
 from tasks.filters.base import fields
 from tasks.filters.catalogue import filter_of
 from tasks.stages.consolidate.config import ConsolidateConfig
-from tasks.stages.consolidate.funnel import DEDUP, LANGUAGE, QUALITY
+from tasks.stages.consolidate.funnel import DEDUP, KEPT, LANGUAGE, QUALITY
 
 SILVER, GOLD = "silver", "gold"
 
@@ -82,7 +82,9 @@ def _reaches(attributes: pa.Table, annotator: str, field: str, least: float) -> 
 
 
 def step_of(reason: str) -> str:
-    """Returns the step of the funnel that a reason belongs to: LANGUAGE, DEDUP or QUALITY."""
+    """Returns the step of the funnel at which a first reason ends a document: LANGUAGE, DEDUP, QUALITY; KEPT for ""."""
+    if not reason:
+        return KEPT
     if reason.startswith("language_"):
         return LANGUAGE
     return DEDUP if reason.startswith("duplicate_") else QUALITY

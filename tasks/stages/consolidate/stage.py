@@ -25,12 +25,11 @@ import pyarrow.parquet as pq
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.groups import KIND
-from tasks.core.part import POISON
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
-from tasks.filters.base import UNDETERMINED
+from tasks.filters.language_codes import UNDETERMINED
 from tasks.formats.documents import DOCUMENT
 from tasks.stages.consolidate import audit
-from tasks.stages.consolidate.aligned_inputs import AlignedInputs
+from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.figure import draw, table
 from tasks.stages.consolidate.funnel import (
@@ -45,8 +44,9 @@ from tasks.stages.consolidate.funnel import (
     totals,
 )
 from tasks.stages.consolidate.mask import masked, masked_metadata, masked_titles
-from tasks.stages.consolidate.resolve import COPIES, resolve
-from tasks.stages.consolidate.rules import GOLD, SILVER, check_measured, reasons, step_of, tiers
+from tasks.stages.consolidate.resolve import resolve
+from tasks.stages.consolidate.rules import GOLD, SILVER, check_measured, step_of
+from tasks.stages.consolidate.verdicts import COLUMNS, Verdicts, verdicts
 
 VERSION = 6
 
@@ -78,11 +78,12 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     aligned = AlignedInputs(extracted, attributes, duplicates, output.store, output.address.path)
     names = aligned.names()
     check_measured(config, aligned.measured(names[0]), str(attributes.address))
-    _write_copies(config, aligned, names, output)
-    output.map_parts(engine, partial(consolidate_part, config, aligned), [PartSpec(name, name) for name in names])
-    output.check_poison(f"the column `error` of {_where_errors_stand(aligned)}")
-    _write_whole(config, aligned, names, output)
-    funnel = aligned.own("funnel.parquet")
+    parts = aligned.parts
+    _write_copies(config, parts, names, output)
+    output.map_parts(engine, partial(consolidate_part, config, parts), [PartSpec(name, name) for name in names])
+    output.check_poison(f"the column `error` of {_where_errors_stand(parts)}")
+    _write_whole(config, parts, names, output)
+    funnel = parts.own("funnel.parquet")
     _refuse_empty(funnel, output)
     output.log_file("funnel.png", draw(funnel, str(output.address)))
     output.log_file("funnel.csv", table(funnel))
@@ -91,12 +92,12 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     return Report(metrics=metrics, note=_note(metrics))
 
 
-def _where_errors_stand(aligned: AlignedInputs) -> str:
-    failed = (group for group in aligned.groups.values() if group.record.metrics.get(POISON))
-    return ", ".join(group.store.url(f"{group.address.path}/{KIND}/") for group in failed)
+def _where_errors_stand(aligned: AlignedParts) -> str:
+    failed = (group.files for group in aligned.groups.values() if group.failed)
+    return ", ".join(files.store.url(f"{files.address.path}/{KIND}/") for files in failed)
 
 
-def _write_whole(config: ConsolidateConfig, aligned: AlignedInputs, names: list[str], output: Output) -> None:
+def _write_whole(config: ConsolidateConfig, aligned: AlignedParts, names: list[str], output: Output) -> None:
     """Adds up what the parts have counted and sampled."""
     if "whole" in output.committed:
         return
@@ -111,46 +112,30 @@ def _write_whole(config: ConsolidateConfig, aligned: AlignedInputs, names: list[
             file.write(audit.page(funnel, hosts, shown))
 
 
-def _write_copies(config: ConsolidateConfig, aligned: AlignedInputs, names: list[str], output: Output) -> None:
+def _write_copies(config: ConsolidateConfig, aligned: AlignedParts, names: list[str], output: Output) -> None:
     if "copies" in output.committed:
         return
-    found = {}
-    if config.dedup:
-        found = resolve(config, aligned, names)
+    found = resolve(config, aligned, names)
     with output.part("copies", conserved=False) as part:
         for name in names:
-            copies = found.get(name, COPIES.empty_table())
-            with part.file(f"copies/{name}.parquet", rows=copies.num_rows) as file:
-                pq.write_table(copies, file, compression="zstd", compression_level=3)
+            with part.file(f"copies/{name}.parquet", rows=found[name].num_rows) as file:
+                pq.write_table(found[name], file, compression="zstd", compression_level=3)
 
 
-def consolidate_part(config: ConsolidateConfig, aligned: AlignedInputs, part: Part, name: str) -> None:
+def consolidate_part(config: ConsolidateConfig, aligned: AlignedParts, part: Part, name: str) -> None:
     """Makes one part; runs on a worker."""
     read = [annotator for annotator in aligned.groups if annotator in (*config.reads(), *_SHOWN)]
-    documents, judged, copies = aligned.part(name, None, read, ["id", "duplicate_of", "kind"])
+    documents, judged, duplicates = aligned.part(name, None, read, COLUMNS)
     part.count_in(documents.num_rows)
-    why = reasons(config, documents.column("source"), judged)
-    keeper = _copies(config, aligned.own(f"copies/{name}.parquet"), copies, why)
-    stays = pa.array([not reason for reason in why], pa.bool_())
-    part.metric("promoted", pc.sum(copies.filter(stays).column("duplicate_of").is_valid()).as_py() or 0)
+    resolved = aligned.own(f"copies/{name}.parquet")
+    found = verdicts(config, documents.column("source"), judged, resolved, duplicates)
+    stays = found.stays
+    part.metric("promoted", pc.sum(duplicates.filter(stays).column("duplicate_of").is_valid()).as_py() or 0)
     documents = _scored(documents, judged)
-    tier = _write_kept(config, part, documents.filter(stays), judged.filter(stays))
-    _write_rejected(config, part, documents, judged, why, keeper)
-    _write_counts(aligned, part, documents, why, stays, tier)
-    _write_samples(config, part, documents, judged, why)
-
-
-def _copies(config: ConsolidateConfig, going: pa.Table, copies: pa.Table, why: list[list[str]]) -> list[str | None]:
-    """Adds being a copy to the reasons; returns the document that each is a copy of."""
-    resolved = {row["id"]: row for row in going.to_pylist()}
-    keeper: list[str | None] = []
-    for reason, row in zip(why, copies.to_pylist(), strict=True):
-        # A document that fails a rule keeps dedup's verdict as a further reason; one that passes has the resolved one.
-        copy = (row if row["duplicate_of"] and config.dedup else None) if reason else resolved.get(row["id"])
-        keeper.append(copy["duplicate_of"] if copy else None)
-        if copy:
-            reason.append(f"duplicate_{copy['kind']}")
-    return keeper
+    _write_kept(config, part, documents.filter(stays), judged.filter(stays), [one for one in found.tiers if one])
+    _write_rejected(config, part, documents, judged, found)
+    _write_counts(aligned, part, documents, found)
+    _write_samples(config, part, documents, judged, found.reasons)
 
 
 def _scored(documents: pa.Table, judged: pa.Table) -> pa.Table:
@@ -168,8 +153,7 @@ def _scored(documents: pa.Table, judged: pa.Table) -> pa.Table:
     )
 
 
-def _write_kept(config: ConsolidateConfig, part: Part, kept: pa.Table, judged: pa.Table) -> list[str]:
-    """Returns the tier of each."""
+def _write_kept(config: ConsolidateConfig, part: Part, kept: pa.Table, judged: pa.Table, tier: list[str]) -> None:
     texts = masked(config, kept, judged, [True] * kept.num_rows, part)
     columns = {
         "text": pa.array(texts, pa.string()),
@@ -178,28 +162,21 @@ def _write_kept(config: ConsolidateConfig, part: Part, kept: pa.Table, judged: p
     }
     for name, values in columns.items():
         kept = kept.set_column(kept.schema.get_field_index(name), DOCUMENT.field(name), values)
-    tier = tiers(config, kept.column("source"), judged)
     part.table("kept", kept.append_column("tier", pa.array(tier, pa.string())).cast(KEPT_SCHEMA).combine_chunks())
-    return tier
 
 
 def _write_rejected(
-    config: ConsolidateConfig,
-    part: Part,
-    documents: pa.Table,
-    judged: pa.Table,
-    why: list[list[str]],
-    keeper: list[str | None],
+    config: ConsolidateConfig, part: Part, documents: pa.Table, judged: pa.Table, found: Verdicts
 ) -> None:
-    goes = pa.array([bool(reason) for reason in why], pa.bool_())
+    goes = pc.invert(found.stays)
     gone = documents.filter(goes)
-    several = [reason for reason in why if reason]
+    several = [reason for reason in found.reasons if reason]
     for reason, *_ in several:
         part.reject(reason)
     made = {
         "reason": pa.array([reason[0] for reason in several], pa.string()),
         "reasons": pa.array(several, pa.list_(pa.string())),
-        "duplicate_of": pa.array([one for one, reason in zip(keeper, why, strict=True) if reason], pa.string()),
+        "duplicate_of": pa.array(found.duplicate_of, pa.string()).filter(goes),
     }
     given = [made[name] if name in made else gone.column(name).combine_chunks() for name in REJECTED.names]
     rows = pa.table(given, schema=REJECTED)
@@ -209,27 +186,18 @@ def _write_rejected(
     part.table("rejected", rows.combine_chunks(), out=False)
 
 
-def _write_counts(
-    aligned: AlignedInputs,
-    part: Part,
-    documents: pa.Table,
-    why: list[list[str]],
-    stays: pa.Array,
-    tiers_of_kept: list[str],
-) -> None:
+def _write_counts(aligned: AlignedParts, part: Part, documents: pa.Table, found: Verdicts) -> None:
     sizes = pc.binary_length(documents.column("text"))
-    steps = [step_of(reason[0]) if reason else KEPT for reason in why]
-    first = [reason[0] if reason else "" for reason in why]
-    held = iter(tiers_of_kept)
-    tier = ["" if reason else next(held) for reason in why]
-    columns = [documents.column("source"), documents.column("language"), *map(pa.array, (steps, first, tier)), sizes]
+    first = found.first
+    ends = [[step_of(reason) for reason in first], first, found.tiers]
+    columns = [*(documents.column(name) for name in ("source", "language")), *(pa.array(end) for end in ends), sizes]
     refused = aligned.refused(part.name)
     rows = refused.num_rows
     lost = {"language": [""] * rows, "step": [EXTRACT] * rows, "tier": [""] * rows, "bytes": [None] * rows}
     lost |= {name: refused.column(name) for name in ("source", "reason")}
     ended = [pa.table(columns, ENDED.names).cast(ENDED), pa.table(lost).select(ENDED.names).cast(ENDED)]
     part.table("counts", count(pa.concat_tables(ended)), out=False)
-    part.table("hosts", count_hosts(documents.column("host"), stays, sizes.combine_chunks()), out=False)
+    part.table("hosts", count_hosts(documents.column("host"), found.stays, sizes.combine_chunks()), out=False)
 
 
 def _write_samples(

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from tasks.stages.consolidate.aligned_inputs import AlignedInputs
+from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts
 from tasks.stages.consolidate.config import ConsolidateConfig
-from tasks.stages.consolidate.funnel import EXTRACT, KEPT, STEPS
+from tasks.stages.consolidate.funnel import EXTRACT, STEPS
 from tasks.stages.consolidate.mask import masked
 from tasks.stages.consolidate.resolve import resolve
 from tasks.stages.consolidate.rules import (
@@ -22,10 +22,9 @@ from tasks.stages.consolidate.rules import (
     SILVER,
     check_measured,
     read_by_tiers,
-    reasons,
     step_of,
-    tiers,
 )
+from tasks.stages.consolidate.verdicts import COLUMNS, verdicts
 
 _EXCERPT = 160
 _TIERS = ("", GOLD, SILVER)
@@ -93,14 +92,15 @@ def what_if(before: ConsolidateConfig, after: ConsolidateConfig, aligned: Aligne
     names = aligned.names()
     for config in (before, after):
         check_measured(config, aligned.measured(names[0]), str(aligned.attributes.address))
+    parts = aligned.parts
     counts: tuple[Counter[_Verdict], Counter[_Verdict]] = (Counter(), Counter())
     refused = Counter[tuple[str, str]]()
     sums, shown = Counter[bool](), dict[bool, list[_Place]]({True: [], False: []})
-    for name, was, will in zip(names, *(_verdicts(config, aligned, names) for config in (before, after)), strict=True):
-        _add_refused(refused, aligned.refused(name))
-        for count, verdicts in zip(counts, (was, will), strict=True):
-            count.update(verdicts)
-        ids = aligned.extracted.table(f"documents/{name}.parquet", columns=["id"]).column("id").to_pylist()
+    for name, was, will in zip(names, *(_verdicts(config, parts, names) for config in (before, after)), strict=True):
+        _add_refused(refused, parts.refused(name))
+        for count, ends in zip(counts, (was, will), strict=True):
+            count.update(ends)
+        ids = parts.extracted.table(f"documents/{name}.parquet", columns=["id"]).column("id").to_pylist()
         moved = (
             _Place(identity, name, row, old.reason, new.reason)
             for row, (identity, old, new) in enumerate(zip(ids, was, will, strict=True))
@@ -109,7 +109,7 @@ def what_if(before: ConsolidateConfig, after: ConsolidateConfig, aligned: Aligne
         for gains, places in _by_side(moved).items():
             sums[gains] += len(places)
             shown[gains] = nsmallest(examples, [*shown[gains], *places])
-    several = tuple(_moved(after, aligned, place) for gains in (True, False) for place in shown[gains])
+    several = tuple(_moved(after, parts, place) for gains in (True, False) for place in shown[gains])
     funnels = (_funnel(counts[0], refused), _funnel(counts[1], refused))
     return Answer(*funnels, sums[True], sums[False], several)
 
@@ -122,10 +122,7 @@ def _add_refused(refused: Counter[tuple[str, str]], rows: pa.Table) -> None:
 def _funnel(counts: Mapping[_Verdict, int], refused: Mapping[tuple[str, str], int]) -> Ended:
     """Returns the counts with the step at which documents end, and with what extract rejected."""
     gone: Ended = {(source, EXTRACT, reason, ""): number for (source, reason), number in refused.items()}
-    judged = {
-        (source, step_of(reason) if reason else KEPT, reason, tier): number
-        for (source, reason, tier), number in counts.items()
-    }
+    judged = {(source, step_of(reason), reason, tier): number for (source, reason, tier), number in counts.items()}
     return {**gone, **judged}
 
 
@@ -137,24 +134,19 @@ def _by_side(moved: Iterable[_Place]) -> dict[bool, list[_Place]]:
     return found
 
 
-def _verdicts(config: ConsolidateConfig, aligned: AlignedInputs, names: Sequence[str]) -> Iterator[list[_Verdict]]:
+def _verdicts(config: ConsolidateConfig, aligned: AlignedParts, names: Sequence[str]) -> Iterator[list[_Verdict]]:
     """Yields for every part the verdict on each document."""
-    copies = resolve(config, aligned, names) if config.dedup else {}
+    copies = resolve(config, aligned, names)
     measured = list(dict.fromkeys([*config.filters, *read_by_tiers(config)]))
     for name in names:
-        documents, judged, _ = aligned.part(name, ["id", "source"], measured, ["id"])
+        documents, judged, duplicates = aligned.part(name, ["id", "source"], measured, COLUMNS)
         sources = documents.column("source")
-        going = {row["id"]: f"duplicate_{row['kind']}" for row in copies[name].to_pylist()} if copies else {}
-        ids = documents.column("id").to_pylist()
-        found = zip(reasons(config, sources, judged), ids, strict=True)
-        first = [why[0] if why else going.get(identity, "") for why, identity in found]
-        stays = pa.array([not reason for reason in first], pa.bool_())
-        held = iter(tiers(config, sources.filter(stays), judged.filter(stays)))
-        verdicts = zip(sources.to_pylist(), first, strict=True)
-        yield [_Verdict(source, reason, "" if reason else next(held)) for source, reason in verdicts]
+        found = verdicts(config, sources, judged, copies[name], duplicates)
+        ends = zip(sources.to_pylist(), found.first, found.tiers, strict=True)
+        yield [_Verdict(*end) for end in ends]
 
 
-def _moved(config: ConsolidateConfig, aligned: AlignedInputs, place: _Place) -> Moved:
+def _moved(config: ConsolidateConfig, aligned: AlignedParts, place: _Place) -> Moved:
     documents, judged, _ = aligned.part(place.part, ["id", "source", "url", "text"], config.reads(), ["id"])
     document = documents.slice(place.row, 1)
     (text,) = masked(config, document, judged.slice(place.row, 1), [not place.after])

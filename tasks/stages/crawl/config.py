@@ -6,11 +6,11 @@ Light to import, for the Airflow dag-processor. Validates everything that can be
 import ipaddress
 import re
 from typing import Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config, Problems, absolute
+from tasks.formats.url import web_parts
 from tasks.stages.crawl.render_config import RenderConfig
 
 _TOKEN = re.compile(r"[A-Za-z_-]+")
@@ -193,7 +193,7 @@ class CrawlConfig(Config):
     @field_validator("seeds")
     @classmethod
     def _are_urls(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if wrong := [f"the seed {seed!r} is no http or https address" for seed in value if _host_of(seed) is None]:
+        if wrong := [f"the seed {seed!r} is no http or https address" for seed in value if not _host_of(seed)]:
             raise Problems(wrong)
         return value
 
@@ -245,16 +245,16 @@ class CrawlConfig(Config):
         wrong = []
         if self.delay_s < 1.0 and not self.allow_loopback:
             wrong.append(f"delay_s = {self.delay_s} is below 1 second, which only loopback hosts may get")
-        named = [_host_of(seed) or "" for seed in self.seeds]
-        named += [_host_of(f"http://{entry.removeprefix('*.')}/") or "" for entry in self.include_hosts]
-        named += [_host_of(prefix) or "" for prefix in self.include_prefixes]
+        named = [_host_of(seed) for seed in self.seeds]
+        named += [_host_of(f"http://{entry.removeprefix('*.')}/") for entry in self.include_hosts]
+        named += [_host_of(prefix) for prefix in self.include_prefixes]
         public = sorted({host for host in named if not is_loopback(host)})
         if public and not self.contact:
             wrong.append(
                 f"contact is missing: webmasters of {public[0]} must be able to reach you; "
                 "set contact to a page or to mailto:name@host"
             )
-        local = [seed for seed in self.seeds if is_loopback(_host_of(seed) or "")]
+        local = [seed for seed in self.seeds if is_loopback(_host_of(seed))]
         if local and not self.allow_loopback:
             wrong.append(f"the seed {local[0]!r} is on this machine; set allow_loopback = true if you mean it")
         if wrong:
@@ -287,9 +287,6 @@ def _check_network(network: str) -> None:
         raise ValueError(f"{network!r} lies in no private network ({', '.join(map(str, _PRIVATE))})")
 
 
-def _host_of(url: str) -> str | None:
-    try:
-        parts = urlsplit(url.strip())
-        return parts.hostname if parts.scheme.lower() in ("http", "https") else None
-    except ValueError:
-        return None
+def _host_of(url: str) -> str:
+    parts = web_parts(url.strip())
+    return parts.host if parts else ""

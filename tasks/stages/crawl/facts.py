@@ -13,9 +13,10 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError, SluiceError
 from tasks.core.ledger import newest
 from tasks.core.store import Store
+from tasks.formats.domain import domain_of, link
 from tasks.formats.robots.robotstxt import Robots, ai_optout_by, decided_by
 from tasks.formats.robots.tdmrep import Reservations
-from tasks.formats.url import domain_of, host_and_port, link
+from tasks.formats.url import host_and_port, origin_of
 from tasks.stages.crawl.config import CrawlConfig, is_loopback
 from tasks.stages.crawl.db import crawldb, duck, fetchlist
 from tasks.stages.crawl.db.lookup import Lookup
@@ -176,7 +177,7 @@ class Facts:
     def _rules(self, lookup: Lookup) -> Found | None:
         """Returns the rules of the site's robots.txt and tdmrep.json for it, where the crawl DB has them."""
         url, config = self._link.url, self._config
-        origin = "/".join(url.split("/", 3)[:3])
+        origin = origin_of(url)
         files = lookup.files("crawldb", crawldb.ROBOTS_FILE)
         row = lookup.one("crawldb", files, "SELECT * FROM stored WHERE origin = ?", origin)
         if row is None:

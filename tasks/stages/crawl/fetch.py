@@ -21,7 +21,8 @@ from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, TransientError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.url import owner_of
+from tasks.formats.domain import owner_of
+from tasks.formats.url import authority
 from tasks.stages.crawl.candidate import Candidate
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb, fetchlist, hostlog
@@ -268,7 +269,7 @@ class Crawl:
 
     def _nothing_fetched(self) -> InputError:
         reason, _ = self._watch.errors.most_common(1)[0] if self._watch.errors else ("no answer in time", 0)
-        seeds = sorted({candidate.url.split("/", 3)[2] for candidate in self._start if candidate.seed})
+        seeds = sorted({authority(candidate.url) for candidate in self._start if candidate.seed})
         shown = ", ".join(seeds[:5]) + (f" and {len(seeds) - 5} more" if len(seeds) > 5 else "")
         why = ", ".join(f"{name} x {count}" for name, count in self._watch.errors.most_common(4))
         return InputError(

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.url import Scope, domain_of
+from tasks.formats.domain import domain_of
+from tasks.formats.scope import Scope
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb, duck
 from tasks.stages.crawl.db.fetchlist import HOSTS_FILE, ROBOTS_FILE, URLS_FILE

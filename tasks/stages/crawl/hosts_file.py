@@ -17,7 +17,6 @@ Values of headers and cookies may be credentials: the file only has references t
 artifacts unchanged.
 """
 
-import hashlib
 import os
 import re
 import tomllib
@@ -26,9 +25,11 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config, parse
+from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.store import read_outside
-from tasks.formats.url import authority, canonical, host_and_port
+from tasks.formats.canonical_url import canonical
+from tasks.formats.url import authority, host_and_port
 
 _ENTRY = re.compile(r"(\*\.)?([a-z0-9._-]+|\[[0-9a-f:.]+\])(:\d+)?")
 # RFC 9110, 5.6.2.
@@ -139,7 +140,7 @@ def read(path: str) -> tuple[HostsFile, str]:
         ) from None
     except (ValueError, RecursionError) as error:
         raise RecipeError(f"the hosts file {path} is not TOML: {error}", "mend the line") from None
-    return parse(HostsFile, settings, f"hosts file {os.path.basename(path)}"), hashlib.sha256(data).hexdigest()
+    return parse(HostsFile, settings, f"hosts file {os.path.basename(path)}"), sha256_of(data)
 
 
 def _check(entry: str) -> None:

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Part, Report
-from tasks.formats.url import Link, Scope
+from tasks.formats.domain import Link
+from tasks.formats.scope import Scope
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.seeds import seeds_of, summary, to_table
 

@@ -77,11 +77,11 @@ def _files(segment: Artifact) -> Iterator[dict[str, Any]]:
             if entry.path.startswith(WARC):
                 yield {
                     "segment": str(segment.address),
-                    "path": f"{segment.folder}/{entry.path}",
+                    "path": f"{segment.path}/{entry.path}",
                     "sha256": entry.sha256,
                     "bytes": entry.bytes,
                     "records": part.rows_out,
-                    "index": f"{segment.folder}/{index}" if index else None,
+                    "index": f"{segment.path}/{index}" if index else None,
                 }
 
 
@@ -100,5 +100,5 @@ def _lines(file: io.TextIOWrapper, segment: Artifact) -> Iterator[str]:
     for line in file:
         where, when, fields = line.split(" ", 2)
         entry = json.loads(fields)
-        entry["filename"] = f"{segment.folder}/{entry['filename']}"
+        entry["filename"] = f"{segment.path}/{entry['filename']}"
         yield f"{where} {when} {json.dumps(entry, ensure_ascii=True)}\n"

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Part, Report
-from tasks.formats.url import domain_of
+from tasks.formats.domain import domain_of
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb, duck, fetchlist, hostlog, merge
 from tasks.stages.crawl.db.fetchlog import FETCH_LOG, LINKS
@@ -85,7 +85,7 @@ def _attach_hosts(connection: duckdb.DuckDBPyConnection, inputs: Inputs, segment
 
 
 def _write_urls(connection: duckdb.DuckDBPyConnection, part: Part, segment: Artifact) -> None:
-    query = merge.merged(datetime.now(UTC), f"{segment.folder}/")
+    query = merge.merged(datetime.now(UTC), f"{segment.path}/")
 
     def count(batch: pa.RecordBatch) -> None:
         part.metric("unfetched", pc.sum(pc.equal(batch.column("status"), crawldb.UNFETCHED)).as_py())

@@ -8,7 +8,9 @@ from typing import Any
 
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.formats.url import Scope, canonical, is_trap
+from tasks.formats.canonical_url import canonical
+from tasks.formats.scope import Scope
+from tasks.formats.url import is_trap
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb
 from tasks.stages.crawl.facts import Facts

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.core import groups
-from tasks.core.artifact import Artifact
+from tasks.core.artifact import ArtifactFolder
 from tasks.core.part import Part
 from tasks.formats.documents import mark_of, same_mark
 from tasks.formats.text import normalise
@@ -33,7 +33,7 @@ def band_column(band: int) -> str:
     return f"band_{band:02d}"
 
 
-def sign_part(config: DedupConfig, extracted: Artifact, scores: Artifact, part: Part, name: str) -> None:
+def sign_part(config: DedupConfig, extracted: ArtifactFolder, scores: ArtifactFolder, part: Part, name: str) -> None:
     """Makes the signatures of one part; runs on a worker.
 
     Args:

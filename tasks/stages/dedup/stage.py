@@ -71,7 +71,7 @@ def run(config: DedupConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     extracted, scores = inputs["extracted"], inputs["prose_score"]
     names = _common_parts(extracted, scores)
     specs = [PartSpec(f"sign-{name}", name) for name in names]
-    output.map_parts(engine, partial(sign_part, config, extracted, scores), specs, conserved=False)
+    output.map_parts(engine, partial(sign_part, config, extracted.folder, scores.folder), specs, conserved=False)
 
     corpus = Corpus.read(output.store, output.address.path, names)
     texts = np.arange(len(corpus), dtype=np.int64)
@@ -132,7 +132,7 @@ def _verify(config: DedupConfig, corpus: Corpus, extracted: Artifact, output: Ou
 
 
 def _texts(corpus: Corpus, extracted: Artifact) -> Texts:
-    return Texts(extracted, tuple(f"documents/{name}.parquet" for name in corpus.names), corpus.starts)
+    return Texts(extracted.folder, tuple(f"documents/{name}.parquet" for name in corpus.names), corpus.starts)
 
 
 def _write_pairs(corpus: Corpus, verified: pa.Table, output: Output) -> None:

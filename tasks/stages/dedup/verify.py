@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.core import parquet
-from tasks.core.artifact import Artifact
+from tasks.core.artifact import ArtifactFolder
 from tasks.core.part import Part
 from tasks.core.store import Store
 from tasks.formats.text import normalise
@@ -62,7 +62,7 @@ class Texts:
     `files` are the parts in name order; `starts` the row number of each part's first document, and at last the total.
     """
 
-    extracted: Artifact
+    extracted: ArtifactFolder
     files: tuple[str, ...]
     starts: tuple[int, ...]
 

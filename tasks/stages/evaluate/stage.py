@@ -7,7 +7,6 @@ goes on from the first words of held-out documents). `bpb` is the mean over sour
 1 - bpb / unigram_bpb.
 """
 
-import hashlib
 import json
 import math
 from pathlib import Path
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from tasks.core.artifact import Artifact, PartRecord
+from tasks.core.digest import sha256_of
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, Report
@@ -119,7 +119,7 @@ def _samples(
 
 def _matching_tokenizer(artifact: Artifact, held: dict[str, Any]) -> Tokenizer:
     data = artifact.read("tokenizer.json")
-    if hashlib.sha256(data).hexdigest() != held["tokenizer_sha256"]:
+    if sha256_of(data) != held["tokenizer_sha256"]:
         raise InputError(
             f"{artifact.address} is not the tokenizer the checkpoint was trained with",
             "evaluate with the tokenizer that the shards were encoded with",

@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from typing import BinaryIO
-from urllib.parse import urlsplit
 
 from fastwarc import WarcRecordType
 
 from tasks.formats.text import clean
+from tasks.formats.url import MAX_CAPTURED_URL, web_parts
 from tasks.formats.warc.payload import Digest
 from tasks.formats.warc.reader import read_records
 from tasks.formats.warc.record import Damage, Record
@@ -25,9 +25,6 @@ from tasks.stages.extract.media import HTML_TYPES, media_type
 from tasks.stages.extract.row import Row, no_content
 
 log = logging.getLogger("sluice.extract")
-
-MAX_URL = 8_000
-"""Characters of an address; servers and browsers give up at about as many (RFC 9110, section 4.1: at least 8,000)."""
 
 # As nearly all are; it tells in a twentieth of the time that there is nothing to look at more closely.
 _PLAIN_URL = re.compile(r"https?://[a-z0-9.-]+/(?!robots\.txt)[!-~]*")
@@ -121,20 +118,16 @@ def _refusal(record: Record, url: str, config: ExtractConfig) -> str:
 
 def capture_url(written: str) -> str:
     """Returns the address of a capture as documents carry it; of one that is too long, enough to tell that it is."""
-    return clean(written[: MAX_URL + 1])
+    return clean(written[: MAX_CAPTURED_URL + 1])
 
 
 def url_refusal(url: str) -> str:
     """Returns why captures of an address give no document, or ""."""
-    if len(url) > MAX_URL:
+    if len(url) > MAX_CAPTURED_URL:
         return "url_invalid"
     if _PLAIN_URL.fullmatch(url):
         return ""
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname
-    except ValueError:
-        return "url_invalid"
-    if parts.scheme not in ("http", "https") or not host:
+    parts = web_parts(url)
+    if parts is None:
         return "url_invalid"
     return "robots_txt" if parts.path == "/robots.txt" else ""

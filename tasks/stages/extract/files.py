@@ -19,9 +19,10 @@ from tasks.core import parquet
 from tasks.core.errors import InputError
 from tasks.formats.external_files import SourceFile
 from tasks.formats.text import clean
+from tasks.formats.url import MAX_CAPTURED_URL
 from tasks.formats.warc.payload import payload_digest, quick_digest
 from tasks.stages.extract import beside
-from tasks.stages.extract.captures import MAX_URL, read_warc
+from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.content import metadata, plain, row_text
 from tasks.stages.extract.parsers import parsed
@@ -191,7 +192,7 @@ def _record(held: Any, number: int, file: SourceFile, source: FileSource, quick:
     if not isinstance(text, str):
         return Row(place, source.name, refused="no_text")
     url = held.get(source.url_field)
-    if isinstance(url, str) and len(url) > MAX_URL:
+    if isinstance(url, str) and len(url) > MAX_CAPTURED_URL:
         return Row(place, source.name, refused="url_invalid")
     try:
         found, left_out = ("", False) if quick else _metadata(held, source)

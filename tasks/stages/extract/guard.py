@@ -21,11 +21,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
+from tasks.core import child_process
+from tasks.core.child_process import LENGTH
 from tasks.core.errors import InputError, SluiceError
-from tasks.stages.extract.guarded import LENGTH, ROW, Call
+from tasks.stages.extract.guarded import ROW, Call
 from tasks.stages.extract.row import Content, Poison, Rejected, Row
 
 Outcome = Content | Rejected | Poison
@@ -122,19 +123,17 @@ class _Child:
     """The child process, seen from the worker."""
 
     def __init__(self, modules: tuple[str, ...]) -> None:
-        root = str(Path(__file__).parents[3])
-        path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
         self.modules = modules
         self.parent = os.getpid()
         with tempfile.TemporaryFile(buffering=0) as file:
             file.write(ROW.pack(0))
             self._at = mmap.mmap(file.fileno(), ROW.size)
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tasks.stages.extract.guarded", str(file.fileno())],
+                child_process.command("tasks.stages.extract.guarded", str(file.fileno())),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 bufsize=0,
-                env={**os.environ, **_SETTINGS, "PYTHONPATH": path},
+                env=child_process.environment(_SETTINGS),
                 pass_fds=[file.fileno()],
             )
         self.pid = self._process.pid
@@ -180,12 +179,11 @@ class _Child:
         self._at.close()
 
     def _send(self, question: Any) -> None:
-        data = pickle.dumps(question, pickle.HIGHEST_PROTOCOL)
         try:
-            for block in (LENGTH.pack(len(data)), memoryview(data)):
-                sent = 0
-                while sent < len(block):
-                    sent += os.write(self._questions, block[sent:])
+            for block in child_process.message(question):
+                unsent = memoryview(block)
+                while unsent:
+                    unsent = unsent[os.write(self._questions, unsent) :]
         except BrokenPipeError:
             raise self._death() from None
 

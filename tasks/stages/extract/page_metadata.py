@@ -16,6 +16,7 @@ from urllib.parse import urljoin
 from resiliparse.parse.html import HTMLTree
 
 from tasks.formats.text import clean
+from tasks.formats.url import MAX_CANONICAL_URL
 
 # Names under which pages give their date of publication, best first: Open Graph's article (ogp.me), schema.org,
 # Dublin Core (RFC 5013), Google Scholar's and what publishing systems write.
@@ -46,7 +47,6 @@ _COMMONS = re.compile(r"https?://(?:www\.)?creativecommons\.org/(?:licenses|publ
 _MAX_TITLE = 500
 _MAX_LANGUAGE = 35
 _MAX_LICENCE = 300
-_MAX_URL = 2000
 _MAX_JSON = 1 << 20
 _MAX_OBJECTS = 1_000
 _MAX_ELEMENTS = 2_000
@@ -152,12 +152,12 @@ def absolute(address: str, base: str, url: str) -> str:
     'https://a.example/a?x=1'
     """
     if _PLAIN_ADDRESS.fullmatch(address):
-        return address if len(address) <= _MAX_URL else ""
+        return address if len(address) <= MAX_CANONICAL_URL else ""
     try:
         found = urljoin(urljoin(url, base), clean(address)) if address else ""
     except ValueError:
         return ""
-    return found if found.startswith(("http://", "https://")) and len(found) <= _MAX_URL else ""
+    return found if found.startswith(("http://", "https://")) and len(found) <= MAX_CANONICAL_URL else ""
 
 
 def moment(text: str) -> datetime | None:

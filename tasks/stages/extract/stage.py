@@ -16,13 +16,11 @@ quarantined, and the part goes on.
 
 import contextlib
 import logging
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +34,7 @@ from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, in_runs, pa
 from tasks.core.store import Store
 from tasks.formats.documents import DOCUMENT, document_id
 from tasks.formats.external_files import SourceFile
+from tasks.formats.url import host_of
 from tasks.formats.warc.archive import warc_files
 from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.careful import check_installed
@@ -58,7 +57,6 @@ VERSION = 9
 # What an extractor needs and `content` does not import: it must not count as time of the first page.
 _SLOW_TO_IMPORT = {"blocks": ("tasks.stages.extract.blocks",), "trafilatura": ("trafilatura",)}
 # As nearly all are: whatever follows the first slash says nothing of the host.
-_PLAIN_HOST = re.compile(r"https?://([a-z0-9.-]+)/")
 
 # Documents are read a few times and then no more: at level 1 they take a sixth more room and two thirds of the time. No
 # two rows share what the other columns hold.
@@ -202,7 +200,7 @@ def _document(row: Row, content: Content) -> dict[str, object]:
         "id": document_id(row.url, row.payload_digest),
         "record_id": row.record_id,
         "url": row.url,
-        "host": _host(row.url),
+        "host": host_of(row.url),
         "fetched_at": row.fetched_at,
         "title": content.title,
         "language_hint": content.language_hint,
@@ -221,15 +219,6 @@ def _document(row: Row, content: Content) -> dict[str, object]:
 def _is_past(published: datetime | None, fetched: datetime | None) -> bool:
     # A day of grace for times that were written without their zone.
     return published is None or fetched is None or published <= fetched + timedelta(days=1)
-
-
-def _host(url: str) -> str:
-    if plain := _PLAIN_HOST.match(url):
-        return plain[1]
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""  # a dump may call anything a URL
 
 
 def _rows(slice_: Slice) -> Iterator[Row]:

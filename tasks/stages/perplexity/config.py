@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from tasks.core.config import Config, absolute, duplicates
-from tasks.filters.base import UNDETERMINED
+from tasks.filters.language_codes import UNDETERMINED
 
 ANY_LANGUAGE = UNDETERMINED
 """The model for documents in whose language there is none."""

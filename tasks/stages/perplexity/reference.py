@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.core.artifact import Artifact
+from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.errors import InputError
 from tasks.filters.ngram.words import split
 from tasks.formats.charset import decode
@@ -30,7 +30,7 @@ _LONGEST = 1_000_000
 class CorpusPart:
     """One part of the artifact `extracted`."""
 
-    extracted: Artifact
+    extracted: ArtifactFolder
     path: str
 
 
@@ -102,7 +102,7 @@ def units(references: Sequence[Reference], extracted: Artifact | None) -> list[U
         if reference.kind == "documents":
             if extracted is None:
                 raise InputError(f'the reference "{reference.name}" is of the corpus, and there is none: extract first')
-            found += [Unit(reference, CorpusPart(extracted, path)) for path in extracted.files(DOCUMENTS)]
+            found += [Unit(reference, CorpusPart(extracted.folder, path)) for path in extracted.files(DOCUMENTS)]
         else:
             found += [Unit(reference, file) for file in files_of(reference)]
     return found

@@ -7,7 +7,6 @@ give the same bytes of `tokenizer.json`, on any number of workers: the sample is
 joined in the order of that hash, and merges are learnt in one thread.
 """
 
-import hashlib
 import heapq
 import json
 import logging
@@ -21,7 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tasks.core.artifact import Artifact
+from tasks.core.artifact import Artifact, ArtifactFolder
+from tasks.core.digest import sha256_of
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
@@ -86,7 +86,7 @@ def eos_of(tokenizer: Tokenizer, where: str) -> int:
 
 def digest(artifact: Artifact) -> str:
     """Returns the sha256 of the tokenizer's file, by which shards and models name it."""
-    return hashlib.sha256(artifact.read(TOKENIZER)).hexdigest()
+    return sha256_of(artifact.read(TOKENIZER))
 
 
 def draw(documents: Artifact, engine: Engine, config: TokenizerConfig) -> list[tuple[str, str]]:
@@ -99,7 +99,7 @@ def draw(documents: Artifact, engine: Engine, config: TokenizerConfig) -> list[t
     """
     paths = documents.files(KEPT)
     ranked: list[list[_Ranked]] = [[] for _ in paths]
-    for index, rows in engine.map(partial(_ranks, documents, config), paths):
+    for index, rows in engine.map(partial(_ranks, documents.folder, config), paths):
         ranked[index] = rows
     chosen: dict[str, int] = {}
     sizes: dict[str, int] = defaultdict(int)
@@ -113,7 +113,7 @@ def draw(documents: Artifact, engine: Engine, config: TokenizerConfig) -> list[t
         what = f'text of the source "{missing[0]}"' if missing else "document with text"
         raise InputError(f"{documents.address} has no kept {what}", "look at its funnel for the reasons")
     found: list[tuple[int, str, str]] = []
-    for _, texts in engine.map(partial(_texts, documents, chosen), paths):
+    for _, texts in engine.map(partial(_texts, documents.folder, chosen), paths):
         found.extend(texts)
     return [(language, text) for _, language, text in sorted(found)]
 
@@ -130,7 +130,7 @@ def _budget(config: TokenizerConfig, pool: str) -> float:
     return config.sample_bytes * config.weights.get(pool, 0.0) if config.weights else config.sample_bytes
 
 
-def _ranks(documents: Artifact, config: TokenizerConfig, path: str) -> list[_Ranked]:
+def _ranks(documents: ArtifactFolder, config: TokenizerConfig, path: str) -> list[_Ranked]:
     table = documents.table(path, columns=["id", "source", "text"])
     sizes = pc.binary_length(table.column("text").cast(pa.large_binary())).to_pylist()
     ids, sources = table.column("id").to_pylist(), table.column("source").to_pylist()
@@ -151,7 +151,7 @@ def _ranks(documents: Artifact, config: TokenizerConfig, path: str) -> list[_Ran
     return kept
 
 
-def _texts(documents: Artifact, chosen: dict[str, int], path: str) -> list[tuple[int, str, str]]:
+def _texts(documents: ArtifactFolder, chosen: dict[str, int], path: str) -> list[tuple[int, str, str]]:
     table = documents.table(path, columns=["id", "language", "text"], filters=pc.field("id").isin(list(chosen)))
     columns = (table.column(name).to_pylist() for name in ("id", "language", "text"))
     return [

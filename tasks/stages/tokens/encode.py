@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.core.artifact import Artifact
+from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
@@ -41,8 +41,8 @@ log = logging.getLogger("sluice.tokens")
 class _Job:
     """What a part needs: where the documents are, how to encode and where the held-out set of each source ends."""
 
-    documents: Artifact
-    tokenizer: Artifact
+    documents: ArtifactFolder
+    tokenizer: ArtifactFolder
     format: TokenFormat
     shard_tokens: int
     heldout_below: dict[str, int]
@@ -54,7 +54,9 @@ def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) ->
     paths = documents.files(KEPT)
     tokenizer = load(artifact)
     fmt = TokenFormat(tokenizer.get_vocab_size(), eos_of(tokenizer, str(artifact.address)), digest(artifact))
-    job = _Job(documents, artifact, fmt, config.shard_tokens, thresholds(documents, paths, engine, config))
+    job = _Job(
+        documents.folder, artifact.folder, fmt, config.shard_tokens, thresholds(documents, paths, engine, config)
+    )
     specs = [PartSpec(_stem(path), (index, path)) for index, path in enumerate(paths)]
     records = output.map_parts(engine, partial(_encode_part, job), specs)
     totals: dict[str, float] = defaultdict(float)
@@ -78,7 +80,7 @@ def thresholds(documents: Artifact, paths: list[str], engine: Engine, config: En
     """
     hashes: dict[str, list[int]] = defaultdict(list)
     counts: dict[str, int] = defaultdict(int)
-    for _, found in engine.map(partial(_lowest, documents, config.heldout_min), paths):
+    for _, found in engine.map(partial(_lowest, documents.folder, config.heldout_min), paths):
         for source, (count, lowest) in found.items():
             counts[source] += count
             hashes[source].extend(lowest)
@@ -90,7 +92,7 @@ def thresholds(documents: Artifact, paths: list[str], engine: Engine, config: En
     return below
 
 
-def _lowest(documents: Artifact, most: int, path: str) -> dict[str, tuple[int, list[int]]]:
+def _lowest(documents: ArtifactFolder, most: int, path: str) -> dict[str, tuple[int, list[int]]]:
     table = documents.table(path, columns=["id", "source"])
     hashes: dict[str, list[int]] = defaultdict(list)
     for doc_id, source in zip(table.column("id").to_pylist(), table.column("source").to_pylist(), strict=True):

@@ -3,7 +3,22 @@ import json
 import pyarrow as pa
 import pytest
 
-from tasks.formats.url import Scope, authority, canonical, host_and_port, is_trap, key, partition, registered_domain
+from tasks.formats.canonical_url import canonical
+from tasks.formats.domain import partition, registered_domain
+from tasks.formats.scope import Scope
+from tasks.formats.url import (
+    MAX_CANONICAL_URL,
+    MAX_CAPTURED_URL,
+    MAX_CRAWLED_URL,
+    authority,
+    host_and_port,
+    host_of,
+    is_trap,
+    key,
+    web_parts,
+)
+from tasks.stages.extract.captures import url_refusal
+from tasks.stages.extract.page_metadata import absolute
 
 
 def expected(whatwg):
@@ -170,3 +185,46 @@ def test_the_scope_of_a_crawl_is_its_hosts_or_its_seeds_and_its_prefixes():
     assert scope.covers("http://p/docs/")
     assert not scope.covers("http://p/")
     assert not scope.covers("http://seed/x")
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "is_web"),
+    [
+        ("https://user:pass@WWW.Example.ORG:8443/a", "www.example.org", True),
+        ("http://me@you@a.example/", "a.example", True),
+        ("http://[2001:DB8::1]:80/a", "2001:db8::1", True),
+        ("http://[::1", "", False),
+        ("http://a.example", "a.example", True),
+        ("http://a.example?q=@b.example/", "a.example", True),
+        ("http://a.example.:99999/", "a.example.", True),
+        ("http://%65xample.org/", "%65xample.org", True),
+        ("http://Bücher.example/", "bücher.example", True),
+        ("http://a℀b.example/", "", False),
+        ("HTTPS://a.example/", "a.example", True),
+        ("ftp://a.example/x", "a.example", False),
+        ("//a.example/x", "a.example", False),
+        ("http:///robots.txt", "", False),
+        ("http:a.example", "", False),
+        ("urn:isbn:0451450523", "", False),
+        ("a.example/x", "", False),
+        ("", "", False),
+    ],
+)
+def test_the_host_of_any_text(url: str, host: str, is_web: bool) -> None:
+    assert host_of(url) == host
+    assert (web_parts(url) is not None) == is_web
+    if is_web:
+        assert web_parts(url).host == host
+
+
+def test_an_address_as_long_as_its_limit_is_taken_and_one_character_more_is_not() -> None:
+    start = "http://a.example/"
+    fits = {
+        limit: start + "x" * (limit - len(start)) for limit in (MAX_CRAWLED_URL, MAX_CAPTURED_URL, MAX_CANONICAL_URL)
+    }
+    assert canonical(fits[MAX_CRAWLED_URL]) == fits[MAX_CRAWLED_URL]
+    assert canonical(fits[MAX_CRAWLED_URL] + "x") is None
+    assert url_refusal(fits[MAX_CAPTURED_URL]) == ""
+    assert url_refusal(fits[MAX_CAPTURED_URL] + "x") == "url_invalid"
+    assert absolute(fits[MAX_CANONICAL_URL], "", start) == fits[MAX_CANONICAL_URL]
+    assert absolute(fits[MAX_CANONICAL_URL] + "x", "", start) == ""

@@ -6,7 +6,8 @@ import pytest
 
 from tasks.core.ledger import Ledger
 from tasks.run.recipe import Recipe, find_recipe
-from tasks.run.runner import StageResult, open_store, run_stage
+from tasks.run.result import StageResult
+from tasks.run.runner import open_store, run_stage
 from tasks.run.tracking import TrackingContext
 
 STAGES = ("extract", "annotate", "dedup", "consolidate")

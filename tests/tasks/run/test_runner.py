@@ -15,7 +15,8 @@ from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
 from tasks.run.recipe import Recipe, find_recipe
-from tasks.run.runner import StageResult, run_stage
+from tasks.run.result import StageResult
+from tasks.run.runner import run_stage
 from tasks.run.shell import main
 from tasks.run.tracking import TrackingContext
 from tasks.stages.crawl.db import crawldb

@@ -16,7 +16,8 @@ from tasks.core.store import Store
 from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
 from tasks.run.lineage import held
 from tasks.run.recipe import Recipe
-from tasks.run.runner import StageResult, open_store, run_stage
+from tasks.run.result import StageResult
+from tasks.run.runner import open_store, run_stage
 from tasks.run.shell import main
 from tasks.run.tracking import TrackingContext
 from tests.tasks.run.test_changed_limit import STAGES, recipe, run

@@ -58,7 +58,7 @@ def view(
     schema: pa.Schema | None = None,
 ) -> None:
     """Makes the view `name` over Parquet files of artifacts; over an empty table of `schema` where there are none."""
-    paths = [quoted(artifact.store.local(f"{artifact.folder}/{path}")) for artifact, path in files]
+    paths = [quoted(artifact.store.local(f"{artifact.path}/{path}")) for artifact, path in files]
     if paths:
         connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{', '.join(paths)}])")
     elif schema is not None:

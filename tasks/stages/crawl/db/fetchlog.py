@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tasks.formats.url import Link, link
+from tasks.formats.domain import Link, link
 
 # Kinds of captures.
 PAGE = "page"

@@ -17,7 +17,9 @@ links to, and requests beyond their share.
 import contextlib
 from collections.abc import Container, Iterable, Mapping
 
-from tasks.formats.url import Link, Scope, authority, bare, link, owner_of
+from tasks.formats.domain import Link, link, owner_of
+from tasks.formats.scope import Scope
+from tasks.formats.url import authority, bare
 from tasks.stages.crawl.candidate import Candidate
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import SITEMAP, Outcome

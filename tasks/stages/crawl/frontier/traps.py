@@ -28,7 +28,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 
-from tasks.formats.url import Link, authority, is_trap
+from tasks.formats.domain import Link
+from tasks.formats.url import authority, is_trap
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.dates import date_page
 from tasks.stages.crawl.page.soft404 import MAX_TEXT, SOFT_404, is_soft_404

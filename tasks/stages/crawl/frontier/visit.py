@@ -8,7 +8,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from tasks.core.part import POISON
-from tasks.formats.url import Link, authority, canonical, key, link
+from tasks.formats.canonical_url import canonical
+from tasks.formats.domain import Link, link
+from tasks.formats.url import authority, key, origin_of
 from tasks.formats.warc.payload import payload_digest
 from tasks.stages.crawl.candidate import Candidate
 from tasks.stages.crawl.config import CrawlConfig
@@ -126,7 +128,7 @@ class Visitor:
     def replay(self, outcome: Outcome) -> None:
         """Takes in what an earlier attempt of the task has made of a URL."""
         if outcome.http_status == 200 and outcome.reason != "mime":
-            self._known_sites.add(_origin(outcome.url))
+            self._known_sites.add(origin_of(outcome.url))
 
     def _end(self, candidate: Candidate, status: str, reason: str, why: str = "") -> Visit:
         self._done(candidate, unasked(candidate, status, reason, why))
@@ -199,7 +201,7 @@ class Visitor:
 
     def _sitemaps(self, url: str) -> tuple[Link, ...]:
         """Returns the sitemaps of a site, as links of its first fetched page."""
-        origin = _origin(url)
+        origin = origin_of(url)
         if not self._config.sitemaps or origin in self._known_sites:
             return ()
         self._known_sites.add(origin)
@@ -214,10 +216,6 @@ class Visitor:
             last_modified=outcome.last_modified or candidate.last_modified,
         )
         return self._segment.revisit(candidate, answer, known)
-
-
-def _origin(url: str) -> str:
-    return "/".join(url.split("/", 3)[:3])
 
 
 def _redirected(candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:

@@ -10,9 +10,10 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from tasks.formats.canonical_url import canonical
 from tasks.formats.content_encoding import decode
 from tasks.formats.robots.lines import MAX_BYTES
-from tasks.formats.url import authority, canonical
+from tasks.formats.url import authority, origin_of
 from tasks.stages.crawl.hosts.memory import packed, unpacked
 from tasks.stages.crawl.hosts.politeness import Host, Politeness, retry_after
 from tasks.stages.crawl.http.address import PORT, PRIVATE
@@ -199,11 +200,6 @@ class SiteFiles:
         self._kept_bytes += _size(found) - (_size(before) if before else 0)
         while self._kept_bytes > _MAX_KEPT:
             self._kept_bytes -= _size(self._kept.popitem(last=False)[1])
-
-
-def origin_of(url: str) -> str:
-    """Returns scheme and authority of a canonical URL ("https://example.org")."""
-    return "/".join(url.split("/", 3)[:3])
 
 
 def _size(found: _Found) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from tasks.formats.content_encoding import ACCEPTED_CODINGS
-from tasks.formats.url import authority, host_and_port
+from tasks.formats.url import authority, host_and_port, target
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http.address import PRIVATE, GuardedResolver, RefusedAddressError, Resolver, is_address, refusal
 from tasks.stages.crawl.http.clock import Clock
@@ -259,8 +259,7 @@ class _Request:
         return tuple((name, _REDACTED if name.lower() == "set-cookie" else value) for name, value in headers)
 
     def _head(self, headers: Mapping[str, str]) -> bytes:
-        target = self.url.split("/", 3)[3]
-        lines = [f"GET /{target} HTTP/1.1", f"Host: {authority(self.url)}"]
+        lines = [f"GET {target(self.url)} HTTP/1.1", f"Host: {authority(self.url)}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if any(map(_CONTROL.search, lines)):
             raise ValueError("a line break in a header")

@@ -10,7 +10,7 @@ import ssl
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from tasks.formats.url import host_and_port
+from tasks.formats.url import host_and_port, origin_of
 from tasks.stages.crawl.http.address import RefusedAddressError, Resolver, is_address, reachable
 from tasks.stages.crawl.http.clock import Clock
 from tasks.stages.crawl.http.dial import LookUpError, dialled
@@ -170,7 +170,7 @@ class Pool:
 
     def peer(self, url: str) -> str:
         """Returns the address of the connection that is kept for the host of `url`, or ""."""
-        found = self._kept.get(_place(url))
+        found = self._kept.get(origin_of(url))
         return found[1].peer if found else ""
 
     async def take(self, url: str, *, fresh: bool = False) -> Connection:
@@ -182,7 +182,7 @@ class Pool:
             ssl.SSLError: the server does not prove to be the host.
             NoConnectionError: it takes no connection.
         """
-        place = _place(url)
+        place = origin_of(url)
         found = self._kept.pop(place, None)
         if found is not None:
             if found[1].open and not fresh:
@@ -192,7 +192,7 @@ class Pool:
 
     def give(self, url: str, connection: Connection) -> None:
         """Returns a reusable connection to the pool."""
-        place = _place(url)
+        place = origin_of(url)
         if not connection.open:
             return
         loop = asyncio.get_running_loop()
@@ -272,8 +272,3 @@ class Pool:
 def port_of(url: str) -> int:
     """Returns the port of a canonical URL."""
     return host_and_port(url)[1] or (443 if url.startswith("https:") else 80)
-
-
-def _place(url: str) -> str:
-    """Returns the pool key of a connection: scheme and authority."""
-    return "/".join(url.split("/", 3)[:3])

@@ -14,8 +14,9 @@ from itertools import islice
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from tasks.formats.charset import with_source
+from tasks.formats.domain import Link
 from tasks.formats.robots.tag import Directives, directives
-from tasks.formats.url import Link
+from tasks.formats.url import MAX_CRAWLED_URL
 from tasks.stages.crawl.page.defuse import ANCHOR, as_written, defused
 from tasks.stages.crawl.page.resolve import MAX_LINKS, address, links_of
 
@@ -31,7 +32,7 @@ _MAX_HTML = 4 << 20
 _BLANK = r"[\t\n\f\r ]{0,99}+"
 _REFRESH = re.compile(
     rf"{_BLANK}(?:\d{{1,99}}|(?=\.))[\d.]{{0,99}}(?=[;,\t\n\f\r ]){_BLANK}[;,]?+{_BLANK}(?:url{_BLANK}={_BLANK})?+"
-    r"""(?:"([^"]{1,4096})|'([^']{1,4096})|([^"'].{0,4095}))""",
+    rf"""(?:"([^"]{{1,{MAX_CRAWLED_URL}}})|'([^']{{1,{MAX_CRAWLED_URL}}})|([^"'].{{0,{MAX_CRAWLED_URL - 1}}}))""",
     re.I | re.S,
 )
 _REL_NOFOLLOW = re.compile(r"(?:^|\s)(?:nofollow|ugc|sponsored)(?:\s|$)", re.I)

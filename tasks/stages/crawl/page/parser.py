@@ -7,17 +7,15 @@ a page, is rarely paid.
 """
 
 import asyncio
-import os
 import pickle
 import re
-import resource
-import struct
-import sys
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from selectolax.lexbor import SelectolaxError
 
+from tasks.core import child_process
+from tasks.core.child_process import LENGTH
 from tasks.formats.robots.tag import Directives
 from tasks.stages.crawl.page.links import Page, read_page, refusals
 
@@ -29,7 +27,6 @@ _CHILDREN = 2
 ROOM = 224 << 20
 """Bytes of address space that a child may allocate after its start."""
 _START_S = 60.0
-_LENGTH = struct.Struct(">Q")
 
 
 class Parser:
@@ -112,13 +109,11 @@ def _has_long_tag(html: bytes) -> bool:
 
 
 async def _started() -> asyncio.subprocess.Process:
-    root = str(Path(__file__).parents[4])
-    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tasks.stages.crawl.page.parser"),
+        *child_process.command("tasks.stages.crawl.page.parser"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": path},
+        env=child_process.environment(),
     )
     try:
         # The start of the child must not count against the page.
@@ -142,23 +137,19 @@ async def _end(child: asyncio.subprocess.Process | None) -> None:
 async def _ask(child: asyncio.subprocess.Process, question: Any) -> Any:
     if child.stdin is None or child.stdout is None:
         raise EOFError("the parser has no pipes")
-    data = pickle.dumps(question)
-    child.stdin.write(_LENGTH.pack(len(data)) + data)
+    child.stdin.writelines(child_process.message(question))
     await child.stdin.drain()
-    (length,) = _LENGTH.unpack(await child.stdout.readexactly(_LENGTH.size))
+    (length,) = LENGTH.unpack(await child.stdout.readexactly(LENGTH.size))
     return pickle.loads(await child.stdout.readexactly(length))
 
 
-def _serve(questions: BinaryIO, answers: BinaryIO) -> None:
-    pages = int(Path("/proc/self/statm").read_text().split()[0]) if sys.platform == "linux" else 0
-    limit = pages * resource.getpagesize() + ROOM
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    while head := questions.read(_LENGTH.size):
-        question = pickle.loads(questions.read(_LENGTH.unpack(head)[0]))
-        data = pickle.dumps(None if question is None else _read(*question))
-        answers.write(_LENGTH.pack(len(data)) + data)
-        answers.flush()
+def _serve() -> None:
+    with child_process.parent() as parent:
+        child_process.limit_memory(ROOM)
+        for question in parent.questions():
+            parent.answer(pickle.dumps(None if question is None else _read(*question)))
+            parent.flush()
 
 
 if __name__ == "__main__":
-    _serve(sys.stdin.buffer, sys.stdout.buffer)
+    _serve()

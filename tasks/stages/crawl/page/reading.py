@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from tasks.formats.content_encoding import Unpacked, decode
+from tasks.formats.domain import Link, link, owner_of
 from tasks.formats.robots.tag import Directives, directives
-from tasks.formats.url import Link, Scope, authority, link, owner_of
+from tasks.formats.scope import Scope
+from tasks.formats.url import authority
 from tasks.formats.warc.payload import payload_digest
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import FEED, PAGE, SITEMAP

@@ -10,7 +10,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from urllib.parse import quote_from_bytes
 
-from tasks.formats.url import MAX_URL, Link, canonical, link
+from tasks.formats.canonical_url import canonical
+from tasks.formats.domain import Link, link
+from tasks.formats.url import MAX_CRAWLED_URL, origin_of
 from tasks.stages.crawl.page.defuse import as_written
 
 MAX_LINKS = 5000
@@ -33,7 +35,7 @@ def links_of(hrefs: Iterable[str], base: str, encoding: str = "utf-8") -> tuple[
         encoding: of the page, for letters in queries; see `query_in`.
     """
     folder = base.partition("?")[0].rpartition("/")[0] + "/"
-    origin = "/".join(base.split("/", 3)[:3])
+    origin = origin_of(base)
     links: dict[bytes, Link] = {}
     # Menus name the same address several times over; each is looked up once.
     for href in dict.fromkeys([href.partition("#")[0].strip() for href in hrefs]):
@@ -62,7 +64,7 @@ def links_of(hrefs: Iterable[str], base: str, encoding: str = "utf-8") -> tuple[
 # Some 30 MB when full, and at worst 70 MB.
 @lru_cache(maxsize=1 << 16)
 def _resolved(base: str, href: str) -> Link | None:
-    plain = base and len(base) + len(href) <= MAX_URL and _PLAIN.fullmatch(href)
+    plain = base and len(base) + len(href) <= MAX_CRAWLED_URL and _PLAIN.fullmatch(href)
     url = base + href if plain else canonical(as_written(href), base)
     return link(url) if url is not None else None
 

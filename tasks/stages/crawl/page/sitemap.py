@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
+from tasks.formats.canonical_url import canonical
 from tasks.formats.content_encoding import Unpacked
-from tasks.formats.url import MAX_URL, canonical
+from tasks.formats.url import MAX_CRAWLED_URL
 from tasks.stages.crawl.page.xml_stream import XmlStream, local_name, text_of
 
 # The protocol's own limits: 50,000 URLs and 50 MB without compression.
@@ -133,9 +134,10 @@ def _lines(blocks: Iterable[bytes]) -> Iterator[str]:
     left = b""
     for block in itertools.chain(blocks, (b"\n",)):
         *lines, left = (left + block).split(b"\n")
-        left = left[: MAX_URL + 1]
+        left = left[: MAX_CRAWLED_URL + 1]
         for line in lines:
-            text = line.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace").strip() if len(line) <= MAX_URL else ""
+            short = line.removeprefix(b"\xef\xbb\xbf") if len(line) <= MAX_CRAWLED_URL else b""
+            text = short.decode("utf-8", "replace").strip()
             yield text if text[:4].lower() == "http" else ""
 
 

@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Iterable
 
+from tasks.formats.url import MAX_CRAWLED_URL
 from tasks.stages.crawl.http.response import Headers
 
 Terms = Iterable[tuple[str, str]]
@@ -21,7 +22,7 @@ Terms = Iterable[tuple[str, str]]
 
 _READ = frozenset({"content-signal", "content-usage", "tdm-reservation", "tdm-policy", "crawler-price"})
 _NOAI = re.compile(r"\bno(?:ai|ml)\b", re.I)
-_LINK = re.compile(r"<([^<>]{1,4096})>([^<]{0,1000})")
+_LINK = re.compile(rf"<([^<>]{{1,{MAX_CRAWLED_URL}}})>([^<]{{0,1000}})")
 _LICENSE = re.compile(r";\s{0,9}rel\s{0,9}=\s{0,9}(?:\"[^\"]{0,200}\blicense\b|license\b)", re.I)
 _MAX_VALUE, _MAX_NAMES = 1000, 20
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")

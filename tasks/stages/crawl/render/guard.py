@@ -3,7 +3,8 @@
 import asyncio
 import socket
 
-from tasks.formats.url import canonical, host_and_port
+from tasks.formats.canonical_url import canonical
+from tasks.formats.url import authority, host_and_port
 from tasks.stages.crawl.config import is_loopback
 from tasks.stages.crawl.http.address import GuardedResolver, RefusedAddressError, Resolver, is_address, refusal
 from tasks.stages.crawl.http.grants import Grants
@@ -44,25 +45,25 @@ class Guard:
             allow_loopback=self._allow_loopback, resolver=self._resolver.inner, grants=grants, policy=self._policy
         )
 
-    async def addresses(self, scheme: str, authority: str) -> list[tuple[str, int]]:
+    async def addresses(self, scheme: str, netloc: str) -> list[tuple[str, int]]:
         """Returns the checked (address, port) pairs of a server; connect to these and to nothing else.
 
         Args:
             scheme: "http" or "https".
-            authority: host and perhaps port, as the browser writes them.
+            netloc: host and perhaps port, as the browser writes them.
 
         Raises:
             RefusedAddressError: it is not for crawlers.
             OSError: the name is not known, or the name server does not answer.
         """
-        url = canonical(f"{scheme}://{authority}/")
+        url = canonical(f"{scheme}://{netloc}/")
         if url is None:
-            raise RefusedAddressError(f"{authority} is no host")
+            raise RefusedAddressError(f"{netloc} is no host")
         reason = refusal(url, allow_loopback=self._allow_loopback, grants=self._grants)
-        if self._policy.denies(url.split("/", 3)[2]):
+        if self._policy.denies(authority(url)):
             reason = HOST_DENIED
         if reason:
-            raise RefusedAddressError(f"{authority}: {reason}")
+            raise RefusedAddressError(f"{netloc}: {reason}")
         host, explicit = host_and_port(url)
         port = explicit or (443 if scheme == "https" else 80)
         name = host.strip("[]")

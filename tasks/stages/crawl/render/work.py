@@ -17,8 +17,11 @@ from datetime import UTC, datetime
 from tasks.core.artifact import Artifact
 from tasks.core.part import POISON
 from tasks.core.stage import Output, Part
+from tasks.formats.canonical_url import canonical
+from tasks.formats.domain import link
 from tasks.formats.robots.tag import directives
-from tasks.formats.url import Scope, authority, canonical, key, link
+from tasks.formats.scope import Scope
+from tasks.formats.url import authority, key, origin_of
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import GONE, RETRY, SUCCESS, Outcome
 from tasks.stages.crawl.hosts.politeness import Politeness
@@ -182,7 +185,7 @@ class Work:
 
     def _allowed(self, page: Waiting, url: str) -> bool:
         """Returns whether robots.txt allows `url`, if it is of the page's own origin."""
-        if url.split("/", 3)[:3] != page.url.split("/", 3)[:3]:
+        if origin_of(url) != origin_of(page.url):
             return True
         return self._rules.known(url) and self._rules.verdict(url) != DENIED
 

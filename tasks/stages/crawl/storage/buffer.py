@@ -11,7 +11,6 @@ part.json show which parts are complete.
 
 import contextlib
 import fcntl
-import hashlib
 import logging
 import os
 import shutil
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from tasks.core.artifact import PartRecord
+from tasks.core.digest import sha256_of_file
 from tasks.core.errors import StoreError
 from tasks.core.store import Store
 
@@ -124,7 +124,7 @@ class Buffer:
     def _taken_over(self, folder: Path) -> Closed | None:
         try:
             record = PartRecord.model_validate_json((folder / MANIFEST).read_bytes())
-            whole = all(_sha256(folder / entry.path) == entry.sha256 for entry in record.files)
+            whole = all(sha256_of_file(folder / entry.path) == entry.sha256 for entry in record.files)
         except (OSError, ValueError):
             return None  # a file that was open
         if not whole:
@@ -147,8 +147,3 @@ def _lock(folder: Path) -> int | None:
             return None
         return descriptor
     return None
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -15,7 +15,7 @@ from typing import BinaryIO, Literal
 
 from fastwarc import ZstdWriter
 
-from tasks.formats.url import host_and_port
+from tasks.formats.url import host_and_port, target
 from tasks.formats.warc.payload import payload_digest, sha1_label
 from tasks.stages.crawl.candidate import Earlier
 from tasks.stages.crawl.http.client import Answer
@@ -220,9 +220,8 @@ def surt(url: str) -> str:
     'com,example,www:8080)/a?b=1'
     """
     host, port = host_and_port(url)
-    path = "/" + url.split("/", 3)[3]
     name = host if host.startswith("[") or host.replace(".", "").isdigit() else ",".join(reversed(host.split(".")))
-    return f"{name}{f':{port}' if port else ''}){path}"
+    return f"{name}{f':{port}' if port else ''}){target(url)}"
 
 
 def _is_compressed(answer: Answer) -> bool:

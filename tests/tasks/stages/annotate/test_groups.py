@@ -25,7 +25,8 @@ from tasks.filters.batch import Batch
 from tasks.filters.catalogue import annotator
 from tasks.filters.prose_score import ProseScore
 from tasks.run.recipe import Recipe
-from tasks.run.runner import StageResult, open_store, run_stage
+from tasks.run.result import StageResult
+from tasks.run.runner import open_store, run_stage
 from tasks.run.shell import main
 from tasks.run.trace import render, trace
 from tasks.run.tracking import TrackingContext
@@ -159,7 +160,7 @@ def test_the_join_gives_what_one_table_of_all_annotators_would_hold(recipe: Reci
         found = measured(documents, annotators, {})
         table = {name: found[name].column for name in USE}
         errors = pa.nulls(documents.num_rows, pa.string())
-        joined = joint.part(part, ["id"], USE, ["id"])[1]
+        joined = joint.parts.part(part, ["id"], USE, ["id"])[1]
         assert joined.equals(pa.table({"id": documents["id"], "error": errors, **table}))
 
 

@@ -6,7 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tasks.formats.url import Scope, authority, key, link
+from tasks.formats.domain import link
+from tasks.formats.scope import Scope
+from tasks.formats.url import authority, key
 from tasks.stages.crawl.candidate import Candidate
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import RETRY, SUCCESS, Outcome

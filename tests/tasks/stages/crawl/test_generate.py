@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 from crawl_cycle import Cycle
 
-from tasks.formats.url import Scope, key
+from tasks.formats.scope import Scope
+from tasks.formats.url import key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb, duck
 from tasks.stages.crawl.db.fetchlist import shares

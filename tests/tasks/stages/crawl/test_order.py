@@ -6,7 +6,9 @@ from collections import Counter, defaultdict
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tasks.formats.url import Scope, authority, domain_of, key, link
+from tasks.formats.domain import domain_of, link
+from tasks.formats.scope import Scope
+from tasks.formats.url import authority, key
 from tasks.stages.crawl.candidate import Candidate
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import REDIRECT_TEMPORARY, SUCCESS, Outcome

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.formats.url import Scope, canonical, key
+from tasks.formats.canonical_url import canonical
+from tasks.formats.scope import Scope
+from tasks.formats.url import key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.traps import Traps
 from tasks.stages.crawl.http.client import Answer

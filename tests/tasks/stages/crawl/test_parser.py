@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tasks.core.child_process import LENGTH
 from tasks.formats.robots.tag import Directives
 from tasks.stages.crawl.page import parser as module
 from tasks.stages.crawl.page.links import read_page
-from tasks.stages.crawl.page.parser import _LENGTH, INLINE_BYTES, Parser
+from tasks.stages.crawl.page.parser import INLINE_BYTES, Parser
 
 SMALL = b"<a href=/small>x</a>"
 LARGE = b"<a href=/large>x</a>" + b"<p>text</p>" * (INLINE_BYTES // 10)
@@ -140,9 +141,9 @@ def child():
 
     def ask(question):
         data = pickle.dumps(question)
-        process.stdin.write(_LENGTH.pack(len(data)) + data)
+        process.stdin.write(LENGTH.pack(len(data)) + data)
         process.stdin.flush()
-        (length,) = _LENGTH.unpack(process.stdout.read(_LENGTH.size))
+        (length,) = LENGTH.unpack(process.stdout.read(LENGTH.size))
         return pickle.loads(process.stdout.read(length))
 
     with process:

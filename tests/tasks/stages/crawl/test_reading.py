@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tasks.formats.url import Scope
+from tasks.formats.scope import Scope
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import FEED, PAGE, SITEMAP
 from tasks.stages.crawl.http.client import Answer

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.formats.url import canonical, link
+from tasks.formats.canonical_url import canonical
+from tasks.formats.domain import link
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.traps import MAX_COPIES, MAX_DATES, Traps
 from tasks.stages.crawl.page.soft404 import is_soft_404

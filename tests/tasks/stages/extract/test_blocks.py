@@ -9,7 +9,7 @@ import pytest
 from resiliparse.parse.html import HTMLTree
 
 from benchmarks.boosting import grow
-from benchmarks.extraction import read_pages
+from benchmarks.gold_pages import read_pages
 from benchmarks.train_blocks import CHOICES, TARGET, Choice, choose, cross_validated, example, weights
 from tasks.stages.extract import trees as trees_module
 from tasks.stages.extract.blocks import blocks_text, kept

@@ -139,7 +139,7 @@ def test_rows_behind_one_that_ends_the_process_are_not_read_in_vain(tmp_path: Pa
     assert summary([*greedy, GOOD]) == ["memory"] * 5 + ["read"]
     assert [len((tmp_path / str(number)).read_text().split()) for number in range(5)] == [2] * 5
     fault = noting(
-        tmp_path / "fault", "raise __import__('tasks.core.errors').errors.InputError('no such thing', 'install')"
+        tmp_path / "fault", "raise __import__('tasks.core.errors').core.errors.InputError('no such thing', 'install')"
     )
     with pytest.raises(InputError):
         Guard(5.0).run([GOOD, fault, noting(tmp_path / "behind")])
@@ -230,7 +230,10 @@ def test_after_a_fork_each_process_has_its_own() -> None:
 
 def test_what_a_row_raises_is_its_reason() -> None:
     refused, failed = Guard(5.0).run(
-        [partial(exec, "raise __import__('tasks.stages.extract.row').extract.row.Rejected('why')"), partial(int, "x")]
+        [
+            partial(exec, "raise __import__('tasks.stages.extract.row').stages.extract.row.Rejected('why')"),
+            partial(int, "x"),
+        ]
     )
     assert isinstance(refused, Rejected)
     assert refused.reason == "why"
@@ -238,7 +241,7 @@ def test_what_a_row_raises_is_its_reason() -> None:
 
 
 def test_an_error_that_concerns_the_whole_stage_is_raised() -> None:
-    fault = "raise __import__('tasks.core.errors').errors.InputError('no such thing', 'install it')"
+    fault = "raise __import__('tasks.core.errors').core.errors.InputError('no such thing', 'install it')"
     with pytest.raises(InputError, match=r"no such thing\. Install it\."):
         list(Guard(5.0).run([partial(exec, fault)]))
     assert summary([GOOD]) == ["read"]

@@ -16,11 +16,12 @@ from tasks.core.commit import commit
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.external_files import SourceFile
+from tasks.formats.url import MAX_CAPTURED_URL
 from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
 from tasks.stages.crawl.candidate import Earlier
 from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.storage.warc import WarcWriter
-from tasks.stages.extract.captures import MAX_URL, read_warc
+from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.identity import identities, unit_identities
 from tasks.stages.extract.indexed import indexed_identities
@@ -55,7 +56,7 @@ def captures(writer: WarcWriter) -> None:
         ("http://z.example/", answer(page(head="<meta name=x>"))),
         ("http://a.example/gone", answer(page(), 404)),
         ("http://a.example/robots.txt", answer(b"User-agent: *\n", kind="text/plain")),
-        ("http://a.example/" + "x" * MAX_URL, answer(page())),
+        ("http://a.example/" + "x" * MAX_CAPTURED_URL, answer(page())),
         ("http://a.example/large", answer(page() + b" " * 20_000)),
         ("http://a.example/large", answer(page() + b" " * 20_000)),
         ("http://a.example/chunks", answer(b"4\r\nabcd\r\n0\r\n\r\n" + page())),

@@ -1,0 +1,83 @@
+"""A child process that parses hostile input, and is killed where it is stuck: how it starts, is limited, and answers.
+
+A parser is C code, which cannot be interrupted from inside. So the input is sent to a process of its own as a pickle on
+its standard input, and the answer comes back as one on its standard output, each behind its length. The parent decides
+how long it waits, and ends the process; what both sides need for that is here.
+"""
+
+import contextlib
+import gc
+import os
+import pickle
+import resource
+import signal
+import struct
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+LENGTH = struct.Struct(">Q")
+"""Stands before every message: how many bytes it has."""
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    """Returns the command that runs a module of ours in another process, by the interpreter of this one."""
+    return [sys.executable, "-m", module, *arguments]
+
+
+def environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Returns our environment and `settings`, with this very code first on the path."""
+    path = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, **(settings or {}), "PYTHONPATH": os.pathsep.join(path)}
+
+
+def message(content: Any) -> tuple[bytes, bytes]:
+    """Returns a message as it is sent: its length, and its pickle."""
+    data = pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
+    return LENGTH.pack(len(data)), data
+
+
+class Parent:
+    """The parent, seen from the child: where questions come from and answers are sent to."""
+
+    def __init__(self, questions: BinaryIO, answers: BinaryIO) -> None:
+        self._questions = questions
+        self._answers = answers
+
+    def questions(self) -> Iterator[Any]:
+        """Yields what the parent sends, until it is gone."""
+        while len(head := self._questions.read(LENGTH.size)) == LENGTH.size:
+            (length,) = LENGTH.unpack(head)
+            if len(data := self._questions.read(length)) < length:
+                return
+            yield pickle.loads(data)
+
+    def answer(self, pickled: bytes) -> None:
+        """Writes an answer, which is sent when the buffer is full, or by `flush`."""
+        self._answers.write(LENGTH.pack(len(pickled)) + pickled)
+
+    def flush(self) -> None:
+        """Sends what was written."""
+        self._answers.flush()
+
+
+@contextlib.contextmanager
+def parent(buffer: int = 1 << 18) -> Iterator[Parent]:
+    """Yields the parent of this child process; leaves quietly when the parent is gone.
+
+    Args:
+        buffer: bytes of answers that are gathered for one write.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the parent too, which ends this process
+    with contextlib.suppress(BrokenPipeError), os.fdopen(os.dup(1), "wb", buffer) as answers:
+        os.dup2(2, 1)  # what a library prints must not stand among the answers
+        yield Parent(sys.stdin.buffer, answers)
+
+
+def limit_memory(room: int) -> None:
+    """Limits the address space of this process to what it has now and `room` bytes; call it when all is imported."""
+    gc.freeze()  # what was imported stays: no collection need look at it again
+    pages = int(Path("/proc/self/statm").read_text().split()[0]) if sys.platform == "linux" else 0
+    limit = pages * resource.getpagesize() + room
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -1,0 +1,65 @@
+"""Registered domains: the name that a host was registered under, and the partition of a crawl that owns its URLs."""
+
+import hashlib
+from functools import lru_cache
+from typing import NamedTuple
+
+import tldextract
+
+from tasks.formats.url import authority, key, split_port
+
+# The list that ships with tldextract; never the network, never a cache on disk.
+_SUFFIXES = tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
+
+
+@lru_cache(maxsize=65536)
+def registered_domain(host: str) -> str:
+    """Returns the domain a name was registered as, by the public suffix list ("a.b.co.uk" -> "b.co.uk").
+
+    A name under no listed suffix counts its last label as the suffix (the list's rule "*"); an address stands for
+    itself.
+    """
+    if host.startswith("[") or host.replace(".", "").isdigit():
+        return host
+    parts = _SUFFIXES(host)
+    if parts.suffix:
+        return f"{parts.domain}.{parts.suffix}" if parts.domain else str(parts.suffix)
+    return ".".join(host.split(".")[-2:])
+
+
+class Link(NamedTuple):
+    """A canonical URL with what decides where it belongs.
+
+    Attributes:
+        url: canonical.
+        key: see `key`.
+        host: see `authority`.
+        owner: 64-bit hash of the registered domain; `owner % partitions` is the partition that owns the URL.
+    """
+
+    url: str
+    key: bytes
+    host: str
+    owner: int
+
+
+def link(url: str) -> Link:
+    """Returns a canonical URL as a link."""
+    host = authority(url)
+    return Link(url, key(url), host, owner_of(host))
+
+
+def domain_of(host: str) -> str:
+    """Returns the registered domain of a host as `authority` gives it, port or not."""
+    return registered_domain(split_port(host)[0])
+
+
+@lru_cache(maxsize=1 << 16)
+def owner_of(host: str) -> int:
+    """Returns the 64-bit hash of a host's registered domain; modulo the partitions it says who owns the host."""
+    return int.from_bytes(hashlib.blake2b(domain_of(host).encode(), digest_size=8).digest())
+
+
+def partition(url: str, partitions: int) -> int:
+    """Returns the partition (0 .. partitions-1) that owns a canonical URL: a hash of its registered domain."""
+    return owner_of(authority(url)) % partitions

@@ -1,0 +1,115 @@
+"""Scope: which URLs a crawl covers, by host, prefix and pattern."""
+
+import re
+from collections.abc import Iterable
+
+from tasks.formats.canonical_url import canonical
+from tasks.formats.url import authority, bare
+
+_KNOWN_HOSTS = 1 << 16
+
+
+class Scope:
+    """Which URLs a crawl covers.
+
+    Args:
+        entries: "host", "host:port" or "*.domain" (the domain itself and all below it).
+        prefixes: URL prefixes; of a host that one of them names, only what begins with one of them is covered. Like
+            the hosts they hold for http and https, with and without "www.".
+        include_pattern: regular expression that a URL must hold somewhere; "" admits all.
+        exclude_pattern: regular expression that a URL must hold nowhere; "" excludes none.
+
+    >>> scope = Scope(["www.example.com", "*.example.org"], prefixes=["https://example.com/docs/"])
+    >>> scope.covers("https://example.com/docs/a"), scope.covers("http://a.b.example.org/"), scope.covers("http://b.net/")
+    (True, True, False)
+    >>> scope.covers("https://example.com/a")
+    False
+    """
+
+    def __init__(
+        self,
+        entries: Iterable[str],
+        prefixes: Iterable[str] = (),
+        include_pattern: str = "",
+        exclude_pattern: str = "",
+    ) -> None:
+        entries = list(entries)
+        self._hosts = frozenset(bare(entry) for entry in entries if not entry.startswith("*."))
+        self._domains = tuple("." + entry[2:] for entry in entries if entry.startswith("*."))
+        self._prefixes: dict[str, tuple[str, ...]] = {}
+        for prefix in map(_prefix, prefixes):
+            host = prefix.partition("/")[0]
+            self._prefixes[host] = (*self._prefixes.get(host, ()), prefix)
+        self._include = re.compile(include_pattern) if include_pattern else None
+        self._exclude = re.compile(exclude_pattern) if exclude_pattern else None
+        self._plain = not (self._prefixes or include_pattern or exclude_pattern)
+        self._known: dict[str, bool] = {}
+
+    @classmethod
+    def of(
+        cls,
+        include_hosts: tuple[str, ...],
+        seeds: Iterable[str],
+        prefixes: Iterable[str] = (),
+        include_pattern: str = "",
+        exclude_pattern: str = "",
+    ) -> "Scope":
+        """Returns the scope of a crawl: the hosts named, or else the hosts of its canonical seeds, and the prefixes."""
+        hosts = list(include_hosts) or [authority(seed) for seed in seeds]
+        return cls(hosts, prefixes, include_pattern, exclude_pattern)
+
+    def covers(self, url: str, host: str = "") -> bool:
+        """Tells whether a canonical URL lies within; `host` is its `authority` where the caller has it."""
+        host = host or authority(url)
+        covered = self._known.get(host)
+        if covered is None:
+            covered = self.covers_host(host)
+            if len(self._known) < _KNOWN_HOSTS:
+                self._known[host] = covered
+        return covered and (self._plain or not self._refused_by(url, host))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it covers hosts that are not named."""
+        return bool(self._domains)
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The hosts that are named, without "www."."""
+        return self._hosts.union(self._prefixes)
+
+    def refusal(self, url: str) -> str:
+        """Returns which setting keeps a canonical URL out ("include_hosts", "exclude_pattern", ...), or ""."""
+        host = authority(url)
+        if not self.covers_host(host):
+            return "include_hosts"
+        return self._refused_by(url, host)
+
+    @property
+    def looks_at_urls(self) -> bool:
+        """Whether more than the host decides."""
+        return not self._plain
+
+    def covers_host(self, host: str) -> bool:
+        """Tells whether any URL of a host (its `authority`) can lie within."""
+        name = bare(host)
+        return name in self._hosts or name in self._prefixes or f".{host}".endswith(self._domains)
+
+    def _refused_by(self, url: str, host: str) -> str:
+        prefixes = self._prefixes.get(bare(host))
+        if prefixes is not None and not _schemeless(url).startswith(prefixes):
+            return "include_prefixes"
+        if self._include is not None and not self._include.search(url):
+            return "include_pattern"
+        return "exclude_pattern" if self._exclude is not None and self._exclude.search(url) else ""
+
+
+def _prefix(url: str) -> str:
+    prefix = canonical(url)
+    if prefix is None:
+        raise ValueError(f"the prefix {url!r} is no http or https address")
+    return _schemeless(prefix)
+
+
+def _schemeless(url: str) -> str:
+    return bare(url.partition("://")[2])

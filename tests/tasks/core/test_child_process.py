@@ -1,0 +1,89 @@
+"""Contract of tasks.core.child_process: messages of any size, no noise among them, and a bound on memory."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.core.child_process import LENGTH, environment, message
+
+ROOM = 64 << 20
+CHILD = f"""
+import os, pickle
+from tasks.core import child_process
+with child_process.parent() as parent:
+    child_process.limit_memory({ROOM})
+    for question in parent.questions():
+        os.write(1, b"a library prints")
+        try:
+            answer = len(bytes(question)) if isinstance(question, int) else question
+        except MemoryError:
+            answer = "memory"
+        parent.answer(pickle.dumps(answer))
+        parent.flush()
+print("left", flush=True)
+"""
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-c", CHILD]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, cwd=tmp_path, env=environment()) as process:
+        yield process
+        process.kill()
+
+
+def ask(process: subprocess.Popen[bytes], question: Any) -> Any:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.writelines(message(question))
+    process.stdin.flush()
+    (length,) = LENGTH.unpack(process.stdout.read(LENGTH.size))
+    return pickle.loads(process.stdout.read(length))
+
+
+def test_messages_of_any_size_come_back_and_what_is_printed_does_not_stand_among_them(child: Any) -> None:
+    for question in (None, "", [1, "é"], b"x" * (1 << 18), b"y" * (3 << 20)):
+        assert ask(child, question) == question
+    child.stdin.close()
+    assert child.wait(20) == 0
+    assert child.stderr.read() == b"a library prints" * 5 + b"left\n"
+
+
+def test_what_takes_more_memory_than_there_is_room_for_gets_none_and_the_next_question_is_answered(child: Any) -> None:
+    assert ask(child, ROOM // 2) == ROOM // 2
+    assert ask(child, 2 * ROOM) == "memory"
+    assert ask(child, "next") == "next"
+
+
+def test_an_interrupt_of_the_terminal_does_not_end_it(child: Any) -> None:
+    assert ask(child, 1) == 1
+    os.kill(child.pid, signal.SIGINT)
+    time.sleep(0.2)
+    assert ask(child, 2) == 2
+
+
+def test_it_leaves_without_a_word_when_its_parent_is_gone_in_the_middle_of_a_question(child: Any) -> None:
+    assert ask(child, 1) == 1
+    head, data = message("x" * 1000)
+    child.stdin.write(head + data[:500])
+    child.stdin.close()
+    assert child.wait(20) == 0
+    assert child.stderr.read() == b"a library printsleft\n"
+
+
+def test_our_code_comes_first_on_the_path_and_what_was_there_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = str(Path(__file__).parents[3])
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    found = environment({"OMP_NUM_THREADS": "1"})
+    assert (found["PYTHONPATH"], found["OMP_NUM_THREADS"]) == (os.pathsep.join([root, "/somewhere"]), "1")
+    monkeypatch.delenv("PYTHONPATH")
+    assert environment()["PYTHONPATH"] == root

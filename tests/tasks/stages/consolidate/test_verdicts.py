@@ -1,0 +1,46 @@
+"""Contract of the verdict on a document: the rules come before being a copy, and only what stays has a tier."""
+
+import pyarrow as pa
+import pytest
+
+from tasks.stages.consolidate.config import ConsolidateConfig
+from tasks.stages.consolidate.resolve import COPIES
+from tasks.stages.consolidate.verdicts import verdicts
+
+IDS = ["fine", "copy", "broken", "broken copy", "promoted", "trusted"]
+SOURCES = pa.chunked_array([["web", "web", "web", "web", "web", "books"]])
+JUDGED = pa.table({"id": IDS, "error": pa.array([None, None, "no", "no", None, None], pa.string())})
+# Dedup took "promoted" for a copy of "broken", which goes for its own reason: so it is resolved to stay.
+DUPLICATES = pa.table(
+    {
+        "id": IDS,
+        "duplicate_of": pa.array([None, "fine", None, "fine", "broken", None], pa.string()),
+        "kind": pa.array([None, "near", None, "exact", "near", None], pa.string()),
+    }
+)
+RESOLVED = pa.table({"id": ["copy"], "duplicate_of": ["fine"], "kind": ["near"], "jaccard": [0.9]}).cast(COPIES)
+
+
+@pytest.mark.parametrize(
+    ("dedup", "reasons", "duplicate_of"),
+    [
+        (
+            True,
+            [[], ["duplicate_near"], ["poison"], ["poison", "duplicate_exact"], [], []],
+            [None, "fine", None, "fine", None, None],
+        ),
+        (False, [[], [], ["poison"], ["poison"], [], []], [None] * 6),
+    ],
+)
+def test_rules_come_first_and_a_copy_of_what_goes_stays(
+    dedup: bool, reasons: list[list[str]], duplicate_of: list[str | None]
+) -> None:
+    config = ConsolidateConfig(filters=(), limits={}, mask_pii=False, dedup=dedup, trusted=("books",))
+    found = verdicts(config, SOURCES, JUDGED, RESOLVED if dedup else COPIES.empty_table(), DUPLICATES)
+    assert found.reasons == reasons
+    assert found.duplicate_of == duplicate_of
+    assert found.first == [why[0] if why else "" for why in reasons]
+    assert found.stays.to_pylist() == [not why for why in reasons]
+    assert found.tiers == [
+        "" if why else "gold" if name == "trusted" else "silver" for name, why in zip(IDS, reasons, strict=True)
+    ]

@@ -1,0 +1,129 @@
+"""What stages send to their workers is as large for a thousand parts as for ten: no record of all parts goes along."""
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from tasks.core.artifact import Artifact, ArtifactId, FileEntry, PartRecord, Record
+from tasks.core.engine import Engine
+from tasks.core.part import part_names
+from tasks.core.stage import Inputs, Output
+from tasks.core.store import Store
+from tasks.stages.annotate import stage as annotate
+from tasks.stages.annotate.config import AnnotateConfig
+from tasks.stages.classifiers.config import ClassifierSettings, CrawlTexts, Texts
+from tasks.stages.classifiers.texts import gather
+from tasks.stages.consolidate.aligned_inputs import AlignedInputs
+from tasks.stages.consolidate.config import ConsolidateConfig
+from tasks.stages.consolidate.stage import consolidate_part
+from tasks.stages.dedup import stage as dedup
+from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.perplexity.config import PerplexityConfig, Reference
+from tasks.stages.perplexity.cuts import crawled
+from tasks.stages.tokens.bpe import draw
+from tasks.stages.tokens.config import EncodeConfig, TokenizerConfig
+from tasks.stages.tokens.encode import thresholds
+
+FEW, MANY = 10, 1000
+MOST_BYTES = 4096
+
+
+class _Weighed(Exception):
+    """The function, and the largest item, as they are pickled for the workers, in bytes."""
+
+
+class _Scales(Engine):
+    def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        _weighed(fn, items)
+
+
+def _weighed(fn: Any, items: Sequence[Any]) -> NoReturn:
+    raise _Weighed(len(pickle.dumps(fn)), max(len(pickle.dumps(item)) for item in items))
+
+
+def _artifact(folder: Path, name: str, folders: Sequence[str], parts: int) -> Artifact:
+    """An artifact of so many parts, of which only the record exists."""
+    records = tuple(
+        PartRecord(
+            name=part,
+            rows_in=100,
+            rows_out=100,
+            rejected={},
+            files=tuple(FileEntry(path=f"{one}/{part}.parquet", bytes=9, sha256="a" * 64, rows=100) for one in folders),
+            metrics={},
+        )
+        for part in part_names(parts)
+    )
+    given: dict[str, Any] = {"config": {}, "inputs": (), "code": {}, "rejected": {}, "metrics": {}, "host": {}}
+    counts = {"stage_version": 1, "rows_in": 1, "rows_out": 1, "bytes": 1}
+    texts = {"stage": name, "member": "", "fingerprint": "f" * 64, "content": "c" * 64, "note": ""}
+    now = datetime.now(UTC)
+    address = ArtifactId(f"test/{name}", "dev")
+    record = Record(
+        artifact=str(address), parts=records, members=(), started=now, finished=now, **given, **counts, **texts
+    )
+    return Artifact(Store(str(folder)), address, record)
+
+
+def _annotate(folder: Path, parts: int) -> None:
+    extracted = _artifact(folder, "extracted", ["documents", "rejected"], parts)
+    output = Output(extracted.store, ArtifactId("test/attributes", "dev"), "f" * 64)
+    annotate.run(AnnotateConfig(use=("gopher_quality",)), Inputs({"extracted": extracted}), output, _Scales())
+
+
+def _dedup(folder: Path, parts: int) -> None:
+    extracted = _artifact(folder, "extracted", ["documents", "rejected"], parts)
+    scores = _artifact(folder, "measured/prose_score", ["measured"], parts)
+    output = Output(extracted.store, ArtifactId("test/duplicates", "dev"), "f" * 64)
+    dedup.run(DedupConfig(), Inputs({"extracted": extracted, "prose_score": scores}), output, _Scales())
+
+
+def _consolidate(folder: Path, parts: int) -> None:
+    extracted, attributes, duplicates = (
+        _artifact(folder, name, [name], parts) for name in ("documents", "attributes", "duplicates")
+    )
+    aligned = AlignedInputs(extracted, attributes, duplicates, extracted.store, "test/documents/dev")
+    _weighed(partial(consolidate_part, ConsolidateConfig(), aligned.parts), part_names(parts))
+
+
+def _encode(folder: Path, parts: int) -> None:
+    documents = _artifact(folder, "documents", ["kept", "rejected"], parts)
+    thresholds(documents, documents.files("kept/"), _Scales(), EncodeConfig())
+
+
+def _tokenizer(folder: Path, parts: int) -> None:
+    draw(_artifact(folder, "documents", ["kept", "rejected"], parts), _Scales(), TokenizerConfig())
+
+
+def _classifiers(folder: Path, parts: int) -> None:
+    extracted = _artifact(folder, "extracted", ["documents", "rejected"], parts)
+    (file := folder / "reference.jsonl").write_text('{"text": "a good page"}\n')
+    texts, crawl = (Texts(path=str(file), label="reference"),), CrawlTexts(label="web", documents=10)
+    gather(ClassifierSettings(name="quality", texts=texts, positive="web", crawl=crawl), extracted, _Scales())
+
+
+def _perplexity(folder: Path, parts: int) -> None:
+    extracted = _artifact(folder, "extracted", ["documents", "rejected"], parts)
+    reference = Reference(name="web", kind="documents")
+    crawled(PerplexityConfig(references=(reference,), cut_source="web"), extracted, _Scales())
+
+
+@pytest.mark.parametrize("stage", [_annotate, _dedup, _consolidate, _encode, _tokenizer, _classifiers, _perplexity])
+def test_what_is_sent_to_a_worker_does_not_grow_with_the_number_of_parts(
+    stage: Callable[[Path, int], None], tmp_path: Path
+) -> None:
+    sizes = []
+    for parts in (FEW, MANY):
+        (folder := tmp_path / f"{parts:05}").mkdir()
+        with pytest.raises(_Weighed) as weighed:
+            stage(folder, parts)
+        sizes.append(weighed.value.args)
+    few, many = sizes
+    assert few[0] == many[0] <= MOST_BYTES
+    assert many[1] - few[1] <= 2, "an item has a larger number in it, and nothing else"
+    assert many[1] <= MOST_BYTES
