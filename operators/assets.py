@@ -13,7 +13,7 @@ def asset(recipe: str, kind: str) -> Asset:
     """Returns the asset `<recipe>/<kind>`.
 
     The scheme begins with "x-", which Airflow keeps for users: any other makes it look through all providers for a
-    handler (0.16 CPU-seconds in each task process) and reserves the name for whoever ships one.
+    handler (0.16 CPU-seconds in each task process) and reserves the name for a package with one.
     """
     if kind not in ASSETS:
         raise ValueError(f'no asset kind "{kind}": known are {", ".join(ASSETS)}')

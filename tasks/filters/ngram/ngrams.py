@@ -1,7 +1,4 @@
-"""N-grams with their probabilities: the content of an ARPA file, the input of a model.
-
-Made by `estimate` and by the reader of ARPA files (`arpa`); taken by `model` and by the writer of ARPA files.
-"""
+"""N-grams with their probabilities: the content of an ARPA file, the input of a model."""
 
 from dataclasses import dataclass
 

@@ -22,7 +22,7 @@ _PLACE = (
 # Between two lines of an address: a comma, a bar, dash or dot of a web page's footer, new lines with the indentation of
 # what follows, or a space.
 GAP = r"(?>(?:[ ]{0,9}+[,;|·–][ ]?|[ ]?)(?:\n{1,2}[ \t]{0,40}+|[ ]?))(?<=[,;|·–\s])"
-# No number that goes on from before: of a time, a price, a file. ":" and "," behind a word part it from a label.
+# Not the end of another number: of a time, a price, a file. ":" and "," behind a word separate it from a label.
 NUMBER = r"(?<![\w./$€£+-])(?<![0-9][,:])[0-9]{1,5}(?:-[0-9]{1,4})?[A-Za-z]?"
 
 # What some part of every British postcode looks like: where none is near, no form need be tried.

@@ -41,7 +41,7 @@ def why(
         store: the store of the artifacts.
         recipe: name of the recipe.
         config: its crawl.
-        url: as somebody writes it.
+        url: as the user wrote it.
         version: one cycle; "": the newest artifact of each kind.
         now: the moment to judge for; by default this one.
 

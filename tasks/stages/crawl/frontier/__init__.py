@@ -1,1 +1,1 @@
-"""Which URL is tried when: order and shares, the queues of hosts, traps, and one visit from turn to outcome."""
+"""The frontier: URL order, request shares, host queues, trap detection, and visits."""

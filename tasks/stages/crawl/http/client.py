@@ -218,7 +218,7 @@ class Client:
             truncated=response.truncated,
             address=connection.peer,
             request=request.kept,
-            seconds=time.monotonic() - start - clock.stood,
+            seconds=time.monotonic() - start - clock.stopped_s,
         )
 
     async def _wait(self, peer: str, clock: Clock) -> None:

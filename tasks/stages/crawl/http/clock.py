@@ -10,11 +10,11 @@ class Clock:
         limit: of the time that the exchange may take.
 
     Attributes:
-        stood: seconds for which the clock was stopped.
+        stopped_s: seconds for which the clock was stopped.
     """
 
     def __init__(self, limit: asyncio.Timeout) -> None:
-        self.stood = 0.0
+        self.stopped_s = 0.0
         self._limit = limit
         self._stopped: float | None = None
         self._left: float | None = None
@@ -30,7 +30,7 @@ class Clock:
         """Restarts the clock."""
         if self._stopped is not None:
             now = _now()
-            self.stood += now - self._stopped
+            self.stopped_s += now - self._stopped
             self._stopped = None
             self._limit.reschedule(None if self._left is None else now + self._left)
 

@@ -61,7 +61,7 @@ _BACK = str.maketrans(_NEW, _OLD)
 _RENAMED = re.compile(r"(</?)((?:[zjkvx]|ot|wm)(?=[\t\n\f\r />])|jig|yod|gon|mob|vma|vtr)", re.I)
 
 # In a flattened page, elements that say something, and those whose content is no markup. `bgsound` is an empty element
-# that may stand in a head, so the head goes on behind it.
+# that is allowed in a head, so the head continues behind it.
 _FLATTENED = {b"a": b"area", b"html": b"bgsound", b"head": b"bgsound"} | {
     name: name
     for name in b"area base iframe link meta noembed noframes p plaintext script style textarea title xmp".split()

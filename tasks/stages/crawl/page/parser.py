@@ -69,7 +69,7 @@ class Parser:
             except OSError as error:
                 answer = f"the process that reads pages does not work ({error})"
             except BaseException:
-                await _end(child)  # half an answer may be on its way; the next page must not get it
+                await _end(child)  # a partial result may be in the pipe; the next page must not read it
                 raise
             if isinstance(answer, Page) and child is not None:
                 self._idle.append(child)
