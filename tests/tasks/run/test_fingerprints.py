@@ -1,0 +1,64 @@
+"""Fingerprints of equal settings and inputs stay what they were: a store that was made before is found unchanged.
+
+Where a stage's output changes on purpose, its VERSION is raised and its line here is written anew.
+"""
+
+import importlib
+
+import pytest
+
+from tasks.core.artifact import InputRef, fingerprint
+from tasks.run.catalogue import STAGES
+from tasks.run.recipe import find_recipe
+
+BEFORE = {
+    "inject": "0c3e88b08f15a24c",
+    "rank": "2f47cb8f4aa75fbf",
+    "generate": "561b5699785ee159",
+    "fetch": "71f9ac6e05e82c5a",
+    "render": "994c048a26497d6d",
+    "update": "d56187bee8e18729",
+    "publish": "508c9407477cb212",
+    "extract": "5760c574ab93278b",
+    "train_classifiers": "0f30cc7fcc5fb12e",
+    "train_perplexity": "4dd59e27876a5e7b",
+    "annotate": "1bf7e89bf41467eb",
+    "dedup": "2853237cfff85697",
+    "consolidate": "bba9205afb305905",
+    "tokenizer": "9ecc9c12e185f447",
+    "encode": "48b5401177e59b16",
+    "pack": "486ad8daf2debbe3",
+    "arms": "2178955505f598b5",
+    "canary": "9a945f315ba3f7ce",
+    "decide": "5989258a8530c637",
+    "train": "a411f5bc4bb99824",
+    "evaluate": "1f7bcca59b49bd97",
+    "register": "545494146244a0b3",
+}
+"""The first 16 digits for the recipe `demo`, with two inputs."""
+
+
+def test_every_stage_has_one() -> None:
+    assert list(BEFORE) == list(STAGES)
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_the_fingerprint_of_a_stage_is_what_it_was(name: str) -> None:
+    spec = STAGES[name]
+    version = importlib.import_module(spec.module).VERSION
+    config = getattr(find_recipe("demo"), spec.section)
+    refs = [
+        InputRef(role=role, address=f"demo/{role}@1", fingerprint=role, content=role) for role in ("first", "second")
+    ]
+    assert fingerprint(name, version, "p0" if spec.mapped else "", config, refs)[:16] == BEFORE[name]
+
+
+def test_an_input_that_is_read_in_part_counts_by_its_files_alone() -> None:
+    config = find_recipe("demo").tokenizer
+
+    def of(**fields: str) -> str:
+        ref = InputRef(role="documents", address="demo/documents@1", **{"fingerprint": "a", "content": "b"} | fields)
+        return fingerprint("tokenizer", 1, "", config, [ref])
+
+    assert of(files="c") == of(files="c", fingerprint="x", content="y")
+    assert len({of(), of(fingerprint="x"), of(content="y"), of(files="c"), of(files="d")}) == 5
