@@ -60,7 +60,7 @@ def test_every_query_runs_on_a_real_crawl(crawl, tmp_path):
     queries = re.findall(r'duckdb\.sql\("""(.*?)"""\)', TEXT, re.S)
     assert len(queries) == 5
     for folder, stage in (("segment", "fetch"), ("crawldb", "update")):
-        here = f"{tmp_path}/test/tasks-crawl-{stage}/"
+        here = f"{tmp_path}/test/tasks-stages-crawl-{stage}/"
         queries = [query.replace(f".sluice/store/demo/{folder}/", here) for query in queries]
     results = [duckdb.sql(query.replace("/c1/", "/dev/").replace("/json.html", "/1")).fetchall() for query in queries]
     assert [row[:3] for row in results[0]] == [("", "fetch_success", 6)]
