@@ -178,7 +178,7 @@ def test_portions_and_shares_change_nothing(monkeypatch: pytest.MonkeyPatch, mos
     whole = {name: annotator(name, {}).annotate(Batch(texts)) for name in RULES}
     small = {"portions.PORTION": 7, "words._AT_ONCE": 3, "ngrams._STEPS_AT_ONCE": 5, "ngrams._KEYS_AT_ONCE": 11}
     for where, size in {**small, "words._MAX_NEW": most}.items():
-        monkeypatch.setattr(f"tasks.filters.{where}", size)
+        monkeypatch.setattr(f"tasks.filters.counting.{where}", size)
     monkeypatch.setattr("tasks.filters.counting.words._vocabulary", Vocabulary())
     batch = Batch(texts)
     for name, column in whole.items():
