@@ -91,7 +91,7 @@ def test_the_topic_is_the_likeliest_label_and_none_for_a_text_without_a_word(mod
 def test_models_that_are_not_there_are_named(models: dict[str, Artifact]) -> None:
     with pytest.raises(InputError, match="train_classifiers"):
         ClassifierMeasures().prepare({})
-    with pytest.raises(InputError, match=r'no model "toxicity" \(it holds: adverts, quality, topic\)'):
+    with pytest.raises(InputError, match=r'no model "toxicity" \(it has: adverts, quality, topic\)'):
         ClassifierMeasures(models=("toxicity",)).prepare(models)
     with pytest.raises(InputError, match="of the method fasttext"):
         QualityMeasures(model="quality").prepare(models)

@@ -33,7 +33,7 @@ PUBLIC = {"seeds": ["https://example.com/"], "contact": "mailto:a@b.example"}
         ({**PUBLIC, "allow_hosts": {"wiki.corp:80": []}}, "leave the port out"),
         ({**PUBLIC, "allow_hosts": {"localhost:8080": []}}, "is this machine"),
         ({**PUBLIC, "allow_hosts": {"127.0.0.1:8080": []}}, "is this machine"),
-        ({**PUBLIC, "allow_hosts": {"metadata.google.internal": ["10.0.0.0/8"]}}, "is never asked"),
+        ({**PUBLIC, "allow_hosts": {"metadata.google.internal": ["10.0.0.0/8"]}}, "is never requested"),
         ({**PUBLIC, "allow_hosts": {"wiki.corp": ["10.20.0.1/16"]}}, "is no network"),
         ({**PUBLIC, "allow_hosts": {"wiki.corp": ["0.0.0.0/0"]}}, "lies in no private network"),
         ({**PUBLIC, "allow_hosts": {"wiki.corp": ["169.254.0.0/16"]}}, "lies in no private network"),
