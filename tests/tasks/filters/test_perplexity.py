@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from tests.tasks.stages.perplexity.test_arpa import SMALL, at
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
@@ -16,6 +15,7 @@ from tasks.filters.base import fields
 from tasks.filters.batch import Batch
 from tasks.filters.perplexity import Perplexity, PerplexityMeasures
 from tasks.stages.perplexity.config import PerplexityConfig, Reference
+from tests.tasks.filters.ngram.test_arpa import SMALL, at
 from tests.tasks.stages.perplexity.learning import babble
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tasks.run.test_recipe_agreement import BOOKS, DEMO, TRAIN, USE, files_only, refused
 
 from tasks.core.errors import RecipeError
 from tasks.run.recipe import Recipe
+from tests.tasks.run.test_recipe_validation import BOOKS, DEMO, TRAIN, USE, files_only, refused
 
 GATE = {**TRAIN, "name": "gate", "crawl": {"sources": ["web"]}}
 ASTRAY = {**GATE, "crawl": {"sources": ["web", "packges"]}}

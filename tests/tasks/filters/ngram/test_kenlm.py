@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.tasks.stages.perplexity.test_arpa import at
 
 from tasks.filters.ngram.arpa import write_arpa
 from tasks.filters.ngram.loaded import KenlmModel, load_file
 from tasks.filters.ngram.words import hash_words, words
+from tests.tasks.filters.ngram.test_arpa import at
 from tests.tasks.stages.perplexity.learning import babble, learnt
 from tests.tasks.stages.perplexity.test_stage import texts_of
 
