@@ -17,10 +17,11 @@ import pendulum
 from airflow.sdk import DAG
 from operators.assets import asset
 from operators.gate import CanaryGate
+from tasks.run.result import StageResult
 
 PARAMS = {{"version": None, "overrides": {{}}}}
 with DAG("{dag}", schedule=None, start_date=pendulum.datetime(2026, 1, 1), params=PARAMS):
-    decided = {{"address": "{dag}/mixture@v1", "fingerprint": "f", "content": "c"}}
+    decided = StageResult("{dag}/mixture@v1", "f", "c", "v1", False, (), {{}}, {{}}, "").to_json()
     CanaryGate(task_id="gate", recipe="{dag}", decided=decided, outlets=[asset("{dag}", "mixture")])
 """
 
