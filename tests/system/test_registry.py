@@ -31,7 +31,12 @@ def test_every_stage_run_hangs_under_its_dag_run_and_names_its_inputs(stack, smo
     children = [run for run in runs if "mlflow.parentRunId" in run.data.tags]
     dags = {parents[run.data.tags["mlflow.parentRunId"]].info.run_name.partition("/")[0] for run in children}
     assert dags >= {f"smoke.{dag}" for dag in ("crawl", "corpus", "tokens", "canary", "pretrain")}
-    train = next(run for run in children if run.info.run_name == "train")
+    pretrain = f"{smoke.legs[-1].dag_id}/{smoke.legs[-1].run_id}"
+    (train,) = [
+        run
+        for run in children
+        if run.info.run_name == "train" and parents[run.data.tags["mlflow.parentRunId"]].info.run_name == pretrain
+    ]
     assert {held.dataset.name for held in train.inputs.dataset_inputs} >= {"smoke/shards@dev", "smoke/mixture@dev"}
     assert len(client.get_metric_history(train.info.run_id, "loss")) >= 10
     pictures = {entry.path for entry in client.list_artifacts(train.info.run_id) if entry.path.endswith(".png")}
