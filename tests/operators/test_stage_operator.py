@@ -33,6 +33,7 @@ def test_a_dag_run_makes_artifacts_and_announces_the_last_one(recipes, dag_bag, 
             "fingerprint": plan.record.fingerprint,
             "content": plan.record.content,
             "version": "v1",
+            "source_version": None,
             "overrides": {},
         }
     ]

@@ -1,0 +1,68 @@
+"""The next version of a shipped recipe costs what is different in it, and begins from the promoted mixture."""
+
+import json
+import time
+
+from tasks.demo.drive import Chain
+from tasks.run.recipe import Recipe, find_recipe
+from tasks.run.runner import StageResult, run_stage
+from tasks.run.trace import trace
+from tasks.run.tracking import TrackingContext
+
+LIMIT = "consolidate.limits.gopher_repetition.max_duplicate_lines"
+
+
+def test_a_limit_that_keeps_the_same_documents_is_no_work_from_corpus_to_pretrain(stack, smoke) -> None:
+    before = stack.artifact("smoke/checkpoint").record
+    chain = Chain(stack.airflow, "smoke")
+    chain.legs = chain.legs[1:]
+    chain.start({"version": "limit", "source_version": "dev", "overrides": {LIMIT: 0.301}})
+    deadline = time.monotonic() + 600
+    for _ in chain.follow():
+        assert time.monotonic() < deadline
+    made = {leg.dag_id.partition(".")[2]: leg for leg in chain.legs}
+    assert list(made) == ["corpus", "tokens", "canary", "pretrain"]
+    assert [leg.dag_id for leg in chain.legs if not leg.unchanged] == ["smoke.corpus"]
+    not_adopted = [result["address"] for result in made["corpus"].results if not result["skipped"]]
+    assert not_adopted == ["smoke/documents@limit"]
+    after = stack.artifact("smoke/checkpoint", "limit").record
+    assert (after.adopted_from, after.content) == ("smoke/checkpoint@dev", before.content)
+
+    documents = stack.artifact("smoke/documents", "limit")
+    url = documents.table(documents.files("kept/")[0], ["url"]).column("url")[0].as_py()
+    found = trace(documents.store, "smoke", "limit", url)
+    assert found["artifacts"]["documents"] == "smoke/documents@limit"
+    assert found["artifacts"]["checkpoint"] == "smoke/checkpoint@limit"
+    assert any(document["fate"] == "kept" for document in found["documents"])
+
+
+def test_a_promoted_mixture_is_what_the_next_version_begins_from(stack, smoke) -> None:
+    recipe = find_recipe("smoke").override(
+        {
+            "place.store": str(stack.home.root / "store"),
+            "canary.current": {"web": 0.48, "code": 0.49, "packages": 0.03},
+            "canary.target": {"packages": 1.0},
+            "canary.steps": 30,
+            "canary.repetition_cap": 100,
+        }
+    )
+    arms = one(recipe, "arms", "promoted")
+    for member in arms.members:
+        one(recipe, "canary", "promoted", member)
+    decided = one(recipe, "decide", "promoted")
+    assert decided.metrics["promoted"] == 1.0
+    promoted = json.loads(stack.artifact("smoke/mixture", "promoted").read("mixture.json"))["weights"]
+    assert promoted["packages"] > 0.3
+
+    one(recipe.override({"canary.steps": 31}), "arms", "after")
+    arms_after = stack.artifact("smoke/arms", "after")
+    assert "smoke/mixture@promoted" in {ref.address for ref in arms_after.record.inputs}
+    current, *_ = json.loads(arms_after.read("arms.json"))
+    assert current["kind"] == "current"
+    assert current["weights"] == promoted
+
+
+def one(recipe: Recipe, stage: str, version: str, member: str = "") -> StageResult:
+    """Runs a stage on the tokens of the run before."""
+    tracking = TrackingContext("", recipe.name)
+    return run_stage(recipe, stage, version=version, source_version="dev", member=member, tracking=tracking)
