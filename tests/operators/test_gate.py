@@ -59,7 +59,8 @@ def test_the_gate_says_the_decision_and_publishes_the_mixture(run_gate, tmp_path
     assert "code 0.300, web 0.700" in said
     [event] = events_of("gated/mixture")
     assert event == {
-        "address": "gated/mixture@v1", "fingerprint": "f", "content": "c", "version": "v1", "source_version": None, "overrides": {}
+        "address": "gated/mixture@v1", "fingerprint": "f", "content": "c", "version": "v1", "source_version": None,
+        "overrides": {},
     }  # fmt: skip
 
 
