@@ -12,8 +12,8 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from tasks.core import parquet, without_pandas
-from tasks.core.config import Config
-from tasks.core.digest import sha256_of_json, sha256_of_stream
+from tasks.core.config import Config, sha256_of_json
+from tasks.core.digest import sha256_of_stream
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from tasks.core.digest import sha256_of
 from tasks.core.errors import RecipeError
 
 
@@ -48,6 +49,15 @@ def canonical_json(value: Any) -> str:
             disagree about the fingerprint of the same settings.
     """
     return json.dumps(_encodable(value, "value"), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def sha256_of_json(value: Any) -> str:
+    """Returns the sha256 of a value's canonical JSON; raises TypeError as `canonical_json` does.
+
+    >>> sha256_of_json({"b": 1, "a": 2}) == sha256_of(b'{"a":2,"b":1}')
+    True
+    """
+    return sha256_of(canonical_json(value).encode())
 
 
 def _encodable(value: Any, where: str) -> Any:

@@ -1,10 +1,8 @@
-"""SHA-256 as 64 hex digits: of bytes, of a file, of a value as canonical JSON."""
+"""SHA-256 as 64 hex digits: of bytes, of a stream, of a file."""
 
 import hashlib
 import os
 from typing import Any, BinaryIO, cast
-
-from tasks.core.config import canonical_json
 
 
 def sha256_of(data: bytes) -> str:
@@ -14,15 +12,6 @@ def sha256_of(data: bytes) -> str:
     'ba7816bf8f01cfea'
     """
     return hashlib.sha256(data).hexdigest()
-
-
-def sha256_of_json(value: Any) -> str:
-    """Returns the sha256 of a value's canonical JSON; raises TypeError as `canonical_json` does.
-
-    >>> sha256_of_json({"b": 1, "a": 2}) == sha256_of(b'{"a":2,"b":1}')
-    True
-    """
-    return sha256_of(canonical_json(value).encode())
 
 
 def sha256_of_stream(file: BinaryIO) -> str:

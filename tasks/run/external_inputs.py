@@ -3,13 +3,13 @@
 Reads the names and bytes of the files, on this machine or on an object store.
 """
 
-import hashlib
 import os
 from collections.abc import Iterator
 from typing import Any
 
 from tasks.core.artifact import InputRef
-from tasks.core.config import Config, canonical_json
+from tasks.core.config import Config, sha256_of_json
+from tasks.core.digest import sha256_of, sha256_of_file
 from tasks.core.errors import InputError
 from tasks.core.store import read_outside
 
@@ -30,7 +30,7 @@ def external_refs(module: Any, config: Config) -> Iterator[InputRef]:
         return
     for role, paths in sorted(module.external(config).items()):
         listing = [[os.path.basename(path), _sha256(role, path)] for path in paths]
-        content = hashlib.sha256(canonical_json(listing).encode()).hexdigest()
+        content = sha256_of_json(listing)
         yield InputRef(role=role, address=f"{EXTERNAL}{role}", fingerprint=content, content=content)
 
 
@@ -44,8 +44,7 @@ def code_refs(module: Any, config: Config) -> Iterator[InputRef]:
 def _sha256(role: str, path: str) -> str:
     try:
         if "://" in path:
-            return hashlib.sha256(read_outside(path)).hexdigest()
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+            return sha256_of(read_outside(path))
+        return sha256_of_file(path)
     except OSError as error:
         raise InputError(f"{role}: {path} cannot be read ({error.strerror or error})", "correct the path") from None

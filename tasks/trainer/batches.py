@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tasks.core.digest import sha256_of_json
+from tasks.core.config import sha256_of_json
 from tasks.core.errors import InputError
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan, Slice

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.core.config import canonical_json
-from tasks.core.digest import sha256_of_file, sha256_of_json
+from tasks.core.config import canonical_json, sha256_of_json
+from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 
 if TYPE_CHECKING:

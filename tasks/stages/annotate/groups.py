@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tasks.core.artifact import Artifact, InputRef, fingerprint
-from tasks.core.config import changes
-from tasks.core.digest import sha256_of_json
+from tasks.core.config import changes, sha256_of_json
 from tasks.core.errors import DriftError
 from tasks.core.groups import Group, address_of, named_in, still_there
 from tasks.core.ledger import Ledger
