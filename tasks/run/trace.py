@@ -1,8 +1,7 @@
 """Trace: from a page to every training step and checkpoint that saw it, and from a step to its pages.
 
-Reads committed artifacts only, as far as there are any: extracted, attributes, documents, shards, plan and checkpoint.
-Which versions belong together is read from the records: the chain is followed from the checkpoint upwards, and not
-guessed from equal names.
+Reads committed artifacts only, those of them that exist: extracted, attributes, documents, shards, plan and checkpoint.
+Which versions belong together is read from the records, from the checkpoint upwards, and not inferred from equal names.
 
     URL -> documents (WARC file and offset, kept or why not) -> shard rows -> sequences -> steps -> checkpoints
     step -> sequences -> slices -> documents -> URLs, with the text of each slice
@@ -55,7 +54,7 @@ def trace(store: Store, recipe: str, version: str, what: str) -> Found:
 
 
 def trace_url(store: Store, recipe: str, version: str, url: str) -> Found:
-    """Returns what became of every capture of a URL.
+    """Traces every capture of a URL.
 
     Returns:
         {asked, kind: "url", artifacts, measured: {annotator: {group, fingerprint}}, run, documents: [see `_kept` and
@@ -71,7 +70,7 @@ def trace_url(store: Store, recipe: str, version: str, url: str) -> Found:
 
 
 def trace_document(store: Store, recipe: str, version: str, doc_id: str) -> Found:
-    """Returns what became of one document; the same shape as `trace_url`."""
+    """Traces one document; the result has the same shape as that of `trace_url`."""
     chain = Chain.follow(store, recipe, version)
     entry = chain.index.by_uid(bytes.fromhex(doc_id)) if chain.index else None
     found = [_kept(chain, entry)] if entry else list(_not_kept(chain, pc.field("id") == doc_id))
