@@ -71,7 +71,7 @@ def parent(buffer: int = 1 << 18) -> Iterator[Parent]:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the parent too, which ends this process
     with contextlib.suppress(BrokenPipeError), os.fdopen(os.dup(1), "wb", buffer) as answers:
-        os.dup2(2, 1)  # what a library prints must not stand among the answers
+        os.dup2(2, 1)  # the output of libraries must not mix with the answers
         yield Parent(sys.stdin.buffer, answers)
 
 

@@ -6,7 +6,7 @@ A group is stored as `<recipe>/measured/<annotator>@<version>`:
                               the part names and the row order of the documents; a hash of their ids in the file's
                               metadata identifies them (`tasks.formats.documents.mark_of`)
 
-The artifact `attributes` of a version holds no columns. Its record names, as inputs of the roles `measured:<annotator>`
+The artifact `attributes` of a version has no columns. Its record names, as inputs of the roles `measured:<annotator>`
 and in the order of `[annotate] use`, the groups of the version, with fingerprint and content: its own, and those of
 earlier versions with the same fingerprint. Reads these records and opens the groups that they name.
 """

@@ -30,7 +30,7 @@ class AlreadyPublished(Exception):
 
 
 class Store:
-    """A folder of artifacts, addressed by relative POSIX paths. Picklable: workers open it anew.
+    """A folder of artifacts, addressed by relative POSIX paths. Picklable: workers open it again.
 
     Args:
         root: a local folder or an fsspec URL (`file://`, `s3://bucket/prefix`, `gs://`, `abfs://`, `hdfs://`).

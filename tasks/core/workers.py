@@ -88,8 +88,8 @@ def describe(workers: Workers) -> str:
     """Returns "2 workers, 2 threads, 8.0 GiB (each 4.0 GiB; ...)"."""
     if not workers:
         return "no worker"
-    limits = [int(one.get("memory_limit") or 0) for one in workers.values()]
-    threads = sum(int(one["nthreads"]) for one in workers.values())
+    limits = [int(worker.get("memory_limit") or 0) for worker in workers.values()]
+    threads = sum(int(worker["nthreads"]) for worker in workers.values())
     low, high = min(limits), max(limits)
     each = size(low) if low == high else f"{size(low)} to {size(high)}"
     kept = f"{size(sum(limits))} of memory ({each} each)" if low else "no limit of memory"

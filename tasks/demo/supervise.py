@@ -96,13 +96,13 @@ class Supervisor:
 
     Args:
         home: the stack.
-        listed: its services.
+        supervised: its services.
         settle: called when all are healthy; the stack is ready once it returns True.
     """
 
-    def __init__(self, home: Home, listed: list[Service], settle: Callable[[], bool]) -> None:
+    def __init__(self, home: Home, supervised: list[Service], settle: Callable[[], bool]) -> None:
         self.home = home
-        self.children = [Child(service) for service in listed]
+        self.children = [Child(service) for service in supervised]
         self.settle = settle
         self.status = Status(pid=os.getpid())
         self.saved: Status | None = None

@@ -167,7 +167,7 @@ def _measured(sections: Sections) -> Iterator[str]:
         return
     if consolidate is not None:
         found = consolidate.unmeasured(annotate.use, lambda name: measured(name, annotate.settings[name]))
-        yield from (": ".join(one) for one in found)
+        yield from (": ".join(problem) for problem in found)
     if "prose_score" not in annotate.use:
         yield 'annotate.use: dedup reads "prose_score": add it'
 
@@ -176,7 +176,7 @@ def _trained(sections: Sections) -> Iterator[str]:
     """Checks that the models that annotators apply are trained by this recipe."""
     if sections.annotate is None or sections.classifiers is None:
         return
-    trained = {one.name: one for one in sections.classifiers.train}
+    trained = {model.name: model for model in sections.classifiers.train}
     for name, field, model in _applied(sections.annotate):
         at = f"annotate.settings.{name}.{field}"
         if not trained:

@@ -62,7 +62,7 @@ def trace_url(store: Store, recipe: str, version: str, url: str) -> Found:
     """
     chain = Chain.follow(store, recipe, version)
     urls = sorted({url, canonical(url) or url})
-    found = [_kept(chain, entry) for one in urls for entry in chain.entries_of(one)]
+    found = [_kept(chain, entry) for spelling in urls for entry in chain.entries_of(spelling)]
     seen = {document["id"] for document in found}
     found += [row for row in _not_kept(chain, pc.field("url").isin(urls)) if row["id"] not in seen]
     lost = chain.rows("extracted", "rejected/", pc.field("url").isin(urls), ["record_id", "url", "reason"])
@@ -175,7 +175,7 @@ class Chain:
         return found
 
     def row(self, kind: str, folder: str, part: str, doc_id: str) -> Found:
-        """Returns the capture of one document from the part that holds it; empty when the part does not."""
+        """Returns the capture of one document from its part; empty when the part does not contain it."""
         artifact = self.artifacts.get(kind)
         path = f"{folder}{part}.parquet"
         if artifact is None or path not in artifact.files(folder):
@@ -220,7 +220,7 @@ def _readings(chain: Chain, source: str, entry: Entry) -> Found:
     run, order = chain.run, chain.order
     if run is None or order is None:
         return {"sequences": sequences, "steps": [], "checkpoints": []}
-    steps = sorted({step for one in sequences for step in order.steps_of(source, one, run["steps"])})
+    steps = sorted({step for sequence in sequences for step in order.steps_of(source, sequence, run["steps"])})
     learned = [step for step in steps if step not in chain.skipped_steps]
     seen_by = [count for count in run["checkpoint_steps"] if learned and learned[0] < count]
     skipped = [step for step in steps if step in chain.skipped_steps]
