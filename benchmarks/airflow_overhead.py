@@ -84,9 +84,12 @@ def through_airflow(home: Home, version: str, overrides: dict[str, int]) -> tupl
         chain.wait_for_dags()
         begin = time.monotonic()
         chain.start({"version": version, "overrides": overrides})
-        for legs in chain.follow():
-            print("  ".join(f"{leg.dag_id} {leg.state} {leg.done}/{leg.total}" for leg in legs), end="\r")
-        return time.monotonic() - begin, {leg.dag_id: round(leg.seconds, 1) for leg in chain.legs}
+        for dag_runs in chain.follow():
+            print(
+                "  ".join(f"{dag_run.dag_id} {dag_run.state} {dag_run.done}/{dag_run.total}" for dag_run in dag_runs),
+                end="\r",
+            )
+        return time.monotonic() - begin, {dag_run.dag_id: round(dag_run.seconds, 1) for dag_run in chain.dag_runs}
 
 
 def through_shell(home: Home, version: str, overrides: dict[str, int]) -> tuple[float, dict[str, float]]:

@@ -1,7 +1,7 @@
-"""Tells Airflow about the Sluice page. The only file here that Airflow's plugin loader may see (see .airflowignore).
+"""Airflow plugin of the Sluice page. The only file here that Airflow's plugin loader reads (see .airflowignore).
 
-Loaded by every Airflow process, each task included, so it imports nothing: the page's code comes with its first
-request, which only the API server gets.
+Every Airflow process imports it, each task included, so it imports nothing of Sluice: the code of the page is imported
+at its first request, in the API server.
 """
 
 from typing import Any

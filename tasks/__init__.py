@@ -1,4 +1,4 @@
-"""Sluice's pipeline: stages that meet in artifacts on disk.
+"""Sluice's pipeline: stages that read and write artifacts of a store.
 
     seeds -> generate -> fetch[p] -> update -> publish ................ warc
     warc, files -> extract -> annotate -> dedup -> consolidate ........ documents
@@ -6,6 +6,6 @@
     plan -> arms -> canary[arm x seed] -> decide ...................... mixture
     shards, plan, mixture -> train -> evaluate -> register ............ checkpoint, scores
 
-The spine under the stages: recipe (what and where), artifact (a committed result and its record), stage (part-wise
-commit), engine (where parts run), store (bytes), ledger (what was made from what), tracking (MLflow).
+Beneath the stages: recipe (settings and place), artifact (a committed result and its record), stage (part-wise commit),
+engine (executor of parts), store (files), ledger (graph of artifacts), tracking (MLflow).
 """

@@ -1,8 +1,8 @@
 """The routes of the Sluice page, each behind Airflow's own login.
 
-Mounted at /sluice by `sluice_plugin`. Airflow does not protect what a plugin mounts: the application asks for a
-logged-in user on every route, and a recipe is shown only to those who may read its DAGs. FastAPI's own pages (schema,
-docs) would escape that and are switched off.
+Mounted at /sluice. Airflow does not protect applications of plugins: every route here requires a logged-in user, and a
+recipe is shown only to users who may read its DAGs. FastAPI's own pages (schema, docs) would bypass that and are
+disabled.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def recipe_run(recipe: str, version: Version, user: GetUserDep) -> HTMLResponse:
 
 @app.get("/artifact/{address:path}")
 def artifact(address: str, user: GetUserDep) -> HTMLResponse:
-    """One artifact, by name@version. Found by looking it up in the ledger, so no path can be made of it."""
+    """One artifact, by name@version. It is looked up in the ledger, so that the value is never used as a path."""
     recipe = _readable(address.partition("/")[0], user)
     return _page(lambda: pages.artifact_page(Ledger(open_store(recipe), recipe.name), address))
 
@@ -58,7 +58,7 @@ def corpus(recipe: Name, version: Version, user: GetUserDep) -> HTMLResponse:
 def trace(
     recipe: Name, version: Version, user: GetUserDep, what: Annotated[str, Query(max_length=4000)] = ""
 ) -> HTMLResponse:
-    """What became of a page, or what a step was made of."""
+    """Trace of a page, a document or a training step."""
     return _page(lambda: pages.trace(_readable(recipe, user), version, what))
 
 
@@ -69,7 +69,7 @@ def why(
     version: Annotated[str, Query(pattern=f"^({_VERSION})?$", max_length=100)] = "",
     url: Annotated[str, Query(max_length=4000)] = "",
 ) -> HTMLResponse:
-    """Why a URL is crawled, or is not: in one cycle, or by the newest artifacts."""
+    """Reasons why a URL is crawled, or is not: in one cycle, or by the newest artifacts."""
     return _page(lambda: pages.why(_readable(recipe, user), version, url))
 
 
@@ -89,7 +89,7 @@ def _may_read(recipe: str, user: object) -> bool:
 
 
 def _readable(recipe: str, user: object) -> Recipe:
-    # The same answer whether the recipe is missing or forbidden: names are not to be guessed.
+    # The same response whether the recipe is missing or forbidden, so that names cannot be guessed.
     if recipe not in {path.stem for path in recipe_files()} or not _may_read(recipe, user):
         raise HTTPException(404, "no such recipe, or you may not read its DAGs")
     return find_recipe(recipe)

@@ -1,7 +1,7 @@
-"""The pages' HTML: templates of this folder, and the pieces that stand inside cells of tables.
+"""HTML of the pages: the templates of this folder, and fragments for cells of tables.
 
-Everything that is shown was crawled from a hostile web or typed by somebody. So templates and pieces escape every
-value, and the pages carry no script at all (the Content-Security-Policy forbids it).
+All shown values are text of the web or user input. So templates and fragments escape every value, and the pages contain
+no script (the Content-Security-Policy forbids it).
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from markupsafe import Markup
 from tasks.core.pages import template
 
 ROOT = "/sluice"
-"""Where the pages are mounted."""
+"""Path at which the pages are mounted."""
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; "
@@ -24,18 +24,18 @@ HEADERS = {
 
 
 def page(name: str, title: str, **values: Any) -> str:
-    """Returns a whole document made by `templates/<name>.html`."""
+    """Returns the HTML document of `templates/<name>.html`."""
     return template(__package__, f"templates/{name}.html").render(title=title, root=ROOT, link=link, **values)
 
 
 def link(label: object, path: str, **query: str) -> Markup:
-    """Returns a link to a page of ours."""
-    asked = f"?{urlencode(query)}" if query else ""
-    return Markup('<a href="{}{}">{}</a>').format(quote(path), asked, label)
+    """Returns a link to a page of this application."""
+    parameters = f"?{urlencode(query)}" if query else ""
+    return Markup('<a href="{}{}">{}</a>').format(quote(path), parameters, label)
 
 
 def outside(label: str, url: str) -> str:
-    """Returns a link that leaves the page, or only its label where the address is not a web address."""
+    """Returns a link to another site, or only the label where the URL is not http or https."""
     if not url.startswith(("http://", "https://")):
         return label
     return Markup('<a href="{}" target="_blank" rel="noopener noreferrer">{}</a>').format(url, label)

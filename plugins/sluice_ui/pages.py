@@ -1,6 +1,6 @@
-"""What the pages say: recipes, one run of a recipe, one artifact, samples of the corpus, a trace, why of a URL.
+"""Content of the pages: recipes, one run of a recipe, one artifact, samples of the corpus, a trace, why of a URL.
 
-Reads artifacts through the ledger. A page shows whatever is there: half a pipeline is shown as half a pipeline.
+Reads artifacts through the ledger. A page shows the artifacts that exist; missing ones are marked as such.
 """
 
 import json
@@ -24,7 +24,7 @@ EXCERPT = 400
 
 
 def recipes(known: list[Recipe]) -> str:
-    """Lists the recipes, each with the versions there are."""
+    """Returns the list of recipes, each with its versions."""
     rows = []
     for recipe in known:
         versions = versions_of(Ledger(open_store(recipe), recipe.name))
@@ -34,24 +34,24 @@ def recipes(known: list[Recipe]) -> str:
 
 
 def run(recipe: Recipe, version: str) -> str:
-    """Shows one version of a recipe: funnel, mixture, artifacts, and boxes to look further."""
+    """Returns the page of one version of a recipe: funnel, mixture, artifacts, and forms for trace and why."""
     ledger = Ledger(open_store(recipe), recipe.name)
     artifacts = [artifact for artifact in ledger if artifact.address.version == version]
-    held = {artifact.address.name.removeprefix(f"{recipe.name}/"): artifact for artifact in artifacts}
+    artifacts_by_kind = {artifact.address.name.removeprefix(f"{recipe.name}/"): artifact for artifact in artifacts}
     return page(
         "run",
         f"{recipe.name} {version}",
         run={"recipe": recipe.name, "version": version},
-        hosts=_hosts(held),
-        funnel=_funnel(held.get("documents")),
-        documents="documents" in held,
-        mixture=_mixture(held.get("mixture")),
+        hosts=_hosts(artifacts_by_kind),
+        funnel=_funnel(artifacts_by_kind.get("documents")),
+        documents="documents" in artifacts_by_kind,
+        mixture=_mixture(artifacts_by_kind.get("mixture")),
         artifacts=[_line(artifact) for artifact in artifacts],
     )
 
 
 def artifact_page(ledger: Ledger, address: str) -> str:
-    """Shows one artifact: what it was made from and with, and what was made from it."""
+    """Returns the page of one artifact: its inputs, settings and numbers, and the artifacts made from it."""
     artifact = ledger.find(address)
     record = artifact.record
     drift = {line.partition(":")[0]: line for line in ledger.drift(address)}
@@ -76,14 +76,14 @@ def artifact_page(ledger: Ledger, address: str) -> str:
         address,
         facts=facts,
         inputs=inputs,
-        users=[[_to(one)] for one in ledger.descendants(address)],
+        users=[[_to(descendant)] for descendant in ledger.descendants(address)],
         numbers=numbers,
         settings=json.dumps(record.config, indent=2, ensure_ascii=False),
     )
 
 
 def corpus(recipe: Recipe, version: str) -> str:
-    """Shows the beginning of some documents, kept and rejected."""
+    """Returns the page with the beginning of some documents, kept and rejected."""
     ledger = Ledger(open_store(recipe), f"{recipe.name}/documents")
     documents = ledger.find(f"{recipe.name}/documents@{version}")
     kept = _rows(documents, "kept/", ["title", "url", "source", "tier", "prose_score", "text"])
@@ -93,18 +93,18 @@ def corpus(recipe: Recipe, version: str) -> str:
 
 
 def trace(recipe: Recipe, version: str, what: str) -> str:
-    """Shows what became of a page, or what a step was made of."""
+    """Returns the page with the trace of a URL, a document or a step."""
     from tasks.run.trace import trace as traced
     from tasks.run.trace_text import render
 
     try:
-        said = render(traced(open_store(recipe), recipe.name, version, what.strip()))
+        answer = render(traced(open_store(recipe), recipe.name, version, what.strip()))
     except InputError as error:
-        said = str(error)
+        answer = str(error)
     return _answer(
         "trace",
         f"Trace: {what}",
-        said,
+        answer,
         [_back(recipe, version)],
         value=what,
         field="what",
@@ -114,21 +114,21 @@ def trace(recipe: Recipe, version: str, what: str) -> str:
 
 
 def why(recipe: Recipe, version: str, url: str) -> str:
-    """Shows why a URL is crawled, or is not."""
-    from tasks.stages.crawl.why import why as asked
+    """Returns the page with the reasons why a URL is crawled, or is not."""
+    from tasks.stages.crawl.why import why as reasons
     from tasks.stages.crawl.why_text import render
 
     try:
-        said = render(asked(open_store(recipe), recipe.name, recipe.crawl, url, version))
+        answer = render(reasons(open_store(recipe), recipe.name, recipe.crawl, url, version))
     except InputError as error:
-        said = str(error)
+        answer = str(error)
     newest = link("the newest cycle", f"{ROOT}/why", recipe=recipe.name, url=url)
-    ways = [_back(recipe, version), newest] if version else [link("All recipes", f"{ROOT}/")]
+    links = [_back(recipe, version), newest] if version else [link("All recipes", f"{ROOT}/")]
     return _answer(
         "why",
         f"Why: {url}",
-        said,
-        ways,
+        answer,
+        links,
         value=url,
         field="url",
         label="Ask",
@@ -136,8 +136,8 @@ def why(recipe: Recipe, version: str, url: str) -> str:
     )
 
 
-def _answer(path: str, title: str, answer: str, ways: list[Markup], **again: Any) -> str:
-    return page("answer", title, page=path, answer=answer, ways=ways, **again)
+def _answer(path: str, title: str, answer: str, links: list[Markup], **again: Any) -> str:
+    return page("answer", title, page=path, answer=answer, links=links, **again)
 
 
 def _back(recipe: Recipe, version: str) -> Markup:
@@ -145,7 +145,7 @@ def _back(recipe: Recipe, version: str) -> Markup:
 
 
 def versions_of(ledger: Ledger) -> list[str]:
-    """Returns the versions in a ledger, the one finished last first."""
+    """Returns the versions in a ledger, the last finished one first."""
     last = {artifact.address.version: artifact.record.finished for artifact in ledger}
     return sorted(last, key=lambda version: last[version], reverse=True)
 
@@ -180,8 +180,8 @@ def _funnel(documents: Artifact | None) -> list[list[object]] | None:
     lines: list[list[object]] = []
     for row in rows:
         share = row["documents"] / max(all_of[row["source"]], 1)
-        drawn = bar(share, lost=row["step"] != "kept") + f" {share:.1%}"
-        lines.append([row["source"], row["step"], row["reason"] or "kept", row["documents"], row["bytes"], drawn])
+        shown = bar(share, lost=row["step"] != "kept") + f" {share:.1%}"
+        lines.append([row["source"], row["step"], row["reason"] or "kept", row["documents"], row["bytes"], shown])
     return lines
 
 
@@ -193,8 +193,8 @@ def _mixture(mixture: Artifact | None) -> dict[str, object] | None:
     return {"reason": decision.get("reason", ""), "weights": weights}
 
 
-def _hosts(held: dict[str, Artifact]) -> list[list[object]]:
-    segments = [(name, a.record) for name, a in sorted(held.items()) if name.startswith("segment/")]
+def _hosts(artifacts_by_kind: dict[str, Artifact]) -> list[list[object]]:
+    segments = [(name, a.record) for name, a in sorted(artifacts_by_kind.items()) if name.startswith("segment/")]
     return [
         [name, record.rows_in, record.rows_out, ", ".join(f"{k} {v:,}" for k, v in sorted(record.rejected.items())),
          round(record.rows_out / max((record.finished - record.started).total_seconds(), 1e-9), 1)]

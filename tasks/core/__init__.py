@@ -1,1 +1,1 @@
-"""What every stage stands on: the store and its artifacts, settings, parts, the engine that maps parts over workers."""
+"""Base of every stage: the store and its artifacts, settings, parts, and the engine that maps parts over workers."""

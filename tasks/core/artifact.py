@@ -1,7 +1,7 @@
-"""Artifacts: committed results, addressed as name@version, with a record of what they were made from.
+"""Artifacts: committed results, identified as name@version, each with a record of what it was made from.
 
 An artifact is a folder `<store>/<name>/<version>/` with `.artifact.json` beside its data. The record is written last
-and exactly once: an artifact without its record does not exist. Stages, ledger, tracking and the plugin read it.
+and exactly once: an artifact without its record does not exist. Reads records and the files that they list.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ RECORD = ".artifact.json"
 
 @dataclass(frozen=True, order=True)
 class ArtifactId:
-    """Where an artifact stands: a name ("demo/documents") and a version ("dev", "2026.11.21")."""
+    """Identifier of an artifact: a name ("demo/documents") and a version ("dev", "2026.11.21")."""
 
     name: str
     version: str
@@ -42,9 +42,7 @@ class ArtifactId:
         """Reads "name@version"; raises InputError."""
         name, _, version = text.partition("@")
         if not name or not version:
-            raise InputError(
-                f'"{text}" is not an artifact address', "write it as name@version, such as demo/documents@dev"
-            )
+            raise InputError(f'"{text}" is not an artifact id', "write it as name@version, such as demo/documents@dev")
         return cls(name, version)
 
 
@@ -58,7 +56,7 @@ class FileEntry(Config):
 
 
 class PartRecord(Config):
-    """One committed part and what became of its rows."""
+    """One committed part: its row counts, files and metrics."""
 
     name: str
     rows_in: int
@@ -69,7 +67,7 @@ class PartRecord(Config):
 
 
 class InputRef(Config):
-    """One input as it was when it was read. `content` tells two captures of the moving web apart.
+    """Reference to one input, as it was when it was read. `content` distinguishes two captures of the same pages.
 
     `files` is the content of the files that the stage reads, where it does not read all of them; "" where it does.
     """
@@ -82,15 +80,15 @@ class InputRef(Config):
 
     @property
     def identity(self) -> list[str]:
-        """What counts of it in the fingerprint of a result: of an input that is read in part, the files that are."""
+        """The fields that count in the fingerprint of a result; of an input that is read in part, only `files`."""
         return [self.role, "", self.files] if self.files else [self.role, self.fingerprint, self.content]
 
 
 class Record(Config):
-    """What `.artifact.json` holds.
+    """Content of `.artifact.json`.
 
-    `adopted_from` is the address of the artifact with the files, where a result was there already at another version;
-    "" where this artifact has files of its own.
+    `adopted_from` is the id of the artifact with the files, where another version already had the same result; "" where
+    this artifact has files of its own.
     """
 
     artifact: str
@@ -117,12 +115,12 @@ class Record(Config):
 
 
 class ArtifactFolder:
-    """The files of an artifact, to be read by their paths: what workers are sent. Picklable.
+    """Read access to the files of an artifact by path, as it is sent to workers. Picklable.
 
-    It has no record, which grows with the parts: sent with every part, that would be the square of their number.
+    Without the record, whose size grows with the number of parts: sent with every part, it would cost the square of it.
 
     Args:
-        store: where it lies.
+        store: the store with the files.
         address: name and version.
         path: the folder of its files, relative to the store's root; that of another version where they were adopted.
         only: prefixes of the paths that can be opened; (): all.
@@ -152,7 +150,7 @@ class ArtifactFolder:
 
     def _inside(self, path: str) -> str:
         if self.only and not path.startswith(self.only):
-            raise ValueError(f"{path} of {self.address} is none of the files that this stage reads: {self.only}")
+            raise ValueError(f"{path} of {self.address} is not among the files that this stage reads: {self.only}")
         return f"{self.path}/{path}"
 
 
@@ -160,9 +158,9 @@ class Artifact(ArtifactFolder):
     """A committed artifact, opened for reading. Picklable.
 
     Args:
-        store: where it lies.
+        store: the store with the files.
         address: name and version.
-        record: what `.artifact.json` contains.
+        record: content of `.artifact.json`.
         only: prefixes of the paths that can be opened; (): all.
     """
 
@@ -173,7 +171,7 @@ class Artifact(ArtifactFolder):
 
     @property
     def folder(self) -> ArtifactFolder:
-        """Its files without its record."""
+        """The artifact's files without its record."""
         return ArtifactFolder(self.store, self.address, self.path, self.only)
 
     @classmethod
@@ -211,7 +209,7 @@ class Artifact(ArtifactFolder):
         return cls(store, address, record)
 
     def ref(self, role: str) -> InputRef:
-        """Returns what the record of something made from this artifact says of it."""
+        """Returns the reference to this artifact for the record of a result that is made from it."""
         address, record = str(self.address), self.record
         files = content_of(self.parts, self.only) if self.only else ""
         return InputRef(role=role, address=address, fingerprint=record.fingerprint, content=record.content, files=files)
@@ -231,22 +229,22 @@ class Artifact(ArtifactFolder):
         return sorted(path for path in found if not self.only or path.startswith(self.only))
 
     def remove(self) -> None:
-        """Removes the artifact: its record first, so that no record ever stands without the files that it names."""
+        """Removes the artifact: its record first, so that no record exists without the files that it names."""
         self.store.remove(f"{self.address.path}/{RECORD}")
         self.store.remove(self.address.path)
 
     def verify(self) -> list[str]:
-        """Hashes every file anew; returns the paths that are missing or differ from the record."""
-        wrong = []
+        """Hashes every file again; returns the paths that are missing or differ from the record."""
+        differing = []
         for entry in (entry for part in self.parts for entry in part.files):
             try:
                 with self.open(entry.path) as file:
-                    same = sha256_of_stream(file) == entry.sha256
+                    equal = sha256_of_stream(file) == entry.sha256
             except FileNotFoundError:
-                same = False
-            if not same:
-                wrong.append(entry.path)
-        return wrong
+                equal = False
+            if not equal:
+                differing.append(entry.path)
+        return differing
 
 
 def fingerprint(
@@ -254,8 +252,8 @@ def fingerprint(
 ) -> str:
     """Returns the identity of a result: sha256 over the stage, its version, its settings and its inputs.
 
-    Addresses and everything about the place are left out: a store that moves keeps its fingerprints. Of an input that
-    the stage reads in part, the content of these files counts and nothing else.
+    Artifact ids and everything about the place are left out, so that a store keeps its fingerprints when it is moved.
+    Of an input that the stage reads in part, only the content of these files counts.
     """
     basis = {
         "stage": stage,

@@ -1,6 +1,6 @@
-"""How a command ends when whoever reads its output has gone, as `head` does: without a word, like any Unix tool.
+"""Exit of a command whose standard output is closed by the reader, as by `head`: silent, like any Unix tool.
 
-Python ignores SIGPIPE, so that a broken connection does not end a process; of standard output it makes a traceback.
+Python ignores SIGPIPE, so that a broken connection does not end a process; on standard output that gives a traceback.
 """
 
 import os
@@ -10,13 +10,14 @@ import sys
 from collections.abc import Callable
 
 GONE = 128 + signal.SIGPIPE
-"""The exit status of a command that SIGPIPE has ended, as a shell reports it."""
+"""Exit status of a command that SIGPIPE ended, as a shell reports it."""
 
 
-def ends_quietly(command: Callable[[], int]) -> int:
-    """Runs a command that prints; returns its exit status, or `GONE` where nobody reads standard output any more.
+def handling_broken_pipe(command: Callable[[], int]) -> int:
+    """Runs a command that prints; returns its exit status, or `GONE` where the reader has closed standard output.
 
-    Any other pipe that breaks is an error as before.
+    Raises:
+        BrokenPipeError: another pipe is broken.
     """
     try:
         try:
@@ -26,12 +27,12 @@ def ends_quietly(command: Callable[[], int]) -> int:
     except BrokenPipeError:
         if not _unread(sys.stdout.fileno()):
             raise
-        # What is still buffered would be written, and fail, when the interpreter ends.
+        # The interpreter flushes the buffer at exit, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return GONE
 
 
 def _unread(descriptor: int) -> bool:
     poll = select.poll()
-    poll.register(descriptor, 0)  # what is broken is told without being asked for
+    poll.register(descriptor, 0)  # errors are reported without being requested
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))

@@ -1,7 +1,7 @@
-"""Which code runs where: the versions that decide the bytes of an artifact, compared between processes.
+"""Versions that determine the bytes of an artifact, compared between the processes of a run.
 
 Two pyarrow versions write different Parquet bytes and two Sluice wheels different rows, so a cluster of other versions
-is refused and not tried.
+is rejected before any work. Reads the metadata of installed packages and the sources of `tasks`.
 """
 
 import hashlib
@@ -15,25 +15,25 @@ from tasks.core.errors import SluiceError
 from tasks.core.extensions import packages
 
 PACKAGES = ("python", "sluice", "dask", "distributed", "numpy", "pyarrow")
-"""What must be equal; of Python the first two numbers."""
+"""Packages whose versions must be equal; of Python the first two numbers."""
 
 CODE = "sluice code"
 """Key of the code's own digest: a wheel built twice from one version number may still differ."""
 
 SOURCES = (".py", ".html", ".json")
-"""What decides bytes: modules, templates of pages inside artifacts, and the weights of extract's blocks."""
+"""Suffixes of files that determine bytes: modules, templates of pages inside artifacts, weights of extract's blocks."""
 
 DEMO = "demo"
-"""The folder of `tasks` that no worker runs: what starts the local stack decides no byte of an artifact."""
+"""Folder of `tasks` that no worker runs: the local stack determines no byte of an artifact."""
 
 EXTENSIONS = "extensions"
-"""Key of the packages that bring filters and parsers, with their versions."""
+"""Key of the packages that provide filters and parsers, with their versions."""
 
 Versions = Mapping[str, str | None]
 
 
 class VersionError(SluiceError):
-    """Processes that must run the same code do not."""
+    """Processes that must run the same code run different versions."""
 
 
 def code_digest() -> str:
@@ -48,12 +48,12 @@ def code_digest() -> str:
 
 
 def build_here() -> dict[str, str | None]:
-    """Returns what this process runs: version of each package, and the digest of the code."""
-    return {**{package: _version(package) for package in PACKAGES}, **own_build()}
+    """Returns the versions of this process: of each package, the digest of the code, and the extensions."""
+    return {**{package: _version(package) for package in PACKAGES}, **sluice_build()}
 
 
-def own_build() -> dict[str, str]:
-    """Returns what is Sluice's own of what this process runs: the digest of its code, and its extensions."""
+def sluice_build() -> dict[str, str]:
+    """Returns the versions of Sluice itself in this process: the digest of its code, and its extensions."""
     return {CODE: code_digest(), EXTENSIONS: packages()}
 
 
@@ -62,7 +62,7 @@ def require(build: frozenset[tuple[str, str | None]], name: str) -> None:
     """Checks that this process runs `build` (the items of another's `build_here`); once per process and build.
 
     Raises:
-        VersionError: it does not; `name` is how the message calls it.
+        VersionError: it runs another; the message names it `name`.
     """
     check_same(dict(build), {name: build_here()}, "the Dask cluster")
 
@@ -72,23 +72,23 @@ def check_same(here: Versions, there: Mapping[str, Versions], cluster: str) -> N
 
     Args:
         here: package to version, of this process.
-        there: the same of each other process, by a name a person can find it by.
-        cluster: what they belong to, for the message.
+        there: the same of each other process, by a name that identifies it for a person.
+        cluster: the cluster of these processes, for the message.
 
     Raises:
         VersionError: one differs; names the first process with both versions, and how many more differ.
     """
-    wrong = [
+    differences = [
         f"{name} has {package} {_short(package, versions.get(package)) or 'not at all'}, "
         f"this task has {_short(package, here.get(package))}"
         for name, versions in there.items()
         for package in (*PACKAGES, CODE, EXTENSIONS)
         if package in versions and _short(package, versions[package]) != _short(package, here.get(package))
     ]
-    if wrong:
-        more = f" (and {len(wrong) - 1} more differences)" if wrong[1:] else ""
+    if differences:
+        more = f" (and {len(differences) - 1} more differences)" if differences[1:] else ""
         raise VersionError(
-            f"{cluster} runs other versions: {wrong[0]}{more}",
+            f"{cluster} runs other versions: {differences[0]}{more}",
             "start its scheduler and workers from the same image or wheel as Airflow, or empty [place.dask] address",
         )
 
@@ -100,5 +100,5 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _short(package: str, told: str | None) -> str | None:
-    return ".".join(told.split(".")[:2]) if package == "python" and told else told
+def _short(package: str, full: str | None) -> str | None:
+    return ".".join(full.split(".")[:2]) if package == "python" and full else full

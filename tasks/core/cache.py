@@ -1,8 +1,8 @@
-"""Local copies of files of a remote store, for libraries that map memory or need a path.
+"""Local cache of files of a remote store, for libraries that map memory or need a path.
 
-The folder is $SLUICE_CACHE, by default one below the system's temporary folder; it is shared by all processes of the
-machine and may be deleted at any time. What was not used for longest goes first when it holds more than
-$SLUICE_CACHE_GB (default 50).
+Reads and writes the folder $SLUICE_CACHE, by default one below the system's temporary folder; all processes of the
+machine share it, and it may be deleted at any time. The least recently used files are removed when their total size
+exceeds $SLUICE_CACHE_GB (default 50).
 """
 
 import contextlib
@@ -14,19 +14,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 _JUST_USED_S = 3600.0
-"""A copy used within this time is kept over any limit: its path may have been handed out and not been opened yet."""
+"""A copy used within this time is kept over any limit: its path may have been returned and not been opened yet."""
 
 
 def cached(key: str, size: int, fetch: Callable[[str], None]) -> str:
     """Returns the path of the copy that `key` names, after `fetch(path)` has made it where it is missing.
 
     Args:
-        key: names the content: another content has another key.
+        key: identifies the content: another content has another key.
         size: bytes that the copy must have.
-        fetch: writes the copy to the path that it is given.
+        fetch: writes the copy to its argument, a path.
 
     Raises:
-        OSError: the copy came out with another size.
+        OSError: the copy has another size.
     """
     path = folder() / key
     if path.exists():
@@ -57,9 +57,9 @@ def _make_room(size: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             found = path.stat()
             files.append((found.st_mtime, found.st_size, path))
-    held = sum(bytes_ for _, bytes_, _ in files) + size
+    total = sum(bytes_ for _, bytes_, _ in files) + size
     for used, bytes_, path in sorted(files):
-        if held <= limit or used > time.time() - _JUST_USED_S:
+        if total <= limit or used > time.time() - _JUST_USED_S:
             return
         path.unlink(missing_ok=True)
-        held -= bytes_
+        total -= bytes_

@@ -1,8 +1,8 @@
-"""A child process that parses hostile input, and is killed where it is stuck: how it starts, is limited, and answers.
+"""Child processes that parse hostile input and can be killed: start, memory limit, and length-prefixed messages.
 
-A parser is C code, which cannot be interrupted from inside. So the input is sent to a process of its own as a pickle on
-its standard input, and the answer comes back as one on its standard output, each behind its length. The parent decides
-how long it waits, and ends the process; what both sides need for that is here.
+A parser is C code, which cannot be interrupted from inside. So the input is sent to a separate process as a pickle on
+its standard input, and the response comes back as a pickle on its standard output, each after its length. The parent
+applies the timeout and kills the process.
 """
 
 import contextlib
@@ -18,22 +18,22 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 LENGTH = struct.Struct(">Q")
-"""Stands before every message: how many bytes it has."""
+"""Header of every message: its number of bytes."""
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """Returns the command that runs a module of ours in another process, by the interpreter of this one."""
+    """Returns the command that runs a module in another process of this interpreter."""
     return [sys.executable, "-m", module, *arguments]
 
 
 def environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Returns our environment and `settings`, with this very code first on the path."""
+    """Returns the environment of this process with `settings`, and this checkout or wheel first on PYTHONPATH."""
     path = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, **(settings or {}), "PYTHONPATH": os.pathsep.join(path)}
 
 
 def message(content: Any) -> tuple[bytes, bytes]:
-    """Returns a message as it is sent: its length, and its pickle."""
+    """Returns a message as it is sent: the header, and the pickle of `content`."""
     data = pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
     return LENGTH.pack(len(data)), data
 
@@ -71,7 +71,7 @@ def parent(buffer: int = 1 << 18) -> Iterator[Parent]:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the parent too, which ends this process
     with contextlib.suppress(BrokenPipeError), os.fdopen(os.dup(1), "wb", buffer) as answers:
-        os.dup2(2, 1)  # what a library prints must not stand among the answers
+        os.dup2(2, 1)  # the output of libraries must not mix with the answers
         yield Parent(sys.stdin.buffer, answers)
 
 

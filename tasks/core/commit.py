@@ -1,6 +1,7 @@
-"""The last step of a stage: all parts are there, now the artifact comes into existence.
+"""Commit of an artifact, the last step of a stage, after all parts are committed.
 
-Writes `.artifact.json` (exclusive create: of two attempts one wins), then clears the bookkeeping of the run away.
+Writes `.artifact.json` (exclusive create: of two attempts one wins), then removes the bookkeeping of the run. Reads the
+version of the code from the installed package and, in a checkout, from git.
 """
 
 import logging
@@ -38,11 +39,11 @@ def commit(
 
     Raises:
         InputError: there is nothing to commit, or too many rows were quarantined.
-        DriftError: a run with other settings or inputs has committed the address meanwhile.
+        DriftError: a run with other settings or inputs has committed the same id meanwhile.
         SupersededError: another attempt has taken the work over.
     """
     if not output.committed:
-        raise InputError(f"{output.address}: the stage {stage} made no part", "check that its inputs hold anything")
+        raise InputError(f"{output.address}: the stage {stage} made no part", "check that its inputs are not empty")
     output.check_poison()
     record = _record(output, stage, stage_version, config, inputs, report, started)
     output.check_fence()
@@ -55,15 +56,15 @@ def commit(
 
 
 def adopt(source: Artifact, address: ArtifactId, inputs: Sequence[InputRef]) -> Artifact:
-    """Publishes at `address` a record with the files of `source`, which is what would be made there.
+    """Publishes at `address` a record with the files of `source`, the same result at another version.
 
     Args:
         source: an artifact of the same kind, settings and inputs.
-        address: the version without one.
-        inputs: the inputs at the version of `address`. What else the record of `source` names is kept.
+        address: id of the artifact to create.
+        inputs: the inputs at the version of `address`. Other inputs in the record of `source` are kept.
 
     Raises:
-        DriftError: a run with other settings or inputs has committed the address meanwhile.
+        DriftError: a run with other settings or inputs has committed the same id meanwhile.
     """
     roles = {ref.role for ref in inputs}
     others = [ref for ref in source.record.inputs if ref.role not in roles]
@@ -83,14 +84,14 @@ def adopt(source: Artifact, address: ArtifactId, inputs: Sequence[InputRef]) -> 
 
 
 def _first(store: Store, address: ArtifactId, fingerprint: str) -> Artifact:
-    """Returns the artifact of the attempt that was faster; this one's result is the same by its fingerprint."""
+    """Returns the artifact of the attempt that committed first; the result is the same by its fingerprint."""
     artifact = Artifact.open_at(store, address)
     if artifact.record.fingerprint != fingerprint:
         raise DriftError(
             f"{address} has been committed meanwhile by a run with other settings or inputs",
             "give one of the two runs another version",
         )
-    log.warning("[%s] another attempt has committed first; its result stands", address)
+    log.warning("[%s] another attempt has committed first; its result is used", address)
     return artifact
 
 
@@ -139,7 +140,7 @@ def _clear(store: Store, address: ArtifactId, record: Record) -> None:
     stale = set()
     for path in store.list(address.path, unfinished=True):
         below = path[len(address.path) + 1 :]
-        # Whatever no part names is what a killed attempt left behind.
+        # Files that no part lists were left by a killed attempt.
         if path not in kept and below != RECORD and not below.startswith((PARTS, SCRATCH)):
             stale.add(below.partition("/")[0] if below.startswith(".") else below)
     for below in sorted(stale):
@@ -152,16 +153,16 @@ def _clear(store: Store, address: ArtifactId, record: Record) -> None:
 @cache
 def code_version() -> dict[str, str]:
     """Returns the wheel's version and, in a checkout, the commit and whether files differ from it."""
-    held = {"version": version("sluice")}
+    found = {"version": version("sluice")}
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
-        return held
+        return found
     try:
         head = _git(root, "rev-parse", "HEAD")
         dirty = _git(root, "status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
-        return held
-    return {**held, "commit": head, "dirty": "yes" if dirty else "no"}
+        return found
+    return {**found, "commit": head, "dirty": "yes" if dirty else "no"}
 
 
 def _git(root: Path, *arguments: str) -> str:

@@ -20,20 +20,20 @@ from tasks.core.errors import RecipeError
 
 
 class Problems(ValueError):
-    """All that is wrong with some settings. A validator raises it; who reads the settings takes it apart again.
+    """Several errors in settings, raised by one validator; the reader of the settings lists them one by one.
 
     Args:
-        several: what is wrong, each as "where: what: what to do". What begins with a dot has its place below that of
-            the validator's field: ".c4.min_words: ...".
+        messages: one per error, as "where: what: what to do". A message that begins with a dot is about a field below
+            the validator's: ".c4.min_words: ...".
     """
 
-    def __init__(self, several: Iterable[str]) -> None:
-        self.several = tuple(several)
-        super().__init__("; ".join(text.removeprefix(".") for text in self.several))
+    def __init__(self, messages: Iterable[str]) -> None:
+        self.messages = tuple(messages)
+        super().__init__("; ".join(text.removeprefix(".") for text in self.messages))
 
 
 class Config(BaseModel):
-    """Immutable settings; an unknown key is an error, and so is a number that is not finite: nothing encodes it."""
+    """Immutable settings; an unknown key is an error, and so is a number that JSON cannot encode (not finite)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -88,14 +88,14 @@ def _key(key: Any, where: str) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Returns `did you mean "x"?` for the closest of `known`, or the list of what is known."""
+    """Returns `did you mean "x"?` for the closest of `known`, or the list of them where none is close."""
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f'did you mean "{close[0]}"?' if close else f"known are: {', '.join(names)}"
 
 
 def duplicates(names: Iterable[str]) -> list[str]:
-    """Returns the names that stand there more than once, sorted."""
+    """Returns the names that occur more than once, sorted."""
     return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
@@ -123,34 +123,34 @@ def parse(
     where: str,
     across: Callable[[Mapping[str, Any]], Iterable[str]] = lambda settings: (),
 ) -> C:
-    """Builds `model` from settings read out of a file (`strictly`); what it returns has a canonical encoding.
+    """Builds `model` from the settings in a file (see `validate_strict`); the result has a canonical encoding.
 
     Args:
         model: the class to build.
         settings: nested mapping as `tomllib` returns it.
-        where: the file or form the settings came from; named in the error.
-        across: returns what else is wrong where some fields are: what the class itself checks only if none is.
+        where: the file or form of the settings; named in the error.
+        across: returns the errors between fields, which the class itself checks only where every field is valid.
 
     Raises:
-        RecipeError: for each thing that is wrong one line naming the field, what was wrong and what would be right.
+        RecipeError: one line per error with the field, the cause and the remedy.
     """
     try:
         found = validate_strict(model, settings)
-        _plain(found)  # settings of free form may still hold what the class cannot know of
+        _plain(found)  # settings of free form may contain values that the class does not check
         return found
     except ValidationError as error:
-        several = [_explain(model, one) for one in _apart(error)]
-        if all(one["loc"] for one in error.errors()):
-            several += map(_remedied, across(settings))
+        errors = [_explain(model, detail) for detail in _details(error)]
+        if all(detail["loc"] for detail in error.errors()):
+            errors += map(_remedied, across(settings))
     except TypeError as error:
         finite = "only finite" in str(error)
-        several = [(str(error), "write a finite number" if finite else "write text or a number")]
-    (cause, remedy), *more = ((f"{where}: {cause}", remedy) for cause, remedy in dict(several).items())
+        errors = [(str(error), "write a finite number" if finite else "write text or a number")]
+    (cause, remedy), *more = ((f"{where}: {cause}", remedy) for cause, remedy in dict(errors).items())
     raise RecipeError(cause, remedy, more)
 
 
 def _plain(settings: Any) -> Any:
-    """Returns `settings` as JSON holds them; raises TypeError that begins with the key of what has no encoding."""
+    """Returns `settings` as JSON values; raises TypeError that begins with the key of the value without encoding."""
     try:
         return _encodable(settings, "value")
     except TypeError as error:
@@ -158,7 +158,7 @@ def _plain(settings: Any) -> Any:
 
 
 def assign(settings: dict[str, Any], values: Mapping[str, Any]) -> None:
-    """Puts values into nested settings, each named by a dotted path ("limits.c4.min_sentences").
+    """Sets values in nested settings, each named by a dotted path ("limits.c4.min_sentences").
 
     >>> settings = {"a": {"b": 1}}
     >>> assign(settings, {"a.c": 2, "d.e": 3})
@@ -176,29 +176,29 @@ def assign(settings: dict[str, Any], values: Mapping[str, Any]) -> None:
 
 
 def faults(error: ValidationError) -> list[tuple[str, str]]:
-    """Returns of each field of `error` its dotted path, "" for the whole, and what is wrong and what to do about it."""
+    """Returns for each field of `error` its dotted path, "" for the whole, and the cause with the remedy."""
     return [
-        (".".join(map(str, one["loc"])), ": ".join(filter(None, (_said(one), _WRITE.get(one["type"])))))
-        for one in _apart(error)
+        (".".join(map(str, detail["loc"])), ": ".join(filter(None, (_cause(detail), _WRITE.get(detail["type"])))))
+        for detail in _details(error)
     ]
 
 
-def _apart(error: ValidationError) -> Iterator[Any]:
-    """Yields the errors of pydantic, with one for each of several `Problems`."""
-    for one in error.errors(include_url=False):
-        cause = (one.get("ctx") or {}).get("error")
+def _details(error: ValidationError) -> Iterator[Any]:
+    """Yields the details of a pydantic error, with one for each message of `Problems`."""
+    for detail in error.errors(include_url=False):
+        cause = (detail.get("ctx") or {}).get("error")
         if not isinstance(cause, Problems):
-            yield one
+            yield detail
             continue
-        for text in cause.several:
-            at, said = text.removeprefix(".").split(": ", 1) if text.startswith(".") else ("", text)
-            yield {**one, "loc": (*one["loc"], *([at] if at else [])), "msg": said, "input": {}}
+        for text in cause.messages:
+            field, message = text.removeprefix(".").split(": ", 1) if text.startswith(".") else ("", text)
+            yield {**detail, "loc": (*detail["loc"], *([field] if field else [])), "msg": message, "input": {}}
 
 
-def _said(one: Any) -> str:
-    shown = one.get("input")
-    got = "" if isinstance(shown, Mapping | list) else f" (got {shown!r})"
-    return f"{str(one['msg']).removeprefix('Value error, ')}{got}"
+def _cause(detail: Any) -> str:
+    value = detail.get("input")
+    got = "" if isinstance(value, Mapping | list) else f" (got {value!r})"
+    return f"{str(detail['msg']).removeprefix('Value error, ')}{got}"
 
 
 _WRITE = {
@@ -211,24 +211,24 @@ _WRITE = {
     "dict_type": "write a table, with a name and a value for each entry",
     "model_type": "write a section, or a table with a name and a value for each setting",
 }
-"""What to do about a value of another type, by pydantic's name of the error."""
+"""Remedies for a value of another type, by pydantic's name of the error."""
 
 
-def _explain(model: type[Config], one: Any) -> tuple[str, str]:
-    """Returns cause and remedy of one error of pydantic."""
-    path = [str(step) for step in one["loc"]]
+def _explain(model: type[Config], detail: Any) -> tuple[str, str]:
+    """Returns cause and remedy of one detail of a pydantic error."""
+    path = [str(step) for step in detail["loc"]]
     field = ".".join(path)
-    if one["type"] == "extra_forbidden":
+    if detail["type"] == "extra_forbidden":
         known = _fields_at(model, path[:-1])
         return f"unknown key {field}", nearest(path[-1], known) if known else "remove it"
-    if one["type"] == "missing":
+    if detail["type"] == "missing":
         return f"{field} is missing", "add it"
-    cause, remedy = _remedied(": ".join(part for part in (field, _said(one)) if part))
-    return cause, remedy or _WRITE.get(one["type"], "")
+    cause, remedy = _remedied(": ".join(part for part in (field, _cause(detail)) if part))
+    return cause, remedy or _WRITE.get(detail["type"], "")
 
 
 def _remedied(text: str) -> tuple[str, str]:
-    """Returns a text as cause and remedy; what asks "did you mean" is one."""
+    """Splits a message into cause and remedy; a last clause with a question mark ("did you mean ...?") is a remedy."""
     cause, _, remedy = text.rpartition(": ") if text.endswith("?") else (text, "", "")
     return cause, remedy
 
@@ -255,7 +255,7 @@ def _config_in(annotation: Any) -> type[Config] | None:
 
 
 def changes(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yields path, old and new value of all that differs between two nested mappings, as records hold settings."""
+    """Yields path, old and new value of every difference between two nested mappings, such as settings in records."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
             yield from changes(old.get(key), new.get(key), f"{path}.{key}" if path else key)

@@ -1,10 +1,10 @@
-"""Where the parts of a stage run: in this process, in processes of this machine, or on a Dask cluster.
+"""Executors for the parts of a stage: this process, processes of this machine, or a Dask cluster.
 
-What is computed is the same everywhere; only this module imports Dask. Processes of this machine are Dask workers too
+The results are the same everywhere; only this module imports Dask. Processes of this machine are Dask workers too
 (`SubprocessCluster`, about 4 s to start): plain multiprocessing cannot start children inside an Airflow task.
 
-A cluster may grow, shrink, lose workers or its scheduler while a stage runs. What has not come back runs again; that is
-safe because a part is committed once, whoever makes it.
+A cluster may grow, shrink, lose workers or its scheduler while a stage runs. Items without a result run again, which is
+safe because a part is committed once, whichever worker makes it.
 """
 
 import contextlib
@@ -14,17 +14,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from tasks.core.build import PACKAGES, VersionError, build_here, check_same, own_build, require
+from tasks.core.build import PACKAGES, VersionError, build_here, check_same, require, sluice_build
 from tasks.core.errors import TransientError
 from tasks.core.workers import Watch
 
 log = logging.getLogger("sluice.engine")
 
 _CONNECT_S = 30
-"""How long a scheduler may take to answer: at first, and again after it was lost."""
+"""Longest wait for a scheduler to answer, at first and again after it was lost."""
 _GLANCE_S = 3
 _WORKERS_S = 50
-"""How long the first worker may take to come, and how long a stage goes on with no worker at all."""
+"""Longest wait for the first worker, and longest time that a stage continues with no worker at all."""
 _LOOK_S = 5.0
 _POLL_S = 0.02
 _LOSSES = 3
@@ -47,7 +47,7 @@ class Engine:
 
 
 class _Lost(Exception):
-    """The scheduler, or what it knew of our work, is gone."""
+    """The scheduler, or its state of our tasks, is lost."""
 
 
 class DaskEngine(Engine):
@@ -55,7 +55,7 @@ class DaskEngine(Engine):
 
     Args:
         client: connected.
-        name: the cluster, as log and errors call it.
+        name: the cluster, as named in log and errors.
     """
 
     def __init__(self, client: Any, name: str) -> None:
@@ -69,14 +69,14 @@ class DaskEngine(Engine):
     @property
     def workers(self) -> int:
         """Threads of the cluster; an adaptive cluster grows and shrinks."""
-        return max(1, sum(int(one) for one in self._client.nthreads().values()))
+        return max(1, sum(int(threads) for threads in self._client.nthreads().values()))
 
     def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        """See `Engine.map`. What a lost worker or a lost scheduler had in hand runs again.
+        """See `Engine.map`. Items that a lost worker or a lost scheduler was processing run again.
 
         Raises:
-            TransientError: workers kept dying under the same item, no worker is left, or the scheduler was lost and
-                is not back within half a minute.
+            TransientError: the same item repeatedly killed its workers, no worker is left, or the scheduler was lost
+                and is not back within half a minute.
         """
         left = dict(enumerate(items))
         for losses in count(1):
@@ -92,11 +92,11 @@ class DaskEngine(Engine):
                 self._wait_for_scheduler(loss)
 
     def end(self) -> None:
-        """Sums up in the log what happened to the workers."""
+        """Logs a summary of the workers: losses, pauses, memory."""
         self._watch.end()
 
     def _round(self, fn: Callable[[Any], Any], left: Mapping[int, Any]) -> Iterator[tuple[int, Any]]:
-        """Yields what becomes of `left`, once; raises _Lost when the cluster forgets about it."""
+        """Submits the items of `left` once and yields their results; raises _Lost when the cluster loses them."""
         from dask.distributed import as_completed
         from distributed.client import ClosedClientError, FutureCancelledError
         from distributed.comm import CommClosedError
@@ -109,7 +109,7 @@ class DaskEngine(Engine):
                 if arriving.has_ready():
                     future = next(arriving)
                     result = self._result(future)
-                    # Forgotten here, so that a worker that dies later does not have it computed again.
+                    # Released here, so that the death of a worker later does not compute it again.
                     yield futures.pop(future), result
                     del future, result
                 else:
@@ -124,7 +124,7 @@ class DaskEngine(Engine):
     def _submit(self, fn: Callable[[Any], Any], items: list[Any]) -> list[Any]:
         from distributed.protocol import pickle
 
-        # `fn` may hold whole artifact records. Pickled once and kept as a task's result it reaches each worker once,
+        # `fn` may contain whole artifact records. Pickled once and kept as a task's result it reaches each worker once,
         # not with each item; as a task, and not as scattered data, it is made again when its worker dies.
         shared = self._client.submit(pickle.loads, pickle.dumps(fn), pure=False)
         return list(self._client.map(_call, items, fn=shared, build=self._build, pure=False))
@@ -145,12 +145,12 @@ class DaskEngine(Engine):
             return
         self._looked = time.monotonic()
         if self._client.status == "running":
-            self._watch.see(self._client.scheduler_info()["workers"])
-        if self._watch.alone_s() > _WORKERS_S:
+            self._watch.update(self._client.scheduler_info()["workers"])
+        if self._watch.seconds_without_workers() > _WORKERS_S:
             raise TransientError(f"{self.name} has had no worker for {_WORKERS_S} s", "start workers; done parts stay")
 
     def _wait_for_scheduler(self, loss: _Lost) -> None:
-        # Dask's client connects again by itself, for as long as the timeout it was made with, then closes.
+        # Dask's client reconnects by itself for as long as its connection timeout, then closes.
         deadline = time.monotonic() + _CONNECT_S + 5
         while self._client.status != "running":
             if self._client.status in ("closing", "closed") or time.monotonic() > deadline:
@@ -166,13 +166,13 @@ class DaskEngine(Engine):
 
 
 class Processes(Engine):
-    """Runs a function over items in processes of this machine, which start with the first of them.
+    """Runs a function over items in processes of this machine, which start with the first item.
 
-    So a stage that has no parts, such as a training, starts none.
+    So a stage without parts, such as a training, starts none.
 
     Args:
-        workers: how many.
-        started: ends them.
+        workers: number of processes.
+        started: exit stack that ends them.
     """
 
     def __init__(self, workers: int, started: contextlib.ExitStack) -> None:
@@ -197,21 +197,21 @@ class Processes(Engine):
 def _call(item: Any, fn: Callable[[Any], Any], build: frozenset[tuple[str, str | None]]) -> Any:
     from distributed import get_worker
 
-    # Here, too: a worker may have come after the cluster was checked, and its bytes would be committed.
+    # Here, too: a worker may have joined after the cluster was checked, and its bytes would be committed.
     require(build, f"worker {get_worker().name}")
     return fn(item)
 
 
 @contextlib.contextmanager
 def open_engine(address: str = "", workers: int = 0) -> Iterator[Engine]:
-    """Opens the engine that a place asks for, and closes it.
+    """Opens the engine that a place configures, and closes it.
 
     Args:
         address: a Dask scheduler ("tcp://host:8786"); empty for none.
         workers: without an address, processes on this machine; below 2 the work runs in this process.
 
     Raises:
-        TransientError: no scheduler answers at the address, or no worker comes to it.
+        TransientError: no scheduler answers at the address, or it has no worker.
         VersionError: the cluster runs other code.
     """
     if address:
@@ -226,13 +226,13 @@ def open_engine(address: str = "", workers: int = 0) -> Iterator[Engine]:
 def dashboard_of(address: str) -> str:
     """Returns the address of a scheduler's status page; raises TransientError where no scheduler answers."""
     with _connected(address, timeout=_GLANCE_S) as client:
-        drawn = client.get_versions(packages=["bokeh"])["scheduler"]["packages"]["bokeh"]
-        return str(client.dashboard_link).removesuffix("/status") + status_path(bool(drawn))
+        has_bokeh = client.get_versions(packages=["bokeh"])["scheduler"]["packages"]["bokeh"]
+        return str(client.dashboard_link).removesuffix("/status") + status_path(bool(has_bokeh))
 
 
-def status_path(drawn: bool) -> str:
-    """Returns the path of the page that shows most: without bokeh the plots are missing, but the table is there."""
-    return "/status" if drawn else "/info/main/workers.html"
+def status_path(has_bokeh: bool) -> str:
+    """Returns the path of the most informative status page; without bokeh there is a table, but no plots."""
+    return "/status" if has_bokeh else "/info/main/workers.html"
 
 
 def _cluster(address: str) -> Iterator[Engine]:
@@ -269,15 +269,15 @@ def _check_versions(client: Any, address: str) -> None:
     """Raises VersionError unless scheduler and workers run this process's versions and code."""
     # Dask reports versions by name, so this works where pickled code would not arrive.
     found = client.get_versions(packages=[name for name in PACKAGES if name != "python"])
-    here = {**found["client"]["packages"], **own_build()}
-    there = {f"worker {name}": one["packages"] for name, one in found["workers"].items() if one}
+    here = {**found["client"]["packages"], **sluice_build()}
+    there = {f"worker {name}": worker["packages"] for name, worker in found["workers"].items() if worker}
     cluster = f"the Dask cluster at {address}"
     check_same(here, {"the scheduler": found["scheduler"]["packages"], **there}, cluster)
     try:
-        owned = client.run(own_build)
+        builds = client.run(sluice_build)
     except (ImportError, AttributeError):
         raise VersionError(f"{cluster} runs another build of Sluice", "start its workers from this wheel") from None
-    check_same(here, {f"worker {name}": one for name, one in owned.items()}, cluster)
+    check_same(here, {f"worker {name}": build for name, build in builds.items()}, cluster)
 
 
 @contextlib.contextmanager

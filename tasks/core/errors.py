@@ -1,4 +1,4 @@
-"""What can go wrong, in the words a person needs: the cause, then the remedy.
+"""Errors for people: each message has a cause and a remedy.
 
 An operator fails at once on a permanent error and retries any other.
 """
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 class SluiceError(Exception):
-    """A failure that is explained in one line.
+    """Base of all errors that are explained in one line.
 
     Args:
         cause: what was wrong and where, without a full stop.
@@ -16,7 +16,7 @@ class SluiceError(Exception):
 
     permanent = True
     exit_code = 2
-    """What the shell ends with; pod operators and failure policies go by it."""
+    """Exit status of the shell; pod operators and failure policies decide by it."""
 
     def __init__(self, cause: str, remedy: str = "") -> None:
         super().__init__(cause, remedy)
@@ -34,18 +34,18 @@ class RecipeError(SluiceError):
     Args:
         cause: what was wrong and where, without a full stop.
         remedy: what to do about it, without a full stop; may be empty.
-        more: what else is wrong, as (cause, remedy) each: shown in lines of their own.
+        more: further errors as (cause, remedy), each shown in a line of its own.
     """
 
     def __init__(self, cause: str, remedy: str = "", more: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(cause, remedy)
-        self.more = tuple(RecipeError(*one) for one in more)
+        self.more = tuple(RecipeError(*error) for error in more)
 
     def __str__(self) -> str:
         return "\n".join([super().__str__(), *map(str, self.more)])
 
     def __reduce__(self) -> tuple[type["RecipeError"], tuple[object, ...]]:
-        return type(self), (self.cause, self.remedy, tuple((one.cause, one.remedy) for one in self.more))
+        return type(self), (self.cause, self.remedy, tuple((error.cause, error.remedy) for error in self.more))
 
 
 class InputError(SluiceError):
@@ -53,11 +53,11 @@ class InputError(SluiceError):
 
 
 class DriftError(SluiceError):
-    """The address already holds something made by another recipe or from other inputs."""
+    """The artifact already exists, made by another recipe or from other inputs."""
 
 
 class SupersededError(SluiceError):
-    """Another attempt at the same work has taken it over: this one must not write any more."""
+    """Another attempt has taken the work over: this one must not write any more."""
 
 
 class ConservationError(SluiceError):
@@ -65,23 +65,23 @@ class ConservationError(SluiceError):
 
 
 class StoreError(SluiceError):
-    """The store refuses: full, no rights, or without a guarantee that Sluice relies on."""
+    """The store rejects a request: full, no rights, or without a guarantee that Sluice relies on."""
 
 
 class TransientError(SluiceError):
-    """A fault that a retry can mend: network, lost worker."""
+    """A temporary fault that a retry may overcome: network, lost worker."""
 
     permanent = False
     exit_code = 1
 
 
 class StoppedError(TransientError):
-    """The work was asked to stop and has saved what it had: started again, it goes on from there."""
+    """The work was stopped by a signal after it had saved its state; started again, it resumes from there."""
 
     exit_code = 143
 
 
 class KilledError(TransientError):
-    """A process of the work was killed (SIGKILL), most often for want of memory."""
+    """A process of the work was killed (SIGKILL), most often because memory was exhausted."""
 
     exit_code = 137

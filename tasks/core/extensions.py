@@ -1,8 +1,8 @@
-"""Filters and parsers that installed packages bring, by entry points.
+"""Filters and parsers of installed packages, registered by entry points.
 
-Reads the metadata of the installed packages, once per process. A package names in a group one module for each filter or
-parser; name and version of the package go into the settings of whoever uses it, and so into fingerprints. Recipes are
-read at DAG parse time and import such modules, so they import what is heavy inside functions, like our own.
+Reads the metadata of the installed packages, once per process. A package registers one module per filter or parser in a
+group; name and version of the package are stored in the settings that use it, and so count in fingerprints. Recipes
+are read at DAG parse time and import such modules, so these import heavy libraries inside functions.
 """
 
 from collections.abc import Mapping
@@ -18,20 +18,20 @@ from pydantic import ValidationError
 from tasks.core.config import Config, Problems, faults, nearest, validate_strict
 
 FILTERS = "sluice.filters"
-"""The group of filters: each a module with an annotator, or with an annotator and a filter."""
+"""Entry point group of filters: each a module with an annotator, or with an annotator and a filter."""
 
 PARSERS = "sluice.parsers"
-"""The group of parsers: each a module with a `tasks.stages.extract.parser.Parser`."""
+"""Entry point group of parsers: each a module with a `tasks.stages.extract.parser.Parser`."""
 
 PACKAGE = "package"
-"""The key under which settings of what a package brings hold its name and version."""
+"""Key in the settings of an extension with name and version of its package."""
 
 C = TypeVar("C", bound=Config)
 
 
 @dataclass(frozen=True)
 class Extension:
-    """What a package brings: its name, the module that holds it, and the package with its version."""
+    """A filter or parser of a package: its name, its module, and the package with its version."""
 
     name: str
     module: str
@@ -39,85 +39,89 @@ class Extension:
 
 
 @cache
-def brought(group: str) -> Mapping[str, tuple[Extension, ...]]:
-    """Returns what installed packages bring to a group, by name; several packages may bring one name."""
+def registered(group: str) -> Mapping[str, tuple[Extension, ...]]:
+    """Returns the extensions of a group, by name; several packages may provide the same name."""
     found: dict[str, list[Extension]] = {}
     for entry in entry_points(group=group):
         package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "a package without metadata"
         found.setdefault(entry.name, []).append(Extension(entry.name, entry.value, package))
-    return {name: tuple(sorted(found[name], key=lambda one: one.package)) for name in sorted(found)}
+    return {name: tuple(sorted(found[name], key=lambda extension: extension.package)) for name in sorted(found)}
 
 
 def packages() -> str:
-    """Returns the packages that bring anything, with their versions: what two processes must have in common."""
-    several = {one.package for group in (FILTERS, PARSERS) for ones in brought(group).values() for one in ones}
-    return ", ".join(sorted(several)) or "none"
+    """Returns the packages with extensions and their versions, which the processes of a run must have in common."""
+    extensions = (
+        extension for group in (FILTERS, PARSERS) for named in registered(group).values() for extension in named
+    )
+    return ", ".join(sorted({extension.package for extension in extensions})) or "none"
 
 
 def names(group: str, own: Mapping[str, str]) -> list[str]:
-    """Returns the names that a group knows: `own`, by name and module, and those that packages bring."""
-    return sorted({*own, *brought(group)})
+    """Returns the names of a group: `own`, by name and module, and those of extensions."""
+    return sorted({*own, *registered(group)})
 
 
 def module_of(group: str, word: str, name: str, own: Mapping[str, str]) -> tuple[ModuleType, str]:
-    """Imports what holds a filter or a parser.
+    """Imports the module of a filter or a parser.
 
     Args:
         group: FILTERS or PARSERS.
-        word: what it is, for the message: "filter".
+        word: its type in messages: "filter" or "parser".
         name: its name.
-        own: those of Sluice itself, by name and module.
+        own: modules of Sluice itself, by name.
 
     Returns:
-        the module, and the package with its version; "" for one of Sluice itself.
+        the module, and the package with its version; "" for a module of Sluice itself.
 
     Raises:
-        Problems: there is none of that name, or two; or it cannot be imported.
+        Problems: the name is unknown or ambiguous; or the module cannot be imported.
     """
-    several = brought(group).get(name, ())
-    if name in own and not several:
+    found = registered(group).get(name, ())
+    if name in own and not found:
         return import_module(own[name]), ""
-    if not several:
+    if not found:
         raise Problems([f'no {word} "{name}": {nearest(name, names(group, own))}'])
-    if name in own or len(several) > 1:
-        whose = [*(["Sluice"] if name in own else []), *(one.package for one in several)]
+    if name in own or len(found) > 1:
+        whose = [*(["Sluice"] if name in own else []), *(extension.package for extension in found)]
         raise Problems([f'{word} "{name}": {" and ".join(whose)} each bring one: uninstall all but one of them'])
-    (one,) = several
-    if ":" in one.module:
-        raise Problems([f'{word} "{name}": {one.package} names {one.module}, no module: name the module alone'])
+    (extension,) = found
+    if ":" in extension.module:
+        raise Problems(
+            [f'{word} "{name}": {extension.package} names {extension.module}, no module: name the module alone']
+        )
     try:
-        return import_module(one.module), one.package
-    except (Exception, SystemExit) as error:  # whatever somebody else's code does when it is imported
+        return import_module(extension.module), extension.package
+    except (Exception, SystemExit) as error:  # code of other packages may raise anything when it is imported
         cause = " ".join(f"{type(error).__name__}: {error}".split())
         raise Problems(
-            [f'{word} "{name}" of {one.package} cannot be imported ({cause}): mend or uninstall it']
+            [f'{word} "{name}" of {extension.package} cannot be imported ({cause}): mend or uninstall it']
         ) from None
 
 
-def made(kind: type[C], name: str, settings: Mapping[str, Any], package: str = "") -> C:
-    """Builds what a module holds from its settings.
+def configured(kind: type[C], name: str, settings: Mapping[str, Any], package: str = "") -> C:
+    """Builds an annotator, filter or parser from its settings.
 
     Args:
         kind: its class.
-        name: what recipes call it.
-        settings: its settings; PACKAGE among them says with which version they were completed.
-        package: the package that brings it, with the version that is installed here.
+        name: its name in recipes.
+        settings: its settings; PACKAGE among them is the version with which they were completed.
+        package: its package, with the version that is installed here.
 
     Raises:
         Problems: settings are unknown, out of range or of another type, or another version is installed.
     """
     given = {key: value for key, value in settings.items() if key != PACKAGE}
     unknown = sorted(set(given) - set(kind.model_fields))
-    wrong = [f"{name} has no setting {one}: {nearest(one, kind.model_fields)}" for one in unknown]
+    errors = [f"{name} has no setting {key}: {nearest(key, kind.model_fields)}" for key in unknown]
     if (stated := settings.get(PACKAGE, package)) != package:
         here = f"{package} is" if package else "no package that brings it is"
-        wrong.append(f"{name} is to come from {stated}, and {here} installed here: install that, or take out the key")
+        errors.append(f"{name} is to come from {stated}, and {here} installed here: install that, or take out the key")
     try:
         found = validate_strict(kind, {key: value for key, value in given.items() if key not in unknown})
     except ValidationError as error:
-        wrong += [f".{name}.{at}: {said}" if at else f".{name}: {said}" for at, said in faults(error)]
+        errors += [f".{name}.{at}: {cause}" if at else f".{name}: {cause}" for at, cause in faults(error)]
     except TypeError as error:
-        wrong.append(f".{name}.{error}")
-    if wrong:
-        raise Problems(wrong)
+        errors.append(f".{name}.{error}")
+    if errors:
+        raise Problems(errors)
     return found

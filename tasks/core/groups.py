@@ -1,14 +1,14 @@
-"""Groups: what one annotator has measured of all documents, each group an artifact with a fingerprint of its own.
+"""Groups: the measurements of one annotator for all documents, each group an artifact with its own fingerprint.
 
-`annotate` writes them as `<recipe>/measured/<annotator>@<version>`:
+A group is stored as `<recipe>/measured/<annotator>@<version>`:
 
-    measured/<part>.parquet   `error` (null, or what made the annotator fail) and the annotator's struct column, with
-                              the part names and the row order of the documents; which those are says a hash of
-                              their ids in the file's metadata (`tasks.formats.documents.mark_of`)
+    measured/<part>.parquet   `error` (null, or the exception of the annotator) and the annotator's struct column, with
+                              the part names and the row order of the documents; a hash of their ids in the file's
+                              metadata identifies them (`tasks.formats.documents.mark_of`)
 
-The artifact `attributes` of a version holds no columns. Its record names, as inputs of the roles `measured:<annotator>`
-and in the order of `[annotate] use`, the groups that the version is made of, with fingerprint and content: its own, and
-those of earlier versions that are what they would be. dedup, consolidate, what-if and trace find them here.
+The artifact `attributes` of a version has no columns. Its record names, as inputs of the roles `measured:<annotator>`
+and in the order of `[annotate] use`, the groups of the version, with fingerprint and content: its own, and those of
+earlier versions with the same fingerprint. Reads these records and opens the groups that they name.
 """
 
 from typing import Any
@@ -24,20 +24,20 @@ _ROLE = f"{KIND}:"
 
 
 class Group(Config):
-    """What decides what a group holds, beside its documents: the settings in its record."""
+    """Settings in the record of a group: with the documents they determine its content."""
 
     annotator: str
     code: int
-    """Which code of the annotator measured (`Annotator.version`)."""
+    """Version of the annotator's code (`Annotator.version`)."""
     settings: dict[str, Any]
     reads: dict[str, str]
-    """Fingerprints of the groups whose findings the annotator reads, by annotator."""
+    """Fingerprints of the groups that the annotator reads, by annotator."""
     models: dict[str, str]
-    """Hashes of the trained models that it reads, by kind and name: another model beside them changes nothing."""
+    """Hashes of the trained models that it reads, by kind and name; other models of the same artifact do not count."""
 
 
 def address_of(attributes: ArtifactId, annotator: str) -> ArtifactId:
-    """Returns where the group of an annotator lies that was measured for `attributes`."""
+    """Returns the id of the group of an annotator that was measured for `attributes`."""
     return ArtifactId(f"{attributes.name.rpartition('/')[0]}/{KIND}/{annotator}", attributes.version)
 
 
@@ -47,7 +47,7 @@ def path_of(part: str) -> str:
 
 
 def ref_to(group: Artifact, annotator: str) -> InputRef:
-    """Returns what a record says of a group that it is made of."""
+    """Returns the reference to a group for the record of `attributes`."""
     return group.ref(_ROLE + annotator)
 
 
@@ -61,19 +61,19 @@ def groups_of(attributes: Artifact) -> dict[str, Artifact]:
     """Opens the groups of a version, by annotator, in the order of `[annotate] use`.
 
     Raises:
-        InputError: one is no longer there, or holds something else by now.
+        InputError: a group is missing or has changed since.
     """
     return {name: _opened(attributes, name, ref) for name, ref in named_in(attributes).items()}
 
 
-def still_there(attributes: Artifact) -> dict[str, Artifact]:
-    """Opens the groups of a version that are there as they were, by annotator."""
-    found = {name: _as_it_was(attributes, ref) for name, ref in named_in(attributes).items()}
+def unchanged_groups(attributes: Artifact) -> dict[str, Artifact]:
+    """Opens the groups of a version that exist and are unchanged, by annotator."""
+    found = {name: _unchanged(attributes, ref) for name, ref in named_in(attributes).items()}
     return {name: group for name, group in found.items() if group}
 
 
 def group_of(attributes: Artifact, annotator: str) -> Artifact:
-    """Opens one group of a version; raises InputError where the version has not measured it, or it is gone."""
+    """Opens one group of a version; raises InputError where the version has not measured it, or it is missing."""
     ref = named_in(attributes).get(annotator)
     if ref is None:
         raise InputError(
@@ -84,16 +84,16 @@ def group_of(attributes: Artifact, annotator: str) -> Artifact:
 
 
 def _opened(attributes: Artifact, annotator: str, ref: InputRef) -> Artifact:
-    if group := _as_it_was(attributes, ref):
+    if group := _unchanged(attributes, ref):
         return group
     raise InputError(
-        f"{attributes.address} is made of {ref.address}, which is gone or holds something else by now",
+        f"{attributes.address} is made of {ref.address}, which is gone or has changed since",
         f"bring it back; or remove {attributes.store.url(attributes.address.path)} and run annotate again, which "
-        f"measures {annotator} anew and nothing that is still there",
+        f"measures {annotator} again and nothing that still exists",
     )
 
 
-def _as_it_was(attributes: Artifact, ref: InputRef) -> Artifact | None:
+def _unchanged(attributes: Artifact, ref: InputRef) -> Artifact | None:
     group = Artifact.find(attributes.store, ArtifactId.parse(ref.address))
     same = group and (group.record.fingerprint, group.record.content) == (ref.fingerprint, ref.content)
     return group if same else None

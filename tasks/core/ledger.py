@@ -1,6 +1,6 @@
-"""The ledger: which artifact was made from which. Read straight from the artifacts' own records.
+"""The ledger: the graph of artifacts and the inputs they were made from.
 
-There is no second copy to fall out of step: the records are the ledger.
+Reads the records of all artifacts of a store; there is no second copy that could become inconsistent.
 """
 
 import logging
@@ -14,13 +14,13 @@ log = logging.getLogger("sluice.ledger")
 
 
 class Ledger:
-    """All artifacts of a store, as they are when the ledger is opened.
+    """All artifacts of a store, as of when the ledger is opened.
 
-    One whose record cannot be read is left out with a warning, so that it hides none of the others.
+    An artifact whose record cannot be read is left out with a warning, so that it does not hide the others.
 
     Args:
         store: the store to read.
-        prefix: a folder to stay in, such as a recipe's name; "" for all.
+        prefix: a folder to which it is limited, such as a recipe's name; "" for all.
     """
 
     def __init__(self, store: Store, prefix: str = "") -> None:
@@ -35,7 +35,9 @@ class Ledger:
                 self._unreadable[str(address)] = error
 
     def __iter__(self) -> Iterator[Artifact]:
-        return iter(sorted(self._by_address.values(), key=lambda one: (one.record.finished, one.address)))
+        return iter(
+            sorted(self._by_address.values(), key=lambda artifact: (artifact.record.finished, artifact.address))
+        )
 
     def find(self, address: str) -> Artifact:
         """Returns the artifact at "name@version"; raises InputError."""
@@ -49,23 +51,23 @@ class Ledger:
             ) from None
 
     def ancestors(self, address: str) -> list[str]:
-        """Returns the addresses of all that `address` was made from, nearest first, each once."""
+        """Returns the ids of all artifacts that `address` was made from, nearest first, each once."""
         return self._walk(address, self._parents)
 
     def descendants(self, address: str) -> list[str]:
-        """Returns the addresses of all that was made from `address`, nearest first, each once."""
+        """Returns the ids of all artifacts that were made from `address`, nearest first, each once."""
         return self._walk(address, self._children)
 
     def drift(self, address: str) -> list[str]:
-        """Returns one line for each input that is no longer what `address` was made from."""
+        """Returns one line for each input of `address` that is missing or has another content than it was made from."""
         lines = []
         for ref in self.find(address).record.inputs:
-            now = self._by_address.get(ref.address)
-            if now is None:
+            current = self._by_address.get(ref.address)
+            if current is None:
                 if not ref.address.startswith(("external:", "code:")):
                     lines.append(f"{ref.role}: {ref.address} is gone")
-            elif now.record.content != ref.content:
-                lines.append(f"{ref.role}: {ref.address} holds other bytes than it did")
+            elif current.record.content != ref.content:
+                lines.append(f"{ref.role}: {ref.address} has other bytes than when it was read")
         return lines
 
     def _parents(self, address: str) -> list[str]:
@@ -73,7 +75,7 @@ class Ledger:
         return [ref.address for ref in artifact.record.inputs] if artifact else []
 
     def _children(self, address: str) -> list[str]:
-        return [str(one.address) for one in self if any(ref.address == address for ref in one.record.inputs)]
+        return [str(user.address) for user in self if any(ref.address == address for ref in user.record.inputs)]
 
     def _walk(self, address: str, step: "object") -> list[str]:
         assert callable(step)
@@ -81,16 +83,16 @@ class Ledger:
         seen: dict[str, None] = {}
         front = [address]
         while front:
-            front = [found for one in front for found in step(one) if found not in seen and found != address]
+            front = [found for current in front for found in step(current) if found not in seen and found != address]
             seen.update(dict.fromkeys(front))
         return list(seen)
 
 
 def newest(store: Store, name: str, *, but: str = "") -> Artifact | None:
-    """Returns the artifact called `name` that was finished last, other than version `but`; None where there is none."""
-    addresses = [one for one in _addresses(store, name) if one.name == name and one.version != but]
+    """Returns the artifact `name` that was finished last, at another version than `but`; None where there is none."""
+    addresses = [found for found in _addresses(store, name) if found.name == name and found.version != but]
     found = [Artifact.open_at(store, address) for address in addresses]
-    return max(found, key=lambda one: (one.record.finished, one.address), default=None)
+    return max(found, key=lambda artifact: (artifact.record.finished, artifact.address), default=None)
 
 
 def _addresses(store: Store, prefix: str) -> Iterator[ArtifactId]:

@@ -1,7 +1,7 @@
-"""HTML pages of Jinja2 templates, which stand beside the code that fills them.
+"""HTML pages from Jinja2 templates in the folder of a package.
 
-Reads `*.html` from the folder of a package. Every value that a template prints is escaped unless it is markup already:
-what pages show was crawled from the open web or typed by somebody.
+Reads `*.html` from the folder of a package. Every value that a template prints is escaped unless it is markup already,
+because pages show text of the open web and user input.
 """
 
 from functools import cache

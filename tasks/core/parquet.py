@@ -1,10 +1,10 @@
-"""Parquet files, read by path.
+"""Reading of Parquet files, by path.
 
-Arrow's threads may still hold an open Python file, or bytes of Python, when the interpreter ends, and freeing it then
+Arrow's threads may still reference an open Python file, or Python bytes, when the interpreter ends, and freeing it then
 aborts the process (apache/arrow issues 34314 and 39162): 35 of 200 short processes that read an open file ended so, 10
 of 400 that read bytes, whatever class wrapped them; `iter_batches` of an open file did 16 of 250 times, without threads
-too. By path it was 0 of 400. So this module is the only one that opens Parquet, and it takes paths: of a store's file
-that which `Store.local` returns.
+too. By path it was 0 of 400. So this module is the only one that opens Parquet, and it takes paths: for a file of a
+store the result of `Store.local`.
 """
 
 from typing import Any
@@ -39,5 +39,5 @@ def opened(path: str, read_dictionary: list[str] | None = None) -> pq.ParquetFil
 
 
 def from_bytes(data: bytes) -> pa.Table:
-    """Reads a whole file that is in memory, in this thread alone: no other one is left with the bytes (0 of 250)."""
+    """Reads a whole file that is in memory, in this thread alone: no other one references the bytes (0 of 250)."""
     return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)

@@ -1,7 +1,7 @@
 """One part of an artifact: files and row counts, committed together or not at all.
 
-Made by stages (through `Output`), on whichever worker; the record of a part is `.parts/<name>.json`, created
-exclusively after its files are in place. Two attempts that make the same part end with one record.
+Runs on any worker. Writes the files of the part, then its record `.parts/<name>.json`, created exclusively after its
+files are in place. Two attempts that make the same part end with one record.
 """
 
 import contextlib
@@ -26,10 +26,10 @@ POISON = "poison"
 
 @dataclass(frozen=True)
 class PartSpec:
-    """One part to make: its name, and what the part function needs to know (small, picklable).
+    """One part to make: its name, and the argument of the part function (small, picklable).
 
     Parts of one `run` are made on one worker, one after the other in their order, because each begins where the one
-    before it has ended; "" for a part that can be made anywhere at any time.
+    before it ended; "" for a part that is independent of the others.
     """
 
     name: str
@@ -47,7 +47,7 @@ def part_names(count: int) -> list[str]:
 
 
 class Part:
-    """One part in the making: writes files, counts rows. Lives on whichever worker makes the part."""
+    """A part being made: writes files and counts rows, on the worker that makes it."""
 
     def __init__(self, store: Store, folder: str, name: str, attempt: str) -> None:
         self.name = name
@@ -70,16 +70,16 @@ class Part:
         self._out += n
 
     def reject(self, reason: str, n: int = 1) -> None:
-        """Counts rows that leave, under a machine reason."""
+        """Counts rejected rows under a machine reason."""
         self._rejected[reason] += n
 
     def quarantine(self, row_id: str, error: BaseException) -> None:
-        """Sets aside one row that cannot be processed; the part goes on without it."""
+        """Sets aside one row that cannot be processed; the part continues without it."""
         self.reject(POISON)
         self._poison.append({"id": row_id, "error": f"{type(error).__name__}: {error}"[:500]})
 
     def metric(self, name: str, value: float) -> None:
-        """Adds to a number that the record sums over parts."""
+        """Adds to a metric that the record sums over parts."""
         self._metrics[name] += value  # type: ignore[assignment]
 
     def table(self, folder: str, table: pa.Table, *, out: bool = True) -> None:
@@ -91,7 +91,7 @@ class Part:
 
     @contextlib.contextmanager
     def file(self, path: str, rows: int | None = None) -> Iterator[BinaryIO]:
-        """Yields a binary file at `path` in the artifact; whole or not at all, hashed on the way."""
+        """Yields a binary file at `path` in the artifact; whole or not at all, hashed while it is written."""
         with self._store.write(f"{self._folder}/{path}") as raw:
             hashed = _Hashed(raw)
             yield cast(BinaryIO, hashed)
@@ -125,19 +125,19 @@ class Part:
 
 
 def finite(metrics: Mapping[str, float], whose: str) -> dict[str, float]:
-    """Returns metrics as a record holds them, sorted by name.
+    """Returns metrics for a record, sorted by name.
 
     Raises:
-        InputError: one is no finite number; JSON has no word for it, so nobody could read the record any more.
+        InputError: a metric is no finite number, which JSON cannot encode: the record would be unreadable.
     """
     for name, value in metrics.items():
         if not math.isfinite(value):
-            raise InputError(f"{whose}: the metric {name} is {value}", "look at what the stage was given for it")
+            raise InputError(f"{whose}: the metric {name} is {value}", "check the stage's inputs and settings")
     return {name: float(value) for name, value in sorted(metrics.items())}
 
 
 class _Hashed:
-    """A binary file that hashes what is appended; seeking back is refused, so the hash is the file's."""
+    """A binary file that hashes appended bytes; it cannot seek, so the hash is that of the file."""
 
     def __init__(self, raw: BinaryIO) -> None:
         self._raw = raw
@@ -159,7 +159,7 @@ class _Hashed:
         self._raw.flush()
 
     def close(self) -> None:
-        """Left open on purpose: the store closes the file when the part has written it."""
+        """Does nothing: the store closes the file when the part has written it."""
 
     def readable(self) -> bool:
         return False
@@ -195,16 +195,15 @@ def make_run(make: Callable[[PartSpec], PartRecord], specs: Sequence[PartSpec]) 
 
 
 def commit_part(store: Store, folder: str, fingerprint: str, record: PartRecord) -> PartRecord:
-    """Publishes the part's record; returns the record that counts when another attempt was faster."""
+    """Publishes the part's record; returns the published one where another attempt was faster."""
     path = f"{folder}/{PARTS}/{record.name}.json"
     body = json.dumps({"fingerprint": fingerprint, "part": record.model_dump(mode="json")}, sort_keys=True)
     try:
         store.publish(path, body.encode())
     except AlreadyPublished:
-        # Another attempt of the same work was faster; its record is the one that counts.
-        held = json.loads(store.read(path))
-        if held["fingerprint"] == fingerprint:
-            return PartRecord.model_validate(held["part"])
+        published = json.loads(store.read(path))
+        if published["fingerprint"] == fingerprint:  # another attempt at the same work was faster
+            return PartRecord.model_validate(published["part"])
         store.remove(path)
         store.publish(path, body.encode())
     return record

@@ -1,8 +1,8 @@
-"""Asks a store, before any work, whether it keeps the one promise that all commits stand on.
+"""Check of a store before any work: exclusive creation, on which all commits rely, must work.
 
 Creates one small file below `.probe/` exclusively, tries to create it again, reads it back and removes it. A server
-that ignores If-None-Match (some S3 look-alikes do) lets both writers win and would lose a committed record without a
-word: it is refused.
+that ignores If-None-Match (some S3-compatible ones do) lets both writers succeed and would silently lose a committed
+record: such a store is rejected.
 """
 
 import secrets
@@ -15,7 +15,7 @@ from tasks.core.store import AlreadyPublished, Store
 
 FOLDER = ".probe"
 LIMIT_S = 40.0
-"""How long a store that does not answer is asked again, before the stage gives up for this try."""
+"""Seconds for which the probe is retried on a store that does not answer."""
 
 
 @cache
@@ -31,7 +31,7 @@ def probe(root: str) -> None:
     pause = 0.5
     while True:
         try:
-            _ask(store)
+            _check(store)
         except TransientError:
             if time.monotonic() + pause > deadline:
                 raise
@@ -41,7 +41,7 @@ def probe(root: str) -> None:
             return
 
 
-def _ask(store: Store) -> None:
+def _check(store: Store) -> None:
     path = f"{FOLDER}/{secrets.token_hex(16)}"
     first = path.encode()
     try:
@@ -56,5 +56,5 @@ def _ask(store: Store) -> None:
             "use a server that honours them, such as AWS S3, or a folder",
         )
     finally:
-        with suppress(SluiceError):  # it must not hide what the probe has found
+        with suppress(SluiceError):  # it must not hide the result of the probe
             store.remove(path)

@@ -1,6 +1,6 @@
-"""Progress of long work: share done, rows per second, time left.
+"""Progress of long work: share done, and time left.
 
-In a shell it is one line that is rewritten; elsewhere (an Airflow log, a file) one line now and then.
+Writes one line that is overwritten to a terminal; elsewhere (an Airflow log, a file) one log line every few seconds.
 """
 
 import logging
@@ -13,10 +13,10 @@ _QUIET_S = 5.0
 
 
 class Progress:
-    """Reports how far one stage is.
+    """Progress report of one stage.
 
     Args:
-        label: what is being worked on, such as "annotate".
+        label: name of the work, such as "annotate".
         quiet_s: seconds between two lines in a log.
     """
 
@@ -24,18 +24,18 @@ class Progress:
         self.label = label
         self.quiet_s = quiet_s
         self._begin = time.monotonic()
-        self._said = float("-inf")
+        self._reported = float("-inf")
         self._already: float | None = None
 
     def report(self, done: float, total: float, note: str = "") -> None:
-        """Tells that `done` of `total` is finished; the last report is always shown."""
+        """Reports that `done` of `total` is finished; the last report is always shown."""
         if self._already is None:
             self._already = done if done < total else 0.0
         now = time.monotonic()
         finished = done >= total
-        if not finished and now - self._said < (0.2 if sys.stderr.isatty() else self.quiet_s):
+        if not finished and now - self._reported < (0.2 if sys.stderr.isatty() else self.quiet_s):
             return
-        self._said = now
+        self._reported = now
         line = f"[{self.label}] {_share(done, total)}{', ' + note if note else ''}{self._left(done, total, now)}"
         if sys.stderr.isatty():
             print(f"\r\x1b[2K{line}", end="\n" if finished else "", file=sys.stderr, flush=True)
@@ -43,7 +43,7 @@ class Progress:
             log.info("%s", line)
 
     def _left(self, done: float, total: float, now: float) -> str:
-        # Work that an earlier, killed run had done says nothing about today's speed.
+        # Work of an earlier, killed run does not count in the speed of this one.
         fresh = done - (self._already or 0.0)
         if done >= total or fresh <= 0:
             return ""

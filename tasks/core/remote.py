@@ -1,8 +1,8 @@
-"""How the store talks to object stores: client settings, exclusive creation, and what their errors mean.
+"""Access to object stores: client settings, exclusive creation, and the meaning of their errors.
 
-Reads the credentials that the client library of each protocol finds for itself: for S3 the AWS environment, its
-configuration files, or workload identity. Only file systems whose exclusive creation is atomic on the server are let
-in; that of an unknown one would be "look, then write", and two writers could both win.
+The client library of each protocol reads its own credentials: for S3 the AWS environment, its configuration files, or
+workload identity. Only file systems whose exclusive creation is atomic on the server are allowed; elsewhere it would be
+"check, then write", and two writers could both succeed.
 """
 
 import os
@@ -22,7 +22,7 @@ RENAMING = frozenset({"hdfs"})
 """Protocols without conditional creation, whose server refuses to rename onto a file."""
 
 TRIES = 10
-"""Tries per S3 request. botocore's default of 5 gave up after six answers of 503; 10 last about a minute."""
+"""Attempts per S3 request. botocore's default of 5 failed after six responses of 503; 10 last about a minute."""
 
 _S3_CONFIG = {
     # "standard" retries throttling, 5xx, resets and time-outs with jittered, doubling pauses of at most 20 s.
@@ -40,7 +40,7 @@ _BRIEF_S3_CONFIG = {
 _WRITER = "sluice-writer"
 
 READ_WHOLE: dict[str, dict[str, Any]] = {protocol: {"max_concurrency": 1} for protocol in S3}
-"""Options of `cat_file` by protocol: without this one, s3fs asks for the size before each read."""
+"""Options of `cat_file` by protocol: without this one, s3fs requests the size before each read."""
 
 
 def protocol_of(root: str) -> str:
@@ -53,7 +53,7 @@ def connect(root: str, *, brief: bool = False) -> tuple[Any, str]:
 
     Args:
         root: the URL.
-        brief: for the start-up probe: ask twice instead of ten times, so that a wrong address is told soon.
+        brief: for the start-up probe: two attempts instead of ten, so that a wrong address fails soon.
 
     Raises:
         StoreError: the protocol is unknown, cannot create exclusively, or its library is not installed.
@@ -65,7 +65,7 @@ def connect(root: str, *, brief: bool = False) -> tuple[Any, str]:
             "use a folder, s3://, gs://, abfs:// or hdfs://",
         )
     try:
-        # Credentials may come into the environment after the first use in a process: they are part of the key.
+        # Credentials may be set in the environment after the first use in a process: they are part of the key.
         fs = _file_system(protocol, brief, os.getpid(), _identity() if protocol in S3 else 0)
         return fs, str(fs._strip_protocol(root)).rstrip("/")
     except ImportError as error:
@@ -80,11 +80,11 @@ def _file_system(protocol: str, brief: bool, process: int, identity: int) -> Any
     fs = fsspec.filesystem(
         "s3",
         config_kwargs=config,
-        # What another process has written must be seen at once.
+        # Files that another process has written must be visible at once.
         use_listings_cache=False,
         skip_instance_cache=True,
     )
-    # These come on top of botocore's: bodies that break off while they are read.
+    # In addition to botocore's: for bodies that are cut off while they are read.
     fs.retries = 2 if brief else TRIES
     return fs
 
@@ -105,7 +105,7 @@ def create(fs: Any, path: str, data: bytes) -> bool:
     except OSError as error:
         if not _refused(error):
             raise
-        # The reply to a try that won may be lost, and the client's next try is then refused: ask who did it.
+        # The response to a successful attempt may be lost, and the client's retry is then rejected: read who wrote it.
         return bool(mark) and fs.metadata(path).get(_WRITER) == writer
     return True
 
@@ -125,7 +125,7 @@ def _create_by_rename(fs: Any, path: str, data: bytes) -> bool:
 
 
 def _refused(error: OSError) -> bool:
-    # Not every server names the failed condition, and without it s3fs does not say FileExistsError.
+    # Not every server names the failed condition, and without it s3fs does not raise FileExistsError.
     return isinstance(error, FileExistsError) or _code(error) in {"PreconditionFailed", "412"}
 
 
@@ -137,58 +137,58 @@ _QUOTA = {"QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity", "507"}
 
 
 def meaning(error: BaseException, url: str) -> SluiceError | None:
-    """Returns what an error of an object store's client means for `url`, or None for one that says it itself."""
-    code, said = _code(error), _message(error)
+    """Returns the error to raise for an error of an object store's client, or None where that is clear by itself."""
+    code, detail = _code(error), _message(error)
     if isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
         return None
     if code in _RIGHTS or (not code and isinstance(error, PermissionError)):
-        return StoreError(f"no right to use {url} ({said})", "grant it to these credentials, or name other ones")
+        return StoreError(f"no right to use {url} ({detail})", "grant it to these credentials, or name other ones")
     if code in _KEYS:
-        return StoreError(f"the store of {url} does not accept the credentials ({said})", "set others")
+        return StoreError(f"the store of {url} does not accept the credentials ({detail})", "set others")
     if code in _EXPIRED:
-        return TransientError(f"the credentials for {url} have expired ({said})", "a new try takes fresh ones")
+        return TransientError(f"the credentials for {url} have expired ({detail})", "a new try takes fresh ones")
     if code == "NoSuchBucket":
-        return StoreError(f"there is no bucket for {url}", "create it, or mend [place] store")
+        return StoreError(f"there is no bucket for {url}", "create it, or correct [place] store")
     if code in _REGION:
         return StoreError(
-            f"the bucket of {url} lies in another region{_region(error)} ({said})",
+            f"the bucket of {url} lies in another region{_region(error)} ({detail})",
             "set AWS_DEFAULT_REGION, or region_name of the connection",
         )
     if code in _QUOTA:
-        return StoreError(f"the store is full while writing {url} ({said})", "free space and run again")
+        return StoreError(f"the store is full while writing {url} ({detail})", "free space and run again")
     return _unreachable(error, url)
 
 
 def _unreachable(error: BaseException, url: str) -> SluiceError | None:
-    names = {type(one).__name__ for one in _causes(error)}
-    said = " ".join(str(error).split())
+    names = {type(cause).__name__ for cause in _causes(error)}
+    detail = " ".join(str(error).split())
     if names & {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"}:
-        return StoreError(f"no credentials for {url} ({said})", "set the AWS environment or [place] aws_conn_id")
+        return StoreError(f"no credentials for {url} ({detail})", "set the AWS environment or [place] aws_conn_id")
     if names & {"InvalidRegionError", "NoRegionError", "ParamValidationError", "ProfileNotFound"}:
-        return StoreError(f"{url} cannot be used as it is configured ({said})", "mend the AWS settings")
+        return StoreError(f"{url} cannot be used as it is configured ({detail})", "correct the AWS settings")
     if names & {"BotoCoreError", "ClientError", "ClientPayloadError", "TimeoutError", "FSTimeoutError"} or _botocore(
         error
     ):
-        return TransientError(f"the store did not answer for {url} ({type(error).__name__}: {said})")
+        return TransientError(f"the store did not answer for {url} ({type(error).__name__}: {detail})")
     return None
 
 
 def _botocore(error: BaseException) -> bool:
-    return any(type(one).__module__.partition(".")[0] in {"botocore", "aiobotocore"} for one in _causes(error))
+    return any(type(cause).__module__.partition(".")[0] in {"botocore", "aiobotocore"} for cause in _causes(error))
 
 
 def _causes(error: BaseException) -> list[BaseException]:
     found: list[BaseException] = []
-    at: BaseException | None = error
-    while at is not None and at not in found:
-        found.append(at)
-        at = at.__cause__
+    current: BaseException | None = error
+    while current is not None and current not in found:
+        found.append(current)
+        current = current.__cause__
     return found
 
 
 def _response(error: BaseException) -> dict[str, Any]:
-    answers = (getattr(one, "response", None) for one in _causes(error))
-    return next((answer for answer in answers if isinstance(answer, dict)), {})
+    responses = (getattr(cause, "response", None) for cause in _causes(error))
+    return next((response for response in responses if isinstance(response, dict)), {})
 
 
 def _code(error: BaseException) -> str:

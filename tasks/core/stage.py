@@ -5,8 +5,8 @@ A stage is a module with `VERSION`, a configuration class and
     def run(config, inputs: Inputs, output: Output, engine: Engine) -> Report
 
 Each part is committed on its own: its files first, then `.parts/<name>.json` (one exclusive create) that lists them.
-A killed stage therefore starts again at the first part without a record, and two attempts that run at once end with
-one set of parts. The artifact's own record follows when all parts are there (`tasks.core.commit`).
+A killed stage therefore resumes at the first part without a record, and two concurrent attempts end with one set of
+parts. The artifact's own record is written after all parts (`tasks.core.commit`).
 """
 
 import contextlib
@@ -35,17 +35,17 @@ QUARANTINE = "quarantine/"
 
 
 def scratch_of(address: ArtifactId, fingerprint: str) -> str:
-    """Returns the path, in terms of the store, of the work in progress on an artifact."""
+    """Returns the path of the work in progress on an artifact, relative to the store."""
     return f"{address.path}/{SCRATCH}/{fingerprint[:16]}"
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a stage says at its end.
+    """Result of a stage's `run`.
 
     `metrics` are summary numbers for the record and MLflow; `members` names the members of the mapped stage that
     follows (canary arms); `note` is one line for people; `inputs` are those that the stage has found or made itself:
-    the record names them, and they are no part of the fingerprint.
+    the record lists them, and they do not count in the fingerprint.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
@@ -55,9 +55,9 @@ class Report:
 
 
 class Inputs(Mapping[str, Artifact]):
-    """The artifacts a stage reads, by role. A role may gather several members (segments, canaries).
+    """The artifacts that a stage reads, by role. A fan-in role has several members (segments, canaries).
 
-    `external` holds the hashes of files outside the store that were read for the fingerprint, by role.
+    `external` has the hashes of files outside the store that were read for the fingerprint, by role.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Inputs(Mapping[str, Artifact]):
     def __getitem__(self, role: str) -> Artifact:
         found = self._artifacts[role]
         if not isinstance(found, Artifact):
-            raise TypeError(f'the input "{role}" gathers several artifacts: read it with many()')
+            raise TypeError(f'the input "{role}" is a fan-in of several artifacts: read it with many()')
         return found
 
     def __contains__(self, role: object) -> bool:
@@ -82,22 +82,22 @@ class Inputs(Mapping[str, Artifact]):
         return len(self._artifacts)
 
     def many(self, role: str) -> list[Artifact]:
-        """Returns the artifacts of a gathering role, sorted by name."""
+        """Returns the artifacts of a fan-in role, sorted by name."""
         found = self._artifacts[role]
-        several = [found] if isinstance(found, Artifact) else list(found)
-        return sorted(several, key=lambda artifact: artifact.address)
+        artifacts = [found] if isinstance(found, Artifact) else list(found)
+        return sorted(artifacts, key=lambda artifact: artifact.address)
 
 
 class Output:
     """The artifact being written.
 
     Args:
-        store: where it is written.
+        store: the store to write to.
         address: name and version.
-        fingerprint: identity of the result; parts left by a run of another identity are cleared away.
+        fingerprint: identity of the result; parts left by a run with another fingerprint are removed.
         member: which member of a mapped stage this is ("p0", "arm-2-seed-1"), or "".
         max_bad_share: largest share of quarantined rows that is tolerated.
-        before: artifacts of this kind that the source version holds; what is the same in them is not made again.
+        before: artifacts of this kind at the source version; equal content is not made again.
     """
 
     def __init__(
@@ -127,12 +127,12 @@ class Output:
 
     @property
     def version(self) -> str:
-        """The version part of the address."""
+        """The version part of the artifact id."""
         return self.address.version
 
     @property
     def scratch(self) -> str:
-        """A local folder for work in progress; survives a kill, is removed when the artifact is committed."""
+        """Local folder for work in progress; it survives a kill and is removed when the artifact is committed."""
         return self.store.scratch(scratch_of(self.address, self.fingerprint))
 
     def listen(self, listener: "Listener") -> None:
@@ -150,7 +150,7 @@ class Output:
         """Makes the parts that are not committed yet on the engine's workers; returns the records of all `specs`.
 
         Args:
-            engine: where the parts run.
+            engine: executor of the parts.
             fn: called with a fresh `Part` and the spec's payload; must be picklable.
             specs: the parts, with unique names.
             conserved: whether rows in must equal rows out plus rejected.
@@ -176,7 +176,7 @@ class Output:
         self.committed[name] = commit_part(self.store, self.address.path, self.fingerprint, record)
 
     def progress(self, done: float, total: float, note: str = "") -> None:
-        """Shows how far a stage is that is not made of parts."""
+        """Reports the progress of a stage that is not divided into parts."""
         self._progress.report(done, total, note)
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -190,7 +190,7 @@ class Output:
             self._listener.file(name, data)
 
     def register_model(self, folder: str, name: str) -> None:
-        """Asks the tracker to put `folder` of the artifact into the model registry as `name` ("": the recipe's)."""
+        """Registers `folder` of the artifact in the model registry as `name` ("": the recipe's), by the tracker."""
         self.model = (folder, name)
 
     def check_fence(self) -> None:
@@ -202,7 +202,7 @@ class Output:
         """Raises InputError when a larger share of rows could not be processed than the recipe tolerates.
 
         Args:
-            causes: where the causes stand; "": in the folder where parts put the rows that they quarantine.
+            causes: file with the causes; "": the folder with the quarantined rows of the parts.
         """
         records = self.committed.values()
         bad = sum(record.rejected.get(POISON, 0) for record in records)
@@ -213,29 +213,29 @@ class Output:
             causes = self.store.url(f"{self.address.path}/{QUARANTINE}")
         raise InputError(
             f"{self.address}: {bad} of {rows} rows could not be processed (max_bad_share = {self.max_bad_share})",
-            f"{f'read the causes in {causes}, ' if causes else ''}mend the input or raise max_bad_share",
+            f"{f'read the causes in {causes}, ' if causes else ''}correct the input or raise max_bad_share",
         )
 
     def _load(self) -> dict[str, PartRecord]:
         folder = f"{self.address.path}/{PARTS}"
         found = {}
         for path in self.store.list(folder):
-            held = json.loads(self.store.read(path))
-            record = PartRecord.model_validate(held["part"])
-            if held["fingerprint"] == self.fingerprint and self._whole(record):
+            published = json.loads(self.store.read(path))
+            record = PartRecord.model_validate(published["part"])
+            if published["fingerprint"] == self.fingerprint and self._complete(record):
                 found[record.name] = record
             else:
                 log.warning("[%s] clearing the unfinished part %s of another run", self.address, record.name)
                 self.store.remove(path)
         return found
 
-    def _whole(self, record: PartRecord) -> bool:
+    def _complete(self, record: PartRecord) -> bool:
         paths = [(f"{self.address.path}/{entry.path}", entry.bytes) for entry in record.files]
         return all(self.store.exists(path) and self.store.size(path) == size for path, size in paths)
 
 
 def in_runs(specs: Sequence[PartSpec]) -> list[list[PartSpec]]:
-    """Returns specs with those of one run together (see `PartSpec`), each in the order given.
+    """Groups specs by run (see `PartSpec`), each group in the given order.
 
     >>> specs = [PartSpec("a", 0), PartSpec("b", 0, "x"), PartSpec("c", 0, "x")]
     >>> [[spec.name for spec in run] for run in in_runs(specs)]
@@ -248,10 +248,10 @@ def in_runs(specs: Sequence[PartSpec]) -> list[list[PartSpec]]:
 
 
 class Listener:
-    """Receives what a running stage tells; the tracker derives from it."""
+    """Receiver of the live metrics and files of a running stage; does nothing itself."""
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Takes numbers of one step."""
+        """Receives the metrics of one step."""
 
     def file(self, name: str, data: bytes) -> None:
-        """Takes a picture or page."""
+        """Receives a picture or page."""

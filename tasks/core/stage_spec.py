@@ -1,4 +1,4 @@
-"""What the rest of the system has to know of a stage without importing its code: inputs, output, settings, place.
+"""Declaration of a stage without its code: inputs, output, settings, DAG.
 
 Each package of `tasks.stages` has a module `wiring` with one `StageSpec` per stage. These import nothing else, because
 DAG files read them at parse time.
@@ -14,8 +14,8 @@ class Previous:
 
     Args:
         kind: kind of the artifact; "crawldb/*" is the one of the stage's own member.
-        completed_by: kind of the artifact that completes a version. A version without it is nobody's past.
-        members: dotted recipe field that says how many members `kind` has; "" where it has none.
+        completed_by: kind of the artifact that completes a version. A version without it is never a previous version.
+        members: dotted recipe field with the number of members of `kind`; "" where it has none.
     """
 
     kind: str
@@ -25,7 +25,7 @@ class Previous:
 
 @dataclass(frozen=True)
 class StageSpec:
-    """One stage: where its code is, which settings it has, what it reads and what it writes.
+    """One stage: its module, its settings, its inputs and its output.
 
     Args:
         name: name of the stage, and of its task in the DAG.
@@ -33,7 +33,7 @@ class StageSpec:
         section: section of the recipe with its settings.
         dag: the DAG it is part of: "crawl", "corpus", "tokens", "canary" or "pretrain".
         output: kind of the artifact it writes; of a mapped stage one per member, `<kind>/<member>`.
-        asset: name of the Airflow Asset that the output completes, for which later DAGs wait; "" for none.
+        asset: name of the Airflow Asset that the output completes and that later DAGs wait for; "" for none.
         inputs: role -> kind; "segment/*" is the artifact of the stage's own member.
         input_files: role -> prefixes of the files that are read, where not all of them are. Such an input counts in the
             fingerprint by the content of these files alone, and the stage cannot open any other.
@@ -42,10 +42,10 @@ class StageSpec:
         optional_inputs: role -> kind, read where the recipe has the stage that makes it.
         previous: role -> artifact of the version before.
         previous_if: dotted recipe field; the version before is read where it is true. "": always.
-        previous_as: role of an input whose record says which version before all stages of this version read.
+        previous_as: role of an input whose record determines the previous version that all stages of this version read.
         mapped: whether it runs once per member ("p0", "arm-0-seed-1").
-        conditional: whether it runs only where its section of the recipe gives it something to do (`wanted`).
-        reads_web: whether it reads what changes by itself, so that equal settings and inputs are no equal result.
+        conditional: whether it runs only where the property `wanted` of its section of the recipe is true.
+        reads_web: whether it reads the web, so that equal settings and inputs do not give an equal result.
     """
 
     name: str

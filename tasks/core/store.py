@@ -1,8 +1,8 @@
-"""Where artifacts lie: whole files on any fsspec file system.
+"""The store of artifacts: whole files on any fsspec file system.
 
-Read and written by the spine on behalf of every stage. Two promises, whatever the file system: a file appears whole or
-not at all, and `publish` lets exactly one writer win. Neither relies on a rename that an object store does not have:
-a local file is written aside and linked into place, an object is one PUT.
+Two guarantees on every file system: a file appears whole or not at all, and of several writers that `publish` one path
+exactly one succeeds. Neither relies on a rename, which object stores do not have: a local file is written under
+another name and linked into place, an object is one PUT.
 """
 
 import contextlib
@@ -30,14 +30,14 @@ class AlreadyPublished(Exception):
 
 
 class Store:
-    """A folder of artifacts, addressed by relative POSIX paths. Picklable: workers open it anew.
+    """A folder of artifacts, addressed by relative POSIX paths. Picklable: workers open it again.
 
     Args:
         root: a local folder or an fsspec URL (`file://`, `s3://bucket/prefix`, `gs://`, `abfs://`, `hdfs://`).
-        brief: give up soon when the store does not answer.
+        brief: few attempts and short timeouts where the store does not answer.
 
-    Every method raises StoreError for what no retry can mend (full, no rights, no bucket) and TransientError when the
-    store did not answer, both with the address and the cause.
+    Every method raises StoreError for permanent faults (full, no rights, no bucket) and TransientError when the store
+    did not answer, both with the URL and the cause.
     """
 
     def __init__(self, root: str, *, brief: bool = False) -> None:
@@ -54,11 +54,11 @@ class Store:
         return f"Store({self.root!r})"
 
     def url(self, path: str) -> str:
-        """Returns the full address of `path`, for messages and records."""
+        """Returns the full URL of `path`, for messages and records."""
         return f"{self.root.rstrip('/')}/{path}"
 
     def exists(self, path: str) -> bool:
-        """Tells whether a file or folder stands at `path`."""
+        """Returns whether `path` is a file or folder."""
         with self._explained(path):
             return bool(self._fs.exists(self._full(path)))
 
@@ -70,7 +70,7 @@ class Store:
     def list(self, prefix: str, *, unfinished: bool = False) -> list[str]:
         """Returns all files below the folder `prefix`, sorted, as paths relative to the root.
 
-        With `unfinished`, also what writers have written aside and, if they were killed, left behind.
+        With `unfinished`, also temporary files of writers that are at work or were killed.
         """
         found: list[str] = []
         with self._explained(prefix), contextlib.suppress(FileNotFoundError):
@@ -92,9 +92,9 @@ class Store:
         """Yields a binary file that replaces `path` as a whole on a clean exit, and leaves nothing otherwise.
 
         Raises:
-            StoreError: the store is full or refuses; names the path and the remedy.
+            StoreError: the store is full or rejects the file; names the path and the remedy.
         """
-        with self._explained(path, asking=False):
+        with self._explained(path, remote_errors=False):
             if self._is_local:
                 with self._aside(path) as (file, aside):
                     yield file
@@ -104,7 +104,7 @@ class Store:
             with tempfile.NamedTemporaryFile(prefix="sluice-") as spool:
                 yield cast(BinaryIO, spool)
                 spool.flush()
-                # As a whole: an open remote file would be completed, cut short, when an upload breaks.
+                # As a whole: an open remote file would be completed, truncated, when an upload breaks.
                 with self._explained(path):
                     self._fs.put_file(spool.name, self._full(path))
 
@@ -113,7 +113,7 @@ class Store:
 
         Raises:
             AlreadyPublished: the path exists.
-            StoreError: the store is full or refuses.
+            StoreError: the store is full or rejects the file.
         """
         with self._explained(path):
             if not self._is_local:
@@ -129,7 +129,7 @@ class Store:
                     raise AlreadyPublished(path) from None
 
     def remove(self, path: str) -> None:
-        """Removes a file or a folder with all that is in it; nothing there is no error."""
+        """Removes a file, or a folder with its content; a missing path is no error."""
         with self._explained(path), contextlib.suppress(FileNotFoundError):
             self._fs.rm(self._full(path), recursive=True)
 
@@ -142,19 +142,19 @@ class Store:
         if self._is_local:
             return full
         with self._explained(path):
-            # Not the path alone: an artifact may have been deleted and made anew.
+            # Not the path alone: an artifact may have been deleted and made again.
             name = sha256_of(f"{self.url(path)}|{self._fs.ukey(full)}".encode())[:40]
             return cached(name, self.size(path), lambda aside: self._fs.get_file(full, aside))
 
     def scratch(self, path: str) -> str:
         """Returns a local folder for work in progress on `path`; the same one after a restart on this machine."""
         folder = self._scratch(path)
-        with self._explained(path, asking=False):
+        with self._explained(path, remote_errors=False):
             folder.mkdir(parents=True, exist_ok=True)
         return str(folder)
 
     def forget_scratch(self, path: str) -> None:
-        """Removes what `scratch(path)` has given, on this machine."""
+        """Removes the folder of `scratch(path)` on this machine."""
         shutil.rmtree(self._scratch(path), ignore_errors=True)
 
     def _scratch(self, path: str) -> Path:
@@ -182,19 +182,19 @@ class Store:
                 os.unlink(aside)
 
     @contextlib.contextmanager
-    def _explained(self, path: str, *, asking: bool = True) -> Iterator[None]:
-        """Turns what goes wrong with `path` into one line; `asking`: a server is being asked, errors may be its."""
+    def _explained(self, path: str, *, remote_errors: bool = True) -> Iterator[None]:
+        """Turns errors about `path` into one line; `remote_errors`: also those of a server's client."""
         try:
             yield
         except (SluiceError, AlreadyPublished):
             raise
         except Exception as error:
-            meant = self._meaning(error, path, asking and not self._is_local)
-            if meant is None:
+            explained = self._meaning(error, path, remote_errors and not self._is_local)
+            if explained is None:
                 raise
-            raise meant from error
+            raise explained from error
 
-    def _meaning(self, error: Exception, path: str, asking: bool) -> SluiceError | None:
+    def _meaning(self, error: Exception, path: str, remote_errors: bool) -> SluiceError | None:
         number = error.errno if isinstance(error, OSError) else None
         if number in _FULL:
             where = self.url(path) if self._is_local else tempfile.gettempdir()
@@ -204,11 +204,11 @@ class Store:
                 f"no right to write {self.url(path)} ({os.strerror(number or 0)})",
                 "grant it or set [place] store to another folder",
             )
-        return remote.meaning(error, self.url(path)) if asking else None
+        return remote.meaning(error, self.url(path)) if remote_errors else None
 
 
 def read_outside(path: str) -> bytes:
-    """Returns the bytes of a file that a recipe names: a local path, or an fsspec URL of a protocol that stores have.
+    """Returns the bytes of a file that a recipe names: a local path, or an fsspec URL of a protocol of stores.
 
     Raises:
         OSError: it cannot be read.

@@ -1,8 +1,8 @@
-"""Keeps Arrow from importing pandas, which nothing here uses: 0.2 s and 49 MB in every process of a stage.
+"""Prevents Arrow from importing pandas, which no stage uses: 0.2 s and 49 MB in every process of a stage.
 
-pyarrow imports pandas, where it is installed, at the first `pa.array` or `pa.table`, to ask whether what it was given
-is one of pandas' own types, and asks once: where pandas cannot be imported it goes on without for as long as the
-process lives. What names pandas itself (`Table.to_pandas`, MLflow) finds it as before.
+pyarrow imports pandas, where it is installed, at the first `pa.array` or `pa.table`, to check whether its argument is
+a pandas object, and tries only once: where the import fails, the process continues without pandas. Code that imports
+pandas itself (`Table.to_pandas`, MLflow) finds it as before.
 """
 
 import sys
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 
 class _Absent:
-    """A finder of modules that finds no pandas in the thread that made it."""
+    """Module finder that raises ModuleNotFoundError for pandas in the thread that created it."""
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
@@ -27,12 +27,12 @@ class _Absent:
 
 
 def leave_out() -> None:
-    """Lets pyarrow find out now that there is no pandas; does nothing where pandas is imported already."""
+    """Makes pyarrow try, and fail, to import pandas now; does nothing where pandas is imported already."""
     if "pandas" in sys.modules:
         return
     absent = _Absent()
     sys.meta_path.insert(0, absent)
     try:
-        pa.array([0])  # not empty: its elements are looked at by other code, which asks too
+        pa.array([0])  # not empty: other code that checks the elements tries the import too
     finally:
         sys.meta_path.remove(absent)

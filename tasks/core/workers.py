@@ -1,6 +1,6 @@
-"""What the log says about the workers of a cluster: how many, how much memory, who spills, pauses or is lost.
+"""Log of the workers of a cluster: number, memory, and which of them spill, pause or are lost.
 
-Nothing of this goes into an artifact: it differs from run to run.
+Writes to the log only, never to artifacts: it differs from run to run.
 """
 
 import logging
@@ -14,10 +14,10 @@ Workers = Mapping[str, Mapping[str, Any]]
 
 
 class Watch:
-    """Follows the workers of one cluster and tells what changes.
+    """Monitor of the workers of one cluster; logs changes.
 
     Args:
-        name: the cluster, as the log calls it.
+        name: the cluster, as named in the log.
     """
 
     def __init__(self, name: str) -> None:
@@ -29,16 +29,16 @@ class Watch:
         self._known: dict[str, str] = {}
         self._spilling: set[str] = set()
         self._paused: set[str] = set()
-        self._alone_since: float | None = None
+        self._empty_since: float | None = None
 
     def begin(self, workers: Workers) -> None:
-        """Says what the cluster consists of; processes of this machine come a little later."""
+        """Logs the workers at the start; processes of this machine join a little later."""
         if workers:
             log.info("%s: %s", self.name, describe(workers))
         self._known = {address: str(one["name"]) for address, one in workers.items()}
 
-    def see(self, workers: Workers) -> None:
-        """Takes in the list of workers as it is now."""
+    def update(self, workers: Workers) -> None:
+        """Compares the current list of workers with the last one and logs the differences."""
         now = {address: str(one["name"]) for address, one in workers.items()}
         if gone := self._known.keys() - now.keys():
             self.lost += len(gone)
@@ -47,23 +47,23 @@ class Watch:
         if now.keys() != self._known.keys():
             log.info("%s: %s", self.name, describe(workers))
         self._known = now
-        self._alone_since = None if now else self._alone_since or time.monotonic()
+        self._empty_since = None if now else self._empty_since or time.monotonic()
         for address, one in workers.items():
-            self._see_memory(address, one)
+            self._update_memory(address, one)
 
-    def alone_s(self) -> float:
+    def seconds_without_workers(self) -> float:
         """Returns for how many seconds the cluster has had no worker at all."""
-        return time.monotonic() - self._alone_since if self._alone_since is not None else 0.0
+        return time.monotonic() - self._empty_since if self._empty_since is not None else 0.0
 
     def end(self) -> None:
-        """Sums up, where there was anything to tell."""
+        """Logs a summary where workers were lost, paused or spilled."""
         if self.lost or self.pauses or self.spilled:
             log.info(
                 "%s: at most %s in one worker, %s spilled to disk, %d pauses for memory, %d workers gone",
                 *(self.name, size(self.peak), size(self.spilled), self.pauses, self.lost),
             )
 
-    def _see_memory(self, address: str, one: Mapping[str, Any]) -> None:
+    def _update_memory(self, address: str, one: Mapping[str, Any]) -> None:
         metrics = one.get("metrics") or {}
         memory = int(metrics.get("memory") or 0)
         disk = int((metrics.get("spilled_bytes") or {}).get("disk") or 0)
@@ -88,8 +88,8 @@ def describe(workers: Workers) -> str:
     """Returns "2 workers, 2 threads, 8.0 GiB (each 4.0 GiB; ...)"."""
     if not workers:
         return "no worker"
-    limits = [int(one.get("memory_limit") or 0) for one in workers.values()]
-    threads = sum(int(one["nthreads"]) for one in workers.values())
+    limits = [int(worker.get("memory_limit") or 0) for worker in workers.values()]
+    threads = sum(int(worker["nthreads"]) for worker in workers.values())
     low, high = min(limits), max(limits)
     each = size(low) if low == high else f"{size(low)} to {size(high)}"
     kept = f"{size(sum(limits))} of memory ({each} each)" if low else "no limit of memory"

@@ -1,6 +1,6 @@
 """`python -m tasks.demo`: the stack on one machine and the run of the demo on it.
 
-Prints one line and ends with status 2 for what must be mended first, 1 for what a second try may mend.
+Prints one line per error and exits with status 2 for a permanent error, 1 for one that a retry may overcome.
 """
 
 import argparse
@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from tasks.core.broken_pipe import ends_quietly
+from tasks.core.broken_pipe import handling_broken_pipe
 from tasks.core.errors import SluiceError
 
 
@@ -32,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
         ("up", "start Airflow, MLflow, Dask and the site, and wait until they are healthy", _up),
         ("down", "stop everything", _down),
         ("status", "show what runs", _status),
-        ("supervise", "be the supervisor, in the foreground", _supervise),
+        ("supervise", "run the supervisor in the foreground", _supervise),
     ):
         commands.add_parser(name, help=text, description=text).set_defaults(run=command)
     run = commands.add_parser("run", help="run the demo and report what it made; starts the services if need be")
@@ -81,14 +81,14 @@ def _supervise(_options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> None:
     from tasks.demo.home import Home
-    from tasks.demo.seeds import order
+    from tasks.demo.seeds import run_request
 
     home = Home.here()
-    wanted = order(home, options.recipe, options.version, options.seeds, options.contact)
-    # A wrong seeds file is told before pyarrow is imported for the report.
+    request = run_request(home, options.recipe, options.version, options.seeds, options.contact)
+    # An unusable seeds file is reported before pyarrow is imported for the report.
     from tasks.demo.run import run
 
-    run(home, wanted)
+    run(home, request)
 
 
 def _site(options: argparse.Namespace) -> None:
@@ -98,4 +98,4 @@ def _site(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(ends_quietly(main))
+    sys.exit(handling_broken_pipe(main))

@@ -1,7 +1,7 @@
-"""A small client of Airflow's REST API (v2): what the demo and its tests need, and no more.
+"""A small client of Airflow's REST API (v2).
 
-Speaks HTTP to the API server of the stack; the token lasts for one client. Every failure is a TransientError in one
-line, with Airflow's own detail.
+Sends HTTP requests to the API server of the stack; the token lasts for one client. Every failure is a TransientError in
+one line, with Airflow's own detail.
 """
 
 import json
@@ -22,7 +22,7 @@ _PAGE = 100
 
 
 class Airflow:
-    """One logged-in client.
+    """A client with a login.
 
     Args:
         url: address of the API server.
@@ -32,7 +32,7 @@ class Airflow:
     def __init__(self, url: str, password: str) -> None:
         self.url = url
         self._password = password
-        # trust_env: a proxy in the environment must not stand between us and loopback.
+        # trust_env: loopback must not be reached through a proxy of the environment.
         self._http = httpx.Client(base_url=url, timeout=_TIMEOUT_S, trust_env=False)
 
     def __enter__(self) -> Self:
@@ -42,34 +42,34 @@ class Airflow:
         self._http.close()
 
     def call(self, method: str, path: str, **options: Any) -> Any:
-        """Sends one request below /api/v2 and returns the decoded answer.
+        """Sends one request below /api/v2 and returns the decoded response.
 
         Raises:
-            TransientError: Airflow cannot be reached or answers with an error.
+            TransientError: Airflow cannot be reached or responds with an error.
         """
         if "Authorization" not in self._http.headers:
-            answer = self._send("POST", "/auth/token", json={"username": USER, "password": self._password})
-            self._http.headers["Authorization"] = f"Bearer {answer['access_token']}"
+            response = self._send("POST", "/auth/token", json={"username": USER, "password": self._password})
+            self._http.headers["Authorization"] = f"Bearer {response['access_token']}"
         return self._send(method, f"/api/v2{path}", **options)
 
     def _send(self, method: str, path: str, **options: Any) -> Any:
         try:
-            answer = self._http.request(method, path, **options)
+            response = self._http.request(method, path, **options)
         except httpx.HTTPError as error:
             raise TransientError(
-                f"Airflow at {self.url} does not answer ({error})", "see `make demo` or its logs"
+                f"Airflow at {self.url} does not response ({error})", "see `make demo` or its logs"
             ) from None
-        if answer.is_error:
-            raise ApiError(method, path, answer.status_code, _detail(answer))
-        return answer.json() if answer.content else {}
+        if response.is_error:
+            raise ApiError(method, path, response.status_code, _detail(response))
+        return response.json() if response.content else {}
 
     def pages(self, path: str, key: str, **params: Any) -> list[Json]:
         """Returns all entries of a listing, page by page."""
         entries: list[Json] = []
         while True:
-            answer = self.call("GET", path, params={"limit": _PAGE, "offset": len(entries), **params})
-            entries += answer[key]
-            if not answer[key] or len(entries) >= answer["total_entries"]:
+            response = self.call("GET", path, params={"limit": _PAGE, "offset": len(entries), **params})
+            entries += response[key]
+            if not response[key] or len(entries) >= response["total_entries"]:
                 return entries
 
     def dag_ids(self) -> set[str]:
@@ -77,13 +77,13 @@ class Airflow:
         return {dag["dag_id"] for dag in self.pages("/dags", "dags", exclude_stale=True)}
 
     def import_errors(self) -> list[Json]:
-        """Returns what keeps DAG files from being read."""
+        """Returns the import errors of DAG files."""
         return self.pages("/importErrors", "import_errors")
 
     def trigger(self, dag_id: str, conf: Json) -> str:
         """Starts a DAG run and returns its id."""
-        answer = self.call("POST", f"/dags/{quote(dag_id)}/dagRuns", json={"logical_date": None, "conf": conf})
-        return str(answer["dag_run_id"])
+        response = self.call("POST", f"/dags/{quote(dag_id)}/dagRuns", json={"logical_date": None, "conf": conf})
+        return str(response["dag_run_id"])
 
     def run(self, dag_id: str, run_id: str) -> Json:
         """Returns one DAG run: state, start_date, end_date, conf, ..."""
@@ -94,7 +94,7 @@ class Airflow:
         return self.pages(f"{_run(dag_id, run_id)}/taskInstances", "task_instances")
 
     def xcom(self, task: Json, key: str = "return_value") -> Any:
-        """Returns what a task instance handed on under `key`, or None."""
+        """Returns the XCom of a task instance under `key`, or None."""
         path = f"{_task(task)}/xcomEntries/{key}"
         try:
             return self.call("GET", path, params={"map_index": task["map_index"], "deserialize": True})["value"]
@@ -106,8 +106,8 @@ class Airflow:
     def log(self, task: Json) -> list[Json]:
         """Returns the log of a task's last try, one record per line: event, level, timestamp, ..."""
         path = f"{_task(task)}/logs/{task['try_number']}"
-        answer = self.call("GET", path, params={"map_index": task["map_index"], "full_content": True})
-        return [line if isinstance(line, dict) else {"event": str(line)} for line in answer["content"]]
+        response = self.call("GET", path, params={"map_index": task["map_index"], "full_content": True})
+        return [line if isinstance(line, dict) else {"event": str(line)} for line in response["content"]]
 
     def runs_caused_by(self, dag_id: str, run_id: str) -> list[tuple[str, str]]:
         """Returns (dag id, run id) of the runs that the asset events of one run have started."""
@@ -116,17 +116,17 @@ class Airflow:
         return sorted(caused)
 
     def set_pools(self, path: Path) -> None:
-        """Makes or changes the pools listed in a file as `airflow pools import` reads it."""
-        have = {pool["name"]: pool for pool in self.pages("/pools", "pools")}
-        for name, wanted in json.loads(path.read_text()).items():
-            if name not in have:
-                self.call("POST", "/pools", json={"name": name, **wanted})
-            elif any(have[name][field] != value for field, value in wanted.items()):
-                self.call("PATCH", f"/pools/{quote(name)}", json={"pool": name, **wanted})
+        """Creates or changes the pools listed in a file in the format of `airflow pools import`."""
+        existing = {pool["name"]: pool for pool in self.pages("/pools", "pools")}
+        for name, settings in json.loads(path.read_text()).items():
+            if name not in existing:
+                self.call("POST", "/pools", json={"name": name, **settings})
+            elif any(existing[name][field] != value for field, value in settings.items()):
+                self.call("PATCH", f"/pools/{quote(name)}", json={"pool": name, **settings})
 
 
 class ApiError(TransientError):
-    """Airflow refused a request; `status` is the HTTP status."""
+    """Airflow rejected a request; `status` is the HTTP status."""
 
     def __init__(self, method: str, path: str, status: int, detail: str) -> None:
         super().__init__(f"Airflow answered {status} to {method} {path}: {detail}")
@@ -141,9 +141,9 @@ def _task(task: Json) -> str:
     return f"{_run(task['dag_id'], task['dag_run_id'])}/taskInstances/{quote(task['task_id'])}"
 
 
-def _detail(answer: httpx.Response) -> str:
+def _detail(response: httpx.Response) -> str:
     try:
-        detail = answer.json()["detail"]
+        detail = response.json()["detail"]
     except (ValueError, KeyError, TypeError):
-        return answer.text[:300]
+        return response.text[:300]
     return str(detail.get("message", detail) if isinstance(detail, dict) else detail)[:500]

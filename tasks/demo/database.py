@@ -1,8 +1,8 @@
 """The databases of a stack: SQLite files below the state folder, or a Postgres server that SLUICE_DATABASE names.
 
-On Postgres the databases are `airflow` (metadata) and `mlflow` (runs); they are made where they are missing and the
-user may. The password is in no command line, log, status or message: the processes get it from their environment or
-from a file that only its owner can read.
+On Postgres the databases are `airflow` (metadata) and `mlflow` (runs); missing ones are created if the user has the
+right. The password is in no command line, log, status or message: processes read it from their environment or from a
+file that only its owner can read.
 """
 
 from contextlib import closing
@@ -17,13 +17,13 @@ VARIABLE = "SLUICE_DATABASE"
 
 
 class Postgres:
-    """The server that a URL names.
+    """A Postgres server.
 
     Args:
         url: `postgresql+psycopg2://user[:password]@host:port`.
 
     Raises:
-        InputError: it is something else. The message does not repeat it: it may hold a password.
+        InputError: the URL is invalid. The message does not repeat it: it may contain a password.
     """
 
     def __init__(self, url: str) -> None:
@@ -48,20 +48,20 @@ class Postgres:
         return f"Postgres at {self._url.host}:{self._url.port}"
 
     def url(self, database: str) -> str:
-        """Returns the address of one database, password and all."""
+        """Returns the URL of one database, with the password."""
         return str(self._url.set(database=database).render_as_string(hide_password=False))
 
     def prepare(self) -> None:
-        """Makes the databases that are missing and checks that tables can be made in them.
+        """Creates missing databases and checks that tables can be created in them.
 
         Raises:
             TransientError: the server does not answer.
-            InputError: it refuses the user, or the user may not make a database or tables.
+            InputError: it rejects the user, or the user may not create a database or tables.
         """
         with closing(self._connect("postgres")) as server:
-            held = {name for (name,) in _rows(server, "SELECT datname FROM pg_database")}
+            existing = {name for (name,) in _rows(server, "SELECT datname FROM pg_database")}
             for name in (AIRFLOW, MLFLOW):
-                if name not in held:
+                if name not in existing:
                     self._create(server, name)
         for name in (AIRFLOW, MLFLOW):
             with closing(self._connect(name)) as database:
@@ -72,7 +72,7 @@ class Postgres:
                     )
 
     def migrated(self) -> bool:
-        """Tells whether Airflow has made its tables here."""
+        """Returns whether Airflow has created its tables here."""
         with closing(self._connect(AIRFLOW)) as database:
             return bool(_rows(database, "SELECT to_regclass('alembic_version')")[0][0])
 
@@ -83,7 +83,7 @@ class Postgres:
             with server.cursor() as cursor:
                 cursor.execute(f'CREATE DATABASE "{name}"')
         except DuplicateDatabase:
-            return  # another stack was faster
+            return  # another stack has created it meanwhile
         except InsufficientPrivilege:
             raise InputError(
                 f"{self}: {self._url.username} may not make the database {name}",
@@ -109,11 +109,11 @@ class Postgres:
         connection.autocommit = True
         return connection
 
-    def _explained(self, told: str) -> InputError | TransientError:
-        cause = " ".join(told.split()).rpartition("FATAL: ")[2].strip()
-        if "FATAL" not in told:
+    def _explained(self, message: str) -> InputError | TransientError:
+        cause = " ".join(message.split()).rpartition("FATAL: ")[2].strip()
+        if "FATAL" not in message:
             return TransientError(f"{self} does not answer ({cause})", f"start it, or unset {VARIABLE} for SQLite")
-        if "starting up" in told or "too many" in told or "shutting down" in told:
+        if "starting up" in message or "too many" in message or "shutting down" in message:
             return TransientError(f"{self} takes no connection now ({cause})", "try again")
         return InputError(
             f"{self} refuses {self._url.username}: {cause}", f"correct {VARIABLE}, or the server's rights"

@@ -1,4 +1,4 @@
-"""Where the demo keeps what it makes, which ports it takes, and the environment of everything it starts.
+"""State folder and ports of a stack, and the environment of its processes.
 
 Reads SLUICE_HOME, SLUICE_*_PORT, SLUICE_DATABASE and SLUICE_STORE; writes the state folder (default `.sluice/` in the
 checkout) and the keys in it. Nothing below the state folder is needed to run the DAGs elsewhere.
@@ -21,7 +21,7 @@ from tasks.demo.site import HOSTS, SITE_PORT
 CHECKOUT = Path(__file__).parents[2]
 USER = "admin"
 MARK = "SLUICE_STACK"
-"""Environment variable that every process of a stack carries, with the state folder as its value."""
+"""Environment variable of every process of a stack, with the state folder as its value."""
 
 
 @dataclass(frozen=True)
@@ -37,23 +37,22 @@ class Ports:
     site: int
 
     def taken_by(self) -> dict[int, tuple[str, str]]:
-        """Returns {port: (what listens there, variable that moves it)} for every port of the stack."""
-        needed = {
+        """Returns {port: (service, variable that sets the port)} for every port of the stack."""
+        ports = {
             self.airflow: ("Airflow", "SLUICE_AIRFLOW_PORT"),
             self.mlflow: ("MLflow", "SLUICE_MLFLOW_PORT"),
             self.dask: ("the Dask scheduler", "SLUICE_DASK_PORT"),
             self.dask + 1: ("the Dask status page", "SLUICE_DASK_PORT"),
         }
-        needed |= {self.site + at: (f"the host {host}", "SLUICE_SITE_PORT") for at, host in enumerate(HOSTS)}
-        return needed
+        ports |= {self.site + index: (f"the host {host}", "SLUICE_SITE_PORT") for index, host in enumerate(HOSTS)}
+        return ports
 
 
 @dataclass(frozen=True)
 class Home:
-    """One stack on this machine: its state folder, its ports, and what it keeps elsewhere.
+    """One stack on this machine: its state folder, its ports, and its external services.
 
-    `postgres` is a database server in place of SQLite files; `remote` is the s3:// address of the store in place of a
-    folder.
+    `postgres` is a database server in place of SQLite files; `remote` is the s3:// URL of the store, else "".
     """
 
     root: Path
@@ -63,10 +62,10 @@ class Home:
 
     @classmethod
     def here(cls) -> "Home":
-        """Returns the stack that the environment names.
+        """Returns the stack that the environment configures.
 
         Raises:
-            InputError: a variable cannot be used.
+            InputError: a variable has an invalid value.
         """
         root = Path(os.environ.get("SLUICE_HOME") or CHECKOUT / ".sluice").absolute()
         ports = Ports(
@@ -77,12 +76,12 @@ class Home:
         )
         url, remote = os.environ.get(VARIABLE, ""), objects.store_url(os.environ)
         if remote:
-            objects.take_identity(os.environ)
+            objects.apply_credentials(os.environ)
         return cls(root, ports, Postgres(url) if url else None, remote)
 
     @property
     def run(self) -> Path:
-        """Folder of what is true only while the stack runs: lock, status, environment."""
+        """Folder of files that are valid only while the stack runs: lock, status, environment."""
         return self.root / "run"
 
     @property
@@ -103,27 +102,27 @@ class Home:
 
     @property
     def runs(self) -> str:
-        """Address of MLflow's database; may hold a password."""
+        """URL of MLflow's database; may contain a password."""
         return self.postgres.url(MLFLOW) if self.postgres else f"sqlite:///{self.root / 'mlflow.db'}"
 
     @property
     def store(self) -> str:
-        """Folder or address of the artifacts."""
+        """Folder or URL of the artifacts."""
         return self.remote or str(self.root / "store")
 
     @property
     def mlflow_files(self) -> str:
-        """Folder or address of MLflow's files."""
+        """Folder or URL of MLflow's files."""
         return f"{self.remote}-mlflow" if self.remote else str(self.root / "mlartifacts")
 
     @property
     def airflow_url(self) -> str:
-        """Address of the Airflow UI and API."""
+        """URL of the Airflow UI and API."""
         return f"http://127.0.0.1:{self.ports.airflow}"
 
     @property
     def mlflow_url(self) -> str:
-        """Address of the MLflow UI and API."""
+        """URL of the MLflow UI and API."""
         return f"http://127.0.0.1:{self.ports.mlflow}"
 
     @property
@@ -136,31 +135,31 @@ class Home:
         return str(json.loads(self.passwords.read_text())[USER])
 
     def prepare(self) -> None:
-        """Makes the folders, and once the keys and the passwords; nothing of this is ever printed or logged."""
+        """Creates the folders, and missing keys and passwords, which are never printed or logged."""
         for name in ("logs", "run", "store", "models", "mlartifacts", "dask", "site", "secrets"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
         folder = self.root / "secrets"
         folder.chmod(0o700)
-        _once(folder / "fernet", urlsafe_b64encode(secrets.token_bytes(32)).decode())
+        _write_new(folder / "fernet", urlsafe_b64encode(secrets.token_bytes(32)).decode())
         for name in ("jwt", "api"):
-            _once(folder / name, secrets.token_hex(64))
-        _once(self.passwords, json.dumps({USER: secrets.token_urlsafe(12), "viewer": secrets.token_urlsafe(12)}))
+            _write_new(folder / name, secrets.token_hex(64))
+        _write_new(self.passwords, json.dumps({USER: secrets.token_urlsafe(12), "viewer": secrets.token_urlsafe(12)}))
         if self.postgres:
-            _once(folder / "database", "")
+            _write_new(folder / "database", "")
             (folder / "database").write_text(self.postgres.url(AIRFLOW))
 
     def write_environment(self) -> None:
-        """Writes `run/env`, for a shell that wants to run a stage or `airflow` on this stack: `. .sluice/run/env`."""
+        """Writes `run/env`, for a shell that runs a stage or `airflow` on this stack: `. .sluice/run/env`."""
         lines = [
             f"export {name}={quote(value)}\n" for name, value in sorted((self._sluice() | self._airflow()).items())
         ]
-        # Without the mark: `down` ends every process that carries it, and a person's shell is not ours.
+        # Without the mark: `down` ends every process that has it, and must not end the shell of a person.
         (self.run / "env").write_text("".join(line for line in lines if not line.startswith(f"export {MARK}=")))
 
     def environment(self) -> dict[str, str]:
-        """Returns the environment of every process of the stack: this process's own, with ours on top.
+        """Returns the environment of every process of the stack: that of this process, overridden by the stack's.
 
-        Settings of another Airflow in the caller's shell are left out: the demo must not touch that one's database.
+        Settings of another Airflow in the caller's shell are left out: the demo must not write to its database.
         """
         kept = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW__")}
         return kept | self._sluice() | self._airflow() | self._quiet()
@@ -203,7 +202,7 @@ class Home:
         return {
             # Airflow runs the command `airflow`, and stages run `torchrun`, by name.
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-            # setproctitle would write the title over the environment, where `stragglers` looks for the mark.
+            # setproctitle would overwrite the environment with the title, where `marked` reads the mark.
             "SPT_NOENV": "1",
             "MLFLOW_DISABLE_TELEMETRY": "true",
             "PYTHONUNBUFFERED": "1",
@@ -211,7 +210,7 @@ class Home:
         }
 
 
-def _once(path: Path, text: str) -> None:
+def _write_new(path: Path, text: str) -> None:
     if not path.exists():
         path.touch(mode=0o600)
         path.write_text(text)

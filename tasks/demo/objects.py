@@ -1,8 +1,8 @@
-"""A stack whose files lie on S3: SLUICE_STORE moves the store, MLflow's files, task logs and large XComs there.
+"""A stack with its files on S3: SLUICE_STORE sets the location of the store, MLflow's files, task logs and large XComs.
 
-With s3://bucket/prefix the store is at the prefix itself; beside it are `<prefix>-mlflow`, `<prefix>-logs` and
-`<prefix>-xcom`, so that a listing of the store meets nothing else. Rights come from the AWS environment, or from the
-Airflow connection `aws_default` if it is given as AIRFLOW_CONN_AWS_DEFAULT; they are written nowhere.
+With s3://bucket/prefix the store is at the prefix itself; `<prefix>-mlflow`, `<prefix>-logs` and `<prefix>-xcom` are
+next to it, so that a listing of the store contains nothing else. Reads credentials from the AWS environment, or from
+the Airflow connection `aws_default` in AIRFLOW_CONN_AWS_DEFAULT; they are written nowhere.
 """
 
 import json
@@ -18,29 +18,29 @@ CONNECTION = "AIRFLOW_CONN_AWS_DEFAULT"
 CONN_ID = "aws_default"
 
 LARGE_XCOM = 8192
-"""Bytes from which an XCom goes to the object store. A stage's result has 1 to 2 KB, a long list of members more."""
+"""Size in bytes from which an XCom is stored on S3. A stage's result has 1 to 2 KB, a long list of members more."""
 
 _RETRIES = {"AWS_RETRY_MODE": "adaptive", "AWS_MAX_ATTEMPTS": "10"}
-"""For MLflow, task logs and XComs, whose clients take them from here. The defaults give up after about 20 s."""
+"""Retries of the S3 clients of MLflow, task logs and XComs. The defaults fail after about 20 s."""
 
 
 def store_url(environment: Mapping[str, str]) -> str:
-    """Returns the s3:// address of the store, or "" where it is a folder of the stack.
+    """Returns the s3:// URL of the store, or "" where it is a folder of the stack.
 
     Raises:
-        InputError: the address names no bucket and prefix, or another kind of store.
+        InputError: the URL has no bucket or prefix, or is of another kind of store.
     """
     url = environment.get(STORE, "").rstrip("/")
     if "://" not in url:
         return ""
     found = urlsplit(url)
     if found.scheme != "s3" or not found.netloc or not found.path.strip("/"):
-        raise InputError(f"{STORE}={url} is not a place for a stack", "write s3://bucket/prefix, or leave it out")
+        raise InputError(f"{STORE}={url} is not a store for a stack", "write s3://bucket/prefix, or leave it out")
     return url
 
 
-def take_identity(environment: Mapping[str, str]) -> None:
-    """Gives this process, and what it starts, the rights of the connection `aws_default`, and patience with S3."""
+def apply_credentials(environment: Mapping[str, str]) -> None:
+    """Sets the credentials of the connection `aws_default` and S3 retries for this process and its children."""
     for name, value in {**_RETRIES, **_from_connection(environment.get(CONNECTION, ""))}.items():
         if name not in _RETRIES or name not in environment:
             os.environ[name] = value
@@ -56,12 +56,12 @@ def airflow_settings(url: str, environment: Mapping[str, str]) -> dict[str, str]
         "AIRFLOW__COMMON_IO__XCOM_OBJECTSTORAGE_PATH": f"s3://{CONN_ID}@{url.removeprefix('s3://')}-xcom",
         "AIRFLOW__COMMON_IO__XCOM_OBJECTSTORAGE_THRESHOLD": str(LARGE_XCOM),
     }
-    # Without any connection of that name every task would say so in its log. This one means: the AWS environment.
+    # Without a connection of that name every task would log a warning. This one means: the AWS environment.
     return settings if environment.get(CONNECTION) else {**settings, CONNECTION: "aws://"}
 
 
 def _from_connection(text: str) -> dict[str, str]:
-    """Returns the AWS environment that an Airflow connection (JSON or URI) stands for."""
+    """Returns the AWS environment of an Airflow connection (JSON or URI)."""
     if not text:
         return {}
     try:
@@ -81,9 +81,13 @@ def _from_connection(text: str) -> dict[str, str]:
 
 
 def _json(text: str) -> tuple[str, str, dict[str, Any]]:
-    held = json.loads(text)
-    extra = held.get("extra") or {}
-    return held.get("login") or "", held.get("password") or "", json.loads(extra) if isinstance(extra, str) else extra
+    connection = json.loads(text)
+    extra = connection.get("extra") or {}
+    return (
+        connection.get("login") or "",
+        connection.get("password") or "",
+        json.loads(extra) if isinstance(extra, str) else extra,
+    )
 
 
 def _uri(text: str) -> tuple[str, str, dict[str, Any]]:

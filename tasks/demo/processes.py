@@ -1,8 +1,8 @@
-"""Finds and ends the processes of a stack, also those whose parent has died.
+"""Search and termination of the processes of a stack, including those whose parent has died.
 
-Every process of a stack carries the mark of `tasks.demo.home` in its environment and hands it down, so a scheduler's
-orphaned workers, torchrun ranks and Dask nannies are found wherever they hang in the process tree. Reads the process
-table; one pass over 300 processes takes about 10 ms.
+Every process of a stack has the mark of `tasks.demo.home` in its environment and passes it to its children, so that
+orphaned workers of a scheduler, torchrun ranks and Dask nannies are found anywhere in the process tree. Reads the
+process table; one pass over 300 processes takes about 10 ms.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from tasks.core.errors import InputError
 from tasks.demo.home import MARK, Home
 
 SERVICE = "SLUICE_SERVICE"
-"""Environment variable with the name of the service that started a process."""
+"""Environment variable with the name of the service of a process."""
 
 
 def marked(root: Path, service: str = "") -> list[psutil.Process]:
@@ -34,7 +34,7 @@ def marked(root: Path, service: str = "") -> list[psutil.Process]:
 
 
 def end(processes: Iterable[psutil.Process]) -> None:
-    """Kills processes and waits until they are gone; what they were writing resumes from its last committed part."""
+    """Kills processes and waits for their end; a killed stage later resumes from its last committed part."""
     listed = list(processes)
     for process in listed:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -57,7 +57,7 @@ def check_ports(home: Home) -> None:
 
 
 def _holder(port: int) -> str:
-    """Returns "name (process 123)" of the listener, or "" where the system does not tell."""
+    """Returns "name (process 123)" of the listener, or "" where the system does not report it."""
     with contextlib.suppress(psutil.Error):
         for connection in psutil.net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:

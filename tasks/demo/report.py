@@ -1,4 +1,4 @@
-"""What a run has made, on one screen: funnel, mixture, loss curve, scores, one page traced to its training steps.
+"""Report of a run on one screen: funnel, mixture, loss curve, scores, one page traced to its training steps.
 
 Reads the committed artifacts of one recipe and version; writes nothing.
 """
@@ -19,7 +19,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 60
 
 
-class Made:
+class RunArtifacts:
     """The artifacts of one recipe at one version."""
 
     def __init__(self, store: Store, recipe: str, version: str) -> None:
@@ -28,22 +28,22 @@ class Made:
         self.version = version
 
     def artifact(self, kind: str) -> Artifact:
-        """Opens one; raises InputError when it does not exist."""
+        """Opens the artifact of a kind; raises InputError when it does not exist."""
         return Artifact.open_at(self.store, ArtifactId(f"{self.recipe}/{kind}", self.version))
 
     def json(self, kind: str, path: str) -> Any:
-        """Reads a JSON file of one."""
+        """Reads a JSON file of the artifact of a kind."""
         return json.loads(self.artifact(kind).read(path))
 
 
-def report(made: Made, legs: list[DagRunStatus], parts: Collection[str]) -> Iterator[str]:
-    """Yields the lines of the report; `parts` are those that the recipe has."""
+def report(artifacts: RunArtifacts, dag_runs: list[DagRunStatus], parts: Collection[str]) -> Iterator[str]:
+    """Yields the lines of the report; `parts` are the DAGs of the recipe."""
     for title, lines, needed in (
-        ("Funnel (documents)", funnel(made), {"corpus"}),
-        ("Mixture", mixture(made), {"canary"}),
-        ("Training", training(made), {"pretrain"}),
-        ("Trace", traced(made), {"crawl", "corpus"}),
-        ("Time", times(legs), set()),
+        ("Funnel (documents)", funnel(artifacts), {"corpus"}),
+        ("Mixture", mixture(artifacts), {"canary"}),
+        ("Training", training(artifacts), {"pretrain"}),
+        ("Trace", traced(artifacts), {"crawl", "corpus"}),
+        ("Time", times(dag_runs), set()),
     ):
         if needed <= set(parts):
             yield ""
@@ -51,9 +51,9 @@ def report(made: Made, legs: list[DagRunStatus], parts: Collection[str]) -> Iter
             yield from (f"  {line}" for line in lines)
 
 
-def funnel(made: Made) -> Iterator[str]:
-    """Yields one line per source and step: how many documents ended there, with the most frequent reasons."""
-    rows = totals(made.artifact("documents").table("funnel.parquet"), ["source", "step", "reason"])
+def funnel(artifacts: RunArtifacts) -> Iterator[str]:
+    """Yields one line per source and step: its number of documents, with the most frequent reasons."""
+    rows = totals(artifacts.artifact("documents").table("funnel.parquet"), ["source", "step", "reason"])
     for source in sorted({row["source"] for row in rows}):
         own = [row for row in rows if row["source"] == source]
         total = sum(row["documents"] for row in own)
@@ -68,9 +68,9 @@ def funnel(made: Made) -> Iterator[str]:
             yield f"{'':10} {sign}{count:6,} {step}{f' ({reasons})' if reasons else ''}"
 
 
-def mixture(made: Made) -> Iterator[str]:
+def mixture(artifacts: RunArtifacts) -> Iterator[str]:
     """Yields the decision of the canaries: the weights to train with, and the winner's interval."""
-    decision = made.json("mixture", "mixture.json")
+    decision = artifacts.json("mixture", "mixture.json")
     low, high = decision["interval"]
     weights = ", ".join(f"{source} {share:.3f}" for source, share in sorted(decision["weights"].items()))
     yield decision["reason"]
@@ -78,13 +78,13 @@ def mixture(made: Made) -> Iterator[str]:
     yield f"trained with {weights}"
 
 
-def training(made: Made) -> Iterator[str]:
+def training(artifacts: RunArtifacts) -> Iterator[str]:
     """Yields the loss curve as blocks, and the held-out bits per byte beside those of word frequencies alone."""
-    table = made.artifact("checkpoint").table("loss.parquet").to_pydict()
+    table = artifacts.artifact("checkpoint").table("loss.parquet").to_pydict()
     losses = [loss for loss in table["loss"] if loss is not None]
     yield f"{curve(losses)}  loss {losses[0]:.2f} to {losses[-1]:.2f} nats per token"
     yield f"{len(table['step']):,} steps, {table['tokens'][-1]:,} tokens"
-    scores = made.json("scores", "scores.json")
+    scores = artifacts.json("scores", "scores.json")
     yield f"held-out {scores['bpb']:.3f} bits per byte; unigram {scores['unigram_bpb']:.3f}; gain {scores['gain']:.1%}"
 
 
@@ -102,16 +102,16 @@ def curve(losses: list[float], width: int = WIDTH) -> str:
     return "".join(BLOCKS[round((mean - low) * scale)] for mean in means)
 
 
-def traced(made: Made) -> Iterator[str]:
+def traced(artifacts: RunArtifacts) -> Iterator[str]:
     """Yields one crawled page with the steps and checkpoints that saw it."""
-    url = page_to_trace(made)
-    found = trace(made.store, made.recipe, made.version, url)
+    url = page_to_trace(artifacts)
+    found = trace(artifacts.store, artifacts.recipe, artifacts.version, url)
     yield from render(found).splitlines()
 
 
-def page_to_trace(made: Made) -> str:
+def page_to_trace(artifacts: RunArtifacts) -> str:
     """Returns the URL of the longest kept page of the web: the same at every call."""
-    documents = made.artifact("documents")
+    documents = artifacts.artifact("documents")
     pages = []
     for path in documents.files("kept/"):
         rows = documents.table(path, ["source", "url", "text"]).to_pylist()
@@ -119,8 +119,8 @@ def page_to_trace(made: Made) -> str:
     return str(min(pages)[1])
 
 
-def times(legs: list[DagRunStatus]) -> Iterator[str]:
+def times(dag_runs: list[DagRunStatus]) -> Iterator[str]:
     """Yields the wall time of each DAG and of all."""
-    for leg in legs:
-        yield f"{leg.dag_id:18} {duration(leg.seconds):>14}{'  unchanged' if leg.unchanged else ''}"
-    yield f"{'all':18} {duration(sum(leg.seconds for leg in legs)):>14}"
+    for dag_run in dag_runs:
+        yield f"{dag_run.dag_id:18} {duration(dag_run.seconds):>14}{'  unchanged' if dag_run.unchanged else ''}"
+    yield f"{'all':18} {duration(sum(dag_run.seconds for dag_run in dag_runs)):>14}"

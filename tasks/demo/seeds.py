@@ -1,4 +1,4 @@
-"""Which recipe a demo run takes, and with what on top: the loopback site, or a person's own list of seeds.
+"""Recipe and overrides of a demo run: for the loopback site, or for a list of seeds.
 
 Reads the seeds file.
 """
@@ -19,34 +19,34 @@ _URL = re.compile(rb"^\s*https?://[^\s/]", re.I | re.M)
 
 
 @dataclass(frozen=True)
-class Order:
-    """What to run: a recipe, a version ("" for the recipe's own) and overrides by dotted path."""
+class RunRequest:
+    """A run to trigger: a recipe, a version ("" for the recipe's own) and overrides by dotted path."""
 
     recipe: str
     version: str
     overrides: dict[str, Any]
 
     def conf(self) -> dict[str, Any]:
-        """Returns the `conf` of the DAG run, as the trigger form would send it."""
+        """Returns the `conf` of the DAG run, in the format of the trigger form."""
         version = {"version": self.version} if self.version else {}
         return {**version, "overrides": self.overrides}
 
 
-def order(home: Home, recipe: str, version: str, seeds: str, contact: str) -> Order:
-    """Decides what to run.
+def run_request(home: Home, recipe: str, version: str, seeds: str, contact: str) -> RunRequest:
+    """Returns the run for the options of a demo run.
 
     Args:
-        home: the stack; says where the site is.
+        home: the stack with the ports of the site.
         recipe: recipe for the loopback site.
         version: version of the artifacts; "": the recipe's.
         seeds: path of a file with one URL per line, or "".
         contact: URL or e-mail address that the crawler shows to the sites it visits.
 
     Raises:
-        InputError: the seeds file or the contact cannot be used, in one line.
+        InputError: the seeds file is unusable, or the contact is missing.
     """
     if not seeds:
-        return Order(recipe, version, _moved_site(home, recipe))
+        return RunRequest(recipe, version, _moved_site(home, recipe))
     path = Path(seeds).absolute()
     content = read_seeds(path)
     if not contact:
@@ -54,17 +54,17 @@ def order(home: Home, recipe: str, version: str, seeds: str, contact: str) -> Or
             "the public web is crawled only with a contact that its owners can reach",
             "add CONTACT=https://your.page/about-this-crawl",
         )
-    # Other seeds are another corpus: they get a version of their own, and the same file again finds its artifacts.
+    # Other seeds are another corpus with its own version; the same file later finds its artifacts again.
     name = hashlib.blake2b(os.fsencode(path) + content, digest_size=4).hexdigest()
     overrides = {"crawl.seed_files": [str(path)], "crawl.contact": contact}
-    return Order("web", version or f"seeds-{name}", overrides)
+    return RunRequest("web", version or f"seeds-{name}", overrides)
 
 
 def read_seeds(path: Path) -> bytes:
-    """Returns a seeds file that holds a URL; the crawl sets lines aside that are none.
+    """Reads a seeds file; the crawl sets aside lines that are no URL.
 
     Raises:
-        InputError: no such file, or no http(s) URL in it.
+        InputError: the file cannot be read, or has no http(s) URL.
     """
     try:
         content = path.read_bytes()
@@ -78,7 +78,7 @@ def read_seeds(path: Path) -> bytes:
 
 
 def _moved_site(home: Home, recipe: str) -> dict[str, Any]:
-    """Returns the override for a site that is not at the ports which the recipe names, if it crawls it at all."""
+    """Returns the override of the seeds for a site at other ports than those in the recipe, if the recipe crawls."""
     if home.ports.site == SITE_PORT or "crawl" not in find_recipe(recipe).parts:
         return {}
-    return {"crawl.seeds": [address(host, home.ports.site + at) for at, host in enumerate(HOSTS)]}
+    return {"crawl.seeds": [address(host, home.ports.site + index) for index, host in enumerate(HOSTS)]}

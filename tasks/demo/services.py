@@ -1,4 +1,4 @@
-"""The processes of the stack: how each is started, when it counts as healthy, and by which signal it ends.
+"""The services of the stack: command, health check and stop signal of each process.
 
 MLflow and Airflow's four components write to SQLite below the state folder, or to Postgres; Dask is one scheduler and
 two workers, each under its nanny. Everything binds to 127.0.0.1.
@@ -25,10 +25,10 @@ class Service:
     Args:
         name: name in the status and of the log file.
         command: program and arguments.
-        healthy: asks the service whether it works; may raise OSError, HTTPException or ValueError for "no".
-        stop: signal that ends it in order.
-        needs_database: starts only when Airflow's database has been brought up to date.
-        environment: variables on top of the stack's.
+        healthy: health check; may raise OSError, HTTPException or ValueError for "not healthy".
+        stop: signal for an orderly end.
+        needs_database: whether it starts only after the migration of Airflow's database.
+        environment: variables in addition to the stack's.
     """
 
     name: str
@@ -40,12 +40,12 @@ class Service:
 
 
 def services(home: Home) -> list[Service]:
-    """Returns all services, in the order in which a person reads them."""
+    """Returns all services, in the order of the status display."""
     return [_site(home), _mlflow(home), *_dask(home), *_airflow(home)]
 
 
 def migration() -> list[str]:
-    """Returns the command that makes Airflow's database, or brings it up to date."""
+    """Returns the command that creates or migrates Airflow's database."""
     return ["airflow", "db", "migrate"]
 
 
@@ -66,7 +66,7 @@ def _mlflow(home: Home) -> Service:
         *("--x-frame-options", "NONE"),
     )
     # The job runner is for GenAI scorers; it would cost 240 MB.
-    # The database goes by the environment: its address may hold a password, and anybody can read a command line.
+    # The URL of the database is passed in the environment: it may contain a password, and command lines are public.
     environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_BACKEND_STORE_URI": home.runs}
     return Service("mlflow", command, lambda: bool(_get(f"{home.mlflow_url}/health")), environment=environment)
 
@@ -86,7 +86,7 @@ def _dask(home: Home) -> list[Service]:
             "dask-workers",
             ("dask", "worker", scheduler, *workers, "--local-directory", str(home.root / "dask")),
             lambda: int(json.loads(_get(counts))["workers"]) >= DASK_WORKERS,
-            # Workers hold nothing that is not in the store; their own farewell takes longer than all else together.
+            # Workers have no state outside the store; their orderly end takes longer than that of all other services.
             stop=signal.SIGKILL,
             environment=single,
         ),
@@ -99,7 +99,7 @@ def _airflow(home: Home) -> list[Service]:
     def alive(component: str) -> Callable[[], bool]:
         return lambda: json.loads(_get(health))[component]["status"] == "healthy"
 
-    # Airflow ends in order on SIGINT; SIGTERM leaves orphans. Logs are read from the folder, so no log servers.
+    # Airflow ends orderly on SIGINT; SIGTERM leaves orphans. Logs are read from the folder, so no log servers.
     def service(name: str, healthy: Callable[[], bool], *options: str) -> Service:
         return Service(name, ("airflow", name, *options), healthy, signal.SIGINT, needs_database=True)
 
@@ -112,7 +112,7 @@ def _airflow(home: Home) -> list[Service]:
 
 
 def probe(service: Service) -> bool:
-    """Tells whether a service answers as it should, now."""
+    """Returns whether a service is healthy now."""
     try:
         return service.healthy()
     except (OSError, HTTPException, ValueError, KeyError):
@@ -120,7 +120,7 @@ def probe(service: Service) -> bool:
 
 
 def _get(url: str) -> bytes:
-    # Straight to loopback: a proxy in the caller's environment must not answer for our own services.
+    # Without proxy: one of the caller's environment must not answer for the services on loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(url, timeout=_PROBE_S) as answer:
         return bytes(answer.read())

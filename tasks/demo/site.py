@@ -1,4 +1,4 @@
-"""Serves the rendered documentation as three loopback hosts with different content: the demo's small, unmoving web.
+"""Web site of the demo: the rendered documentation as three loopback hosts with different, static content.
 
 `library.localhost`, `packages.localhost` and `topics.localhost` (names below `.localhost` are loopback by RFC 6761) on
 three ports in a row. Each has an index that links to all its pages, a robots.txt, ETag and Last-Modified with 304, and
@@ -25,10 +25,10 @@ from tasks.core.errors import InputError
 
 HOSTS = ("library", "packages", "topics")
 SITE_PORT = 18701
-"""Port of the first host where nothing else is said; the recipe `demo` names it in its seeds."""
+"""Default port of the first host; the recipe `demo` names it in its seeds."""
 RENDERER = Path(__file__).with_name("pages.py")
 
-# The two forms of pydoc's own server: the first repeats pages, the second is computed for every request.
+# The two forms of pydoc's own server: the first duplicates pages, the second is computed for every request.
 ROBOTS = b"""User-agent: *
 Disallow: /get?key=
 Disallow: /search
@@ -46,7 +46,7 @@ class Page:
 
 
 def rendered(cache: Path) -> Path:
-    """Returns the folder with the pages of this interpreter's base installation, rendering them if they are not kept.
+    """Returns the folder with the pages of this interpreter's base installation; renders them where they are missing.
 
     Raises:
         InputError: the interpreter's standard library could not be rendered; the message has its last line.
@@ -86,7 +86,7 @@ def load(folder: Path, ports: dict[str, int]) -> dict[str, dict[str, Page]]:
 
 
 def address(host: str, port: int) -> str:
-    """Returns the address of a host's index.
+    """Returns the URL of a host's index.
 
     >>> address("library", 18701)
     'http://library.localhost:18701/'
@@ -95,11 +95,11 @@ def address(host: str, port: int) -> str:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers GET and HEAD for one host."""
+    """HTTP handler for GET and HEAD of one host."""
 
     protocol_version = "HTTP/1.1"
     server_version = "pydoc"
-    disable_nagle_algorithm = True  # headers and body are two writes: Nagle would hold the second for 40 ms
+    disable_nagle_algorithm = True  # headers and body are two writes: Nagle would delay the second by 40 ms
     server: "Host"
 
     def do_GET(self) -> None:
@@ -160,7 +160,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Stays silent: the crawl keeps its own log."""
+        """Writes no log: the crawl has its own."""
 
 
 class Host(ThreadingHTTPServer):

@@ -1,7 +1,7 @@
-"""`up`, `down` and `status`: what a person does with the stack.
+"""The commands `up`, `down` and `status` of the stack.
 
-`up` starts the supervisor as a detached process and waits until every service is healthy; it returns at once where that
-is already so. `down` ends the supervisor and whatever still carries the stack's mark. Both can be repeated.
+`up` starts the supervisor as a detached process and waits until every service is healthy; it returns immediately where
+that is already so. `down` ends the supervisor and all processes with the stack's mark. Both can be repeated.
 """
 
 import os
@@ -26,11 +26,11 @@ Say = Callable[[str], None]
 
 
 def up(home: Home, say: Say = print) -> None:
-    """Brings the stack up and waits until it is healthy.
+    """Starts the stack and waits until it is healthy.
 
     Raises:
-        InputError: a port is taken, or Postgres refuses.
-        StoreError: S3 refuses.
+        InputError: a port is taken, or Postgres rejects the user.
+        StoreError: S3 rejects the requests.
         TransientError: a service does not become healthy within three minutes; names its log.
     """
     home.prepare()
@@ -63,7 +63,7 @@ def down(home: Home, say: Say = print) -> None:
 
 
 def show(home: Home, say: Say = print) -> bool:
-    """Prints the state of every service; returns whether all is up."""
+    """Prints the state of every service; returns whether all are healthy."""
     status = read_status(home.run)
     if status is None:
         say("nothing is running (start it: make up)")
@@ -77,7 +77,7 @@ def show(home: Home, say: Say = print) -> bool:
 
 
 def addresses(home: Home) -> str:
-    """Returns the addresses of both UIs and the login, as lines to print."""
+    """Returns the URLs of both UIs and the login, as lines to print."""
     return (
         f"Airflow  {home.airflow_url}  user admin, password {home.password()}\n"
         f"MLflow   {home.mlflow_url}\n"
@@ -88,7 +88,7 @@ def addresses(home: Home) -> str:
 
 
 def _check_servers(home: Home) -> None:
-    """Asks the servers that the stack does not start itself, before it starts: their faults are told at once."""
+    """Checks the external servers before the stack starts, so that their faults are reported immediately."""
     if home.postgres:
         home.postgres.prepare()
     if home.remote:
@@ -110,21 +110,21 @@ def _start(home: Home) -> subprocess.Popen[bytes]:
 
 def _wait(home: Home, supervisor: subprocess.Popen[bytes] | None, say: Say) -> None:
     began = time.monotonic()
-    told: set[str] = set()
+    seen_healthy: set[str] = set()
     while time.monotonic() - began < UP_S:
         status = read_status(home.run)
         if status is not None:
             healthy = {name for name, service in status.services.items() if service.state == "healthy"}
             if supervisor is not None:
-                for name in sorted(healthy - told):
+                for name in sorted(healthy - seen_healthy):
                     say(f"{time.monotonic() - began:5.1f} s  {name} is up")
-            told |= healthy
+            seen_healthy |= healthy
             if status.ready:
                 return
         elif supervisor is not None and supervisor.poll() is not None:
             _explain(home)
         time.sleep(0.2)
-    raise _not_healthy(home, status, told)
+    raise _not_healthy(home, status, seen_healthy)
 
 
 def _not_healthy(home: Home, status: Status | None, healthy: set[str]) -> TransientError:
@@ -149,6 +149,6 @@ def _explain(home: Home) -> None:
 def _memory_mb(pid: int) -> str:
     try:
         tree = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)] if pid else []
-        return f", {sum(one.memory_info().rss for one in tree) / 1e6:,.0f} MB" if tree else ""
+        return f", {sum(process.memory_info().rss for process in tree) / 1e6:,.0f} MB" if tree else ""
     except psutil.Error:
         return ""

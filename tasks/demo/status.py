@@ -1,7 +1,7 @@
-"""What the supervisor tells the outside: a small file, replaced as a whole at every change.
+"""Status file of the supervisor, replaced as a whole at every change.
 
-Written by the supervisor to `<state>/run/status.json`; read by `up`, `down`, `status` and the tests. The lock beside it
-is held as long as the supervisor lives, so a file left by a killed one misleads nobody.
+Reads and writes `<state>/run/status.json`. The supervisor locks the file `lock` in the same folder as long as it lives,
+so that a status file left by a killed supervisor is recognized as outdated.
 """
 
 import fcntl
@@ -38,12 +38,12 @@ class Status(BaseModel):
 
 
 def read_status(run: Path) -> Status | None:
-    """Returns the status of the supervisor that is alive now, or None."""
-    return read_last(run) if _held(run / "lock") else None
+    """Returns the status of the running supervisor, or None."""
+    return read_last(run) if _locked(run / "lock") else None
 
 
 def read_last(run: Path) -> Status | None:
-    """Returns the last status that was written, by a living supervisor or a dead one, or None."""
+    """Returns the last written status, of a running or ended supervisor, or None."""
     try:
         return Status.model_validate_json((run / "status.json").read_text())
     except FileNotFoundError:
@@ -51,7 +51,7 @@ def read_last(run: Path) -> Status | None:
 
 
 def take_lock(run: Path) -> IO[str] | None:
-    """Returns the open lock, held until it is closed or this process dies; None when another supervisor has it."""
+    """Locks the lock file until it is closed or this process ends; returns None if another supervisor has it."""
     file = (run / "lock").open("a")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -63,7 +63,7 @@ def take_lock(run: Path) -> IO[str] | None:
     return file
 
 
-def _held(path: Path) -> bool:
+def _locked(path: Path) -> bool:
     if not path.exists():
         return False
     with path.open() as file:

@@ -1,8 +1,8 @@
-"""The supervisor: starts the services, starts again what dies, and leaves nothing behind.
+"""The supervisor: starts the services, restarts those that end, and ends all processes of the stack at its own end.
 
-Run by `python -m tasks.demo up` as a detached process; its own log is `<state>/logs/supervisor.log`. A service that
-dies is started again after 1 s, then 2, 4, ... up to 30 s; a minute of life resets the wait. What a dead service left
-running goes first: Airflow's workers outlive a killed scheduler, and their tasks would run twice.
+Runs as a detached process and writes `<state>/logs/supervisor.log`. A service that ends is restarted after 1 s, then 2,
+4, ... up to 30 s; after a minute of running the wait starts again at 1 s. Remaining processes of an ended service are
+killed before: Airflow's workers survive a killed scheduler, and their tasks would run twice.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ log = logging.getLogger("sluice.demo")
 
 TICK_S = 0.25
 STARTING_S = 0.75
-"""Seconds between two looks at a service that is not healthy yet, and below at one that is."""
+"""Seconds between two health checks of a service that is not healthy yet; RECHECK_S: of a healthy one."""
 RECHECK_S = 5.0
 GRACE_S = 8.0
 FIRST_WAIT_S = 1.0
@@ -38,7 +38,7 @@ LONGEST_WAIT_S = 30.0
 
 @dataclass
 class Child:
-    """One service and its process, over all its lives."""
+    """One service and its current process, over all restarts."""
 
     service: Service
     process: subprocess.Popen[bytes] | None = None
@@ -47,17 +47,17 @@ class Child:
     checked: float = 0.0
     due: float = 0.0
     wait_s: float = FIRST_WAIT_S
-    told: bool = False
+    logged_healthy: bool = False
 
     def start(self, home: Home) -> None:
-        """Starts the process, once what an earlier life left behind is gone."""
+        """Starts the process, after ending the remaining processes of the previous one."""
         end(marked(home.root, self.service.name))
         self.process = spawn(home, self.service.name, self.service.command, self.service.environment)
-        self.started, self.checked, self.told = time.monotonic(), 0.0, False
+        self.started, self.checked, self.logged_healthy = time.monotonic(), 0.0, False
         self.status = ServiceStatus(state="starting", pid=self.process.pid, restarts=self.status.restarts)
 
     def follow(self, home: Home) -> None:
-        """Looks once: dead processes are scheduled to start again, living ones are asked how they are."""
+        """Checks once: schedules the restart of an ended process, checks the health of a running one."""
         now = time.monotonic()
         if self.process is None:
             if now >= self.due:
@@ -67,8 +67,8 @@ class Child:
         elif now - self.checked > (RECHECK_S if self.status.state == "healthy" else STARTING_S):
             self.checked = now
             healthy = probe(self.service)
-            if healthy and not self.told:
-                self.told = True
+            if healthy and not self.logged_healthy:
+                self.logged_healthy = True
                 log.info("%s is healthy after %.1f s", self.service.name, now - self.started)
             self.status.state = "healthy" if healthy else "starting"
 
@@ -84,7 +84,7 @@ class Child:
         self.status = ServiceStatus(state="restarting", restarts=self.status.restarts + 1)
 
     def stop(self) -> None:
-        """Asks the process to end in order."""
+        """Sends the process its stop signal."""
         if self.process is not None and self.process.poll() is None:
             self.status.state = "stopping"
             with contextlib.suppress(ProcessLookupError):
@@ -92,24 +92,24 @@ class Child:
 
 
 class Supervisor:
-    """Keeps one stack running until it is told to stop.
+    """Keeps one stack running until it gets a signal.
 
     Args:
         home: the stack.
-        wanted: its services.
+        supervised: its services.
         settle: called when all are healthy; the stack is ready once it returns True.
     """
 
-    def __init__(self, home: Home, wanted: list[Service], settle: Callable[[], bool]) -> None:
+    def __init__(self, home: Home, supervised: list[Service], settle: Callable[[], bool]) -> None:
         self.home = home
-        self.children = [Child(service) for service in wanted]
+        self.children = [Child(service) for service in supervised]
         self.settle = settle
         self.status = Status(pid=os.getpid())
         self.saved: Status | None = None
         self.stopping = False
 
     def run(self) -> None:
-        """Starts everything and watches until a signal or an error; then ends everything."""
+        """Starts and supervises all services until a signal or an error; then ends them."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._stop)
         try:
@@ -126,16 +126,16 @@ class Supervisor:
         self.stopping = True
 
     def _start(self) -> None:
-        # What needs no database starts while the database is made: it costs 3 CPU-seconds.
-        made = migrate(self.home) if any(child.service.needs_database for child in self.children) else None
+        # Services without a database start during the migration, which takes 3 CPU-seconds.
+        migrating = migrate(self.home) if any(child.service.needs_database for child in self.children) else None
         for child in self.children:
-            if made is None or not child.service.needs_database:
+            if migrating is None or not child.service.needs_database:
                 child.start(self.home)
-        while made is not None and not self.stopping and made.poll() is None:
+        while migrating is not None and not self.stopping and migrating.poll() is None:
             self._publish()
             time.sleep(TICK_S)
-        if made is not None and not self.stopping:
-            finish_migration(self.home, made.returncode)
+        if migrating is not None and not self.stopping:
+            finish_migration(self.home, migrating.returncode)
         self._publish()
 
     def _watch(self) -> None:
@@ -166,7 +166,7 @@ class Supervisor:
             time.sleep(0.1)
         left = marked(self.home.root)
         if left:
-            log.info("killing what did not end in %.0f s: %s", GRACE_S, ", ".join(str(one.pid) for one in left))
+            log.info("killing what did not end in %.0f s: %s", GRACE_S, ", ".join(str(process.pid) for process in left))
             end(left)
         log.info("stopped")
 
@@ -177,7 +177,7 @@ def spawn(
     """Starts one process of the stack in a session of its own; its output goes to the end of `logs/<name>.log`.
 
     Raises:
-        TransientError: the program is not there.
+        TransientError: the program is not installed.
     """
     environment = home.environment() | extra | {SERVICE: name}
     with (home.logs / f"{name}.log").open("ab") as output:
@@ -210,10 +210,10 @@ def _stamped(home: Home) -> str:
 
 
 def migrate(home: Home) -> subprocess.Popen[bytes] | None:
-    """Starts the migration of Airflow's database; None when this version of Airflow has already made it.
+    """Starts the migration of Airflow's database; None when this version of Airflow has already done it.
 
     Raises:
-        SluiceError: Postgres does not answer or refuses.
+        SluiceError: Postgres does not answer or rejects the user.
     """
     stamp = _stamp(home)
     there = home.postgres.migrated() if home.postgres else home.database.exists()
@@ -223,15 +223,15 @@ def migrate(home: Home) -> subprocess.Popen[bytes] | None:
 
 
 def finish_migration(home: Home, code: int) -> None:
-    """Notes that the database is made; raises TransientError with the last line of the log where it is not."""
+    """Records that the database is migrated; raises TransientError with the last line of the log where it failed."""
     if code:
-        said = home.last_line("migrate")
-        raise TransientError(f"Airflow's database could not be made: {said}", f"see {home.logs / 'migrate.log'}")
+        cause = home.last_line("migrate")
+        raise TransientError(f"Airflow's database could not be made: {cause}", f"see {home.logs / 'migrate.log'}")
     _stamp(home).write_text(_stamped(home))
 
 
 def make_pools(home: Home) -> bool:
-    """Brings Airflow's pools to what `dags/pools.json` says; False when the API is not ready for it."""
+    """Creates or changes Airflow's pools as in `dags/pools.json`; returns False when the API is not ready."""
     try:
         with airflow_api.Airflow(home.airflow_url, home.password()) as airflow:
             airflow.set_pools(CHECKOUT / "dags" / "pools.json")

@@ -85,7 +85,7 @@ def complete(
                     f"(--set {keys[1]}.{name}={{}})"
                 )
         except Problems as problems:
-            wrong += problems.several
+            wrong += problems.messages
     if wrong:
         raise Problems(wrong)
     return settings
@@ -127,7 +127,7 @@ def _load(kind: type[Kind], word: str, name: str, settings: Mapping[str, Any]) -
         raise Problems([f'"{name}" is no {word}'])
     if issubclass(loaded, Filter) and defined_in(module, Annotator) is not loaded.measured_by:
         raise Problems([f'the filter "{name}" judges what another module measures: put its annotator beside it'])
-    return extensions.made(loaded, name, settings, package)
+    return extensions.configured(loaded, name, settings, package)
 
 
 def _module(word: str, name: str) -> tuple[ModuleType, str]:

@@ -13,7 +13,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.core.broken_pipe import ends_quietly
+from tasks.core.broken_pipe import handling_broken_pipe
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError, SluiceError, TransientError
 
@@ -117,4 +117,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(ends_quietly(main))
+    sys.exit(handling_broken_pipe(main))

@@ -1,1 +1,1 @@
-"""A run: recipe, place, catalogue of stages, resolution of inputs, lineage, the runner, trace, tracking, the shell."""
+"""Runs of a recipe: settings, place, catalogue, input resolution, lineage, runner, trace, tracking, shell."""

@@ -1,7 +1,7 @@
-"""Every stage, in the order in which they run; what a DAG makes and what it is made from follow from their wiring.
+"""Catalogue of all stages in the order in which they run, with the DAGs and assets that their wiring defines.
 
 Reads the `wiring` modules of `tasks.stages`. Modules with code are named by strings and imported when a stage runs, so
-that listing stages costs nothing.
+that listing stages is cheap.
 """
 
 from tasks.core.stage_spec import StageSpec
@@ -30,7 +30,7 @@ MAKERS: dict[str, StageSpec] = {stage.output: stage for stage in STAGES.values()
 """The stage that writes a kind of artifact."""
 
 PARTS: dict[str, str] = {stage.dag: stage.asset for stage in STAGES.values() if stage.asset}
-"""The DAGs of a recipe, in order, each with the asset that it makes for later ones."""
+"""The DAGs of a recipe, in order, each with the asset that it makes for later DAGs."""
 
 
 def stages_of(dag: str) -> tuple[str, ...]:
@@ -43,11 +43,11 @@ def stages_of(dag: str) -> tuple[str, ...]:
 
 
 ASSETS: dict[str, tuple[str, ...]] = {asset: stages_of(dag) for dag, asset in PARTS.items()}
-"""What a recipe can make, in this order, each with the stages that make it."""
+"""Assets that a recipe can make, in this order, each with its stages."""
 
 
 def sections_of(asset: str) -> tuple[str, ...]:
-    """Returns the sections of a recipe that set the stages of what it makes.
+    """Returns the sections of a recipe with the settings of an asset's stages.
 
     >>> sections_of("tokens")
     ('tokenizer', 'encode', 'pack')
@@ -56,30 +56,30 @@ def sections_of(asset: str) -> tuple[str, ...]:
 
 
 def upstream(stage: str) -> tuple[str, ...]:
-    """Returns the stages of the same DAG whose output a stage reads, leaving out those that others of these wait for.
+    """Returns the stages of the same DAG whose output a stage reads, without those upstream of another of them.
 
     >>> upstream("update")
     ('render',)
     """
     spec = STAGES[stage]
     direct = [MAKERS[kind].name for kind in spec.input_kinds() if MAKERS[kind].dag == spec.dag]
-    behind = {one for other in direct for one in _all_upstream(other)}
-    return tuple(one for one in STAGES if one in direct and one not in behind)
+    indirect = {ancestor for parent in direct for ancestor in _all_upstream(parent)}
+    return tuple(name for name in STAGES if name in direct and name not in indirect)
 
 
 def _all_upstream(stage: str) -> set[str]:
     spec = STAGES[stage]
     direct = {MAKERS[kind].name for kind in spec.input_kinds() if MAKERS[kind].dag == spec.dag}
-    return direct.union(*(_all_upstream(one) for one in direct))
+    return direct.union(*(_all_upstream(parent) for parent in direct))
 
 
 def _needs(asset: str) -> tuple[str, ...]:
     kinds = {kind for stage in ASSETS[asset] for kind in STAGES[stage].required_kinds()}
     direct = {PARTS[MAKERS[kind].dag] for kind in kinds} - {asset}
-    wanted = direct.union(*(_needs(one) for one in direct))
-    return tuple(one for one in ASSETS if one in wanted)
+    needed = direct.union(*(_needs(parent) for parent in direct))
+    return tuple(name for name in ASSETS if name in needed)
 
 
 NEEDS: dict[str, tuple[str, ...]] = {asset: _needs(asset) for asset in ASSETS}
-"""What each asset is made from in any case. Documents come from a crawl, from files, or from both; the mixture of a
+"""Assets that each asset always requires. Documents come from a crawl, from files, or from both; the mixture of a
 checkpoint from the canaries, or from the recipe."""

@@ -1,4 +1,4 @@
-"""Inputs of a stage that lie outside the store: files that its settings name, and code with versions of its own.
+"""Inputs of a stage from outside the store: files that its settings name, and code with its own versions.
 
 Reads the names and bytes of the files, on this machine or on an object store.
 """
@@ -14,17 +14,17 @@ from tasks.core.errors import InputError
 from tasks.core.store import read_outside
 
 EXTERNAL = "external:"
-"""Begins the address of an input that lies outside the store."""
+"""Prefix of the id of an input from outside the store."""
 
 CODE = "code:"
-"""Begins the address of an input that is code."""
+"""Prefix of the id of an input that is code."""
 
 
 def external_refs(module: Any, config: Config) -> Iterator[InputRef]:
-    """Yields the files outside the store that a stage reads: their names and bytes count in the fingerprint.
+    """Yields references to the files outside the store that a stage reads; names and bytes count in the fingerprint.
 
     Raises:
-        InputError: one cannot be read.
+        InputError: a file cannot be read.
     """
     if not hasattr(module, "external"):
         return
@@ -35,7 +35,7 @@ def external_refs(module: Any, config: Config) -> Iterator[InputRef]:
 
 
 def code_refs(module: Any, config: Config) -> Iterator[InputRef]:
-    """Yields the code that only some settings bring in, and that has versions of its own."""
+    """Yields references to code that only some settings use, with its own versions."""
     if hasattr(module, "code"):
         for name, version in sorted(module.code(config).items()):
             yield InputRef(role=f"{CODE}{name}", address=f"{CODE}{name}", fingerprint=version, content=version)

@@ -1,4 +1,4 @@
-"""Input resolution: which artifacts a stage run reads, what its result's identity is, and whether it has drifted.
+"""Input resolution: the artifacts that a stage run reads, the fingerprint of its result, and drift.
 
 Reads the catalogue, the recipe, the records of artifacts and the bytes of files outside the store.
 """
@@ -19,7 +19,7 @@ from tasks.core.stage_spec import StageSpec
 from tasks.core.store import Store
 from tasks.run.catalogue import MAKERS, STAGES
 from tasks.run.external_inputs import EXTERNAL, code_refs, external_refs
-from tasks.run.lineage import one_held
+from tasks.run.lineage import artifact_of_version
 from tasks.run.previous_version import Found, previous_inputs
 from tasks.run.recipe import Recipe
 
@@ -28,10 +28,10 @@ log = logging.getLogger("sluice.runner")
 
 @dataclass(frozen=True)
 class ResolvedStage:
-    """A stage with everything that decides what it makes.
+    """A stage with its settings and inputs, which determine its result.
 
-    `refs` are the inputs that count in the fingerprint. `named_only` are artifacts of which only one group is read:
-    where the others can be found that belong to it.
+    `refs` are the inputs that count in the fingerprint. `named_only` are artifacts of which only a group is read; the
+    record lists them, because they lead to the other groups.
     """
 
     spec: StageSpec
@@ -56,19 +56,19 @@ class ResolvedStage:
 def resolve(
     recipe: Recipe, store: Store, name: str, version: str, source_version: str | None, member: str
 ) -> ResolvedStage:
-    """Finds the inputs of `name` and fingerprints what it would make of them.
+    """Opens the inputs of stage `name` and computes the fingerprint of its result.
 
     Args:
         recipe: the whole run.
-        store: where its artifacts lie.
+        store: store of its artifacts.
         name: a stage of the catalogue.
         version: version of the artifact to make.
-        source_version: where an input is missing at `version`, the version that holds it (`tasks.run.lineage`).
-        member: which member of a mapped stage, or "".
+        source_version: version to read inputs of that are missing at `version` (`tasks.run.lineage`).
+        member: member of a mapped stage, or "".
 
     Raises:
-        RecipeError: there is no such stage, the recipe has nothing for it, or a member too many or too few.
-        InputError: an input does not exist, names the stage that makes it; or a file outside the store cannot be read.
+        RecipeError: unknown stage, no settings for it in the recipe, or `member` given or missing by mistake.
+        InputError: an input does not exist (names the stage that makes it), or a file outside the store is unreadable.
     """
     spec = _spec(recipe, name, member)
     module = importlib.import_module(spec.module)
@@ -79,7 +79,7 @@ def resolve(
     found = {**current, **previous_inputs(recipe, store, spec, address, current)}
     external = list(external_refs(module, config))
     refs = (
-        *(one.ref(role) for role in sorted(found) for one in _several(found[role])),
+        *(artifact.ref(role) for role in sorted(found) for artifact in _listed(found[role])),
         *external,
         *code_refs(module, config),
     )
@@ -95,7 +95,7 @@ def _spec(recipe: Recipe, name: str, member: str) -> StageSpec:
     if not recipe.has(spec):
         raise RecipeError(
             f"the recipe {recipe.name} gives the stage {name} nothing to do",
-            f"add the section [{spec.section}], and what it makes where the recipe has `makes`",
+            f"add the section [{spec.section}], and its asset where the recipe has `makes`",
         )
     return spec
 
@@ -103,58 +103,58 @@ def _spec(recipe: Recipe, name: str, member: str) -> StageSpec:
 def _current_inputs(
     recipe: Recipe, store: Store, spec: StageSpec, version: str, source_version: str | None, member: str
 ) -> tuple[Found, tuple[InputRef, ...]]:
-    """Returns the inputs of the version by role, and what of them only groups are read of."""
+    """Returns the inputs at this version by role, and references to artifacts of which only groups are read."""
 
-    def one(kind: str) -> Artifact:
+    def opened(kind: str) -> Artifact:
         own = ArtifactId(f"{recipe.name}/{kind}", version)
         if artifact := Artifact.find(store, own):
             return artifact
-        if source_version and (artifact := one_held(store, recipe.name, kind, source_version)):
+        if source_version and (artifact := artifact_of_version(store, recipe.name, kind, source_version)):
             return artifact
         where = f"which is not in {store.root}"
         if source_version and source_version != version:
-            where = f"and {source_version} holds none in {store.root}, nor was it made from one that is still there"
+            where = f"and {source_version} has none in {store.root}, nor was it made from one that still exists"
         raise InputError(
             f"stage {spec.name} needs {own}, {where}",
-            f"run the stage {MAKERS[kind.partition('/')[0]].name} first, or name a version that holds it "
+            f"run the stage {MAKERS[kind.partition('/')[0]].name} first, or name a version that has it "
             "(source_version)",
         )
 
-    found: Found = {role: one(kind.replace("*", member)) for role, kind in spec.inputs.items()}
-    found |= {role: one(kind) for role, kind in spec.optional_inputs.items() if recipe.has(MAKERS[kind])}
+    found: Found = {role: opened(kind.replace("*", member)) for role, kind in spec.inputs.items()}
+    found |= {role: opened(kind) for role, kind in spec.optional_inputs.items() if recipe.has(MAKERS[kind])}
     for role, (kind, names) in spec.fan_in.items():
-        found[role] = [one(f"{kind}/{member}") for member in one(names).record.members]
+        found[role] = [opened(f"{kind}/{member}") for member in opened(names).record.members]
     for role, prefixes in spec.input_files.items():
         whole = found[role]
         assert isinstance(whole, Artifact)
         found[role] = whole.restricted(prefixes)
-    wholes = {kind: one(kind) for kind in sorted({kind for kind, _ in spec.groups.values()})}
+    wholes = {kind: opened(kind) for kind in sorted({kind for kind, _ in spec.groups.values()})}
     found |= {role: group_of(wholes[kind], group) for role, (kind, group) in spec.groups.items()}
     return found, tuple(whole.ref(kind) for kind, whole in wholes.items())
 
 
-def _several(found: Artifact | Sequence[Artifact]) -> Sequence[Artifact]:
+def _listed(found: Artifact | Sequence[Artifact]) -> Sequence[Artifact]:
     return [found] if isinstance(found, Artifact) else found
 
 
 def as_read_by(resolved: ResolvedStage, record: Record) -> ResolvedStage | None:
-    """Returns `resolved` with the version before that `record` read, if `record` is what it would then make.
+    """Returns `resolved` with the previous version that `record` read, if its fingerprint is then that of `record`.
 
-    Which version before counts is decided once: the same stage at another version that reads the same inputs adopts
-    what was made, and does not begin from a version that is newer by now.
+    The previous version is chosen once: the same stage at another version with the same inputs adopts the result, and
+    does not start from a version that has been completed since.
     """
     roles = resolved.spec.previous.keys()
-    earlier = [ref for ref in record.inputs if ref.role in roles]
+    previous = [ref for ref in record.inputs if ref.role in roles]
     artifacts = [ref for ref in resolved.refs if ref.role in resolved.inputs and ref.role not in roles]
     others = [ref for ref in resolved.refs if ref.role not in resolved.inputs]
-    refs = (*sorted((*artifacts, *earlier), key=lambda ref: ref.role), *others)
+    refs = (*sorted((*artifacts, *previous), key=lambda ref: ref.role), *others)
     if resolved.fingerprint_with(refs) not in (record.fingerprint, _fingerprint_today(resolved, record)):
         return None
     return replace(resolved, refs=refs)
 
 
 def check_drift(existing: Artifact, resolved: ResolvedStage) -> None:
-    """Raises DriftError, naming the field that changed, when `existing` is not what `resolved` would make."""
+    """Raises DriftError, which names the changed field, when `existing` has another fingerprint than `resolved`."""
     record = existing.record
     if resolved.fingerprint in (record.fingerprint, _fingerprint_today(resolved, record)):
         return
@@ -168,20 +168,20 @@ def check_drift(existing: Artifact, resolved: ResolvedStage) -> None:
 
 
 def _fingerprint_today(resolved: ResolvedStage, record: Record) -> str:
-    """Returns the fingerprint of a record whose inputs count as they count today.
+    """Returns the fingerprint of a record by the current rules for inputs.
 
-    Records that were written before an input counted by the files that are read name it as a whole: its files are
-    looked up, so that what they stand for is found unchanged.
+    Older records list every input as a whole. The files that the stage reads are looked up in the input's own
+    record, so that artifacts of such records are recognized as unchanged.
     """
     if not resolved.spec.input_files:
         return record.fingerprint
     store = resolved.inputs[next(iter(resolved.spec.input_files))].store
     counted = {*(ref.role for ref in resolved.refs), *resolved.spec.previous}
-    refs = [_counted(store, resolved.spec.input_files, ref) for ref in record.inputs if ref.role in counted]
+    refs = [_restricted(store, resolved.spec.input_files, ref) for ref in record.inputs if ref.role in counted]
     return fingerprint(record.stage, record.stage_version, record.member, record.config, refs)
 
 
-def _counted(store: Store, input_files: Mapping[str, tuple[str, ...]], ref: InputRef) -> InputRef:
+def _restricted(store: Store, input_files: Mapping[str, tuple[str, ...]], ref: InputRef) -> InputRef:
     if ref.files or ref.role not in input_files:
         return ref
     artifact = Artifact.find(store, ArtifactId.parse(ref.address))
@@ -191,23 +191,23 @@ def _counted(store: Store, input_files: Mapping[str, tuple[str, ...]], ref: Inpu
 
 
 def _with_files_as_read(record: Record, resolved: ResolvedStage) -> list[InputRef]:
-    """Returns the inputs as if files outside the store were as `record` read them.
+    """Returns the inputs with those files outside the store that `record` read.
 
-    Such files are like the web: they move, and a version of an artifact keeps how they were. Another reads them anew.
+    Such files may change, like the web: a version keeps the content that it has read, another version reads them again.
     """
-    read = {ref.address: ref for ref in record.inputs if ref.address.startswith(EXTERNAL)}
-    return [read.get(ref.address, ref) for ref in resolved.refs]
+    recorded = {ref.address: ref for ref in record.inputs if ref.address.startswith(EXTERNAL)}
+    return [recorded.get(ref.address, ref) for ref in resolved.refs]
 
 
 def _difference(record: Record, resolved: ResolvedStage) -> str:
     if record.stage_version != resolved.module.VERSION:
-        now = resolved.module.VERSION
-        return f"made by version {record.stage_version} of the stage {resolved.spec.name}, which is {now} now"
+        current = resolved.module.VERSION
+        return f"made by version {record.stage_version} of the stage {resolved.spec.name}, which is {current} now"
     settings = resolved.config.model_dump(mode="json")
     for path, old, new in changes(record.config, settings, resolved.spec.section):
         return f"{path} was {json.dumps(old)} and is {json.dumps(new)}"
     before = {(ref.role, ref.address): ref.identity for ref in record.inputs}
     for ref in resolved.refs:
         if before.get((ref.role, ref.address)) != ref.identity:
-            return f"its input {ref.role} ({ref.address}) is not what it was"
-    return "its inputs are not what they were"
+            return f"its input {ref.role} ({ref.address}) has changed"
+    return "its inputs have changed"

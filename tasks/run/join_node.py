@@ -1,7 +1,7 @@
-"""What the nodes other than 0 do where several run one stage: lend a hand and write nothing.
+"""Participation of nodes other than 0 in a stage that several nodes run.
 
-Reads what the runner reads, so that every node decides alike; a stage that can use more than one node offers
-`join(config, inputs)`.
+Reads the same inputs as the runner, so that every node takes the same decisions; writes nothing. A stage that can use
+more than one node has a function `join(config, inputs)`.
 """
 
 import logging
@@ -11,13 +11,13 @@ from tasks.run.input_resolution import check_drift, resolve
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store
 
-log = logging.getLogger("sluice.follow")
+log = logging.getLogger("sluice.join_node")
 
 
 def join_stage(
     recipe: Recipe, stage: str, *, version: str = "", source_version: str | None = None, member: str = ""
 ) -> None:
-    """Helps node 0 with `stage` of `recipe`, with the same arguments as `run_stage`; returns when it is done.
+    """Joins node 0 in `stage` of `recipe`, with the same arguments as `run_stage`; returns when the stage has ended.
 
     Raises:
         SluiceError: as on node 0.
@@ -26,9 +26,9 @@ def join_stage(
     resolved = resolve(recipe, store, stage, version or recipe.version, source_version, member)
     if existing := Artifact.find(store, resolved.address):
         check_drift(existing, resolved)
-        log.info("[%s] unchanged: there is nothing to help with", resolved.address)
+        log.info("[%s] unchanged: there is nothing to join", resolved.address)
     elif hasattr(resolved.module, "join"):
-        log.info("[%s] helping with %s, fingerprint %s", resolved.address, stage, resolved.fingerprint[:16])
+        log.info("[%s] joining %s, fingerprint %s", resolved.address, stage, resolved.fingerprint[:16])
         resolved.module.join(resolved.config, resolved.inputs)
     else:
-        log.info("[%s] the stage %s runs on one node: node 0 does it alone", resolved.address, stage)
+        log.info("[%s] the stage %s runs on node 0 alone", resolved.address, stage)

@@ -1,7 +1,7 @@
-"""What a version holds: its own artifacts, and those that they were made from.
+"""Lineage: the artifacts of a version, its own and those that they were made from.
 
-Where only some stages of a version were run, at a source version, the others' artifacts are at that one. The records
-name them, and nothing else is ever taken for them.
+Reads records. Where only some stages of a version were run, with a source version, the artifacts of the others are
+those that the records list; artifacts are never matched by name alone.
 """
 
 import logging
@@ -15,61 +15,65 @@ from tasks.run.catalogue import MAKERS, STAGES
 log = logging.getLogger("sluice.lineage")
 
 
-def held(store: Store, recipe: str, kind: str, version: str) -> list[Artifact]:
-    """Returns the artifact of a kind that a version holds: its own or, without one, what its artifacts were made from.
+def artifacts_of_version(store: Store, recipe: str, kind: str, version: str) -> list[Artifact]:
+    """Returns the artifacts of a kind that belong to a version: its own, else those that its artifacts were made from.
 
-    Records are followed from the artifacts of the version to their inputs, and to the inputs of those; the nearest
-    counts. Cycles before, which a stage reads too, are no part of the version.
+    Follows records from the artifacts of the version to their inputs, and so on; the nearest match counts. Inputs of
+    the previous version (`StageSpec.previous`) are not followed.
 
     Args:
-        store: where artifacts lie.
+        store: store of the artifacts.
         recipe: name of the recipe.
         kind: such as "extracted", or "segment/p0".
-        version: where to begin.
+        version: version to start at.
 
     Returns:
         one artifact, or none; several where artifacts of the version were made from different ones.
     """
-    wanted = ArtifactId(f"{recipe}/{kind}", version)
-    if own := Artifact.find(store, wanted):
+    target = ArtifactId(f"{recipe}/{kind}", version)
+    if own := Artifact.find(store, target):
         return [own]
     between = _made_from(kind)
-    starts = (ArtifactId(f"{recipe}/{name}", version) for name in _own(kind, between))
-    level = [artifact for address in starts if (artifact := Artifact.find(store, address))]
+    start = (ArtifactId(f"{recipe}/{name}", version) for name in _own(kind, between))
+    level = [artifact for address in start if (artifact := Artifact.find(store, address))]
     seen = {artifact.address for artifact in level}
     while level:
         refs = {ArtifactId.parse(ref.address): ref for artifact in level for ref in _inputs(artifact, recipe)}
-        if named := [ref for at, ref in sorted(refs.items()) if at.name == wanted.name]:
-            found = [artifact for ref in named if (artifact := _as_read(store, ref))]
-            distinct = {(one.record.fingerprint, one.record.content): one for one in reversed(found)}
-            return sorted(distinct.values(), key=lambda one: one.address)
-        onward = [at for at in sorted(refs) if at not in seen and _kind(at.name, recipe) in between]
-        seen.update(onward)
-        level = [artifact for at in onward if (artifact := _as_read(store, refs[at]))]
+        if matching := [ref for address, ref in sorted(refs.items()) if address.name == target.name]:
+            found = [artifact for ref in matching if (artifact := _as_read(store, ref))]
+            distinct = {
+                (artifact.record.fingerprint, artifact.record.content): artifact for artifact in reversed(found)
+            }
+            return sorted(distinct.values(), key=lambda artifact: artifact.address)
+        following = [
+            address for address in sorted(refs) if address not in seen and _kind(address.name, recipe) in between
+        ]
+        seen.update(following)
+        level = [artifact for address in following if (artifact := _as_read(store, refs[address]))]
     return []
 
 
-def one_held(store: Store, recipe: str, kind: str, version: str) -> Artifact | None:
-    """Returns the artifact of a kind that a version holds (see `held`), or None.
+def artifact_of_version(store: Store, recipe: str, kind: str, version: str) -> Artifact | None:
+    """Returns the artifact of a kind that belongs to a version (see `artifacts_of_version`), or None.
 
     Raises:
         InputError: artifacts of the version were made from different ones.
     """
-    found = held(store, recipe, kind, version)
+    found = artifacts_of_version(store, recipe, kind, version)
     if len(found) > 1:
-        several = ", ".join(str(artifact.address) for artifact in found)
+        listed = ", ".join(str(artifact.address) for artifact in found)
         raise InputError(
-            f"artifacts of {recipe} at {version} were made from different {kind}: {several}",
+            f"artifacts of {recipe} at {version} were made from different {kind}: {listed}",
             "name the version of one of these as source version",
         )
     return found[0] if found else None
 
 
 def chain(store: Store, recipe: str, version: str) -> dict[str, Artifact]:
-    """Returns the last artifact made at a version and everything it was made from, by kind, the last one first.
+    """Returns the last artifact made at a version and all that it was made from, by kind, the last one first.
 
-    The records decide which versions belong together, not equal names. Members of mapped stages are left out, and so is
-    what was read of the version before.
+    Records determine which versions belong together, not equal names. Members of mapped stages are left out, and so are
+    inputs of the previous version.
 
     Raises:
         InputError: nothing was made at the version.
@@ -96,24 +100,24 @@ def _kind(name: str, recipe: str) -> str:
 
 
 def _made_from(kind: str) -> set[str]:
-    """Returns the kinds that a kind goes into, straight or by way of others: records of these can lead to it."""
+    """Returns the kinds that are made from a kind, directly or indirectly: their records can lead to it."""
     found: set[str] = set()
-    fresh = {kind.partition("/")[0]}
-    while fresh:
-        fresh = {stage.output for stage in STAGES.values() if fresh & set(stage.input_kinds())} - found
-        found |= fresh
+    added = {kind.partition("/")[0]}
+    while added:
+        added = {stage.output for stage in STAGES.values() if added & set(stage.input_kinds())} - found
+        found |= added
     return found
 
 
 def _own(kind: str, among: Iterable[str]) -> Iterator[str]:
-    """Yields the names, without the recipe's, under which a version may hold artifacts of some kinds."""
+    """Yields the names, without the recipe's, that a version's own artifacts of some kinds may have."""
     member = kind.partition("/")[2]
     mapped = {stage.output for stage in STAGES.values() if stage.mapped}
-    for one in sorted(among):
-        if one not in mapped:
-            yield one
+    for name in sorted(among):
+        if name not in mapped:
+            yield name
         elif member:
-            yield f"{one}/{member}"
+            yield f"{name}/{member}"
 
 
 def _inputs(artifact: Artifact, recipe: str) -> Iterator[InputRef]:
@@ -124,9 +128,9 @@ def _inputs(artifact: Artifact, recipe: str) -> Iterator[InputRef]:
 
 
 def _as_read(store: Store, ref: InputRef) -> Artifact | None:
-    """Opens what a record names, if it is there and still what was read."""
+    """Opens the artifact of a reference, if it exists and is unchanged since it was read."""
     artifact = Artifact.find(store, ArtifactId.parse(ref.address))
     if artifact and (artifact.record.fingerprint, artifact.record.content) != (ref.fingerprint, ref.content):
-        log.warning("[%s] has been made anew since it was read: it is not taken for what it was", ref.address)
+        log.warning("[%s] was made again since it was read, with another result: it is not used", ref.address)
         return None
     return artifact

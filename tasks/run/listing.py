@@ -1,6 +1,6 @@
-"""What recipes can name: annotators, filters and parsers, as lines for a terminal.
+"""List of the annotators, filters and parsers that recipes can name, as lines for a terminal.
 
-Reads the catalogue and the metadata of installed packages. What a package brings and cannot be used is listed with why.
+Reads the catalogue and the metadata of installed packages. An extension that cannot be used is listed with the cause.
 """
 
 from collections.abc import Iterator
@@ -20,15 +20,15 @@ def listing() -> Iterator[str]:
     for name in catalogue.known():
         try:
             module, package = extensions.module_of(extensions.FILTERS, "filter", name, catalogue.CATALOGUE)
-            held = ["annotator"] if catalogue.defined_in(module, Annotator) else []
-            held += ["filter"] if catalogue.defined_in(module, Filter) else []
-            yield _line(name, " and ".join(held) or "nothing", package or SLUICE)
+            roles = ["annotator"] if catalogue.defined_in(module, Annotator) else []
+            roles += ["filter"] if catalogue.defined_in(module, Filter) else []
+            yield _line(name, " and ".join(roles) or "nothing", package or SLUICE)
         except Problems as problems:
             yield _line(name, "not usable", str(problems))
     for name in parsers.known():
         try:
-            one = parsers.parser(name, {})
-            yield _line(name, f"parser of {', '.join(one.media_types) or 'files'}", _package(name))
+            parser = parsers.parser(name, {})
+            yield _line(name, f"parser of {', '.join(parser.media_types) or 'files'}", _package(name))
         except Problems as problems:
             yield _line(name, "not usable", str(problems))
 
@@ -37,5 +37,5 @@ def _package(name: str) -> str:
     return extensions.module_of(extensions.PARSERS, "parser", name, {})[1]
 
 
-def _line(name: str, what: str, whence: str) -> str:
-    return f"{name:20} {what:30} {whence}"
+def _line(name: str, kind: str, package: str) -> str:
+    return f"{name:20} {kind:30} {package}"

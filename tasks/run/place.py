@@ -1,7 +1,7 @@
-"""Where a recipe runs: folders, servers, pods. The half of a recipe that bears on nothing that is made.
+"""The place of a recipe: folders, servers, pods. It counts in no fingerprint and affects no result.
 
-Any text may name environment variables, `${NAME}` or `${NAME:-default}`; they are filled in where the work runs, so one
-recipe serves several machines and holds no secret.
+Any text may name environment variables, `${NAME}` or `${NAME:-default}`; they are substituted where the work runs, so
+that one recipe works on several machines and contains no secret. Reads the environment.
 """
 
 import os
@@ -29,14 +29,14 @@ class Toleration(Config):
 
 
 class PodPlace(Config):
-    """Where pods of one kind run and what they get; the same words for trainers and Dask workers."""
+    """Settings of pods, common to trainers and Dask workers."""
 
     namespace: str = "default"
     image: str = ""
     """Image with this wheel, tag or digest included."""
 
     template: str = ""
-    """Pod template file (YAML) that everything else here is laid over: volumes, security context, sidecars."""
+    """Pod template file (YAML) that the other settings are applied to: volumes, security context, sidecars."""
 
     conn_id: str = "kubernetes_default"
     """Airflow connection of the cluster."""
@@ -57,7 +57,7 @@ class PodPlace(Config):
 
 
 class KubernetesPlace(PodPlace):
-    """The pods that GPU stages run in."""
+    """Pods of the GPU stages."""
 
     gpus: int = 1
     """Per pod."""
@@ -73,21 +73,21 @@ class KubernetesPlace(PodPlace):
     """Kueue's WorkloadPriorityClass by stage, such as { canary = "canary", train = "pretrain" }."""
 
     queue_s: int = 24 * 3600
-    """How long a pod may wait for its GPUs before the task gives up."""
+    """Longest wait of a pod for its GPUs before the task fails."""
 
     scale_up_s: int = 900
-    """How long a pod may wait for a node that the cluster does not have while no autoscaler says anything about it:
-    what the first node of a pool takes that stands at zero."""
+    """Longest wait of a pod for a node that the cluster does not have while no autoscaler reports on it: the time
+    that a pool needs to scale up from zero."""
 
     max_restarts: int = 3
-    """How often a gang that has failed, or a pod that was taken away (evicted, preempted, its node lost), is started
-    again before the task's own retries take over."""
+    """Restarts of a gang that has failed, or of a pod that was evicted, preempted or lost with its node, before the
+    task's own retries."""
 
     grace_s: int = 120
-    """How long a pod may take to save a checkpoint after SIGTERM."""
+    """Time for a pod to save a checkpoint after SIGTERM."""
 
     node_silent_s: int = 300
-    """How long a node may be silent (its kubelet restarts) before its pods are given up and started elsewhere."""
+    """Time without reports of a node (its kubelet restarts) before its pods count as lost and are started elsewhere."""
 
     @field_validator("queue_priority")
     @classmethod
@@ -112,27 +112,27 @@ class DaskPods(PodPlace):
     scheduler_memory: str = "2Gi"
 
     service_type: Literal["ClusterIP", "LoadBalancer"] = "ClusterIP"
-    """How the scheduler is reached; "LoadBalancer" where Airflow runs outside the cluster."""
+    """Service type of the scheduler; "LoadBalancer" where Airflow runs outside the cluster."""
 
     idle_s: int = 3600
-    """The operator deletes a cluster that has been idle for so long: a guard, should the teardown never run."""
+    """The operator deletes a cluster after this idle time, in case the teardown never runs."""
 
 
 class DaskPlace(Config):
-    """A Dask cluster: one that is there (`address`), or one per DAG run (`kubernetes`)."""
+    """A Dask cluster: an existing one (`address`), or one per DAG run (`kubernetes`)."""
 
     address: str = "${SLUICE_DASK:-}"
     """Scheduler, such as tcp://host:8786; empty: no cluster."""
 
     dashboard: str = ""
-    """Address of its status page for people, such as http://host:8787; empty: what the scheduler says. `{name}` and
-    `{namespace}` stand for a cluster made per DAG run."""
+    """URL of its status page for people, such as http://host:8787; empty: that of the scheduler. `{name}` and
+    `{namespace}` are those of a cluster made per DAG run."""
 
     kubernetes: DaskPods | None = None
 
 
 class TrainPlace(Config):
-    """Where models train."""
+    """Place of training."""
 
     where: Literal["local", "kubernetes"] = "local"
     """"local": torchrun on the Airflow worker; "kubernetes": a GPU pod."""
@@ -142,16 +142,16 @@ class TrainPlace(Config):
 
 
 class Place(Config):
-    """Where everything is."""
+    """Store, servers and executors of a recipe's runs."""
 
     store: str = "${SLUICE_STORE:-.sluice/store}"
     """Folder or fsspec URL of the artifacts."""
 
     aws_conn_id: str = ""
-    """Airflow connection with the rights to an s3:// store; empty: what the AWS environment of the process gives."""
+    """Airflow connection with the rights to an s3:// store; empty: those of the AWS environment of the process."""
 
     mlflow: str = "${MLFLOW_TRACKING_URI:-}"
-    """MLflow server; empty: nothing is tracked."""
+    """MLflow server; empty: no tracking."""
 
     workers: int = 0
     """Processes for part-wise stages where no Dask cluster is used; below 2: the stage's own process."""
@@ -165,7 +165,7 @@ class Place(Config):
 
 
 def filled(text: str) -> str:
-    """Returns `text` with its environment variables filled in.
+    """Substitutes the environment variables in `text`.
 
     Raises:
         RecipeError: a variable without default is not set.
@@ -182,15 +182,15 @@ def filled(text: str) -> str:
 
 
 def all_filled(place: P) -> P:
-    """Returns a copy of a section of `[place]` in which every text is filled in (`filled`); raises RecipeError."""
+    """Substitutes environment variables in every text of a section of `[place]` (see `filled`); raises RecipeError."""
 
-    def value(held: Any) -> Any:
-        if isinstance(held, str):
-            return filled(held)
-        if isinstance(held, dict):
-            return {value(name): value(one) for name, one in held.items()}
-        if isinstance(held, list):
-            return [value(one) for one in held]
-        return held
+    def substituted(value: Any) -> Any:
+        if isinstance(value, str):
+            return filled(value)
+        if isinstance(value, dict):
+            return {substituted(name): substituted(item) for name, item in value.items()}
+        if isinstance(value, list):
+            return [substituted(item) for item in value]
+        return value
 
-    return type(place).model_validate(value(place.model_dump(mode="json")))
+    return type(place).model_validate(substituted(place.model_dump(mode="json")))

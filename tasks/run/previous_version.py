@@ -1,7 +1,7 @@
-"""The version before: which artifacts of it a stage reads, such as the crawl database or the mixture that was decided.
+"""Inputs of the previous version, such as the crawl DB or the decided mixture.
 
-Reads the records of artifacts. The version before is the newest other one that was completed; once a stage has read it,
-a run of the same version that is repeated later reads the same.
+Reads the records of artifacts. The previous version is the newest other one that was completed; once a stage has read
+it, later runs of the same version read the same one.
 """
 
 from functools import reduce
@@ -18,31 +18,31 @@ Found = dict[str, Artifact | list[Artifact]]
 
 
 def previous_inputs(recipe: Recipe, store: Store, stage: StageSpec, own: ArtifactId, current: Found) -> Found:
-    """Returns by role what a stage reads of the version before; without an entry where there is none.
+    """Returns the inputs of the previous version by role, without an entry where there is none.
 
     Args:
         recipe: the whole run.
-        store: where its artifacts lie.
-        stage: the stage that reads.
-        own: what it writes.
+        store: store of its artifacts.
+        stage: the stage that reads them.
+        own: id of the artifact that it writes.
         current: its inputs of its own version, by role.
 
     Raises:
-        InputError: the version before has another number of members than the recipe.
+        InputError: the previous version has another number of members than the recipe.
     """
     if not stage.previous or (stage.previous_if and not _field(recipe, stage.previous_if)):
         return {}
     member = own.name.removeprefix(f"{recipe.name}/").partition("/")[2]
-    chosen_by = Artifact.find(store, own) or current.get(stage.previous_as)
+    deciding = Artifact.find(store, own) or current.get(stage.previous_as)
     found: Found = {}
     for role, previous in stage.previous.items():
-        if isinstance(chosen_by, Artifact):
-            addresses = [ArtifactId.parse(ref.address) for ref in chosen_by.record.inputs if ref.role == role]
+        if isinstance(deciding, Artifact):
+            addresses = [ArtifactId.parse(ref.address) for ref in deciding.record.inputs if ref.role == role]
         else:
             addresses = _newest_completed(recipe, store, previous, member, own.version)
-        several = [Artifact.open_at(store, address) for address in addresses]
-        if several:
-            found[role] = several if previous.kind.endswith("/*") and not member else several[0]
+        artifacts = [Artifact.open_at(store, address) for address in addresses]
+        if artifacts:
+            found[role] = artifacts if previous.kind.endswith("/*") and not member else artifacts[0]
     return found
 
 
@@ -60,9 +60,9 @@ def _newest_completed(recipe: Recipe, store: Store, previous: Previous, member: 
     own = [address for address in members if address.name == f"{recipe.name}/{kind}/{member}"]
     if not own or len(members) != _field(recipe, previous.members):
         raise InputError(
-            f"the {kind} of {completed.address} has {len(members)} members, the recipe asks for "
+            f"the {kind} of {completed.address} has {len(members)} members, the recipe has "
             f"{_field(recipe, previous.members)}",
-            f"set {previous.members} = {len(members)}, or begin anew under another recipe name",
+            f"set {previous.members} = {len(members)}, or start again under another recipe name",
         )
     return own
 

@@ -1,7 +1,7 @@
 """The recipe: a whole run, from seeds to checkpoint, as one frozen tree of settings.
 
-Read from `dags/recipes/*.toml` by the DAG files (at parse time: so this imports configuration classes only), by the
-shell, or built in Python. All of it bears on what is made, except `[place]`, which says where.
+Reads `dags/recipes/*.toml`, or JSON text. Imports configuration classes only: DAG files read recipes at parse time. All
+sections count in fingerprints, except `[place]`.
 """
 
 import json
@@ -38,26 +38,26 @@ RECIPES = Path(__file__).parents[2] / "dags" / "recipes"
 _NAME = re.compile(r"[a-z][a-z0-9_]*(-[a-z0-9_]+)*")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MIXTURES = ("current", "target", "weights", "mixture")
-"""Tables that a recipe which extends another gives as a whole: shares that sum to 1."""
+"""Tables that an extending recipe overrides only as a whole: shares that sum to 1."""
 
 
 class Recipe(Config):
-    """One run of Sluice. Each section sets the stages that `tasks.run.catalogue` names for it."""
+    """One run of Sluice. The catalogue (`tasks.run.catalogue`) names the section of each stage."""
 
     name: str
     """Lower-case word; prefix of its DAGs and artifacts."""
 
     version: str = "dev"
-    """Version of the artifacts of a run that names no other."""
+    """Default version of the artifacts of a run."""
 
     schedule: str | None = None
-    """Cron line of the crawl; everything after it follows by Assets."""
+    """Cron line of the crawl; the later DAGs are triggered by Assets."""
 
     max_bad_share: float = 0.01
     """Largest share of rows that may be quarantined before a stage stops."""
 
     makes: tuple[Literal["warc", "documents", "tokens", "mixture", "checkpoint"], ...] = ()
-    """What the recipe makes. Left out: what its sections are about, and what that is made from."""
+    """Assets that the recipe makes. Default: those of its sections, and all that these are made from."""
 
     crawl: CrawlConfig = CrawlConfig(enabled=False)
     extract: ExtractConfig = ExtractConfig()
@@ -102,33 +102,33 @@ class Recipe(Config):
         if "makes" not in self.model_fields_set:
             self.__dict__["makes"] = _made_by(self.model_fields_set, self.crawl.enabled)
         sections = {name: getattr(self, name) for name in READ if _counts(name, self.makes)}
-        held = Sections(frozenset(self.model_fields_set), self.makes, _crawls(self.makes, self.crawl), **sections)
-        if wrong := list(inconsistencies(held)):
-            raise Problems(wrong)
+        checked = Sections(frozenset(self.model_fields_set), self.makes, _crawls(self.makes, self.crawl), **sections)
+        if problems := list(inconsistencies(checked)):
+            raise Problems(problems)
         return self
 
     def has(self, stage: StageSpec) -> bool:
-        """Returns whether a stage has anything to do in this recipe."""
+        """Returns whether a stage runs in this recipe."""
         made = any(stage.name in ASSETS[asset] for asset in self.makes)
         return made and (not stage.conditional or bool(getattr(self, stage.section).wanted))
 
     def stages(self, dag: str) -> tuple[str, ...]:
-        """Returns the stages of a DAG that have anything to do in this recipe, in the order in which they run."""
+        """Returns the stages of a DAG that run in this recipe, in order."""
         return tuple(stage for stage in stages_of(dag) if self.has(STAGES[stage]))
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts of the pipeline that the recipe has: those with a stage that has anything to do."""
+        """The DAGs of the recipe: those with a stage that runs."""
         return tuple(dag for dag in PARTS if self.stages(dag))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Recipe":
-        """Reads a TOML file; `extends = "other.toml"` takes what it does not set from a file beside it (one level).
+        """Reads a TOML file; `extends = "other.toml"` inherits unset fields from a file in the same folder (one level).
 
-        Of a mixture (`canary.current`, `canary.target`, `tokenizer.weights`, `train.mixture`) it takes all or nothing.
+        A mixture (`canary.current`, `canary.target`, `tokenizer.weights`, `train.mixture`) is inherited as a whole.
 
         Raises:
-            RecipeError: for each thing that is wrong one line naming file, field, cause and remedy.
+            RecipeError: one line per error with file, field, cause and remedy.
         """
         file = Path(path)
         settings = _toml(file)
@@ -156,7 +156,7 @@ class Recipe(Config):
     def override(self, values: Mapping[str, Any]) -> "Recipe":
         """Returns a recipe with some fields replaced, named by dotted paths ("crawl.max_pages").
 
-        Sources that filters judge by default are chosen anew, since the override may change what there is to judge.
+        The default of `consolidate.sources` is computed again, since the override may change the sources.
 
         Raises:
             RecipeError: an unknown path or an unusable value.
@@ -170,45 +170,45 @@ class Recipe(Config):
 
 
 def _made_by(given: Collection[str], crawls: bool) -> tuple[str, ...]:
-    """Returns what the sections that a recipe gives are about, and what that is made from."""
-    about = {asset for asset in ASSETS if any(section in given for section in sections_of(asset))}
+    """Returns the assets of the given sections, and all that these are made from."""
+    assets = {asset for asset in ASSETS if any(section in given for section in sections_of(asset))}
     if not crawls:
-        about.discard("warc")
-    needed = {asset for one in about for asset in NEEDS[one]}
-    return tuple(asset for asset in ASSETS if asset in about | needed)
+        assets.discard("warc")
+    needed = {required for asset in assets for required in NEEDS[asset]}
+    return tuple(asset for asset in ASSETS if asset in assets | needed)
 
 
 def _crawls(makes: Collection[str], crawl: CrawlConfig) -> bool:
-    """Returns whether documents come from a crawl; `makes` may be empty where the sections say what is made."""
+    """Returns whether documents come from a crawl; `makes` may be empty where it follows from the sections."""
     return crawl.enabled and (not makes or "warc" in makes)
 
 
 def _counts(section: str, makes: Sequence[str]) -> bool:
-    """Returns whether a section bears on what a recipe makes; where documents come from does in any case."""
+    """Returns whether a section affects the assets of a recipe; the sources of documents always do."""
     return section in ("crawl", "extract") or any(section in sections_of(asset) for asset in makes)
 
 
 def _across(settings: Mapping[str, Any]) -> Iterator[str]:
-    """Yields what is wrong between the sections of settings that cannot be read as a whole.
+    """Yields inconsistencies between the sections of settings that are invalid as a whole.
 
-    Of each section the fields are read that the checks look at; one where these are wrong is left out.
+    Reads only the fields that the checks use; a section where these are invalid is left out.
     """
     crawl = _readable("crawl", settings)
     if crawl is None:
         return
     makes = settings.get("makes", _made_by(settings, crawl.enabled))
-    if not isinstance(makes, list | tuple) or any(one not in ASSETS for one in makes):
+    if not isinstance(makes, list | tuple) or any(asset not in ASSETS for asset in makes):
         return
-    held = {name: _readable(name, settings) for name in READ if _counts(name, makes)}
-    crawls, extract, consolidate = _crawls(makes, crawl), held["extract"], held.get("consolidate")
+    sections = {name: _readable(name, settings) for name in READ if _counts(name, makes)}
+    crawls, extract, consolidate = _crawls(makes, crawl), sections["extract"], sections.get("consolidate")
     if extract and consolidate and "sources" not in consolidate.model_fields_set:
         sources = judged_by_default(crawls, extract, consolidate.trusted)
-        held["consolidate"] = consolidate.model_copy(update={"sources": sources})
-    yield from inconsistencies(Sections(frozenset(settings), tuple(makes), crawls, **held))
+        sections["consolidate"] = consolidate.model_copy(update={"sources": sources})
+    yield from inconsistencies(Sections(frozenset(settings), tuple(makes), crawls, **sections))
 
 
 def _readable(name: str, settings: Mapping[str, Any]) -> Any:
-    """Returns a section with the fields that the checks look at, or None where these cannot be read."""
+    """Returns a section with the fields that the checks use, or None where these are invalid."""
     kind, fields = READ[name]
     given = settings.get(name, {"enabled": False} if name == "crawl" else {})
     try:
@@ -250,7 +250,7 @@ def _toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise RecipeError(f"{path.name} cannot be read: {error}", "check the file and its rights") from None
     except (ValueError, RecursionError) as error:
-        raise RecipeError(f"{path.name} is not TOML: {error}", "mend the line") from None
+        raise RecipeError(f"{path.name} is not TOML: {error}", "correct the line") from None
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

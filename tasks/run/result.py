@@ -1,4 +1,4 @@
-"""What a stage run came to, as small and plain JSON: the last line of the shell, a task's XCom, an asset's event."""
+"""Result of a stage run as plain JSON: last line of the shell's output, XCom of a task, extra of an asset event."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -7,18 +7,18 @@ from typing import Any
 
 @dataclass(frozen=True)
 class StageResult:
-    """What a stage run came to: addresses and numbers, never data.
+    """Result of a stage run: ids and numbers, never data.
 
     Attributes:
-        address: of the artifact, as name@version; that of the source version where nothing had to be made.
-        fingerprint: identity of the artifact by what it was made from.
+        address: id of the artifact, as name@version.
+        fingerprint: identity of the artifact by its inputs and settings.
         content: identity of its bytes.
         version: the version that was run.
-        skipped: the artifact was there already.
-        members: of the mapped stage that follows.
+        skipped: whether the artifact existed already.
+        members: members of the mapped stage that follows.
         metrics: summary numbers.
         rows: rows by outcome: "in", "out", or the reason of a rejection.
-        mlflow_run_url: page of the MLflow run, "" where the run was not tracked.
+        mlflow_run_url: URL of the MLflow run, "" where the run was not tracked.
     """
 
     address: str
@@ -32,10 +32,10 @@ class StageResult:
     mlflow_run_url: str
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the fields as JSON has them."""
+        """Returns the fields as JSON values."""
         return {**asdict(self), "members": list(self.members)}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "StageResult":
-        """Reads what `to_json` returned; raises TypeError where a field is missing or unknown."""
+        """Reads the value of `to_json`; raises TypeError where a field is missing or unknown."""
         return cls(**{**found, "members": tuple(found["members"])})

@@ -1,6 +1,6 @@
-"""Runs one stage of a recipe: finds its inputs, decides whether there is anything to do, runs it, commits, reports.
+"""Run of one stage of a recipe: resolves its inputs, skips or adopts an existing result, else runs and commits it.
 
-Writes one artifact into the store, and beside its record `.tracking.json` (the MLflow run that shows it).
+Writes one artifact into the store, and beside its record `.tracking.json` (the URL of its MLflow run).
 """
 
 import json
@@ -19,7 +19,7 @@ from tasks.core.probe import probe
 from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.run.input_resolution import ResolvedStage, as_read_by, check_drift, resolve
-from tasks.run.lineage import held
+from tasks.run.lineage import artifacts_of_version
 from tasks.run.place import filled
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
@@ -42,21 +42,21 @@ def run_stage(
     on_dask: bool = False,
     tracking: TrackingContext | None = None,
 ) -> StageResult:
-    """Runs `stage` of `recipe`, or finds that its artifact is there already.
+    """Runs `stage` of `recipe`, unless its artifact exists or can be adopted.
 
     Args:
         recipe: the whole run.
         stage: a name of `tasks.run.catalogue`.
         version: version of the artifact to make; empty: the recipe's.
-        source_version: where an input is missing at `version`, the version that holds it; what that version holds
-            already, by settings and inputs, is adopted and not made again. It holds what it made and what that was
-            made from. A crawl is never adopted: another version reads the web anew.
-        member: which member of a mapped stage ("p0").
+        source_version: version to read inputs of that are missing at `version` (`tasks.run.lineage`); its artifact with
+            the same settings and inputs is adopted and not made again. A crawl is never adopted: another version reads
+            the web again.
+        member: member of a mapped stage ("p0").
         on_dask: map parts over the cluster of `[place.dask]` where it names one.
-        tracking: where to mirror the run; None: the shell's defaults of the recipe's place.
+        tracking: MLflow server and parent run; None: the server of the recipe's place, without parent.
 
     Raises:
-        SluiceError: see `tasks.core.errors`; `.permanent` tells whether a retry could help.
+        SluiceError: see `tasks.core.errors`; a retry may succeed unless `.permanent`.
     """
     store = open_store(recipe)
     probe(store.root)
@@ -70,10 +70,10 @@ def run_stage(
         )
         return result_of(existing, resolved.address.version, skipped=True)
     before = _made_at_source_version(store, recipe, resolved, source_version)
-    for one in before:
-        if same := as_read_by(resolved, one.record):
-            adopted = adopt(one, resolved.address, (*same.refs, *same.named_only))
-            log.info("[%s] adopted from %s: it is what would be made", resolved.address, one.address)
+    for source in before:
+        if same := as_read_by(resolved, source.record):
+            adopted = adopt(source, resolved.address, (*same.refs, *same.named_only))
+            log.info("[%s] adopted from %s: same settings and inputs", resolved.address, source.address)
             return result_of(adopted, resolved.address.version, skipped=True)
     bad = recipe.max_bad_share
     output = Output(store, resolved.address, resolved.fingerprint, member=member, max_bad_share=bad, before=before)
@@ -83,7 +83,7 @@ def run_stage(
         committed = Artifact.find(store, resolved.address)
         if committed is None or committed.record.fingerprint != resolved.fingerprint:
             raise
-        # The other attempt was there first; its result is the same.
+        # The other attempt committed first; its result is the same.
         return result_of(committed, resolved.address.version, skipped=True)
     return result_of(artifact, resolved.address.version, skipped=False)
 
@@ -91,13 +91,15 @@ def run_stage(
 def _made_at_source_version(
     store: Store, recipe: Recipe, resolved: ResolvedStage, source_version: str | None
 ) -> list[Artifact]:
-    """Returns what the source version holds of the kind; nothing of a stage whose equal settings read another web."""
+    """Returns the artifacts of the kind at the source version; none for a stage that reads the web."""
     if not source_version or resolved.spec.reads_web:
         return []
     try:
-        return held(store, recipe.name, resolved.address.name.removeprefix(f"{recipe.name}/"), source_version)
+        return artifacts_of_version(
+            store, recipe.name, resolved.address.name.removeprefix(f"{recipe.name}/"), source_version
+        )
     except InputError as error:
-        log.warning("[%s] made anew: %s", resolved.address, error)
+        log.warning("[%s] made again: %s", resolved.address, error)
         return []
 
 
@@ -122,10 +124,10 @@ def _tracked(
         artifact = _run(recipe, resolved, output, on_dask)
     except BaseException as error:
         stopped = isinstance(error, StoppedError | KeyboardInterrupt | SystemExit)
-        _told(store, run, "KILLED" if stopped else "FAILED", None, error)
+        _end_tracking(store, run, "KILLED" if stopped else "FAILED", None, error)
         raise
     run.message.registered = output.model
-    if _told(store, run, "FINISHED", artifact):
+    if _end_tracking(store, run, "FINISHED", artifact):
         with suppress(Exception):
             outbox.send(store)
     if run.url:
@@ -134,14 +136,15 @@ def _tracked(
     return artifact
 
 
-def _told(
+def _end_tracking(
     store: Store, run: StageRun, status: str, artifact: Artifact | None, error: BaseException | None = None
 ) -> bool:
-    told = run.close(status, artifact, " ".join(str(error).split()) if error else "")
-    if not told:
+    """Ends the MLflow run; returns whether all was sent, else keeps the message in the outbox."""
+    sent = run.close(status, artifact, " ".join(str(error).split()) if error else "")
+    if not sent:
         with suppress(SluiceError, OSError):  # a full store has been reported already
             outbox.keep(store, run.message)
-    return told
+    return sent
 
 
 def _run(recipe: Recipe, resolved: ResolvedStage, output: Output, on_dask: bool) -> Artifact:
@@ -161,9 +164,9 @@ def _run(recipe: Recipe, resolved: ResolvedStage, output: Output, on_dask: bool)
 
 @contextmanager
 def _ranks(nproc: int) -> Iterator[None]:
-    """Sets how many ranks a training run of this stage may have, where the environment does not say (as in a pod).
+    """Sets the number of ranks of a training run, unless the environment has it (as in a pod).
 
-    Not for longer than the stage runs: the next recipe of this process has a place of its own.
+    Only while the stage runs: the next recipe of this process may have another place.
     """
     given = RANKS in os.environ
     os.environ.setdefault(RANKS, str(nproc))
@@ -175,7 +178,7 @@ def _ranks(nproc: int) -> Iterator[None]:
 
 
 def result_of(artifact: Artifact, version: str, *, skipped: bool) -> StageResult:
-    """Returns what a run came to that made this artifact for `version`, or found it there already (`skipped`)."""
+    """Returns the result of a run that made this artifact for `version`, or found it existing (`skipped`)."""
     record = artifact.record
     try:
         url = str(json.loads(artifact.read(TRACKING))["url"])
@@ -196,7 +199,7 @@ def result_of(artifact: Artifact, version: str, *, skipped: bool) -> StageResult
 
 @contextmanager
 def logging_to_stderr() -> Iterator[None]:
-    """Shows the log of Sluice on stderr, for processes that no Airflow looks after."""
+    """Writes the log of Sluice to stderr, for processes outside Airflow."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(message)s", "%H:%M:%S"))
     logger = logging.getLogger("sluice")

@@ -1,4 +1,4 @@
-"""The shell: `python -m tasks <stage> --recipe R` runs what the operator runs; others look at what is there."""
+"""Shell: `python -m tasks <stage> --recipe R` runs a stage as the operator does; other commands read artifacts."""
 
 import argparse
 import gc
@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from tasks.core.broken_pipe import ends_quietly
+from tasks.core.broken_pipe import handling_broken_pipe
 from tasks.core.errors import SluiceError
 from tasks.run import pid1
 from tasks.run.catalogue import STAGES
@@ -16,8 +16,8 @@ from tasks.run.catalogue import STAGES
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command; returns the exit status.
 
-    0 done; 2 a permanent error; 143 stopped on request, 137 killed for want of memory: both to be resumed; anything
-    else an error that a retry may mend. Operators read these from pods.
+    0 done; 2 a permanent error; 143 stopped by a signal, 137 killed when memory was exhausted: both can be resumed;
+    another status: an error that a retry may overcome. Operators read these from pods.
     """
     options = _parser().parse_args(arguments)
     from tasks.run.runner import logging_to_stderr
@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
         command = _command(commands, name, f"run the stage that writes {stage.output}", _run)
         command.set_defaults(stage=name, member="")
         command.add_argument("--source-version", help="version of inputs that are missing at --version")
-        command.add_argument("--parent-key", default="", help="MLflow: the run this one hangs under (dag id/run id)")
+        command.add_argument("--parent-key", default="", help="MLflow: the parent run (dag id/run id)")
         command.add_argument("--dask", action="store_true", help="map parts over the cluster of [place.dask]")
         if stage.mapped:
             command.add_argument("--member", required=True, help="which member, such as p0 or arm-0-seed-1")
@@ -50,9 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     reason.add_argument("--json", action="store_true", help="print JSON")
     ledger = _command(commands, "ledger", "list artifacts, or one with what it was made from", _ledger)
     ledger.add_argument("address", nargs="?", help="name@version")
-    asked = _command(commands, "what-if", "the funnel under other limits, without measuring again", _what_if)
-    asked.add_argument("--source-version", default="", help="version that holds what is missing at --version")
-    asked.add_argument("--examples", type=int, default=5, help="documents to show that would change side, each way")
+    what_if = _command(commands, "what-if", "the funnel under other limits, without measuring again", _what_if)
+    what_if.add_argument("--source-version", default="", help="version of inputs that are missing at --version")
+    what_if.add_argument("--examples", type=int, default=5, help="documents to show that would change side, each way")
     _command(commands, "sync", "send MLflow what it missed while it was down", _sync)
     text = "list annotators, filters and parsers, with the package that each comes from"
     commands.add_parser("filters", help=text, description=text).set_defaults(run=_filters)
@@ -93,12 +93,12 @@ def _run(options: argparse.Namespace) -> None:
     from tasks.trainer.gang import node_of
 
     recipe = _recipe(options)
-    what = {"version": options.version, "source_version": options.source_version, "member": options.member}
+    run = {"version": options.version, "source_version": options.source_version, "member": options.member}
     if node_of():
-        join_stage(recipe, options.stage, **what)
+        join_stage(recipe, options.stage, **run)
         return
     tracking = TrackingContext(filled(recipe.place.mlflow), recipe.name, options.parent_key)
-    result = run_stage(recipe, options.stage, **what, on_dask=options.dask, tracking=tracking)
+    result = run_stage(recipe, options.stage, **run, on_dask=options.dask, tracking=tracking)
     print(json.dumps(result.to_json()))
 
 
@@ -125,16 +125,16 @@ def _what_if(options: argparse.Namespace) -> None:
     from tasks.core.errors import RecipeError
     from tasks.run.recipe import find_recipe
     from tasks.run.runner import open_store
-    from tasks.run.what_if_cli import ask
+    from tasks.run.what_if_cli import compare
 
     section = "consolidate."
-    if strange := [text for text in options.set if not text.startswith(section)]:
+    if foreign := [text for text in options.set if not text.startswith(section)]:
         remedy = f"name fields of [{section[:-1]}], or run the stages again"
-        raise RecipeError(f"{strange[0]} bears on more than the join", remedy)
+        raise RecipeError(f"{foreign[0]} is no setting of {section[:-1]}", remedy)
     recipe = find_recipe(options.recipe)
     values = dict(_override(text.removeprefix(section)) for text in options.set)
     versions = (options.version or recipe.version, options.source_version)
-    print(ask(open_store(recipe), recipe.name, recipe.consolidate, values, *versions, options.examples))
+    print(compare(open_store(recipe), recipe.name, recipe.consolidate, values, *versions, options.examples))
 
 
 def _filters(_options: argparse.Namespace) -> None:
@@ -180,9 +180,9 @@ def _sync(options: argparse.Namespace) -> None:
 
 def enter() -> int:
     """Runs the command line as the first process of a pod, or below a shell; returns the exit status."""
-    pid1.stand_in()
+    pid1.fork_below_init()
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
-    status = ends_quietly(main)
-    # All memory goes back at once: looking through what still lives for cycles takes a twentieth of a crawl's time.
+    status = handling_broken_pipe(main)
+    # The process ends: a last collection of live objects would take a twentieth of a crawl's time.
     gc.freeze()
     return status

@@ -1,8 +1,7 @@
 """Trace: from a page to every training step and checkpoint that saw it, and from a step to its pages.
 
-Reads committed artifacts only, as far as there are any: extracted, attributes, documents, shards, plan and checkpoint.
-Which versions belong together is read from the records: the chain is followed from the checkpoint upwards, and not
-guessed from equal names.
+Reads committed artifacts only, those of them that exist: extracted, attributes, documents, shards, plan and checkpoint.
+Which versions belong together is read from the records, from the checkpoint upwards, and not inferred from equal names.
 
     URL -> documents (WARC file and offset, kept or why not) -> shard rows -> sequences -> steps -> checkpoints
     step -> sequences -> slices -> documents -> URLs, with the text of each slice
@@ -55,7 +54,7 @@ def trace(store: Store, recipe: str, version: str, what: str) -> Found:
 
 
 def trace_url(store: Store, recipe: str, version: str, url: str) -> Found:
-    """Returns what became of every capture of a URL.
+    """Traces every capture of a URL.
 
     Returns:
         {asked, kind: "url", artifacts, measured: {annotator: {group, fingerprint}}, run, documents: [see `_kept` and
@@ -63,7 +62,7 @@ def trace_url(store: Store, recipe: str, version: str, url: str) -> Found:
     """
     chain = Chain.follow(store, recipe, version)
     urls = sorted({url, canonical(url) or url})
-    found = [_kept(chain, entry) for one in urls for entry in chain.entries_of(one)]
+    found = [_kept(chain, entry) for spelling in urls for entry in chain.entries_of(spelling)]
     seen = {document["id"] for document in found}
     found += [row for row in _not_kept(chain, pc.field("url").isin(urls)) if row["id"] not in seen]
     lost = chain.rows("extracted", "rejected/", pc.field("url").isin(urls), ["record_id", "url", "reason"])
@@ -71,7 +70,7 @@ def trace_url(store: Store, recipe: str, version: str, url: str) -> Found:
 
 
 def trace_document(store: Store, recipe: str, version: str, doc_id: str) -> Found:
-    """Returns what became of one document; the same shape as `trace_url`."""
+    """Traces one document; the result has the same shape as that of `trace_url`."""
     chain = Chain.follow(store, recipe, version)
     entry = chain.index.by_uid(bytes.fromhex(doc_id)) if chain.index else None
     found = [_kept(chain, entry)] if entry else list(_not_kept(chain, pc.field("id") == doc_id))
@@ -176,7 +175,7 @@ class Chain:
         return found
 
     def row(self, kind: str, folder: str, part: str, doc_id: str) -> Found:
-        """Returns the capture of one document from the part that holds it; empty when the part does not."""
+        """Returns the capture of one document from its part; empty when the part does not contain it."""
         artifact = self.artifacts.get(kind)
         path = f"{folder}{part}.parquet"
         if artifact is None or path not in artifact.files(folder):
@@ -221,7 +220,7 @@ def _readings(chain: Chain, source: str, entry: Entry) -> Found:
     run, order = chain.run, chain.order
     if run is None or order is None:
         return {"sequences": sequences, "steps": [], "checkpoints": []}
-    steps = sorted({step for one in sequences for step in order.steps_of(source, one, run["steps"])})
+    steps = sorted({step for sequence in sequences for step in order.steps_of(source, sequence, run["steps"])})
     learned = [step for step in steps if step not in chain.skipped_steps]
     seen_by = [count for count in run["checkpoint_steps"] if learned and learned[0] < count]
     skipped = [step for step in steps if step in chain.skipped_steps]

@@ -1,4 +1,4 @@
-"""What a trace found, as text for people."""
+"""Text rendering of the result of a trace."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ _WIDTH = 100
 
 
 def render(found: Found) -> str:
-    """Returns the text of what `tasks.run.trace.trace` returned."""
+    """Returns the result of `tasks.run.trace.trace` as text."""
     lines = _step(found) if found["kind"] == "step" else _page(found)
     made = ", ".join(found["artifacts"].values())
-    groups = ", ".join(f"{one['group']} ({one['fingerprint'][:12]})" for one in found["measured"].values())
+    groups = ", ".join(f"{ref['group']} ({ref['fingerprint'][:12]})" for ref in found["measured"].values())
     return "\n".join([*lines, "", f"read from: {made}", *([f"measured as: {groups}"] if groups else [])])
 
 

@@ -1,7 +1,7 @@
-"""What-if as a person asks it: of a version, with some settings changed.
+"""What-if of a version with some settings of `consolidate` changed, as text.
 
-Reads the records of the version. The settings before are those that the version's documents were made with, whatever
-the recipe says by now: versions are made with overrides.
+Reads the inputs and the record of the version's documents. The settings before the change are those in this record, not
+those of the recipe, because a version may have been made with overrides.
 """
 
 import json
@@ -12,13 +12,13 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.config import assign, changes, parse
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.run.lineage import one_held
+from tasks.run.lineage import artifact_of_version
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.what_if import render, what_if
 
 
-def ask(
+def compare(
     store: Store,
     recipe: str,
     config: ConsolidateConfig,
@@ -27,33 +27,33 @@ def ask(
     source_version: str = "",
     examples: int = 5,
 ) -> str:
-    """Returns the answer as text, headed by what was compared.
+    """Returns the comparison as text, headed by the settings before and after.
 
     Args:
-        store: where artifacts lie.
+        store: store of the artifacts.
         recipe: name of the recipe.
         config: the recipe's settings, for a version that has no documents yet.
         values: settings to change, by dotted paths without the section ("limits.gopher_quality.min_words").
-        version: whose documents, or inputs of documents, are asked.
-        source_version: the version that holds what is missing at `version`; "" for none.
-        examples: documents to show of each side.
+        version: version of the documents, or of their inputs.
+        source_version: version to read artifacts of that are missing at `version`; "" for none.
+        examples: number of documents to show for each change of the verdict.
 
     Raises:
-        RecipeError: a value does not fit, or the settings of the version are none of today's.
-        InputError: an input does not exist, or the settings read what was not measured.
+        RecipeError: a value is invalid, or the settings of the version are invalid for the current code.
+        InputError: an input does not exist, or the settings read an attribute that was not measured.
     """
     aligned = inputs_at(store, recipe, version, source_version)
     documents = Artifact.find(store, ArtifactId(f"{recipe}/documents", version))
     if documents is None and source_version:
-        documents = one_held(store, recipe, "documents", source_version)
-    before, whose = config, "the recipe"
+        documents = artifact_of_version(store, recipe, "documents", source_version)
+    before, origin = config, "the recipe"
     if documents:
-        before, whose = made_with(documents), str(documents.address)
+        before, origin = made_with(documents), str(documents.address)
     after = _changed(before, values)
     others = _differences(config, before, "in the recipe")
     return "\n".join(
         [
-            f"before: the settings of {whose}{f': {others}' if others else ''}",
+            f"before: the settings of {origin}{f': {others}' if others else ''}",
             f"after: the same with {_differences(before, after, 'before') or 'nothing changed'}",
             render(what_if(before, after, aligned, examples)),
         ]
@@ -61,15 +61,14 @@ def ask(
 
 
 def made_with(documents: Artifact) -> ConsolidateConfig:
-    """Returns the settings that documents were made with; raises RecipeError where they are none of today's."""
+    """Returns the settings that documents were made with; raises RecipeError where the current code rejects them."""
     return parse(ConsolidateConfig, documents.record.config, f"the settings that {documents.address} was made with")
 
 
 def _changed(config: ConsolidateConfig, values: Mapping[str, Any]) -> ConsolidateConfig:
     """Returns the settings with some replaced.
 
-    What they need is looked for among what was measured, not among what the recipe measures: a version may have been
-    measured with an override.
+    Not checked against the annotators of the recipe: a version may have been measured with an override.
     """
     settings: dict[str, Any] = config.model_dump(mode="json")
     assign(settings, values)
@@ -77,10 +76,10 @@ def _changed(config: ConsolidateConfig, values: Mapping[str, Any]) -> Consolidat
 
 
 def _differences(old: ConsolidateConfig, new: ConsolidateConfig, whose: str) -> str:
-    """Returns in words what differs; the limits of filters that come or go are left to the list of filters."""
-    found = changes(old.model_dump(mode="json"), new.model_dump(mode="json"), "")
-    told = [one for one in found if not (one[0].startswith("limits.") and None in one)]
-    return ", ".join(f"{path} = {_plain(now)} ({whose} {_plain(was)})" for path, was, now in told)
+    """Returns the differences as text, without the limits of filters that were added or removed."""
+    changed = changes(old.model_dump(mode="json"), new.model_dump(mode="json"), "")
+    shown = [change for change in changed if not (change[0].startswith("limits.") and None in change)]
+    return ", ".join(f"{path} = {_plain(value)} ({whose} {_plain(previous)})" for path, previous, value in shown)
 
 
 def _plain(value: Any) -> str:
@@ -88,16 +87,16 @@ def _plain(value: Any) -> str:
 
 
 def inputs_at(store: Store, recipe: str, version: str, source_version: str = "") -> AlignedInputs:
-    """Opens the inputs that `documents` of a recipe at a version was made from or, before it is, would be.
+    """Opens the inputs that `documents` of a version was made from or, if it does not exist, would be made from.
 
     Args:
-        store: where artifacts lie.
+        store: store of the artifacts.
         recipe: name of the recipe.
-        version: whose inputs to open.
-        source_version: the version that holds what is missing at `version`; "": what was made at `version` tells.
+        version: version of `documents`.
+        source_version: version to read inputs of that are missing at `version`; "": those in the records of `version`.
 
     Raises:
-        InputError: one of them does not exist.
+        InputError: an input does not exist.
     """
     made = Artifact.find(store, ArtifactId(f"{recipe}/documents", version))
     named = {ref.role: ArtifactId.parse(ref.address) for ref in made.record.inputs} if made else {}
@@ -106,12 +105,12 @@ def inputs_at(store: Store, recipe: str, version: str, source_version: str = "")
         own = named.get(role, ArtifactId(f"{recipe}/{role}", version))
         found = Artifact.find(store, own)
         if found is None and role not in named:
-            found = one_held(store, recipe, role, source_version or version)
+            found = artifact_of_version(store, recipe, role, source_version or version)
         if found is None:
-            nor = f", nor does {source_version} hold one" if source_version and role not in named else ""
+            none_there = f", and {source_version} has none" if source_version and role not in named else ""
             raise InputError(
-                f"no artifact {own} in {store.root}{nor}",
-                "run the stage that makes it, or name the version that holds it (--source-version)",
+                f"no artifact {own} in {store.root}{none_there}",
+                "run the stage that makes it, or name the version that has it (--source-version)",
             )
         return found
 

@@ -106,7 +106,7 @@ def test_the_pod_runs_what_a_person_would_type(operator, monkeypatch, tmp_path):
     )  # fmt: skip
     assert ran.returncode == 2, shlex.join(container.args) + ran.stderr
     assert "stage train needs pods/" in ran.stderr
-    assert "v2 holds none" in ran.stderr
+    assert "v2 has none" in ran.stderr
 
 
 def test_overrides_travel_inside_the_recipe(operator):

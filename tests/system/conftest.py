@@ -79,7 +79,7 @@ class Stack:
     def finished(self, dag_id: str, run_id: str, limit_s: float = 600) -> Json:
         """Waits for the end of a run; a failure shows the cause that the task gave."""
         chain = Chain(self.airflow, dag_id.partition(".")[0])
-        chain.legs = [DagRunStatus(dag_id, run_id, "queued")]
+        chain.dag_runs = [DagRunStatus(dag_id, run_id, "queued")]
         deadline = time.monotonic() + limit_s
         for _ in chain.follow():
             assert time.monotonic() < deadline, f"{dag_id} is not done after {limit_s:.0f} s"
@@ -214,11 +214,11 @@ class Ran:
 
     Attributes:
         printed: what the command printed.
-        legs: the DAG runs, in the order of the chain, with what their tasks returned.
+        dag_runs: the DAG runs, in the order of the chain, with what their tasks returned.
     """
 
     printed: str
-    legs: list[DagRunStatus]
+    dag_runs: list[DagRunStatus]
 
 
 @pytest.fixture(scope="session")
@@ -228,7 +228,7 @@ def smoke(stack: Stack) -> Ran:
     assert done.returncode == 0, done.stdout + done.stderr
     chain = Chain(stack.airflow, "smoke")
     runs = stack.airflow.pages("/dags/smoke.crawl/dagRuns", "dag_runs", order_by="run_after")
-    chain.legs[0].run_id = runs[-1]["dag_run_id"]
+    chain.dag_runs[0].run_id = runs[-1]["dag_run_id"]
     for _ in chain.follow():
         pass
-    return Ran(done.stdout, chain.legs)
+    return Ran(done.stdout, chain.dag_runs)

@@ -56,7 +56,7 @@ def test_a_dag_triggered_with_its_form_turns_green(stack, smoke, page) -> None:
 
 
 def test_a_task_leads_to_its_mlflow_run(stack, smoke, page) -> None:
-    crawl = smoke.legs[0]
+    crawl = smoke.dag_runs[0]
     page.goto(f"{stack.home.airflow_url}/dags/{crawl.dag_id}/runs/{crawl.run_id}/tasks/publish/details")
     link = page.get_by_role("link", name="MLflow run")
     link.first.wait_for()
@@ -70,7 +70,7 @@ def test_a_task_leads_to_its_mlflow_run(stack, smoke, page) -> None:
 
 
 def test_the_audit_page_and_the_funnel_can_be_read_in_mlflow(stack, smoke, page) -> None:
-    (made,) = [result for result in smoke.legs[1].results if result["address"] == "smoke/documents@dev"]
+    (made,) = [result for result in smoke.dag_runs[1].results if result["address"] == "smoke/documents@dev"]
     page.goto(made["mlflow_run_url"].replace("?", "/artifacts/audit.html?"))
     audit = page.frame_locator("iframe")
     kept, gone = made["rows"].pop("out"), made["rows"].keys() - {"in"}

@@ -15,14 +15,14 @@ LIMIT = "consolidate.limits.gopher_repetition.max_duplicate_lines"
 def test_a_limit_that_keeps_the_same_documents_is_no_work_from_corpus_to_pretrain(stack, smoke) -> None:
     before = stack.artifact("smoke/checkpoint").record
     chain = Chain(stack.airflow, "smoke")
-    chain.legs = chain.legs[1:]
+    chain.dag_runs = chain.dag_runs[1:]
     chain.start({"version": "limit", "source_version": "dev", "overrides": {LIMIT: 0.301}})
     deadline = time.monotonic() + 600
     for _ in chain.follow():
         assert time.monotonic() < deadline
-    made = {leg.dag_id.partition(".")[2]: leg for leg in chain.legs}
+    made = {dag_run.dag_id.partition(".")[2]: dag_run for dag_run in chain.dag_runs}
     assert list(made) == ["corpus", "tokens", "canary", "pretrain"]
-    assert [leg.dag_id for leg in chain.legs if not leg.unchanged] == ["smoke.corpus"]
+    assert [dag_run.dag_id for dag_run in chain.dag_runs if not dag_run.unchanged] == ["smoke.corpus"]
     not_adopted = [result["address"] for result in made["corpus"].results if not result["skipped"]]
     assert not_adopted == ["smoke/documents@limit"]
     after = stack.artifact("smoke/checkpoint", "limit").record

@@ -71,7 +71,7 @@ def made(remote: Stack) -> list[DagRunStatus]:
     chain.start({})
     for _ in chain.follow():
         pass
-    return chain.legs
+    return chain.dag_runs
 
 
 def connection(url: str) -> str:
@@ -89,7 +89,7 @@ def objects(suffix: str) -> list[str]:
 
 @pytest.mark.timeout(600)
 def test_the_dags_run_and_airflow_keeps_them_in_postgres(server, remote, made) -> None:
-    assert [leg.state for leg in made] == ["success"] * 2
+    assert [dag_run.state for dag_run in made] == ["success"] * 2
     runs = server.query("airflow", "SELECT dag_id FROM dag_run WHERE state = 'success'")
     assert {f"smoke.{dag}" for dag in ("crawl", "corpus")} <= {dag for (dag,) in runs}
     assert not list(Path(remote.home.root).rglob("*.db"))
@@ -108,8 +108,8 @@ def test_the_artifacts_are_on_s3_and_none_on_this_machine(remote, made) -> None:
 
 
 def test_the_log_of_a_task_is_read_back_from_s3(remote, made) -> None:
-    leg = next(leg for leg in made if leg.dag_id == "smoke.corpus")
-    [extract] = [task for task in remote.airflow.tasks(leg.dag_id, leg.run_id) if task["task_id"] == "extract"]
+    dag_run = next(dag_run for dag_run in made if dag_run.dag_id == "smoke.corpus")
+    [extract] = [task for task in remote.airflow.tasks(dag_run.dag_id, dag_run.run_id) if task["task_id"] == "extract"]
     assert any("smoke.corpus" in path and "extract" in path for path in objects("-logs"))
     here = [
         path for path in (remote.home.logs / "airflow").rglob("*") if "task_id=extract" in str(path) and path.is_file()
@@ -155,8 +155,8 @@ def variables_of(ports: Ports) -> dict[str, int]:
 
 
 def test_a_stage_on_dask_has_a_button_to_the_status_page(remote, made) -> None:
-    leg = next(leg for leg in made if leg.dag_id == "smoke.corpus")
-    links = remote.airflow.call("GET", f"/dags/{leg.dag_id}/dagRuns/{leg.run_id}/taskInstances/dedup/links")
+    dag_run = next(dag_run for dag_run in made if dag_run.dag_id == "smoke.corpus")
+    links = remote.airflow.call("GET", f"/dags/{dag_run.dag_id}/dagRuns/{dag_run.run_id}/taskInstances/dedup/links")
     assert links["extra_links"]["Dask"].startswith(f"http://127.0.0.1:{remote.home.ports.dask + 1}/")
 
 

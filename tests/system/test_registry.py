@@ -31,7 +31,7 @@ def test_every_stage_run_hangs_under_its_dag_run_and_names_its_inputs(stack, smo
     children = [run for run in runs if "mlflow.parentRunId" in run.data.tags]
     dags = {parents[run.data.tags["mlflow.parentRunId"]].info.run_name.partition("/")[0] for run in children}
     assert dags >= {f"smoke.{dag}" for dag in ("crawl", "corpus", "tokens", "canary", "pretrain")}
-    pretrain = f"{smoke.legs[-1].dag_id}/{smoke.legs[-1].run_id}"
+    pretrain = f"{smoke.dag_runs[-1].dag_id}/{smoke.dag_runs[-1].run_id}"
     (train,) = [
         run
         for run in children

@@ -32,7 +32,7 @@ def lake(stack, smoke) -> Store:
                 with store.write(f"{recipe}/{path.relative_to(folder / 'smoke')}") as file:
                     file.write(path.read_bytes())
     chain = Chain(stack.airflow, "lake")
-    chain.legs = chain.legs[1:]
+    chain.dag_runs = chain.dag_runs[1:]
     chain.start({})
     for _ in chain.follow():
         pass

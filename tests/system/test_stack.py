@@ -87,7 +87,7 @@ def test_down_leaves_no_process_and_up_finds_everything_again(stack, smoke) -> N
     up = stack.demo("up")
     assert up.returncode == 0, up.stderr
     assert time.monotonic() - began < 90
-    assert stack.airflow.run(smoke.legs[0].dag_id, smoke.legs[0].run_id)["state"] == "success"
+    assert stack.airflow.run(smoke.dag_runs[0].dag_id, smoke.dag_runs[0].run_id)["state"] == "success"
     assert stack.demo("up").returncode == 0  # a second time: already there
 
 

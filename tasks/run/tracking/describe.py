@@ -1,4 +1,4 @@
-"""What the pages of MLflow say in words: of an experiment, of the run of a DAG, and of the run of a stage.
+"""Descriptions for the pages of MLflow: of an experiment, of the run of a DAG, and of the run of a stage.
 
 Reads a recipe, records of artifacts and the tags of experiments and runs; returns Markdown, deterministic. MLflow keeps
 a description as the tag `mlflow.note.content`.
@@ -11,22 +11,22 @@ from tasks.run.catalogue import STAGES
 from tasks.run.recipe import Recipe
 
 NEWEST = "sluice.newest."
-"""Begins the tags of an experiment that hold what the newest run of a stage came to, by stage."""
+"""Prefix of the tags of an experiment with the outcome of the newest run of each stage."""
 
 STAGE = "sluice.came_to."
-"""Begins the tags of a DAG run's run that hold what its stages came to, by stage and member."""
+"""Prefix of the tags of a DAG run's run with the outcomes of its stages, by stage and member."""
 
 HEADLINES = ("publish", "consolidate", "pack", "decide", "evaluate")
-"""The stages whose newest result stands on the page of the experiment: pages, funnel, tokens, mixture, scores."""
+"""Stages whose newest result is shown on the page of the experiment: pages, funnel, tokens, mixture, scores."""
 
 LONGEST = 4500
-"""Characters of a description; an experiment's tag takes 5,000."""
+"""Longest description in characters; a tag of an experiment is limited to 5,000."""
 
 _SHOWN = 4
 
 
 def recipe(described: Recipe) -> str:
-    """Returns what a recipe makes, and from what."""
+    """Returns the description of a recipe: its sources, and the layout of its runs."""
     crawl, files = described.crawl, described.extract.files
     sources = []
     if crawl.enabled:
@@ -42,18 +42,18 @@ def recipe(described: Recipe) -> str:
 
 
 def experiment(description: str, tags: Mapping[str, str]) -> str:
-    """Returns the description of an experiment: of its recipe (`recipe`), and the newest results that its tags hold."""
+    """Returns the description of an experiment: that of its recipe (`recipe`), and the newest results in its tags."""
     lines = [f"- **{stage}** {tags[NEWEST + stage]}" for stage in HEADLINES if NEWEST + stage in tags]
     return _cut("\n".join([description, *(["", "Newest results:", "", *lines] if lines else [])]))
 
 
 def dag_run(key: str, tags: Mapping[str, str]) -> str:
-    """Returns the description of the run of a DAG, known as "<dag id>/<run id>": what its stages came to so far."""
+    """Returns the description of the run of a DAG, `key` = "<dag id>/<run id>": the outcomes of its stages so far."""
     dag, _, run = key.partition("/")
-    held = {name.removeprefix(STAGE): text for name, text in tags.items() if name.startswith(STAGE)}
+    outcomes = {name.removeprefix(STAGE): text for name, text in tags.items() if name.startswith(STAGE)}
     order = {stage: place for place, stage in enumerate(STAGES)}
-    names = sorted(held, key=lambda name: (order.get(name.split()[0], len(order)), name))
-    lines = [f"- **{name}** {held[name]}" for name in names]
+    names = sorted(outcomes, key=lambda name: (order.get(name.split()[0], len(order)), name))
+    lines = [f"- **{name}** {outcomes[name]}" for name in names]
     return _cut("\n".join([f"The run `{run}` of the DAG `{dag}`; its stages are the runs under it.", "", *lines]))
 
 
@@ -61,8 +61,8 @@ def stage(about: str, record: Record | None) -> str:
     """Returns the description of the run of a stage.
 
     Args:
-        about: what the stage does, in one sentence.
-        record: what it has made; None while it runs.
+        about: purpose of the stage, in one sentence.
+        record: record of its artifact; None while it runs.
     """
     if record is None:
         return about
@@ -72,7 +72,7 @@ def stage(about: str, record: Record | None) -> str:
 
 
 def outcome(record: Record) -> str:
-    """Returns what a stage came to, in one line: what it says itself, and what became of its rows."""
+    """Returns the outcome of a stage in one line: its note, and its row counts."""
     gone = sorted(record.rejected.items(), key=lambda item: (-item[1], item[0]))
     why = f" ({_listed([f'{reason} {count:,}' for reason, count in gone])})" if gone else ""
     rejected = f", {sum(record.rejected.values()):,} rejected{why}" if gone else ""

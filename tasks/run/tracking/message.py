@@ -1,22 +1,22 @@
-"""What there is to tell MLflow about one stage run. Imports no MLflow: it may lie in the outbox for days."""
+"""Message with everything to send to MLflow about one stage run. Imports no MLflow; may stay in the outbox for days."""
 
 import json
 from dataclasses import asdict, dataclass, field
 
 TRAINING_VIEW = "workflowType=machine_learning"
-"""Ends the address of a page of MLflow that is to be shown as one of model training."""
+"""Query of the URL of an MLflow page that selects the view of model training."""
 
 
 @dataclass(frozen=True)
 class TrackingContext:
-    """Which MLflow, and under what the runs hang.
+    """MLflow server, experiment and parent run of stage runs.
 
     Args:
-        uri: the server; empty: nothing is tracked.
+        uri: the server; empty: no tracking.
         experiment: experiment name, the recipe's.
         parent_key: identity of the parent run ("<dag id>/<run id>"); empty: no parent.
         tags: further tags of the runs (dag id, run id, try number).
-        description: what the experiment is, in Markdown.
+        description: description of the experiment, in Markdown.
     """
 
     uri: str
@@ -28,9 +28,9 @@ class TrackingContext:
 
 @dataclass
 class Message:
-    """All that is to be told about one stage run; what was told already is taken out.
+    """All that remains to be sent about one stage run; sent items are removed.
 
-    `name` is that of the stage, with its member; `about` says in a sentence what the stage does.
+    `name` is that of the stage, with its member; `about` is the purpose of the stage in a sentence.
     """
 
     context: TrackingContext
@@ -51,19 +51,19 @@ class Message:
 
     @classmethod
     def from_json(cls, data: bytes) -> "Message":
-        """Decodes `to_json`."""
-        held = json.loads(data)
-        held["context"] = TrackingContext(**held["context"])
-        held["metrics"] = [tuple(metric) for metric in held["metrics"]]
-        held["registered"] = held["registered"] and tuple(held["registered"])
-        return cls(**held)
+        """Decodes the value of `to_json`."""
+        fields = json.loads(data)
+        fields["context"] = TrackingContext(**fields["context"])
+        fields["metrics"] = [tuple(metric) for metric in fields["metrics"]]
+        fields["registered"] = fields["registered"] and tuple(fields["registered"])
+        return cls(**fields)
 
 
 def run_url(message: Message) -> str:
-    """Returns the page of a message's run, or "" while there is none.
+    """Returns the URL of a message's run, or "" while there is none.
 
-    MLflow 3 shows an experiment as one of GenAI or of model training. Which, a browser remembers for all experiments,
-    and begins with GenAI, whatever kind the experiment is of; the address alone says otherwise.
+    MLflow 3 shows an experiment in a view for GenAI or for model training. The browser stores the choice for all
+    experiments and starts with GenAI, whatever the kind of the experiment; only the URL overrides it.
     """
     if not message.run_id:
         return ""

@@ -1,4 +1,4 @@
-"""Puts a model folder into MLflow's model registry, with its lineage as tags."""
+"""Registration of a model folder in MLflow's model registry, with its lineage as tags."""
 
 import tempfile
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from tasks.run.tracking.message import Message
 
 
 def register(client: Any, message: Message, run_id: str, artifact: Artifact) -> None:
-    """Makes a version of the model that `message` names; one that holds the same fingerprint is left alone."""
+    """Creates a version of the model that `message` names, unless one with the same fingerprint exists."""
     import mlflow.pyfunc
     from mlflow.exceptions import MlflowException
 
-    folder_name, wanted = message.registered or ("", "")
-    name = wanted or message.context.experiment
+    folder_name, model_name = message.registered or ("", "")
+    name = model_name or message.context.experiment
     if client.search_model_versions(f"name='{name}' and tags.`sluice.fingerprint` = '{artifact.record.fingerprint}'"):
         return
     with scratch_folder() as folder:
@@ -40,6 +40,6 @@ def register(client: Any, message: Message, run_id: str, artifact: Artifact) -> 
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yields a folder that is gone afterwards."""
+    """Yields a temporary folder, which is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="sluice-mlflow-") as name:
         yield Path(name)

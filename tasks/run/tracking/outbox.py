@@ -1,7 +1,6 @@
-"""Messages to MLflow that could not be sent, kept in the store until they can be.
+"""Outbox of messages to MLflow that could not be sent, because the server was down.
 
-Written by the runner when a stage ends while MLflow is down; emptied by the next stage that finds it up, and by
-`python -m tasks sync`.
+Reads and writes `.outbox/` in the store; a message is removed when it has been sent.
 """
 
 import logging
@@ -18,22 +17,22 @@ FOLDER = ".outbox"
 
 
 def keep(store: Store, message: Message) -> None:
-    """Puts a message into the outbox, in place of an earlier one about the same run."""
+    """Writes a message to the outbox; it replaces an earlier one about the same run."""
     name = sha256_of(message.key.encode())[:24]
     with store.write(f"{FOLDER}/{name}.json") as file:
         file.write(message.to_json())
 
 
 def waiting(store: Store) -> int:
-    """Returns how many messages wait."""
+    """Returns the number of messages in the outbox."""
     return len(store.list(FOLDER))
 
 
 def send(store: Store) -> int:
-    """Sends what waits, oldest key first; returns how many went.
+    """Sends all messages; returns their number.
 
     Raises:
-        Exception: what the MLflow client raises; messages not sent yet stay.
+        Exception: of the MLflow client; unsent messages stay in the outbox.
     """
     sent = 0
     for path in store.list(FOLDER):
@@ -43,5 +42,5 @@ def send(store: Store) -> int:
         store.remove(path)
         sent += 1
     if sent:
-        log.info("%d stage runs that MLflow had missed are sent", sent)
+        log.info("sent %d stage runs of the outbox to MLflow", sent)
     return sent

@@ -1,4 +1,4 @@
-"""The MLflow run of one stage run, as the runner and the running stage see it."""
+"""The MLflow run of one stage run: opened at its start, fed while it runs, closed at its end."""
 
 import base64
 import logging
@@ -24,13 +24,13 @@ class StageRun(Listener):
         self._down = False
 
     def open(self) -> str:
-        """Makes or finds the run; returns its page, or "" when MLflow is down."""
+        """Creates or finds the run; returns its URL, or "" when MLflow is down."""
         self._attempt(lambda: open_run(self.message))
         return self.url
 
     @property
     def url(self) -> str:
-        """The run's page in the MLflow UI, or "" while there is none."""
+        """URL of the run in the MLflow UI, or "" while there is none."""
         return run_url(self.message)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -46,7 +46,7 @@ class StageRun(Listener):
         self.message.files[name] = base64.b64encode(data).decode()
 
     def close(self, status: str, artifact: Artifact | None, error: str = "") -> bool:
-        """Sends what is left and ends the run; returns whether everything was told."""
+        """Sends the rest and ends the run; returns whether everything was sent."""
         self.message.status = status
         self.message.error = error
         self.message.artifact = str(artifact.address) if artifact else ""
@@ -55,7 +55,7 @@ class StageRun(Listener):
     def _attempt(self, send: Callable[[], None]) -> bool:
         try:
             send()
-        except Exception as error:  # a mirror that breaks must not break what it mirrors
+        except Exception as error:  # a failure of tracking must not fail the stage
             if not self._down:
                 log.warning(
                     "MLflow at %s does not answer (%s); the run goes on and is sent later",

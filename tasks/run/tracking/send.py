@@ -1,4 +1,4 @@
-"""Tells MLflow what a message holds. Every call may be repeated: runs are found again by their key."""
+"""Sending of messages to MLflow. Every call may be repeated: runs are found again by their key."""
 
 import base64
 import json
@@ -17,7 +17,7 @@ _KIND = {"mlflow.experimentKind": "custom_model_development"}  # as MLflow's UI 
 
 
 def deliver(message: Message, artifact: Artifact | None) -> None:
-    """Tells MLflow all of `message`; may be repeated. Raises what the client raises."""
+    """Sends all of `message` and ends the run; may be repeated. Raises the exceptions of the MLflow client."""
     client = open_run(message)
     run_id = message.run_id.partition("/")[2]
     send_metrics(message)
@@ -42,12 +42,12 @@ def _describe(client: Any, message: Message, record: Record | None) -> None:
         notes.on_run(client, run_id, describe.stage(message.about, record))
         notes.on_experiment(client, experiment, message.context.description, record)
     if parent := _parent_of(client, run_id):
-        came_to = describe.outcome(record) if record else f"{message.status.lower()}: {message.error}"
-        notes.on_dag_run(client, parent, message.context.parent_key, message.name, came_to[:_TEXT])
+        outcome = describe.outcome(record) if record else f"{message.status.lower()}: {message.error}"
+        notes.on_dag_run(client, parent, message.context.parent_key, message.name, outcome[:_TEXT])
 
 
 def _client(uri: str) -> Any:
-    # The defaults would hold a stage up for minutes when the server is down.
+    # The defaults would delay a stage for minutes when the server is down.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -57,7 +57,7 @@ def _client(uri: str) -> Any:
 
 
 def open_run(message: Message) -> Any:
-    """Returns a client, after making or finding the message's run and its parent."""
+    """Creates or finds the message's run and its parent; returns the client."""
     client = _client(message.context.uri)
     if message.run_id:
         return client
@@ -86,7 +86,7 @@ def _experiment(client: Any, name: str) -> str:
         return str(found.experiment_id)
     try:
         return str(client.create_experiment(name, tags=_KIND))
-    except MlflowException:  # a task beside this one was faster
+    except MlflowException:  # a concurrent task was faster
         return str(client.get_experiment_by_name(name).experiment_id)
 
 
@@ -104,7 +104,7 @@ def _parent_of(client: Any, run_id: str) -> str:
 
 
 def send_metrics(message: Message) -> None:
-    """Sends the numbers that wait in `message`, and takes them out of it."""
+    """Sends the metrics of `message`, and removes them from it."""
     from mlflow.entities import Metric
 
     client = open_run(message)

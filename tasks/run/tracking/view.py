@@ -1,8 +1,8 @@
-"""MLflow's server with one thing changed: a browser that has not chosen a view yet gets that of model training.
+"""MLflow's server with another default: a browser without a stored choice of the view gets that of model training.
 
-MLflow 3 shows every experiment, of whatever kind, in the view that the browser remembers, and begins with the one for
-GenAI: usage, quality and tool calls, of which training has none. The choice stands in the browser's own storage, so it
-is made by a line of script in the page, for a browser in which nothing is chosen; the switch in the UI works as before.
+MLflow 3 shows every experiment, of whatever kind, in the view that the browser has stored, and starts with the one for
+GenAI: usage, quality and tool calls, of which training has none. The choice is in the browser's local storage, so a
+script in the page sets it where there is none; the switch in the UI works as before.
 
 Run as `mlflow server --app-name sluice` (an entry point of MLflow's group `mlflow.app`).
 """
@@ -23,11 +23,11 @@ _SCRIPT = b"""<script>(function () {
 
 @pages.after_request  # type: ignore[untyped-decorator]
 def _choose(response: Response) -> Any:
-    """Puts the script into MLflow's one page, before its own."""
+    """Inserts the script into MLflow's one page, before its own."""
     if request.method == "GET" and request.path.endswith("/") and response.mimetype == "text/html":
         response.direct_passthrough = False
         response.set_data(response.get_data().replace(b"<head>", b"<head>" + _SCRIPT, 1))
-        # The entity tag is that of the file; a page kept by the browser under it would be the one without the script.
+        # The entity tag is that of the file; a page that the browser has cached under it has no script.
         response.headers.pop("ETag", None)
         response.headers.pop("Last-Modified", None)
     return response

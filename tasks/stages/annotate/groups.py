@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tasks.core.artifact import Artifact, InputRef, fingerprint
 from tasks.core.config import changes, sha256_of_json
 from tasks.core.errors import DriftError
-from tasks.core.groups import Group, address_of, named_in, still_there
+from tasks.core.groups import Group, address_of, named_in, unchanged_groups
 from tasks.core.ledger import Ledger
 from tasks.core.stage import Inputs, Output
 from tasks.filters.base import Annotator
@@ -96,7 +96,7 @@ def there_already(groups: Mapping[str, Wanted], output: Output) -> dict[str, Art
     Raises:
         DriftError: a group exists with another fingerprint at this version, and a version is made of it.
     """
-    found, before = {}, [still_there(one) for one in output.before]
+    found, before = {}, [unchanged_groups(one) for one in output.before]
     for name, group in groups.items():
         own = Artifact.find(output.store, address_of(output.address, name))
         if own and own.record.fingerprint != group.fingerprint:

@@ -30,7 +30,7 @@ def parser(name: str, settings: Mapping[str, Any]) -> Parser:
     module, package = extensions.module_of(extensions.PARSERS, "parser", name, {})
     for one in vars(module).values():
         if isinstance(one, type) and issubclass(one, Parser) and one.__module__ == module.__name__:
-            return extensions.made(one, name, settings, package)
+            return extensions.configured(one, name, settings, package)
     raise Problems([f'the module of the parser "{name}" of {package} holds no Parser'])
 
 
@@ -56,7 +56,7 @@ def complete(used: Iterable[str], given: Mapping[str, Mapping[str, Any]]) -> dic
                 if (other := readers.setdefault(kind, name)) != name:
                     wrong.append(f'"{other}" and "{name}" both read {kind}: leave one of them out')
         except Problems as problems:
-            wrong += problems.several
+            wrong += problems.messages
     if wrong:
         raise Problems(wrong)
     return dict(sorted(found.items()))

@@ -267,9 +267,9 @@ def entries(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     assert EntryPoint(name="a", value="b", group="c").value == "b"
     monkeypatch.setattr(extensions, "entry_points", entry_points)
-    extensions.brought.cache_clear()
+    extensions.registered.cache_clear()
     yield found
-    extensions.brought.cache_clear()
+    extensions.registered.cache_clear()
 
 
 def test_a_name_that_two_bring_is_refused_by_both_names(entries: list[tuple[str, str, str, str]]) -> None:

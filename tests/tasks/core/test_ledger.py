@@ -39,7 +39,7 @@ def test_drift_names_the_input_that_is_no_longer_what_was_read(chain: Store) -> 
     assert Ledger(chain).drift("test/documents@dev") == []
     chain.remove("test/pages/dev")
     run_stage_in(Path(chain.root), TOY, ToyConfig(rows=20), kind="pages")
-    assert Ledger(chain).drift("test/documents@dev") == ["pages: test/pages@dev holds other bytes than it did"]
+    assert Ledger(chain).drift("test/documents@dev") == ["pages: test/pages@dev has other bytes than when it was read"]
 
 
 def test_an_artifact_that_is_not_there_is_named(chain: Store) -> None:

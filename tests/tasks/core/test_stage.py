@@ -176,7 +176,7 @@ def test_of_two_attempts_that_finish_one_wins_and_the_other_says_so(
     won = ended(first)
     assert "committed first" not in caplog.text
     assert ended(second).record == won.record
-    assert "[x/y@dev] another attempt has committed first; its result stands" in caplog.text
+    assert "[x/y@dev] another attempt has committed first; its result is used" in caplog.text
 
 
 def test_an_attempt_with_other_settings_that_comes_second_is_refused(tmp_path: Path) -> None:

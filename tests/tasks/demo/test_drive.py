@@ -32,23 +32,23 @@ def test_without_an_exception_the_last_error_line_is_the_cause() -> None:
 
 
 def test_a_leg_whose_stages_found_nothing_to_do_is_shown_as_unchanged() -> None:
-    leg = DagRunStatus("demo.crawl", "r", "success", done=5, total=5, seconds=66.2, unchanged=True)
-    assert row(leg) == ("demo.crawl", "5/5", "unchanged", "1 min 6 s", "")
+    dag_run = DagRunStatus("demo.crawl", "r", "success", done=5, total=5, seconds=66.2, unchanged=True)
+    assert row(dag_run) == ("demo.crawl", "5/5", "unchanged", "1 min 6 s", "")
 
 
 def test_without_a_terminal_each_change_of_state_is_one_line_and_nothing_is_said_twice() -> None:
     out = io.StringIO()
-    legs = [DagRunStatus("demo.crawl", "r", "queued"), DagRunStatus("demo.corpus")]
+    dag_runs = [DagRunStatus("demo.crawl", "r", "queued"), DagRunStatus("demo.corpus")]
     with Screen(Console(file=out, width=80)) as screen:
-        screen.show(legs)
-        screen.show(legs)
-        legs[0].state, legs[0].done, legs[0].total = "running", 0, 5
-        legs[0].note = "[p0 dev] " + "x" * 200
-        screen.show(legs)
-        legs[0].note = "[p0 dev] later, but within ten seconds"
-        screen.show(legs)
-        legs[0].state, legs[0].done, legs[0].note = "success", 5, ""
-        screen.show(legs)
+        screen.show(dag_runs)
+        screen.show(dag_runs)
+        dag_runs[0].state, dag_runs[0].done, dag_runs[0].total = "running", 0, 5
+        dag_runs[0].note = "[p0 dev] " + "x" * 200
+        screen.show(dag_runs)
+        dag_runs[0].note = "[p0 dev] later, but within ten seconds"
+        screen.show(dag_runs)
+        dag_runs[0].state, dag_runs[0].done, dag_runs[0].note = "success", 5, ""
+        screen.show(dag_runs)
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
     assert [line.split("[")[0].strip() for line in lines] == [
         "demo.crawl  queued",

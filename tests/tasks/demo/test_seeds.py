@@ -6,7 +6,7 @@ import pytest
 
 from tasks.core.errors import InputError
 from tasks.demo.home import Home, Ports
-from tasks.demo.seeds import order, read_seeds
+from tasks.demo.seeds import read_seeds, run_request
 
 PORTS = Ports(18080, 15000, 18786, 18701)
 CONTACT = "https://example.org/crawl"
@@ -20,38 +20,38 @@ def seeds(tmp_path: Path) -> Path:
 
 
 def test_the_demo_runs_its_recipe_as_it_stands(tmp_path: Path) -> None:
-    assert order(Home(tmp_path, PORTS), "demo", "", "", "").conf() == {"overrides": {}}
+    assert run_request(Home(tmp_path, PORTS), "demo", "", "", "").conf() == {"overrides": {}}
 
 
 def test_a_moved_site_moves_the_seeds(tmp_path: Path) -> None:
-    moved = order(Home(tmp_path, Ports(1, 2, 3, 20000)), "demo", "", "", "")
+    moved = run_request(Home(tmp_path, Ports(1, 2, 3, 20000)), "demo", "", "", "")
     assert moved.overrides["crawl.seeds"][1] == "http://packages.localhost:20001/"
 
 
 def test_own_seeds_take_the_recipe_web_at_a_version_of_their_own(tmp_path: Path, seeds: Path) -> None:
     home = Home(tmp_path, PORTS)
-    first = order(home, "demo", "", str(seeds), CONTACT)
+    first = run_request(home, "demo", "", str(seeds), CONTACT)
     assert first.recipe == "web"
     assert first.overrides == {
         "crawl.seed_files": [str(seeds)],
         "crawl.contact": CONTACT,
     }
-    assert order(home, "demo", "", str(seeds), CONTACT) == first
+    assert run_request(home, "demo", "", str(seeds), CONTACT) == first
     seeds.write_text("https://example.com/\n")
-    assert order(home, "demo", "", str(seeds), CONTACT).version != first.version
-    assert order(home, "demo", "v2", str(seeds), CONTACT).version == "v2"
+    assert run_request(home, "demo", "", str(seeds), CONTACT).version != first.version
+    assert run_request(home, "demo", "v2", str(seeds), CONTACT).version == "v2"
 
 
 def test_the_public_web_needs_a_contact(tmp_path: Path, seeds: Path) -> None:
     with pytest.raises(InputError, match="CONTACT="):
-        order(Home(tmp_path, PORTS), "demo", "", str(seeds), "")
+        run_request(Home(tmp_path, PORTS), "demo", "", str(seeds), "")
 
 
 def test_a_long_list_with_bad_lines_is_handed_to_the_crawl_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "seeds.txt"
     lines = [f"https://example.org/{number}" for number in range(20_000)]
     path.write_text("\n".join([*lines, "ftp://example.org/", "example.org", "http://[::1", "https://a b/"]))
-    conf = order(Home(tmp_path, PORTS), "demo", "", str(path), CONTACT).conf()
+    conf = run_request(Home(tmp_path, PORTS), "demo", "", str(path), CONTACT).conf()
     assert len(str(conf)) < 1000
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-AS_PID_1 = "from tasks.run import pid1; pid1.stand_in()\nimport os, signal, subprocess, sys, time\n"
+AS_PID_1 = "from tasks.run import pid1; pid1.fork_below_init()\nimport os, signal, subprocess, sys, time\n"
 READY = "print('ready', flush=True)\n"
 
 
 def start(code: str, *, ignoring: bool = True) -> "subprocess.Popen[str]":
-    """Runs Python code after `stand_in`, started with SIGTERM ignored."""
+    """Runs Python code after `fork_below_init`, started with SIGTERM ignored."""
     disposition = signal.SIG_IGN if ignoring else signal.SIG_DFL
     return subprocess.Popen(
         [sys.executable, "-c", AS_PID_1 + code],

@@ -89,7 +89,7 @@ def test_perplexity_of_languages_that_nothing_tells_apart_is_refused() -> None:
     }
     said = refused(changes)
     assert said.startswith(
-        "override: annotate.use: perplexity has models of en alone, and language does not tell what is"
+        "override: annotate.use: perplexity has models of en alone, and the language of documents is not measured"
     )
     assert 'put language before perplexity, or give a reference the language "und"' in said
     assert DEMO.override({**changes, "perplexity.references": [{**reference, "language": "und"}]})
@@ -104,7 +104,7 @@ def test_parts_of_the_corpus_are_refused_where_the_model_has_no_cut_points() -> 
         "consolidate.limits": {"perplexity": {"drop_buckets": ["tail"]}},
     }
     said = refused(changes)
-    assert "consolidate.limits.perplexity.drop_buckets: a model from a file puts no document into one" in said
+    assert "consolidate.limits.perplexity.drop_buckets: a model from a file has no cut points" in said
     assert "set annotate.settings.perplexity.cuts" in said
     assert DEMO.override({**changes, "annotate.settings.perplexity": {"file": "/en.arpa", "cuts": [200.0, 500.0]}})
 

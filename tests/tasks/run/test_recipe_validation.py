@@ -158,7 +158,7 @@ def test_an_annotator_that_asks_models_is_refused_where_none_is_trained(
     name: str, settings: dict[str, Any], model: str
 ) -> None:
     said = refused({"annotate.use": [*USE, name], f"annotate.settings.{name}": settings})
-    assert f'{name} asks the model "{model}", and none is trained' in said
+    assert f'{name} applies the model "{model}", and none is trained' in said
     assert f'add [[classifiers.train]] with name = "{model}", or take {name} out of annotate.use' in said
 
 

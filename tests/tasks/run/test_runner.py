@@ -114,7 +114,7 @@ def test_without_recrawl_every_version_is_a_crawl_of_its_own(recipe: Recipe, tmp
 
 def test_another_number_of_partitions_is_refused(recipe: Recipe, tmp_path: Path) -> None:
     given_cycle(Store(str(tmp_path / "store")), "1")
-    with pytest.raises(InputError, match=r"has 2 members, the recipe asks for 3. Set crawl.partitions = 2"):
+    with pytest.raises(InputError, match=r"has 2 members, the recipe has 3. Set crawl.partitions = 2"):
         generate(recipe.override({"crawl.recrawl": True, "crawl.partitions": 3}), "2")
 
 

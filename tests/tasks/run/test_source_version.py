@@ -14,7 +14,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
-from tasks.run.lineage import held
+from tasks.run.lineage import artifacts_of_version
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
 from tasks.run.runner import open_store, run_stage
@@ -98,10 +98,10 @@ def test_what_no_record_names_is_not_read(recipe: Recipe) -> None:
     one(recipe.override({MIN_WORDS: 2}), "consolidate", "2", "1")
     store = open_store(recipe)
     shutil.rmtree(Path(store.root) / "demo" / "extracted" / "1")
-    with pytest.raises(InputError, match=r"needs demo/extracted@3, and 2 holds none.*[Rr]un the stage extract"):
+    with pytest.raises(InputError, match=r"needs demo/extracted@3, and 2 has none.*[Rr]un the stage extract"):
         one(recipe, "annotate", "3", "2")
     one(recipe.override({"extract.min_chars": 2}), "extract", "1")  # the address holds something else now
-    with pytest.raises(InputError, match="and 2 holds none"):
+    with pytest.raises(InputError, match="and 2 has none"):
         one(recipe, "annotate", "3", "2")
     assert not one(recipe, "extract", "3", "2").skipped
 
@@ -152,7 +152,7 @@ def test_the_cycle_before_is_no_part_of_a_version(recipe: Recipe, role: str, fou
     written(store, "demo/crawldb/p0", "2", "update", ref)
     ref = InputRef(role="crawldb", address="demo/crawldb/p0@2", fingerprint="2", content=fetched.content)
     written(store, "demo/warc", "2", "publish", ref)
-    assert [str(artifact.address) for artifact in held(store, "demo", "ranks", "2")] == found
+    assert [str(artifact.address) for artifact in artifacts_of_version(store, "demo", "ranks", "2")] == found
 
 
 def written(store: Store, name: str, version: str, stage: str, *inputs: InputRef) -> Artifact:
@@ -181,4 +181,4 @@ def test_what_if_is_asked_of_a_version_of_which_nothing_was_left(
     assert "no artifact demo/extracted@4" in (printed := capsys.readouterr().err)
     assert "--source-version" in printed
     assert main([*command, "4", "--source-version", "nope"]) == 2
-    assert "nor does nope hold one" in capsys.readouterr().err
+    assert "and nope has none" in capsys.readouterr().err

@@ -105,7 +105,7 @@ def test_a_node_of_a_run_that_is_done_has_nothing_to_do(
         monkeypatch.setenv(name, value)
     before = sorted(whole.rglob("*"))
     assert main(["train", "--recipe", recipe_of(whole, CONFIG).text]) == 0
-    assert "there is nothing to help with" in caplog.text
+    assert "there is nothing to join" in caplog.text
     assert sorted(whole.rglob("*")) == before
 
 

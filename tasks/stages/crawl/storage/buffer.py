@@ -40,7 +40,7 @@ class Staging(Store):
             StoreError: the disk is full or may not be written.
         """
         try:
-            with self._explained(path, asking=False):
+            with self._explained(path, remote_errors=False):
                 full = self._full(path)
                 os.makedirs(os.path.dirname(full), exist_ok=True)
                 with open(full, "wb") as file:

@@ -219,4 +219,4 @@ def test_the_same_limits_move_nothing(inputs: dict[str, Artifact]) -> None:
 
 def test_the_shell_refuses_fields_of_other_stages(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["what-if", "--recipe", "demo", "--set", "annotate.use=[]"]) == 2
-    assert "annotate.use=[] bears on more than the join" in capsys.readouterr().err
+    assert "annotate.use=[] is no setting of consolidate" in capsys.readouterr().err
