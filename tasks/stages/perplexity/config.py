@@ -94,7 +94,7 @@ class PerplexityConfig(Config):
         return self
 
     @property
-    def wanted(self) -> bool:
+    def active(self) -> bool:
         """Whether there is anything to train."""
         return bool(self.references)
 
