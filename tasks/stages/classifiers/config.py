@@ -44,8 +44,8 @@ class CrawlTexts(Config):
     sources: tuple[str, ...] = ("web",)
     """Sources of the documents in the sample."""
     split_by: Literal["host", "document"] = "host"
-    """Unit of the split into training and held-out texts. Pages of a host are similar, so a split by host gives unbiased
-    scores; a crawl of few hosts has to be split by document."""
+    """Unit of the split into training and held-out texts. Pages of a host are similar, so only a split by host is
+    unbiased; a crawl of few hosts has to be split by document."""
 
 
 class FastTextSettings(Config):
