@@ -5,9 +5,9 @@ Reads `plan` (sequences per source) and, if it exists, the `previous` decision; 
 
 `arm-0` is the current mixture, the control of all comparisons: the decision of the previous cycle, unless the recipe
 has set another mixture since; else that of the recipe, else the natural one. Further arms are the proposal of the
-previous cycle's fit, the anchors, and mixtures sampled from Dirichlet distributions around the natural one, with concentrations
-from near (5) to far (0.5), as in RegMix (Liu et al. 2024, arXiv 2407.01492). A sampled mixture that would repeat a
-source more than `repetition_cap` times is drawn again.
+previous cycle's fit, the anchors, and mixtures sampled from Dirichlet distributions around the natural one, with
+concentrations from near (5) to far (0.5), as in RegMix (Liu et al. 2024, arXiv 2407.01492). A sampled mixture that
+would repeat a source more than `repetition_cap` times is drawn again.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Verification of candidate pairs by the Jaccard similarity of their texts.
 
 Reads the candidate pairs of this stage (`candidates/<part>.parquet`: better, worse, row numbers in the whole corpus)
-and the texts of these documents from `extracted`. Writes `verified/<part>.parquet`: better, worse, jaccard, for the pairs
-that reach the threshold.
+and the texts of these documents from `extracted`. Writes `verified/<part>.parquet`: better, worse, jaccard, for the
+pairs that reach the threshold.
 
 Only verified pairs are duplicates. Bands alone have many false positives: in one published case unverified MinHash with
 connected components removed a median of 76 % of the documents of a source.
