@@ -261,7 +261,7 @@ def test_a_changed_model_costs_the_pass_of_those_that_ask_it(
     assert counted == {"TopicMeasures": DOCUMENTS}
     assert origins(recipe, "2") == {**at("1", "prose_score", "pii", "classifier"), **at("2", "topic")}
     inputs = {ref.role: ref.address for ref in artifact(recipe, "measured/topic", "2").record.inputs}
-    assert inputs == {"extracted": "demo/extracted@1", "classifiers": "demo/classifiers@2"}
+    assert inputs == {"extracted": "demo/extracted@2", "classifiers": "demo/classifiers@2"}
     # Who asks no model is given none.
     assert not artifact(recipe, "measured/pii", "1").record.config["models"]
 
