@@ -33,7 +33,7 @@ class Page:
     text: str
     about: About
     whole: bool
-    """True when `text` is all that is visible: asked for, or because no main text was found."""
+    """Whether `text` is all visible text: by the setting, or because no main text was found."""
 
 
 def read_page(html: str, config: Choices | ExtractConfig | None = None, source: bytes | None = None) -> Page:

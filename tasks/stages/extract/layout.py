@@ -86,12 +86,12 @@ def arrange(units: Sequence[Unit], config: ExtractConfig) -> list[list[Unit]]:
 
     The middle of a unit decides where it goes, so a unit larger than a part fills one alone.
     """
-    total, wanted = sum(unit.weight for unit in units), _part_count(units, config)
+    total, count = sum(unit.weight for unit in units), _part_count(units, config)
     groups: dict[int, list[Unit]] = {}
     before = 0
     for unit in units:
         middle = before + unit.weight / 2
-        groups.setdefault(min(wanted - 1, int(middle * wanted / total)), []).append(unit)
+        groups.setdefault(min(count - 1, int(middle * count / total)), []).append(unit)
         before += unit.weight
     return [list(_joined(groups[index])) for index in sorted(groups)]
 
