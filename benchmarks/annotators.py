@@ -63,14 +63,14 @@ def batches_of(texts: Sequence[str]) -> list[pa.StringArray]:
     """Returns texts as the stage hands them over: a few megabytes at a time."""
     limit, size = AnnotateConfig().batch_bytes, 0
     columns: list[pa.StringArray] = []
-    held: list[str] = []
+    batch_texts: list[str] = []
     for text in texts:
-        if held and size + len(text.encode()) > limit:
-            columns.append(pa.array(held, pa.string()))
-            held, size = [], 0
-        held.append(text)
+        if batch_texts and size + len(text.encode()) > limit:
+            columns.append(pa.array(batch_texts, pa.string()))
+            batch_texts, size = [], 0
+        batch_texts.append(text)
         size += len(text.encode())
-    return [*columns, pa.array(held, pa.string())]
+    return [*columns, pa.array(batch_texts, pa.string())]
 
 
 def spent(work: Callable[[], object]) -> float:
@@ -102,8 +102,8 @@ def together(columns: Sequence[pa.StringArray]) -> float:
     texts = [column.to_pylist() for column in columns]
 
     def run() -> None:
-        for held, column in zip(texts, columns, strict=True):
-            batch = Batch(held, column=column)
+        for batch_texts, column in zip(texts, columns, strict=True):
+            batch = Batch(batch_texts, column=column)
             for one in rules:
                 one.annotate(batch)
 
@@ -147,7 +147,7 @@ def compared(texts: Sequence[str], columns: Sequence[pa.StringArray], rounds: in
 
     language = annotator("language", {})
     language.prepare({})
-    asked: dict[str, Callable[[], float]] = {
+    runs: dict[str, Callable[[], float]] = {
         "words": new,
         "words, met before": lambda: split(columns),
         r"re.findall(r'\w+')": lambda: spent(lambda: plain_words(texts)),
@@ -157,9 +157,9 @@ def compared(texts: Sequence[str], columns: Sequence[pa.StringArray], rounds: in
         "loop over lines": lambda: spent(lambda: plain_lines(texts)),
         "all rules": lambda: together(columns),
     }
-    best = dict.fromkeys(asked, float("inf"))
+    best = dict.fromkeys(runs, float("inf"))
     for _ in range(rounds):
-        for name, run in asked.items():
+        for name, run in runs.items():
             best[name] = min(best[name], run())
     return best
 
@@ -205,8 +205,8 @@ def peers(python: str, texts: Sequence[str]) -> dict[str, float]:
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
         file.write("".join(json.dumps(text) + "\n" for text in some))
         file.flush()
-        said = subprocess.run([python, PEER, "speed", file.name], check=True, capture_output=True, text=True).stdout
-    return {name: round(size / 1e6 / seconds, 3) for name, seconds in json.loads(said.splitlines()[-1]).items()}
+        output = subprocess.run([python, PEER, "speed", file.name], check=True, capture_output=True, text=True).stdout
+    return {name: round(size / 1e6 / seconds, 3) for name, seconds in json.loads(output.splitlines()[-1]).items()}
 
 
 def main() -> None:
@@ -217,13 +217,13 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--peer", help="Python with datatrove")
     options.add_argument("--only-peak", action="store_true", help=argparse.SUPPRESS)
-    asked = options.parse_args()
-    if asked.only_peak:
-        return peak_here(asked.texts, asked.mb)
-    texts = texts_of(asked.texts, int(asked.mb * 1e6))
+    arguments = options.parse_args()
+    if arguments.only_peak:
+        return peak_here(arguments.texts, arguments.mb)
+    texts = texts_of(arguments.texts, int(arguments.mb * 1e6))
     columns = batches_of(texts)
     size = sum(len(text.encode()) for text in texts) / 1e6
-    speed = {name: round(size / cost, 2) for name, cost in compared(texts, columns, asked.rounds).items()}
+    speed = {name: round(size / cost, 2) for name, cost in compared(texts, columns, arguments.rounds).items()}
     ratios = {
         "words": speed["words"] / speed[r"re.findall(r'\w+')"],
         "words, met before": speed["words, met before"] / speed[r"re.findall(r'\w+')"],
@@ -231,14 +231,14 @@ def main() -> None:
         "prose_score": speed["prose_score"] / speed["loop over lines"],
     }
     result: dict[str, Any] = {"documents": len(texts), "text_mb": round(size, 1), "mb_per_s": speed}
-    if asked.peer:
-        result["datatrove_mb_per_s"] = theirs = peers(asked.peer, texts)
+    if arguments.peer:
+        result["datatrove_mb_per_s"] = theirs = peers(arguments.peer, texts)
         for name, other in theirs.items():
             mine = 1 / speed[name] + (1 / speed["words"] if name in RULES else 0)
             ratios[f"{name} x datatrove"] = 1 / mine / other
     result["ratio"] = {name: round(value, 2) for name, value in ratios.items()}
-    result["mb_per_s_by_length"] = by_length(texts, asked.rounds)
-    result["peak_mb_on_documents_of_1_mb"] = peak_mb(asked.texts, asked.mb)
+    result["mb_per_s_by_length"] = by_length(texts, arguments.rounds)
+    result["peak_mb_on_documents_of_1_mb"] = peak_mb(arguments.texts, arguments.mb)
     keep("annotators", result)
     return None
 

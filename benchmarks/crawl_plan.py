@@ -102,8 +102,8 @@ def boxes(plan: Plan) -> Iterator[tuple[str, ...]]:
     for hours, concurrency in ((1, 64), (1, 1024), (6, 64), (6, 1024), (24, 1024)):
         one = replace(plan, time_box_s=hours * 3600.0, concurrency=concurrency, per_host=1e9)
         calm = replace(one, slow=0, silent=0)
-        said, even = (cycle(given, Hosts.drawn(given), math.inf) for given in (one, calm))
-        yield f"{hours} h", f"{concurrency:,}", f"{said.pages:,.0f}", said.bound, f"{even.pages:,.0f}"
+        report, even = (cycle(given, Hosts.drawn(given), math.inf) for given in (one, calm))
+        yield f"{hours} h", f"{concurrency:,}", f"{report.pages:,.0f}", report.bound, f"{even.pages:,.0f}"
 
 
 def few(plan: Plan) -> Iterator[tuple[str, ...]]:
@@ -122,11 +122,11 @@ def month(plan: Plan) -> Iterator[tuple[str, ...]]:
         every = [cycle(one, hosts, one.budget, number / one.cycles_per_day) for number in range(one.cycles)]
         case = f"{1 / known:.0%} of the URLs, {per_host:,.0f} per host"
         for number in sorted({0, one.cycles // 2, one.cycles - 1}):
-            said = every[number]
-            used, minutes = f"{said.pages / one.budget:.0%}", f"{said.seconds / 60:,.0f} min"
-            yield case, f"{number + 1}", used, minutes, f"{said.hosts:,}", said.bound
+            report = every[number]
+            used, minutes = f"{report.pages / one.budget:.0%}", f"{report.seconds / 60:,.0f} min"
+            yield case, f"{number + 1}", used, minutes, f"{report.hosts:,}", report.bound
         left = hosts.left[~hosts.silent]
-        share = sum(said.pages for said in every) / one.budget / one.cycles
+        share = sum(report.pages for report in every) / one.budget / one.cycles
         yield case, "all", f"{share:.0%}", "", f"{(left > 0).sum():,} not done", ""
 
 

@@ -168,20 +168,20 @@ def filter_of(size: int) -> bytes:
 def measure(root: str, stage: str) -> None:
     """Runs one stage and prints what it cost; in a process of its own."""
     store = Store(root)
-    held: dict[str, Artifact | list[Artifact]] = {
+    inputs: dict[str, Artifact | list[Artifact]] = {
         name: Artifact.open_at(store, ArtifactId(f"big/{name}", "1")) for name in ("seeds", "ranks")
     }
-    held["previous"] = Artifact.open_at(store, ArtifactId("big/crawldb/p0", "1"))
+    inputs["previous"] = Artifact.open_at(store, ArtifactId("big/crawldb/p0", "1"))
     if stage == "update":
         segment = Artifact.open_at(store, ArtifactId("big/segment/p0", "1"))
         fetchlist = Artifact.open_at(store, ArtifactId("big/fetchlist/p0", "2"))
-        held |= {"segments": [segment], "rendered": [], "fetchlist": fetchlist}
+        inputs |= {"segments": [segment], "rendered": [], "fetchlist": fetchlist}
     kind = {"generate": "fetchlist", "update": "crawldb"}[stage]
     module = importlib.import_module(f"tasks.stages.crawl.{stage}")
     before = resource.getrusage(resource.RUSAGE_SELF)
     output = Output(store, ArtifactId(f"big/{kind}/p0", "2"), stage, member="p0")
     with open_engine(workers=0) as engine:
-        report = module.run(CONFIG, Inputs(held), output, engine)
+        report = module.run(CONFIG, Inputs(inputs), output, engine)
     after = resource.getrusage(resource.RUSAGE_SELF)
     rows = commit(output, stage, 1, Config(), (), report).record.rows_out
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -211,12 +211,12 @@ def main() -> None:
             line[stage] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         print(json.dumps(line), flush=True)
         results.append(line)
-    said = {
+    figures = {
         "duckdb": duckdb.__version__,
         "bars": "each stage below 20 CPU-seconds and 2 GB at 10 million URLs; linear in the size",
         "sizes": results,
     }
-    keep("crawldb", said)
+    keep("crawldb", figures)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def measure_stage(captures: Iterable[tuple[str, bytes]], rounds: int) -> dict[st
         For each: speeds by the median of its times, and shares by the median of each round's own share, because the
         speed of a shared machine changes from minute to minute.
     """
-    told: dict[str, dict[str, float]] = {}
+    figures: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         crawl, pages, size = published(folder, "benchmark", captures)
         path = f"{folder}/{warc_files(crawl)[0].path}"
@@ -45,8 +45,8 @@ def measure_stage(captures: Iterable[tuple[str, bytes]], rounds: int) -> dict[st
                 run = {name: _bare_seconds(path, extract) for name, extract in _LIBRARY.items()}
                 run[f"stage, {extractor}"] = _stage_seconds(folder, config, crawl, f"{extractor}-{number}")
                 runs.append(run)
-            told |= {name: _figures(name, runs[1:], pages, size) for name in runs[0] if name not in told}
-    return told
+            figures |= {name: _figures(name, runs[1:], pages, size) for name in runs[0] if name not in figures}
+    return figures
 
 
 def _figures(name: str, runs: list[dict[str, float]], pages: int, size: int) -> dict[str, float]:

@@ -47,11 +47,11 @@ class Score:
 
 def read_pages(folder: Path) -> list[GoldPage]:
     """Reads the labelled pages of a folder, in the order of their names."""
-    held = json.loads((folder / "ground-truth.json").read_text("utf-8"))
+    truth = json.loads((folder / "ground-truth.json").read_text("utf-8"))
     pages = []
-    for name in sorted(held):
+    for name in sorted(truth):
         raw = gzip.decompress((folder / "html" / f"{name}.html.gz").read_bytes())
-        pages.append(GoldPage(name, held[name].get("url", ""), raw, held[name]["articleBody"]))
+        pages.append(GoldPage(name, truth[name].get("url", ""), raw, truth[name]["articleBody"]))
     return pages
 
 
@@ -65,8 +65,8 @@ def score(pages: Sequence[GoldPage], texts: Sequence[str]) -> Score:
     """Scores what an extractor found on each page."""
     precision = recall = 0.0
     for page, text in zip(pages, texts, strict=True):
-        found, wanted = shingles(text), shingles(page.gold)
-        common = (found & wanted).total()
+        found, expected = shingles(text), shingles(page.gold)
+        common = (found & expected).total()
         precision += common / found.total()
-        recall += common / wanted.total()
+        recall += common / expected.total()
     return Score(precision / len(pages), recall / len(pages))

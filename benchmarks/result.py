@@ -17,8 +17,8 @@ def keep(name: str, figures: Mapping[str, Any]) -> None:
     """Writes the figures with date and machine before them, and prints them."""
     target = ROOT / "benchmarks" / "results" / f"{name}.json"
     target.parent.mkdir(exist_ok=True)
-    held = {"benchmark": name, "date": datetime.now(UTC).date().isoformat(), "machine": machine(), **figures}
-    target.write_text(json.dumps(held, indent=1, ensure_ascii=False) + "\n")
+    result = {"benchmark": name, "date": datetime.now(UTC).date().isoformat(), "machine": machine(), **figures}
+    target.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     print(target.read_text())
 
 

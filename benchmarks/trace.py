@@ -46,7 +46,7 @@ def main() -> None:
     store = Store(chosen.store)
     if not store.exists("big/checkpoint/dev/.artifact.json"):
         build(store, chosen.documents)
-    asked = {
+    queries = {
         "kept page": URL.format(1234 * 10 + 1),
         "rejected page": URL.format(1234 * 10),
         "unknown page": "https://nowhere.example.org/",
@@ -59,7 +59,7 @@ def main() -> None:
         "e = time.perf_counter(); c = time.process_time() - c;"
         "print(i - t, e - i, c, len(f.get('documents', f.get('sequences'))))"
     )
-    for what, name in asked.items():
+    for what, name in queries.items():
         out = subprocess.run(
             [sys.executable, "-c", code, chosen.store, name], capture_output=True, text=True, check=True
         )

@@ -88,7 +88,7 @@ class Example:
     labels: NDArray[np.float64]
 
     @cached_property
-    def wanted(self) -> Counter[tuple[str, ...]]:
+    def expected(self) -> Counter[tuple[str, ...]]:
         """The shingles of the main text."""
         return shingles(self.page.gold)
 
@@ -102,8 +102,8 @@ class Example:
         keeps = blocks.kept(self.judged, self.measured, trees) if self.judged else np.zeros(0, np.bool_)
         if keeps.tobytes() not in self._scores:
             found = shingles(clean(blocks.joined(self.lines, self.judged, keeps)))
-            common = (found & self.wanted).total()
-            self._scores[keeps.tobytes()] = common / found.total(), common / self.wanted.total()
+            common = (found & self.expected).total()
+            self._scores[keeps.tobytes()] = common / found.total(), common / self.expected.total()
         return self._scores[keeps.tobytes()]
 
 

@@ -1,4 +1,4 @@
-"""An Airflow of the tests' own: home, database, pools, and DAGs built from recipes that a test writes.
+"""Airflow for tests: home, database, pools, and DAGs built from the recipes of a test.
 
 Imported by the conftest of every folder whose tests need Airflow, before anything imports Airflow: it settles its home
 at import. One home per pytest process; `dag.test()` costs seconds the first time in a process and 0.3 s after that.

@@ -1,4 +1,4 @@
-"""Fixtures shared by all tests: the shared real data, and a way to run one stage as the runner does."""
+"""Fixtures of all tests: the shared real data, and a function that runs one stage as the runner does."""
 
 import importlib
 import os
@@ -19,14 +19,14 @@ from tests.times import record
 
 SHARED_DATA = Path(os.environ.get("SLUICE_SHARED_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
 
-# `make test` draws the same examples every time, so that a failure is there again; `make soak` draws new and more ones.
+# `make test` draws the same examples every time, so failures are reproducible; `make soak` draws more and new ones.
 settings.register_profile("ci", max_examples=100, deadline=None, database=None, derandomize=True)
 settings.register_profile("soak", max_examples=2_000, deadline=None, database=None)
 settings.load_profile("ci")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Writes down how long each test takes, where the environment names a folder for it."""
+    """Records the duration of each test if the environment variable of `tests.times` is set."""
     record(config)
 
 

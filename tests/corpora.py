@@ -1,4 +1,4 @@
-"""Small corpora made by hand, and what the token stages make of them; for the tests of every later stage."""
+"""Small artificial corpora, and the artifacts that the token stages make of them."""
 
 import random
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
-"""An S3 server on loopback that can misbehave: moto, behind a layer that injects faults.
+"""S3 server on loopback with fault injection: moto behind a WSGI layer that injects faults.
 
 In a test: `with S3Server() as s3: ...`. As a process of its own (for stacks of several processes):
-`python -m tests.s3_server --port 9000 --bucket sluice --faults 0.3`; GET /__faults tells what was injected.
+`python -m tests.s3_server --port 9000 --bucket sluice --faults 0.3`; GET /__faults returns the injected faults.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 KINDS = ("503", "slow", "reset", "lost reply", "cut")
-"""What a random fault may be: refused, late, never seen by the server, done but not answered, answered in part."""
+"""Kinds of faults: refused, delayed, connection reset before or after the operation, truncated response."""
 
 SECRET = "planted-secret-8c1f5f0e"
 

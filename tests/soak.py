@@ -1,4 +1,4 @@
-"""Which cases of a test are run every time, and which ones by `make soak` only."""
+"""Selection of the cases of a test for `make test`; the others run only in `make soak`."""
 
 from collections.abc import Collection, Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where the time of a test run goes: a pytest plugin that writes it down, and a program that prints it.
+"""Durations of tests: a pytest plugin that records them, and a program that prints them.
 
 Reads the environment variable `SLUICE_TEST_TIMES`, a folder: where it is set, every pytest call writes
 `<folder>/<process id>.jsonl`, one line per test as it ends. `python -m tests.times FOLDER` reads all of these and

@@ -1,4 +1,4 @@
-"""Waiting for something to become true, for tests of what goes on by itself."""
+"""Waiting for conditions, for tests of concurrent processes."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ def until(true: Callable[[], Any], limit_s: float = 120) -> Any:
 
 
 def later(do: Callable[[], object], when: Callable[[], object]) -> threading.Thread:
-    """Does something in the background as soon as it is time."""
+    """Calls `do` in a background thread as soon as `when()` is true."""
 
     def wait() -> None:
         until(when)

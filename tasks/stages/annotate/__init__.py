@@ -1,1 +1,1 @@
-"""Annotation: attributes beside the documents; nothing is changed or dropped here."""
+"""Annotation: computes attributes beside the documents; documents are neither changed nor dropped."""

@@ -1,4 +1,4 @@
-"""Settings of the annotate stage; imported by the recipe, so nothing heavy hangs on it."""
+"""Settings of the annotate stage. Light to import, for the Airflow dag-processor."""
 
 from typing import Any
 
@@ -11,39 +11,39 @@ DEFAULT = ("language", "gopher_quality", "gopher_repetition", "prose_score", "pi
 
 
 class AnnotateConfig(Config):
-    """What is measured of every document. Limits on it are set in `[consolidate]` and cost no new pass."""
+    """Attributes to compute for every document. Limits on them are set in `[consolidate]` and cost no new pass."""
 
     use: tuple[str, ...] = DEFAULT
-    """Annotators in the order they run (`tasks.filters.catalogue`). One that reads what another finds stands behind it:
-    what it reads is declared by the annotator (`reads`, `needs`)."""
+    """Annotators in execution order (`tasks.filters.catalogue`). An annotator must come after those whose attributes it
+    reads, as it declares in `reads` and `needs`."""
 
     settings: dict[str, dict[str, Any]] = Field(default={}, validate_default=True)
     """Settings by annotator, such as `[annotate.settings.language] chars = 1000`; the rest are defaults."""
 
     batch_bytes: int = Field(default=4_000_000, ge=1)
-    """Text that annotators see at once. More costs memory, many times as much."""
+    """Bytes of text per batch of documents. Memory use is a multiple of it."""
 
     @field_validator("use")
     @classmethod
-    def _once(cls, given: tuple[str, ...]) -> tuple[str, ...]:
-        return require_unique(given)
+    def _unique(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return require_unique(names)
 
     @field_validator("settings")
     @classmethod
-    def _complete(cls, given: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
+    def _complete(cls, settings: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
         if "use" not in info.data:
-            return given  # what is wrong with `use` is told already
-        return complete(annotator, info.data["use"], given, ("annotate.use", "annotate.settings"))
+            return settings  # the error in `use` is already reported
+        return complete(annotator, info.data["use"], settings, ("annotate.use", "annotate.settings"))
 
     @model_validator(mode="after")
     def _in_order(self) -> "AnnotateConfig":
         wrong = []
-        for place, name in enumerate(self.use):
-            one = annotator(name, self.settings[name])
-            for other in dict.fromkeys((*one.reads, *one.needs)):
-                if other in self.use[place:]:
+        for position, name in enumerate(self.use):
+            current = annotator(name, self.settings[name])
+            for other in dict.fromkeys((*current.reads, *current.needs)):
+                if other in self.use[position:]:
                     wrong.append(f"{name} reads what {other} finds: put {other} before {name} in use")
-                elif other in one.needs and other not in self.use:
+                elif other in current.needs and other not in self.use:
                     wrong.append(f"{name} cannot do without {other}: put {other} before {name} in use")
         if wrong:
             raise Problems(wrong)

@@ -1,7 +1,7 @@
-"""Which groups a version is made of, and which of them are there already (`tasks.core.groups`).
+"""Selection of the groups of a version: those that the settings request, and those that exist (`tasks.core.groups`).
 
-A group is what one annotator measures. Its fingerprint holds what bears on it and nothing else: the documents, the
-annotator's code and settings, the models and files that it reads, and the groups whose findings it reads.
+A group is the column of one annotator. Its fingerprint covers exactly the inputs that affect it: the documents, the
+annotator's code and settings, the models and files that it reads, and the groups whose attributes it reads.
 """
 
 import logging
@@ -21,12 +21,12 @@ from tasks.stages.annotate.config import AnnotateConfig
 log = logging.getLogger("sluice.annotate")
 
 EXTERNAL = "annotator:"
-"""Begins the role of an annotator's files outside the store."""
+"""Prefix of the role of an annotator's external files."""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A group that the settings ask for; `inputs` are those of its record but for the groups that it reads."""
+class RequestedGroup:
+    """A group that the settings request; `inputs` are those of its record except for the groups that it reads."""
 
     group: Group
     inputs: tuple[InputRef, ...]
@@ -34,83 +34,83 @@ class Wanted:
 
     @property
     def name(self) -> str:
-        """The annotator."""
+        """Name of the annotator."""
         return self.group.annotator
 
 
-def reads_of(one: Annotator, among: Sequence[str]) -> list[str]:
-    """Returns the annotators, of those in use, whose findings an annotator reads."""
-    return [other for other in among if other in (*one.reads, *one.needs)]
+def reads_of(reader: Annotator, among: Sequence[str]) -> list[str]:
+    """Returns the annotators of `among` whose attributes `reader` reads."""
+    return [other for other in among if other in (*reader.reads, *reader.needs)]
 
 
-def models_of(one: Annotator, inputs: Mapping[str, Artifact]) -> dict[str, Artifact]:
-    """Returns the artifacts with trained models that an annotator reads, by kind, as far as there are any."""
-    return {kind: inputs[kind] for kind in sorted(one.trained()) if kind in inputs}
+def models_of(reader: Annotator, inputs: Mapping[str, Artifact]) -> dict[str, Artifact]:
+    """Returns the artifacts with trained models that an annotator reads, by kind; missing ones are left out."""
+    return {kind: inputs[kind] for kind in sorted(reader.trained()) if kind in inputs}
 
 
-def wanted(config: AnnotateConfig, inputs: Inputs, version: int) -> dict[str, Wanted]:
-    """Returns the groups that the settings ask for, by annotator in the order of `use`.
+def requested_groups(config: AnnotateConfig, inputs: Inputs, version: int) -> dict[str, RequestedGroup]:
+    """Returns the groups that the settings request, by annotator in the order of `use`.
 
     Args:
         config: the stage's settings.
         inputs: the stage's inputs.
-        version: the stage's.
+        version: `VERSION` of the stage.
     """
-    found: dict[str, Wanted] = {}
+    requested: dict[str, RequestedGroup] = {}
     for name in config.use:
-        one = annotator(name, config.settings[name])
-        models = models_of(one, inputs)
+        current = annotator(name, config.settings[name])
+        models = models_of(current, inputs)
         group = Group(
             annotator=name,
-            code=one.version,
+            code=current.version,
             settings=config.settings[name],
-            reads={other: found[other].fingerprint for other in reads_of(one, list(found))},
+            reads={other: requested[other].fingerprint for other in reads_of(current, list(requested))},
             models={
                 f"{kind}/{model}": _hash_of(artifact, model)
                 for kind, artifact in models.items()
-                for model in one.trained()[kind] or ("",)
+                for model in current.trained()[kind] or ("",)
             },
         )
         files = [inputs.external[role]] if (role := f"{EXTERNAL}{name}") in inputs.external else []
         documents = inputs["extracted"].ref("extracted")
-        # Of the models only what `group` holds of them: another one in the same artifact bears on nothing.
-        mark = fingerprint("annotate", version, name, group, [documents, *files])
+        # `group` has the hashes of the models that are read: other models in the same artifact do not count.
+        group_fingerprint = fingerprint("annotate", version, name, group, [documents, *files])
         refs = (documents, *(artifact.ref(kind) for kind, artifact in models.items()), *files)
-        found[name] = Wanted(group, refs, mark)
-    return found
+        requested[name] = RequestedGroup(group, refs, group_fingerprint)
+    return requested
 
 
 def _hash_of(artifact: Artifact, model: str) -> str:
-    """Returns a hash of the files of one model in an artifact, or of all where `model` is ""."""
+    """Returns a hash of the files of one model in an artifact, or of all files if `model` is ""."""
     prefix = f"{model}/" if model else ""
     files = [entry for part in artifact.parts for entry in part.files if entry.path.startswith(prefix)]
     return sha256_of_json(sorted((entry.path, entry.sha256) for entry in files))
 
 
-def there_already(groups: Mapping[str, Wanted], output: Output) -> dict[str, Artifact]:
-    """Returns the groups that need not be measured, by annotator.
+def existing_groups(groups: Mapping[str, RequestedGroup], output: Output) -> dict[str, Artifact]:
+    """Returns the groups that exist with the requested fingerprint, by annotator.
 
-    They are those of this version, left by a run that did not come to its end, and those that the source version holds.
-    A group of this version that exists with another fingerprint, and of which no version is made, is cleared away.
+    Looks for them at this version, where an interrupted run may have left some, and at the source version. Removes a
+    group of this version that exists with another fingerprint and that no `attributes` artifact refers to.
 
     Raises:
-        DriftError: a group exists with another fingerprint at this version, and a version is made of it.
+        DriftError: a group exists with another fingerprint at this version, and an artifact refers to it.
     """
-    found, before = {}, [unchanged_groups(one) for one in output.before]
+    found, earlier = {}, [unchanged_groups(attributes) for attributes in output.before]
     for name, group in groups.items():
         own = Artifact.find(output.store, address_of(output.address, name))
         if own and own.record.fingerprint != group.fingerprint:
             _clear(own, group, output)
             own = None
-        several = (own, *(held.get(name) for held in before))
-        same = (one for one in several if one and one.record.fingerprint == group.fingerprint)
-        if artifact := next(same, None):
+        candidates = (own, *(existing.get(name) for existing in earlier))
+        matching = (other for other in candidates if other and other.record.fingerprint == group.fingerprint)
+        if artifact := next(matching, None):
             found[name] = artifact
     return found
 
 
-def _clear(own: Artifact, group: Wanted, output: Output) -> None:
-    users = [one for one in Ledger(output.store, output.address.name) if _is_made_of(one, own)]
+def _clear(own: Artifact, group: RequestedGroup, output: Output) -> None:
+    users = [artifact for artifact in Ledger(output.store, output.address.name) if _is_made_of(artifact, own)]
     if users:
         raise DriftError(
             f"{own.address} exists with another fingerprint: {_difference(own, group)}; "
@@ -125,7 +125,7 @@ def _is_made_of(attributes: Artifact, group: Artifact) -> bool:
     return str(group.address) in {ref.address for ref in named_in(attributes).values()}
 
 
-def _difference(own: Artifact, group: Wanted) -> str:
+def _difference(own: Artifact, group: RequestedGroup) -> str:
     for path, old, new in changes(own.record.config, group.group.model_dump(mode="json"), ""):
         return f"{path} was {old!r} and is {new!r}"
     return "its documents, files or stage version are not what they were"

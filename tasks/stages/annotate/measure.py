@@ -1,8 +1,8 @@
-"""One pass over the documents of a part: all annotators that have something to measure see them split once.
+"""One pass of annotators over the documents of a part; the annotators share the splits of a text.
 
-Reads one part of `extracted`, and of the groups that were measured before as much as the annotators read. Writes one
-part of every group that is missing (`tasks.core.groups`), committed one by one: a pass that is killed goes on at the
-first group of the first part that is not there.
+Reads one part of `extracted`, and of existing groups the columns that the annotators read. Writes one part of every
+missing group (`tasks.core.groups`), each committed on its own: a killed pass resumes at the first group of the first
+part that is missing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,10 +29,15 @@ _ERROR = pa.field("error", pa.string())
 
 @dataclass(frozen=True)
 class Pass:
-    """What workers need to know. Picklable, and no larger for more parts.
+    """The job description that is sent to workers. Picklable; its size does not depend on the number of parts.
 
-    `folders` says where in the store each group lies or comes to lie, by annotator in the order of `use`;
-    `fingerprints` are those of the groups that the pass makes.
+    Attributes:
+        config: the stage's settings.
+        extracted: the documents.
+        models: artifacts with trained models, by kind.
+        folders: folder in the store of each group, existing or to be written, by annotator in the order of `use`.
+        fingerprints: of the groups that the pass writes, by annotator.
+        attempt: id of the attempt that writes.
     """
 
     config: AnnotateConfig
@@ -44,13 +49,13 @@ class Pass:
 
 
 class Found(NamedTuple):
-    """What one annotator has found: the errors, null where it did not fail, and its column, null where it did."""
+    """Results of one annotator, row by row: the error, null on success, and the attributes, null on failure."""
 
     errors: pa.StringArray
     column: pa.StructArray
 
     def slice(self, start: int, length: int) -> "Found":
-        """Returns the findings on some documents."""
+        """Returns the results of the rows `start` to `start + length`."""
         return Found(self.errors.slice(start, length), self.column.slice(start, length))
 
 
@@ -65,97 +70,101 @@ def measure_part(work: Pass, task: tuple[str, Sequence[str]]) -> dict[str, PartR
         the records of the groups' parts, by annotator.
     """
     name, missing = task
-    annotators = {one: annotator(one, work.config.settings[one]) for one in missing}
-    for by in annotators.values():
-        by.prepare(models_of(by, work.models))
+    annotators = {group: annotator(group, work.config.settings[group]) for group in missing}
+    for current in annotators.values():
+        current.prepare(models_of(current, work.models))
     documents = work.extracted.table(f"documents/{name}.parquet", columns=_COLUMNS).combine_chunks()
-    read = {other for by in annotators.values() for other in reads_of(by, list(work.folders))}
+    read = {other for current in annotators.values() for other in reads_of(current, list(work.folders))}
     known = {other: _read(work, other, name, documents) for other in sorted(read - set(missing))}
-    made: dict[str, list[Found]] = {one: [] for one in missing}
+    results: dict[str, list[Found]] = {group: [] for group in missing}
     for start, length in batches(documents, work.config.batch_bytes):
         before = {other: found.slice(start, length) for other, found in known.items()}
-        for one, found in measured(documents.slice(start, length), annotators, before).items():
-            made[one].append(found)
-    return {one: _commit(work, one, name, documents.column("id"), annotators[one], made[one]) for one in missing}
+        for group, found in measured(documents.slice(start, length), annotators, before).items():
+            results[group].append(found)
+    ids = documents.column("id")
+    return {group: _commit(work, group, name, ids, annotators[group], results[group]) for group in missing}
 
 
 def _read(work: Pass, other: str, name: str, documents: pa.Table) -> Found:
-    """Reads what was measured before of one part."""
+    """Reads one part of an existing group."""
     store, path = work.extracted.store, f"{work.folders[other]}/{path_of(name)}"
     table = parquet.read(store.local(path)).combine_chunks()
     same_mark(mark_of(documents.column("id")), table, f"{work.extracted.address} and {path}")
     return Found(*(table.column(column).combine_chunks() for column in (_ERROR.name, other)))
 
 
-def _commit(work: Pass, one: str, name: str, ids: pa.ChunkedArray, by: Annotator, made: Sequence[Found]) -> PartRecord:
-    part = Part(work.extracted.store, work.folders[one], name, work.attempt)
-    errors = pa.chunked_array([found.errors for found in made], _ERROR.type)
-    column = pa.chunked_array([found.column for found in made], by.type())
-    table = marked(pa.table([errors, column], schema=pa.schema([_ERROR, pa.field(one, by.type())])), ids)
+def _commit(
+    work: Pass, group: str, name: str, ids: pa.ChunkedArray, author: Annotator, results: Sequence[Found]
+) -> PartRecord:
+    part = Part(work.extracted.store, work.folders[group], name, work.attempt)
+    errors = pa.chunked_array([found.errors for found in results], _ERROR.type)
+    column = pa.chunked_array([found.column for found in results], author.type())
+    table = marked(pa.table([errors, column], schema=pa.schema([_ERROR, pa.field(group, author.type())])), ids)
     part.count_in(len(ids))
     part.table(KIND, table.combine_chunks())
     part.metric(POISON, len(ids) - table.column(_ERROR.name).null_count)
-    return commit_part(work.extracted.store, work.folders[one], work.fingerprints[one], part.record(conserved=True))
+    return commit_part(work.extracted.store, work.folders[group], work.fingerprints[group], part.record(conserved=True))
 
 
 def batches(documents: pa.Table, limit: int) -> Iterator[tuple[int, int]]:
-    """Cuts a table into pieces of about `limit` bytes of text; a longer document is a piece of its own.
+    """Splits a table into batches of about `limit` bytes of text; a longer document is a batch of its own.
 
     Returns:
         first row and number of rows of each.
     """
     sizes = pc.binary_length(documents.column("text")).to_pylist()
-    start = held = 0
+    start = batch_size = 0
     for row, size in enumerate(sizes):
-        if held and held + size > limit:
+        if batch_size and batch_size + size > limit:
             yield start, row - start
-            start, held = row, 0
-        held += size
-    if held or start < len(sizes):
+            start, batch_size = row, 0
+        batch_size += size
+    if batch_size or start < len(sizes):
         yield start, len(sizes) - start
 
 
 def measured(documents: pa.Table, annotators: Mapping[str, Annotator], before: Mapping[str, Found]) -> dict[str, Found]:
-    """Runs annotators on some documents, one after the other.
+    """Runs annotators in sequence on some documents.
 
     Args:
         documents: `_COLUMNS`.
-        annotators: by name, in the order in which they run.
-        before: what others have found on these documents.
+        annotators: by name, in execution order.
+        before: results of other annotators on these documents, by name.
 
     Returns:
-        what each has found, by name.
+        results by annotator.
     """
     batch, names = _batch(documents), list(annotators)
     found = dict(before)
-    for place, (name, one) in enumerate(annotators.items()):
-        # A document of 16 MB has splits of hundreds of megabytes: they are not held beside what models take.
-        batch.keep_for(names[place:])
-        found[name] = _measured(documents, one, {other: found[other] for other in reads_of(one, list(found))}, batch)
+    for position, (name, current) in enumerate(annotators.items()):
+        # The splits of a document of 16 MB take hundreds of megabytes: freed before models allocate theirs.
+        batch.keep_for(names[position:])
+        read = {other: found[other] for other in reads_of(current, list(found))}
+        found[name] = _measured(documents, current, read, batch)
     return {name: found[name] for name in names}
 
 
-def _measured(documents: pa.Table, one: Annotator, read: Mapping[str, Found], batch: Batch | None = None) -> Found:
-    """Runs one annotator; the documents that make it fail, or one that it reads, are found by halving."""
+def _measured(documents: pa.Table, current: Annotator, read: Mapping[str, Found], batch: Batch | None = None) -> Found:
+    """Runs one annotator; bisects the batch to find documents on which it, or an annotator that it reads, fails."""
     failed = [other for other, found in read.items() if found.errors.null_count < len(found.errors)]
     cause = f"not measured: {', '.join(failed)} failed"
     if not failed:
         try:
             batch = batch or _batch(documents)
             batch.show({other: found.column for other, found in read.items()})
-            return Found(pa.nulls(len(batch), pa.string()), one.annotate(batch))
+            return Found(pa.nulls(len(batch), pa.string()), current.annotate(batch))
         except Exception as error:  # one document must not stop a part
             cause = f"{type(error).__name__}: {error}"[:500]
     rows = documents.num_rows
     if rows == 1:
-        return Found(pa.array([cause], pa.string()), pa.array([None], one.type()))
+        return Found(pa.array([cause], pa.string()), pa.array([None], current.type()))
     halves = [
         _measured(
-            documents.slice(start, length), one, {other: found.slice(start, length) for other, found in read.items()}
+            documents.slice(start, length), current, {name: found.slice(start, length) for name, found in read.items()}
         )
         for start, length in ((0, rows // 2), (rows // 2, rows - rows // 2))
     ]
-    return Found(*(pa.concat_arrays(several) for several in zip(*halves, strict=True)))
+    return Found(*(pa.concat_arrays(pair) for pair in zip(*halves, strict=True)))
 
 
 def _batch(documents: pa.Table) -> Batch:

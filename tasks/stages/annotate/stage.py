@@ -1,15 +1,15 @@
-"""Annotate: every document is measured, in one pass, by the annotators that have not measured it before.
+"""Stage annotate: documents -> attributes, computed in one pass by the annotators whose groups are missing.
 
-Reads `extracted`, and the models that the pipeline has trained, where annotators want them. What one annotator has
-measured is a group, an artifact of its own (`tasks.core.groups`): `<recipe>/measured/<annotator>@<version>`, with the
-part names and the row order of the documents, so that dedup and consolidate join by position. Writes the groups that
-neither this version nor the source version holds, and `attributes`: its record names all groups of the version,
-`groups.json` their contents. So a new annotator costs its own pass, and a changed setting, file or model the pass of
-those that read it.
+Reads `extracted`, and the trained models that annotators declare. The column of one annotator is a group, an artifact
+of its own (`tasks.core.groups`): `<recipe>/measured/<annotator>@<version>`, with the part names and the row order of
+the documents, so that dedup and consolidate join by position. Writes the groups that exist neither at this version nor
+at the source version, and `attributes`: its record refers to all groups of the version, `groups.json` lists their
+content hashes. A new annotator therefore costs its own pass, and a changed setting, file or model the pass of the
+annotators that read it.
 
-Documents are never changed or dropped here, and no limit is applied: a changed limit costs the join of consolidate. A
-document that makes an annotator fail keeps its place, with a null and the error, and is measured by the others that do
-not read what this one finds.
+Documents are neither changed nor dropped, and no limit is applied: a changed limit costs the join of consolidate. A
+document on which an annotator fails keeps its row, with a null and the error; annotators that do not read the failed
+attributes still process it.
 """
 
 import json
@@ -31,85 +31,85 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.filters.base import Annotator
 from tasks.filters.catalogue import annotator
 from tasks.stages.annotate.config import AnnotateConfig
-from tasks.stages.annotate.groups import EXTERNAL, Wanted, models_of, there_already, wanted
+from tasks.stages.annotate.groups import EXTERNAL, RequestedGroup, existing_groups, models_of, requested_groups
 from tasks.stages.annotate.measure import Pass, measure_part
 
 log = logging.getLogger("sluice.annotate")
 
 VERSION = 6
-"""Of the pass and of the splits that all annotators share; raised, it has everything measured again. What one annotator
-does otherwise is known by its own (`Annotator.version`)."""
+"""Of the pass and of the splits that all annotators share; raising it recomputes every group. Changes of one annotator
+raise its own version (`Annotator.version`)."""
 
 GROUPS = "groups.json"
 
 
 def external(config: AnnotateConfig) -> dict[str, list[str]]:
-    """Returns the files outside the store that annotators read, by role `annotator:<name>`."""
+    """Returns the external files that annotators read, by role `annotator:<name>`."""
     found = {name: annotator(name, config.settings[name]).external() for name in config.use}
     return {f"{EXTERNAL}{name}": paths for name, paths in found.items() if paths}
 
 
 def code(config: AnnotateConfig) -> dict[str, str]:
-    """Returns the versions of annotators, by name; those that are as they came with the stage go without saying."""
+    """Returns the versions of annotators, by name, of those that differ from `Annotator.version`."""
     found = {name: annotator(name, config.settings[name]).version for name in config.use}
     return {name: str(version) for name, version in found.items() if version != Annotator.version}
 
 
 def run(config: AnnotateConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Measures what is missing.
+    """Computes the missing groups and writes `attributes`.
 
     Raises:
-        InputError: a model is not there, or too many documents made an annotator fail.
-        DriftError: a group of this version exists with another fingerprint, and a version is made of it.
+        InputError: a model is missing, or annotators failed on too many documents.
+        DriftError: a group of this version exists with another fingerprint, and an artifact refers to it.
     """
-    groups = wanted(config, inputs, VERSION)
-    held = there_already(groups, output)
-    missing = {name: _output(output, one) for name, one in groups.items() if name not in held}
-    told = _told(held, list(missing), output.version)
-    log.info("[%s] %s", output.address, told)
+    groups = requested_groups(config, inputs, VERSION)
+    existing = existing_groups(groups, output)
+    missing = {name: _output(output, group) for name, group in groups.items() if name not in existing}
+    note = _note(existing, list(missing), output.version)
+    log.info("[%s] %s", output.address, note)
     parts = [part.name for part in inputs["extracted"].parts]
-    _measure(_pass(config, inputs, held, missing, output), parts, missing, output, engine)
-    for name, one in missing.items():
-        if artifact := _committed(groups[name], one, held):
-            held[name] = artifact
-    _refuse_poison(groups, held, missing, output, parts)
-    _write_index(groups, held, output)
-    refs = tuple(ref_to(held[name], name) for name in groups)
+    _measure(_pass(config, inputs, existing, missing, output), parts, missing, output, engine)
+    for name, group_output in missing.items():
+        if artifact := _committed(groups[name], group_output, existing):
+            existing[name] = artifact
+    _refuse_poison(groups, existing, missing, output, parts)
+    _write_index(groups, existing, output)
+    refs = tuple(ref_to(existing[name], name) for name in groups)
     counts = {"groups_measured": float(len(missing)), "groups_taken_over": float(len(groups) - len(missing))}
-    return Report(metrics=counts, note=told, inputs=refs)
+    return Report(metrics=counts, note=note, inputs=refs)
 
 
-def _output(output: Output, group: Wanted) -> Output:
+def _output(output: Output, group: RequestedGroup) -> Output:
     address, bad = address_of(output.address, group.name), output.max_bad_share
     return Output(output.store, address, group.fingerprint, member=group.name, max_bad_share=bad)
 
 
-def _told(held: Mapping[str, Artifact], missing: Sequence[str], version: str) -> str:
-    """Returns in words which groups are measured now, and at which version the others were."""
-    told = [f"measures {', '.join(missing) or 'nothing'}"]
-    for other in sorted({one.address.version for one in held.values()}):
-        names = ", ".join(name for name, one in held.items() if one.address.version == other)
-        told.append(f"{names}: there already" if other == version else f"{names}: as measured at {other}")
-    return "; ".join(told)
+def _note(existing: Mapping[str, Artifact], missing: Sequence[str], version: str) -> str:
+    """Returns a sentence: the groups to compute, and the versions of the existing ones."""
+    clauses = [f"measures {', '.join(missing) or 'nothing'}"]
+    for other in sorted({group.address.version for group in existing.values()}):
+        names = ", ".join(name for name, group in existing.items() if group.address.version == other)
+        clauses.append(f"{names}: there already" if other == version else f"{names}: as measured at {other}")
+    return "; ".join(clauses)
 
 
 def _pass(
     config: AnnotateConfig,
     inputs: Inputs,
-    held: Mapping[str, Artifact],
+    existing: Mapping[str, Artifact],
     missing: Mapping[str, Output],
     output: Output,
 ) -> Pass:
-    asked = [annotator(name, config.settings[name]) for name in missing]
-    models = {kind: artifact for one in asked for kind, artifact in models_of(one, inputs).items()}
-    folders = {name: (held.get(name) or missing[name]).address.path for name in config.use}
-    marks = {name: one.fingerprint for name, one in missing.items()}
-    return Pass(config, inputs["extracted"].folder, models, folders, marks, output.attempt)
+    annotators = [annotator(name, config.settings[name]) for name in missing]
+    models = {kind: artifact for current in annotators for kind, artifact in models_of(current, inputs).items()}
+    folders = {name: (existing.get(name) or missing[name]).address.path for name in config.use}
+    fingerprints = {name: group_output.fingerprint for name, group_output in missing.items()}
+    return Pass(config, inputs["extracted"].folder, models, folders, fingerprints, output.attempt)
 
 
 def _measure(work: Pass, parts: Sequence[str], missing: Mapping[str, Output], output: Output, engine: Engine) -> None:
-    """Makes the parts that any of the missing groups lacks, each in one pass over its documents."""
-    lacking = {part: [name for name, one in missing.items() if part not in one.committed] for part in parts}
+    """Writes the parts that the missing groups lack, each in one pass over its documents."""
+    lacking = {part: [name for name, group in missing.items() if part not in group.committed] for part in parts}
     tasks = [(part, names) for part, names in lacking.items() if names]
     done, rows = len(parts) - len(tasks), 0
     if missing and done:
@@ -121,17 +121,17 @@ def _measure(work: Pass, parts: Sequence[str], missing: Mapping[str, Output], ou
         output.progress(done, len(parts), f"{rows:,} rows by {', '.join(records)} on {engine.name}")
 
 
-def _committed(group: Wanted, one: Output, held: Mapping[str, Artifact]) -> Artifact | None:
-    """Commits a group; returns None, and leaves its parts, where it or one that it reads failed on too many documents.
+def _committed(group: RequestedGroup, output: Output, existing: Mapping[str, Artifact]) -> Artifact | None:
+    """Commits a group; returns None and keeps its parts if it, or a group that it reads, has too many failures.
 
-    So what stops one annotator costs the others nothing.
+    The other groups are committed all the same and need no second pass.
     """
-    parts = one.committed.values()
-    sound = _poison(parts) <= one.max_bad_share * sum(part.rows_in for part in parts)
-    if not sound or not all(name in held for name in group.group.reads):
+    parts = output.committed.values()
+    sound = _poison(parts) <= output.max_bad_share * sum(part.rows_in for part in parts)
+    if not sound or not all(name in existing for name in group.group.reads):
         return None
-    refs = [*group.inputs, *(ref_to(held[name], name) for name in group.group.reads)]
-    return commit(one, "annotate", VERSION, group.group, refs, Report())
+    refs = [*group.inputs, *(ref_to(existing[name], name) for name in group.group.reads)]
+    return commit(output, "annotate", VERSION, group.group, refs, Report())
 
 
 def _poison(parts: Iterable[PartRecord]) -> float:
@@ -139,23 +139,23 @@ def _poison(parts: Iterable[PartRecord]) -> float:
 
 
 def _refuse_poison(
-    groups: Mapping[str, Wanted],
-    held: Mapping[str, Artifact],
+    groups: Mapping[str, RequestedGroup],
+    existing: Mapping[str, Artifact],
     missing: Mapping[str, Output],
     output: Output,
     parts: Sequence[str],
 ) -> None:
-    """Raises InputError where annotators failed on more documents than are tolerated, all groups taken together."""
+    """Raises InputError if annotators failed on more documents than `max_bad_share` allows, over all groups."""
     failing: dict[str, str] = {}
     for name in groups:
-        one = held[name].parts if name in held else missing[name].committed.values()
-        if bad := _poison(one):
-            failing[f"{name} on {bad:.0f}"] = (held.get(name) or missing[name]).address.path
+        records = existing[name].parts if name in existing else missing[name].committed.values()
+        if bad := _poison(records):
+            failing[f"{name} on {bad:.0f}"] = (existing.get(name) or missing[name]).address.path
     bad = rows = 0
     for part in parts if failing else ():
         paths = [output.store.local(f"{folder}/{path_of(part)}") for folder in failing.values()]
         errors = [parquet.read(path, ["error"]).column("error") for path in paths]
-        bad += int(np.any([pc.is_valid(one).to_numpy() for one in errors], axis=0).sum())
+        bad += int(np.any([pc.is_valid(column).to_numpy() for column in errors], axis=0).sum())
         rows += len(errors[0])
     if bad > output.max_bad_share * rows:
         where = ", ".join(output.store.url(f"{folder}/{KIND}/") for folder in failing.values())
@@ -165,13 +165,13 @@ def _refuse_poison(
         )
 
 
-def _write_index(groups: Mapping[str, Wanted], held: Mapping[str, Artifact], output: Output) -> None:
-    """Writes what each group holds, and not where it lies or why: the same bytes give the same bytes."""
+def _write_index(groups: Mapping[str, RequestedGroup], existing: Mapping[str, Artifact], output: Output) -> None:
+    """Writes the content hash of each group and neither its id nor its fingerprint: equal groups give equal bytes."""
     if GROUPS in output.committed:
         return
-    told = [{"annotator": name, "content": held[name].record.content} for name in groups]
-    rows = max((held[name].record.rows_in for name in groups), default=0)
-    with output.part(GROUPS) as part, part.file(GROUPS, rows=len(told)) as file:
+    index = [{"annotator": name, "content": existing[name].record.content} for name in groups]
+    rows = max((existing[name].record.rows_in for name in groups), default=0)
+    with output.part(GROUPS) as part, part.file(GROUPS, rows=len(index)) as file:
         part.count_in(rows)
         part.count_out(rows)
-        file.write(json.dumps(told, indent=1).encode() + b"\n")
+        file.write(json.dumps(index, indent=1).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""The stage `annotate`: documents in, measurements beside them out."""
+"""Wiring of the stage `annotate`: documents -> attributes."""
 
 from tasks.core.stage_spec import StageSpec
 

@@ -1,14 +1,13 @@
-"""Stage arms: which mixtures are tried in this cycle.
+"""Stage arms: selection of the mixtures of a canary cycle.
 
-Reads `plan` (how many sequences each source has) and, where there is one, the `previous` decision; writes `arms.json`,
-a list of {arm, kind, weights}, and names the members of the mapped stage canary: "arm-<k>-seed-<s>", one per arm and
-seed.
+Reads `plan` (sequences per source) and, if it exists, the `previous` decision; writes `arms.json`, a list of
+{arm, kind, weights}, and returns the members of the mapped stage canary: "arm-<k>-seed-<s>", one per arm and seed.
 
-`arm-0` is always the current mixture, everything is compared with it: the one that the previous cycle decided on,
-unless the recipe names another since; else that of the recipe, else the natural one. Then come what the previous
-cycle's fit proposed, the anchors, and mixtures sampled from Dirichlet distributions around the natural one, with
-concentrations from near (5) to far (0.5), as in RegMix (Liu et al. 2024, arXiv 2407.01492). A mixture that would read
-a source more often than `repetition_cap` times is sampled anew.
+`arm-0` is the current mixture, the control of all comparisons: the decision of the previous cycle, unless the recipe
+has set another mixture since; else that of the recipe, else the natural one. Further arms are the proposal of the
+previous cycle's fit, the anchors, and mixtures sampled from Dirichlet distributions around the natural one, with
+concentrations from near (5) to far (0.5), as in RegMix (Liu et al. 2024, arXiv 2407.01492). A sampled mixture that
+would repeat a source more than `repetition_cap` times is drawn again.
 """
 
 import json
@@ -27,25 +26,25 @@ from tasks.stages.canary.config import CanaryConfig
 VERSION = 2
 ARMS = "arms.json"
 RESULT = "result.json"
-"""What the run of each arm writes, and the decision reads."""
+"""File of the result of each member."""
 
 CURRENT = "current"
 SAMPLED = "sampled"
 _TRIES = 10_000
 _SAME = 0.005
-"""Two mixtures whose shares differ by less than this in sum are one arm."""
+"""L1 distance below which two mixtures count as the same arm."""
 
 Arm = dict[str, Any]
 
 
 def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Chooses the arms; raises RecipeError when the current mixture or the target cannot be used."""
+    """Selects the arms; raises RecipeError if the current mixture or the target cannot be used."""
     plan = Plan.open(inputs["plan"])
     targets(config, plan.summary)
     previous = inputs.get("previous")
     decision = json.loads(previous.read("mixture.json")) if previous else None
-    restated = previous is not None and previous.record.config.get("current") != config.current
-    arms = choose(config, {source: plan.sequences[source] for source in plan.sources}, decision, restated=restated)
+    overridden = previous is not None and previous.record.config.get("current") != config.current
+    arms = choose(config, {source: plan.sequences[source] for source in plan.sources}, decision, overridden=overridden)
     if ARMS not in output.committed:
         with output.part(ARMS, conserved=False) as part, part.file(ARMS) as file:
             file.write(json.dumps(arms, indent=2, sort_keys=True).encode() + b"\n")
@@ -84,22 +83,22 @@ def choose(
     sequences: Mapping[str, int],
     previous: Mapping[str, Any] | None = None,
     *,
-    restated: bool = False,
+    overridden: bool = False,
 ) -> list[Arm]:
     """Returns the arms, the current mixture first; deterministic.
 
     Args:
         config: settings of the cycle.
-        sequences: source -> sequences it has, all above 0.
-        previous: what the previous cycle decided, the content of its `mixture.json`.
-        restated: the recipe names another current mixture than it did in the previous cycle: then that one counts.
+        sequences: number of sequences by source, all above 0.
+        previous: decision of the previous cycle, the content of its `mixture.json`.
+        overridden: whether the recipe's current mixture has changed since the previous cycle and thus takes precedence.
 
     Raises:
         RecipeError: the current mixture names an unknown source, or needs too much repetition.
         InputError: no sampled mixture keeps to the repetition cap.
     """
     natural = resolved(sequences)
-    current = _current(config, sequences, natural, None if restated else previous)
+    current = _current(config, sequences, natural, None if overridden else previous)
     _refuse_repetition(config, current, sequences)
     arms: list[Arm] = []
     candidates = [(CURRENT, current), *_proposed(sequences, previous), *_anchors(config, current, natural)]
@@ -137,7 +136,7 @@ def _proposed(
 
 
 def _carried(weights: Mapping[str, float], sequences: Mapping[str, int]) -> dict[str, float] | None:
-    """Returns weights of an earlier corpus over the sources of this one; None where none of them is left."""
+    """Returns weights of an earlier corpus restricted to the sources of this one; None if none of them is left."""
     left = {source: weights.get(source, 0.0) for source in sequences}
     return resolved(left) if any(left.values()) else None
 
@@ -174,7 +173,7 @@ def _samples(config: CanaryConfig, natural: Mapping[str, float]) -> Iterator[dic
     while True:
         concentration = float(np.exp(rng.uniform(low, high))) * len(sources)
         drawn = rng.dirichlet(np.maximum(concentration * shares, 1e-3))
-        # Shares to three decimals read well in a table, and what is below that is nothing.
+        # Three decimals are readable in a table; smaller shares do not matter.
         rounded = np.round(drawn, 3)
         yield resolved(dict(zip(sources, rounded.tolist(), strict=True)))
 

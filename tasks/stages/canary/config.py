@@ -1,7 +1,4 @@
-"""Settings of the canaries: which mixtures are tried, how they are trained and how the decision is made.
-
-pydantic only: the Airflow dag-processor imports it.
-"""
+"""Settings of the canaries: arms, training and decision. Imports pydantic only, for the Airflow dag-processor."""
 
 from typing import Literal
 
@@ -16,21 +13,21 @@ class CanaryConfig(Config):
     """One cycle of canaries."""
 
     current: dict[str, float] = {}
-    """The mixture in use: source -> share of the sequences of a batch; sums to 1. It stays unless an arm is surely
-    better. Empty: the natural one, each source by its number of sequences. A later cycle begins with what the one
-    before it decided, until another mixture is written here."""
+    """The current mixture: share of the sequences of a batch by source; sums to 1. An arm replaces it only if it is
+    significantly better. Empty: the natural mixture, each source by its number of sequences. A later cycle starts from
+    the decision of the previous one, until this setting changes."""
     arms: int = Field(default=4, ge=0)
     """Mixtures sampled around the natural one, in addition to the current one and the anchors."""
     anchors: tuple[Literal["natural", "uniform", "drop_one"], ...] = ("natural", "uniform")
-    """Mixtures always tried: natural, uniform, and the current one without each of its sources in turn."""
+    """Mixtures in every cycle: natural, uniform, and the current one without each of its sources in turn."""
     spread: tuple[float, float] = (0.5, 5.0)
     """Range of the concentration of the sampled mixtures: each is Dirichlet(s * sources * natural) with log(s) drawn
     evenly between the logarithms of these. Small values give extreme mixtures."""
     repetition_cap: float = Field(default=4.0, gt=0)
-    """Epochs of one source that an arm may need at most; beyond four, repeated text teaches little
-    (Muennighoff et al. 2023, "Scaling Data-Constrained Language Models")."""
+    """Maximum number of epochs of one source in an arm; beyond four, repetition has little value (Muennighoff et al.
+    2023, "Scaling Data-Constrained Language Models")."""
     sample_seed: int = Field(default=0, ge=0)
-    """Another seed samples other mixtures."""
+    """Seed of the sampled mixtures."""
 
     seeds: tuple[int, ...] = (0, 1)
     """Each arm is trained once per seed; a seed sets the initial weights and the order, the same for all arms."""
@@ -47,16 +44,16 @@ class CanaryConfig(Config):
     optim: OptimConfig = OptimConfig(warmup_steps=10)
     """Its optimizer."""
     heldout_tokens: int = Field(default=200_000, ge=1)
-    """Held-out tokens per source on which an arm is scored at most."""
+    """Maximum number of held-out tokens per source on which an arm is scored."""
 
     target: dict[str, float] = {}
-    """What is to be good: source -> weight of its held-out bits per byte; sums to 1. Empty: every source alike."""
+    """The objective: weight of the held-out bits per byte by source; sums to 1. Empty: equal weights."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
-    """Confidence of the interval that must exclude 0, over all arms of the cycle together."""
+    """Simultaneous confidence, over all arms of a cycle, of the intervals that must exclude 0."""
     guard_share: float = Field(default=0.02, ge=0)
-    """Share by which the bits per byte of any guarded source may be worse than the current mixture's."""
+    """Tolerated relative increase of the bits per byte of a guarded source against the current mixture."""
     guarded: tuple[str, ...] = ()
-    """Sources that must not become worse; empty: all of them."""
+    """Sources that must not regress; empty: all of them."""
 
     @field_validator("current", "target")
     @classmethod
@@ -84,7 +81,7 @@ class CanaryConfig(Config):
         try:
             self.training(self.seeds[0])
         except ValidationError as error:
-            raise Problems(": ".join(filter(None, one)) for one in faults(error)) from None
+            raise Problems(": ".join(filter(None, fault)) for fault in faults(error)) from None
         return self
 
     def training(self, seed: int) -> TrainConfig:

@@ -1,10 +1,10 @@
-"""Stage decide: the measured arms -> the mixture to train with, and why.
+"""Stage decide: results of the arms -> the mixture to train with, and the reason.
 
 Reads `arms` and `canaries` (every arm's `result.json`); writes `mixture.json` {weights, winner, current, interval,
-promoted, reason, confidence, target, arms, response} and `report.md`, and shows `response.png` in the tracker.
+promoted, reason, confidence, target, arms, response} and `report.md`, and logs `response.png` to the tracker.
 
-An arm is promoted only if the interval of its paired difference lies above 0 and no guarded source gets worse;
-otherwise the current mixture stays. See `verdict` for the statistics and `response` for the fit.
+An arm is promoted only if the interval of its paired difference is above 0 and no guarded source regresses; otherwise
+the current mixture is kept. See `verdict` for the statistics and `response` for the fit.
 """
 
 import json
@@ -28,9 +28,9 @@ REPORT = "report.md"
 
 
 def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Decides; raises InputError when a run of an arm is missing."""
+    """Writes the decision; raises InputError if the result of a member is missing."""
     arms = json.loads(inputs["arms"].read(ARMS))
-    results = [json.loads(one.read(RESULT)) for one in inputs.many("canaries")]
+    results = [json.loads(member.read(RESULT)) for member in inputs.many("canaries")]
     decision = decide(config, arms, results)
     if MIXTURE not in output.committed:
         with output.part(MIXTURE, conserved=False) as part:
@@ -52,7 +52,7 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
 
 
 def decide(config: CanaryConfig, arms: list[dict[str, Any]], results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the decision (see the module's description).
+    """Returns the decision, the content of `mixture.json`.
 
     Args:
         config: settings of the cycle.
@@ -60,17 +60,17 @@ def decide(config: CanaryConfig, arms: list[dict[str, Any]], results: list[dict[
         results: content of every `result.json`.
 
     Raises:
-        InputError: a run is missing, or was made with other weights.
+        InputError: a result is missing, or has other weights than its arm.
     """
     names = [arm["arm"] for arm in arms]
     sources, bpb = _table(arms, config.seeds, results)
     target = config.target or dict.fromkeys(sources, 1 / len(sources))
     guarded = config.guarded or tuple(sources)
-    found: list[verdict.Comparison] = []
+    comparisons: list[verdict.Comparison] = []
     if len(arms) > 1:
-        found = verdict.compare(bpb, names, sources, target, config.confidence, config.guard_share, guarded)
-    promoted = verdict.winner(found)
-    shown = promoted or min(found, key=lambda one: (one.mean, one.arm), default=None)
+        comparisons = verdict.compare(bpb, names, sources, target, config.confidence, config.guard_share, guarded)
+    promoted = verdict.winner(comparisons)
+    shown = promoted or min(comparisons, key=lambda comparison: (comparison.mean, comparison.arm), default=None)
     winner = shown.arm if shown else names[0]
     kept = promoted.arm if promoted else names[0]
     goal = np.array([target.get(source, 0.0) for source in sources])
@@ -83,7 +83,7 @@ def decide(config: CanaryConfig, arms: list[dict[str, Any]], results: list[dict[
         "reason": _reason(promoted, shown, names[0], config),
         "confidence": config.confidence,
         "target": {source: round(weight, 6) for source, weight in sorted(target.items())},
-        "arms": _rows(arms, bpb, sources, bpb.mean(1) @ goal, found),
+        "arms": _rows(arms, bpb, sources, bpb.mean(1) @ goal, comparisons),
         "response": _response(config, arms, bpb.mean(1), sources, target),
     }
 
@@ -129,21 +129,22 @@ def _rows(
     bpb: NDArray[np.float64],
     sources: list[str],
     scores: NDArray[np.float64],
-    found: list[verdict.Comparison],
+    comparisons: list[verdict.Comparison],
 ) -> list[dict[str, Any]]:
-    by_arm = {one.arm: one for one in found}
+    by_arm = {comparison.arm: comparison for comparison in comparisons}
     rows = []
     for index, arm in enumerate(arms):
-        one = by_arm.get(arm["arm"])
+        compared = by_arm.get(arm["arm"])
+        regressions = compared.regressions if compared else {}
         means = bpb[index].mean(0)
         rows.append(
             {
                 **{key: arm[key] for key in ("arm", "kind", "weights")},
                 "target_bpb": round(float(scores[index]), 6),
                 "bpb": {source: round(float(value), 6) for source, value in zip(sources, means, strict=True)},
-                "difference": round(one.difference, 6) if one else 0.0,
-                "interval": [round(edge, 6) for edge in one.interval] if one else [0.0, 0.0],
-                "regressions": {key: round(share, 6) for key, share in sorted(one.regressions.items())} if one else {},
+                "difference": round(compared.difference, 6) if compared else 0.0,
+                "interval": [round(edge, 6) for edge in compared.interval] if compared else [0.0, 0.0],
+                "regressions": {source: round(share, 6) for source, share in sorted(regressions.items())},
             }
         )
     return rows
@@ -156,12 +157,12 @@ def _response(
     sources: list[str],
     target: dict[str, float],
 ) -> dict[str, Any] | None:
-    """Returns what the fit says, or None where there are too few arms for one."""
+    """Returns the summary of the fit; None if there are too few arms or sources for one."""
     if len(arms) < 3 or len(sources) < 2:
         return None
     weights = np.array([[arm["weights"].get(source, 0.0) for source in sources] for arm in arms])
     fitted = response.fit(weights, bpb, sources, target)
-    # Within what was tried: a fit knows nothing beyond the largest share that an arm has had.
+    # Bounded by the largest share of each source in any arm: the fit must not extrapolate.
     best = fitted.best(weights.max(0))
     return {
         "rank_agreement": None if fitted.rank_agreement is None else round(fitted.rank_agreement, 4),

@@ -1,4 +1,4 @@
-"""The decision for people: a table in Markdown and one picture."""
+"""Report of the decision: a Markdown table and a figure."""
 
 import io
 from typing import Any
@@ -7,7 +7,7 @@ _DPI = 110
 
 
 def markdown(decision: dict[str, Any]) -> str:
-    """Returns the report: the decision in a sentence, every arm in a row, and what the fit over the arms says."""
+    """Returns the report: the decision in a sentence, a row for every arm, and a summary of the fit over the arms."""
     sources = sorted(decision["arms"][0]["weights"])
     measured = sorted(decision["arms"][0]["bpb"])
     sure = f"{decision['confidence']:.0%}"
@@ -24,7 +24,7 @@ def markdown(decision: dict[str, Any]) -> str:
         _row(head),
         _row(["---"] * len(head)),
     ]
-    for row in sorted(decision["arms"], key=lambda one: (one["target_bpb"], one["arm"])):
+    for row in sorted(decision["arms"], key=lambda arm: (arm["target_bpb"], arm["arm"])):
         lines.append(_row(_cells(row, decision, sources, measured)))
     lines += ["", *_fit(decision), ""]
     return "\n".join(lines)
@@ -73,7 +73,7 @@ def _fit(decision: dict[str, Any]) -> list[str]:
 
 
 def _worth(worth: dict[str, dict[str, float] | None]) -> list[str]:
-    """Returns the table of what a token of one source is worth to another; nothing where no source has that form."""
+    """Returns the table of the worth of a token of one source to another; empty if no source has the power form."""
     rows = {source: row for source, row in sorted(worth.items()) if row is not None}
     if not rows:
         return []
@@ -121,11 +121,11 @@ def _colour(row: dict[str, Any], decision: dict[str, Any]) -> str:
 
 
 def _draw_differences(axes: Any, decision: dict[str, Any]) -> None:
-    rows = sorted(decision["arms"], key=lambda one: (-one["target_bpb"], one["arm"]))
-    for place, row in enumerate(rows):
+    rows = sorted(decision["arms"], key=lambda arm: (-arm["target_bpb"], arm["arm"]))
+    for y, row in enumerate(rows):
         low, high = row["interval"]
-        axes.plot([low, high], [place, place], color=_colour(row, decision), linewidth=2)
-        axes.plot(row["difference"], place, "o", color=_colour(row, decision))
+        axes.plot([low, high], [y, y], color=_colour(row, decision), linewidth=2)
+        axes.plot(row["difference"], y, "o", color=_colour(row, decision))
     axes.axvline(0, color="#333333", linewidth=0.8, linestyle="--")
     axes.set_yticks(range(len(rows)), [f"{row['arm']} ({row['kind']})" for row in rows], fontsize=8)
     axes.set_xlabel("lower than current by, bits per byte")

@@ -1,15 +1,15 @@
-"""How bits per byte respond to the mixture: a fit over all arms, as evidence beside the comparison.
+"""Response of bits per byte to the mixture: a fit over all arms, in addition to the comparison.
 
 Two forms are fitted to each source, and the one with the smaller leave-one-out error is kept:
 
     power        log(bpb_i) = a_i - alpha_i log(sum_j s_ij w_j + 0.001),  s_ii = 1
-                 a power law in the effective share of source i, where one token of source j is worth s_ij of its own
+                 a power law in the effective share of source i, where one token of source j counts as s_ij of source i
     exponential  log(bpb_i) = a_i + sum_j b_ij w_j, by ridge regression
                  (Ye et al. 2024, "Data Mixing Laws", arXiv 2403.16952)
 
 With 16 arms of three sources, two seeds and noise of 0.2 %, the power form proposes a mixture within L1 0.10 of a
-planted optimum in 30 of 30 simulated cycles. Ridge on logarithms of the weights, tried before, had a median of 0.16:
-it cannot say that sources stand in for one another.
+planted optimum in 30 of 30 simulated cycles. Ridge on logarithms of the weights, tried before, had a median of 0.16: it
+cannot express that sources substitute for one another.
 
 The fit proposes a mixture; it does not promote one. Only an arm that was trained can be promoted.
 """
@@ -29,8 +29,8 @@ Curve = Callable[[Floats], Floats]
 _EPSILON = 1e-3
 _USUAL_EXPONENT, _USUAL_WORTH = 0.1, 0.05
 _PULL = 3e-3
-"""How strongly the parameters of the power form are drawn to the usual values, in units of log(bpb) per factor e:
-about the noise of a run, so that measurements win wherever they say anything."""
+"""Strength of the prior of the power form's parameters, in units of log(bpb) per factor e: about the noise of a run, so
+that measurements outweigh it."""
 _RIDGE = 1e-4
 
 
@@ -39,7 +39,7 @@ class Response:
     """The fitted response of every source.
 
     `left_out` is the target predicted for each arm from all other arms, shape (arms,); `rank_agreement` its Spearman
-    correlation with what was measured, None when it is not defined; `worth[i][j]` what a token of source j is worth to
+    correlation with the measurements, None if it is not defined; `worth[i][j]` the worth of a token of source j to
     source i in the power form, None for a source whose form is exponential.
     """
 
@@ -57,16 +57,16 @@ class Response:
         return values
 
     def best(self, most: Floats) -> Floats:
-        """Returns the weights of the least predicted target, shape (sources,).
+        """Returns the weights that minimise the predicted target, shape (sources,).
 
         Args:
-            most: largest weight that each source may have, shape (sources,); they sum to 1 at least.
+            most: upper bound of each source's weight, shape (sources,); the sum is at least 1.
         """
         count = len(self.sources)
         starts = np.random.default_rng(0).dirichlet(np.ones(count), 4096)
         starts = np.concatenate([starts[(starts <= most).all(1)], [most / most.sum()]])
         starts = starts[np.argsort(self.predict(starts), kind="stable")[:4]]
-        found = [
+        optima = [
             minimize(
                 lambda weights: float(self.predict(weights[None])[0]),
                 start,
@@ -76,7 +76,7 @@ class Response:
             )
             for start in starts
         ]
-        best = min(found, key=lambda result: float(result.fun))
+        best = min(optima, key=lambda result: float(result.fun))
         weights: Floats = np.clip(best.x, 0, None)
         weights /= weights.sum()
         return weights
@@ -93,14 +93,14 @@ def fit(weights: Floats, bpb: Floats, sources: Sequence[str], target: Mapping[st
     """
     goal = np.array([target.get(source, 0.0) for source in sources])
     chosen = [_choose(weights, np.log(bpb[:, own]), own) for own in range(len(sources))]
-    left_out = np.exp(np.stack([one.left_out for one in chosen], axis=1)) @ goal
+    left_out = np.exp(np.stack([choice.left_out for choice in chosen], axis=1)) @ goal
     agreement = float(spearmanr(left_out, bpb @ goal).statistic)
     return Response(
         sources=tuple(sources),
         target=goal,
-        curves=tuple(one.curve for one in chosen),
-        forms=tuple(one.form for one in chosen),
-        worth=tuple(one.curve.worth if isinstance(one.curve, Power) else None for one in chosen),
+        curves=tuple(choice.curve for choice in chosen),
+        forms=tuple(choice.form for choice in chosen),
+        worth=tuple(choice.curve.worth if isinstance(choice.curve, Power) else None for choice in chosen),
         left_out=left_out,
         rank_agreement=agreement if np.isfinite(agreement) else None,
     )
@@ -114,7 +114,7 @@ class _Choice:
 
 
 def _choose(weights: Floats, y: Floats, own: int) -> _Choice:
-    """Returns the form with the least leave-one-out error; each arm is predicted by a fit that never saw it."""
+    """Returns the form with the smallest leave-one-out error."""
     best: tuple[float, _Choice] | None = None
     for name, fitter in (("power", fit_power), ("exponential", fit_exponential)):
         left_out = np.empty_like(y)
@@ -157,7 +157,7 @@ def fit_power(weights: Floats, y: Floats, own: int) -> Power:
         return np.concatenate([curve(parameters)(weights) - y, _PULL * (parameters[1:] - usual)])
 
     start = np.concatenate([[y.mean()], usual])
-    # Bounds keep a flat response from driving an exponent to nothing and a worth to infinity.
+    # Without bounds a flat response drives an exponent to 0 and a worth to infinity.
     low, high = np.full(len(start), -9.0), np.full(len(start), 3.0)
     low[0], high[0] = -np.inf, np.inf
     return curve(least_squares(errors, start, bounds=(low, high), max_nfev=50).x)

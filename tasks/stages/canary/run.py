@@ -1,12 +1,12 @@
-"""Stage canary: trains one small model on one arm with one seed, and measures it on every source.
+"""Stage canary: trains one small model on one arm with one seed, and evaluates it on every source.
 
-Reads `arms`, `shards` and `plan`; the member's name says which arm and seed. Writes `result.json`: {arm, seed, kind,
+Reads `arms`, `shards` and `plan`; the member's name determines arm and seed. Writes `result.json`: {arm, seed, kind,
 weights, steps, tokens, bpb {source: bits per byte of its held-out text}, target_bpb, loss_curve [[step, loss], ...]}.
 
-A canary trains on one node, whatever the place gives to training; it resumes as training does (`recovery`).
+A canary trains on one node, whatever the place allots to training; it resumes as training does (`recovery`).
 
-Seeds are paired: with the same seed, every arm starts from the same weights and shuffles each source alike, so that
-arms differ by their mixture and not by their luck.
+Seeds are paired: with the same seed, every arm has the same initial weights and the same order within each source, so
+that arms differ only in their mixture.
 """
 
 import json
@@ -35,7 +35,7 @@ _CURVE_POINTS = 50
 
 
 def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Trains and measures one member; raises InputError when the arms do not know it."""
+    """Trains and evaluates one member; raises InputError if `arms` does not list it."""
     if RESULT not in output.committed:
         arm_name, seed = parse_member(output.member)
         arm = _arm(inputs, arm_name)
@@ -47,14 +47,14 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         spec = _spec(config, inputs, fence.run, arm["weights"], seed)
         _train(spec, output, recovery, fence)
         bpb = _measure(config, spec, summary)
-        wanted = targets(config, summary)
+        target = targets(config, summary)
         result = {
             **arm,
             "seed": seed,
             "steps": config.steps,
             "tokens": config.steps * config.batch_size * summary["seq_len"],
             "bpb": bpb,
-            "target_bpb": round(sum(weight * bpb[source] for source, weight in wanted.items()), 6),
+            "target_bpb": round(sum(weight * bpb[source] for source, weight in target.items()), 6),
             "loss_curve": _curve(Path(spec.out)),
         }
         with output.part(RESULT, conserved=False) as part:
@@ -110,12 +110,12 @@ def _measure(config: CanaryConfig, spec: TrainSpec, summary: dict[str, Any]) -> 
     weights.unlink(missing_ok=True)
     weights.symlink_to((Path(spec.out) / "checkpoints" / name_of(config.steps) / MODEL).resolve())
     sources = [source for source, count in sorted(summary["heldout_documents"].items()) if count]
-    found = evaluate_bpb(str(folder), shards, sources, config.heldout_tokens, summary["seq_len"])
-    return {source: round(value, 6) for source, value in sorted(found.items())}
+    bpb = evaluate_bpb(str(folder), shards, sources, config.heldout_tokens, summary["seq_len"])
+    return {source: round(value, 6) for source, value in sorted(bpb.items())}
 
 
 def _curve(out: Path) -> list[list[float]]:
-    """Returns some [step, loss] of the run, the last one included."""
+    """Returns about `_CURVE_POINTS` pairs [step, loss] of the run, including the last one."""
     rows = [(line["step"], line["loss"]) for line in read_metrics(out / FILE) if line["loss"] is not None]
     stride = max(1, len(rows) // _CURVE_POINTS)
     return [[step, round(loss, 5)] for step, loss in rows[::-1][::stride][::-1]]

@@ -1,17 +1,17 @@
-"""The statistics of a cycle: which arm is better than the current mixture, and how sure that is.
+"""Statistical comparison of the arms of a cycle with the current mixture.
 
-Pure functions over arrays, so that they can be simulated.
+Pure functions over arrays.
 
-Every arm is trained with the same few seeds. Two or three seeds cannot give an arm a variance of its own, but all arms
-together can: a seed moves all arms alike (that is what pairing is for), so after taking out the means of arms and of
-seeds, what is left is noise of one size, with (arms - 1)(seeds - 1) degrees of freedom (two-way layout without
-replication). The interval of an arm's mean paired difference is  mean +- c * sqrt(2 s^2 / seeds).
+Every arm is trained with the same few seeds. Two or three seeds do not suffice to estimate a variance per arm, but all
+arms together do: a seed shifts all arms alike (pairing), so after subtraction of the means of arms and of seeds, the
+residuals have a common variance s^2 with (arms - 1)(seeds - 1) degrees of freedom (two-way layout without replication).
+The interval of an arm's mean paired difference is  mean +- c * sqrt(2 s^2 / seeds).
 
 c is Dunnett's two-sided quantile (Dunnett 1955, "A multiple comparison procedure for comparing several treatments with
-a control"), not Student's: the best of many arms is looked at, and all share the current mixture as their control. So
-the chance that a cycle of arms that are all equal promotes any of them is at most (1 - confidence) / 2: 2.0 to 2.5 % of
-2,000 simulated cycles of 2 to 16 arms. The price of pooling: where one arm is three times as noisy as the others, that
-becomes 4 to 6 %.
+a control"), not Student's: the best of many arms is selected, and all share the current mixture as their control. The
+probability that a cycle of equal arms promotes any of them is therefore at most (1 - confidence) / 2: 2.0 to 2.5 % of
+2,000 simulated cycles of 2 to 16 arms. The cost of the pooled variance: if one arm is three times as noisy as the
+others, it becomes 4 to 6 %.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ _NODES = 80
 
 @dataclass(frozen=True)
 class Comparison:
-    """One arm against the current mixture. Differences are current minus arm: above 0 the arm is better."""
+    """Comparison of an arm with the current mixture. Differences are current minus arm: above 0 the arm is better."""
 
     arm: str
     mean: float
@@ -38,16 +38,16 @@ class Comparison:
     interval: tuple[float, float]
     """Simultaneous interval of the difference, over all arms of the cycle."""
     regressions: dict[str, float]
-    """Guarded sources that got worse by more than the guard allows -> share by which they did."""
+    """Relative increase in bits per byte of the guarded sources that exceed `guard_share`."""
 
     @property
     def better(self) -> bool:
-        """Whether the interval lies above 0."""
+        """Whether the interval is above 0."""
         return self.interval[0] > 0
 
     @property
     def promotable(self) -> bool:
-        """Whether the arm is surely better and no guarded source pays for it."""
+        """Whether the arm is significantly better and no guarded source regresses."""
         return self.better and not self.regressions
 
 
@@ -66,13 +66,13 @@ def compare(
         bpb: bits per byte, shape (arms, seeds, sources), at least 2 arms and 2 seeds.
         arms: names of the arms.
         sources: names of the sources.
-        target: source -> weight in the target.
-        confidence: of all intervals together.
-        guard_share: share by which a guarded source may get worse.
-        guarded: sources that are guarded.
+        target: weight in the target by source.
+        confidence: simultaneous, of all intervals.
+        guard_share: tolerated relative increase of a guarded source.
+        guarded: the guarded sources.
 
     Returns:
-        One comparison for each arm but the first, in the order of `arms`.
+        one comparison for each arm except the first, in the order of `arms`.
     """
     weights = np.array([target.get(source, 0.0) for source in sources])
     scores = bpb @ weights
@@ -82,11 +82,11 @@ def compare(
     spread = float(np.sqrt((residual**2).sum() / freedom * 2 / n_seeds))
     reach = dunnett(n_arms - 1, freedom, confidence) * spread
     means = bpb.mean(1)
-    found = []
+    comparisons = []
     for index in range(1, n_arms):
         difference = float((scores[0] - scores[index]).mean())
         worse = means[index] / means[0] - 1
-        found.append(
+        comparisons.append(
             Comparison(
                 arm=arms[index],
                 mean=float(scores[index].mean()),
@@ -99,13 +99,13 @@ def compare(
                 },
             )
         )
-    return found
+    return comparisons
 
 
 def winner(comparisons: Sequence[Comparison]) -> Comparison | None:
-    """Returns the best arm that may be promoted; None when the current mixture stays."""
-    able = [one for one in comparisons if one.promotable]
-    return min(able, key=lambda one: (one.mean, one.arm)) if able else None
+    """Returns the best promotable arm; None if the current mixture is kept."""
+    promotable = [comparison for comparison in comparisons if comparison.promotable]
+    return min(promotable, key=lambda comparison: (comparison.mean, comparison.arm)) if promotable else None
 
 
 @lru_cache(maxsize=256)

@@ -1,4 +1,4 @@
-"""The stages of a canary cycle: a plan in, the mixture that the next training run reads out."""
+"""Wiring of the stages of a canary cycle: plan -> the mixture of the next training run."""
 
 from tasks.core.stage_spec import Previous, StageSpec
 

@@ -1,1 +1,1 @@
-"""Stage train_classifiers: models of quality, toxicity and topic, trained on reference text, labels and the crawl."""
+"""Stage train_classifiers: classifiers of quality, toxicity and topic from labelled, reference and crawled text."""

@@ -1,4 +1,4 @@
-"""The card of a trained classifier: what it learnt from, how well it does, what it is not good for."""
+"""Model card of a trained classifier: training data, held-out scores and limits."""
 
 import json
 from collections import Counter
@@ -14,9 +14,9 @@ def card(settings: ClassifierSettings, examples: Examples, scores: dict[str, Any
     """Returns the card as Markdown.
 
     Args:
-        settings: how it was trained.
-        examples: on what.
-        scores: what `tasks.stages.classifiers.scores.scores_of` has returned.
+        settings: of the classifier.
+        examples: training and held-out texts.
+        scores: result of `tasks.stages.classifiers.scores.scores_of`.
         sha256: of the model's file, hex.
     """
     sections = {
@@ -34,22 +34,22 @@ def _how(settings: ClassifierSettings, sha256: str) -> list[str]:
         "signals": "logistic regression over signals of the surface (tasks.filters.learned.signals)",
     }[settings.method]
     score = f'the probability of the label "{settings.positive}"' if settings.positive else "the likeliest label"
-    chosen = settings.model_dump(mode="json", include={settings.method, "ridge", "chars", "seed", "heldout_share"})
+    shown = settings.model_dump(mode="json", include={settings.method, "ridge", "chars", "seed", "heldout_share"})
     if settings.method == "fasttext":
-        chosen.pop("ridge")
+        shown.pop("ridge")
     return [
         f"- Kind: {kind}",
         f"- Gives: {score}, from the first {settings.chars:,} characters of a text",
-        f"- Settings: `{json.dumps(chosen, sort_keys=True)}`",
+        f"- Settings: `{json.dumps(shown, sort_keys=True)}`",
         f"- sha256 of the file: `{sha256}`",
     ]
 
 
 def _data(settings: ClassifierSettings, examples: Examples) -> list[str]:
-    learnt, tested = _counts(examples.train), _counts(examples.heldout)
+    trained, heldout = _counts(examples.train), _counts(examples.heldout)
     rows = [
-        [label, source, f"{learnt[label, source]:,}", f"{tested[label, source]:,}"]
-        for label, source in sorted(learnt.keys() | tested.keys())
+        [label, source, f"{trained[label, source]:,}", f"{heldout[label, source]:,}"]
+        for label, source in sorted(trained.keys() | heldout.keys())
     ]
     left_out = ", ".join(f"{count:,} {reason}" for reason, count in examples.rejected.items() if count) or "none"
     files = [f"- `{path}`, sha256 `{sha256}`" for path, sha256 in sorted(examples.files.items())]
@@ -70,17 +70,17 @@ def _counts(examples: Sequence[Example]) -> Counter[tuple[str, str]]:
 
 
 def _heldout(settings: ClassifierSettings, scores: dict[str, Any]) -> list[str]:
-    which = (
+    contrast = (
         f'of "{settings.positive}" against the rest' if settings.positive else "of each label against the rest, mean"
     )
     error = f" ± {scores['auc_standard_error']:.3f}" if settings.positive else ""
     base = scores["baselines"]
-    models = [
+    rows = [
         [settings.name, f"{scores['auc']:.3f}{error}", f"{scores['accuracy']:.3f}"],
         ["length of the text alone", f"{base['length']['auc']:.3f}", ""],
         [f'always "{base["majority"]["label"]}"', "0.500", f"{base['majority']['accuracy']:.3f}"],
     ]
-    lines = table(["", f"AUC {which}", "accuracy"], models)
+    lines = table(["", f"AUC {contrast}", "accuracy"], rows)
     if settings.positive:
         thresholds = [
             [str(row["threshold"]), *(f"{row[name]:.3f}" for name in ("precision", "recall", "above"))]
@@ -88,11 +88,11 @@ def _heldout(settings: ClassifierSettings, scores: dict[str, Any]) -> list[str]:
         ]
         lines += ["", *table(["score at least", "precision", "recall", "share of texts"], thresholds)]
     names = scores["confusion"]["labels"]
-    confused = [
+    confusion = [
         [name, *(f"{count:,}" for count in row)]
         for name, row in zip(names, scores["confusion"]["rows_are_truth"], strict=True)
     ]
-    return [*lines, "", "Likeliest label (columns) of each true one (rows):", "", *table(["", *names], confused)]
+    return [*lines, "", "Likeliest label (columns) of each true one (rows):", "", *table(["", *names], confusion)]
 
 
 def _use(settings: ClassifierSettings) -> list[str]:

@@ -1,4 +1,4 @@
-"""Settings of the stage train_classifiers. pydantic only: the Airflow dag-processor imports it."""
+"""Settings of the stage train_classifiers. Imports pydantic only, for the Airflow dag-processor."""
 
 from typing import Annotated, Literal
 
@@ -10,22 +10,22 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length
 
 
 class Texts(Config):
-    """Files of texts to learn from: JSON lines, plain or compressed (.gz, .zst, .bz2)."""
+    """Files of training texts: JSON lines, plain or compressed (.gz, .zst, .bz2)."""
 
     path: Annotated[str, AfterValidator(absolute)]
     """Absolute glob (`**` for any depth), on the machine where the stage runs or as a URL on an object store
     (s3://bucket/reference/*.jsonl.zst)."""
     text_field: str = "text"
-    """The field that holds the text."""
+    """The field with the text."""
     label: str = ""
-    """The label of all of them; "" takes each row's own from `label_field`."""
+    """Label of all texts; "" reads the label of each row from `label_field`."""
     label_field: str = "label"
-    """The field that holds the label, where `label` is empty."""
+    """The field with the label, if `label` is empty."""
     relabel: dict[str, str] = {}
-    """What a row's label is called here, as `{offensive = "toxic", hate_speech = "toxic"}`; rows of labels that are not
-    named are left out. Empty: labels stay as they are."""
+    """Labels by the label in the file, such as `{offensive = "toxic", hate_speech = "toxic"}`; rows of other labels are
+    left out. Empty: labels are used as they are."""
     group_field: str = ""
-    """The field that says what belongs together (site, book, author); all of a group lands on one side of the split."""
+    """The field with the group of a row (site, book, author); never divided by the split."""
 
     @model_validator(mode="after")
     def _one_way_to_labels(self) -> "Texts":
@@ -35,38 +35,38 @@ class Texts(Config):
 
 
 class CrawlTexts(Config):
-    """A sample of the crawl's own documents, under one label: what the reference text is told apart from."""
+    """A sample of the crawl's documents under one label: the class that contrasts with the reference text."""
 
     label: str = "crawl"
-    """Its label."""
+    """Label of the sample."""
     documents: int = Field(default=100_000, ge=1)
-    """How many are drawn, by a hash of their id. DCLM takes 100,000 of each side."""
+    """Size of the sample, drawn by a hash of the id. DCLM takes 100,000 of each class."""
     sources: tuple[str, ...] = ("web",)
-    """Sources of documents that are drawn from."""
+    """Sources of the documents in the sample."""
     split_by: Literal["host", "document"] = "host"
-    """What lands on one side of the split as a whole. Pages of a host resemble one another, so held-out scores are fair
-    by host; a crawl of a few hosts has none to spare, and is split by document."""
+    """Unit of the split into training and held-out texts. Pages of a host are similar, so only a split by host is
+    unbiased; a crawl of few hosts has to be split by document."""
 
 
 class FastTextSettings(Config):
-    """fastText's own settings; by default word pairs and fastText's defaults, as DCLM (arXiv 2406.11794) has them."""
+    """Settings of fastText; word pairs and otherwise fastText's defaults, as in DCLM (arXiv 2406.11794)."""
 
     epochs: int = Field(default=5, ge=1)
-    """Passes over the texts. A few thousand short texts want 25."""
+    """Passes over the texts. A few thousand short texts need 25."""
     learning_rate: float = Field(default=0.1, gt=0)
-    """Step at the beginning; it falls to 0."""
+    """Initial learning rate; it decays to 0."""
     dimensions: int = Field(default=100, ge=1)
-    """Length of the vectors. 16 to 32 do as well on small data."""
+    """Length of the vectors. 16 to 32 suffice for small data."""
     word_ngrams: int = Field(default=2, ge=1, le=5)
     """Longest run of words that is a feature."""
     char_ngrams: tuple[int, int] = (0, 0)
     """Shortest and longest run of letters that is a feature; (0, 0) for none. (3, 6) helps where spelling varies."""
     buckets: int = Field(default=200_000, ge=1)
-    """Places for hashed runs; with `dimensions` it decides the size of the file: 200,000 x 100 x 4 bytes are 80 MB."""
+    """Hash buckets of n-grams; with `dimensions` they set the size of the file: 200,000 x 100 x 4 bytes are 80 MB."""
     min_count: int = Field(default=1, ge=1)
-    """How often a word must occur to be one of its own."""
+    """Occurrences from which a word is in the vocabulary."""
     quantised: bool = False
-    """Compress the model some tenfold (product quantisation); scores change a little, and are measured on it."""
+    """Compress the model about tenfold by product quantisation; the held-out scores are those of the result."""
 
     @model_validator(mode="after")
     def _a_range(self) -> "FastTextSettings":
@@ -77,33 +77,33 @@ class FastTextSettings(Config):
 
 
 class ClassifierSettings(Config):
-    """One classifier: what it learns from, how, and how it is tested."""
+    """One classifier: its training texts, its method and its evaluation."""
 
     name: Name
-    """What annotators and reports call it; its folder in the artifact."""
+    """Name in annotators and reports, and folder in the artifact."""
     method: Literal["fasttext", "signals"] = "fasttext"
-    """`fasttext` reads words; `signals` is a logistic regression over a dozen numbers of the surface, for a few hundred
+    """`fasttext` reads words; `signals` is a logistic regression over a dozen surface features, for a few hundred
     labelled texts with two labels (see `tasks.filters.learned.signals`)."""
     texts: tuple[Texts, ...] = Field(min_length=1)
     """Labelled texts and reference texts."""
     crawl: CrawlTexts | None = None
-    """Also a sample of the crawl, or not."""
+    """Also a sample of the crawl; None for none."""
     positive: str = ""
-    """The label whose probability is the score. "" for topics, which have no such label."""
+    """The label whose probability is the score; "" for topics, which have no positive label."""
     chars: int = Field(default=2000, ge=1)
-    """Characters from the beginning of a text that are read, in training and ever after."""
+    """Leading characters of a text that are read, in training and in inference."""
     max_per_label: int | None = Field(default=None, ge=1)
-    """Most texts of one label: those of the lowest hash. None: all there are."""
+    """Maximum number of texts per label: those of the lowest hash. None: no limit."""
     heldout_share: float = Field(default=0.1, gt=0, lt=0.9)
-    """Share of the groups (texts, where they have none) that is kept from training, for the scores."""
+    """Share of the groups (texts, if they have no group) that is held out for the scores."""
     seed: int = Field(default=0, ge=0)
-    """Another seed draws, splits and begins differently."""
+    """Seed of the sample, the split and the training."""
     fasttext: FastTextSettings = FastTextSettings()
     """Settings of the method `fasttext`."""
     ridge: float = Field(default=20.0, gt=0)
-    """Strength of the penalty on large weights, for the method `signals`."""
+    """Strength of the L2 penalty, for the method `signals`."""
     purpose: str = ""
-    """One sentence for the model card: what it is for."""
+    """Purpose of the classifier: one sentence for the model card."""
 
     @model_validator(mode="after")
     def _fits_the_method(self) -> "ClassifierSettings":
@@ -117,13 +117,13 @@ class ClassifierSettings(Config):
 
     @property
     def labels(self) -> tuple[str, ...] | None:
-        """The labels that texts may bear; None where rows bear labels of which their files alone know."""
-        found = [self.crawl.label] if self.crawl else []
+        """The possible labels of the texts; None if labels are read from the files."""
+        labels = [self.crawl.label] if self.crawl else []
         for texts in self.texts:
             if not (texts.label or texts.relabel):
                 return None
-            found += [texts.label] if texts.label else texts.relabel.values()
-        return tuple(dict.fromkeys(found))
+            labels += [texts.label] if texts.label else texts.relabel.values()
+        return tuple(dict.fromkeys(labels))
 
 
 class ClassifiersConfig(Config):
@@ -134,11 +134,11 @@ class ClassifiersConfig(Config):
 
     @model_validator(mode="after")
     def _names_differ(self) -> "ClassifiersConfig":
-        if several := duplicates(one.name for one in self.train):
-            raise ValueError(f"two classifiers are called {several[0]}: their folders would be one")
+        if repeated := duplicates(classifier.name for classifier in self.train):
+            raise ValueError(f"two classifiers are called {repeated[0]}: their folders would be one")
         return self
 
     @property
-    def wanted(self) -> bool:
-        """Whether there is anything to train."""
+    def active(self) -> bool:
+        """Whether the recipe trains a classifier."""
         return bool(self.train)

@@ -1,6 +1,6 @@
-"""How good a classifier is on texts it has not learnt from, and how good one is that knows no better.
+"""Scores of a classifier on held-out texts, and of trivial baselines.
 
-Reads and writes nothing.
+Pure functions.
 """
 
 import math
@@ -16,43 +16,43 @@ _DIGITS = 4
 
 
 def auc(positive: Sequence[bool] | NDArray[np.bool_], scores: Sequence[float] | NDArray[Any]) -> float:
-    """Returns the area under the ROC curve: how often a positive text scores above another; ties count half.
+    """Returns the area under the ROC curve: the share of pairs whose positive text scores higher, ties half.
 
-    By ranks: Hanley and McNeil, Radiology 143 (1982), the statistic of Mann and Whitney. Not a number where one of the
-    two sides is empty.
+    By ranks: Hanley and McNeil, Radiology 143 (1982), the statistic of Mann and Whitney. NaN if one of the two classes
+    is empty.
 
     >>> auc([True, True, False], [0.9, 0.4, 0.4])
     0.75
     """
     from scipy.stats import rankdata
 
-    marks = np.asarray(positive, dtype=bool)
-    n_positive, n_negative = int(marks.sum()), int((~marks).sum())
+    is_positive = np.asarray(positive, dtype=bool)
+    n_positive, n_negative = int(is_positive.sum()), int((~is_positive).sum())
     if not n_positive or not n_negative:
         return math.nan
     ranks = rankdata(np.asarray(scores, dtype=np.float64))
-    return float((ranks[marks].sum() - n_positive * (n_positive + 1) / 2) / (n_positive * n_negative))
+    return float((ranks[is_positive].sum() - n_positive * (n_positive + 1) / 2) / (n_positive * n_negative))
 
 
 def auc_error(value: float, n_positive: int, n_negative: int) -> float:
     """Returns the standard error of an AUC, by the formula of Hanley and McNeil (1982)."""
     above, below = value / (2 - value), 2 * value**2 / (1 + value)
-    spread = value * (1 - value)
-    spread += (n_positive - 1) * (above - value**2) + (n_negative - 1) * (below - value**2)
-    return math.sqrt(spread / (n_positive * n_negative))
+    variance = value * (1 - value)
+    variance += (n_positive - 1) * (above - value**2) + (n_negative - 1) * (below - value**2)
+    return math.sqrt(variance / (n_positive * n_negative))
 
 
 def at_thresholds(positive: NDArray[np.bool_], scores: NDArray[Any]) -> list[dict[str, float]]:
-    """Returns precision, recall and the share of texts above each of THRESHOLDS; precision of nothing is 1."""
+    """Returns precision, recall and the share of texts above each of THRESHOLDS; precision is 1 if no text is above."""
     rows = []
     for threshold in THRESHOLDS:
         above = scores >= np.float32(threshold)
-        right = int((above & positive).sum())
+        true_positives = int((above & positive).sum())
         rows.append(
             {
                 "threshold": threshold,
-                "precision": round(right / above.sum(), _DIGITS) if above.any() else 1.0,
-                "recall": round(right / max(1, positive.sum()), _DIGITS),
+                "precision": round(true_positives / above.sum(), _DIGITS) if above.any() else 1.0,
+                "recall": round(true_positives / max(1, positive.sum()), _DIGITS),
                 "above": round(float(above.mean()), _DIGITS),
             }
         )
@@ -66,36 +66,36 @@ def scores_of(
     positive: str,
     baseline: dict[str, Any],
 ) -> dict[str, Any]:
-    """Returns all that is written to `scores.json`.
+    """Returns the content of `scores.json`.
 
     Args:
         labels: the labels, in the order of the columns of `probabilities`.
         truth: the label of each held-out text.
         probabilities: shape (n texts, n labels).
         positive: the label whose probability is the score, or "".
-        baseline: what `baselines` has returned.
+        baseline: result of `baselines`.
     """
-    known = np.array([labels.index(label) for label in truth])
-    guess = probabilities.argmax(axis=1)
+    true_label = np.array([labels.index(label) for label in truth])
+    predicted = probabilities.argmax(axis=1)
     confusion = np.zeros((len(labels), len(labels)), dtype=int)
-    np.add.at(confusion, (known, guess), 1)
-    each = {label: auc(known == place, probabilities[:, place]) for place, label in enumerate(labels)}
+    np.add.at(confusion, (true_label, predicted), 1)
+    by_label = {label: auc(true_label == column, probabilities[:, column]) for column, label in enumerate(labels)}
     found: dict[str, Any] = {
         "heldout": dict(sorted(Counter(truth).items())),
         "positive": positive,
-        "auc": round(each[positive] if positive else float(np.mean(list(each.values()))), _DIGITS),
-        "accuracy": round(float((known == guess).mean()), _DIGITS),
-        "auc_by_label": {label: round(value, _DIGITS) for label, value in each.items()},
+        "auc": round(by_label[positive] if positive else float(np.mean(list(by_label.values()))), _DIGITS),
+        "accuracy": round(float((true_label == predicted).mean()), _DIGITS),
+        "auc_by_label": {label: round(value, _DIGITS) for label, value in by_label.items()},
         "confusion": {"labels": list(labels), "rows_are_truth": confusion.tolist()},
         "baselines": baseline,
     }
     if positive:
-        place = list(labels).index(positive)
-        marks = known == place
-        error = auc_error(each[positive], int(marks.sum()), int((~marks).sum()))
+        column = list(labels).index(positive)
+        is_positive = true_label == column
+        error = auc_error(by_label[positive], int(is_positive.sum()), int((~is_positive).sum()))
         found |= {
             "auc_standard_error": round(error, _DIGITS),
-            "thresholds": at_thresholds(marks, probabilities[:, place]),
+            "thresholds": at_thresholds(is_positive, probabilities[:, column]),
         }
     return found
 
@@ -106,25 +106,25 @@ def baselines(
     heldout: Sequence[tuple[str, int]],
     positive: str,
 ) -> dict[str, Any]:
-    """Returns what is reached by always naming the commonest label, and by the length of a text alone.
+    """Returns the scores of two baselines: the majority label, and the length of a text.
 
     Args:
         labels: all labels.
-        train: label and length of each text to learn from.
+        train: label and length of each training text.
         heldout: the same of each held-out text.
-        positive: the label whose probability is the score, or "" to take the mean over labels.
+        positive: the label whose probability is the score, or "" for the mean over labels.
     """
     commonest = Counter(label for label, _ in train).most_common()
     best = min(label for label, count in commonest if count == commonest[0][1])
-    mean = {label: float(np.mean([math.log1p(size) for one, size in train if one == label])) for label in labels}
+    mean = {label: float(np.mean([math.log1p(size) for other, size in train if other == label])) for label in labels}
     overall = float(np.mean([math.log1p(size) for _, size in train]))
     sizes = np.array([size for _, size in heldout], dtype=np.float64)
-    each = {
-        # Longer or shorter: whichever way the label leans among the texts to learn from.
-        label: auc([one == label for one, _ in heldout], sizes if mean[label] >= overall else -sizes)
+    by_label = {
+        # The sign is that of the correlation between label and length in the training texts.
+        label: auc([other == label for other, _ in heldout], sizes if mean[label] >= overall else -sizes)
         for label in labels
     }
-    length = each[positive] if positive else float(np.mean(list(each.values())))
+    length = by_label[positive] if positive else float(np.mean(list(by_label.values())))
     return {
         "majority": {
             "label": best,

@@ -1,14 +1,14 @@
 """Stage train_classifiers: labelled text, reference text and a sample of the crawl -> classifiers.
 
-Reads `extracted` (documents/) and files outside the store. Writes, per classifier that the recipe describes, the model
-(`<name>/model.bin`, `.ftz` or `weights.json`), `<name>/model.json` (what its labels mean), `<name>/scores.json`
-(held-out scores beside baselines) and `<name>/card.md`; and `index.json`, their names and headline scores. The cards go
-to the tracker too.
+Reads `extracted` (documents/) and external files. Writes, for each classifier of the recipe, the model
+(`<name>/model.bin`, `.ftz` or `weights.json`), `<name>/model.json` (labels and settings of inference),
+`<name>/scores.json` (held-out scores and baselines) and `<name>/card.md`; and `index.json`, their names and headline
+scores. Logs the cards to the tracker.
 
-The recipe of a gate of quality is DCLM's (Li et al., arXiv 2406.11794, section 4.4): fastText on word pairs, reference
-text against a sample of the crawl. Every classifier is a part of its own, so a killed stage goes on at the first that
-is missing. They are trained one after the other in this process: fastText's own time is minutes for 200,000 texts, and
-one thread is what makes its result the same every time.
+The recipe of a quality classifier is DCLM's (Li et al., arXiv 2406.11794, section 4.4): fastText on word pairs,
+reference text against a sample of the crawl. Every classifier is a part, so a killed stage resumes at the first missing
+one. They are trained in sequence in this process: fastText needs minutes for 200,000 texts, and only a single thread
+gives the same bytes every time.
 """
 
 import json
@@ -30,36 +30,37 @@ log = logging.getLogger("sluice.classifiers")
 
 VERSION = 3
 INDEX = "index.json"
-"""Also the name of its part: no classifier can be called so."""
+"""Also the name of its part: not a valid name of a classifier."""
 SCORES = "scores.json"
 CARD = "card.md"
 
 
 def external(config: ClassifiersConfig) -> dict[str, list[str]]:
-    """Returns the files outside the store that the stage reads; their bytes enter the fingerprint."""
-    return {f"texts/{one.name}": sorted({file.local() for file in files_of(one)}) for one in config.train}
+    """Returns the external files that the stage reads, by role `texts/<name>`; their bytes enter the fingerprint."""
+    return {
+        f"texts/{settings.name}": sorted({file.local() for file in files_of(settings)}) for settings in config.train
+    }
 
 
 def run(config: ClassifiersConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Trains what is missing.
+    """Trains the missing classifiers.
 
     Raises:
-        InputError: texts are not there or not readable, or a label has too few.
+        InputError: texts are missing or not readable, or a label has too few.
     """
     for done, settings in enumerate(config.train):
         output.progress(done, len(config.train), settings.name)
         if settings.name not in output.committed:
             _make(settings, inputs["extracted"], output, engine)
-    for one in config.train:
-        output.log_file(f"card-{one.name}.md", output.store.read(f"{output.address.path}/{one.name}/{CARD}"))
-    metrics = {
-        name: value for one in config.train for name, value in sorted(output.committed[one.name].metrics.items())
-    }
+    names = [settings.name for settings in config.train]
+    for name in names:
+        output.log_file(f"card-{name}.md", output.store.read(f"{output.address.path}/{name}/{CARD}"))
+    metrics = {key: value for name in names for key, value in sorted(output.committed[name].metrics.items())}
     if INDEX not in output.committed:
         with output.part(INDEX, conserved=False) as part, part.file(INDEX) as file:
-            file.write(_json({"classifiers": [one.name for one in config.train], "metrics": metrics}))
-    parts = [f"{one.name} {metrics[f'{one.name}_auc']:.3f}" for one in config.train]
-    note = f"held-out AUC: {', '.join(parts)}" if parts else "the recipe describes no classifier"
+            file.write(_json({"classifiers": names, "metrics": metrics}))
+    shown = [f"{name} {metrics[f'{name}_auc']:.3f}" for name in names]
+    note = f"held-out AUC: {', '.join(shown)}" if shown else "the recipe describes no classifier"
     return Report(metrics=metrics, note=note)
 
 
@@ -88,7 +89,7 @@ def _make(settings: ClassifierSettings, extracted: Artifact, output: Output, eng
 
 
 def headline(scores: dict[str, Any], train: int, heldout: int) -> dict[str, float]:
-    """Returns the numbers of a classifier that go to the tracker."""
+    """Returns the metrics of a classifier for the tracker."""
     return {
         "auc": scores["auc"],
         "accuracy": scores["accuracy"],
@@ -107,7 +108,7 @@ def _scores(settings: ClassifierSettings, examples: Examples, trained: Trained) 
 
 
 def _lengths(examples: list[Example]) -> list[tuple[str, int]]:
-    # Of what the classifier reads: a cut text gives its length away no more than it does to the classifier.
+    # Length of what the classifier reads: texts are cut to `chars` for the baseline as for the classifier.
     return [(example.label, len(example.text)) for example in examples]
 
 

@@ -1,7 +1,7 @@
-"""The texts that a classifier learns from: read, drawn from the crawl, rid of copies, split.
+"""Training and held-out texts of a classifier: reading, sampling of the crawl, removal of copies, split.
 
-Reads JSON lines outside the store and `extracted` (documents/). What it returns depends on the texts and the settings
-alone, not on the order of files or the number of workers.
+Reads external JSON lines and `extracted` (documents/). The result depends only on the texts and the settings, not on
+the order of files or the number of workers.
 """
 
 import hashlib
@@ -30,14 +30,14 @@ _HASHES = 2**64
 
 @dataclass(frozen=True)
 class Example:
-    """One text to learn from or to be tested on.
+    """One labelled text.
 
     Attributes:
-        text: cleaned, and cut to what the classifier reads.
+        text: cleaned, and cut to the characters that the classifier reads.
         label: its label.
-        key: hash by which copies know one another.
-        group: what it belongs to; "" where only copies belong together.
-        source: the file or the part of the crawl it came from.
+        key: hash of the normalised text, equal for copies.
+        group: its group, which is never divided by the split; "" for none.
+        source: name of its file, or "crawl".
     """
 
     text: str
@@ -49,11 +49,11 @@ class Example:
 
 @dataclass(frozen=True)
 class Examples:
-    """What a classifier gets.
+    """The texts of one classifier.
 
     Attributes:
-        train: to learn from, in an order that only their hashes decide.
-        heldout: to be tested on; no text and no group of them is in `train`.
+        train: training texts, in the order of their hashes.
+        heldout: held-out texts; disjoint from `train` in texts and groups.
         rejected: texts left out, by reason.
         files: sha256 (hex) of each file that was read, by path.
         read: texts read.
@@ -67,7 +67,7 @@ class Examples:
 
 
 def files_of(settings: ClassifierSettings) -> list[SourceFile]:
-    """Returns all files of a classifier's texts; raises what `tasks.formats.external_files.find` raises."""
+    """Returns all files of a classifier's texts; raises as `tasks.formats.external_files.find` does."""
     return [file for texts in settings.texts for file in _files(settings, texts)]
 
 
@@ -76,19 +76,19 @@ def _files(settings: ClassifierSettings, texts: Texts) -> list[SourceFile]:
 
 
 def gather(settings: ClassifierSettings, extracted: Artifact | None, engine: Engine) -> Examples:
-    """Reads and draws the texts of one classifier, drops copies and contradictions, and splits what is left.
+    """Reads and samples the texts of one classifier, drops copies and contradictions, and splits the rest.
 
     Args:
         settings: of the classifier.
-        extracted: the crawl's documents; None where the settings ask for none of them.
-        engine: where they are drawn.
+        extracted: the crawl's documents; None if the settings use none of them.
+        engine: executes the sampling.
 
     Raises:
-        InputError: a file is not there or not readable, or a label has no text on one of the sides.
+        InputError: a file is missing or not readable, or a label has no training or no held-out text.
     """
     files: dict[str, str] = {}
     rejected: Counter[str] = Counter()
-    found: list[Example] = []
+    examples: list[Example] = []
     for texts in settings.texts:
         for file in _files(settings, texts):
             files[file.path] = sha256_of_file(file.local())
@@ -96,37 +96,37 @@ def gather(settings: ClassifierSettings, extracted: Artifact | None, engine: Eng
                 if isinstance(example, str):
                     rejected[example] += 1
                 else:
-                    found.append(example)
+                    examples.append(example)
     if settings.crawl and extracted:
-        found += _draw(settings.crawl, settings, extracted, engine)
-    read = len(found) + rejected.total()
-    kept = _capped(settings, list(_without_copies(found, rejected)), rejected)
-    heldout = {_unit(example) for example in kept if _share(settings, "split", _unit(example)) < settings.heldout_share}
-    train = [example for example in kept if _unit(example) not in heldout]
-    tests = [example for example in kept if _unit(example) in heldout]
-    _check_labels(settings, train, tests)
-    return Examples(train, tests, dict(sorted(rejected.items())), files, read)
+        examples += _draw(settings.crawl, settings, extracted, engine)
+    read = len(examples) + rejected.total()
+    kept = _capped(settings, list(_without_copies(examples, rejected)), rejected)
+    units = {_unit(example) for example in kept if _share(settings, "split", _unit(example)) < settings.heldout_share}
+    train = [example for example in kept if _unit(example) not in units]
+    heldout = [example for example in kept if _unit(example) in units]
+    _check_labels(settings, train, heldout)
+    return Examples(train, heldout, dict(sorted(rejected.items())), files, read)
 
 
 def _read(texts: Texts, file: SourceFile, chars: int) -> Iterator[Example | str]:
-    """Yields the texts of a file; of one that cannot be used, the reason."""
+    """Yields an example for each row of a file, or the reason why the row is rejected."""
     name = file.path.rpartition("/")[2]
-    others: Counter[str] = Counter()
+    unnamed: Counter[str] = Counter()
     for number, row in file.rows():
         try:
             text, written, group = _fields(texts, row)
             label = texts.relabel.get(written, "") if texts.relabel else written
-            others[written] += not label
-            found = (_example(text, chars, label, group, name) or "empty") if label else "other_label"
+            unnamed[written] += not label
+            example = (_example(text, chars, label, group, name) or "empty") if label else "other_label"
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"{file.path}, line {number}: no row with a text and a label ({type(error).__name__}: {error})",
                 "mend the file, or name its fields: text_field, label_field, group_field",
             ) from None
-        yield found
-    if others := +others:
-        most = ", ".join(f"{label!r} ({count:,})" for label, count in others.most_common(5))
-        log.warning("%s: left out %s texts whose label relabel does not name: %s", file.path, others.total(), most)
+        yield example
+    if unnamed := +unnamed:
+        most = ", ".join(f"{label!r} ({count:,})" for label, count in unnamed.most_common(5))
+        log.warning("%s: left out %s texts whose label relabel does not name: %s", file.path, unnamed.total(), most)
 
 
 def _fields(texts: Texts, row: dict[str, Any]) -> tuple[str, str, str]:
@@ -140,26 +140,26 @@ def _fields(texts: Texts, row: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _plain(value: Any) -> str:
-    # A label may be a number or a truth value in the file; in a recipe it is a word. Tables write 3.0 for 3 as soon as
-    # one value is missing.
+    # A label may be a number or a boolean in the file; in a recipe it is a string. A column of integers with a missing
+    # value is written as floats.
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     plain = value if isinstance(value, str) else json.dumps(value)
-    plain.encode()  # half a surrogate pair can stand in no card and no model
+    plain.encode()  # raises for a lone surrogate, which neither card nor model can represent
     return plain
 
 
 def _example(text: str, chars: int, label: str, group: str, source: str) -> Example | None:
     # Cut twice: cleaning a book to read its first page would take longer than all the rest.
     text = clean(text[: 2 * chars])[:chars]
-    same = normalise(text)
-    if not same:
+    normalised = normalise(text)
+    if not normalised:
         return None
-    return Example(text, label, hashlib.blake2b(same.encode(), digest_size=16).hexdigest(), group, source)
+    return Example(text, label, hashlib.blake2b(normalised.encode(), digest_size=16).hexdigest(), group, source)
 
 
 def _draw(crawl: CrawlTexts, settings: ClassifierSettings, extracted: Artifact, engine: Engine) -> list[Example]:
-    """Returns the documents of the lowest hashes of their ids. Two passes: ids first, then the texts of those drawn."""
+    """Returns the documents with the lowest hashes of their ids. Two passes: ids first, then the sampled texts."""
     paths = extracted.files("documents/")
     ranked: list[tuple[int, str]] = []
     for _, rows in engine.map(partial(_ranks, extracted.folder, crawl, settings.seed), paths):
@@ -170,24 +170,23 @@ def _draw(crawl: CrawlTexts, settings: ClassifierSettings, extracted: Artifact, 
             f"name others under crawl.sources of the classifier {settings.name}",
         )
     chosen = [doc_id for _, doc_id in ranked]
-    found: list[Example] = []
+    sample: list[Example] = []
     for _, examples in engine.map(partial(_texts, extracted.folder, crawl, settings.chars, chosen), paths):
-        found += examples
-    return found
+        sample += examples
+    return sample
 
 
 def _ranks(extracted: ArtifactFolder, crawl: CrawlTexts, seed: int, path: str) -> list[tuple[int, str]]:
     ids = extracted.table(path, columns=["id"], filters=pc.field("source").isin(crawl.sources)).column("id").to_pylist()
-    # What is not among the lowest of its part is not among the lowest of all.
+    # A document that is not among the lowest of its part is not among the lowest of all.
     return sorted((hash64(f"classifiers/{seed}/{doc_id}"), doc_id) for doc_id in ids)[: crawl.documents]
 
 
 def _texts(extracted: ArtifactFolder, crawl: CrawlTexts, chars: int, chosen: list[str], path: str) -> list[Example]:
-    wanted = pc.field("id").isin(chosen)
-    table = extracted.table(path, columns=["host", "text"], filters=wanted)
+    table = extracted.table(path, columns=["host", "text"], filters=pc.field("id").isin(chosen))
     rows = zip(table.column("host").to_pylist(), table.column("text").to_pylist(), strict=True)
-    made = (_example(text, chars, crawl.label, _group(crawl, host), "crawl") for host, text in rows)
-    return [example for example in made if example]
+    examples = (_example(text, chars, crawl.label, _group(crawl, host), "crawl") for host, text in rows)
+    return [example for example in examples if example]
 
 
 def _group(crawl: CrawlTexts, host: str) -> str:
@@ -195,11 +194,11 @@ def _group(crawl: CrawlTexts, host: str) -> str:
 
 
 def _without_copies(examples: Iterable[Example], rejected: Counter[str]) -> Iterator[Example]:
-    """Yields each text once; texts that stand there under several labels not at all."""
-    same: dict[str, list[Example]] = defaultdict(list)
+    """Yields each text once; drops texts that occur under several labels."""
+    by_key: dict[str, list[Example]] = defaultdict(list)
     for example in examples:
-        same[example.key].append(example)
-    for copies in same.values():
+        by_key[example.key].append(example)
+    for copies in by_key.values():
         if len({example.label for example in copies}) > 1:
             rejected["contradiction"] += len(copies)
             continue
@@ -208,10 +207,10 @@ def _without_copies(examples: Iterable[Example], rejected: Counter[str]) -> Iter
 
 
 def _capped(settings: ClassifierSettings, examples: list[Example], rejected: Counter[str]) -> list[Example]:
-    """Returns the examples in the order of their hashes, of each label no more than asked for."""
+    """Returns the examples in the order of their hashes, at most `max_per_label` of each label."""
     kept: list[Example] = []
     taken: Counter[str] = Counter()
-    for example in sorted(examples, key=lambda one: (_share(settings, "order", one.key), one.key)):
+    for example in sorted(examples, key=lambda item: (_share(settings, "order", item.key), item.key)):
         if settings.max_per_label is not None and taken[example.label] >= settings.max_per_label:
             rejected["over_max"] += 1
             continue
@@ -225,7 +224,7 @@ def _unit(example: Example) -> str:
 
 
 def _share(settings: ClassifierSettings, purpose: str, key: str) -> float:
-    """Returns an even number in 0..1 that depends on the key and what it is for."""
+    """Returns a uniform number in 0..1 from a hash of purpose, seed and key."""
     return hash64(f"{purpose}/{settings.seed}/{key}") / _HASHES
 
 

@@ -1,7 +1,7 @@
-"""Trains one classifier and asks it about the held-out texts.
+"""Training of one classifier and inference on its held-out texts.
 
-Writes the text file that fastText learns from into a folder of scratch, and returns the bytes of the model: the same
-for the same texts and settings, because one thread adds the steps up in one order.
+Writes fastText's input file to a scratch folder. The bytes of the model are the same for the same texts and settings,
+because a single thread applies the updates in a fixed order.
 """
 
 import os
@@ -24,7 +24,7 @@ class Trained:
     """A trained classifier.
 
     Attributes:
-        meaning: what it is; names its file.
+        meaning: its description, with the name of its file.
         data: the bytes of that file.
         probabilities: of each label for each held-out text, shape (n texts, n labels).
     """
@@ -35,12 +35,12 @@ class Trained:
 
 
 def train(settings: ClassifierSettings, learn: Sequence[Example], heldout: Sequence[Example], scratch: str) -> Trained:
-    """Trains on `learn` and asks about `heldout`.
+    """Trains on `learn` and predicts `heldout`.
 
     Args:
         settings: of the classifier.
-        learn: the texts to learn from.
-        heldout: the texts to be tested on.
+        learn: training texts.
+        heldout: held-out texts.
         scratch: an existing folder on this machine.
 
     Raises:
@@ -53,7 +53,7 @@ def train(settings: ClassifierSettings, learn: Sequence[Example], heldout: Seque
     meaning = Meaning(method="fasttext", file=name, labels=labels, positive=settings.positive, chars=settings.chars)
     model_file = os.path.join(scratch, name)
     _fasttext(settings, meaning, learn, scratch, model_file)
-    # Asked as annotators will: through the file, by way of the class that they use.
+    # Predicted from the written file with the class that annotators use.
     probabilities = FastText(model_file, meaning).probabilities(example.text for example in heldout)
     with open(model_file, "rb") as file:
         return Trained(meaning, file.read(), probabilities)
@@ -64,7 +64,7 @@ def _fasttext(
 ) -> None:
     import fasttext
 
-    number = {label: f"{LABEL}{place}" for place, label in enumerate(meaning.labels)}
+    number = {label: f"{LABEL}{index}" for index, label in enumerate(meaning.labels)}
     text_file = os.path.join(scratch, "texts.txt")
     with open(text_file, "w", encoding="utf-8") as file:
         for example in learn:
@@ -82,18 +82,18 @@ def _fasttext(
 
 
 def _options(settings: ClassifierSettings) -> dict[str, Any]:
-    chosen: FastTextSettings = settings.fasttext
+    options: FastTextSettings = settings.fasttext
     return {
-        "epoch": chosen.epochs,
-        "lr": chosen.learning_rate,
-        "dim": chosen.dimensions,
-        "wordNgrams": chosen.word_ngrams,
-        "minn": chosen.char_ngrams[0],
-        "maxn": chosen.char_ngrams[1],
-        "bucket": chosen.buckets,
-        "minCount": chosen.min_count,
+        "epoch": options.epochs,
+        "lr": options.learning_rate,
+        "dim": options.dimensions,
+        "wordNgrams": options.word_ngrams,
+        "minn": options.char_ngrams[0],
+        "maxn": options.char_ngrams[1],
+        "bucket": options.buckets,
+        "minCount": options.min_count,
         "seed": settings.seed,
-        "thread": 1,  # several would write over one another's steps, each time in another order
+        "thread": 1,  # threads update shared weights without locks, in an order that varies
         "verbose": 0,
     }
 

@@ -1,4 +1,4 @@
-"""The stage `train_classifiers`: labels and extracted text in, fastText models out."""
+"""Wiring of the stage `train_classifiers`: labelled and extracted text -> classifiers."""
 
 from tasks.core.stage_spec import StageSpec
 

@@ -1,1 +1,1 @@
-"""Joins documents with what was said about them, and drops once; see `tasks.stages.consolidate.stage`."""
+"""Stage consolidate: join of documents, attributes and duplicates; filtering (`tasks.stages.consolidate.stage`)."""

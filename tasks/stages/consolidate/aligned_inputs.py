@@ -1,7 +1,7 @@
-"""The join: documents, attributes and duplicates of one part, side by side.
+"""Join of documents, attributes and duplicates by position.
 
-Reads the three inputs of the stage, and the groups that the attributes are made of (`tasks.core.groups`). The join is
-by position, and every read checks that the ids agree: a wrong row order would give documents one another's verdicts.
+Reads the three inputs of the stage and the groups of the attributes (`tasks.core.groups`). Every read checks that the
+ids agree: with another row order, documents would get the verdicts of others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from tasks.formats.documents import mark_of, same_mark, same_rows
 
 
 class Measured(NamedTuple):
-    """What one annotator has measured, and whether it failed on any document."""
+    """The group of one annotator, and whether the annotator failed on any document."""
 
     files: ArtifactFolder
     failed: bool
@@ -30,7 +30,7 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class AlignedParts:
-    """The inputs part by part, and the files of this stage: what workers are sent. No larger for more parts."""
+    """Access to the inputs part by part and to this stage's files. Picklable; its size does not depend on the parts."""
 
     extracted: ArtifactFolder
     duplicates: ArtifactFolder
@@ -45,43 +45,43 @@ class AlignedParts:
 
         Args:
             name: the part.
-            documents: which columns of the documents, with "id" among them; None for all.
-            judged: whose findings, of the annotators that have measured.
-            copies: which columns of the duplicates, with "id" among them; None for all.
+            documents: columns of the documents to read, including "id"; None for all.
+            judged: annotators whose columns to read.
+            copies: columns of the duplicates to read, including "id"; None for all.
 
         Returns:
-            documents, findings and duplicates. Findings have `id`, `error` (of the first annotator that failed on a
-            document; null for none) and a column for each annotator asked for: null where any annotator failed.
+            documents, attributes and duplicates. Attributes have `id`, `error` (of the first annotator that failed on a
+            document; null for none) and a column for each annotator of `judged`: null where any annotator failed.
 
         Raises:
             InputError: ids or their order differ.
         """
         rows = self.extracted.table(f"documents/{name}.parquet", columns=documents)
         found = self._found(name, rows, judged)
-        beside = self.duplicates.table(f"duplicates/{name}.parquet", columns=copies)
-        same_rows(rows, beside, f"{self.extracted.address} and {self.duplicates.address}, {name}")
-        return rows, found, beside
+        duplicates = self.duplicates.table(f"duplicates/{name}.parquet", columns=copies)
+        same_rows(rows, duplicates, f"{self.extracted.address} and {self.duplicates.address}, {name}")
+        return rows, found, duplicates
 
     def _found(self, name: str, documents: pa.Table, judged: Sequence[str]) -> pa.Table:
-        """Reads findings; see `part`. Of annotators that are not asked for only those that failed are read."""
+        """Reads attributes; see `part`. Of other annotators than `judged` only errors are read."""
         errors = pa.chunked_array([pa.nulls(documents.num_rows, pa.string())])
         columns: dict[str, pa.Array | pa.ChunkedArray] = {}
         mark = mark_of(documents.column("id"))
         for annotator, group in self.groups.items():
             files, failed = group
-            wanted = [*(["error"] if failed else []), *([annotator] if annotator in judged else [])]
-            if wanted:
-                table = files.table(path_of(name), columns=wanted)
+            names = [*(["error"] if failed else []), *([annotator] if annotator in judged else [])]
+            if names:
+                table = files.table(path_of(name), columns=names)
                 same_mark(mark, table, f"{self.extracted.address} and {files.address}, {name}")
-                columns |= {one: table.column(one) for one in wanted}
+                columns |= {column: table.column(column) for column in names}
                 errors = pc.coalesce(errors, columns.pop("error")) if failed else errors
         if errors.null_count < len(errors):
             failed_on = pc.is_valid(errors).combine_chunks()
-            columns = {one: _without(column.combine_chunks(), failed_on) for one, column in columns.items()}
-        return pa.table({"id": documents.column("id"), "error": errors, **{one: columns[one] for one in judged}})
+            columns = {other: _without(column.combine_chunks(), failed_on) for other, column in columns.items()}
+        return pa.table({"id": documents.column("id"), "error": errors, **{other: columns[other] for other in judged}})
 
     def refused(self, name: str) -> pa.Table:
-        """Returns source and reason of what extract rejected in one part."""
+        """Returns source and reason of the captures and files that extract rejected in one part."""
         return self.extracted.table(f"rejected/{name}.parquet", columns=["source", "reason"])
 
     def own(self, path: str) -> pa.Table:
@@ -91,7 +91,7 @@ class AlignedParts:
 
 @dataclass(frozen=True)
 class AlignedInputs:
-    """The inputs as a whole, and where this stage's own artifact lies, with the copies that go."""
+    """The inputs of the stage, and the folder of its own artifact in the store."""
 
     extracted: Artifact
     attributes: Artifact
@@ -101,11 +101,11 @@ class AlignedInputs:
 
     @cached_property
     def groups(self) -> dict[str, Artifact]:
-        """What the annotators have measured; raises InputError where some of it is gone."""
+        """The groups by annotator; raises InputError if one of them is missing."""
         return groups_of(self.attributes)
 
     def names(self) -> list[str]:
-        """Returns the part names that all inputs share; raises InputError when they differ."""
+        """Returns the part names of all inputs; raises InputError if they differ."""
         documents = _names(self.extracted, "documents/")
         measured = ((group, f"{KIND}/") for group in self.groups.values())
         for artifact, folder in (*measured, (self.duplicates, "duplicates/")):
@@ -117,13 +117,13 @@ class AlignedInputs:
         return documents
 
     def measured(self, name: str) -> pa.Schema:
-        """Returns the columns of the annotators that have measured, as one part has them."""
-        schemas = [(one, parquet.schema(group.local(path_of(name)))) for one, group in self.groups.items()]
-        return pa.schema([schema.field(one) for one, schema in schemas])
+        """Returns the fields of all annotators' columns, as in one part."""
+        schemas = [(annotator, parquet.schema(group.local(path_of(name)))) for annotator, group in self.groups.items()]
+        return pa.schema([schema.field(annotator) for annotator, schema in schemas])
 
     @cached_property
     def parts(self) -> AlignedParts:
-        """The inputs part by part."""
+        """Access to the inputs part by part."""
         groups = {
             annotator: Measured(group.folder, bool(group.record.metrics.get(POISON)))
             for annotator, group in self.groups.items()
@@ -132,7 +132,7 @@ class AlignedInputs:
 
 
 def _without(found: pa.StructArray, failed_on: pa.BooleanArray) -> pa.StructArray:
-    """Returns findings with nulls where any annotator failed; fields of a null keep what may not be null."""
+    """Returns attributes with nulls where any annotator failed; the fields of a null struct keep their values."""
     fields = [found.field(index) for index in range(found.type.num_fields)]
     return pa.StructArray.from_arrays(fields, fields=list(found.type), mask=pc.or_(failed_on, pc.is_null(found)))
 

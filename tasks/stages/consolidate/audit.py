@@ -1,9 +1,9 @@
-"""The audit page: documents of every verdict side by side, for a person to read and disagree with.
+"""Audit page: sample documents of every verdict, for manual review.
 
-`samples` picks documents of one part on a worker; `page` makes the HTML of all of them, kept in the artifact as
-`audit.html` and shown in MLflow. Ids are hashes, so the smallest ids of a reason are a fair sample of it, and the same
-ones on any number of workers. Personal data in excerpts is masked as it is in what is kept. However long documents are,
-samples are short: of a text the beginning, of a list that was measured its length.
+`samples` selects documents of one part on a worker; `page` renders the samples of all parts as HTML, the file
+`audit.html` of the artifact, also logged to MLflow. Ids are hashes, so the smallest ids of a reason are a random
+sample, the same on any number of workers. Personal data in excerpts is masked as in kept documents. Samples are of
+bounded size: the beginning of a text, and of measured lists only the length.
 """
 
 import json
@@ -35,7 +35,7 @@ _UNITS = ((1, "B"), (10**3, "kB"), (10**6, "MB"), (10**9, "GB"), (10**12, "TB"))
 
 
 def choose(reasons: Sequence[Sequence[str]], ids: Sequence[str], most: int) -> list[int]:
-    """Returns the rows to show: for each first reason, and for what is kept, those of the smallest ids."""
+    """Returns the rows to show: those with the smallest ids, for each first reason and for kept documents."""
     by_reason: dict[str, list[tuple[str, int]]] = {}
     for row, (why, identity) in enumerate(zip(reasons, ids, strict=True)):
         by_reason.setdefault(why[0] if why else "", []).append((identity, row))
@@ -43,7 +43,7 @@ def choose(reasons: Sequence[Sequence[str]], ids: Sequence[str], most: int) -> l
 
 
 def samples(documents: pa.Table, judged: pa.Table, reasons: Sequence[Sequence[str]], texts: Sequence[str]) -> pa.Table:
-    """Returns rows of SAMPLE for documents that were chosen.
+    """Returns rows of SAMPLE for the chosen documents.
 
     Args:
         documents: id, url and source.
@@ -66,19 +66,19 @@ def samples(documents: pa.Table, judged: pa.Table, reasons: Sequence[Sequence[st
 
 
 def merge(tables: Iterable[pa.Table], most: int) -> pa.Table:
-    """Returns the samples of all parts, again at most `most` for each reason; holds no more than those and a part's."""
-    held = SAMPLE.empty_table()
+    """Merges the samples of all parts to at most `most` per reason; memory is bounded by these and one part's."""
+    merged = SAMPLE.empty_table()
     for table in tables:
-        rows = pa.concat_tables([held, table])
+        rows = pa.concat_tables([merged, table])
         first = [[reason] if reason else [] for reason in rows.column("reason").to_pylist()]
-        held = rows.take(pa.array(choose(first, rows.column("id").to_pylist(), most), pa.int64()))
-    return held
+        merged = rows.take(pa.array(choose(first, rows.column("id").to_pylist(), most), pa.int64()))
+    return merged
 
 
 def page(funnel: pa.Table, hosts: pa.Table, shown: pa.Table) -> bytes:
-    """Returns the page as HTML in UTF-8, with nothing in it that runs or is loaded from elsewhere.
+    """Returns the page as HTML in UTF-8, without scripts and external resources.
 
-    It names neither recipe nor version: the same documents give the same bytes under any name.
+    It contains neither recipe nor version, so that the same documents give the same bytes under any name.
     """
     by_reason: dict[str, list[Mapping[str, Any]]] = {}
     for row in shown.to_pylist():
@@ -106,19 +106,19 @@ def page(funnel: pa.Table, hosts: pa.Table, shown: pa.Table) -> bytes:
 
 
 def _sources(funnel: pa.Table) -> list[dict[str, Any]]:
-    """Returns what became of each source's captures; what is kept first, then the commonest reason."""
-    several = totals(funnel, ["source", "step", "reason"])
-    found = []
+    """Returns the counts of each source by reason: kept first, then reasons by descending count."""
+    by_reason = totals(funnel, ["source", "step", "reason"])
+    sources = []
     for source, documents in {row["source"]: row["documents"] for row in totals(funnel, ["source"])}.items():
         rows = []
-        mine = [row for row in several if row["source"] == source]
-        for row in sorted(mine, key=lambda one: (one["step"] != KEPT, -one["documents"], one["reason"])):
+        of_source = [row for row in by_reason if row["source"] == source]
+        for row in sorted(of_source, key=lambda row: (row["step"] != KEPT, -row["documents"], row["reason"])):
             rows.append(_reason(row["reason"] or KEPT, row["step"], row, documents))
             if row["step"] == KEPT:
                 tiers = _tiers(funnel, source)
                 rows += [_reason(f"of these {tier['tier']}", KEPT, tier, documents) for tier in tiers]
-        found.append({"name": source, "documents": documents, "reasons": rows})
-    return found
+        sources.append({"name": source, "documents": documents, "reasons": rows})
+    return sources
 
 
 def _reason(name: str, step: str, row: Mapping[str, Any], documents: int) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _reason(name: str, step: str, row: Mapping[str, Any], documents: int) -> dic
 
 
 def _tiers(funnel: pa.Table, source: str) -> list[dict[str, Any]]:
-    """Returns what is kept of a source by tier; nothing where none of it is gold."""
+    """Returns the kept documents of a source by tier; empty if none of them is gold."""
     rows = [row for row in totals(funnel, ["source", "tier"]) if row["source"] == source and row["tier"]]
     return rows if any(row["tier"] == GOLD for row in rows) else []
 
@@ -136,12 +136,12 @@ def _languages(funnel: pa.Table) -> list[tuple[str, int, int, str]]:
     kept = {row["language"]: row["documents"] for row in totals(funnel, ["step", "language"]) if row["step"] == KEPT}
     rows = [(row["language"], row["documents"], kept.get(row["language"], 0)) for row in totals(funnel, ["language"])]
     rows.sort(key=lambda row: -row[1])
-    return [(language or "(no text)", all_, stay, _share(stay, all_)) for language, all_, stay in rows]
+    return [(language or "(no text)", total, stays, _share(stays, total)) for language, total, stays in rows]
 
 
 def _document(row: Mapping[str, Any]) -> dict[str, Any]:
     measured = json.loads(row["measured"])
-    # A reason begins with the name of its filter, whose numbers tell by how much.
+    # A reason begins with the name of its filter; the filter's attributes are shown first.
     decided = {name: found for name, found in measured.items() if row["reason"].startswith(name)}
     others = {name: found for name, found in measured.items() if name not in decided}
     return {
@@ -157,8 +157,8 @@ def _document(row: Mapping[str, Any]) -> dict[str, Any]:
 def _numbers(measured: Mapping[str, Any]) -> list[str]:
     lines = []
     for name, found in sorted(measured.items()):
-        several = found.items() if isinstance(found, dict) else [("", found)]
-        lines.append(f"{name}: " + " · ".join(f"{field} {_plain(value)}".strip() for field, value in several))
+        fields = found.items() if isinstance(found, dict) else [("", found)]
+        lines.append(f"{name}: " + " · ".join(f"{field} {_plain(value)}".strip() for field, value in fields))
     return lines
 
 
@@ -184,14 +184,14 @@ def _beginning(text: str, most: int) -> str:
 
 
 def _lists_as_lengths(judged: pa.Table) -> pa.Table:
-    """Puts the length of each list in its place: there may be an entry for each line of a text."""
+    """Replaces lists by their lengths: a list may have an entry for each line of a text."""
     for place, name in enumerate(judged.column_names):
         whole = judged.column(place).combine_chunks()
         names = [field.name for field in whole.type]
         fields = [pc.struct_field(whole, field) for field in names]
-        short = [pc.list_value_length(one) if pa.types.is_list(one.type) else one for one in fields]
-        made = pa.StructArray.from_arrays(short, names=names, mask=pc.is_null(whole))
-        judged = judged.set_column(place, name, made)
+        short = [pc.list_value_length(column) if pa.types.is_list(column.type) else column for column in fields]
+        shortened = pa.StructArray.from_arrays(short, names=names, mask=pc.is_null(whole))
+        judged = judged.set_column(place, name, shortened)
     return judged
 
 
@@ -199,5 +199,5 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 4)
     if isinstance(value, dict):
-        return {key: _rounded(one) for key, one in value.items()}
+        return {key: _rounded(item) for key, item in value.items()}
     return value

@@ -1,4 +1,4 @@
-"""The funnel as a picture and a table, for MLflow."""
+"""The funnel as a figure and a CSV table, for MLflow."""
 
 import io
 from collections.abc import Mapping
@@ -14,32 +14,32 @@ if TYPE_CHECKING:
 
 _LABELS = ("captures", "after extract", "after language", "after quality", "kept (after dedup)")
 _MOST = 12
-"""Bars of a panel; what comes after is left to the table."""
-# Inches. MLflow shows pictures some 600 pixels wide: the panels stand one below the other, and letters stay readable.
+"""Maximum number of bars of a panel; the table has all."""
+# Inches. MLflow shows figures about 600 pixels wide: the panels are stacked, so that text is readable.
 _WIDTH, _BAR = 7.5, 0.28
 _AROUND = 2.5  # room for a panel's title and scale, in bars
 
 
 def draw(funnel: pa.Table, title: str) -> bytes:
-    """Draws what is left after each step by source, what went for which reason, and what is kept by language.
+    """Draws the documents left after each step by source, dropped by reason, and kept by language.
 
     Returns:
-        a PNG.
+        the figure as a PNG.
     """
     from matplotlib.figure import Figure
 
     lost = _largest({row["reason"]: row["documents"] for row in totals(funnel, ["reason"]) if row["reason"]})
     kept = [row for row in totals(funnel, ["language", "step"]) if row["step"] == KEPT]
-    spoken = _largest({row["language"]: row["documents"] for row in kept})
-    # As high as its bars are many, so that a bar is as thick in each panel.
-    rows = [len(_LABELS) + _AROUND, len(lost) + _AROUND, len(spoken) + _AROUND]
+    by_language = _largest({row["language"]: row["documents"] for row in kept})
+    # Heights are proportional to the number of bars, so that bars have the same thickness in each panel.
+    rows = [len(_LABELS) + _AROUND, len(lost) + _AROUND, len(by_language) + _AROUND]
     # Without pyplot: no display, no global state.
     figure = Figure(figsize=(_WIDTH, _BAR * sum(rows) + _AROUND * _BAR), layout="constrained")
     steps, reasons, languages = figure.subplots(3, 1, height_ratios=rows)
     _steps(steps, funnel)
     _bars(reasons, lost, "documents gone, by first reason", "tab:red")
-    _bars(languages, spoken, "documents kept, by language", "tab:green")
-    # Names are names: a "$" in one would begin a formula.
+    _bars(languages, by_language, "documents kept, by language", "tab:green")
+    # A "$" in a name would begin a formula.
     figure.suptitle(title, parse_math=False)
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=100)

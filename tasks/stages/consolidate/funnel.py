@@ -1,7 +1,7 @@
-"""The funnel: for every source and language how many documents each step and reason took, from capture to kept.
+"""Funnel: number of documents by source, language, step and reason, from capture to kept.
 
-`stage` makes small tables per part and adds them up; the plugin, MLflow and the audit page show them. The documents of
-a source over all rows are its captures: nothing is left out and nothing counted twice.
+Pure functions: tables of parts, and their sums. The documents of a source over all rows are its captures: each is
+counted exactly once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ FUNNEL = pa.schema(
     [
         pa.field("source", pa.string(), nullable=False),
         pa.field("language", pa.string(), nullable=False),  # "" where there is no text
-        pa.field("step", pa.string(), nullable=False),  # one of STEPS: where these documents ended
+        pa.field("step", pa.string(), nullable=False),  # one of STEPS: the last step of these documents
         pa.field("reason", pa.string(), nullable=False),  # why; "" for kept
         pa.field("tier", pa.string(), nullable=False),  # of what is kept "silver" or "gold", else ""
         pa.field("documents", pa.int64(), nullable=False),
@@ -32,16 +32,16 @@ HOSTS = pa.schema(
 )
 _KEYS = FUNNEL.names[:-2]
 ENDED = pa.schema([FUNNEL.field(name) for name in (*_KEYS, "bytes")])
-"""One row per capture: what became of it."""
+"""One row per capture: its outcome."""
 
 
 def count(ended: pa.Table) -> pa.Table:
-    """Adds up rows of ENDED; returns a table of FUNNEL, sorted by source, language, step, reason and tier."""
+    """Counts rows of ENDED; returns a table of FUNNEL, sorted by source, language, step, reason and tier."""
     return add([ended.append_column("documents", pa.array([1] * ended.num_rows, pa.int64()))])
 
 
 def add(tables: Iterable[pa.Table]) -> pa.Table:
-    """Adds up several funnels."""
+    """Returns the sum of several funnels."""
     rows = pa.concat_tables([FUNNEL.empty_table(), *(table.select(FUNNEL.names).cast(FUNNEL) for table in tables)])
     summed = rows.group_by(_KEYS).aggregate([("documents", "sum"), ("bytes", "sum")])
     summed = summed.rename_columns(FUNNEL.names)
@@ -53,14 +53,14 @@ def add(tables: Iterable[pa.Table]) -> pa.Table:
 
 
 def count_hosts(hosts: pa.ChunkedArray, kept: pa.Array, sizes: pa.Array) -> pa.Table:
-    """Counts documents, those that are kept and the bytes of those, per host; returns a table of HOSTS."""
+    """Counts documents, kept documents and their bytes per host; returns a table of HOSTS."""
     ones = pa.array([1] * len(hosts), pa.int64())
     stays = kept.cast(pa.int64())
     return add_hosts([pa.table([hosts, ones, stays, pc.multiply(stays, sizes.cast(pa.int64()))], HOSTS.names)])
 
 
 def add_hosts(tables: Iterable[pa.Table]) -> pa.Table:
-    """Adds up several tables of HOSTS; sorted by documents, the most first, then by host."""
+    """Returns the sum of several tables of HOSTS, sorted by descending documents, then by host."""
     rows = pa.concat_tables([HOSTS.empty_table(), *(table.cast(HOSTS) for table in tables)])
     summed = rows.group_by("host").aggregate([(name, "sum") for name in HOSTS.names[1:]])
     named = summed.rename_columns(HOSTS.names).cast(HOSTS)
@@ -75,9 +75,9 @@ def totals(funnel: pa.Table, keys: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def left_after(funnel: pa.Table) -> dict[str, list[int]]:
-    """Returns for every source how many documents are left at the start and after each step but the last.
+    """Returns for every source the number of documents at the start and after each step except the last.
 
-    The numbers are captures, after extract, after language, after quality, after dedup (which is what is kept).
+    The numbers are captures, after extract, after language, after quality, after dedup (the kept documents).
     """
     lost: dict[str, dict[str, int]] = {}
     for row in funnel.to_pylist():

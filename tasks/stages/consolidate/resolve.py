@@ -1,9 +1,9 @@
-"""Which copies go, given which documents pass the other rules.
+"""Resolution of duplicates among the documents that pass the filters.
 
 Reads `duplicates` (clusters, order of preference, verified pairs) and small columns of `extracted` and `attributes`.
-Dedup chose keepers among all documents; here the same rule (`tasks.formats.duplicate_resolution`) chooses among those
-that pass, so that a keeper that is dropped for its quality or language does not take its copies down with it. Only
-documents that have a copy are looked at; memory is about 300 bytes for each.
+Dedup chooses keepers among all documents; here the same rule (`tasks.formats.duplicate_resolution`) is applied to the
+documents that pass, so that the copies of a keeper that is dropped for its quality or language are not lost. Only
+documents with a copy are read; memory is about 300 bytes for each.
 """
 
 from collections.abc import Sequence
@@ -29,9 +29,9 @@ _MEMBER = ["id", "cluster", "text", "rank"]
 
 
 def resolve(config: ConsolidateConfig, aligned: AlignedParts, names: Sequence[str]) -> dict[str, pa.Table]:
-    """Returns for every part the documents that go as copies of one that stays (schema COPIES), in row order.
+    """Returns for every part the documents to drop as copies of a kept one (schema COPIES), in row order.
 
-    None go where the settings leave copies alone.
+    Returns empty tables unless `config.dedup`.
     """
     if not config.dedup:
         return dict.fromkeys(names, COPIES.empty_table())
@@ -44,22 +44,22 @@ def resolve(config: ConsolidateConfig, aligned: AlignedParts, names: Sequence[st
     row_of = order.to_numpy()
     found = {}
     for index, name in enumerate(names):
-        mine = np.flatnonzero((part_of == index) & copies.column("goes").to_numpy())
-        mine = mine[np.argsort(row_of[mine])]
-        found[name] = copies.take(pa.array(mine)).select(COPIES.names).cast(COPIES)
+        dropped = np.flatnonzero((part_of == index) & copies.column("dropped").to_numpy())
+        dropped = dropped[np.argsort(row_of[dropped])]
+        found[name] = copies.take(pa.array(dropped)).select(COPIES.names).cast(COPIES)
     return found
 
 
 def _survivors(config: ConsolidateConfig, aligned: AlignedParts, name: str) -> pa.Table:
-    """Returns the documents of one part that have a copy and pass the rules (columns _MEMBER)."""
+    """Returns the documents of one part that have a copy and pass the filters (columns _MEMBER)."""
     documents, judged, copies = aligned.part(name, ["id", "source"], config.filters, _MEMBER)
-    several = copies.column("cluster").is_valid()
-    found = reasons(config, documents.column("source").filter(several), judged.filter(several))
-    return copies.filter(several).filter(pa.array([not why for why in found], pa.bool_()))
+    clustered = copies.column("cluster").is_valid()
+    found = reasons(config, documents.column("source").filter(clustered), judged.filter(clustered))
+    return copies.filter(clustered).filter(pa.array([not row for row in found], pa.bool_()))
 
 
 def _copies(ranked: pa.Table, pairs: pa.Table) -> pa.Table:
-    """Applies the rule to the documents in order of preference; adds who goes, for whom, and why."""
+    """Applies the rule to documents in order of preference; adds whether each is dropped, its keeper and the kind."""
     known = pc.unique(ranked.column("text"))
     texts = pc.index_in(ranked.column("text"), value_set=known).to_numpy().astype(np.int64)
     sides = [pc.index_in(pairs.column(side), value_set=known) for side in ("better", "worse")]
@@ -73,6 +73,6 @@ def _copies(ranked: pa.Table, pairs: pa.Table) -> pa.Table:
             "duplicate_of": ranked.column("id").take(pa.array(choice.keeper)),
             "kind": pa.array(np.where(equal, "exact", "near").tolist(), pa.string()),
             "jaccard": pa.array(choice.jaccard),
-            "goes": pa.array(choice.keeper != np.arange(len(texts))),
+            "dropped": pa.array(choice.keeper != np.arange(len(texts))),
         }
     )

@@ -1,4 +1,4 @@
-"""Rules: the reasons why a document goes, apart from being a copy, and which of those that stay are gold.
+"""Rules: reasons to drop a document, other than duplication, and the tier of kept ones.
 
 Pure functions over co-partitioned columns.
 """
@@ -19,12 +19,12 @@ SILVER, GOLD = "silver", "gold"
 
 
 def read_by_tiers(config: ConsolidateConfig) -> list[str]:
-    """Returns the annotators whose findings the marks of `gold` read; the filters read those of their names."""
+    """Returns the annotators whose columns the marks of `gold` read; filters read the annotators of their names."""
     return list(dict.fromkeys(name for name, _, _ in config.marks()))
 
 
 def in_scope(config: ConsolidateConfig, sources: pa.ChunkedArray) -> NDArray[np.bool_]:
-    """Returns which documents are of the sources that filters judge; trusted ones are not."""
+    """Returns a mask of the documents of filtered sources; trusted sources are not filtered."""
     trusted = _among(sources, config.trusted)
     return ~trusted if config.sources is None else _among(sources, config.sources) & ~trusted
 
@@ -35,19 +35,19 @@ def _among(sources: pa.ChunkedArray, names: tuple[str, ...]) -> NDArray[np.bool_
 
 
 def check_measured(config: ConsolidateConfig, attributes: pa.Schema, where: str) -> None:
-    """Checks that all that the settings read was measured; `where` names the artifact of this schema.
+    """Checks that all attributes that the settings read were measured; `where` names the artifact of this schema.
 
     Raises:
         InputError: see `ConsolidateConfig.unmeasured`.
     """
-    columns_of = {one.name: one.type for one in attributes if pa.types.is_struct(one.type)}
-    found = config.unmeasured(columns_of, lambda name: {one.name: str(one.type) for one in columns_of[name]})
+    columns_of = {field.name: field.type for field in attributes if pa.types.is_struct(field.type)}
+    found = config.unmeasured(columns_of, lambda name: {field.name: str(field.type) for field in columns_of[name]})
     for cause, remedy in found:
         raise InputError(f"{cause} in {where}", remedy)
 
 
 def reasons(config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.Table) -> list[list[str]]:
-    """Returns for every document all reasons why it goes, the first one first; an empty list for one that passes.
+    """Returns for every document all reasons to drop it, by precedence; an empty list if it passes.
 
     Args:
         config: the stage's settings.
@@ -73,7 +73,7 @@ def tiers(config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.Ta
     gold = _among(sources, config.trusted)
     if config.gold:
         gold = gold | np.all([_reaches(attributes, *mark) for mark in config.marks()], axis=0)
-    return [GOLD if one else SILVER for one in gold]
+    return [GOLD if is_gold else SILVER for is_gold in gold]
 
 
 def _reaches(attributes: pa.Table, annotator: str, field: str, least: float) -> NDArray[np.bool_]:
@@ -82,7 +82,7 @@ def _reaches(attributes: pa.Table, annotator: str, field: str, least: float) -> 
 
 
 def step_of(reason: str) -> str:
-    """Returns the step of the funnel at which a first reason ends a document: LANGUAGE, DEDUP, QUALITY; KEPT for ""."""
+    """Returns the step of the funnel of a first reason: LANGUAGE, DEDUP or QUALITY; KEPT for ""."""
     if not reason:
         return KEPT
     if reason.startswith("language_"):

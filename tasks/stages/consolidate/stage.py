@@ -1,18 +1,18 @@
-"""Consolidate: joins documents with every verdict on them, drops once, masks, and counts what became of each capture.
+"""Stage consolidate: documents, attributes and duplicates -> kept (masked) and rejected documents, and the funnel.
 
 Reads `extracted`, `attributes` and `duplicates`, co-partitioned (checked). Writes
 
-    kept/<part>.parquet      documents that stay, text, title and metadata masked, with language, score and tier
+    kept/<part>.parquet      kept documents; text, title and metadata masked; with language, score and tier
                              (KEPT_SCHEMA)
-    rejected/<part>.parquet  documents that go: first reason, all reasons, what they are a copy of (schema REJECTED),
-                             and what the filters' annotators have measured, one struct column each
+    rejected/<part>.parquet  dropped documents: first reason, all reasons, the document they duplicate (schema
+                             REJECTED), and the attributes that the filters read, one struct column each
     funnel.parquet           source x language x step x reason x tier: documents and bytes (`funnel`)
-    hosts.parquet            documents and what is kept of them per host
-    audit.html               documents of every verdict, for reading
-    copies/ counts/ hosts/ samples/   copies after the other rules, and the tables of each part
+    hosts.parquet            documents and kept documents per host
+    audit.html               sample documents of every verdict
+    copies/ counts/ hosts/ samples/   duplicates among the passing documents, and the tables of each part
 
-A document has its first reason in the order of the filters, then copy. Copies are resolved last, so that a document
-that is dropped for another reason never is the keeper of one that would be good enough.
+Reasons are ordered by filter, duplication last. Duplicates are resolved after filtering, so that a filtered document is
+never the keeper of one that passes.
 """
 
 from collections import Counter
@@ -52,7 +52,7 @@ VERSION = 6
 
 _SCORES = [pa.field("language", pa.string(), nullable=False), pa.field("prose_score", pa.float32())]
 _SHOWN = ("language", "prose_score")
-"""The annotators, where they are in use, that `_SCORES` come from."""
+"""The annotators of `_SCORES`."""
 KEPT_SCHEMA = pa.schema([*DOCUMENT, *_SCORES, pa.field("tier", pa.string(), nullable=False)])  # silver or gold
 REJECTED = pa.schema(
     [
@@ -61,17 +61,17 @@ REJECTED = pa.schema(
         pa.field("source", pa.string(), nullable=False),
         pa.field("reason", pa.string(), nullable=False),  # the first one
         pa.field("reasons", pa.list_(pa.string()), nullable=False),
-        pa.field("duplicate_of", pa.string()),  # id of the document it is a copy of
+        pa.field("duplicate_of", pa.string()),  # id of the document that it duplicates
         *_SCORES,
     ]
 )
 
 
 def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Runs the stage.
+    """Writes kept and rejected documents, the funnel and the audit page.
 
     Raises:
-        InputError: the inputs were not made for one another, something was not measured, annotators failed on too many
+        InputError: the inputs do not have the same parts, an attribute was not measured, annotators failed on too many
             documents, or no document passes.
     """
     extracted, attributes, duplicates = (inputs[role] for role in ("extracted", "attributes", "duplicates"))
@@ -81,7 +81,7 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     parts = aligned.parts
     _write_copies(config, parts, names, output)
     output.map_parts(engine, partial(consolidate_part, config, parts), [PartSpec(name, name) for name in names])
-    output.check_poison(f"the column `error` of {_where_errors_stand(parts)}")
+    output.check_poison(f"the column `error` of {_error_folders(parts)}")
     _write_whole(config, parts, names, output)
     funnel = parts.own("funnel.parquet")
     _refuse_empty(funnel, output)
@@ -92,13 +92,13 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     return Report(metrics=metrics, note=_note(metrics))
 
 
-def _where_errors_stand(aligned: AlignedParts) -> str:
+def _error_folders(aligned: AlignedParts) -> str:
     failed = (group.files for group in aligned.groups.values() if group.failed)
     return ", ".join(files.store.url(f"{files.address.path}/{KIND}/") for files in failed)
 
 
 def _write_whole(config: ConsolidateConfig, aligned: AlignedParts, names: list[str], output: Output) -> None:
-    """Adds up what the parts have counted and sampled."""
+    """Writes the sums of the parts' counts, and the audit page of their samples."""
     if "whole" in output.committed:
         return
     funnel = add(aligned.own(f"counts/{name}.parquet") for name in names)
@@ -123,7 +123,7 @@ def _write_copies(config: ConsolidateConfig, aligned: AlignedParts, names: list[
 
 
 def consolidate_part(config: ConsolidateConfig, aligned: AlignedParts, part: Part, name: str) -> None:
-    """Makes one part; runs on a worker."""
+    """Writes one part; runs on a worker."""
     read = [annotator for annotator in aligned.groups if annotator in (*config.reads(), *_SHOWN)]
     documents, judged, duplicates = aligned.part(name, None, read, COLUMNS)
     part.count_in(documents.num_rows)
@@ -132,14 +132,14 @@ def consolidate_part(config: ConsolidateConfig, aligned: AlignedParts, part: Par
     stays = found.stays
     part.metric("promoted", pc.sum(duplicates.filter(stays).column("duplicate_of").is_valid()).as_py() or 0)
     documents = _scored(documents, judged)
-    _write_kept(config, part, documents.filter(stays), judged.filter(stays), [one for one in found.tiers if one])
+    _write_kept(config, part, documents.filter(stays), judged.filter(stays), [tier for tier in found.tiers if tier])
     _write_rejected(config, part, documents, judged, found)
     _write_counts(aligned, part, documents, found)
     _write_samples(config, part, documents, judged, found.reasons)
 
 
 def _scored(documents: pa.Table, judged: pa.Table) -> pa.Table:
-    """Adds language ("und" where none was measured) and prose score."""
+    """Adds the columns language ("und" if it was not measured) and prose score."""
     rows = documents.num_rows
 
     def field(annotator: str, name: str, kind: pa.DataType) -> pa.ChunkedArray:
@@ -168,21 +168,21 @@ def _write_kept(config: ConsolidateConfig, part: Part, kept: pa.Table, judged: p
 def _write_rejected(
     config: ConsolidateConfig, part: Part, documents: pa.Table, judged: pa.Table, found: Verdicts
 ) -> None:
-    goes = pc.invert(found.stays)
-    gone = documents.filter(goes)
-    several = [reason for reason in found.reasons if reason]
-    for reason, *_ in several:
-        part.reject(reason)
-    made = {
-        "reason": pa.array([reason[0] for reason in several], pa.string()),
-        "reasons": pa.array(several, pa.list_(pa.string())),
-        "duplicate_of": pa.array(found.duplicate_of, pa.string()).filter(goes),
+    is_dropped = pc.invert(found.stays)
+    dropped = documents.filter(is_dropped)
+    reasons = [row for row in found.reasons if row]
+    for first, *_ in reasons:
+        part.reject(first)
+    added = {
+        "reason": pa.array([row[0] for row in reasons], pa.string()),
+        "reasons": pa.array(reasons, pa.list_(pa.string())),
+        "duplicate_of": pa.array(found.duplicate_of, pa.string()).filter(is_dropped),
     }
-    given = [made[name] if name in made else gone.column(name).combine_chunks() for name in REJECTED.names]
-    rows = pa.table(given, schema=REJECTED)
+    columns = [added[name] if name in added else dropped.column(name).combine_chunks() for name in REJECTED.names]
+    rows = pa.table(columns, schema=REJECTED)
     for name in config.filters:
         if name not in REJECTED.names:
-            rows = rows.append_column(name, judged.column(name).filter(goes))
+            rows = rows.append_column(name, judged.column(name).filter(is_dropped))
     part.table("rejected", rows.combine_chunks(), out=False)
 
 
@@ -201,14 +201,14 @@ def _write_counts(aligned: AlignedParts, part: Part, documents: pa.Table, found:
 
 
 def _write_samples(
-    config: ConsolidateConfig, part: Part, documents: pa.Table, judged: pa.Table, why: list[list[str]]
+    config: ConsolidateConfig, part: Part, documents: pa.Table, judged: pa.Table, reasons: list[list[str]]
 ) -> None:
-    rows = audit.choose(why, documents.column("id").to_pylist(), config.samples)
+    rows = audit.choose(reasons, documents.column("id").to_pylist(), config.samples)
     places = pa.array(rows, pa.int64())
-    shown, beside = documents.take(places), judged.take(places)
-    texts = masked(config, shown, beside, [not why[row] for row in rows])
-    measured = beside.select(list(config.filters))
-    part.table("samples", audit.samples(shown, measured, [why[row] for row in rows], texts), out=False)
+    shown, attributes = documents.take(places), judged.take(places)
+    texts = masked(config, shown, attributes, [not reasons[row] for row in rows])
+    measured = attributes.select(list(config.filters))
+    part.table("samples", audit.samples(shown, measured, [reasons[row] for row in rows], texts), out=False)
 
 
 def _refuse_empty(funnel: pa.Table, output: Output) -> None:

@@ -1,7 +1,6 @@
-"""The verdict on a document: all reasons why it goes, the document that it is a copy of, and its tier where it stays.
+"""Verdicts on documents: all reasons to drop it, the document that it duplicates, and the tier of a kept one.
 
-Pure functions over co-partitioned columns. The reasons of the filters come first, in their order; being a copy is the
-last one, so that a document that is dropped for another reason never is the keeper of one that would be good enough.
+Pure functions over co-partitioned columns. Reasons are ordered by filter, duplication last.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,19 +12,19 @@ from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.rules import reasons, tiers
 
 COPY = "duplicate_"
-"""Begins the reason of a document that goes as a copy; behind it stands the kind, "exact" or "near"."""
+"""Prefix of the reason of a duplicate, followed by the kind, "exact" or "near"."""
 
 COLUMNS = ["id", "duplicate_of", "kind"]
-"""What is read of dedup's verdict."""
+"""Columns of dedup's verdict that are read."""
 
 
 class Verdicts(NamedTuple):
-    """What becomes of some documents, row by row.
+    """Verdicts row by row.
 
     Attributes:
-        reasons: why each goes, the first one first; empty where it stays.
-        duplicate_of: id of the document that each is a copy of, or None.
-        tiers: "gold" or "silver" where it stays, "" where it goes.
+        reasons: all reasons to drop a document, by precedence; empty if it is kept.
+        duplicate_of: id of the document that it duplicates, or None.
+        tiers: "gold" or "silver" if it is kept, else "".
     """
 
     reasons: list[list[str]]
@@ -34,12 +33,12 @@ class Verdicts(NamedTuple):
 
     @property
     def first(self) -> list[str]:
-        """The first reason of each, "" where it stays."""
+        """The first reason of each document, "" if it is kept."""
         return [why[0] if why else "" for why in self.reasons]
 
     @property
     def stays(self) -> pa.Array:
-        """Which documents stay."""
+        """Whether each document is kept."""
         return pa.array([not why for why in self.reasons], pa.bool_())
 
 
@@ -56,8 +55,8 @@ def verdicts(
         config: the stage's settings.
         sources: source of each document.
         judged: `error`, and the columns of the annotators that the filters and the marks of `gold` read.
-        resolved: the documents that go as copies of one that stays (`resolve.COPIES`).
-        duplicates: what dedup says of each document: `COLUMNS`.
+        resolved: the documents to drop as copies of a kept one (`resolve.COPIES`).
+        duplicates: dedup's verdict on each document: `COLUMNS`.
     """
     found = reasons(config, sources, judged)
     keepers = _add_copies(config, found, resolved, duplicates)
@@ -69,12 +68,12 @@ def verdicts(
 def _add_copies(
     config: ConsolidateConfig, found: Sequence[list[str]], resolved: pa.Table, duplicates: pa.Table
 ) -> list[str | None]:
-    """Adds being a copy to the reasons; returns the document that each is a copy of."""
-    going: dict[str, Mapping[str, Any]] = {row["id"]: row for row in resolved.to_pylist()}
+    """Adds duplication to the reasons; returns the document that each document duplicates."""
+    dropped: dict[str, Mapping[str, Any]] = {row["id"]: row for row in resolved.to_pylist()}
     keepers: list[str | None] = []
     for why, row in zip(found, duplicates.to_pylist(), strict=True):
-        # A document that fails a rule keeps dedup's verdict as a further reason; one that passes has the resolved one.
-        copy = (row if row["duplicate_of"] and config.dedup else None) if why else going.get(row["id"])
+        # For a filtered document dedup's verdict is a further reason; for one that passes, the resolved one decides.
+        copy = (row if row["duplicate_of"] and config.dedup else None) if why else dropped.get(row["id"])
         keepers.append(copy["duplicate_of"] if copy else None)
         if copy:
             why.append(f"{COPY}{copy['kind']}")

@@ -1,7 +1,7 @@
-"""What if the limits were others: the funnel before and after, and documents that would change side.
+"""Comparison of two settings of consolidate: both funnels, and documents that would be kept or dropped instead.
 
-Reads `extracted`, `attributes` and `duplicates` of one version; writes nothing. Nothing is measured again: the
-cost is reading small columns and the join.
+Reads `extracted`, `attributes` and `duplicates` of one version; writes nothing. Nothing is measured again: the cost is
+reading small columns and the join.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ _TIERS = ("", GOLD, SILVER)
 
 @dataclass(frozen=True)
 class Moved:
-    """A document that changes side: `before` and `after` hold its first reason, "" where it is kept."""
+    """A document whose verdict changes: its first reason `before` and `after`, "" if it is kept."""
 
     id: str
     url: str
@@ -42,14 +42,14 @@ class Moved:
 
 
 Ended = dict[tuple[str, str, str, str], int]
-"""How many captures and files end how: by source, step, reason ("" for kept) and tier ("" for what goes)."""
+"""Number of captures and files by source, step, reason ("" for kept) and tier ("" for dropped)."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The funnel before and after, and examples of the documents that move.
+    """Both funnels, and examples of the documents whose verdict changes.
 
-    `gained` and `lost` count the documents that change side.
+    `gained` counts the documents that would be kept instead of dropped, `lost` the opposite.
     """
 
     before: Ended
@@ -60,7 +60,7 @@ class Answer:
 
 
 class _Verdict(NamedTuple):
-    """What becomes of a document: first reason "" where it is kept, tier "" where it goes."""
+    """Verdict on a document: first reason ("" if it is kept) and tier ("" if it is dropped)."""
 
     source: str
     reason: str
@@ -68,7 +68,7 @@ class _Verdict(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a document that moves stands. They sort by id."""
+    """Position of a document whose verdict changes. Sorts by id."""
 
     id: str
     part: str
@@ -78,16 +78,16 @@ class _Place(NamedTuple):
 
 
 def what_if(before: ConsolidateConfig, after: ConsolidateConfig, aligned: AlignedInputs, examples: int = 5) -> Answer:
-    """Compares two settings; of the documents that move it holds no more in memory than it shows.
+    """Compares two settings; memory is bounded by one part and the examples.
 
     Args:
-        before: the settings as they are.
-        after: the others.
+        before: the current settings.
+        after: the other settings.
         aligned: the inputs.
-        examples: documents to show of each side; the smallest ids, which are hashes, so a fair sample.
+        examples: number of gained and of lost documents to show; the smallest ids, which are hashes: a random sample.
 
     Raises:
-        InputError: the inputs were not made for one another, or something that the settings read was not measured.
+        InputError: the inputs do not have the same parts, or an attribute that the settings read was not measured.
     """
     names = aligned.names()
     for config in (before, after):
@@ -109,9 +109,9 @@ def what_if(before: ConsolidateConfig, after: ConsolidateConfig, aligned: Aligne
         for gains, places in _by_side(moved).items():
             sums[gains] += len(places)
             shown[gains] = nsmallest(examples, [*shown[gains], *places])
-    several = tuple(_moved(after, parts, place) for gains in (True, False) for place in shown[gains])
+    shown_moves = tuple(_moved(after, parts, place) for gains in (True, False) for place in shown[gains])
     funnels = (_funnel(counts[0], refused), _funnel(counts[1], refused))
-    return Answer(*funnels, sums[True], sums[False], several)
+    return Answer(*funnels, sums[True], sums[False], shown_moves)
 
 
 def _add_refused(refused: Counter[tuple[str, str]], rows: pa.Table) -> None:
@@ -120,14 +120,14 @@ def _add_refused(refused: Counter[tuple[str, str]], rows: pa.Table) -> None:
 
 
 def _funnel(counts: Mapping[_Verdict, int], refused: Mapping[tuple[str, str], int]) -> Ended:
-    """Returns the counts with the step at which documents end, and with what extract rejected."""
+    """Returns the counts by step, including the rejections of extract."""
     gone: Ended = {(source, EXTRACT, reason, ""): number for (source, reason), number in refused.items()}
     judged = {(source, step_of(reason), reason, tier): number for (source, reason, tier), number in counts.items()}
     return {**gone, **judged}
 
 
 def _by_side(moved: Iterable[_Place]) -> dict[bool, list[_Place]]:
-    """Returns those that would be kept (True) and those that would go (False)."""
+    """Returns the documents that would be kept (True) and those that would be dropped (False)."""
     found: dict[bool, list[_Place]] = {True: [], False: []}
     for place in moved:
         found[not place.after].append(place)
@@ -169,8 +169,8 @@ def render(answer: Answer) -> str:
     lines.append(
         f"{answer.gained:,} documents would be kept, {answer.lost:,} would go, of {total:,} captures and files"
     )
-    for one in answer.moved:
-        lines += ["", f"{one.before or 'kept'} -> {one.after or 'kept'}  {one.url}", f"  {one.text}"]
+    for move in answer.moved:
+        lines += ["", f"{move.before or 'kept'} -> {move.after or 'kept'}  {move.url}", f"  {move.text}"]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""The stage `consolidate`: documents, measurements and copies in, kept and rejected documents out."""
+"""Wiring of the stage `consolidate`: documents, attributes and duplicates -> kept and rejected documents."""
 
 from tasks.core.stage_spec import StageSpec
 

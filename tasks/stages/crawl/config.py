@@ -236,7 +236,7 @@ class CrawlConfig(Config):
         return value
 
     @property
-    def wanted(self) -> bool:
+    def active(self) -> bool:
         """Whether the recipe crawls."""
         return self.enabled
 

@@ -54,7 +54,7 @@ def why(
     Raises:
         InputError: the recipe does not crawl, or nothing of that version is there.
     """
-    if not config.wanted:
+    if not config.active:
         raise InputError(f"the recipe {recipe} does not crawl", "set [crawl] enabled, or name another recipe")
     plain = canonical(url.strip())
     if plain is None:

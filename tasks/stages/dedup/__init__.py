@@ -1,1 +1,1 @@
-"""Finds exact and near duplicates; see `tasks.stages.dedup.stage`."""
+"""Stage dedup: exact and near duplicates of documents (`tasks.stages.dedup.stage`)."""

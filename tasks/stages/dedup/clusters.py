@@ -1,7 +1,7 @@
-"""Clusters and preference: which documents hang together, and which of them one would rather keep.
+"""Clusters of duplicates, and the order of preference of documents.
 
-Pure functions over arrays. A cluster is a connected component over verified pairs and equal texts; it is a word for
-reports and for splitting work, never by itself a reason to drop (`tasks.formats.duplicate_resolution` has the rule).
+Pure functions over arrays. A cluster is a connected component of verified pairs and equal texts; it serves reports and
+the division of work. Which documents are dropped is decided by the rule in `tasks.formats.duplicate_resolution`.
 """
 
 import numpy as np
@@ -26,10 +26,10 @@ def preference(quality: pa.ChunkedArray, fetched_at: pa.ChunkedArray, ids: pa.Ch
 
 
 def components(count: int, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Finds connected components by passing the smallest member's number along the pairs.
+    """Returns connected components, by propagation of the smallest node along the pairs.
 
-    Each round halves the way to the smallest number (pointer jumping, as in Shiloach and Vishkin 1982), so that a chain
-    of n texts takes about log2(n) rounds.
+    Pointer jumping (Shiloach and Vishkin 1982) halves the distance to the smallest node in each round, so a chain of n
+    texts takes about log2(n) rounds.
 
     Args:
         count: number of nodes.

@@ -1,7 +1,7 @@
-"""The whole corpus without its texts: what the comparison of everything with everything needs.
+"""Columns of the whole corpus, without texts, for the global comparison.
 
-Reads the signature files that this stage has written. Memory: about 110 bytes per document, plus 8 for the one band
-that is looked at; 10 M documents take about 1.2 GB.
+Reads the signature files of this stage. Memory: about 110 bytes per document, plus 8 for the current band; 10 M
+documents take about 1.2 GB.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ _COLUMNS = ["id", "source", "fetched_at", "prose_score", "text_key"]
 
 @dataclass(frozen=True)
 class Corpus:
-    """All documents, by row number: the parts one after the other, in name order."""
+    """All documents, by row number: the parts concatenated in name order."""
 
     store: Store
     folder: str
@@ -33,7 +33,7 @@ class Corpus:
 
     @classmethod
     def read(cls, store: Store, folder: str, names: Sequence[str]) -> "Corpus":
-        """Reads everything but the bands from the artifact at `folder`."""
+        """Reads all columns except the bands from the artifact at `folder`."""
         parts = [_read(store, f"{folder}/{path_of(name)}", _COLUMNS) for name in names]
         starts = np.cumsum([0, *(part.num_rows for part in parts)]).tolist()
         return cls(store, folder, tuple(names), pa.concat_tables(parts), tuple(starts))
@@ -48,13 +48,13 @@ class Corpus:
 
     @cached_property
     def ranks(self) -> NDArray[np.int64]:
-        """The rank of each document, 0 most preferred."""
+        """The rank of each document, 0 for the most preferred."""
         column = self.table.column
         return preference(column("prose_score"), column("fetched_at"), column("id"))
 
     @cached_property
     def has_words(self) -> NDArray[np.bool_]:
-        """Whether a document has any word; without one it is compared with nothing."""
+        """Whether a document has any word; documents without words are not compared."""
         valid: NDArray[np.bool_] = self.table.column("text_key").is_valid().to_numpy()
         return valid
 
@@ -65,7 +65,7 @@ class Corpus:
         return data[filled.offset * 2 : (filled.offset + len(filled)) * 2].reshape(-1, 2)
 
     def bands(self, count: int, rows: NDArray[np.int64]) -> Iterator[NDArray[np.uint64]]:
-        """Yields the keys of one band after the other, at `rows` only."""
+        """Yields the keys of each band at `rows`."""
         for band in range(count):
             column = band_column(band)
             parts = [_read(self.store, f"{self.folder}/{path_of(name)}", [column]) for name in self.names]

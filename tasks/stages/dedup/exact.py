@@ -1,6 +1,6 @@
-"""Exact duplicates: texts that are equal once case, punctuation and layout are put aside.
+"""Exact duplicates: texts that are equal after normalisation of case, punctuation and layout.
 
-Pure functions over arrays. A text without any word has no key: emptiness is no evidence.
+Pure functions over arrays. A text without words has no key, so that empty texts are not duplicates of one another.
 """
 
 import numpy as np
@@ -12,20 +12,20 @@ KEY_BYTES = 16
 
 
 def text_key(normalised: str) -> bytes | None:
-    """Returns the 16-byte identity of a normalised text, or None for a text without words."""
+    """Returns the 16-byte hash of a normalised text, or None for a text without words."""
     return bytes.fromhex(digest128(normalised)) if normalised else None
 
 
 def group_equal(keys: NDArray[np.uint64], has_key: NDArray[np.bool_], order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Finds for every document the most preferred one with the same text.
+    """Returns for every document the most preferred one with the same text.
 
     Args:
         keys: shape (documents, 2), the two halves of each text key; ignored where `has_key` is False.
         has_key: shape (documents,).
-        order: shape (documents,), rank of each document, 0 most preferred, all different.
+        order: shape (documents,), rank of each document, distinct, 0 for the most preferred.
 
     Returns:
-        int64 array of shape (documents,): index of the group's best document, its own index for one without copies.
+        int64 array of shape (documents,): index of the most preferred copy, or its own index for one without copies.
     """
     best = np.arange(len(keys), dtype=np.int64)
     rows = np.flatnonzero(has_key)

@@ -1,7 +1,7 @@
-"""What dedup did, in numbers: copies found, and which source paid for it.
+"""Metrics of dedup: share of duplicates by source, with a warning for conspicuous sources.
 
-Pure functions. A source that loses most of its documents is rarely full of copies; more often it is made from a
-template, and the shingle or the threshold does not suit it. That deserves a look before training.
+Pure functions. A source that loses most of its documents rarely consists of copies; more often its documents share a
+template, and the shingle size or the threshold does not suit it. It should be inspected before training.
 """
 
 import logging
@@ -12,23 +12,23 @@ import pyarrow.compute as pc
 log = logging.getLogger("sluice.dedup")
 
 
-def loss_shares(sources: pa.ChunkedArray, goes: pa.ChunkedArray) -> dict[str, float]:
-    """Returns for every source the share of its documents that are copies of another.
+def loss_shares(sources: pa.ChunkedArray, duplicate: pa.ChunkedArray) -> dict[str, float]:
+    """Returns for every source the share of its documents that are duplicates of another.
 
     Args:
         sources: source of each document.
-        goes: bool, whether it is a duplicate.
+        duplicate: bool, whether it is a duplicate.
     """
-    table = pa.table({"source": sources, "goes": pc.cast(goes, pa.int64())})
-    counted = table.group_by("source").aggregate([("goes", "sum"), ("goes", "count")]).sort_by("source")
-    rows = zip(*(counted.column(name).to_pylist() for name in ("source", "goes_sum", "goes_count")), strict=True)
+    table = pa.table({"source": sources, "lost": pc.cast(duplicate, pa.int64())})
+    counted = table.group_by("source").aggregate([("lost", "sum"), ("lost", "count")]).sort_by("source")
+    rows = zip(*(counted.column(name).to_pylist() for name in ("source", "lost_sum", "lost_count")), strict=True)
     return {source: lost / total for source, lost, total in rows}
 
 
 def alarm(shares: dict[str, float], alarm_share: float) -> list[str]:
-    """Warns of every source whose share lies above `alarm_share`; returns their names."""
-    loud = [source for source, share in shares.items() if share > alarm_share]
-    for source in loud:
+    """Logs a warning for every source whose share is above `alarm_share`; returns their names."""
+    alarming = [source for source, share in shares.items() if share > alarm_share]
+    for source in alarming:
         log.warning(
             "source %s loses %.0f %% of its documents as duplicates (alarm_share is %.0f %%): look at "
             "pairs.parquet before you train on what is left",
@@ -36,4 +36,4 @@ def alarm(shares: dict[str, float], alarm_share: float) -> list[str]:
             100 * shares[source],
             100 * alarm_share,
         )
-    return loud
+    return alarming

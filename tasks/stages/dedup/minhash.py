@@ -1,24 +1,24 @@
 """MinHash signatures and band keys (Broder 1997; banding as in Mining of Massive Datasets, chapter 3).
 
-Pure functions over arrays. The permutations are those of datasketch 2 ("affine32": murmur3 finaliser, then h -> a*h + b
-mod 2^32 with odd a), value for value, which a test checks. They are computed for many texts at once: one multiply-add
-over a block of shingles per permutation, then one minimum per text. On one core that makes about 150 MB of text per
-second once the shingles are there (`benchmarks/minhash.py`); splitting into words bounds the stage.
+Pure functions over arrays. The permutations equal those of datasketch 2 ("affine32": murmur3 finaliser, then
+h -> a*h + b mod 2^32 with odd a). They are vectorised over texts: one multiply-add over a block of shingles per
+permutation, then one minimum per text. From given shingles one core processes about 150 MB of text per second
+(`benchmarks/minhash.py`); splitting into words is the bottleneck of the stage.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-# Shingles worked on at once. 64 k values of 4 bytes stay in the cache of one core; shorter blocks pay more calls.
+# Shingles per block. 64 k values of 4 bytes fit into the cache of one core; smaller blocks cost more calls.
 _BLOCK = 65_536
 
 
 class MinHasher:
-    """Makes signatures with one family of permutations.
+    """Computes signatures with one family of permutations.
 
     Args:
         permutations: values per signature.
-        seed: draws the family; equal seeds give equal signatures everywhere.
+        seed: of the family; equal seeds give equal signatures on every machine.
     """
 
     def __init__(self, permutations: int, seed: int) -> None:
@@ -30,38 +30,38 @@ class MinHasher:
         """Returns the signatures of many texts.
 
         Args:
-            shingles: the hashes of all texts, one text after the other (repeats allowed), spread evenly over 64 bits.
-            counts: shape (texts,), how many of them each text has.
+            shingles: the hashes of all texts, concatenated (repeats allowed), uniform over 64 bits.
+            counts: shape (texts,), number of shingles of each text.
 
         Returns:
-            uint32 array of shape (texts, permutations); a text without shingles has the largest value throughout.
+            uint32 array of shape (texts, permutations); the maximum throughout for a text without shingles.
         """
-        made = np.full((len(counts), len(self._a)), np.iinfo(np.uint32).max, dtype=np.uint32)
+        signatures = np.full((len(counts), len(self._a)), np.iinfo(np.uint32).max, dtype=np.uint32)
         starts = np.cumsum(counts) - counts
         for rows in _blocks(counts):
             begin = starts[rows[0]]
             hashes = _finalise(shingles[begin : starts[rows[-1]] + counts[rows[-1]]])
-            self._minima(hashes, starts[rows] - begin, rows, made)
-        return made
+            self._minima(hashes, starts[rows] - begin, rows, signatures)
+        return signatures
 
     def _minima(
         self,
         hashes: NDArray[np.uint32],
         starts: NDArray[np.int64],
         rows: NDArray[np.int64],
-        made: NDArray[np.uint32],
+        signatures: NDArray[np.uint32],
     ) -> None:
         permuted = np.empty_like(hashes)
         for index, (a, b) in enumerate(zip(self._a, self._b, strict=True)):
             np.multiply(hashes, a, out=permuted)
             np.add(permuted, b, out=permuted)
-            made[rows, index] = np.minimum.reduceat(permuted, starts)
+            signatures[rows, index] = np.minimum.reduceat(permuted, starts)
 
 
 def band_keys(signatures: NDArray[np.uint32], bands: int, rows: int) -> NDArray[np.uint64]:
     """Folds each band of a signature into one 64-bit key.
 
-    Two different bands get the same key with probability 2^-64; that would cost one verification more and no verdict.
+    Two different bands collide with probability 2^-64; a collision costs one verification and changes no verdict.
 
     Returns:
         uint64 array of shape (texts, bands).
@@ -75,7 +75,7 @@ def band_keys(signatures: NDArray[np.uint32], bands: int, rows: int) -> NDArray[
 
 
 def _blocks(counts: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Cuts the texts that have shingles into runs of about `_BLOCK` of them; a longer text may end a run."""
+    """Splits the texts with shingles into blocks of about `_BLOCK` shingles; a block may end with a longer text."""
     filled = np.flatnonzero(counts)
     if len(filled) == 0:
         return []
@@ -84,9 +84,9 @@ def _blocks(counts: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 
 
 def _finalise(shingles: NDArray[np.uint64]) -> NDArray[np.uint32]:
-    """Takes the high half of each hash through murmur3's 32-bit finaliser, as datasketch does with its hashes.
+    """Applies murmur3's 32-bit finaliser to the high half of each hash, as datasketch does.
 
-    An affine map keeps order structure of its input; the finaliser makes sure that there is none.
+    An affine map preserves structure of its input; the finaliser removes it.
     """
     value = (shingles >> np.uint64(32)).astype(np.uint32)
     value ^= value >> np.uint32(16)

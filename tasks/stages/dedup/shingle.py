@@ -1,10 +1,9 @@
-"""Shingles of many texts at once: every run of five words becomes one 64-bit number.
+"""Vectorised shingling: 64-bit hashes of the word n-grams of a batch of texts.
 
-Pure functions over arrays. What is a word, and when two texts are the same, is said by `tasks.formats.text.normalise`;
-two runs of words get the same number exactly when `tasks.formats.text.shingles` gives them one, which a test checks.
-The numbers differ: words are hashed here by a polynomial over their bytes, taken for a batch of texts from one running
-sum, without a Python object per word. That makes 120 to 170 MB of text per second on one core where the same over lists
-of words makes 10 to 20.
+Pure functions over arrays. Words are those of `tasks.formats.text.normalise`; two n-grams have the same hash exactly if
+`tasks.formats.text.shingles` gives them the same one, though its hash values differ: words are hashed here by a
+polynomial over their bytes, computed for a batch of texts from one cumulative sum, without a Python object per word.
+One core processes 120 to 170 MB of text per second, against 10 to 20 over lists of words.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
-_CHUNK = 1 << 18  # bytes whose running sum is taken at once: four arrays of 2 MB
+_CHUNK = 1 << 18  # bytes per cumulative sum: four arrays of 2 MB
 
 
 def _powers(base: int, count: int) -> NDArray[np.uint64]:
@@ -27,48 +26,48 @@ _UP, _DOWN = _powers(_BASE, _CHUNK), _powers(pow(_BASE, -1, 1 << 64), _CHUNK)
 
 
 def batches(texts: Sequence[str], characters: int = 4_000_000) -> Iterator[Sequence[str]]:
-    """Yields the texts in runs of about so many characters; a longer text is a run of its own."""
-    begin, held = 0, 0
+    """Splits texts into batches of about so many characters; a longer text is a batch of its own."""
+    begin, size = 0, 0
     for index, text in enumerate(texts):
-        if held and held + len(text) > characters:
+        if size and size + len(text) > characters:
             yield texts[begin:index]
-            begin, held = index, 0
-        held += len(text)
+            begin, size = index, 0
+        size += len(text)
     if begin < len(texts):
         yield texts[begin:]
 
 
 def shingle(normalised: Sequence[str], size: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Hashes every run of `size` words of every text; a shorter text is one run of all its words.
+    """Hashes every n-gram of `size` words of every text; a shorter text is a single n-gram of all its words.
 
     Args:
-        normalised: texts as `tasks.formats.text.normalise` gives them: words with one space between them.
-        size: words per run, at least 1.
+        normalised: results of `tasks.formats.text.normalise`: words separated by one space.
+        size: words per n-gram, at least 1.
 
     Returns:
-        uint64 array of the hashes of all texts, one text after the other, in order and with repeats, spread evenly over
-        the 64 bits; and an int64 array of shape (texts,): how many of them each text has.
+        uint64 array of the hashes of all texts, concatenated, in order and with repeats, uniform over 64 bits; and an
+        int64 array of shape (texts,), the number of hashes of each text.
     """
     words = np.fromiter((text.count(" ") + 1 if text else 0 for text in normalised), np.int64, len(normalised))
     hashes = _word_hashes(np.frombuffer("\n".join(normalised).encode(), dtype=np.uint8))
     if len(hashes) == 0:
         return hashes, words
     first = np.cumsum(words) - words
-    runs = _runs(hashes, size)
+    ngrams = _ngrams(hashes, size)
     for width in range(1, size):
         places = first[words == width]
-        runs[places] = _runs(hashes, width)[places]
+        ngrams[places] = _ngrams(hashes, width)[places]
     counts = np.where(words > 0, np.maximum(words - size + 1, 1), 0)
     before = np.cumsum(counts) - counts
     places = np.repeat(first - before, counts) + np.arange(counts.sum())
-    return _mix(runs[places]), counts
+    return _mix(ngrams[places]), counts
 
 
 def _word_hashes(data: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Hashes the words between spaces and newlines."""
+    """Hashes the words separated by spaces and newlines."""
     breaks = np.flatnonzero(data <= ord(" "))
     starts, ends = np.concatenate(([0], breaks + 1)), np.append(breaks, len(data))
-    filled = ends > starts  # a text without words leaves nothing between two newlines
+    filled = ends > starts  # a text without words is an empty line
     starts, ends = starts[filled], ends[filled]
     cuts = np.searchsorted(starts, np.arange(0, len(data) + _CHUNK, _CHUNK))
     parts = [_chunk(data, starts[a:b], ends[a:b]) for a, b in pairwise(cuts) if b > a]
@@ -78,16 +77,16 @@ def _word_hashes(data: NDArray[np.uint8]) -> NDArray[np.uint64]:
 def _chunk(data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.uint64]:
     begin, end = starts[0], ends[-1]
     span = int(end - begin)
-    # The last word of a chunk may run beyond it; one of megabytes (packed data) needs powers of its own.
+    # The last word of a chunk may extend beyond it; a word of megabytes (packed data) needs its own powers.
     up, down = (_UP, _DOWN) if span <= _CHUNK else (_powers(_BASE, span), _powers(pow(_BASE, -1, 1 << 64), span))
     sums = np.zeros(span + 1, dtype=np.uint64)
     np.cumsum(data[begin:end] * up[:span], out=sums[1:])
-    # The sum over a word, freed from where in the chunk the word stands.
+    # The sum over a word, made independent of its offset in the chunk.
     return _mix((sums[ends - begin] - sums[starts - begin]) * down[starts - begin])
 
 
-def _runs(hashes: NDArray[np.uint64], width: int) -> NDArray[np.uint64]:
-    """Combines each hash with the following ones, in order; at the end with zeros."""
+def _ngrams(hashes: NDArray[np.uint64], width: int) -> NDArray[np.uint64]:
+    """Combines each hash with the `width - 1` following ones, in order; zeros after the end."""
     padded = np.concatenate([hashes, np.zeros(width, dtype=np.uint64)])
     total = np.full(len(hashes), width, dtype=np.uint64)
     for offset in range(width):

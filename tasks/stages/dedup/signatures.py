@@ -1,4 +1,4 @@
-"""The first pass: one row per document with everything the comparison needs except the text.
+"""Signatures of documents: the first pass, one row per document with the columns of the comparison.
 
 Reads one part of `extracted` (id, source, fetched_at, text) and of the group `prose_score`. Writes
 `signatures/<part>.parquet` in the same row order: id, source, fetched_at, prose_score, text_key (16 bytes, null for a
@@ -34,20 +34,22 @@ def band_column(band: int) -> str:
 
 
 def sign_part(config: DedupConfig, extracted: ArtifactFolder, scores: ArtifactFolder, part: Part, name: str) -> None:
-    """Makes the signatures of one part; runs on a worker.
+    """Computes the signatures of one part; runs on a worker.
 
     Args:
         config: the stage's settings.
-        extracted: read from.
-        scores: the group `prose_score`, read from.
-        part: written to.
+        extracted: the documents.
+        scores: the group `prose_score`.
+        part: the part to write.
         name: the part's name in both inputs.
     """
-    source, judged = f"documents/{name}.parquet", groups.path_of(name)
+    source, group_path = f"documents/{name}.parquet", groups.path_of(name)
     documents = extracted.table(source, columns=["id", "source", "fetched_at", "text"])
-    scored = scores.table(judged, columns=["prose_score"])
-    same_mark(mark_of(documents.column("id")), scored, f"{extracted.address} {source} and {scores.address} {judged}")
-    # A document that made the annotator fail has none, and is preferred to no other.
+    scored = scores.table(group_path, columns=["prose_score"])
+    same_mark(
+        mark_of(documents.column("id")), scored, f"{extracted.address} {source} and {scores.address} {group_path}"
+    )
+    # Null where the annotator failed: such a document is the least preferred.
     score = pc.fill_null(pc.struct_field(scored.column("prose_score"), "score"), 0.0)
     table = documents.drop_columns("text").append_column("prose_score", score)
     signed = sign(documents.column("text"), config)
@@ -58,7 +60,7 @@ def sign_part(config: DedupConfig, extracted: ArtifactFolder, scores: ArtifactFo
 
 
 def sign(texts: pa.ChunkedArray, config: DedupConfig) -> pa.Table:
-    """Returns `text_key` and, when near duplicates are looked for, the `band_<n>` columns of the texts."""
+    """Returns the columns `text_key` and, if `config.near`, `band_<n>` of the texts."""
     settings = config.minhash
     hasher = MinHasher(settings.permutations, settings.seed)
     keys: list[bytes | None] = []

@@ -1,20 +1,20 @@
-"""Dedup: says of every document whether it is a copy of another one, and of which.
+"""Stage dedup: documents -> for each document the one that it is a duplicate of, if any.
 
 Reads `extracted` (text, source, fetched_at) and the group `prose_score` (tasks.core.groups). Writes
 
-    duplicates/<part>.parquet  one row per document, in the order of `extracted` (schema DUPLICATES); consolidate drops
-    pairs.parquet              the evidence: every verified pair of texts with its similarity (schema PAIRS)
-    signatures/ candidates/ verified/   what lies between; a killed run resumes there, and a verdict can be audited
+    duplicates/<part>.parquet  one row per document, in the order of `extracted` (schema DUPLICATES)
+    pairs.parquet              every verified pair of texts with its similarity (schema PAIRS)
+    signatures/ candidates/ verified/   intermediate results, for resumption and audits
 
-Nothing is dropped here. The flow:
+Documents are not dropped here. The steps:
 
     signatures   per part, on the workers     text -> text key, band keys
-    candidates   in this process              texts with one band in common
+    candidates   in this process              pairs of texts that share a band
     verified     per batch of pairs, workers  true Jaccard of the two texts
     duplicates   in this process              order of preference, `tasks.formats.duplicate_resolution`
 
-Only the first and the third step see texts, and they hold most of the work. The middle needs memory for about 120 bytes
-per document and 24 per candidate pair.
+Only the first and the third step read texts, and they take most of the time. The steps in this process need about 120
+bytes of memory per document and 24 per candidate pair.
 """
 
 from functools import partial
@@ -45,7 +45,7 @@ VERSION = 2
 DUPLICATES = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
-        pa.field("duplicate_of", pa.string()),  # the document that stays in its place; null for one that stays
+        pa.field("duplicate_of", pa.string()),  # the keeper; null for a document that is kept
         pa.field("kind", pa.string()),  # "exact" | "near"
         pa.field("jaccard", pa.float32()),  # similarity to duplicate_of
         pa.field("cluster", pa.string()),  # id of the cluster's most preferred document; null without copies
@@ -63,10 +63,10 @@ PAIRS = pa.schema(
 
 
 def run(config: DedupConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Runs the stage.
+    """Writes duplicates, pairs and intermediate results.
 
     Raises:
-        InputError: the inputs are empty, or not made for one another.
+        InputError: the inputs are empty or do not have the same parts.
     """
     extracted, scores = inputs["extracted"], inputs["prose_score"]
     names = _common_parts(extracted, scores)
@@ -104,23 +104,23 @@ def _names(artifact: Artifact, folder: str) -> list[str]:
 def _find_candidates(
     config: DedupConfig, corpus: Corpus, texts: NDArray[np.int64], extracted: Artifact, output: Output
 ) -> None:
-    """Writes the pairs to verify, one file per batch. Of equal texts only the most preferred is compared."""
+    """Writes the candidate pairs, one file per batch; of equal texts only the most preferred is compared."""
     if "candidates" in output.committed:
         return
     rows = np.flatnonzero((texts == np.arange(len(texts))) & corpus.has_words)
     bands = corpus.bands(config.minhash.bands if config.near else 0, rows)
     found, large = all_pairs(bands, corpus.ranks[rows], config.minhash.max_bucket)
-    several = batches(rows[found], _texts(corpus, extracted), config.pairs_per_part)
+    parts = batches(rows[found], _texts(corpus, extracted), config.pairs_per_part)
     with output.part("candidates", conserved=False) as part:
         part.metric("candidate_pairs", len(found))
         part.metric("large_buckets", large)
-        for name, pairs in zip(part_names(len(several)), several, strict=True):
+        for name, pairs in zip(part_names(len(parts)), parts, strict=True):
             with part.file(f"candidates/{name}.parquet", rows=len(pairs)) as file:
                 pq.write_table(pa.table({"better": pairs[:, 0], "worse": pairs[:, 1]}), file, compression="zstd")
 
 
 def _verify(config: DedupConfig, corpus: Corpus, extracted: Artifact, output: Output, engine: Engine) -> pa.Table:
-    """Verifies the candidates on the workers; returns the pairs that passed."""
+    """Verifies the candidates on the workers; returns the verified pairs."""
     paths = [entry.path for entry in output.committed["candidates"].files]
     specs = [PartSpec(f"verify-{path[len('candidates/') : -len('.parquet')]}", path) for path in paths]
     work = partial(verify_part, config, _texts(corpus, extracted), output.store, output.address.path)
@@ -147,7 +147,7 @@ def _write_pairs(corpus: Corpus, verified: pa.Table, output: Output) -> None:
 
 
 def _judge(corpus: Corpus, texts: NDArray[np.int64], verified: pa.Table) -> pa.Table:
-    """Makes the table of verdicts (schema DUPLICATES) for all documents, in row order."""
+    """Returns the verdicts on all documents (schema DUPLICATES), in row order."""
     pairs = np.stack([verified.column(side).to_numpy() for side in ("better", "worse")], axis=1)
     equal = np.flatnonzero(texts != np.arange(len(corpus)))
     label = components(len(corpus), np.concatenate([pairs, np.stack([texts[equal], equal], axis=1)]))
@@ -171,7 +171,7 @@ def _judge(corpus: Corpus, texts: NDArray[np.int64], verified: pa.Table) -> pa.T
 
 
 def _spread(count: int, rows: NDArray[np.int64], values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Returns a column of `count` rows that holds `values` at `rows` and null elsewhere."""
+    """Returns a column of `count` rows with `values` at `rows` and null elsewhere."""
     place = np.zeros(count, dtype=np.int64)
     place[rows] = np.arange(len(rows))
     missing = np.ones(count, dtype=np.bool_)

@@ -1,10 +1,10 @@
-"""Verification: the true similarity of candidate pairs, from their texts.
+"""Verification of candidate pairs by the Jaccard similarity of their texts.
 
-Reads the candidate pairs this stage has written (`candidates/<part>.parquet`: better, worse, row numbers in the whole
-corpus) and the texts of exactly those documents from `extracted`. Writes `verified/<part>.parquet`: better, worse,
-jaccard, for the pairs that reach the threshold.
+Reads the candidate pairs of this stage (`candidates/<part>.parquet`: better, worse, row numbers in the whole corpus)
+and the texts of these documents from `extracted`. Writes `verified/<part>.parquet`: better, worse, jaccard, for the
+pairs that reach the threshold.
 
-Nothing is called a duplicate without this. Bands alone over-delete badly: in one published case unverified MinHash with
+Only verified pairs are duplicates. Bands alone have many false positives: in one published case unverified MinHash with
 connected components removed a median of 76 % of the documents of a source.
 """
 
@@ -39,7 +39,7 @@ def shingle_sets(texts: Sequence[str], size: int) -> list[NDArray[np.uint64]]:
     found: list[NDArray[np.uint64]] = []
     for batch in runs(texts):
         hashes, counts = shingle([normalise(text) for text in batch], size)
-        found += [np.unique(one) for one in np.split(hashes, np.cumsum(counts)[:-1])]
+        found += [np.unique(of_text) for of_text in np.split(hashes, np.cumsum(counts)[:-1])]
     return found
 
 
@@ -50,16 +50,16 @@ def jaccard(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> float:
     if len(left) == 0:
         return 0.0
     places = np.searchsorted(right, left)
-    places[places == len(right)] = 0  # beyond the end: any place will do, the values differ
+    places[places == len(right)] = 0  # beyond the end: any index serves, the values differ
     common = int(np.count_nonzero(right[places] == left))
     return common / (len(left) + len(right) - common)
 
 
 @dataclass(frozen=True)
 class Texts:
-    """The documents of `extracted`, addressed by row number in the whole corpus.
+    """The documents of `extracted`, indexed by row number in the whole corpus.
 
-    `files` are the parts in name order; `starts` the row number of each part's first document, and at last the total.
+    `files` are the parts in name order; `starts` the row number of each part's first document, followed by the total.
     """
 
     extracted: ArtifactFolder
@@ -67,26 +67,26 @@ class Texts:
     starts: tuple[int, ...]
 
     def shingle_sets(self, rows: NDArray[np.int64], size: int) -> dict[int, NDArray[np.uint64]]:
-        """Reads the texts at `rows` (sorted, distinct), one part at a time, and returns their shingle sets by row."""
+        """Reads the texts at `rows` (sorted, distinct) part by part; returns their shingle sets by row."""
         found: dict[int, NDArray[np.uint64]] = {}
         for file, start, end in zip(self.files, self.starts, self.starts[1:], strict=False):
-            here = rows[np.searchsorted(rows, start) : np.searchsorted(rows, end)]
-            if len(here) == 0:
+            in_part = rows[np.searchsorted(rows, start) : np.searchsorted(rows, end)]
+            if len(in_part) == 0:
                 continue
-            texts = self.extracted.table(file, columns=["text"]).column("text").take(pa.array(here - start))
-            found.update(zip(here.tolist(), shingle_sets(texts.to_pylist(), size), strict=True))
+            texts = self.extracted.table(file, columns=["text"]).column("text").take(pa.array(in_part - start))
+            found.update(zip(in_part.tolist(), shingle_sets(texts.to_pylist(), size), strict=True))
         return found
 
     def part_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the number of the part in which each row lies."""
+        """Returns the number of the part of each row."""
         return np.searchsorted(self.starts, rows, side="right") - 1
 
 
 def batches(pairs: NDArray[np.int64], texts: Texts, size: int) -> Sequence[NDArray[np.int64]]:
-    """Cuts the pairs into batches of at most `size` that touch few parts each.
+    """Splits the pairs into batches of at most `size`, each of which reads few parts.
 
-    Pairs are sorted by the parts of their two texts first: P parts are then read about P / 2 times each at worst, and
-    not once per pair.
+    Pairs are sorted by the parts of their two texts: P parts are then read at most about P / 2 times each, instead of
+    once per pair.
     """
     left, right = texts.part_of(pairs[:, 0]), texts.part_of(pairs[:, 1])
     ordered = pairs[np.lexsort((pairs[:, 1], pairs[:, 0], np.maximum(left, right), np.minimum(left, right)))]
@@ -94,7 +94,7 @@ def batches(pairs: NDArray[np.int64], texts: Texts, size: int) -> Sequence[NDArr
 
 
 def verify(pairs: NDArray[np.int64], texts: Texts, size: int, threshold: float) -> pa.Table:
-    """Returns the pairs whose similarity is at least `threshold`, in the order they came (schema VERIFIED)."""
+    """Returns the pairs whose similarity is at least `threshold`, in input order (schema VERIFIED)."""
     sets = texts.shingle_sets(np.unique(pairs), size)
     shares = np.fromiter((jaccard(sets[a], sets[b]) for a, b in pairs.tolist()), dtype=np.float64, count=len(pairs))
     passed = shares >= threshold
@@ -108,9 +108,9 @@ def verify_part(config: DedupConfig, texts: Texts, store: Store, folder: str, pa
     Args:
         config: the stage's settings.
         texts: the documents.
-        store: where this stage's artifact is being written.
+        store: store of this stage's artifact.
         folder: the artifact's folder in the store.
-        part: written to.
+        part: the part to write.
         path: the file of pairs, relative to the artifact: `candidates/<part>.parquet`.
     """
     table = parquet.read(store.local(f"{folder}/{path}"))

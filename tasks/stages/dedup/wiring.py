@@ -1,4 +1,4 @@
-"""The stage `dedup`: documents in, groups of copies out."""
+"""Wiring of the stage `dedup`: documents and prose scores -> duplicates."""
 
 from tasks.core.stage_spec import StageSpec
 

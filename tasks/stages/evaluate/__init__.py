@@ -1,1 +1,1 @@
-"""Evaluation: what a checkpoint predicts of text that was held out."""
+"""Stage evaluate: bits per byte of a checkpoint on held-out text."""

@@ -1,4 +1,4 @@
-"""Settings of the stage evaluate. pydantic only: the Airflow dag-processor imports it."""
+"""Settings of the stage evaluate. Imports pydantic only, for the Airflow dag-processor."""
 
 from pydantic import Field
 
@@ -9,8 +9,8 @@ class EvaluateConfig(Config):
     """Bits per byte on held-out documents."""
 
     max_tokens: int = Field(default=200_000, ge=1)
-    """Held-out tokens per source to score at most, in whole documents (at least one)."""
+    """Maximum number of held-out tokens per source to score, in whole documents (at least one)."""
     batch_windows: int = Field(default=16, ge=1)
     """Windows of context per forward pass."""
     threads: int = Field(default=1, ge=1)
-    """CPU threads. Another number may round differently."""
+    """CPU threads. Their number may change the rounding."""

@@ -1,6 +1,6 @@
-"""The unigram model: each token as often as in the training text, whatever stands before it.
+"""Unigram model of the training text: the baseline of a language model, without context.
 
-The floor a language model must clear: it knows the vocabulary and nothing of order.
+Reads the training shards.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""The stage `evaluate`: a checkpoint and held-out text in, bits per byte out."""
+"""Wiring of the stage `evaluate`: checkpoint and held-out text -> scores in bits per byte."""
 
 from tasks.core.stage_spec import StageSpec
 

@@ -1,4 +1,4 @@
-"""What stands beside the text in a row of a dump, as one JSON object: the metadata of a document.
+"""Metadata of a document: the fields other than the text of a row of a dump, as one JSON object.
 
 Pure functions. Equal rows give equal bytes.
 """
@@ -11,14 +11,14 @@ from datetime import date, datetime, time, timedelta
 from typing import Any
 
 
-def metadata(held: Mapping[str, Any], limit: int) -> tuple[str, tuple[str, ...]]:
-    """Returns fields as JSON, sorted by name, and the names of those that were left out because it grew too long.
+def metadata(fields: Mapping[str, Any], limit: int) -> tuple[str, tuple[str, ...]]:
+    """Returns fields as JSON, sorted by name, and the names of fields that were left out to keep to the limit.
 
     Numbers that are not finite become null, times ISO 8601, durations seconds, bytes base64, other values text.
 
     Args:
-        held: the fields; those without a value are left out.
-        limit: bytes of JSON at most; the longest fields go until it fits.
+        fields: the fields by name; None values are left out.
+        limit: maximum bytes of JSON; the longest fields are left out until it fits.
 
     Raises:
         RecursionError: a value is nested too deeply.
@@ -28,7 +28,7 @@ def metadata(held: Mapping[str, Any], limit: int) -> tuple[str, tuple[str, ...]]
     >>> metadata({"a": "x" * 99, "b": 1}, 20)
     ('{"b":1}', ('a',))
     """
-    parts = {name: f"{_json(name)}:{_json(value)}" for name, value in sorted(held.items()) if value is not None}
+    parts = {name: f"{_json(name)}:{_json(value)}" for name, value in sorted(fields.items()) if value is not None}
     size = 2 + sum(len(text.encode()) + 1 for text in parts.values())
     left_out = []
     for name in sorted(parts, key=lambda name: (-len(parts[name]), name)):
@@ -44,7 +44,7 @@ def _json(value: Any) -> str:
         text = _encoded(value)
     except ValueError:
         text = _encoded(_finite(value))
-    # JSON may escape half of a surrogate pair, which no UTF-8 holds.
+    # A JSON escape may be a lone surrogate, which UTF-8 cannot represent.
     return text.encode("utf-8", "replace").decode()
 
 
@@ -66,5 +66,5 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {name: _finite(one) for name, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
+        return {name: _finite(item) for name, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

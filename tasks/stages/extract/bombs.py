@@ -1,7 +1,7 @@
-"""Pages made to stall a parser, told from their source before they are parsed.
+"""Detection of pages made to stall a parser, from their source before parsing.
 
-Time or memory of resiliparse 2.0.0 grows with the product of some numbers, all under the control of whoever writes the
-page; measured on one core:
+Time or memory of resiliparse 2.0.0 grows with the product of numbers that the author of a page controls; measured on
+one core:
 
     nested elements            4,000: 0.3 s     100,000: 270 s
     attributes of an element  10,000: 0.2 s     100,000: 18 s
@@ -9,8 +9,9 @@ page; measured on one core:
     formatting elements left open, 500, times paragraphs, 10,000, in 44 kB: 2 s and 1.9 GB
     attributes of one that is left open, 3,000, times paragraphs, 5,000, in 36 kB: 2 s and 2.3 GB
 
-Honest pages stay far below: of 91 news pages none has more than 3,600 tags. Browsers stop nesting at 512. End tags that
-comments, quotes or tables hide are taken for real ones; what gets past by that meets the limits of the child (`guard`).
+Ordinary pages are far below: of 91 news pages none has more than 3,600 tags. Browsers stop nesting at 512. End tags
+inside comments, quotes or tables are counted as real ones; pages that evade detection this way are stopped by the
+limits of the child process (`guard`).
 """
 
 import re
@@ -42,7 +43,7 @@ _TAG_START = re.compile(rb"<[a-zA-Z]")
 _FEW = 2_000
 # Formatting elements that are equal are repeated three times at most, whatever is left open: twelve names.
 _EQUAL = 36
-# Of so many tags a dozen arrays are no burden: 60 MB.
+# Maximum number of tags to analyse in arrays: a dozen of them take 60 MB.
 _MOST_COUNTED = 500_000
 # Ten thousand attributes of one letter each, and the spaces between them.
 _LONG = 2 * MAX_ATTRIBUTES
@@ -61,7 +62,7 @@ def refuse_bombs(source: bytes) -> None:
 
 
 def _refuse_many(source: bytes) -> None:
-    """Refuses what has too many tags; first by upper bounds, the cheapest first, which nearly every page meets."""
+    """Rejects pages with too many tags; checks upper bounds first, the cheapest first, which nearly all pages meet."""
     from tasks.formats.html.tag_names import all_tags
     from tasks.stages.extract.formats import formats_in
 
@@ -118,7 +119,7 @@ def _refuse_tags(source: bytes, weight: int = 1) -> None:
 
 
 def _long_stretches(source: bytes) -> Iterator[bytes]:
-    """Yields the stretches of at least `_LONG` bytes that end no tag; jumps over the rest."""
+    """Yields the stretches of at least `_LONG` bytes without ">"; skips the rest."""
     start = 0
     while start + _LONG <= len(source):
         end = source.rfind(b">", start, start + _LONG)

@@ -1,8 +1,8 @@
-"""Captures of a WARC or ARC file as rows, and what their headers refuse; `content` makes texts of the rest.
+"""Captures of a WARC or ARC file as rows, with rejections by their headers; `content` extracts the texts.
 
-Reads one file. Every response, revisit and conversion record is one row, and so is every damaged place; the other
-records (request, metadata, warcinfo) describe rows and are none. A conversion record holds what somebody has made of a
-page: its text (the WET files of Common Crawl), or the page as a browser has drawn it.
+Reads one file. Every response, revisit and conversion record is a row, and so is every damaged position; other records
+(request, metadata, warcinfo) are skipped. A conversion record is a derivative of a page: its text (the WET files of
+Common Crawl), or the page as rendered by a browser.
 """
 
 import logging
@@ -26,7 +26,7 @@ from tasks.stages.extract.row import Row, no_content
 
 log = logging.getLogger("sluice.extract")
 
-# As nearly all are; it tells in a twentieth of the time that there is nothing to look at more closely.
+# Matches nearly all URLs, which then need no parsing, at a twentieth of its cost.
 _PLAIN_URL = re.compile(r"https?://[a-z0-9.-]+/(?!robots\.txt)[!-~]*")
 
 
@@ -37,29 +37,29 @@ def read_warc(
 
     Args:
         file: the file, seekable.
-        name: what documents call this file (`warc_file`).
-        source: the source that its documents belong to.
-        config: limits and choices of the extraction.
-        quick: rows that only tell identities: without content, their digests as `payload.quick_digest` makes them.
-        own: the file of our own crawler, whose digests are believed.
+        name: name of the file in documents (`warc_file`).
+        source: source of its documents.
+        config: settings of the extraction.
+        quick: yield rows for identities only: without content, with digests by `payload.quick_digest`.
+        own: whether the file is of our own crawler, whose declared digests are trusted.
     """
     choices = Choices.of(config)
     digest: Digest = "quick" if quick else "declared" if own else "computed"
-    for found in read_records(file, config.max_payload_bytes + 1, digest=digest):
-        if isinstance(found, Damage):
-            log.warning("%s: %s at byte %d or behind it (%s)", name, found.reason, found.offset, found.detail)
-            place = f"{name}#{found.offset}"
-            yield Row(place, source, warc_file=name, warc_offset=found.offset, refused=found.reason, damaged=True)
+    for entry in read_records(file, config.max_payload_bytes + 1, digest=digest):
+        if isinstance(entry, Damage):
+            log.warning("%s: %s at byte %d or behind it (%s)", name, entry.reason, entry.offset, entry.detail)
+            place = f"{name}#{entry.offset}"
+            yield Row(place, source, warc_file=name, warc_offset=entry.offset, refused=entry.reason, damaged=True)
         else:
-            if found.short:
-                log.warning("%s: the record of %s is damaged, or declares a wrong length", name, found.url)
-            yield _row(found, name, source, config, None if quick else choices)
+            if entry.short:
+                log.warning("%s: the record of %s is damaged, or declares a wrong length", name, entry.url)
+            yield _row(entry, name, source, config, None if quick else choices)
 
 
 def _row(record: Record, name: str, source: str, config: ExtractConfig, choices: Choices | None) -> Row:
     url = capture_url(record.url)
     converted = record.kind == WarcRecordType.conversion
-    # A quick row has no content, so what the server said of a response is of no use to it.
+    # A quick row has no content, so it needs no headers.
     sent = _of_conversion(record, url) if converted else _of_response(record, url, headers=choices is not None)
     return Row(
         url=url,
@@ -117,12 +117,12 @@ def _refusal(record: Record, url: str, config: ExtractConfig) -> str:
 
 
 def capture_url(written: str) -> str:
-    """Returns the address of a capture as documents carry it; of one that is too long, enough to tell that it is."""
+    """Returns the URL of a capture as in documents; a URL that is too long is cut to one character above the limit."""
     return clean(written[: MAX_CAPTURED_URL + 1])
 
 
 def url_refusal(url: str) -> str:
-    """Returns why captures of an address give no document, or ""."""
+    """Returns the reason why captures of a URL give no document, or ""."""
     if len(url) > MAX_CAPTURED_URL:
         return "url_invalid"
     if _PLAIN_URL.fullmatch(url):

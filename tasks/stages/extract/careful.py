@@ -1,4 +1,4 @@
-"""The main text of a page by trafilatura: more exact than resiliparse, at a tenth of the speed.
+"""Main text of a page by trafilatura: a higher precision than resiliparse at a tenth of its speed.
 
 Reads the source of a page. trafilatura (Barbaresi, ACL 2021 System Demonstrations) is an extra and is imported on first
 use only.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_installed(config: ExtractConfig) -> None:
-    """Raises InputError when the recipe names an extractor that is not installed here."""
+    """Raises InputError if the recipe's extractor is not installed."""
     if config.extractor == "trafilatura" and importlib.util.find_spec("trafilatura") is None:
         raise InputError(
             'the recipe says [extract] extractor = "trafilatura", and trafilatura is not installed here',
@@ -26,10 +26,10 @@ def check_installed(config: ExtractConfig) -> None:
 
 
 def careful_text(html: str, *, comments: bool = False) -> str:
-    """Returns the main text that trafilatura finds, rather too little than too much; "" where it finds none."""
+    """Returns trafilatura's main text, favouring precision; "" if it finds none."""
     import trafilatura
 
-    # It warns of every page without main text; the stage counts these itself.
+    # It logs a warning for every page without main text; the stage counts them.
     logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
     found: str | None = trafilatura.extract(html, favor_precision=True, include_comments=comments)
     return found or ""

@@ -1,7 +1,6 @@
-"""What the process of `guard` needs of the stage's settings, as plain values.
+"""Settings of the stage for the child process of `guard`, as plain values.
 
-Made by `captures` and `html`, read by `content` and `html`. The settings themselves are made of pydantic, whose import
-takes as long as all else that the process loads.
+Without pydantic, whose import takes as long as all other imports of the process together.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ class Choices:
     max_payload_bytes: int
     honour_noindex: bool
     parsers: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """By media type the parser that reads such bodies, and its settings as JSON."""
+    """Name of the parser and its settings as JSON, by media type."""
 
     @classmethod
     def of(cls, config: ExtractConfig) -> Choices:
-        """Returns what the settings say."""
+        """Returns the choices of some settings."""
         from tasks.stages.extract.parsers import by_media_type
 
         return cls(

@@ -1,7 +1,7 @@
 """Settings of the extract stage.
 
-A file source is a way into the corpus that needs no crawl: a folder of text, a dump of rows, foreign WARC files, or the
-descriptions of the packages installed beside Sluice.
+A file source adds documents to the corpus without a crawl: a folder of text, a dump of rows, foreign WARC files, or the
+descriptions of the installed packages.
 """
 
 from typing import Annotated, Any, Literal
@@ -12,13 +12,13 @@ from tasks.core.config import Config, Problems, absolute, nearest
 from tasks.stages.extract import parsers
 
 WEB = "web"
-"""The source of what the crawl captures."""
+"""Source of the crawl's documents."""
 
 SourceName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=40)]
 
 
 PLACEHOLDERS = {"{stdlib}": "stdlib", "{site_packages}": "purelib"}
-"""What a path may begin with, and what `sysconfig` calls it."""
+"""Prefixes of a path, and their names in `sysconfig`."""
 
 
 def _absolute(path: str) -> str:
@@ -26,21 +26,21 @@ def _absolute(path: str) -> str:
 
 
 KINDS = ("text", "jsonl", "parquet", "metadata", "warc")
-"""What files may hold without any parser of a package."""
+"""Kinds of files that need no parser of a package."""
 
 
 class FileSource(Config):
     """Local files that enter the corpus as one source."""
 
     name: SourceName
-    """What mixtures and reports call this source; also the host in its documents' URLs."""
+    """Name in mixtures and reports, and host in the URLs of its documents."""
 
     kind: str
-    """What a file holds: one text (`text`), one document per row (`jsonl`, `parquet`), a package description
-    (`metadata`), or WARC records (`warc`); or the name of a parser of an installed package, which reads it whole.
+    """Content of a file: one text (`text`), one document per row (`jsonl`, `parquet`), a package description
+    (`metadata`), or WARC records (`warc`); or the name of a parser of an installed package, which reads the file whole.
 
-    Of WARC files the captured pages are taken, and of WET files, which are WARC files too, the texts. ARC files, the
-    web's archives before 2009, are known by how they begin.
+    WARC files give the captured pages, WET files, which are WARC files too, the texts. ARC files, the web's archives
+    before 2009, are detected by their first bytes.
     """
 
     path: Annotated[str, AfterValidator(_absolute)]
@@ -69,28 +69,28 @@ class FileSource(Config):
     """Rows: the field that holds the URL; a row without one gets a URL made of file and row number."""
 
     metadata_fields: tuple[str, ...] | None = None
-    """Rows: the fields that a document keeps as `metadata`; None keeps all beside text and URL, an empty list none."""
+    """Rows: the fields kept as `metadata`; None keeps all except text and URL, an empty list none."""
 
     max_metadata_bytes: int = Field(default=65_536, ge=2)
     """Rows: bytes of `metadata` at most, as JSON; the longest fields are left out until it fits."""
 
     @field_validator("kind")
     @classmethod
-    def _is_known(cls, given: str) -> str:
-        if given not in (known := [*KINDS, *parsers.known()]):
-            raise Problems([f'no kind "{given}": {nearest(given, known)}'])
-        return given
+    def _is_known(cls, kind: str) -> str:
+        if kind not in (known := [*KINDS, *parsers.known()]):
+            raise Problems([f'no kind "{kind}": {nearest(kind, known)}'])
+        return kind
 
 
 class ExtractConfig(Config):
-    """How captures and files become documents."""
+    """Extraction of documents from captures and files."""
 
     extractor: Literal["blocks", "resiliparse", "trafilatura", "visible"] = "blocks"
-    """Who finds the main text of a page.
+    """Extractor of the main text of a page.
 
-    `blocks` judges the lines of `resiliparse` once more, for articles and posts; `resiliparse` alone is the fastest;
-    `trafilatura`, an extra (pip install 'sluice[careful]'), takes ten times as long. `visible` takes all that a reader
-    sees, menus included.
+    `blocks` classifies the lines of `resiliparse`, for articles and posts; `resiliparse` alone is the fastest;
+    `trafilatura`, an extra (pip install 'sluice[careful]'), takes ten times as long. `visible` takes all visible text,
+    including menus.
     """
 
     comments: bool = False
@@ -110,10 +110,10 @@ class ExtractConfig(Config):
     """Larger payloads, after decompression, are rejected as `too_large`; a bomb is unpacked no further."""
 
     max_page_cpu_s: float = Field(default=10.0, gt=0)
-    """CPU seconds that one page may take; what takes longer is set aside as poison, and the part goes on."""
+    """Limit of CPU seconds per page; a page that exceeds it is quarantined as poison."""
 
     honour_noindex: bool = True
-    """Reject pages that ask by meta robots or X-Robots-Tag not to be indexed."""
+    """Reject pages with a noindex directive in meta robots or X-Robots-Tag."""
 
     jsonl: bool = False
     """Write the documents also as JSON lines, `jsonl/<part>.jsonl.gz`, for readers without Parquet."""
@@ -134,12 +134,12 @@ class ExtractConfig(Config):
 
     @field_validator("parsers")
     @classmethod
-    def _complete(cls, given: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
+    def _complete(cls, settings: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
         if "files" not in info.data:
-            return given  # what is wrong with `files` is told already
-        if own := sorted(set(given) & set(KINDS)):
+            return settings  # the error in `files` is already reported
+        if own := sorted(set(settings) & set(KINDS)):
             raise Problems([f'"{name}" is a kind of files that needs no parser: take it out' for name in own])
-        return parsers.complete((one.kind for one in info.data["files"] if one.kind not in KINDS), given)
+        return parsers.complete((file.kind for file in info.data["files"] if file.kind not in KINDS), settings)
 
     @model_validator(mode="after")
     def _names_differ(self) -> "ExtractConfig":

@@ -1,7 +1,7 @@
-"""A body becomes a text: what runs in the process of `guard`.
+"""Extraction of text from a body, in the child process of `guard`.
 
-Reads bytes that `captures` and `files` have read, and returns what extraction found in them. Little is imported here,
-because every worker starts such a process: what few bodies need is imported when the first one comes.
+Reads the bytes of captures and files. Every worker starts such a process, so imports are few: modules that few bodies
+need are imported on first use.
 """
 
 import re
@@ -19,24 +19,24 @@ from tasks.stages.extract.media import media_type, refusal, sniffed
 from tasks.stages.extract.page_metadata import absolute
 from tasks.stages.extract.row import Content, Rejected
 
-# Possessive: a header must not be able to make the search try again and again.
+# Possessive: a header must not be able to cause backtracking.
 _CHARSET = re.compile(r"charset\s*+=\s*+[\"']?\s*+([A-Za-z0-9_.:-]++)", re.I)
 _MAX_LANGUAGE = 35
-# What expires some day had not when it was captured at a time that nobody noted.
+# Fetch time if it is unknown: directives that expire have not expired yet.
 _NO_TIME = datetime(1, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What a server said of a body, as far as extraction needs it; small, because it goes to another process.
+    """Headers of a body that extraction needs; small, because they are sent to another process.
 
     Attributes:
-        url: where the body comes from.
+        url: of the capture.
         content_type: the Content-Type header.
         coding: the content codings, comma-separated.
-        language: what Content-Language says, or for a conversion the language that its maker found.
+        language: Content-Language, or for a conversion the language identified by its creator.
         robots: the X-Robots-Tag headers.
-        fetched_at: when it came, UTC; None where that is unknown.
+        fetched_at: time of capture in UTC; None if it is unknown.
     """
 
     url: str
@@ -48,7 +48,7 @@ class Sent:
 
 
 def captured(payload: bytes, sent: Sent, choices: Choices) -> Content:
-    """Returns what a captured body holds; raises Rejected with the reason for which it gives no document."""
+    """Returns the content of a captured body; raises Rejected with the reason if it gives no document."""
     if choices.honour_noindex and _noindex(sent.robots, sent, names=True):
         raise Rejected("noindex")
     data = _body(payload, sent.coding, choices.max_payload_bytes)
@@ -66,22 +66,22 @@ def captured(payload: bytes, sent: Sent, choices: Choices) -> Content:
     if kind == "text/plain":
         return Content(text=clean(text), language_hint=language)
     page = read_page(text, choices, source)
-    about = page.about
-    if choices.honour_noindex and _noindex(about.robots, sent, names=False):
+    page_metadata = page.about
+    if choices.honour_noindex and _noindex(page_metadata.robots, sent, names=False):
         raise Rejected("noindex")
     return Content(
         text=page.text,
-        title=about.title,
-        language_hint=about.language or language,
-        published=about.published,
-        canonical=absolute(about.canonical, about.base, sent.url),
-        licence=about.licence,
+        title=page_metadata.title,
+        language_hint=page_metadata.language or language,
+        published=page_metadata.published,
+        canonical=absolute(page_metadata.canonical, page_metadata.base, sent.url),
+        licence=page_metadata.licence,
     )
 
 
-def _noindex(said: Sequence[str], sent: Sent, *, names: bool) -> bool:
-    # Where it is read, a corpus has no name that a page could know: only what is meant for all counts.
-    return bool(said) and directives(said, "", sent.fetched_at or _NO_TIME, names=names).noindex
+def _noindex(robots: Sequence[str], sent: Sent, *, names: bool) -> bool:
+    # A corpus has no user agent name that a page could address: only directives for all agents apply.
+    return bool(robots) and directives(robots, "", sent.fetched_at or _NO_TIME, names=names).noindex
 
 
 def _body(payload: bytes, coding: str, limit: int) -> bytes:
@@ -96,11 +96,11 @@ def _body(payload: bytes, coding: str, limit: int) -> bytes:
         raise Rejected("too_large")
     if not body.data:
         raise Rejected("content_coding")
-    return body.data  # a cut-off stream gives what it holds, as in a browser
+    return body.data  # a truncated stream gives the bytes before its end, as in a browser
 
 
 def plain(data: bytes, name: str) -> Content:
-    """Returns the text of a file; raises Rejected for one that is no text."""
+    """Returns the text of a file; raises Rejected for a binary file."""
     text = decode(data)
     if "\0" in text:
         raise Rejected("binary")
@@ -123,7 +123,7 @@ def metadata(data: bytes, name: str) -> Content:
 
 
 def _unfolded(description: str) -> str:
-    """Undoes the folding of a description that stands in a header: eight spaces or seven and a bar."""
+    """Undoes the folding of a description in a header: eight spaces, or seven and a bar."""
     return "\n".join(line.removeprefix("       |").removeprefix("        ") for line in description.split("\n"))
 
 

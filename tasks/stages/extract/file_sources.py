@@ -1,6 +1,6 @@
-"""Which files a source takes: those that its pattern matches, less what it excludes, or a sample of them.
+"""Selection of the files of a source: those that match its pattern without the excluded ones, or a sample of them.
 
-Reads the names and sizes of files outside the store.
+Reads the names and sizes of external files.
 """
 
 import fnmatch
@@ -32,7 +32,7 @@ def find_files(source: FileSource) -> list[SourceFile]:
 def _sample(files: list[SourceFile], source: FileSource) -> list[SourceFile]:
     if source.max_files is None and source.max_bytes is None:
         return files
-    # By hash of the name: a sample of the whole tree, not its first folders, and the same one on every machine.
+    # By hash of the name: a sample of the whole tree, the same on every machine.
     ordered = sorted(files, key=lambda file: (hash64(file.name), file.name))[: source.max_files]
     taken, total = [], 0
     for file in ordered:

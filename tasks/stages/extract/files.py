@@ -1,7 +1,7 @@
 """The files of sources as rows.
 
 Reads files outside the store, compressed or not. The same files give the same rows on every machine: a document's URL
-names the source and the path below the fixed folder of the pattern, not where that folder stands.
+consists of the source and the path below the fixed folder of the pattern, not of the location of that folder.
 """
 
 import bz2
@@ -52,7 +52,7 @@ def read_file(
 
 @contextlib.contextmanager
 def readable(file: SourceFile, source: FileSource) -> Iterator[None]:
-    """Raises InputError, which names file and source, for what goes wrong while a file is read."""
+    """Raises InputError with file and source for errors while a file is read."""
     try:
         yield
     except (OSError, EOFError, pa.ArrowException) as error:
@@ -150,52 +150,52 @@ def _parquet_rows(
 ) -> Iterator[Row]:
     columns = _columns(file, source, quick)
     number = span.first if span else 0
-    # Dictionary-encoded, so that a text that stands in a thousand rows is in memory once.
+    # Dictionary-encoded, so that a text that occurs in a thousand rows is in memory once.
     with parquet.opened(file.local(), [source.text_field]) as rows:
         groups = list(range(span.start, span.end)) if span else None
         for batch in rows.iter_batches(batch_size=_ROWS_AT_ONCE, row_groups=groups, columns=columns):
             for row in zip(*(batch.column(name) for name in columns), strict=True):
-                held = dict(zip(columns, row, strict=True))
-                named = [held[name] for name in (source.text_field, source.url_field) if name in held]
+                fields = dict(zip(columns, row, strict=True))
+                named = [fields[name] for name in (source.text_field, source.url_field) if name in fields]
                 if any(_bytes_of(value) > config.max_payload_bytes for value in named):
                     yield Row(f"{_url(source, file)}#{number}", source.name, refused="too_large")
                 else:
-                    yield _record({name: value.as_py() for name, value in held.items()}, number, file, source, quick)
+                    yield _record({name: value.as_py() for name, value in fields.items()}, number, file, source, quick)
                 number += 1
 
 
 def _columns(file: SourceFile, source: FileSource, quick: bool) -> list[str]:
-    """Returns the columns to read: text and URL, and where a document is made of them what it keeps as metadata."""
+    """Returns the columns to read: text and URL, and unless `quick` those of the metadata."""
     names = parquet.schema(file.local()).names
     metadata = names if source.metadata_fields is None else source.metadata_fields
-    for field, wanted in (("text_field", (source.text_field,)), ("metadata_fields", metadata)):
-        for name in wanted:
+    for field, required in (("text_field", (source.text_field,)), ("metadata_fields", metadata)):
+        for name in required:
             if name not in names:
                 raise InputError(
                     f'{file.path} has no column "{name}" (it has: {", ".join(sorted(names))})',
                     f'set {field} of the file source "{source.name}"',
                 )
-    wanted = (source.text_field, source.url_field, *(() if quick else metadata))
-    return [name for name in dict.fromkeys(wanted) if name in names]
+    read = (source.text_field, source.url_field, *(() if quick else metadata))
+    return [name for name in dict.fromkeys(read) if name in names]
 
 
 def _bytes_of(value: pa.Scalar) -> int:
-    held = value.value if isinstance(value, pa.DictionaryScalar) else value
-    return held.as_buffer().size if isinstance(held, pa.BinaryScalar) and held.is_valid else 0
+    plain = value.value if isinstance(value, pa.DictionaryScalar) else value
+    return plain.as_buffer().size if isinstance(plain, pa.BinaryScalar) and plain.is_valid else 0
 
 
-def _record(held: Any, number: int, file: SourceFile, source: FileSource, quick: bool) -> Row:
+def _record(row: Any, number: int, file: SourceFile, source: FileSource, quick: bool) -> Row:
     place = f"{_url(source, file)}#{number}"
-    if not isinstance(held, Mapping):
+    if not isinstance(row, Mapping):
         return Row(place, source.name, refused="json_malformed")
-    text = held.get(source.text_field)
+    text = row.get(source.text_field)
     if not isinstance(text, str):
         return Row(place, source.name, refused="no_text")
-    url = held.get(source.url_field)
+    url = row.get(source.url_field)
     if isinstance(url, str) and len(url) > MAX_CAPTURED_URL:
         return Row(place, source.name, refused="url_invalid")
     try:
-        found, left_out = ("", False) if quick else _metadata(held, source)
+        found, left_out = ("", False) if quick else _metadata(row, source)
     except RecursionError:
         return Row(place, source.name, refused="json_malformed")
     return Row(
@@ -209,10 +209,10 @@ def _record(held: Any, number: int, file: SourceFile, source: FileSource, quick:
     )
 
 
-def _metadata(held: Mapping[str, Any], source: FileSource) -> tuple[str, bool]:
-    """Returns what a row holds beside text and URL, as JSON, and whether a field of it was left out."""
-    wanted = held.keys() if source.metadata_fields is None else source.metadata_fields
-    found = {name: held.get(name) for name in wanted if name not in (source.text_field, source.url_field)}
+def _metadata(row: Mapping[str, Any], source: FileSource) -> tuple[str, bool]:
+    """Returns the metadata of a row as JSON, and whether a field of it was left out."""
+    names = row.keys() if source.metadata_fields is None else source.metadata_fields
+    found = {name: row.get(name) for name in names if name not in (source.text_field, source.url_field)}
     text, left_out = beside.metadata(found, source.max_metadata_bytes)
     return text, bool(left_out)
 
@@ -222,7 +222,7 @@ def _digest(data: bytes, quick: bool) -> str:
 
 
 def _captures(file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool) -> Iterator[Row]:
-    # FastWARC knows gzip and zstd by itself; through bzip2 it cannot see, so offsets are those of what is inside.
+    # FastWARC reads gzip and zstd itself; of a bzip2 file the offsets are those in the decompressed stream.
     opener: Callable[..., Any] = bz2.open if file.codec == "bz2" else open
     name = file.name if file.name.isprintable() else _quoted(file.name)
     with opener(file.local(), "rb") as handle:

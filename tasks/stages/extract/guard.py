@@ -142,7 +142,7 @@ class _Child:
         self._questions, self._answers = self._process.stdin.fileno(), self._process.stdout.fileno()
         self._ready = select.poll()
         self._ready.register(self._answers, select.POLLIN)
-        self._held = bytearray()
+        self._received = bytearray()
         for pipe in (self._questions, self._answers):
             with contextlib.suppress(OSError, AttributeError):  # smaller pipes mean more switches, no more
                 fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE)
@@ -189,15 +189,15 @@ class _Child:
 
     def _receive(self, patience_s: float) -> Any:
         self._await(LENGTH.size, patience_s)
-        end = LENGTH.size + LENGTH.unpack_from(self._held)[0]
+        end = LENGTH.size + LENGTH.unpack_from(self._received)[0]
         self._await(end, patience_s)
-        with memoryview(self._held) as held:
-            answer = pickle.loads(held[LENGTH.size : end])
-        del self._held[:end]
+        with memoryview(self._received) as received:
+            answer = pickle.loads(received[LENGTH.size : end])
+        del self._received[:end]
         return answer
 
     def _await(self, size: int, patience_s: float) -> None:
-        while len(self._held) < size:
+        while len(self._received) < size:
             row = self._row()
             if not self._ready.poll(patience_s * 1000):
                 if self._row() != row:
@@ -207,7 +207,7 @@ class _Child:
             block = os.read(self._answers, _PIPE)
             if not block:
                 raise self._death()
-            self._held += block
+            self._received += block
 
     def _row(self) -> int:
         row: int = ROW.unpack_from(self._at)[0]

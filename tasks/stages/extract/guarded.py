@@ -1,4 +1,4 @@
-"""The process that `guard` runs rows in: it reads batches from its standard input and answers on its standard output.
+"""Child process of `guard`: reads batches of rows from standard input and writes outcomes to standard output.
 
 Run by `guard` as `python -m tasks.stages.extract.guarded FILE`, where FILE is the descriptor of a file that both have
 mapped.

@@ -1,4 +1,4 @@
-"""A page's text by the extractor of the recipe, and what the page says about itself.
+"""Text of a page by the extractor of the recipe, and the page's metadata.
 
 Reads the decoded payload of one capture. The extractors are in `main_text` (resiliparse and visible), `blocks` and
 `careful` (trafilatura, an extra). Figures on real pages: `python -m benchmarks.extraction`.
@@ -22,18 +22,18 @@ from tasks.stages.extract.page_metadata import About, read_about
 if TYPE_CHECKING:
     from tasks.stages.extract.config import ExtractConfig
 
-# As much text as this is not what is left over where the main text was missed.
+# Characters from which extracted text is taken for the main text without a comparison.
 _FOUND = 1_000
 
 
 @dataclass(frozen=True)
 class Page:
-    """What a page says, and what it says about itself."""
+    """Text and metadata of a page."""
 
     text: str
     about: About
     whole: bool
-    """True when `text` is all that is visible: asked for, or because no main text was found."""
+    """Whether `text` is all visible text: by the setting, or because no main text was found."""
 
 
 def read_page(html: str, config: Choices | ExtractConfig | None = None, source: bytes | None = None) -> Page:

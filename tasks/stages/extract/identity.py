@@ -1,6 +1,6 @@
-"""Which rows give no document because of other rows: copies, and captures of pages that a browser has drawn.
+"""Rows without a document because of other rows: copies, and captures of pages that a browser has rendered.
 
-What is decided here depends on the input alone, not on how it is cut into parts.
+The result depends only on the input, not on its division into parts.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,11 +16,11 @@ from tasks.stages.extract.row import Row
 from tasks.stages.extract.spans import ROW_KINDS
 
 SEVERAL_ROWS = (*ROW_KINDS, "warc")
-"""Kinds of sources whose files hold several rows; of any other a file is one."""
+"""Kinds of sources whose files have several rows; a file of another kind is a single row."""
 
 IDENTITY = np.dtype([("id", "S32"), ("page", np.uint64), ("rendered", np.bool_)])
 """Of one row: a hash of its URL and its digest ("" where there is no other like it), its source and URL, and whether it
-is a page as a browser has drawn it."""
+is a page as a browser has rendered it."""
 
 Identity = tuple[bytes, int, bool]
 NONE: Identity = (b"", 0, False)
@@ -28,13 +28,13 @@ NONE: Identity = (b"", 0, False)
 
 @dataclass(frozen=True)
 class Spare:
-    """The numbers of the rows of one part that give no document, by reason."""
+    """Numbers of the rows of one part that give no document, by reason."""
 
     copies: frozenset[int] = frozenset()
     rendered: frozenset[int] = frozenset()
 
     def reason(self, number: int) -> str:
-        """Returns why the row of that number gives no document, or ""."""
+        """Returns the reason why the row with that number gives no document, or ""."""
         if number in self.rendered:
             return "rendered"
         return "duplicate_capture" if number in self.copies else ""
@@ -43,7 +43,7 @@ class Spare:
 def unit_identities(unit: Unit, rows: Iterable[Row]) -> Iterator[Identity]:
     """Yields the identity of every row of a unit; `rows` are read only if it can have several."""
     if unit.source is not None and unit.source.kind not in SEVERAL_ROWS:
-        yield NONE  # its URL is its place, and no two files stand in one place
+        yield NONE  # its URL is its path, which is unique
         return
     for row in rows:
         yield NONE if row.refused else _of_row(row)
@@ -55,9 +55,9 @@ def _of_row(row: Row) -> Identity:
 
 
 def identity(url: str, digest: str, source: str, *, rendered: bool = False) -> Identity:
-    """Returns the identity of a row; `source` is "" for one that is no capture.
+    """Returns the identity of a row; `source` is "" if it is not a capture.
 
-    Digests are all of one kind. Who makes another body with the same XXH3 digest replaces a page of his own by it,
+    Digests are all of one kind. A forged body with the same XXH3 digest can replace only a page of the same URL,
     because the URL is hashed with BLAKE2b.
     """
     page = hash64(f"{source}\n{url}") if source else 0
@@ -70,11 +70,11 @@ def identities(units: Iterable[Iterable[Identity]]) -> NDArray[np.void]:
 
 
 def spares(parts: Sequence[NDArray[np.void]]) -> list[Spare]:
-    """Returns for each part the rows that give no document; `parts` hold the identities in input order."""
+    """Returns for each part the rows that give no document; `parts` are identities in input order."""
     rows = np.concatenate(parts)
-    drawn = np.unique(rows["page"][rows["rendered"]])
-    replaced = np.isin(rows["page"], drawn) & ~rows["rendered"] & (rows["page"] != 0)
-    # A capture that is replaced anyway must not make the drawn page its copy.
+    rendered = np.unique(rows["page"][rows["rendered"]])
+    replaced = np.isin(rows["page"], rendered) & ~rows["rendered"] & (rows["page"] != 0)
+    # A replaced capture must not count as the original of the rendered page.
     counts = np.flatnonzero(~replaced & (rows["id"] != b""))
     first = counts[np.unique(rows["id"][counts], return_index=True)[1]]
     copies = np.zeros(len(rows), dtype=bool)

@@ -1,4 +1,4 @@
-"""Identities of the captures of a WARC file by its index, so that a crawl is read once and not twice.
+"""Identities of the captures of a WARC file from its index, which saves a pass over the crawl.
 
 Reads one CDXJ file of a crawl (`tasks.stages.crawl.storage.warc` writes it beside its WARC file).
 """
@@ -13,13 +13,13 @@ from tasks.stages.extract.identity import NONE, Identity, identity
 
 
 def indexed_identities(file: BinaryIO, records: int) -> list[Identity] | None:
-    """Returns the identities of all captures in the order of the WARC file, as reading it quickly would.
+    """Returns the identities of all captures in the order of the WARC file, equal to those of a quick pass over it.
 
-    One case differs: a body too large for extraction has an identity here. It is refused by its own reason anyway.
+    One exception: a body too large for extraction has an identity here. It is rejected for its size all the same.
 
     Returns:
-        None where the index does not tell: it is damaged, it does not list as many `records` as were published, or it
-        lists conversions, which stand for other captures only if they are small enough.
+        the identities; None if the index does not suffice: it is damaged, it does not list as many `records` as were
+        published, or it lists conversions, which replace other captures only if they are small enough.
     """
     try:
         entries = [index_entry(line) for line in io.TextIOWrapper(file, "utf-8")]

@@ -22,7 +22,7 @@ class JsonLines:
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        # The name and the time that gzip would put into its header are none of the documents.
+        # No name and no time in the gzip header, so that the bytes depend only on the documents.
         self._packed = gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=_LEVEL, mtime=0)
         self._out = io.BufferedWriter(cast(io.RawIOBase, self._packed), 1 << 20)
 
@@ -36,12 +36,12 @@ class JsonLines:
     def write(self, documents: Iterable[Mapping[str, object]]) -> None:
         """Writes rows of tasks.formats.documents.DOCUMENT.
 
-        Times become text (ISO 8601, UTC, milliseconds) or null, metadata the object that it says.
+        Times become ISO 8601 (UTC, milliseconds) or null, metadata a JSON object.
         """
         for document in documents:
-            held = {name: _plain(document[name]) for name in FIELDS}
-            held["metadata"] = json.loads(str(document["metadata"] or "null"))
-            self._out.write(json.dumps(held, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+            fields = {name: _plain(document[name]) for name in FIELDS}
+            fields["metadata"] = json.loads(str(document["metadata"] or "null"))
+            self._out.write(json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
 
 
 def _plain(value: object) -> object:

@@ -1,7 +1,7 @@
-"""Which input belongs to which part: a function of the inputs and the settings, never of the workers.
+"""Division of the input into parts: a function of the inputs and the settings, not of the workers.
 
-A unit is one WARC file, one file of a source, or a piece of a file of rows that is too large for one part. Units stay
-whole and in order, and parts are runs of consecutive units of about equal weight.
+A unit is one WARC file, one file of a source, or a piece of a file of rows that is too large for one part. Parts are
+sequences of whole consecutive units of about equal weight.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,18 +18,18 @@ from tasks.stages.extract.spans import ROW_KINDS, Span, cut
 PACKED_WEIGHT = 4
 MIN_PARTS = 8
 PIECES = 4
-"""Into how many pieces a part's share of a large file is cut, so that parts can be filled evenly."""
+"""Pieces per part of a large file, so that parts can be filled evenly."""
 RUNS = 20
-"""Into how many runs the parts of a compressed file are divided at most. Each begins by skipping what lies before it,
-half the file on average; reading rows takes some ten times as long as skipping them, so the work at most doubles."""
+"""Maximum number of runs of the parts of a compressed file. A run first skips the bytes before it, half the file on
+average; reading rows takes about ten times as long as skipping them, so the work at most doubles."""
 
 
 @dataclass(frozen=True)
 class Unit:
     """One input file, or the piece `span` of it.
 
-    A file of the crawl has no `source`; it lies in the store at `file.path`, holds `records` captures, and `index`
-    lists them ("" where nothing does).
+    A file of the crawl has no `source`; it is in the store at `file.path` and has `records` captures, listed by the
+    file `index` ("" for none).
     """
 
     file: SourceFile
@@ -58,7 +58,7 @@ def divide(units: Sequence[Unit], config: ExtractConfig, engine: Engine) -> list
     Raises:
         InputError: such a file cannot be read.
     """
-    share = max(1, sum(unit.weight for unit in units) // _wanted(units, config))
+    share = max(1, sum(unit.weight for unit in units) // _part_count(units, config))
     large = [number for number, unit in enumerate(units) if _is_rows(unit) and unit.weight > share]
     cuts = engine.map(partial(_pieces, max(1, share // PIECES)), [units[number] for number in large])
     found = {large[place]: pieces for place, pieces in cuts}
@@ -76,7 +76,7 @@ def _pieces(size: int, unit: Unit) -> list[Unit]:
         return [replace(unit, span=span) for span in cut(unit.file, unit.source.kind, size)] or [unit]
 
 
-def _wanted(units: Sequence[Unit], config: ExtractConfig) -> int:
+def _part_count(units: Sequence[Unit], config: ExtractConfig) -> int:
     total = sum(unit.weight for unit in units)
     return config.parts or max(-(-total // config.part_bytes), min(len(units), MIN_PARTS))
 
@@ -86,28 +86,34 @@ def arrange(units: Sequence[Unit], config: ExtractConfig) -> list[list[Unit]]:
 
     The middle of a unit decides where it goes, so a unit larger than a part fills one alone.
     """
-    total, wanted = sum(unit.weight for unit in units), _wanted(units, config)
+    total, count = sum(unit.weight for unit in units), _part_count(units, config)
     groups: dict[int, list[Unit]] = {}
     before = 0
     for unit in units:
         middle = before + unit.weight / 2
-        groups.setdefault(min(wanted - 1, int(middle * wanted / total)), []).append(unit)
+        groups.setdefault(min(count - 1, int(middle * count / total)), []).append(unit)
         before += unit.weight
     return [list(_joined(groups[index])) for index in sorted(groups)]
 
 
 def _joined(units: Sequence[Unit]) -> Iterator[Unit]:
     """Yields units with neighbouring pieces of one file as one."""
-    held: Unit | None = None
+    current: Unit | None = None
     for unit in units:
-        if held and held.span and unit.span and unit.file.path == held.file.path and unit.source == held.source:
-            held = replace(held, span=held.span.joined(unit.span))
+        if (
+            current
+            and current.span
+            and unit.span
+            and unit.file.path == current.file.path
+            and unit.source == current.source
+        ):
+            current = replace(current, span=current.span.joined(unit.span))
             continue
-        if held:
-            yield held
-        held = unit
-    if held:
-        yield held
+        if current:
+            yield current
+        current = unit
+    if current:
+        yield current
 
 
 def runs(parts: Sequence[Sequence[Unit]]) -> list[str]:

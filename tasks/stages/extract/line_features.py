@@ -1,9 +1,9 @@
-"""What the trees of `blocks` see of each line of a page's main text: numbers.
+"""Features of the lines of a page's main text, for the trees of `blocks`.
 
-Reads the lines that `lines` has split. Nothing in here knows a language or a site: the numbers are lengths, kinds of
-characters, links, the place in the page, and whether a line stands in the element that holds most of the page's
-paragraphs. After Kohlschütter, Fankhauser, Nejdl, "Boilerplate Detection using Shallow Text Features" (WSDM 2010). They
-are counts and quotients of counts, so every machine computes the same.
+Reads the lines of `lines`. The features do not depend on language or site: lengths, character classes, links, position
+in the page, and whether a line is in the element with most of the page's paragraphs. After Kohlschütter, Fankhauser,
+Nejdl, "Boilerplate Detection using Shallow Text Features" (WSDM 2010). They are counts and quotients of counts, so
+every machine computes the same values.
 """
 
 import re
@@ -26,14 +26,14 @@ COLUMNS = (
     *("to_first_prose", "from_last_prose", "since_prose", "until_prose", "prose_before", "prose_behind"),
     *("lines", "all_words", "prose_share", "container_share"),
 )
-"""Names of the numbers, in order."""
+"""Names of the features, in order."""
 
 _AT = {name: index for index, name in enumerate(COLUMNS)}
 _WORDS, _LINK_SHARE, _ENDS_SENTENCE = _AT["words"], _AT["link_share"], _AT["ends_sentence"]
 _TAG_COLUMN, _LINKED, _INSIDE, _PLACE = _AT["tag"], _AT["link_share"], _AT["inside_0"], _AT["place"]
 
 _GOOD = 20
-"""Words from which a line of prose counts as such."""
+"""Minimum number of words of a line of prose."""
 _UNLINKED = 0.3
 _HALF = 0.5
 _FAR = 1_000
@@ -42,7 +42,7 @@ _TITLE_WORDS = 16
 _OPENING = 8  # characters
 _TAG = re.compile(r"<[^>]*>")
 _LINK = re.compile(r"<a [^>]*>(.*?)</a>")
-# How much a line is a heading; 0 for text that stands in no element of its own.
+# Rank of a line's element as a heading; 0 for text without an element of its own.
 _TAGS = {"<p>": 1, "<ul": 2, "<ol": 2, "<li": 2, "<h6": 3, "<h5": 3, "<h4": 3, "<h3": 3, "<h2": 4, "<h1": 5}
 _SOCIAL = ("facebook.", "twitter.", "instagram.", "whatsapp.", "youtube.", "pinterest.", "linkedin.")
 
@@ -90,12 +90,12 @@ _KINDS, _COUNTED = _kinds(), _counted()
 
 
 def features(lines: Sequence[Line], title: str, share: float) -> NDArray[np.float64]:
-    """Measures lines, at least one: number of `COLUMNS`, line.
+    """Returns the features of lines, at least one: float64 of shape (`COLUMNS`, lines).
 
     Args:
-        lines: the lines that are judged.
+        lines: the lines to classify.
         title: of the page, in lower case.
-        share: what `lines.mark_container` returned.
+        share: result of `lines.mark_container`.
     """
     texts = [line.text.strip() for line in lines]
     found = np.zeros((len(COLUMNS), len(lines)))
@@ -116,16 +116,16 @@ def features(lines: Sequence[Line], title: str, share: float) -> NDArray[np.floa
 
 
 def prose(measured: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Tells which lines are sentences of some length with few links; `measured` by `features`."""
+    """Returns a mask of the lines that are long sentences with few links; `measured` by `features`."""
     unlinked = measured[_LINK_SHARE] < _UNLINKED
     found: NDArray[np.bool_] = unlinked & (measured[_ENDS_SENTENCE] > 0) & (measured[_WORDS] >= _GOOD)
     return found
 
 
 def prose_around(measured: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Tells which lines are prose around the best element.
+    """Returns a mask of the lines that are prose in the parent of the best element.
 
-    Where the best element holds less than half of the paragraphs, the page has no such element, and all prose counts.
+    If the best element contains less than half of the paragraph text, all prose counts.
     """
     around = (measured[_AT["within_1"]] > 0) | (measured[_AT["container_share"]] < _HALF)
     found: NDArray[np.bool_] = around & prose(measured)
@@ -133,7 +133,7 @@ def prose_around(measured: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def _characters(texts: Sequence[str], found: NDArray[np.float64]) -> None:
-    """Counts kinds of characters, by pairs of neighbours at once: a call of NumPy costs as much as 500 characters."""
+    """Counts character classes by pairs of neighbours in one call: a call of NumPy costs as much as 500 characters."""
     looked_at = [text[:_LOOKED_AT] for text in texts]
     lengths = np.array([len(text) for text in looked_at])
     codes = np.frombuffer(("\n" + "\n".join(looked_at) + "\n").encode("utf-32-le", "surrogatepass"), np.uint32)
@@ -147,7 +147,7 @@ def _characters(texts: Sequence[str], found: NDArray[np.float64]) -> None:
     first, last = kinds[ends - lengths], kinds[ends - 1]
     last = np.where(last == _CLOSING, kinds[ends - 2], last)
     whole = np.array([len(text) for text in texts])
-    of_all = whole / long  # what stands behind the part that is looked at is like it
+    of_all = whole / long  # extrapolates from the part of the line that is read
     for name, column in (
         ("words", words * of_all),
         ("length", whole),
@@ -189,7 +189,7 @@ def _markup(lines: Sequence[Line], texts: Sequence[str], found: NDArray[np.float
 
 
 def _places(words: NDArray[np.float64], found: NDArray[np.float64], good: NDArray[np.bool_]) -> None:
-    """Fills in where lines stand: in the page, and between the first and the last line of prose."""
+    """Fills in the positions of lines: in the page, and relative to the first and the last line of prose."""
     number = len(words)
     index = np.arange(number)
     places = np.flatnonzero(good)

@@ -1,4 +1,4 @@
-"""The lines of a page's main text, and which of them stand in the element that holds most of its paragraphs.
+"""Lines of a page's main text, with their position relative to the element with most of its paragraphs.
 
 Reads resiliparse's reduced HTML (text with `p`, `h1` to `h6`, `pre`, `li`, `a`).
 """
@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 from resiliparse.parse.html import HTMLTree
 
-# Stand in the text where the best element begins and ends, then its parent, then the parent of that. Control characters
-# which no text holds any more when it has been cleaned.
+# Marks of the start and end of the best element, its parent and its grandparent. Control characters, which cleaned text
+# does not contain.
 STARTS, ENDS = "\x01\x03\x05", "\x02\x04\x06"
 LEVELS = len(STARTS)
 _MARKS = re.compile("[\x01-\x06]")
 _TAG = re.compile(r"<[^>]*>")
 _PARAGRAPH = 60
-"""Characters from which a paragraph counts towards the best element."""
+"""Minimum length of paragraphs that count towards the best element."""
 _MOST_PARAGRAPHS = 2_000
 
 
@@ -24,10 +24,10 @@ class Line(NamedTuple):
     """One line of the main text.
 
     Attributes:
-        text: without tags and marks; what is kept of the line.
+        text: without tags and marks.
         markup: with tags.
-        inside: for each marked element 0 before it, 1 within, 2 behind it.
-        fixed: preformatted text, which is not judged.
+        inside: for each marked element 0 before it, 1 within, 2 after it.
+        fixed: whether it is preformatted text, which is not classified.
     """
 
     text: str
@@ -40,25 +40,25 @@ def mark_container(tree: HTMLTree) -> float:
     """Marks the element that is the parent of most paragraph text, and two around it.
 
     Returns:
-        The share of the paragraph text that it holds; 0.0 where the page has no paragraphs.
+        the element's share of the paragraph text; 0.0 if the page has no paragraphs.
     """
-    held: dict[Any, int] = {}
+    lengths: dict[Any, int] = {}
     document = tree.document
     for paragraph in document.get_elements_by_tag_name("p")[:_MOST_PARAGRAPHS] if document is not None else ():
         length = len(paragraph.text or "")
         if length >= _PARAGRAPH:
             parent = paragraph.parent
-            held[parent] = held.get(parent, 0) + length
-    if not held:
+            lengths[parent] = lengths.get(parent, 0) + length
+    if not lengths:
         return 0.0
-    element = best = max(held, key=held.__getitem__)
+    element = best = max(lengths, key=lengths.__getitem__)
     for start, end in zip(STARTS, ENDS, strict=True):
         if element is None or element.tag in ("body", "html"):
             break
         element.prepend(tree.create_text_node(start))
         element.append(tree.create_text_node(end))
         element = element.parent
-    return held[best] / sum(held.values())
+    return lengths[best] / sum(lengths.values())
 
 
 def split_lines(reduced: str) -> list[Line | None]:
@@ -84,7 +84,7 @@ def split_lines(reduced: str) -> list[Line | None]:
 
 
 def _passed(raw: str, before: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns where a line with marks stands, and where the one behind it does."""
+    """Returns the position of a line with marks, and that of the next line."""
     here, inside = list(before), list(before)
     for mark in _MARKS.findall(raw):
         level = (ord(mark) - 1) // 2

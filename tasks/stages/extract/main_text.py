@@ -14,30 +14,30 @@ recall per page):
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
-# What pages put around their text and name the same way everywhere. Elements that may hold the whole page are spared.
-# `[class]` first: most elements have none, and are then asked nothing more.
-FURNITURE = (
+# Selectors of boilerplate with common names. Elements that may contain the whole page are not listed. `[class]` comes
+# first because most elements have none, which ends the matching.
+BOILERPLATE = (
     "figcaption",
     "footer",
     '[class]:is(div, section, aside, p, span, ul):is([class*="caption"], [class*="related"], [class*="popular"])',
 )
 
 
-# Posts that pages embed, as X hands them out. resiliparse takes the class for that of a button.
+# Embedded posts of X. resiliparse takes their class for that of a button.
 _POST = b"twitter-tweet"
 _POSTS = "blockquote.twitter-tweet"
 _MOST_POSTS = 1_000
 
 
 def keep_posts(tree: HTMLTree, source: bytes) -> None:
-    """Takes the class off embedded posts, so that they stay in the main text; `source` is the page in UTF-8."""
+    """Removes the class of embedded posts, so that they stay in the main text; `source` is the page in UTF-8."""
     if _POST in source and (document := tree.document) is not None:
         for post in document.query_selector_all(_POSTS)[:_MOST_POSTS]:
             post.remove_attribute("class")
 
 
 def main_text(tree: HTMLTree, *, comments: bool = False) -> str:
-    """Returns what resiliparse takes for the main text, without the boilerplate; `comments` keeps those of readers."""
+    """Returns resiliparse's main text without boilerplate; `comments` keeps readers' comments."""
     found: str = extract_plain_text(
         tree,
         preserve_formatting=True,
@@ -46,12 +46,12 @@ def main_text(tree: HTMLTree, *, comments: bool = False) -> str:
         post_meta=False,
         list_bullets=False,
         alt_texts=False,
-        skip_elements=list(FURNITURE),
+        skip_elements=list(BOILERPLATE),
     )
     return found
 
 
 def visible_text(tree: HTMLTree) -> str:
-    """Returns all that a reader sees, menus included."""
+    """Returns all visible text, including menus."""
     found: str = extract_plain_text(tree, preserve_formatting=True, list_bullets=False, alt_texts=False)
     return found

@@ -1,4 +1,4 @@
-"""What kind of thing a body is, and the reason for which it gives no document.
+"""Media type of a body, and the reason if it gives no document.
 
 The number of reasons is bounded: a server can invent any number of media types.
 """
@@ -9,7 +9,7 @@ from tasks.formats import content_encoding
 
 HTML_TYPES = frozenset(("text/html", "application/xhtml+xml"))
 
-# Possessive and atomic, here and below: a page must not be able to make the search try again and again.
+# Possessive and atomic, here and below: a page must not be able to cause backtracking.
 # The start of a page whose server named no type (WHATWG MIME Sniffing Standard, section 7.1, the tags that are common).
 _HTML_START = re.compile(
     rb"\s*+(?>(?:<!--.*?-->\s*+)*)<(?:!doctype html|html|head|body|title|meta|div|h1|p|table)[\s>]", re.I | re.S
@@ -35,10 +35,10 @@ _BINARY = (b"%PDF-", b"\x89PNG", b"GIF8", b"\xff\xd8\xff", b"PK\x03\x04", b"\x7f
 
 
 def refusal(data: bytes, kind: str) -> str:
-    """Returns why a body of the media type `kind` gives no document, or "".
+    """Returns the reason why a body of the media type `kind` gives no document, or "".
 
-    Sitemaps and feeds, which a crawl keeps beside its pages, are known by their content, gzip or not: servers send
-    them under any type, and as text they would be lists of addresses.
+    Sitemaps and feeds, which a crawl stores like pages, are detected by their content, with or without gzip: servers
+    send them under any type, and as text they would be lists of URLs.
     """
     if found := _listing(data, kind):
         return found
@@ -74,13 +74,13 @@ def _listing(data: bytes, kind: str) -> str:
     head = content_encoding.decode(data, "gzip", _HEAD).data if data.startswith(_GZIP) else data[:_HEAD]
     if root := _XML_ROOT.match(head):
         return _ROOTS.get(root[1].lower(), "")
-    # A sitemap may also be a text of addresses, one a line (sitemaps.org, "Text file").
+    # A sitemap may also be a text file with a URL per line (sitemaps.org, "Text file").
     if kind == "text/plain" and head.startswith((b"http://", b"https://")):
         lines = data.split(b"\n")
-        return "sitemap" if all(_is_address(line) for line in lines) else ""
+        return "sitemap" if all(_is_url(line) for line in lines) else ""
     return ""
 
 
-def _is_address(line: bytes) -> bool:
+def _is_url(line: bytes) -> bool:
     line = line.strip()
     return not line or (line.startswith((b"http://", b"https://")) and b" " not in line)

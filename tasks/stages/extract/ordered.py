@@ -1,7 +1,8 @@
 """The documents of one part in the order of their ids, in bounded memory.
 
-What exceeds `HELD_BYTES` of text goes to a scratch file on local disk and is read back in order at the end, so that a
-part of large pages, or of pages that unpack to a thousand times their size, does not fill a worker.
+Documents beyond `BUFFER_BYTES` of text are spilled to a scratch file on local disk and read back in order at the end,
+so that a part of large pages, or of pages that unpack to a thousand times their size, does not exhaust a worker's
+memory.
 """
 
 import contextlib
@@ -14,23 +15,23 @@ import pyarrow as pa
 
 from tasks.formats.documents import DOCUMENT
 
-HELD_BYTES = 32 << 20
-"""Text that is held, and text in one row group of the part's file."""
+BUFFER_BYTES = 32 << 20
+"""Bytes of text in memory, and in one row group of the part's file."""
 
 
 @dataclass
 class OrderedDocuments:
-    """Takes documents in any order and gives them back as tables in the order of their ids; a context manager.
+    """Collects documents in any order and yields them as tables in the order of their ids; a context manager.
 
     Attributes:
-        rows: documents taken.
-        text_bytes: their text in UTF-8.
+        rows: number of documents.
+        text_bytes: UTF-8 bytes of their text.
     """
 
     rows: int = 0
     text_bytes: int = 0
-    _held: list[dict[str, object]] = field(default_factory=list)
-    _held_bytes: int = 0
+    _buffer: list[dict[str, object]] = field(default_factory=list)
+    _buffer_bytes: int = 0
     # Id, number of the batch, row in it, bytes of text and metadata.
     _places: list[tuple[str, int, int, int]] = field(default_factory=list)
     _batches: int = 0
@@ -47,15 +48,15 @@ class OrderedDocuments:
         self._scratch.close()
 
     def add(self, document: dict[str, object]) -> None:
-        """Takes one row of DOCUMENT."""
+        """Adds one row of DOCUMENT."""
         size = len(str(document["text"]).encode())
-        held = size + len(str(document.get("metadata") or ""))
-        self._places.append((str(document["id"]), self._batches, len(self._held), held))
-        self._held.append(document)
+        document_bytes = size + len(str(document.get("metadata") or ""))
+        self._places.append((str(document["id"]), self._batches, len(self._buffer), document_bytes))
+        self._buffer.append(document)
         self.rows += 1
         self.text_bytes += size
-        self._held_bytes += held
-        if self._held_bytes >= HELD_BYTES:
+        self._buffer_bytes += document_bytes
+        if self._buffer_bytes >= BUFFER_BYTES:
             self._spill()
 
     def _spill(self) -> None:
@@ -63,18 +64,18 @@ class OrderedDocuments:
             folder = self._scratch.enter_context(tempfile.TemporaryDirectory(prefix="sluice-extract-"))
             self._path = f"{folder}/documents.arrow"
             self._writer = pa.ipc.new_file(self._path, DOCUMENT)
-        self._writer.write_batch(pa.RecordBatch.from_pylist(self._held, DOCUMENT))
-        self._held, self._held_bytes = [], 0
+        self._writer.write_batch(pa.RecordBatch.from_pylist(self._buffer, DOCUMENT))
+        self._buffer, self._buffer_bytes = [], 0
         self._batches += 1
 
     def tables(self) -> Iterator[pa.Table]:
-        """Yields the documents as tables of about `HELD_BYTES` of text; nothing may be added after this."""
+        """Yields the documents as tables of about `BUFFER_BYTES` of text; nothing may be added after this."""
         self._places.sort()
         if self._writer is None:
-            if self._held:
-                yield pa.Table.from_pylist([self._held[row] for _, _, row, _ in self._places], DOCUMENT)
+            if self._buffer:
+                yield pa.Table.from_pylist([self._buffer[row] for _, _, row, _ in self._places], DOCUMENT)
             return
-        if self._held:
+        if self._buffer:
             self._spill()
         self._writer.close()
         with pa.memory_map(self._path) as file:
@@ -83,7 +84,7 @@ class OrderedDocuments:
             group: list[pa.RecordBatch] = []
             size = 0
             for _, batch, row, text_bytes in self._places:
-                if group and size + text_bytes > HELD_BYTES:
+                if group and size + text_bytes > BUFFER_BYTES:
                     yield pa.Table.from_batches(group).combine_chunks()
                     group, size = [], 0
                 group.append(batches[batch].slice(row, 1))

@@ -1,7 +1,7 @@
-"""What a page says about itself: title, language, date, canonical address, licence, and what robots may do.
+"""Metadata of a page: title, language, date, canonical URL, licence and robots directives.
 
-Reads the parsed page. Everything is taken from markup that exists to say it (meta tags, JSON-LD, `<time>`, link
-relations); nothing is guessed from the text, so a field that the page leaves out stays empty.
+Reads the parsed page. All fields come from markup for metadata (meta tags, JSON-LD, `<time>`, link relations), none
+from the text, so a field that the page does not state is empty.
 """
 
 import json
@@ -51,24 +51,24 @@ _MAX_JSON = 1 << 20
 _MAX_OBJECTS = 1_000
 _MAX_ELEMENTS = 2_000
 _SPACE = re.compile(r"\s+")
-# As most canonical addresses are: nothing that joining it to the page's own would change.
+# Matches most canonical URLs: absolute ones that joining with the page's URL does not change.
 _PLAIN_ADDRESS = re.compile(r"https?://[a-z0-9.-]+/[A-Za-z0-9._~/-]*")
-# The first page of the web. What is older is the date of a work that the page shows, or a clock that was never set.
+# Date of the first web page. Earlier dates are those of works that a page shows, or of a clock that was never set.
 _FIRST_PAGE = datetime(1991, 8, 6, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
 class About:
-    """What a page says about itself; "" or None where it says nothing.
+    """Metadata of a page; "" or None for fields that it does not state.
 
     Attributes:
         title: the title element, at most 500 characters.
         language: the language of the page as written ("en-GB"), by the root element or a meta tag.
-        published: when the page says that it was published; a time without zone counts as UTC.
-        canonical: the address that the page calls its own, as written; see `absolute`.
-        base: the address that relative ones are meant from, or "".
-        licence: the address or the words of the licence that the page names.
-        robots: what its robots meta elements say, as written; see `tasks.formats.robots.tag`.
+        published: date of publication; a time without zone counts as UTC.
+        canonical: canonical URL as written; see `absolute`.
+        base: base URL of relative ones, or "".
+        licence: URL or text of the licence.
+        robots: contents of the robots meta elements, as written; see `tasks.formats.robots.tag`.
     """
 
     title: str = ""
@@ -81,12 +81,12 @@ class About:
 
 
 def read_about(tree: HTMLTree) -> About:
-    """Reads what a page says about itself."""
+    """Returns the metadata of a page."""
     document = tree.document
     if document is None:
         return About()
     root, head, body = document.first_element_child, _Head(tree), _Anywhere(document)
-    objects = sorted(_objects(body.json_ld), key=lambda held: not _is_article(held))
+    objects = sorted(_objects(body.json_ld), key=lambda node: not _is_article(node))
     return About(
         title=_line(head.title, _MAX_TITLE),
         language=_line((root.getattr("lang") if root else "") or head.metas.get("content-language", ""), _MAX_LANGUAGE),
@@ -146,7 +146,7 @@ class _Anywhere:
 
 
 def absolute(address: str, base: str, url: str) -> str:
-    """Returns an address as a page at `url` means it, or "" when it leads to no web page.
+    """Returns a reference of a page at `url` as an absolute URL, or "" if that is not a web URL.
 
     >>> absolute("/a?x=1", "", "https://a.example/b/c")
     'https://a.example/a?x=1'
@@ -184,20 +184,20 @@ def moment(text: str) -> datetime | None:
 
 def _published(head: _Head, objects: list[dict[str, Any]], times: list[str]) -> datetime | None:
     written = [head.metas[name] for name in _DATES if name in head.metas]
-    written += [value for held in objects if isinstance(value := held.get("datePublished"), str)]
+    written += [value for node in objects if isinstance(value := node.get("datePublished"), str)]
     return next(filter(None, map(moment, [*written, *times])), None)
 
 
 def _licence(head: _Head, objects: list[dict[str, Any]], links: list[tuple[bool, str]]) -> str:
     written = [head.links.get("license", ""), *(href for named, href in links if named)]
-    written += [value for held in objects if isinstance(value := held.get("license"), str)]
+    written += [value for node in objects if isinstance(value := node.get("license"), str)]
     written += [head.metas[name] for name in _RIGHTS if name in head.metas]
     written += [href for _, href in links if _COMMONS.match(href)]
     return next((line for one in written if (line := _line(one, _MAX_LICENCE))), "")
 
 
 def _objects(scripts: list[str]) -> Iterator[dict[str, Any]]:
-    """Yields the objects of a page's JSON-LD: those of its lists and graphs, for what is nested is somebody else's."""
+    """Yields the top-level objects of a page's JSON-LD, its lists and graphs; nested ones describe other things."""
     for text in scripts:
         if len(text) > _MAX_JSON or not ('"datePublished"' in text or '"license"' in text):
             continue
@@ -206,16 +206,16 @@ def _objects(scripts: list[str]) -> Iterator[dict[str, Any]]:
         except (ValueError, RecursionError):
             continue
         while waiting:
-            held = waiting.pop(0)
-            if isinstance(held, list):
-                waiting += held[:_MAX_OBJECTS]
-            elif isinstance(held, dict):
-                yield held
-                waiting += [held["@graph"]] if "@graph" in held else []
+            node = waiting.pop(0)
+            if isinstance(node, list):
+                waiting += node[:_MAX_OBJECTS]
+            elif isinstance(node, dict):
+                yield node
+                waiting += [node["@graph"]] if "@graph" in node else []
 
 
-def _is_article(held: dict[str, Any]) -> bool:
-    kinds = held.get("@type")
+def _is_article(node: dict[str, Any]) -> bool:
+    kinds = node.get("@type")
     kinds = kinds if isinstance(kinds, list) else [kinds]
     return any(str(kind).endswith(("Article", "Posting", "Report")) for kind in kinds)
 

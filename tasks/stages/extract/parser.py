@@ -1,4 +1,4 @@
-"""What a parser is: it makes a text of one kind of file or captured body that Sluice itself does not read.
+"""Interface of parsers: extraction of text from a kind of file or captured body that Sluice does not support.
 
 Implemented by installed packages (`tasks.core.extensions`), run in the process of `guard` under its limits.
 """
@@ -12,16 +12,17 @@ __all__ = ["Content", "Parser", "Rejected"]
 
 
 class Parser(Config):
-    """Makes a text of a file or body; its fields are the settings that change the text.
+    """Extracts the text of a file or body; its fields are the settings that affect the text.
 
-    Recipes are read at DAG parse time and import the module, so what is heavy is imported inside `parse`.
+    The module is imported at DAG parse time, so expensive imports belong into `parse`.
     """
 
     media_types: ClassVar[tuple[str, ...]] = ()
-    """Media types of captured bodies that it reads, in lower case: "application/pdf". Files are given to it by name."""
+    """Media types of captured bodies that it reads, in lower case: "application/pdf". Files name their parser by
+    kind."""
 
     def parse(self, data: bytes, name: str) -> Content:
-        """Returns what extraction finds in a body: its text, and what the body says of itself.
+        """Returns the text and the metadata of a body.
 
         Args:
             data: the body, unpacked.

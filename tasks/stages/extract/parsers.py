@@ -1,4 +1,4 @@
-"""The parsers of a recipe: found among what installed packages bring, checked, and run.
+"""Parsers of a recipe: lookup among the installed packages, validation and execution.
 
 Reads the metadata of installed packages (`tasks.core.extensions`). Bodies are parsed in the process of `guard`, which
 may be killed over them.
@@ -26,7 +26,7 @@ def known() -> list[str]:
 
 
 def parser(name: str, settings: Mapping[str, Any]) -> Parser:
-    """Returns the parser `name` with `settings`; raises Problems naming all that is unknown or out of range."""
+    """Returns the parser `name` with `settings`; raises Problems with all errors in them."""
     module, package = extensions.module_of(extensions.PARSERS, "parser", name, {})
     for one in vars(module).values():
         if isinstance(one, type) and issubclass(one, Parser) and one.__module__ == module.__name__:
@@ -64,7 +64,11 @@ def complete(used: Iterable[str], given: Mapping[str, Mapping[str, Any]]) -> dic
 
 def by_media_type(parsers: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
     """Returns for each media type which parser reads it, and its settings as JSON: small, for another process."""
-    return {kind: (name, json.dumps(held)) for name, held in parsers.items() for kind in parser(name, held).media_types}
+    return {
+        kind: (name, json.dumps(settings))
+        for name, settings in parsers.items()
+        for kind in parser(name, settings).media_types
+    }
 
 
 def parsed(name: str, settings: str, data: bytes, place: str) -> Content:

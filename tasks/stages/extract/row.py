@@ -1,7 +1,7 @@
-"""The row between reading and extraction: where it comes from, and how to get its text when it is wanted.
+"""Rows of the input: provenance, and a callable that extracts the content.
 
-Made by `captures` and `files`. Identity is known without extraction, so that duplicates inside an artifact are found in
-a first cheap pass over the input.
+The identity of a row needs no extraction, so that duplicates within an artifact are found in a first cheap pass over
+the input.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class Poison(Exception):
 
 @dataclass(frozen=True)
 class Content:
-    """What extraction found.
+    """Result of the extraction of a row.
 
     Attributes:
         text: plain text as stored.
@@ -64,12 +64,11 @@ def no_content() -> Content:
 class Row:
     """One capture or one file.
 
-    `refused` holds the reason when the headers alone tell that there is no document. `content` extracts; it can be
-    pickled, is called in the process of `guard`, and raises `Rejected` for reasons that were foreseen, anything
-    else for a poison row. `metadata` is what a row of a dump holds beside it, as JSON, "" where it holds nothing,
-    and `left_out` says that a field of it was too long. `size` is about the bytes that it holds. A `rendered` row
-    is a page as a browser has drawn it, which stands for the capture that it was made from. A `damaged` one is not
-    whole.
+    `refused` is the reason if the headers suffice to reject it. `content` extracts it: picklable, called in the process
+    of `guard`, raises `Rejected` for expected reasons and any other exception for a poison row. `metadata` has the
+    other fields of a row of a dump as JSON, "" for none; `left_out` is whether one of them was too long. `size` is its
+    approximate size in bytes. A `rendered` row is a page as rendered by a browser, which replaces the capture of the
+    page. A `damaged` row is incomplete.
     """
 
     url: str

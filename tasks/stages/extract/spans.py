@@ -1,9 +1,9 @@
 """Pieces of files of rows, so that one file can go into several parts.
 
-Reads files outside the store. A Parquet file is cut between row groups, JSON lines at
-line ends; where depends on the file and on the size that is wanted, never on the workers. Plain lines can be read from
-any place. Compressed ones can be read from the beginning only, so a process keeps the stream of the piece that it has
-read last: the next piece goes on there, and any other one skips what lies before it.
+Reads external files. A Parquet file is cut between row groups, JSON lines at line ends; the cuts depend on the file and
+on the requested size, not on the workers. Plain lines can be read from any offset. Compressed ones can be read only
+from the beginning, so a process keeps the stream of its last piece: the next piece continues there, and any other one
+skips the bytes before it.
 """
 
 import contextlib
@@ -95,10 +95,10 @@ class Window:
 
     def read(self, size: int) -> bytes:
         """Returns the next bytes, at most `size`; b"" at the end."""
-        wanted = size if self.left is None else min(size, self.left)
-        data: bytes = self._stream.read(wanted) if wanted else b""
+        count = size if self.left is None else min(size, self.left)
+        data: bytes = self._stream.read(count) if count else b""
         if self.left is not None:
-            if wanted and not data:
+            if count and not data:
                 raise _changed(self._path)
             self.left -= len(data)
         return data

@@ -1,4 +1,4 @@
-"""Extract: captures and local files become documents.
+"""Stage extract: captures and local files -> documents.
 
 Reads the `warc` artifact (the WARC files of a crawl) and the files of `[[extract.files]]`. Writes
 `documents/<part>.parquet` (tasks.formats.documents.DOCUMENT, sorted by id) and `rejected/<part>.parquet` (record_id,
@@ -8,10 +8,10 @@ Rows in are response, revisit and conversion records, damaged places of foreign 
 each becomes one document or one rejection. A first pass reads identities only, of a crawl from the index of its WARC
 files, and extracts nothing, so that on any number of workers
 - the same URL with the same bytes is one document however often it was captured: the earliest in input order;
-- a page that a browser has drawn takes the place of the captures of its URL in the same source.
+- a page as rendered by a browser replaces the captures of its URL in the same source.
 
 The second pass extracts in a child process under limits (see `guard`): a page that takes too long or too much memory is
-quarantined, and the part goes on.
+quarantined, and the part continues.
 """
 
 import contextlib
@@ -56,7 +56,6 @@ VERSION = 9
 
 # What an extractor needs and `content` does not import: it must not count as time of the first page.
 _SLOW_TO_IMPORT = {"blocks": ("tasks.stages.extract.blocks",), "trafilatura": ("trafilatura",)}
-# As nearly all are: whatever follows the first slash says nothing of the host.
 
 # Documents are read a few times and then no more: at level 1 they take a sixth more room and two thirds of the time. No
 # two rows share what the other columns hold.
@@ -78,7 +77,7 @@ REJECTED = pa.schema(
 
 @dataclass(frozen=True)
 class Slice:
-    """What one part reads: its units, and the rows that give no document because of rows elsewhere."""
+    """Input of one part: its units, and its rows without a document because of rows elsewhere."""
 
     store: Store | None
     config: ExtractConfig
@@ -89,7 +88,7 @@ class Slice:
 
 
 def external(config: ExtractConfig) -> dict[str, list[str]]:
-    """Returns the files outside the store that the stage reads, as local paths, by role `files:<source>`."""
+    """Returns the external files that the stage reads, as local paths, by role `files:<source>`."""
     return {f"files:{source.name}": [file.local() for file in find_files(source)] for source in config.files}
 
 
@@ -116,10 +115,10 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     if any(spec.name not in output.committed for spec in specs):
         together = in_runs(specs)
         found = dict(engine.map(run_identities, together))
-        held = {
+        by_part = {
             spec.name: rows for place, run in enumerate(together) for spec, rows in zip(run, found[place], strict=True)
         }
-        spare = spares([held[spec.name] for spec in specs])
+        spare = spares([by_part[spec.name] for spec in specs])
         specs = [
             replace(spec, payload=replace(spec.payload, spare=rows)) for spec, rows in zip(specs, spare, strict=True)
         ]
@@ -132,7 +131,7 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
 
 
 def extract_part(part: Part, slice_: Slice) -> None:
-    """Makes one part; see the module's docstring for what it writes."""
+    """Writes one part; see the module's docstring."""
     config = slice_.config
     check_installed(config)  # on this worker, too
     guard = Guard(config.max_page_cpu_s, _slow_to_import(config))
@@ -158,7 +157,7 @@ def _slow_to_import(config: ExtractConfig) -> tuple[str, ...]:
 
 
 def _refusal(part: Part, row: Row, outcome: Outcome, config: ExtractConfig) -> str:
-    """Returns why a row gives no document, and counts it; "" for a document."""
+    """Counts and returns the reason why a row gives no document; "" for a document."""
     if isinstance(outcome, Poison):
         part.quarantine(row.record_id or row.url, outcome)
         return POISON

@@ -1,4 +1,4 @@
-"""The trees that judge the lines of a page, and their weights.
+"""Boosted trees that classify the lines of a page, and their weights.
 
 Reads `blocks.json`, which `python -m benchmarks.train_blocks` writes. The trees are oblivious: all nodes of one depth
 compare the same number with the same limit (Prokhorenkova et al., "CatBoost: unbiased boosting with categorical
@@ -67,17 +67,17 @@ def trees() -> Trees:
     return parsed(json.loads(files("tasks.stages.extract").joinpath("blocks.json").read_text("utf-8")))
 
 
-def parsed(held: dict[str, Any]) -> Trees:
-    """Returns the trees that a file of weights holds.
+def parsed(weights: dict[str, Any]) -> Trees:
+    """Returns the trees of a file of weights.
 
     A tree is a list of names of columns and one of limits, each from the root down, and a list of leaves.
     """
     at = {name: index for index, name in enumerate(COLUMNS)}
     return Trees(
-        columns=np.array([[at[name] for name in tree["columns"]] for tree in held["trees"]], np.intp).T.copy(),
-        limits=np.array([tree["limits"] for tree in held["trees"]], np.float64).T.copy(),
-        leaves=np.array([tree["leaves"] for tree in held["trees"]], np.int64),
-        base=held["base"],
-        threshold=held["threshold"],
-        min_kept=held["min_kept"],
+        columns=np.array([[at[name] for name in tree["columns"]] for tree in weights["trees"]], np.intp).T.copy(),
+        limits=np.array([tree["limits"] for tree in weights["trees"]], np.float64).T.copy(),
+        leaves=np.array([tree["leaves"] for tree in weights["trees"]], np.int64),
+        base=weights["base"],
+        threshold=weights["threshold"],
+        min_kept=weights["min_kept"],
     )

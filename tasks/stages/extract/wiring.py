@@ -1,4 +1,4 @@
-"""The stage `extract`: captures and local files in, documents out."""
+"""Wiring of the stage `extract`: captures and local files -> documents."""
 
 from tasks.core.stage_spec import StageSpec
 

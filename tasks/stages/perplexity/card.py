@@ -1,4 +1,4 @@
-"""The card of an n-gram model: what it was made of, how well it fits, and how far to trust it."""
+"""Model card of an n-gram model: training text, size, held-out perplexity, cut points and limits."""
 
 from dataclasses import dataclass
 
@@ -19,26 +19,28 @@ _LIMITS = (
 
 @dataclass(frozen=True)
 class Use:
-    """What was learnt from one reference: texts and UTF-8 bytes."""
+    """Training text drawn from one reference: number of texts, and UTF-8 bytes."""
 
     reference: Reference
     texts: int
     bytes: int
 
 
-def card(language: str, config: PerplexityConfig, uses: list[Use], made: Estimate, heldout: Scores, cuts: Cuts) -> str:
+def card(
+    language: str, config: PerplexityConfig, uses: list[Use], estimate: Estimate, heldout: Scores, cuts: Cuts
+) -> str:
     """Returns the card as Markdown."""
     words, unknown = int(heldout.words.sum()), int(heldout.unknown.sum())
     whole = heldout.total()
-    entries = [len(level.prob) for level in made.ngrams.levels]
+    entries = [len(level.prob) for level in estimate.ngrams.levels]
     orders = [
         [
             str(n),
-            f"{made.distinct[n - 1]:,}",
+            f"{estimate.distinct[n - 1]:,}",
             f"{entries[n - 1]:,}",
             str(config.thresholds[n - 1]),
-            ", ".join(f"{value:.3f}" for value in made.discounts[n - 1])
-            + (" (assumed: too little text)" if made.fallback[n - 1] else ""),
+            ", ".join(f"{value:.3f}" for value in estimate.discounts[n - 1])
+            + (" (assumed: too little text)" if estimate.fallback[n - 1] else ""),
         ]
         for n in range(1, config.order + 1)
     ]
@@ -52,7 +54,7 @@ def card(language: str, config: PerplexityConfig, uses: list[Use], made: Estimat
         ]
         for use in uses
     ]
-    about = [
+    description = [
         f"An interpolated modified Kneser-Ney model of order {config.order} over {entries[0] - 3:,} words "
         "(lower case, digits as 0, punctuation marks as words; a line is a sentence).",
         "It tells how usual a text is beside the texts below. It says nothing of whether a text is true or good.",
@@ -69,4 +71,4 @@ def card(language: str, config: PerplexityConfig, uses: list[Use], made: Estimat
         ],
         "Limits": _LIMITS,
     }
-    return model_card(f"N-gram model, language `{language}`", about, sections)
+    return model_card(f"N-gram model, language `{language}`", description, sections)

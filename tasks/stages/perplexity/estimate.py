@@ -1,17 +1,17 @@
-"""Learns an n-gram model from words: interpolated modified Kneser-Ney smoothing.
+"""Estimation of n-gram models: interpolated modified Kneser-Ney smoothing.
 
 Formulas: Chen & Goodman 1999, "An empirical study of smoothing techniques for language modeling" (Computer Speech &
-Language 13), section 3 and appendix; their arrangement, sentence begins and pruning: Heafield, Pouzyrevsky, Clark,
+Language 13), section 3 and appendix; algorithm, sentence begins and pruning: Heafield, Pouzyrevsky, Clark,
 Koehn 2013, "Scalable Modified Kneser-Ney Language Model Estimation" (ACL), section 3.
 
-- Adjusted count a(w1..wn): how often it occurs, if n is the order or w1 is <s>; else how many words stand before it.
+- Adjusted count a(w1..wn): its occurrences, if n is the order or w1 is <s>; else the distinct words before it.
 - Discounts of an order, from t(k), the number of its n-grams with a = k:
   D(k) = k - (k + 1) t(1) t(k + 1) / ((t(1) + 2 t(2)) t(k)) for k = 1, 2 and 3, the last one for all above.
 - p(w | c) = (a(c w) - D(a(c w))) / sum_x a(c x) + b(c) p(w | c without its first word), at the end with the uniform
-  distribution over the vocabulary with <unk> and </s>; b(c) is the mass that the discounts set free.
-- Pruning: n-grams that occur no more often than their order's threshold, or hold a word beyond the vocabulary, count in
-  all sums but are no entries; their mass goes to b(c). So an unknown word gets only its share of the uniform
-  distribution, never what rare words have in common: garbage must not look usual because it is all unknown.
+  distribution over the vocabulary with <unk> and </s>; b(c) is the discounted mass.
+- Pruning: n-grams that occur no more often than their order's threshold, or contain a word outside the vocabulary,
+  count in all sums but are no entries; their mass is added to b(c). An unknown word therefore has only its share of the
+  uniform distribution and not the pooled mass of rare words: garbage, all of it unknown words, must not score well.
 
 Sorting all n-grams of one order in memory takes about 70 bytes per word of the reference text.
 """
@@ -27,9 +27,9 @@ from tasks.filters.ngram.ngrams import BEGIN, END, UNKNOWN, Level, Ngrams
 
 UNKNOWN_ID, BEGIN_ID, END_ID = range(3)
 SPECIAL = [UNKNOWN, BEGIN, END]
-"""What stands at the first places of every vocabulary."""
+"""First entries of every vocabulary."""
 
-# lmplz's --discount_fallback: too small a text, or one without n-grams that occur thrice, has no discounts of its own.
+# lmplz's --discount_fallback, for texts that are too small or have no n-gram that occurs three times.
 _FALLBACK = (0.5, 1.0, 1.5)
 _NEVER = -99.0  # ARPA's logarithm of zero: <s> is never predicted
 _DIGITS = 6
@@ -37,13 +37,13 @@ _DIGITS = 6
 
 @dataclass(frozen=True)
 class Estimate:
-    """A model and how it came about, by order from 1 up.
+    """An n-gram model and statistics of its estimation, by order from 1 up.
 
     Attributes:
         ngrams: the entries.
-        distinct: different n-grams of the text.
+        distinct: number of distinct n-grams of the text.
         discounts: D(1), D(2), D(3+).
-        fallback: whether the text was too small to give discounts.
+        fallback: whether the discounts are `_FALLBACK` because the text was too small.
     """
 
     ngrams: Ngrams
@@ -54,14 +54,14 @@ class Estimate:
 
 @dataclass
 class _Grams:
-    """The different n-grams of one order; each is known by its place here.
+    """The distinct n-grams of one order, identified by their index.
 
     Attributes:
-        word: its last word.
-        prefix: the n-gram of the order below without the last word.
-        suffix: the one without the first word.
-        raw: how often it occurs.
-        begins: whether <s> is its first word.
+        word: id of the last word.
+        prefix: index, in the order below, of the n-gram without its last word.
+        suffix: index, in the order below, of the n-gram without its first word.
+        raw: number of occurrences.
+        begins: whether <s> is the first word.
         kept: whether it is an entry of the model.
     """
 
@@ -75,19 +75,19 @@ class _Grams:
     def adjusted(self, above: "_Grams | None") -> NDArray[np.int32]:
         if above is None:
             return self.raw.copy()
-        before = np.bincount(above.suffix, minlength=len(self.raw)).astype(np.int32)
-        return np.where(self.begins, self.raw, before)
+        predecessors = np.bincount(above.suffix, minlength=len(self.raw)).astype(np.int32)
+        return np.where(self.begins, self.raw, predecessors)
 
 
 def estimate(ids: NDArray[np.int32], words: list[str], order: int, prune: Sequence[int]) -> Estimate:
-    """Learns a model.
+    """Estimates a model.
 
     Args:
-        ids: the text as indices into `words`, each sentence between BEGIN_ID and END_ID; words beyond the vocabulary
+        ids: the text as indices into `words`, each sentence between BEGIN_ID and END_ID; words outside the vocabulary
             are UNKNOWN_ID.
         words: the vocabulary; SPECIAL are its first entries.
         order: length of the longest n-grams.
-        prune: for each order from 1 up, how often an n-gram may occur and still be left out; not falling.
+        prune: pruning threshold of each order from 1 up; non-decreasing.
     """
     grams = _counted(ids, len(words), order, prune)
     levels: list[Level] = []
@@ -129,7 +129,7 @@ def _shares(
 
 
 def _counted(ids: NDArray[np.int32], vocabulary: int, order: int, prune: Sequence[int]) -> list[_Grams]:
-    """Counts the n-grams of each order; no n-gram reaches over the end of a sentence."""
+    """Counts the n-grams of each order; n-grams do not cross sentence boundaries."""
     begins = np.flatnonzero(ids == BEGIN_ID)
     sizes = np.diff(begins, append=len(ids))
     depth = np.arange(len(ids), dtype=np.int32) - np.repeat(begins.astype(np.int32), sizes)
@@ -163,7 +163,7 @@ def _counted(ids: NDArray[np.int32], vocabulary: int, order: int, prune: Sequenc
 
 
 def _discounts(adjusted: NDArray[np.int32]) -> tuple[tuple[float, float, float], bool]:
-    """Returns D(1), D(2) and D(3+), and whether they had to be assumed."""
+    """Returns D(1), D(2) and D(3+), and whether they are the fallback."""
     t = np.bincount(np.minimum(adjusted, 5), minlength=6).astype(float)
     if not t[1:5].all():
         return _FALLBACK, True
@@ -174,12 +174,12 @@ def _discounts(adjusted: NDArray[np.int32]) -> tuple[tuple[float, float, float],
 
 
 def _log10(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    # Rounded, so that the last bits of the processor's logarithm are not part of the model.
+    # Rounded: the last bits of a logarithm differ between processors.
     return np.round(np.log10(np.maximum(values, 1e-99)), _DIGITS).astype(np.float32)
 
 
 def _entries(grams: list[_Grams], place: int) -> NDArray[np.int64]:
-    """Returns which n-grams of an order are entries; <unk> is one though it counts as none."""
+    """Returns the indices of the n-grams of an order that are entries; all words are, <unk> included."""
     kept = grams[place].kept
     return np.flatnonzero(kept if place else np.ones(len(kept), bool))
 

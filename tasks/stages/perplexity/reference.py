@@ -1,8 +1,8 @@
-"""The reference text of a model: which texts there are, which are drawn, and their words as numbers.
+"""Reference text of a model: listing, sampling and conversion to word ids.
 
-Reads files outside the store and the artifact `extracted`. Two passes over each file: hashes and sizes of all texts,
-then the words of those that were drawn. What is drawn depends on the texts alone, neither on the order of the files nor
-on the number of workers. A text that is there twice counts once.
+Reads external files and the artifact `extracted`. Two passes over each file: hashes and sizes of all texts, then the
+words of the sampled ones. The sample depends only on the texts, not on the order of the files or the number of workers.
+Duplicate texts count once.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ from tasks.stages.perplexity.config import PerplexityConfig, Reference
 from tasks.stages.perplexity.estimate import BEGIN_ID, END_ID, SPECIAL, UNKNOWN_ID
 
 DOCUMENTS = "documents/"
-# No more of one text is read, so that a single long book cannot be the whole of a model.
+# Characters that are read of one text, so that a single long book does not dominate a model.
 _LONGEST = 1_000_000
 
 
@@ -42,7 +42,7 @@ class Unit:
     file: SourceFile | CorpusPart
 
     def texts(self) -> Iterator[str]:
-        """Yields its texts, clean; raises InputError when it cannot be read."""
+        """Yields its texts, cleaned; raises InputError if it cannot be read."""
         for text in self._raw():
             yield text[:_LONGEST]
 
@@ -64,14 +64,14 @@ class Unit:
     def _field(self, row: object, where: str) -> str:
         text = row.get(self.reference.text_field) if isinstance(row, dict) else None
         if not isinstance(text, str):
-            wanted = f'the field "{self.reference.text_field}" holds no text'
-            raise InputError(f"{where}: {wanted}", "name the right one: text_field")
+            cause = f'the field "{self.reference.text_field}" holds no text'
+            raise InputError(f"{where}: {cause}", "name the right one: text_field")
         return text
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The texts of a unit, in order: hash of each (uint64), and its UTF-8 bytes."""
+    """Hashes and sizes in UTF-8 bytes of the texts of a unit, in order."""
 
     hashes: NDArray[np.uint64]
     sizes: NDArray[np.int64]
@@ -79,10 +79,10 @@ class Listing:
 
 @dataclass(frozen=True)
 class Sample:
-    """Words of some texts.
+    """Texts as word ids.
 
     Attributes:
-        words: the different words; SPECIAL are the first.
+        words: the distinct words; SPECIAL are the first.
         ids: int32, the text as indices into `words`, each sentence between BEGIN_ID and END_ID.
     """
 
@@ -91,12 +91,12 @@ class Sample:
 
 
 def files_of(reference: Reference) -> list[SourceFile]:
-    """Returns the files of a reference in name order; raises what `tasks.formats.external_files.find` raises."""
+    """Returns the files of a reference in name order; raises as `tasks.formats.external_files.find` does."""
     return find(reference.path, f'the reference "{reference.name}"')
 
 
 def units(references: Sequence[Reference], extracted: Artifact | None) -> list[Unit]:
-    """Returns all files of some references; raises InputError where one has none."""
+    """Returns all files of some references; raises InputError if a reference has none."""
     found = []
     for reference in references:
         if reference.kind == "documents":
@@ -116,49 +116,49 @@ def listing(unit: Unit) -> Listing:
 
 @dataclass(frozen=True)
 class Draw:
-    """Which texts of each unit are drawn, by their place in it: to learn from, and to measure with."""
+    """Indices of the training and held-out texts of each unit."""
 
     training: list[NDArray[np.int64]]
     heldout: list[NDArray[np.int64]]
 
 
 def draw(listings: Sequence[Listing], config: PerplexityConfig) -> Draw:
-    """Draws the sample of a model; raises InputError when there are no two different texts."""
-    hashes = np.concatenate([one.hashes for one in listings])
-    sizes = np.concatenate([one.sizes for one in listings])
+    """Draws the training and held-out texts of a model; raises InputError for fewer than two distinct texts."""
+    hashes = np.concatenate([listed.hashes for listed in listings])
+    sizes = np.concatenate([listed.sizes for listed in listings])
     found = different(hashes, sizes)
     if len(found) < 2:
         raise InputError(
             f"the references hold {len(found)} different texts", "name more: some are held out to measure the model"
         )
-    side = ranks(hashes[found], "heldout")
-    held = side <= np.uint64(max(int(config.heldout_share * 2**64), int(side.min())))
-    if held.all():
-        held = side <= side.min()
+    split_hashes = ranks(hashes[found], "heldout")
+    is_heldout = split_hashes <= np.uint64(max(int(config.heldout_share * 2**64), int(split_hashes.min())))
+    if is_heldout.all():
+        is_heldout = split_hashes <= split_hashes.min()
     limits = {False: config.sample_bytes, True: config.sample_bytes * config.heldout_share}
     chosen = {}
-    for which, limit in limits.items():
-        mine = found[held == which]
-        chosen[which] = mine[drawn(hashes[mine], sizes[mine], limit, config.seed)]
+    for heldout, limit in limits.items():
+        side = found[is_heldout == heldout]
+        chosen[heldout] = side[drawn(hashes[side], sizes[side], limit, config.seed)]
     return Draw(training=by_unit(chosen[False], listings), heldout=by_unit(chosen[True], listings))
 
 
 def different(hashes: NDArray[np.uint64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the places of the different texts that are not empty: of equal ones the first."""
+    """Returns the indices of the distinct non-empty texts: the first of equal ones."""
     first = np.unique(hashes, return_index=True)[1]
     return first[sizes[first] > 0]
 
 
 def by_unit(chosen: NDArray[np.int64], listings: Sequence[Listing]) -> list[NDArray[np.int64]]:
-    """Returns for each unit which of its texts are among the chosen of all, which are counted through."""
-    ends = np.cumsum([len(one.hashes) for one in listings])
+    """Splits indices into the concatenation of all units into indices within each unit."""
+    ends = np.cumsum([len(listed.hashes) for listed in listings])
     ordered = np.sort(chosen)
     groups = np.split(ordered, np.searchsorted(ordered, ends[:-1]))
-    return [group - (end - len(one.hashes)) for group, end, one in zip(groups, ends.tolist(), listings, strict=True)]
+    return [group - (end - len(of.hashes)) for group, end, of in zip(groups, ends.tolist(), listings, strict=True)]
 
 
 def drawn(hashes: NDArray[np.uint64], sizes: NDArray[np.int64], limit: float, seed: int) -> NDArray[np.int64]:
-    """Returns the places of a sample of texts of `limit` bytes: those of the lowest hash with `seed`, at least one."""
+    """Returns the indices of a sample of `limit` bytes: the texts with the lowest hash with `seed`, at least one."""
     order = np.argsort(ranks(hashes, _sample(seed)), kind="stable")
     before = np.cumsum(sizes[order]) - sizes[order]
     chosen: NDArray[np.int64] = order[before < limit]
@@ -170,19 +170,19 @@ def _sample(seed: int) -> str:
 
 
 def ranks(hashes: NDArray[np.uint64], purpose: str) -> NDArray[np.uint64]:
-    """Returns a hash of each hash that depends on its purpose, so that one sample says nothing of another."""
-    # One by one: lists of Python's numbers would take 100 bytes for each text.
+    """Returns a hash of each hash that depends on `purpose`, so that samples are independent."""
+    # By iterator: a list of Python integers would take 100 bytes per text.
     return np.fromiter((hash64(f"{purpose}/{value}") for value in hashes), np.uint64, len(hashes))
 
 
 CANDIDATE = np.dtype(
     [("rank", np.uint64), ("hash", np.uint64), ("size", np.int64), ("unit", np.int64), ("place", np.int64)]
 )
-"""A text that may be drawn: its rank, its hash, its UTF-8 bytes, and where it stands."""
+"""A text that may be sampled: its rank, its hash, its UTF-8 bytes, number of its unit and index within it."""
 
 
 def candidates(limit: float, seed: int, task: tuple[int, Unit]) -> NDArray[np.void]:
-    """Returns the texts of a unit, given with its number, that may be in a sample of all units; see `lowest`."""
+    """Returns the texts of a unit (number and unit) that may be in a sample of all units; see `lowest`."""
     number, unit = task
     listed = listing(unit)
     found = np.zeros(len(listed.hashes), CANDIDATE)
@@ -193,41 +193,41 @@ def candidates(limit: float, seed: int, task: tuple[int, Unit]) -> NDArray[np.vo
 
 
 def lowest(found: NDArray[np.void], limit: float) -> NDArray[np.void]:
-    """Returns a sample of `limit` bytes of some candidates: the one that `drawn` takes of different texts.
+    """Returns a sample of `limit` bytes of some candidates: the sample that `drawn` takes of distinct texts.
 
-    What is not among the lowest of a unit is not among the lowest of all, so units can be added one after the other.
+    A text that is not among the lowest of its unit is not among the lowest of all, so units can be added in sequence.
     """
     found = found[found["size"] > 0]
     ordered = found[np.lexsort([found[name] for name in ("place", "unit", "hash", "rank")])]
     first = np.ones(len(ordered), np.bool_)
     first[1:] = ordered["hash"][1:] != ordered["hash"][:-1]
-    several = ordered[first]
-    lowest_: NDArray[np.void] = several[np.cumsum(several["size"]) - several["size"] < limit]
-    return lowest_
+    distinct = ordered[first]
+    sample_: NDArray[np.void] = distinct[np.cumsum(distinct["size"]) - distinct["size"] < limit]
+    return sample_
 
 
 def taken(task: tuple[Unit, NDArray[np.int64], NDArray[np.int64]]) -> tuple[Sample, list[str]]:
-    """Reads the drawn texts of a unit; returns the words to learn from, and the texts held out."""
+    """Reads the sampled texts of a unit; returns the training texts as word ids, and the held-out texts."""
     unit, training, heldout = task
-    learnt, held = frozenset(training.tolist()), frozenset(heldout.tolist())
-    apart: list[str] = []
+    training_places, heldout_places = frozenset(training.tolist()), frozenset(heldout.tolist())
+    heldout_texts: list[str] = []
 
     def texts() -> Iterator[str]:
         for place, text in enumerate(unit.texts()):
-            if place in learnt:
+            if place in training_places:
                 yield text
-            elif place in held:
-                apart.append(text)
+            elif place in heldout_places:
+                heldout_texts.append(text)
 
-    return (sample(texts() if learnt or held else ()), apart)
+    return (sample(texts() if training_places or heldout_places else ()), heldout_texts)
 
 
 def sample(texts: Iterable[str]) -> Sample:
-    """Returns texts as numbers of words, reading a megabyte at a time."""
+    """Returns texts as word ids, reading a megabyte at a time."""
     words, known, streams = list(SPECIAL), dict[int, int](), [np.empty(0, np.int32)]
     source = iter(texts)
-    while some := _some(source):
-        for block in split(some):
+    while chunk := _chunk(source):
+        for block in split(chunk):
             hashes, first, inverse = np.unique(block.hashes, return_index=True, return_inverse=True)
             numbers = []
             for value, place in zip(hashes.tolist(), first.tolist(), strict=True):
@@ -244,23 +244,23 @@ def sample(texts: Iterable[str]) -> Sample:
     return Sample(words, np.concatenate(streams))
 
 
-def _some(source: Iterator[str]) -> list[str]:
-    found, size = [], 0
+def _chunk(source: Iterator[str]) -> list[str]:
+    chunk, size = [], 0
     for text in source:
-        found.append(text)
+        chunk.append(text)
         size += len(text)
         if size >= 1_000_000:
             break
-    return found
+    return chunk
 
 
 def joined(samples: Sequence[Sample], most: int) -> Sample:
-    """Returns samples as one, with the `most` frequent words as the vocabulary and UNKNOWN_ID for all others."""
+    """Concatenates samples; the vocabulary is the `most` most frequent words, all others become UNKNOWN_ID."""
     counts: dict[str, int] = {}
-    for one in samples:
-        for word, count in zip(one.words, np.bincount(one.ids, minlength=len(one.words)).tolist(), strict=True):
+    for part in samples:
+        for word, count in zip(part.words, np.bincount(part.ids, minlength=len(part.words)).tolist(), strict=True):
             counts[word] = counts.get(word, 0) + count
     plain = sorted(counts.keys() - set(SPECIAL), key=lambda word: (-counts[word], word))[:most]
     place = {word: index for index, word in enumerate([*SPECIAL, *plain])}
-    streams = [np.array([place.get(word, UNKNOWN_ID) for word in one.words], np.int32)[one.ids] for one in samples]
+    streams = [np.array([place.get(word, UNKNOWN_ID) for word in part.words], np.int32)[part.ids] for part in samples]
     return Sample(list(place), np.concatenate(streams))

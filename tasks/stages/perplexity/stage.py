@@ -1,11 +1,12 @@
 """Stage train_perplexity: reference text -> n-gram models, one per language, with cut points and a model card.
 
-Reads files that the recipe names and, where it asks for it, `extracted`. Writes per language `<language>/`:
-`model.json` and `order-<n>.npy` (read by the annotator `perplexity`), `model.arpa.gz` (read by KenLM, SRILM ...),
-`about.json` (cut points and figures), `card.md`. The cards go to the tracker too.
+Reads the external files of the recipe and, for references of the kind `documents` and the cut points, `extracted`.
+Writes per language `<language>/`: `model.json` and `order-<n>.npy` (format of the annotator `perplexity`),
+`model.arpa.gz` (the ARPA format of KenLM and SRILM), `about.json` (cut points and figures) and `card.md`. Logs the
+cards to the tracker.
 
-Same texts and settings give the same bytes, on any number of workers: what is drawn depends on hashes of the texts, and
-counts are the same in whatever order the texts come.
+The same texts and settings give the same bytes on any number of workers: samples depend on hashes of the texts, and
+counts do not depend on the order of the texts.
 """
 
 import gzip
@@ -34,12 +35,14 @@ CARD = "card.md"
 
 
 def external(config: PerplexityConfig) -> dict[str, list[str]]:
-    """Returns the files outside the store that the stage reads, by role `reference:<name>`."""
-    return {f"reference:{one.name}": [file.local() for file in files_of(one)] for one in config.references if one.path}
+    """Returns the external files that the stage reads, by role `reference:<name>`."""
+    return {
+        f"reference:{text.name}": [file.local() for file in files_of(text)] for text in config.references if text.path
+    }
 
 
 def run(config: PerplexityConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Trains a model per language; raises InputError when the recipe names no reference, or one without text."""
+    """Trains a model per language; raises InputError if the recipe has no reference, or one without text."""
     if not config.references:
         raise InputError(f"{output.address}: no reference text", "add [[perplexity.references]] to the recipe")
     extracted = inputs.get("extracted")
@@ -63,35 +66,35 @@ def _train(
     output: Output,
     engine: Engine,
 ) -> None:
-    found = units([one for one in config.references if one.language == language], extracted)
-    listings = in_order(engine, listing, found)
+    files = units([reference for reference in config.references if reference.language == language], extracted)
+    listings = in_order(engine, listing, files)
     chosen = draw(listings, config)
-    tasks = list(zip(found, chosen.training, chosen.heldout, strict=True))
-    read = in_order(engine, taken, tasks)
-    text = joined([words for words, _ in read], config.vocabulary)
-    made = estimate(text.ids, text.words, config.order, config.thresholds)
-    if any(made.fallback):
+    tasks = list(zip(files, chosen.training, chosen.heldout, strict=True))
+    samples = in_order(engine, taken, tasks)
+    text = joined([words for words, _ in samples], config.vocabulary)
+    estimated = estimate(text.ids, text.words, config.order, config.thresholds)
+    if any(estimated.fallback):
         log.warning("[%s] the reference text of %s is too small to learn discounts from it", output.address, language)
-    model = NgramModel.build(made.ngrams)
-    heldout = model.score([text for _, texts in read for text in texts])
+    model = NgramModel.build(estimated.ngrams)
+    heldout = model.score([text for _, texts in samples for text in texts])
     cuts = thirds(config, model, documents, heldout)
     uses = []
     for reference in config.references:
-        mine = [index for index, unit in enumerate(found) if unit.reference == reference]
-        if mine:
-            sizes = [int(listings[index].sizes[chosen.training[index]].sum()) for index in mine]
-            uses.append(Use(reference, sum(len(chosen.training[index]) for index in mine), sum(sizes)))
+        indices = [index for index, unit in enumerate(files) if unit.reference == reference]
+        if indices:
+            sizes = [int(listings[index].sizes[chosen.training[index]].sum()) for index in indices]
+            uses.append(Use(reference, sum(len(chosen.training[index]) for index in indices), sum(sizes)))
     with output.part(language, conserved=False) as part:
-        _write(part, language, model, made, cuts, heldout)
+        _write(part, language, model, estimated, cuts, heldout)
         with part.file(f"{language}/{CARD}") as file:
-            file.write(card(language, config, uses, made, heldout, cuts).encode())
-        for name, value in _figures(made, heldout, cuts).items():
+            file.write(card(language, config, uses, estimated, heldout, cuts).encode())
+        for name, value in _figures(estimated, heldout, cuts).items():
             part.metric(f"{language}/{name}", value)
 
 
-def _figures(made: Estimate, heldout: Scores, cuts: Cuts) -> dict[str, float]:
+def _figures(estimated: Estimate, heldout: Scores, cuts: Cuts) -> dict[str, float]:
     whole = heldout.total()
-    # Rounded, so that processors that sum in another order give the same bytes.
+    # Rounded: the order of summation differs between processors.
     return {
         "heldout_perplexity": round(float(whole.perplexity[0]), 4),
         "heldout_perplexity_known": round(float(whole.perplexity_known[0]), 4),
@@ -99,21 +102,21 @@ def _figures(made: Estimate, heldout: Scores, cuts: Cuts) -> dict[str, float]:
         "heldout_texts": float(len(heldout.words)),
         "cut_head": cuts.head,
         "cut_middle": cuts.middle,
-        "ngrams": float(sum(len(level.prob) for level in made.ngrams.levels)),
+        "ngrams": float(sum(len(level.prob) for level in estimated.ngrams.levels)),
     }
 
 
-def _write(part: Part, language: str, model: NgramModel, made: Estimate, cuts: Cuts, heldout: Scores) -> None:
+def _write(part: Part, language: str, model: NgramModel, estimated: Estimate, cuts: Cuts, heldout: Scores) -> None:
     def write(name: str, data: bytes) -> None:
         with part.file(f"{language}/{name}") as file:
             file.write(data)
 
     model.save(write)
-    about: dict[str, Any] = {"cuts": [cuts.head, cuts.middle], "cuts_of": cuts.of, **_figures(made, heldout, cuts)}
+    about: dict[str, Any] = {"cuts": [cuts.head, cuts.middle], "cuts_of": cuts.of, **_figures(estimated, heldout, cuts)}
     write(ABOUT, json.dumps(about, indent=2, sort_keys=True).encode() + b"\n")
-    # Neither a name nor a time in the header, so that the same model gives the same bytes.
+    # No name and no time in the gzip header, so that the same model gives the same bytes.
     with (
         part.file(f"{language}/{ARPA}") as file,
         gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=6, mtime=0) as packed,
     ):
-        write_arpa(made.ngrams, packed.write)
+        write_arpa(estimated.ngrams, packed.write)

@@ -1,4 +1,4 @@
-"""The stage `train_perplexity`: reference text in, n-gram models out."""
+"""Wiring of the stage `train_perplexity`: reference text -> n-gram models."""
 
 from tasks.core.stage_spec import StageSpec
 

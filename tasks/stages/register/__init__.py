@@ -1,1 +1,1 @@
-"""The trained model, packed with its tokenizer and its lineage, for MLflow's model registry."""
+"""Stage register: the trained model, its tokenizer and its lineage as one folder for MLflow's model registry."""

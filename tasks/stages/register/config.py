@@ -1,10 +1,10 @@
-"""Settings of the model registry."""
+"""Settings of the stage register. Imports pydantic only, for the Airflow dag-processor."""
 
 from tasks.core.config import Config
 
 
 class RegisterConfig(Config):
-    """Which checkpoint becomes a registered model."""
+    """Registration of the model."""
 
     model: str = ""
     """Name in the registry; empty: the recipe's name."""

@@ -1,7 +1,7 @@
 """Stage `register`: packs the last checkpoint, its tokenizer and its lineage as one model folder.
 
 Reads `checkpoint`, `scores`, `tokenizer` and `mixture`; writes the artifact `model` (`model/model.safetensors`,
-`model/model.json`, `model/tokenizer.json`, `model/lineage.json`), which the tracker puts into MLflow's registry.
+`model/model.json`, `model/tokenizer.json`, `model/lineage.json`) and registers it in MLflow through the tracker.
 """
 
 import json
@@ -18,7 +18,7 @@ VERSION = 1
 
 
 def run(config: RegisterConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Runs the stage; see the module."""
+    """Packs and registers the model; raises InputError if `checkpoint` has no milestone."""
     checkpoint = inputs["checkpoint"]
     last = _last_checkpoint(checkpoint)
     scores = json.loads(inputs["scores"].read("scores.json"))

@@ -1,4 +1,4 @@
-"""The stage `register`: a checkpoint, its scores and its tokenizer in, a registered model out."""
+"""Wiring of the stage `register`: checkpoint, scores and tokenizer -> registered model."""
 
 from tasks.core.stage_spec import StageSpec
 

@@ -1,4 +1,4 @@
-"""Tokens: tokenizer, token shards, pack plans, mixtures and the order in which sequences are read.
+"""Tokens: stages that make the tokenizer, the token shards and the pack plan.
 
 documents -> bpe -> tokenizer.json
 documents + tokenizer -> encode -> shards/<source>-<split>-<part>-<piece>.arrow   (tokens, written once)

@@ -1,10 +1,10 @@
-"""Stage tokenizer: kept documents -> a byte-level BPE tokenizer, and how well it fits each language.
+"""Stage tokenizer: kept documents -> a byte-level BPE tokenizer, and its fertility in each language.
 
 Reads `documents` (kept/); writes `tokenizer.json` (Hugging Face format) and `fertility.json`.
 
-Byte-level: every text can be encoded and decoded without loss, and no token is "unknown". Same documents and settings
-give the same bytes of `tokenizer.json`, on any number of workers: the sample is drawn by a hash of the document's id,
-joined in the order of that hash, and merges are learnt in one thread.
+Byte-level: every text can be encoded and decoded without loss, and there is no "unknown" token. The same documents and
+settings give the same bytes of `tokenizer.json` on any number of workers: the sample is drawn by a hash of the
+document's id, ordered by that hash, and merges are trained in one thread.
 """
 
 import heapq
@@ -36,12 +36,12 @@ EOS = "<|endoftext|>"
 TOKENIZER = "tokenizer.json"
 FERTILITY = "fertility.json"
 KEPT = "kept/"
-# One document weighs no more than this in the sample, so that a single long book cannot be the whole of it.
+# Bytes that one document contributes to the sample at most, so that a single long book does not dominate it.
 _MOST_BYTES_OF_ONE = 200_000
 
 
 def run(config: TokenizerConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Trains the tokenizer; raises InputError when no document has text."""
+    """Trains the tokenizer; raises InputError if no document has text."""
     if TOKENIZER in output.committed:
         return _report(output)
     documents = inputs["documents"]
@@ -72,12 +72,12 @@ def _report(output: Output) -> Report:
 
 
 def load(artifact: Artifact) -> Tokenizer:
-    """Reads the tokenizer of an artifact. It takes special tokens in a text as the characters they are."""
+    """Reads the tokenizer of an artifact, set to encode special tokens in a text as plain characters."""
     return Reference(artifact.read(TOKENIZER).decode()).tokenizer
 
 
 def eos_of(tokenizer: Tokenizer, where: str) -> int:
-    """Returns the id of the end-of-text token; raises InputError when the tokenizer has none."""
+    """Returns the id of the end-of-text token; raises InputError if the tokenizer has none."""
     eos = tokenizer.token_to_id(EOS)
     if eos is None:
         raise InputError(f"the tokenizer of {where} has no {EOS} token", "run the stage tokenizer again")
@@ -85,17 +85,17 @@ def eos_of(tokenizer: Tokenizer, where: str) -> int:
 
 
 def digest(artifact: Artifact) -> str:
-    """Returns the sha256 of the tokenizer's file, by which shards and models name it."""
+    """Returns the sha256 of the tokenizer's file, its identifier in shards and models."""
     return sha256_of(artifact.read(TOKENIZER))
 
 
 def draw(documents: Artifact, engine: Engine, config: TokenizerConfig) -> list[tuple[str, str]]:
     """Draws the sample: (language, text) in the order of the hash of (seed, id), up to `sample_bytes`.
 
-    Two passes: ids and lengths of all documents first, then the texts of those drawn only.
+    Two passes: ids and lengths of all documents first, then the texts of the sample.
 
     Raises:
-        InputError: there is no text, or none of a source that has a weight.
+        InputError: there is no text at all, or none of a source with a weight.
     """
     paths = documents.files(KEPT)
     ranked: list[list[_Ranked]] = [[] for _ in paths]
@@ -112,10 +112,10 @@ def draw(documents: Artifact, engine: Engine, config: TokenizerConfig) -> list[t
     if not chosen or missing:
         what = f'text of the source "{missing[0]}"' if missing else "document with text"
         raise InputError(f"{documents.address} has no kept {what}", "look at its funnel for the reasons")
-    found: list[tuple[int, str, str]] = []
+    sample: list[tuple[int, str, str]] = []
     for _, texts in engine.map(partial(_texts, documents.folder, chosen), paths):
-        found.extend(texts)
-    return [(language, text) for _, language, text in sorted(found)]
+        sample.extend(texts)
+    return [(language, text) for _, language, text in sorted(sample)]
 
 
 _Ranked = tuple[int, str, str, int]
@@ -140,7 +140,7 @@ def _ranks(documents: ArtifactFolder, config: TokenizerConfig, path: str) -> lis
         for doc_id, source, size in zip(ids, sources, sizes, strict=True)
         if size
     )
-    # What is beyond the whole sample can never be drawn from one file.
+    # Documents beyond the size of the whole sample cannot be drawn.
     kept: list[_Ranked] = []
     totals: dict[str, int] = defaultdict(int)
     for row in rows:
@@ -161,12 +161,12 @@ def _texts(documents: ArtifactFolder, chosen: dict[str, int], path: str) -> list
 
 
 def id_hash(doc_id: str, purpose: str) -> int:
-    """Returns 64 even bits that depend on a document's id and what they are for."""
+    """Returns a uniform 64-bit hash of a document's id and a purpose."""
     return hash64(f"{purpose}/{doc_id}")
 
 
 def train(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
-    """Learns merges; the end-of-text token gets id 0 and the 256 bytes the next ones."""
+    """Trains the merges; the end-of-text token has id 0, followed by the 256 bytes."""
     _one_thread()
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -185,11 +185,11 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
 def fertility(tokenizer: Tokenizer, sample: list[tuple[str, str]]) -> dict[str, dict[str, Any]]:
     """Returns tokens per word and bytes per token for each language of the sample, and for "all"."""
     counts: dict[str, list[int]] = {}
-    for language, text in _batches(tokenizer, sample):
+    for language, of_text in _batches(tokenizer, sample):
         for key in (language, "all"):
             row = counts.setdefault(key, [0, 0, 0, 0])
-            for place, amount in enumerate(text):
-                row[place] += amount
+            for column, amount in enumerate(of_text):
+                row[column] += amount
     return {
         key: {
             "documents": documents,
@@ -210,5 +210,5 @@ def _batches(tokenizer: Tokenizer, sample: list[tuple[str, str]]) -> Iterator[tu
 
 
 def _one_thread() -> None:
-    # Parts already fill the cores, and several threads would count pairs in an order that varies.
+    # Parts already use all cores, and the order in which threads count pairs varies.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"

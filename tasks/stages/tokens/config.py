@@ -1,4 +1,4 @@
-"""Settings of the stages tokenizer, encode and pack. pydantic only: the Airflow dag-processor imports it."""
+"""Settings of the stages tokenizer, encode and pack. Imports pydantic only, for the Airflow dag-processor."""
 
 from typing import Literal
 
@@ -14,14 +14,14 @@ class TokenizerConfig(Config):
     vocab_size: int = Field(default=4096, ge=257)
     """Entries of the vocabulary: 256 bytes, the end-of-text token, and merges. 128,000 is usual for real runs."""
     sample_bytes: int = Field(default=32_000_000, ge=1)
-    """UTF-8 bytes of text to learn merges from, drawn from the kept documents by a hash of their id."""
+    """UTF-8 bytes of training text, drawn from the kept documents by a hash of their id."""
     weights: dict[str, float] = {}
-    """Share of the sample that each source gives, summing to 1, so that a small but important source shapes the merges.
-    Empty: each source by its size."""
+    """Share of the sample by source, summing to 1, so that a small but important source influences the merges. Empty:
+    each source by its size."""
     min_frequency: int = Field(default=2, ge=1)
-    """How often a pair must occur in the sample to be merged."""
+    """Occurrences in the sample from which a pair is merged."""
     seed: int = Field(default=0, ge=0)
-    """Another seed draws another sample."""
+    """Seed of the sample."""
 
     @field_validator("weights")
     @classmethod
@@ -35,13 +35,13 @@ class EncodeConfig(Config):
     """Encoding of documents into token shards."""
 
     shard_tokens: int = Field(default=64_000_000, ge=1)
-    """Tokens at which a shard file is closed and the next begun; a shard has one document more at most.
-    64 M tokens are 128 MB at 2 bytes each."""
+    """Tokens from which a shard file is closed; its last document may exceed them. 64 M tokens are 128 MB at 2 bytes
+    each."""
     heldout_share: float = Field(default=0.02, ge=0, lt=0.5)
-    """Share of each source's documents kept from training to measure bits per byte. A document is chosen by a hash of
-    its id, so it stays on its side in every later version of the corpus."""
+    """Share of each source's documents that is held out to measure bits per byte. The split is by a hash of the id, so
+    a document is on the same side in every later version of the corpus."""
     heldout_min: int = Field(default=4, ge=0)
-    """Held-out documents each source has at least (a tenth of its documents at most): those of the lowest hash."""
+    """Minimum number of held-out documents per source (at most a tenth of its documents): those of the lowest hash."""
 
 
 class PackConfig(Config):

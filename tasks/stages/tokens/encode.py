@@ -1,10 +1,10 @@
 """Stage encode: kept documents -> token shards, one set of files per source and split.
 
 Reads `documents` (kept/) and `tokenizer`; writes `shards/<source>-<split>-<part>-<piece>.arrow` (see `shard`) and
-`index/<part>.arrow` (which shard and row hold a document, see `index`).
+`index/<part>.arrow` (shard and row of each document, see `index`).
 
-The end-of-text token is appended here, to every document: a plan then points at stored tokens only, and each document
-teaches the model where a text ends. It counts in n_tokens and not in n_bytes.
+The end-of-text token is appended to every document, so that plans refer to stored tokens only and the model sees where
+texts end. It counts in n_tokens and not in n_bytes.
 """
 
 import logging
@@ -32,14 +32,14 @@ from tasks.stages.tokens.encoder import Checked, open_encoder
 
 VERSION = 1
 _BATCH = 512
-_WATCH_ONE_IN = 1000
+_CHECK_EVERY = 1000
 
 log = logging.getLogger("sluice.tokens")
 
 
 @dataclass(frozen=True)
 class _Job:
-    """What a part needs: where the documents are, how to encode and where the held-out set of each source ends."""
+    """Job description of a part: the documents, the encoding, and the hash limit of each source's held-out set."""
 
     documents: ArtifactFolder
     tokenizer: ArtifactFolder
@@ -49,7 +49,7 @@ class _Job:
 
 
 def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Encodes every kept document; raises InputError when there is none."""
+    """Encodes every kept document; raises InputError if there is none."""
     documents, artifact = inputs["documents"], inputs["tokenizer"]
     paths = documents.files(KEPT)
     tokenizer = load(artifact)
@@ -75,8 +75,8 @@ def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) ->
 def thresholds(documents: Artifact, paths: list[str], engine: Engine, config: EncodeConfig) -> dict[str, int]:
     """Returns for each source the hash below which a document is held out.
 
-    That is `heldout_share` of the range of the hash, or, in a small source, as far as takes in `heldout_min` documents
-    (of which a source gives a tenth at most).
+    That is `heldout_share` of the range of the hash or, in a small source, the limit that includes `heldout_min`
+    documents (at most a tenth of the source).
     """
     hashes: dict[str, list[int]] = defaultdict(list)
     counts: dict[str, int] = defaultdict(int)
@@ -87,8 +87,8 @@ def thresholds(documents: Artifact, paths: list[str], engine: Engine, config: En
     below = {}
     for source in sorted(counts):
         least = min(config.heldout_min, counts[source] // 10)
-        reach = sorted(hashes[source])[least - 1] + 1 if least else 0
-        below[source] = max(reach, round(config.heldout_share * 2**64))
+        limit = sorted(hashes[source])[least - 1] + 1 if least else 0
+        below[source] = max(limit, round(config.heldout_share * 2**64))
     return below
 
 
@@ -128,52 +128,52 @@ def _encoded(job: _Job, encoder: Checked, batch: pa.RecordBatch) -> Iterator[tup
     """Yields (source, split, row) for each document of a batch, in order."""
     ids, urls, sources, texts = (batch.column(name).to_pylist() for name in ("id", "url", "source", "text"))
     sizes = pc.binary_length(batch.column("text").cast(pa.binary())).to_pylist()
-    watched = [row for row, doc_id in enumerate(ids) if id_hash(doc_id, "watch") % _WATCH_ONE_IN == 0]
-    found = encoder.encode(texts, watched)
+    checked = [row for row, doc_id in enumerate(ids) if id_hash(doc_id, "watch") % _CHECK_EVERY == 0]
+    encoded = encoder.encode(texts, checked)
     eos = job.format.eos_id
-    for doc_id, url, source, size, tokens in zip(ids, urls, sources, sizes, found, strict=True):
+    for doc_id, url, source, size, tokens in zip(ids, urls, sources, sizes, encoded, strict=True):
         split = HELDOUT if id_hash(doc_id, HELDOUT) < job.heldout_below[source] else TRAIN
-        ended = np.append(tokens, np.uint32(eos)).astype(job.format.dtype)
-        yield source, split, _Row(bytes.fromhex(doc_id), url, ended, size)
+        terminated = np.append(tokens, np.uint32(eos)).astype(job.format.dtype)
+        yield source, split, _Row(bytes.fromhex(doc_id), url, terminated, size)
 
 
 class _Writer:
-    """Gathers the documents of one part by source and split, and writes a shard whenever one is full."""
+    """Buffers the documents of one part by source and split, and writes a shard whenever a buffer is full."""
 
     def __init__(self, job: _Job, part: Part, index: int) -> None:
         self._job = job
         self._part = part
         self._index = index
-        self._shelves: dict[tuple[str, str], list[_Row]] = defaultdict(list)
+        self._buffers: dict[tuple[str, str], list[_Row]] = defaultdict(list)
         self._sizes: dict[tuple[str, str], int] = defaultdict(int)
         self._pieces: dict[tuple[str, str], int] = defaultdict(int)
         self._entries: list[tuple[bytes, str, str, int]] = []
         self._bytes = 0
 
     def add(self, row: _Row, source: str, split: str) -> None:
-        """Takes one document."""
+        """Adds one document."""
         key = (source, split)
-        self._shelves[key].append(row)
+        self._buffers[key].append(row)
         self._sizes[key] += len(row.tokens)
         self._bytes += row.n_bytes
         if self._sizes[key] >= self._job.shard_tokens:
             self._flush(key)
 
     def close(self) -> None:
-        """Writes what is left, and the index."""
-        for key in sorted(self._shelves):
+        """Writes the remaining buffers and the index."""
+        for key in sorted(self._buffers):
             self._flush(key)
         self._part.metric("bytes", self._bytes)
         with self._part.file(f"{INDEX}/{self._part.name}.arrow", rows=len(self._entries)) as file:
             write_index(file, self._entries)
 
     def _flush(self, key: tuple[str, str]) -> None:
-        rows = self._shelves.pop(key)
+        rows = self._buffers.pop(key)
         name = shard_name(*key, self._index, self._pieces[key])
         uids, tokens, n_bytes = [r.uid for r in rows], [r.tokens for r in rows], [r.n_bytes for r in rows]
         with self._part.file(f"{FOLDER}/{name}.arrow", rows=len(rows)) as file:
             write_shard(file, ShardBuffer(*key, uids, tokens, n_bytes), self._job.format)
-        self._entries.extend((one.uid, one.url, name, row) for row, one in enumerate(rows))
+        self._entries.extend((document.uid, document.url, name, row) for row, document in enumerate(rows))
         self._part.count_out(len(rows))
         self._part.metric("tokens", self._sizes[key])
         self._part.metric(f"tokens/{'/'.join(key)}", self._sizes[key])

@@ -1,10 +1,10 @@
-"""Stage pack: token shards -> a plan that says which slices of which documents make up each sequence.
+"""Stage pack: token shards -> a plan, the document slices of each sequence.
 
 Reads `shards`; writes `plan/<source>.parquet` and `plan/summary.json` (see `plan`). Another sequence length rewrites
-some 20 bytes per document here and no token.
+about 20 bytes per document and no token.
 
-`concat` joins a source's documents end to end and cuts every `seq_len` tokens: every token but the last
-`seq_len - 1` at most is used and nothing is padded; the price is that long documents are cut.
+`concat` joins a source's documents end to end and cuts every `seq_len` tokens: at most the last `seq_len - 1` tokens
+are dropped, and there is no padding; documents may be split between sequences.
 """
 
 import json
@@ -27,13 +27,13 @@ SUMMARY_PART = "summary.json"  # no source has a dot in its name
 
 
 def run(config: PackConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Packs every source; raises InputError when no source fills a single sequence."""
+    """Packs every source; raises InputError if no source fills a single sequence."""
     shards = ShardSet.open(inputs["shards"])
     sources = shards.sources
     specs = [PartSpec(source, source) for source in sources]
     records = output.map_parts(engine, partial(_pack_source, shards, config.seq_len), specs)
     metrics = {record.name: {name: int(value) for name, value in record.metrics.items()} for record in records}
-    if not any(one["sequences"] for one in metrics.values()):
+    if not any(counts["sequences"] for counts in metrics.values()):
         raise InputError(
             f"{inputs['shards'].address}: no source has the {config.seq_len} tokens of one sequence",
             "lower [pack] seq_len or feed more text",
@@ -42,8 +42,8 @@ def run(config: PackConfig, inputs: Inputs, output: Output, engine: Engine) -> R
     if SUMMARY_PART not in output.committed:
         with output.part(SUMMARY_PART, conserved=False) as part, part.file(SUMMARY) as file:
             file.write(json.dumps(summary, indent=2, sort_keys=True).encode() + b"\n")
-    totals = {name: float(sum(one[name] for one in metrics.values())) for name in ("sequences", "dropped_tokens")}
-    note = ", ".join(f"{source} {one['sequences']:,}" for source, one in metrics.items())
+    totals = {name: float(sum(counts[name] for counts in metrics.values())) for name in ("sequences", "dropped_tokens")}
+    note = ", ".join(f"{source} {counts['sequences']:,}" for source, counts in metrics.items())
     return Report(metrics=totals, note=f"sequences of {config.seq_len}: {note}")
 
 
@@ -57,20 +57,20 @@ def _summary(config: PackConfig, shards: ShardSet, metrics: dict[str, dict[str, 
         "eos_id": fmt.eos_id,
         "tokens_dtype": fmt.dtype,
         "tokenizer_sha256": fmt.tokenizer_sha256,
-        **{name: {source: one[name] for source, one in metrics.items()} for name in names},
+        **{name: {source: counts[name] for source, counts in metrics.items()} for name in names},
     }
 
 
 def _pack_source(shards: ShardSet, seq_len: int, part: Part, source: str) -> None:
     lengths = [(name, shards.shard(name).lengths) for name in shards.names(source)]
-    total = sum(int(one.sum()) for _, one in lengths)
+    total = sum(int(sizes.sum()) for _, sizes in lengths)
     sequences = total // seq_len
     tables = list(concat(lengths, seq_len))
     table = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
     with part.file(f"{FOLDER}/{source}.parquet", rows=table.num_rows) as file:
         write_plan(file, table)
-    documents = sum(len(one) for _, one in lengths)
-    starts = np.cumsum(np.concatenate([[0], *(one for _, one in lengths)]))[:-1]
+    documents = sum(len(sizes) for _, sizes in lengths)
+    starts = np.cumsum(np.concatenate([[0], *(sizes for _, sizes in lengths)]))[:-1]
     packed = int(np.count_nonzero(starts < sequences * seq_len))
     part.count_in(documents)
     part.count_out(packed)
@@ -85,16 +85,16 @@ def _pack_source(shards: ShardSet, seq_len: int, part: Part, source: str) -> Non
 
 
 def concat(lengths: list[tuple[str, NDArray[np.int64]]], seq_len: int) -> Iterator[pa.Table]:
-    """Cuts documents, joined end to end over all shards, every `seq_len` tokens.
+    """Joins documents end to end over all shards and cuts them every `seq_len` tokens.
 
     Args:
-        lengths: for each shard its name and the tokens of its documents, shape (rows,).
+        lengths: name of each shard and numbers of tokens of its documents, shape (rows,).
         seq_len: tokens per sequence.
 
     Yields:
-        One plan table per shard. The tokens after the last whole sequence are in none.
+        one plan table per shard; without the tokens after the last whole sequence.
     """
-    end = sum(int(one.sum()) for _, one in lengths) // seq_len * seq_len
+    end = sum(int(sizes.sum()) for _, sizes in lengths) // seq_len * seq_len
     begin = 0  # position of the shard's first token in the joined stream
     for name, sizes in lengths:
         starts = begin + np.concatenate([[0], np.cumsum(sizes)])

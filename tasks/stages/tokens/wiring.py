@@ -1,9 +1,9 @@
-"""The stages from kept documents to token shards and the plan of training sequences."""
+"""Wiring of the stages tokenizer, encode and pack: kept documents -> token shards and plan."""
 
 from tasks.core.stage_spec import StageSpec
 
 KEPT = ("kept/",)
-"""What is read of `documents`: why others were rejected changes no token."""
+"""Folder of `documents` that is read: rejected documents do not affect the tokens."""
 
 STAGES = (
     StageSpec(

@@ -1,1 +1,1 @@
-"""The stage that trains: a decided or given mixture of packed tokens becomes a checkpoint."""
+"""Stage train: packed tokens and a mixture -> a checkpoint."""

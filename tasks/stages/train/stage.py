@@ -1,11 +1,11 @@
-"""Stage `train`: shards, plan and mixture in; a trained model with its milestones out.
+"""Stage `train`: shards, plan and mixture -> a trained model with its milestones.
 
-Reads the token shards, the pack plan and the mixture (without one, sources weigh as many tokens as they have). Writes
-for every milestone `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` and the steps
-that led to it (`milestones`), then `model.json` (architecture), `run.json` (what trace needs to know which step read
-what) and `loss.parquet`. Training happens in processes of its own (`launch`), in a folder of the attempt's own
-(`fence`): a killed stage resumes from the newest checkpoint that verifies, there or in the store (`recovery`), and ends
-with the same bytes. Before the commit the rows of every milestone and of the run are compared with its steps.
+Reads the token shards, the pack plan and the mixture (without one, sources are weighted by their tokens). Writes for
+every milestone `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` and the rows of the
+steps up to it (`milestones`), then `model.json` (architecture), `run.json` (the mapping of steps to sequences, for
+trace) and `loss.parquet`. Training runs in child processes (`launch`) in the folder of the attempt (`fence`): a killed
+stage resumes from the newest checkpoint that verifies, there or in the store (`recovery`), and ends with the same
+bytes. Before the commit the rows of every milestone and of the run are checked against its steps.
 
 On several nodes (`gang`) every node starts this stage; node 0 runs it, the others `join` it and write nothing.
 """
@@ -69,7 +69,7 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
         fence.leave()
         raise
     except BaseException:
-        recovery.push()  # asked to stop, most often: the run has saved, and goes on from here on another machine
+        recovery.push()  # usually SIGTERM: the saved run can resume on another machine
         raise
     recovery.publish(config.steps)
     metrics = read_metrics(fence.run / FILE)
@@ -82,18 +82,18 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
 
 
 def join(config: TrainConfig, inputs: Inputs) -> None:
-    """Trains as one of the nodes other than 0: the same inputs, ranks of the same run, nothing written.
+    """Trains as a node other than 0: same inputs, ranks of the same run, no output.
 
     Raises:
-        SluiceError: as on node 0, which tells the same in its own words.
+        SluiceError: as on node 0.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-node-") as folder:
         train_local(make_spec(config, inputs, Path(folder)), lambda step, values: None, gang=Gang.from_environment())
 
 
 def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]]) -> None:
-    """Commits what is said of the run as a whole."""
-    from tasks.trainer.model_file import describe  # brings torch, which the stage has done without so far
+    """Writes the part `model`: `model.json`, `run.json` and `loss.parquet`."""
+    from tasks.trainer.model_file import describe  # imports torch, which this process needs only here
 
     shards, summary = ShardSet(spec.shards), Plan.read(spec.plan).summary
     with output.part("model", conserved=False) as part:
@@ -108,7 +108,7 @@ def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]]) ->
 
 
 def describe_run(spec: TrainSpec, summary: dict[str, Any], shards: ShardSet) -> dict[str, Any]:
-    """Returns what decides which step reads which sequence, for trace, and what else a reader asks first."""
+    """Returns the content of `run.json`: the settings that determine which step reads which sequence."""
     return {
         "weights": spec.weights,
         "sequences": summary["sequences"],
@@ -132,7 +132,7 @@ def _loss_table(metrics: list[dict[str, Any]]) -> pa.Table:
 
 
 def _report(metrics: list[dict[str, Any]], config: TrainConfig) -> Report:
-    """Sums up: the loss is the mean over the last twentieth of the steps."""
+    """Returns the report; its loss is the mean over the last twentieth of the steps."""
     losses = [line["loss"] for line in metrics if line["loss"] is not None]
     tail = losses[-max(1, len(losses) // 20) :]
     loss = sum(tail) / len(tail)

@@ -1,4 +1,4 @@
-"""The stage `train`: shards, plan and mixture in, checkpoints out."""
+"""Wiring of the stage `train`: shards, plan and mixture -> checkpoint."""
 
 from tasks.core.stage_spec import StageSpec
 

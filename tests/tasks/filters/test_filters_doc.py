@@ -112,7 +112,7 @@ def test_the_settings_shown_are_settings() -> None:
     assert set(parser["extract"]) == {"files", "parsers"}
     AnnotateConfig(**settings["annotate"])
     ConsolidateConfig(**settings["consolidate"])
-    assert find_recipe("demo").override(models).perplexity.wanted
+    assert find_recipe("demo").override(models).perplexity.active
 
 
 def test_every_file_of_the_catalogue_is_described() -> None:

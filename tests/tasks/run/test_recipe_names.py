@@ -63,7 +63,7 @@ def test_a_recipe_that_extends_one_of_other_sources_takes_a_mixture_of_its_own_w
 def test_what_cuts_head_middle_and_tail_by_default_needs_no_crawl() -> None:
     recipe = files_only(BOOKS)
     assert recipe.perplexity.cut_source == "web"
-    assert recipe.override({"perplexity.references": [{**CORPUS, "name": "books"}]}).perplexity.wanted
+    assert recipe.override({"perplexity.references": [{**CORPUS, "name": "books"}]}).perplexity.active
 
 
 def test_a_sample_of_the_crawl_is_refused_where_nothing_is_crawled() -> None:

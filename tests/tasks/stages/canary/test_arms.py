@@ -87,7 +87,7 @@ def test_a_cycle_starts_from_what_the_previous_one_decided_and_proposed() -> Non
 
 def test_a_mixture_that_the_recipe_names_since_counts_more_than_what_was_decided() -> None:
     previous = {"weights": {"web": 0.4, "code": 0.6}, "response": {"proposed_weights": {"web": 0.3, "code": 0.7}}}
-    arms = choose(CanaryConfig(current={"web": 0.9, "code": 0.1}, arms=0), PLENTY, previous, restated=True)
+    arms = choose(CanaryConfig(current={"web": 0.9, "code": 0.1}, arms=0), PLENTY, previous, overridden=True)
     assert arms[0]["weights"] == {"books": 0.0, "code": 0.1, "web": 0.9}
     assert arms[1]["kind"] == "proposed"
 

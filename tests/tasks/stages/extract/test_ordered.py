@@ -18,7 +18,7 @@ def document(number: int) -> dict[str, object]:
 
 @pytest.mark.parametrize("held", [1, 500, 5_000, 1 << 20])
 def test_documents_come_back_in_order_from_memory_and_from_disk(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
-    monkeypatch.setattr(ordered, "HELD_BYTES", held)
+    monkeypatch.setattr(ordered, "BUFFER_BYTES", held)
     numbers = list(range(300))
     random.Random(1).shuffle(numbers)
     with OrderedDocuments() as documents:

@@ -55,5 +55,5 @@ def test_an_encoder_that_differs_on_a_probe_is_not_used(caplog: pytest.LogCaptur
 def test_an_encoder_that_differs_on_a_watched_document_is_replaced_for_all_of_the_batch() -> None:
     encoder = Checked(Wrong("rare"), Reference(MADE))
     texts = ["one", "a rare word", "another rare word"]
-    assert as_lists(encoder.encode(texts, watched=[2])) == as_lists(Reference(MADE).encode(texts))
+    assert as_lists(encoder.encode(texts, checked=[2])) == as_lists(Reference(MADE).encode(texts))
     assert not encoder.is_fast
