@@ -6,7 +6,7 @@ There is no second copy to fall out of step: the records are the ledger.
 import logging
 from collections.abc import Iterator
 
-from tasks.core.artifact import RECORD, Artifact, ArtifactId
+from tasks.core.artifact import RECORD, Artifact, ArtifactId, Record
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 
@@ -49,11 +49,11 @@ class Ledger:
             ) from None
 
     def ancestors(self, address: str) -> list[str]:
-        """Returns the addresses of all that `address` was made from, nearest first, each once."""
+        """Returns the addresses of all that `address` was made from or has the files of, nearest first, each once."""
         return self._walk(address, self._parents)
 
     def descendants(self, address: str) -> list[str]:
-        """Returns the addresses of all that was made from `address`, nearest first, each once."""
+        """Returns the addresses of all that was made from `address` or has its files, nearest first, each once."""
         return self._walk(address, self._children)
 
     def drift(self, address: str) -> list[str]:
@@ -70,10 +70,10 @@ class Ledger:
 
     def _parents(self, address: str) -> list[str]:
         artifact = self._by_address.get(address)
-        return [ref.address for ref in artifact.record.inputs] if artifact else []
+        return _named_in(artifact.record) if artifact else []
 
     def _children(self, address: str) -> list[str]:
-        return [str(one.address) for one in self if any(ref.address == address for ref in one.record.inputs)]
+        return [str(one.address) for one in self if address in _named_in(one.record)]
 
     def _walk(self, address: str, step: "object") -> list[str]:
         assert callable(step)
@@ -91,6 +91,12 @@ def newest(store: Store, name: str, *, but: str = "") -> Artifact | None:
     addresses = [one for one in _addresses(store, name) if one.name == name and one.version != but]
     found = [Artifact.open_at(store, address) for address in addresses]
     return max(found, key=lambda one: (one.record.finished, one.address), default=None)
+
+
+def _named_in(record: Record) -> list[str]:
+    """Returns the addresses that an artifact depends on: its inputs, and the artifact that it has the files of."""
+    files = [record.adopted_from] if record.adopted_from else []
+    return [*(ref.address for ref in record.inputs), *files]
 
 
 def _addresses(store: Store, prefix: str) -> Iterator[ArtifactId]:

@@ -40,12 +40,12 @@ def held(store: Store, recipe: str, kind: str, version: str) -> list[Artifact]:
     while level:
         refs = {ArtifactId.parse(ref.address): ref for artifact in level for ref in _inputs(artifact, recipe)}
         if named := [ref for at, ref in sorted(refs.items()) if at.name == wanted.name]:
-            found = [artifact for ref in named if (artifact := _as_read(store, ref))]
+            found = [artifact for ref in named if (artifact := as_read(store, ref))]
             distinct = {(one.record.fingerprint, one.record.content): one for one in reversed(found)}
             return sorted(distinct.values(), key=lambda one: one.address)
         onward = [at for at in sorted(refs) if at not in seen and _kind(at.name, recipe) in between]
         seen.update(onward)
-        level = [artifact for at in onward if (artifact := _as_read(store, refs[at]))]
+        level = [artifact for at in onward if (artifact := as_read(store, refs[at]))]
     return []
 
 
@@ -123,7 +123,7 @@ def _inputs(artifact: Artifact, recipe: str) -> Iterator[InputRef]:
             yield ref
 
 
-def _as_read(store: Store, ref: InputRef) -> Artifact | None:
+def as_read(store: Store, ref: InputRef) -> Artifact | None:
     """Opens what a record names, if it is there and still what was read."""
     artifact = Artifact.find(store, ArtifactId.parse(ref.address))
     if artifact and (artifact.record.fingerprint, artifact.record.content) != (ref.fingerprint, ref.content):

@@ -10,11 +10,11 @@ class StageResult:
     """What a stage run came to: addresses and numbers, never data.
 
     Attributes:
-        address: of the artifact, as name@version; that of the source version where nothing had to be made.
+        address: of the artifact, as name@version.
         fingerprint: identity of the artifact by what it was made from.
         content: identity of its bytes.
         version: the version that was run.
-        skipped: the artifact was there already.
+        skipped: nothing was made: the artifact was there already, or the source version had it.
         members: of the mapped stage that follows.
         metrics: summary numbers.
         rows: rows by outcome: "in", "out", or the reason of a rejection.

@@ -261,7 +261,7 @@ def test_a_changed_model_costs_the_pass_of_those_that_ask_it(
     assert counted == {"TopicMeasures": DOCUMENTS}
     assert origins(recipe, "2") == {**at("1", "prose_score", "pii", "classifier"), **at("2", "topic")}
     inputs = {ref.role: ref.address for ref in artifact(recipe, "measured/topic", "2").record.inputs}
-    assert inputs == {"extracted": "demo/extracted@1", "classifiers": "demo/classifiers@2"}
+    assert inputs == {"extracted": "demo/extracted@2", "classifiers": "demo/classifiers@2"}
     # Who asks no model is given none.
     assert not artifact(recipe, "measured/pii", "1").record.config["models"]
 
@@ -397,6 +397,17 @@ def test_a_group_that_was_deleted_is_missed_and_measured_again_alone(
     assert [stage for stage in STAGES if not again[stage].skipped] == ["annotate"]
     assert again["annotate"].content == before["annotate"].content
     assert origins(recipe, "2") == {**at("1", *USE), **at("2", "c4", "pii")}
+
+
+def test_a_version_of_which_a_group_is_gone_is_not_adopted(recipe: Recipe, counted: Counter[str]) -> None:
+    first = run(recipe, "1")
+    shutil.rmtree(Path(open_store(recipe).root) / "demo" / "measured" / "pii" / "1")
+    counted.clear()
+    second = run(recipe, "2", "1")
+    assert counted == {"Pii": DOCUMENTS}
+    assert [stage for stage in STAGES if not second[stage].skipped] == ["annotate"]
+    assert second["annotate"].content == first["annotate"].content
+    assert origins(recipe, "2") == {**at("1", *USE), **at("2", "pii")}
 
 
 def test_the_ledger_leads_from_a_column_to_its_group_and_back(recipe: Recipe) -> None:
