@@ -4,8 +4,6 @@ import hashlib
 import os
 from typing import Any, BinaryIO, cast
 
-from tasks.core.config import canonical_json
-
 
 def sha256_of(data: bytes) -> str:
     """Returns the sha256 of bytes.
@@ -22,6 +20,9 @@ def sha256_of_json(value: Any) -> str:
     >>> sha256_of_json({"b": 1, "a": 2}) == sha256_of(b'{"a":2,"b":1}')
     True
     """
+    # Imported here, because images hash models by this module where no package is installed, pydantic among them.
+    from tasks.core.config import canonical_json
+
     return sha256_of(canonical_json(value).encode())
 
 
