@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.times import VARIABLE
+
 ROOT = Path(__file__).parents[1]
 SECTIONS = {
     title: text
@@ -57,7 +59,7 @@ def test_whoever_follows_a_recipe_has_something_that_works(title: str, checkout:
         change(checkout, difference)
     (commands,) = re.findall(r"^```sh\n(.*?)^```$", section, re.S | re.M)
     environment = {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != VARIABLE},
         "PYTHONPATH": f"{checkout}{os.pathsep}{checkout / 'plugins'}",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }

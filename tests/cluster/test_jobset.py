@@ -44,7 +44,6 @@ def trained_as_on_one_node(ended, undisturbed) -> None:
     assert made.record.content == undisturbed(STEPS)
 
 
-@pytest.mark.smoke
 def test_a_gang_of_two_nodes_makes_the_model_that_one_makes(run, cluster, undisturbed) -> None:
     ended = run("train", steps=STEPS, **GANG)
     trained_as_on_one_node(ended, undisturbed)

@@ -1,24 +1,8 @@
-"""The renderer of the tests: equal to Kustomize on k8s/, and it refuses what it does not know."""
-
-import shutil
-import subprocess
+"""The renderer of the tests refuses what it does not know of Kustomize."""
 
 import pytest
-import yaml
 
-from tests.k8s.conftest import FOLDERS, K8S
 from tests.k8s.render import NotKnown, render
-
-
-def by_name(objects):
-    return {(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]): one for one in objects}
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-@pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not on PATH: no Kustomize to compare with")
-def test_it_renders_what_kustomize_renders(folder, rendered):
-    real = subprocess.run(["kubectl", "kustomize", str(K8S / folder)], capture_output=True, text=True, check=True)
-    assert by_name(rendered(folder)) == by_name(yaml.safe_load_all(real.stdout))
 
 
 def write(folder, kustomization, **files):

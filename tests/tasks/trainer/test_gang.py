@@ -66,6 +66,7 @@ def codes(processes: "list[subprocess.Popen[bytes]]") -> list[int]:
     return [process.wait(120) for process in processes]
 
 
+@pytest.mark.soak
 def test_a_gang_that_lost_node_0_with_its_disk_resumes_from_the_store_to_the_bytes_of_one_node(
     whole: Path, made: Made, s3: S3Server, tmp_path: Path
 ) -> None:

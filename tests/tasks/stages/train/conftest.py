@@ -1,0 +1,5 @@
+"""Token shards and a plan that the tests of the stage share with those of the trainer."""
+
+from tests.tasks.trainer.conftest import made, one_thread
+
+__all__ = ["made", "one_thread"]
