@@ -11,7 +11,7 @@ from tasks.run.result import StageResult
 
 
 def committed(recipe: Recipe, stage: str, version: str, member: str = "") -> StageResult:
-    """Returns the result of a stage that ran elsewhere, read from its artifact.
+    """Returns the result of a stage that ran elsewhere, read from its artifact; of an adopted one nothing was made.
 
     Raises:
         InputError: the artifact is missing: the stage reported success but has not committed into this store.
@@ -23,7 +23,8 @@ def committed(recipe: Recipe, stage: str, version: str, member: str = "") -> Sta
     use_connection(recipe)
     kind = STAGES[stage].output
     name = f"{recipe.name}/{kind}/{member}" if member else f"{recipe.name}/{kind}"
-    return result_of(Artifact.open_at(open_store(recipe), ArtifactId(name, version)), version, skipped=False)
+    artifact = Artifact.open_at(open_store(recipe), ArtifactId(name, version))
+    return result_of(artifact, version, skipped=bool(artifact.record.adopted_from))
 
 
 def announce(context: Any, outlets: Sequence[Any], result: StageResult, run: Run) -> None:

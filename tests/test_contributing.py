@@ -43,8 +43,6 @@ def change(folder: Path, difference: str) -> None:
             before = "\n".join(line[1:] for line in lines if line[0] in " -")
             after = "\n".join(line[1:] for line in lines if line[0] in " +")
             text = path.read_text()
-            if text.count(before) != 1:  # a line may go on where the difference shows its beginning
-                before, after = before.rstrip('",'), after.rstrip('",')
             assert text.count(before) == 1, f"{path.name} has {text.count(before)} of\n{before}"
             path.write_text(text.replace(before, after))
 

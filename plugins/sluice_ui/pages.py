@@ -67,6 +67,7 @@ def artifact_page(ledger: Ledger, address: str) -> str:
         ["made", f"{record.started:%Y-%m-%d %H:%M:%S} to {record.finished:%H:%M:%S} UTC"],
         ["rows", f"{record.rows_in:,} in, {record.rows_out:,} out, {sum(record.rejected.values()):,} rejected"],
         ["bytes", record.bytes],
+        ["files of", _to(record.adopted_from) if record.adopted_from else ""],
         ["note", record.note],
         ["MLflow", _mlflow(artifact)],
     ]

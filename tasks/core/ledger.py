@@ -6,7 +6,7 @@ Reads the records of all artifacts of a store; there is no second copy that coul
 import logging
 from collections.abc import Iterator
 
-from tasks.core.artifact import RECORD, Artifact, ArtifactId
+from tasks.core.artifact import RECORD, Artifact, ArtifactId, Record
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 
@@ -51,11 +51,11 @@ class Ledger:
             ) from None
 
     def ancestors(self, address: str) -> list[str]:
-        """Returns the ids of all artifacts that `address` was made from, nearest first, each once."""
+        """Returns the ids of all that `address` was made from or has the files of, nearest first, each once."""
         return self._walk(address, self._parents)
 
     def descendants(self, address: str) -> list[str]:
-        """Returns the ids of all artifacts that were made from `address`, nearest first, each once."""
+        """Returns the ids of all that were made from `address` or have its files, nearest first, each once."""
         return self._walk(address, self._children)
 
     def drift(self, address: str) -> list[str]:
@@ -72,10 +72,10 @@ class Ledger:
 
     def _parents(self, address: str) -> list[str]:
         artifact = self._by_address.get(address)
-        return [ref.address for ref in artifact.record.inputs] if artifact else []
+        return _named_in(artifact.record) if artifact else []
 
     def _children(self, address: str) -> list[str]:
-        return [str(user.address) for user in self if any(ref.address == address for ref in user.record.inputs)]
+        return [str(user.address) for user in self if address in _named_in(user.record)]
 
     def _walk(self, address: str, step: "object") -> list[str]:
         assert callable(step)
@@ -93,6 +93,12 @@ def newest(store: Store, name: str, *, but: str = "") -> Artifact | None:
     addresses = [found for found in _addresses(store, name) if found.name == name and found.version != but]
     found = [Artifact.open_at(store, address) for address in addresses]
     return max(found, key=lambda artifact: (artifact.record.finished, artifact.address), default=None)
+
+
+def _named_in(record: Record) -> list[str]:
+    """Returns the addresses that an artifact depends on: its inputs, and the artifact that it has the files of."""
+    files = [record.adopted_from] if record.adopted_from else []
+    return [*(ref.address for ref in record.inputs), *files]
 
 
 def _addresses(store: Store, prefix: str) -> Iterator[ArtifactId]:

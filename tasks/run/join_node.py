@@ -7,6 +7,7 @@ more than one node has a function `join(config, inputs)`.
 import logging
 
 from tasks.core.artifact import Artifact
+from tasks.run.adoption import adoptable, made_at_source_version
 from tasks.run.input_resolution import check_drift, resolve
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store
@@ -27,6 +28,9 @@ def join_stage(
     if existing := Artifact.find(store, resolved.address):
         check_drift(existing, resolved)
         log.info("[%s] unchanged: there is nothing to join", resolved.address)
+    elif adoptable(store, resolved, made_at_source_version(store, recipe, resolved, source_version)):
+        # Also where this node comes first: node 0 adopts and never meets the others.
+        log.info("[%s] adopted from version %s: there is nothing to join", resolved.address, source_version)
     elif hasattr(resolved.module, "join"):
         log.info("[%s] joining %s, fingerprint %s", resolved.address, stage, resolved.fingerprint[:16])
         resolved.module.join(resolved.config, resolved.inputs)

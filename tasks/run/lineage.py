@@ -40,7 +40,7 @@ def artifacts_of_version(store: Store, recipe: str, kind: str, version: str) -> 
     while level:
         refs = {ArtifactId.parse(ref.address): ref for artifact in level for ref in _inputs(artifact, recipe)}
         if matching := [ref for address, ref in sorted(refs.items()) if address.name == target.name]:
-            found = [artifact for ref in matching if (artifact := _as_read(store, ref))]
+            found = [artifact for ref in matching if (artifact := as_read(store, ref))]
             distinct = {
                 (artifact.record.fingerprint, artifact.record.content): artifact for artifact in reversed(found)
             }
@@ -49,7 +49,7 @@ def artifacts_of_version(store: Store, recipe: str, kind: str, version: str) -> 
             address for address in sorted(refs) if address not in seen and _kind(address.name, recipe) in between
         ]
         seen.update(following)
-        level = [artifact for address in following if (artifact := _as_read(store, refs[address]))]
+        level = [artifact for address in following if (artifact := as_read(store, refs[address]))]
     return []
 
 
@@ -127,7 +127,7 @@ def _inputs(artifact: Artifact, recipe: str) -> Iterator[InputRef]:
             yield ref
 
 
-def _as_read(store: Store, ref: InputRef) -> Artifact | None:
+def as_read(store: Store, ref: InputRef) -> Artifact | None:
     """Opens the artifact of a reference, if it exists and is unchanged since it was read."""
     artifact = Artifact.find(store, ArtifactId.parse(ref.address))
     if artifact and (artifact.record.fingerprint, artifact.record.content) != (ref.fingerprint, ref.content):

@@ -14,7 +14,7 @@ class StageResult:
         fingerprint: identity of the artifact by its inputs and settings.
         content: identity of its bytes.
         version: the version that was run.
-        skipped: whether the artifact existed already.
+        skipped: nothing was made: the artifact existed already, or the source version had it.
         members: members of the mapped stage that follows.
         metrics: summary numbers.
         rows: rows by outcome: "in", "out", or the reason of a rejection.

@@ -14,12 +14,12 @@ from datetime import UTC, datetime
 from tasks.core.artifact import Artifact
 from tasks.core.commit import adopt, commit
 from tasks.core.engine import open_engine
-from tasks.core.errors import InputError, SluiceError, StoppedError, SupersededError
+from tasks.core.errors import SluiceError, StoppedError, SupersededError
 from tasks.core.probe import probe
 from tasks.core.stage import Output
 from tasks.core.store import Store
-from tasks.run.input_resolution import ResolvedStage, as_read_by, check_drift, resolve
-from tasks.run.lineage import artifacts_of_version
+from tasks.run.adoption import adoptable, made_at_source_version
+from tasks.run.input_resolution import ResolvedStage, check_drift, resolve
 from tasks.run.place import filled
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
@@ -69,12 +69,12 @@ def run_stage(
             "[%s] unchanged: the same inputs and settings made it at %s", resolved.address, existing.record.finished
         )
         return result_of(existing, resolved.address.version, skipped=True)
-    before = _made_at_source_version(store, recipe, resolved, source_version)
-    for source in before:
-        if same := as_read_by(resolved, source.record):
-            adopted = adopt(source, resolved.address, (*same.refs, *same.named_only))
-            log.info("[%s] adopted from %s: same settings and inputs", resolved.address, source.address)
-            return result_of(adopted, resolved.address.version, skipped=True)
+    before = made_at_source_version(store, recipe, resolved, source_version)
+    if same := adoptable(store, resolved, before):
+        source, refs = same
+        adopted = adopt(source, resolved.address, refs)
+        log.info("[%s] adopted from %s: same settings and inputs", resolved.address, source.address)
+        return result_of(adopted, resolved.address.version, skipped=True)
     bad = recipe.max_bad_share
     output = Output(store, resolved.address, resolved.fingerprint, member=member, max_bad_share=bad, before=before)
     try:
@@ -86,21 +86,6 @@ def run_stage(
         # The other attempt committed first; its result is the same.
         return result_of(committed, resolved.address.version, skipped=True)
     return result_of(artifact, resolved.address.version, skipped=False)
-
-
-def _made_at_source_version(
-    store: Store, recipe: Recipe, resolved: ResolvedStage, source_version: str | None
-) -> list[Artifact]:
-    """Returns the artifacts of the kind at the source version; none for a stage that reads the web."""
-    if not source_version or resolved.spec.reads_web:
-        return []
-    try:
-        return artifacts_of_version(
-            store, recipe.name, resolved.address.name.removeprefix(f"{recipe.name}/"), source_version
-        )
-    except InputError as error:
-        log.warning("[%s] made again: %s", resolved.address, error)
-        return []
 
 
 def open_store(recipe: Recipe) -> Store:

@@ -154,6 +154,24 @@ def test_a_pod_that_says_done_without_an_artifact_is_an_error(operator, tmp_path
         committed(find_recipe("pods"), "train", "dev")
 
 
+def test_a_pod_that_has_adopted_its_artifact_has_made_nothing(operator):
+    from operators.results import committed
+    from tasks.core.artifact import ArtifactId
+    from tasks.core.commit import adopt, commit
+    from tasks.core.config import Config
+    from tasks.core.stage import Output, Report
+    from tasks.run.recipe import find_recipe
+    from tasks.run.runner import open_store
+
+    recipe = find_recipe("pods")
+    output = Output(open_store(recipe), ArtifactId("pods/checkpoint", "dev"), "1" * 64)
+    with output.part("one", conserved=False) as part, part.file("x") as file:
+        file.write(b"x")
+    made = commit(output, "train", 1, Config(), (), Report())
+    adopt(made, ArtifactId("pods/checkpoint", "next"), ())
+    assert [committed(recipe, "train", version).skipped for version in ("dev", "next")] == [False, True]
+
+
 def test_a_recipe_on_a_cluster_trains_in_pods_and_one_without_trains_here(recipes, dag_bag):
     recipes("pods", POD)
     recipes("here")

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.core.artifact import ArtifactId, InputRef
-from tasks.core.commit import commit
+from tasks.core.commit import adopt, commit
 from tasks.core.config import Config
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
@@ -123,6 +123,16 @@ def test_the_page_of_an_artifact_says_what_is_gone(get, corpus):
     text = get(PAGES[2]).text
     assert corpus.record.fingerprint in text
     assert "shown/extracted@v1 is gone" in text
+
+
+def test_the_pages_of_an_adopted_artifact_and_of_the_one_with_its_files_lead_to_one_another(get, corpus):
+    adopt(corpus, ArtifactId("shown/documents", "v2"), corpus.record.inputs)
+    adopted = get("/sluice/artifact/shown/documents@v2").text
+    row = adopted.partition("<td>files of</td>")[2].partition("</tr>")[0]
+    assert ">shown/documents@v1</a>" in row, adopted
+    assert ">shown/documents@v2</a>" in get(PAGES[2]).text
+    assert "75.0%" in get("/sluice/recipe/shown?version=v2").text
+    assert "&lt;script&gt;" in get("/sluice/corpus?recipe=shown&version=v2").text
 
 
 def test_the_page_of_a_version_asks_why_a_url_is_not_crawled(get, crawled):

@@ -94,7 +94,7 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
 
 def _error_folders(aligned: AlignedParts) -> str:
     failed = (group.files for group in aligned.groups.values() if group.failed)
-    return ", ".join(files.store.url(f"{files.address.path}/{KIND}/") for files in failed)
+    return ", ".join(files.store.url(f"{files.path}/{KIND}/") for files in failed)
 
 
 def _write_whole(config: ConsolidateConfig, aligned: AlignedParts, names: list[str], output: Output) -> None:

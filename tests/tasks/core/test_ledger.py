@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from tasks.core.artifact import RECORD, Artifact, ArtifactId
+from tasks.core.commit import adopt
 from tasks.core.errors import InputError
 from tasks.core.ledger import Ledger, newest
 from tasks.core.store import Store
@@ -33,6 +34,15 @@ def test_descendants_are_all_that_was_made_from_an_artifact(chain: Store) -> Non
         "test/index@dev",
     }
     assert Ledger(chain).descendants("test/index@dev") == []
+
+
+def test_an_artifact_leads_to_those_that_have_its_files_and_back(chain: Store) -> None:
+    index = Artifact.open_at(chain, ArtifactId("test/index", "dev"))
+    adopt(index, ArtifactId("test/index", "next"), index.record.inputs)
+    ledger = Ledger(chain)
+    assert ledger.descendants("test/index@dev") == ["test/index@next"]
+    assert ledger.ancestors("test/index@next") == ["test/pages@dev", "test/index@dev", "test/seeds@dev"]
+    assert ledger.drift("test/index@next") == []
 
 
 def test_drift_names_the_input_that_is_no_longer_what_was_read(chain: Store) -> None:

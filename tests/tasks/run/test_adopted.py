@@ -7,6 +7,7 @@ import pytest
 
 from tasks.core.artifact import RECORD, Artifact, ArtifactId
 from tasks.core.errors import DriftError
+from tasks.run.join_node import join_stage
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import StageResult, open_store, run_stage
 from tasks.run.trace import trace
@@ -105,6 +106,22 @@ def test_a_version_with_adopted_artifacts_is_traced_and_can_be_the_next_source(
     assert [stage for stage, result in fourth.items() if not result.skipped] == ["consolidate"]
     train = Artifact.open_at(store, ArtifactId.parse(fourth["train"].address))
     assert train.record.adopted_from == made["train"].address  # the artifact with the files, not a chain of records
+
+
+@pytest.mark.parametrize("first_node", [True, False])
+def test_the_other_nodes_of_a_gang_help_with_nothing_that_is_adopted(
+    first: tuple[Recipe, dict[str, StageResult]], monkeypatch: pytest.MonkeyPatch, first_node: bool
+) -> None:
+    recipe, _ = first
+    joined: list[str] = []
+    monkeypatch.setattr("tasks.stages.train.stage.join", lambda config, inputs: joined.append(str(config.steps)))
+    version = f"gang-{first_node}"
+    if first_node:
+        run_stage(recipe, "train", version=version, source_version="1", tracking=TrackingContext("", recipe.name))
+    join_stage(recipe, "train", version=version, source_version="1")
+    assert joined == []
+    join_stage(recipe.override({"train.steps": 3}), "train", version="gang", source_version="1")
+    assert joined == ["3"]
 
 
 def test_a_limit_that_keeps_other_documents_makes_tokens_anew(first: tuple[Recipe, dict[str, StageResult]]) -> None:

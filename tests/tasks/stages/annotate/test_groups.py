@@ -399,6 +399,17 @@ def test_a_group_that_was_deleted_is_missed_and_measured_again_alone(
     assert origins(recipe, "2") == {**at("1", *USE), **at("2", "c4", "pii")}
 
 
+def test_a_version_of_which_a_group_is_gone_is_not_adopted(recipe: Recipe, counted: Counter[str]) -> None:
+    first = run(recipe, "1")
+    shutil.rmtree(Path(open_store(recipe).root) / "demo" / "measured" / "pii" / "1")
+    counted.clear()
+    second = run(recipe, "2", "1")
+    assert counted == {"Pii": DOCUMENTS}
+    assert [stage for stage in STAGES if not second[stage].skipped] == ["annotate"]
+    assert second["annotate"].content == first["annotate"].content
+    assert origins(recipe, "2") == {**at("1", *USE), **at("2", "pii")}
+
+
 def test_the_ledger_leads_from_a_column_to_its_group_and_back(recipe: Recipe) -> None:
     run(recipe, "1")
     run(recipe.override({"annotate.use": [*USE, "c4"]}), "2", "1")
