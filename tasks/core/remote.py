@@ -5,6 +5,7 @@ workload identity. Only file systems whose exclusive creation is atomic on the s
 "check, then write", and two writers could both succeed.
 """
 
+import contextlib
 import os
 import secrets
 from functools import lru_cache
@@ -117,7 +118,8 @@ def _create_by_rename(fs: Any, path: str, data: bytes) -> bool:
     try:
         fs.mv(aside, path)
     except OSError:
-        fs.rm_file(aside)
+        with contextlib.suppress(FileNotFoundError):  # a writer that was faster has cleared the folder
+            fs.rm_file(aside)
         if not fs.exists(path):
             raise
         return False

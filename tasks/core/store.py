@@ -127,6 +127,11 @@ class Store:
                     os.link(aside, self._full(path))
                 except FileExistsError:
                     raise AlreadyPublished(path) from None
+                except FileNotFoundError:
+                    # The writer that was faster has cleared the folder, and with it the file to be linked.
+                    if os.path.exists(self._full(path)):
+                        raise AlreadyPublished(path) from None
+                    raise
 
     def remove(self, path: str) -> None:
         """Removes a file, or a folder with its content; a missing path is no error."""

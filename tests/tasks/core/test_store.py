@@ -15,8 +15,12 @@ import pytest
 from fsspec.implementations.arrow import ArrowFSWrapper
 from pyarrow.fs import LocalFileSystem
 
+from tasks.core.artifact import RECORD, Artifact, ArtifactId
+from tasks.core.commit import adopt, commit
+from tasks.core.config import Config
 from tasks.core.errors import SluiceError, StoreError, TransientError
 from tasks.core.probe import FOLDER, probe
+from tasks.core.stage import Output, Report
 from tasks.core.store import AlreadyPublished, Store
 from tests.s3_server import KINDS, Rule, S3Server
 
@@ -68,6 +72,24 @@ def test_what_was_written_is_read_listed_and_removed(store: Store) -> None:
     store.remove("a/b")
     store.remove("a/b")
     assert store.list("") == ["a/d.json"]
+
+
+def test_an_artifact_is_adopted_once_by_many_and_read_where_its_files_are(store: Store) -> None:
+    def begun(version: str) -> Output:
+        output = Output(store, ArtifactId("demo/tokens", version), "1" * 64)
+        with output.part("one", conserved=False) as part, part.file("x.bin") as file:
+            file.write(b"x" * 1000)
+        return output
+
+    made = commit(begun("a"), "encode", 1, Config(), (), Report())
+    begun("b")  # killed before its record
+    with ThreadPoolExecutor(8) as pool:
+        adopted = list(pool.map(lambda _: adopt(made, ArtifactId("demo/tokens", "b"), ()), range(8)))
+    assert {one.record.adopted_from for one in adopted} == {"demo/tokens@a"}
+    assert store.list("demo/tokens/b", unfinished=True) == [f"demo/tokens/b/{RECORD}"]
+    found = Artifact.open_at(store, ArtifactId("demo/tokens", "b"))
+    assert found.read("x.bin") == Path(found.local("x.bin")).read_bytes() == b"x" * 1000
+    assert found.verify() == []
 
 
 def test_a_file_that_is_not_there_is_told_as_such(store: Store) -> None:
