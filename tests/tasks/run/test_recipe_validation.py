@@ -54,7 +54,7 @@ def test_filters_judge_no_trusted_source_by_default_and_none_that_is_named_as_bo
     assert Recipe.from_text(mine.text) == mine
     assert mine.override({"consolidate.trusted": []}).consolidate.sources == ("books", "commoncrawl")
     assert files_only(BOOKS, trusted=["books"]).consolidate.sources == (), "all of it is trusted"
-    with pytest.raises(RecipeError, match=r'consolidate\.trusted: "books" stands in consolidate\.sources, too'):
+    with pytest.raises(RecipeError, match=r'consolidate\.trusted: "books" is in consolidate\.sources, too'):
         files_only(BOOKS, CRAWLED, sources=["books"], trusted=["books"])
 
 
