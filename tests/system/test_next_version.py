@@ -40,9 +40,10 @@ def test_a_promoted_mixture_is_what_the_next_version_begins_from(stack, smoke) -
     recipe = find_recipe("smoke").override(
         {
             "place.store": str(stack.home.root / "store"),
-            "canary.current": {"web": 0.48, "code": 0.49, "packages": 0.03},
+            "canary.current": {"web": 0.01, "code": 0.98, "packages": 0.01},
             "canary.target": {"packages": 1.0},
-            "canary.steps": 30,
+            "canary.steps": 60,
+            "canary.confidence": 0.8,
             "canary.repetition_cap": 100,
         }
     )
@@ -54,7 +55,7 @@ def test_a_promoted_mixture_is_what_the_next_version_begins_from(stack, smoke) -
     promoted = json.loads(stack.artifact("smoke/mixture", "promoted").read("mixture.json"))["weights"]
     assert promoted["packages"] > 0.3
 
-    one(recipe.override({"canary.steps": 31}), "arms", "after")
+    one(recipe.override({"canary.steps": 61}), "arms", "after")
     arms_after = stack.artifact("smoke/arms", "after")
     assert "smoke/mixture@promoted" in {ref.address for ref in arms_after.record.inputs}
     current, *_ = json.loads(arms_after.read("arms.json"))
