@@ -1,6 +1,6 @@
 """The model is the one that KenLM's own lmplz learns from the same sentences, wherever lmplz is.
 
-`.ci/kenlm` builds it into the environment.
+`make soak` builds it into the environment. Run it after a change of the training of n-gram models.
 """
 
 import shutil
@@ -16,10 +16,8 @@ from tests.tasks.stages.perplexity.learning import babble, learnt
 from tests.tasks.stages.perplexity.test_estimate import table
 
 LMPLZ = shutil.which("lmplz") or shutil.which("lmplz", path=str(Path(sys.executable).parent)) or ""
-pytestmark = pytest.mark.skipif(
-    not LMPLZ,
-    reason="lmplz is not here, so nothing compares our training with its own: run .ci/kenlm (needs cmake and Boost)",
-)
+REASON = "lmplz is not here, so nothing compares our training with its own: run tests/kenlm.sh (needs cmake and Boost)"
+pytestmark = [pytest.mark.soak, pytest.mark.skipif(not LMPLZ, reason=REASON)]
 
 
 @pytest.mark.parametrize(("order", "prune"), [(3, (0, 0, 0)), (4, (0, 0, 1, 1)), (5, (0, 0, 0, 1, 2))])

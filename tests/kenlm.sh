@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # KenLM's own training, lmplz, which ours is compared with, into .venv/bin; and its Python package, for the scores.
-# Neither Debian nor PyPI has the program, but PyPI has its source, which needs cmake, a C++ compiler and Boost.
+# Neither Debian nor PyPI has the program, but PyPI has its source, which needs cmake, a C++ compiler, zlib, Eigen and
+# Boost (Debian: cmake g++ zlib1g-dev libeigen3-dev libboost-{program-options,system,thread,test}-dev).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
