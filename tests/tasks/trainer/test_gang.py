@@ -115,7 +115,7 @@ def test_a_stage_that_runs_on_one_node_is_left_to_node_0(
     for name, value in {NODES: "2", NODE: "1", ADDRESS: "no-such-host.invalid"}.items():
         monkeypatch.setenv(name, value)
     assert main(["evaluate", "--recipe", recipe_of(whole, CONFIG).text]) == 0
-    assert "the stage evaluate runs on one node" in caplog.text
+    assert "the stage evaluate runs on node 0 alone" in caplog.text
 
 
 def test_a_canary_in_a_gang_trains_alone(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
