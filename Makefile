@@ -1,7 +1,7 @@
 # Two commands: `make demo` and `make test`. Everything else is a part of them.
 # PYTHON  the Python 3.11 that makes the environment      SEEDS, CONTACT  a crawl of the public web instead of the site
 # VERSION  version of the artifacts of the demo              SLUICE_HOME, SLUICE_*_PORT  see docs/demo.md
-# WORKERS  processes that run unit tests, one per core       SLUICE_TEST_TIMES  a folder for the seconds of every test
+# WORKERS  processes that run unit tests, default 4          SLUICE_TEST_TIMES  a folder for the seconds of every test
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest
 PYTHON ?= $(firstword $(foreach name,python3.11 python3 python,$(shell \
 	$(name) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $(name))))
 
-WORKERS ?= auto
+WORKERS ?= 4
 
 export SLUICE_MODELS ?= $(abspath $(or $(SLUICE_HOME),.sluice)/models)
 
@@ -66,7 +66,7 @@ lint: $(TESTABLE) ## style, types, import rules
 	$(BIN)/mypy
 	PYTHONPATH=plugins $(BIN)/lint-imports
 
-# A worker per core. Tests are dealt out in the order of their files, and who has none left takes some from the others:
+# Half of a test run is waiting: on two cores four workers need 11 minutes where two need 14. Tests are dealt out in the order of their files, and who has none left takes some from the others:
 # a file with one long test holds nobody up, and what a module shares is mostly made once.
 unit: $(TESTABLE) models ## tests of the parts: seconds to minutes
 	$(PYTEST) -m 'not system and not soak' -n $(WORKERS) --dist worksteal
