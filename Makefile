@@ -66,8 +66,9 @@ lint: $(TESTABLE) ## style, types, import rules
 	$(BIN)/mypy
 	PYTHONPATH=plugins $(BIN)/lint-imports
 
-# Half of a test run is waiting: on two cores four workers need 11 minutes where two need 14. Tests are dealt out in the order of their files, and who has none left takes some from the others:
-# a file with one long test holds nobody up, and what a module shares is mostly made once.
+# Half of a test run is waiting: on two cores four workers need 11 minutes where two need 14. Tests are dealt out in the
+# order of their files, and who has none left takes some from the others: a file with one long test holds nobody up, and
+# what a module shares is mostly made once.
 unit: $(TESTABLE) models ## tests of the parts: seconds to minutes
 	$(PYTEST) -m 'not system and not soak' -n $(WORKERS) --dist worksteal
 
