@@ -1,8 +1,7 @@
 """DaskStageOperator: runs the parts of a stage on the Dask cluster of the recipe's place.
 
-The cluster is an existing one (`[place.dask] address`) or the
-one of this DAG run (`[place.dask.kubernetes]`). Without either, the parts run in processes of the
-worker, so one DAG file works on laptop and cluster.
+The cluster is an existing one (`[place.dask] address`) or the one of this DAG run (`[place.dask.kubernetes]`). Without
+either, the parts run in processes of the worker, so one DAG file works on laptop and cluster.
 """
 
 import os

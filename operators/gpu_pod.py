@@ -1,8 +1,7 @@
 """GpuPodOperator: runs a stage in a GPU pod.
 
-The pod runs `python -m tasks <stage> --recipe '<json>' --version ...`, writes its artifact into
-the store, and the operator reads the artifact's record from there: no XCom sidecar, no `pods/exec` right, no size
-limit.
+The pod runs `python -m tasks <stage> --recipe '<json>' --version ...`, writes its artifact into the store, and the
+operator reads the artifact's record from there: no XCom sidecar, no `pods/exec` right, no size limit.
 
 A subclass of the provider's KubernetesPodOperator with the same pod settings and another life cycle:
 

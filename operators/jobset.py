@@ -1,9 +1,9 @@
 """JobSetOperator: runs a stage on several nodes, as one gang of pods.
 
 Starts a JobSet, or finds the one that an earlier process of the same task has started, and defers until the JobSet has
-ended. Rank 0 writes the artifact; the operator reads its record from the store. JobSet
-restarts the gang after a failure (`operators.jobsets.manifest` defines which). A gang with a lost node is restarted by
-the operator; the task's retries come after that.
+ended. Rank 0 writes the artifact; the operator reads its record from the store. JobSet restarts the gang
+after a failure (`operators.jobsets.manifest` defines which). A gang with a lost node is restarted by the operator; the
+task's retries come after that.
 
 Needs JobSet in the cluster, and Kueue where the place names a queue.
 """

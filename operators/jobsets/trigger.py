@@ -87,7 +87,7 @@ class JobSetTrigger(StageTrigger):
             self.say(f"the gang is started again (restart {self._restarts}, of which {counted} count){because}")
         if jobset["spec"].get("suspend"):
             self._unsuspended = None
-            failure = await self.patience.gang(jobset)
+            failure = await self.pending.gang(jobset)
             return outcome(failure) if failure else None
         return await self._look_at_pods()
 
@@ -99,14 +99,14 @@ class JobSetTrigger(StageTrigger):
                 return outcome(lost)
         pending = [pod for pod in self.pods.values() if (pod.get("status") or {}).get("phase") == "Pending"]
         if pending:
-            failure = await self.patience.pod(min(pending, key=rank_of))
+            failure = await self.pending.pod(min(pending, key=rank_of))
             return outcome(failure) if failure else None
         if not self.pods and time.monotonic() - self._unsuspended > SURE_S / 2:
             # The Job cannot create its pods: a quota, a missing service account.
-            broken = broken_by(await self.patience.events(f"{self.name}-{RANKS}-0"))
-            failure = self.patience.judge(Wait(broken.reason if broken else "no pods yet", broken))
+            broken = broken_by(await self.pending.events(f"{self.name}-{RANKS}-0"))
+            failure = self.pending.judge(Wait(broken.reason if broken else "no pods yet", broken))
             return outcome(failure) if failure else None
-        self.patience.started()
+        self.pending.started()
         return None
 
     def _because(self, state: str) -> PodFailure:

@@ -87,7 +87,7 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yields one event: {name, namespace, restarts, mlflow_run_url} and the fields of `outcome`."""
         self.api = Api(self.conn_id)
-        self.patience = PendingPodMonitor(self.api, self.namespace, self.queue, self.queue_s, self.scale_up_s, self.say)
+        self.pending = PendingPodMonitor(self.api, self.namespace, self.queue, self.queue_s, self.scale_up_s, self.say)
         self.pass_on = LinkFinder(self.say, self.task_instance, MlflowLink().xcom_key)
         try:
             found = await self.wait()
@@ -198,9 +198,9 @@ class PodTrigger(StageTrigger):
             await self._drain(words=last_words(pod, self.container))
             return outcome(failure_of(pod, self.container, self._tail()))
         if (pod.get("status") or {}).get("phase") == "Pending":
-            failure = await self.patience.pod(pod)
+            failure = await self.pending.pod(pod)
             return outcome(failure) if failure else None
-        self.patience.started()
+        self.pending.started()
         self._read_log(pod)
         lost = lost_since(pod, await self._node_gone(pod))
         return outcome(self._with_tail(lost)) if lost else None

@@ -44,7 +44,7 @@ class StageSpec:
         previous_if: dotted recipe field; the version before is read where it is true. "": always.
         previous_as: role of an input whose record determines the previous version that all stages of this version read.
         mapped: whether it runs once per member ("p0", "arm-0-seed-1").
-        conditional: whether it runs only where the property `wanted` of its section of the recipe is true.
+        conditional: whether it runs only where the property `active` of its section of the recipe is true.
         reads_web: whether it reads the web, so that equal settings and inputs do not give an equal result.
     """
 

@@ -1,6 +1,6 @@
-"""The canonical form of a URL: one address, one spelling, without what only names a visit.
+"""Canonical form of URLs: one spelling per page, without parameters that only name a visit.
 
-The parser is ada (WHATWG URL standard), so that the crawler reads an address as a browser does; 598,000 joins per
+The parser is ada (WHATWG URL standard), so that the crawler parses a URL as a browser does; 598,000 joins per
 CPU-second.
 """
 
@@ -11,8 +11,8 @@ import ada_url
 from tasks.formats.url import MAX_CRAWLED_URL, authority
 
 # Parameters that name a click, a campaign or a visit, never a page. The first two lines are written by advertising and
-# mail tools into every link that they send out; the last two are session ids, told by their value where the name is
-# also an honest one ("sid=3" is a page, "sid=" with 32 hex digits is phpBB's visitor; Heritrix draws the same line).
+# mail tools into every link that they send out; the last two are session ids, recognised by their value where the name
+# is also used otherwise ("sid=3" is a page, "sid=" with 32 hex digits a phpBB session; Heritrix has the same rule).
 _TRACKING = re.compile(
     r"(?:utm_[a-z_]*|gclid|gclsrc|gbraid|wbraid|dclid|srsltid|fbclid|msclkid|yclid|ysclid|twclid|ttclid|li_fat_id|_ga|_gl"
     r"|igshid|igsh|mc_cid|mc_eid|mkt_tok|_hsenc|_hsmi|__hs(?:sc|tc|fp)|hsctatracking|vero_id|_openstat|oly_(?:anon|enc)_id"
@@ -20,12 +20,12 @@ _TRACKING = re.compile(
     r"|(?:sid|s|sess(?:ion)?_?id)=(?=(?:[a-z]*\d){4})[0-9a-z]{24,}$",
     re.I,
 )
-# A Java server's session id stands in the path. (An ASP.NET one, "/(S(..))/", stays: without it the server redirects.)
+# A Java server's session id is in the path. (An ASP.NET one, "/(S(..))/", is kept: without it the server redirects.)
 _PATH_SESSION = re.compile(r";(?:jsessionid|phpsessid)=[^/?;]*", re.I)
 
 
 def canonical(url: str, base: str | None = None) -> str | None:
-    """Returns the canonical form of `url` (joined to `base`), or None when it is nothing a crawler fetches.
+    """Returns the canonical form of `url` (joined to `base`), or None when a crawler cannot fetch it.
 
     WHATWG normal form without fragment, without the dot after a host name, without session ids in the path, and
     without query parameters that only track visits. Refused: other schemes, user names and passwords, more than 4,096

@@ -1,4 +1,4 @@
-"""Adoption: what the source version has already, by settings and inputs, need not be made again.
+"""Adoption: selects the artifact of the source version with the same settings and inputs, which is not made again.
 
 Reads the records of artifacts. All nodes of a gang decide by these functions, so that they decide alike.
 """
@@ -20,39 +20,42 @@ log = logging.getLogger("sluice.runner")
 def made_at_source_version(
     store: Store, recipe: Recipe, resolved: ResolvedStage, source_version: str | None
 ) -> list[Artifact]:
-    """Returns what the source version has of the kind; nothing of a stage whose equal settings read another web."""
+    """Returns the artifacts of the kind that the source version has; none for a stage that reads the web."""
     if not source_version or resolved.spec.reads_web:
         return []
     try:
         kind = resolved.address.name.removeprefix(f"{recipe.name}/")
         return artifacts_of_version(store, recipe.name, kind, source_version)
     except InputError as error:
-        log.warning("[%s] made anew: %s", resolved.address, error)
+        log.warning("[%s] made again: %s", resolved.address, error)
         return []
 
 
 def adoptable(
     store: Store, resolved: ResolvedStage, before: Sequence[Artifact]
 ) -> tuple[Artifact, tuple[InputRef, ...]] | None:
-    """Returns the first artifact that is what would be made, with its inputs as they are at this version, or None.
+    """Returns the first artifact with the result of `resolved`, and the inputs at this version; None where none has it.
 
-    An artifact that is made of others, such as the groups of `attributes`, can be adopted only while these are there.
+    An artifact that consists of others, such as the groups of `attributes`, can be adopted only while these exist.
     """
-    for one in before:
-        same = as_read_by(resolved, one.record)
+    for candidate in before:
+        same = as_read_by(resolved, candidate.record)
         if same is None:
             continue
         refs = (*same.refs, *same.named_only)
         roles = {ref.role for ref in refs}
-        others = [ref for ref in one.record.inputs if ref.role not in roles]
-        if gone := [ref.address for ref in others if not _is_there(store, ref)]:
-            log.warning(
-                "[%s] %s is not adopted: %s is gone or has been made anew", resolved.address, one.address, gone[0]
-            )
-            continue
-        return one, refs
+        others = [ref for ref in candidate.record.inputs if ref.role not in roles]
+        missing = [ref.address for ref in others if not _exists(store, ref)]
+        if not missing:
+            return candidate, refs
+        log.warning(
+            "[%s] %s is not adopted: %s is gone or has been made again",
+            resolved.address,
+            candidate.address,
+            missing[0],
+        )
     return None
 
 
-def _is_there(store: Store, ref: InputRef) -> bool:
+def _exists(store: Store, ref: InputRef) -> bool:
     return ref.address.startswith((EXTERNAL, CODE)) or as_read(store, ref) is not None

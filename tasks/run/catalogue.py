@@ -61,16 +61,19 @@ def upstream(stage: str) -> tuple[str, ...]:
     >>> upstream("update")
     ('render',)
     """
+    direct = _direct_upstream(stage)
+    indirect = set[str]().union(*map(_all_upstream, direct))
+    return tuple(name for name in STAGES if name in direct - indirect)
+
+
+def _direct_upstream(stage: str) -> set[str]:
     spec = STAGES[stage]
-    direct = [MAKERS[kind].name for kind in spec.input_kinds() if MAKERS[kind].dag == spec.dag]
-    indirect = {ancestor for parent in direct for ancestor in _all_upstream(parent)}
-    return tuple(name for name in STAGES if name in direct and name not in indirect)
+    return {MAKERS[kind].name for kind in spec.input_kinds() if MAKERS[kind].dag == spec.dag}
 
 
 def _all_upstream(stage: str) -> set[str]:
-    spec = STAGES[stage]
-    direct = {MAKERS[kind].name for kind in spec.input_kinds() if MAKERS[kind].dag == spec.dag}
-    return direct.union(*(_all_upstream(parent) for parent in direct))
+    direct = _direct_upstream(stage)
+    return direct.union(*map(_all_upstream, direct))
 
 
 def _needs(asset: str) -> tuple[str, ...]:

@@ -109,8 +109,7 @@ class Recipe(Config):
 
     def has(self, stage: StageSpec) -> bool:
         """Returns whether a stage runs in this recipe."""
-        made = any(stage.name in ASSETS[asset] for asset in self.makes)
-        return made and (not stage.conditional or bool(getattr(self, stage.section).active))
+        return PARTS[stage.dag] in self.makes and (not stage.conditional or bool(getattr(self, stage.section).active))
 
     def stages(self, dag: str) -> tuple[str, ...]:
         """Returns the stages of a DAG that run in this recipe, in order."""

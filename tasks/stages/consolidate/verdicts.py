@@ -59,10 +59,10 @@ def verdicts(
         duplicates: dedup's verdict on each document: `COLUMNS`.
     """
     found = reasons(config, sources, judged)
-    keepers = _add_copies(config, found, resolved, duplicates)
+    duplicate_of = _add_copies(config, found, resolved, duplicates)
     stays = pa.array([not why for why in found], pa.bool_())
     of_kept = iter(tiers(config, sources.filter(stays), judged.filter(stays)))
-    return Verdicts(found, keepers, ["" if why else next(of_kept) for why in found])
+    return Verdicts(found, duplicate_of, ["" if why else next(of_kept) for why in found])
 
 
 def _add_copies(
@@ -70,11 +70,11 @@ def _add_copies(
 ) -> list[str | None]:
     """Adds duplication to the reasons; returns the document that each document duplicates."""
     dropped: dict[str, Mapping[str, Any]] = {row["id"]: row for row in resolved.to_pylist()}
-    keepers: list[str | None] = []
+    duplicate_of: list[str | None] = []
     for why, row in zip(found, duplicates.to_pylist(), strict=True):
         # For a filtered document dedup's verdict is a further reason; for one that passes, the resolved one decides.
         copy = (row if row["duplicate_of"] and config.dedup else None) if why else dropped.get(row["id"])
-        keepers.append(copy["duplicate_of"] if copy else None)
+        duplicate_of.append(copy["duplicate_of"] if copy else None)
         if copy:
             why.append(f"{COPY}{copy['kind']}")
-    return keepers
+    return duplicate_of

@@ -3,5 +3,4 @@
 documents -> bpe -> tokenizer.json
 documents + tokenizer -> encode -> shards/<source>-<split>-<part>-<piece>.arrow   (tokens, written once)
 shards -> pack -> plan/<source>.parquet                                           (where each sequence lies)
-plan + mixture + seed -> order                                                    (a function, no file)
 """

@@ -1,8 +1,7 @@
 """The crawl DB: all known URLs and hosts, one immutable generation per partition and cycle.
 
 A generation is valid once the cycle's `warc` artifact, which names it, is published: that record is the pointer that is
-swapped.
-Status words are Nutch's. Files of one partition (artifact `crawldb/p<n>`):
+swapped. Status words are Nutch's. Files of one partition (artifact `crawldb/p<n>`):
 
 - `urls.parquet` (URLS): URLs in the order in which cycles found them, by key within a cycle
 - `hosts.parquet` (HOSTS), `robots.parquet` (ROBOTS): state of hosts, by name
