@@ -56,7 +56,7 @@ class Batches:
         self.seq_len = self.plan.seq_len
         self.shards = ShardSet(spec.shards)
         self.vocab_size, self.eos_id = self.shards.format.vocab_size, self.shards.format.eos_id
-        self.order = Order(self.plan.sequences, dict(spec.weights), spec.run.batch_size, spec.run.seed)
+        self.order = Order(self.plan.sequences, dict(spec.weights), spec.run.batch_size, spec.run.seed, spec.anneal)
         self.identity = sha256_of_json(self.plan.summary)
 
     def batch(self, step: int) -> Batch:
