@@ -31,6 +31,7 @@ from tasks.stages.evaluate.config import EvaluateConfig
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.perplexity.config import PerplexityConfig
 from tasks.stages.register.config import RegisterConfig
+from tasks.stages.spans.config import SpansConfig
 from tasks.stages.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
 from tasks.trainer.config import TrainConfig
 
@@ -70,6 +71,7 @@ class Recipe(Config):
     tokenizer: TokenizerConfig = TokenizerConfig()
     encode: EncodeConfig = EncodeConfig()
     pack: PackConfig = PackConfig()
+    spans: SpansConfig = SpansConfig()
     canary: CanaryConfig = CanaryConfig()
     train: TrainConfig = TrainConfig()
     evaluate: EvaluateConfig = EvaluateConfig()

@@ -45,6 +45,10 @@ def _parser() -> argparse.ArgumentParser:
     trace = _command(commands, "trace", "page to training steps and checkpoints, or step to pages", _trace)
     trace.add_argument("what", help="a URL, a document id, or a step of a checkpoint as step:<number>")
     trace.add_argument("--json", action="store_true", help="print JSON")
+    explain = _command(commands, "explain", "text of a model to the pages it stands in, and their steps", _explain)
+    explain.add_argument("text", help="what the model wrote, or any text; - reads standard input")
+    explain.add_argument("--min-tokens", type=int, help="shortest span that counts; default: 8")
+    explain.add_argument("--json", action="store_true", help="print JSON")
     reason = _command(commands, "why", "why a URL is crawled, or is not", _why)
     reason.add_argument("url", help="as you would type it into a browser")
     reason.add_argument("--json", action="store_true", help="print JSON")
@@ -132,6 +136,17 @@ def _export(options: argparse.Namespace) -> None:
 
     recipe = _recipe(options)
     print(export(open_store(recipe), recipe.name, options.version or recipe.version, options.format, options.out))
+
+
+def _explain(options: argparse.Namespace) -> None:
+    from tasks.run.explain import MIN_TOKENS, explain, render
+    from tasks.run.runner import open_store
+
+    recipe = _recipe(options)
+    text = sys.stdin.buffer.read().decode("utf-8", "replace") if options.text == "-" else options.text
+    least = MIN_TOKENS if options.min_tokens is None else options.min_tokens
+    found = explain(open_store(recipe), recipe.name, options.version or recipe.version, text, least)
+    print(json.dumps(found, indent=1, ensure_ascii=False) if options.json else render(found))
 
 
 def _why(options: argparse.Namespace) -> None:

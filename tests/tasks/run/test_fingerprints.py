@@ -28,6 +28,7 @@ BEFORE = {
     "tokenizer": "9ecc9c12e185f447",
     "encode": "d822215ce1655616",
     "pack": "c2862d6c0f22b20b",
+    "spans": "4c47e4224b6fe8d6",
     "arms": "2178955505f598b5",
     "canary": "9a945f315ba3f7ce",
     "decide": "5989258a8530c637",
