@@ -23,12 +23,12 @@ from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
 from tasks.formats.documents import document_id
 from tasks.formats.tokens.index import write_index
-from tasks.formats.tokens.plan import write_plan
-from tasks.formats.tokens.shard import ShardBuffer, TokenFormat, shard_name, write_shard
+from tasks.formats.tokens.plan import array_name, arrays_of, write_array
+from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.consolidate.stage import KEPT_SCHEMA, REJECTED
 from tasks.stages.tokens.bpe import train
 from tasks.stages.tokens.config import TokenizerConfig
-from tasks.stages.tokens.pack import concat
+from tasks.stages.tokens.packing import Documents, concat
 
 FMT = TokenFormat(300, 0, "none")
 SEQ_LEN, PART = 2048, 100_000
@@ -73,14 +73,13 @@ def build(store: Store, documents: int) -> None:
     names = part_names(-(-documents // PART))
     outputs = {kind: Output(store, ArtifactId(f"big/{kind}", "dev"), "made") for kind in
                ("documents", "tokenizer", "shards", "plan", "checkpoint")}  # fmt: skip
-    lengths = []
     for number, name in enumerate(names):
         started = time.perf_counter()
         if name not in outputs["shards"].committed:
             make_part(outputs, number, name)
         print(f"{name}: {time.perf_counter() - started:.1f} s", flush=True)
-        lengths.append((shard_name("web", "train", number, 0), document_sizes(number)))
-    finish(outputs, lengths)
+    made = f"{store.root}/{outputs['shards'].address.path}/shards"
+    finish(outputs, ShardSet(f"{made}/{shard_name('web', 'train', number, 0)}.arrow" for number in range(len(names))))
 
 
 def make_part(outputs: dict[str, Output], number: int, name: str) -> None:
@@ -126,13 +125,29 @@ def table(rows: list[tuple[str, str]], schema: pa.Schema, constant: dict[str, ob
     return pa.table([columns[field.name] for field in schema], schema=schema)
 
 
-def finish(outputs: dict[str, Output], lengths: list[tuple[str, np.ndarray]]) -> None:
+def make_plan(output: Output, shards: ShardSet) -> int:
+    """Writes a plan of one part; returns its sequences."""
+    names, columns = shards.all_names, []
+    for number, shard in enumerate(map(shards.shard, names)):
+        place = (np.full(shard.rows, number), np.arange(shard.rows))
+        columns.append((*place, shard.token_offsets, shard.lengths))
+    packed = concat(Documents(*map(np.concatenate, zip(*columns, strict=True))), SEQ_LEN)
+    parts = {"web": [{"sequences": len(packed.lengths), "first_shard": 0, "last_shard": len(names) - 1}]}
+    with output.part("web", conserved=False) as part:
+        for array, values in arrays_of(packed.slices, packed.lengths):
+            with part.file(f"plan/{array_name('web', 0, array)}") as file:
+                write_array(file, values)
+        with part.file("plan/summary.json") as file:
+            summary = {"seq_len": SEQ_LEN, "shards": names, "parts": parts, "sequences": {"web": len(packed.lengths)}}
+            file.write(canonical_json(summary).encode())
+    return len(packed.lengths)
+
+
+def finish(outputs: dict[str, Output], shards: ShardSet) -> None:
     """Writes tokenizer, plan and checkpoint, and commits all."""
-    sequences = sum(int(one.sum()) for _, one in lengths) // SEQ_LEN
     with outputs["tokenizer"].part("tokenizer.json", conserved=False) as part, part.file("tokenizer.json") as file:
         file.write(train(["some text"] * 9, TokenizerConfig(vocab_size=300)).to_str().encode())
-    with outputs["plan"].part("web", conserved=False) as part, part.file("plan/web.parquet") as file:
-        write_plan(file, pa.concat_tables(concat(lengths, SEQ_LEN)))
+    sequences = make_plan(outputs["plan"], shards)
     run = {"weights": {"web": 1.0}, "sequences": {"web": sequences}, "batch_size": BATCH, "seed": 0, "seq_len": SEQ_LEN,
            "steps": STEPS, "checkpoint_steps": [STEPS // 2, STEPS]}  # fmt: skip
     with outputs["checkpoint"].part("model", conserved=False) as part:
@@ -142,7 +157,7 @@ def finish(outputs: dict[str, Output], lengths: list[tuple[str, np.ndarray]]) ->
             pq.write_table(pa.table({"step": range(STEPS), "loss": [1.0] * STEPS}), file)
     for output in outputs.values():
         commit(output, "made", 1, Config(), [], Report())
-    print(json.dumps({"sequences": sequences, "documents": sum(len(one) for _, one in lengths)}))
+    print(json.dumps({"sequences": sequences, "documents": shards.n_documents("web")}))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -90,6 +90,7 @@ def tokens_in(
     workers: int = 0,
     encode: EncodeConfig | None = None,
     seq_len: int = 32,
+    method: Literal["concat", "best_fit"] = "concat",
 ) -> Made:
     """Runs tokenizer, encode and pack over test/documents, made of `rows` if need be; makes artifacts test/<kind>."""
     run = partial(run_stage_in, folder, workers=workers)
@@ -99,5 +100,5 @@ def tokens_in(
     tokenizer = run("tasks.stages.tokens.bpe", TokenizerConfig(vocab_size=300), inputs, kind="tokenizer")
     inputs = {**inputs, "tokenizer": tokenizer}
     shards = run("tasks.stages.tokens.encode", encode or EncodeConfig(), inputs, kind="shards")
-    plan = run("tasks.stages.tokens.pack", PackConfig(seq_len=seq_len), {"shards": shards}, kind="plan")
+    plan = run("tasks.stages.tokens.pack", PackConfig(seq_len=seq_len, method=method), {"shards": shards}, kind="plan")
     return Made(documents, tokenizer, shards, plan)

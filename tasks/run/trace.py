@@ -6,7 +6,7 @@ Which versions belong together is read from the records, from the checkpoint upw
     URL -> documents (WARC file and offset, kept or why not) -> shard rows -> sequences -> steps -> checkpoints
     step -> sequences -> slices -> documents -> URLs, with the text of each slice
 
-Kept documents are found by binary search in the document index, sequences by the plan's row-group statistics, steps by
+Kept documents are found by binary search in the document index, sequences by binary search in the plan, steps by
 inverting the order. Only a page that was rejected costs a pass over the URL column of the rejected documents.
 """
 
@@ -14,7 +14,7 @@ import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
@@ -25,12 +25,15 @@ from tasks.core.store import Store
 from tasks.formats.canonical_url import canonical
 from tasks.formats.tokens.index import DocumentIndex, Entry
 from tasks.formats.tokens.order import Order
-from tasks.formats.tokens.plan import rows_of
+from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import TRAIN, ShardSet, parse_shard_name, part_number
 from tasks.run import lineage
 from tasks.run.trace_text import render
 
 __all__ = ["Chain", "render", "trace", "trace_document", "trace_step", "trace_url"]
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 Found = dict[str, Any]
 
@@ -93,14 +96,9 @@ def trace_step(store: Store, recipe: str, version: str, step: int) -> Found:
         raise InputError(f"nothing was trained as {recipe}@{version}", "run the stage train first")
     if step >= run["steps"]:
         raise InputError(f"the run had the steps 0 .. {run['steps'] - 1}, not {step}", "name one of these")
-    batch = order.batch(step)
-    pieces = {
-        source: _pieces(chain, source, {seq for name, seq, _ in batch if name == source})
-        for source in sorted({name for name, _, _ in batch})
-    }
     sequences = [
-        {"source": source, "sequence": seq, "epoch": epoch, "slices": pieces[source][seq]}
-        for source, seq, epoch in batch
+        {"source": source, "sequence": seq, "epoch": epoch, "slices": _pieces(chain, source, seq)}
+        for source, seq, epoch in order.batch(step)
     ]
     return {
         **_head(chain, f"step:{step}", "step"),
@@ -132,6 +130,18 @@ class Chain:
     def shards(self) -> ShardSet:
         """The token shards."""
         return ShardSet.open(self.artifacts["shards"])
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """Which sequences contain which documents; None before packing."""
+        return Plan.open(self.artifacts["plan"]) if "plan" in self.artifacts else None
+
+    @cached_property
+    def tokenizer(self) -> "Tokenizer":
+        """The tokenizer of the shards."""
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_str(self.artifacts["tokenizer"].read("tokenizer.json").decode())
 
     @cached_property
     def run(self) -> Found | None:
@@ -228,12 +238,8 @@ def _readings(chain: Chain, source: str, entry: Entry) -> Found:
 
 
 def _sequences(chain: Chain, source: str, entry: Entry) -> list[int]:
-    plan = chain.artifacts.get("plan")
-    path = f"plan/{source}.parquet"
-    if plan is None or path not in plan.files("plan/"):
-        return []
-    here = (pc.field("shard") == entry.shard) & (pc.field("row") == entry.row)
-    return sorted(set(plan.table(path, ["seq_id"], here).column("seq_id").to_pylist()))
+    plan = chain.plan
+    return plan.sequences_of(source, entry.shard, entry.row) if plan and source in plan.sequences else []
 
 
 def _not_kept(chain: Chain, where: pc.Expression) -> list[Found]:
@@ -251,25 +257,17 @@ def _first_checkpoint(run: Found, step: int) -> int | None:
     return min((count for count in run["checkpoint_steps"] if count > step), default=None)
 
 
-def _pieces(chain: Chain, source: str, sequences: set[int]) -> dict[int, list[Found]]:
-    """Returns for each sequence its slices, with the page and the beginning of the text of each."""
-    from tokenizers import Tokenizer
-
-    plan = chain.artifacts["plan"]
-    tokenizer = Tokenizer.from_str(chain.artifacts["tokenizer"].read("tokenizer.json").decode())
-    found: dict[int, list[Found]] = {seq: [] for seq in sequences}
-    for row in rows_of(plan, source, sequences):
-        shard = chain.shards.shard(row["shard"])
-        uid = shard.uid(row["row"])
-        entry = chain.index.by_uid(uid, part_number(row["shard"])) if chain.index else None
-        tokens = shard.slice(row["row"], row["start"], min(row["len"], _EXCERPT_TOKENS)).tolist()
-        found[row["seq_id"]].append(
-            {
-                "id": uid.hex(),
-                "url": entry.url if entry else "",
-                **{name: row[name] for name in ("start", "pos")},
-                "length": row["len"],
-                "text": tokenizer.decode(tokens),
-            }
-        )
+def _pieces(chain: Chain, source: str, sequence: int) -> list[Found]:
+    """Returns the slices of a sequence, with the page and the beginning of the text of each."""
+    assert chain.plan is not None
+    found, pos = [], 0
+    for number, row, offset, length in chain.plan.slices(source, sequence).tolist():
+        name = chain.plan.shards[number]
+        shard = chain.shards.shard(name)
+        uid, start = shard.uid(row), offset - shard.token_offset(row)
+        entry = chain.index.by_uid(uid, part_number(name)) if chain.index else None
+        text = chain.tokenizer.decode(shard.slice(row, start, min(length, _EXCERPT_TOKENS)).tolist())
+        place = {"start": start, "length": length, "pos": pos}
+        found.append({"id": uid.hex(), "url": entry.url if entry else "", **place, "text": text})
+        pos += length
     return found

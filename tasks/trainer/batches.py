@@ -19,7 +19,7 @@ from torch import Tensor
 from tasks.core.config import sha256_of_json
 from tasks.core.errors import InputError
 from tasks.formats.tokens.order import Order
-from tasks.formats.tokens.plan import Plan, Slice
+from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import ShardSet
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.loss import IGNORED
@@ -67,38 +67,44 @@ class Batches:
 
     def slices(self, step: int) -> list[dict[str, Any]]:
         """Returns the document slices of a step's batch for a log: source, sequence, document id, start, length."""
-        return [
-            {
-                "source": source,
-                "sequence": sequence,
-                "document": self.shards.shard(piece.shard).uid(piece.row).hex(),
-                "start": piece.start,
-                "length": piece.length,
-            }
-            for source, sequence, _ in self.order.batch(step)
-            for piece in self.plan.slices(source, sequence)
-        ]
+        found = []
+        for source, sequence, _ in self.order.batch(step):
+            for number, row, offset, length in self.plan.slices(source, sequence).tolist():
+                shard = self.shards.shard(self.plan.shards[number])
+                start = offset - shard.token_offset(row)
+                names = {"source": source, "sequence": sequence, "document": shard.uid(row).hex()}
+                found.append({**names, "start": start, "length": length})
+        return found
 
     def _sequence(self, source: str, sequence: int) -> tuple[NDArray[np.int64], ...]:
-        """Returns tokens, labels and documents of one sequence, int64 [seq_len] each."""
+        """Returns tokens, labels and documents of one sequence, int64 [seq_len] each.
+
+        Positions after the last token are padding: end-of-text without a label, in a document of their own.
+        """
         slices = self.plan.slices(source, sequence)
-        parts = [self.shards.slice(piece.shard, piece.row, piece.start, piece.length) for piece in slices]
-        tokens = np.concatenate(parts).astype(np.int64)
-        if len(tokens) != self.seq_len:
+        read = np.concatenate([self._tokens(*place) for place in slices[["shard", "offset", "length"]].tolist()])
+        count, padding = len(read), self.seq_len - len(read)
+        if padding < 0:
             raise InputError(
-                f'sequence {sequence} of "{source}" has {len(tokens)} tokens in the plan, not {self.seq_len}',
+                f'sequence {sequence} of "{source}" has {count} tokens in the plan, more than {self.seq_len}',
                 "run the stage pack again",
             )
-        slice_numbers = np.repeat(np.arange(len(slices)), [piece.length for piece in slices])
+        tokens = np.concatenate([read, np.full(padding, self.eos_id, read.dtype)]).astype(np.int64)
+        numbers = np.repeat(np.arange(len(slices) + 1), np.append(slices["length"], padding))
         closes = tokens[:-1] == self.eos_id
-        documents = np.append(np.where(closes, slice_numbers[1:], slice_numbers[:-1]), slice_numbers[-1])
-        labels = np.append(tokens[1:], self._after(slices[-1], int(tokens[-1])))
+        documents = np.append(np.where(closes, numbers[1:], numbers[:-1]), numbers[-1])
+        labels = np.append(tokens[1:], IGNORED)
         # After a slice without end-of-text the next document starts without a token to predict it from.
-        labels[:-1][(slice_numbers[:-1] != slice_numbers[1:]) & ~closes] = IGNORED
+        labels[:-1][(numbers[:-1] != numbers[1:]) & ~closes] = IGNORED
+        labels[count:] = IGNORED
+        labels[count - 1] = self._after(slices[-1], int(tokens[count - 1]))
         return tokens, labels, documents
 
-    def _after(self, piece: Slice, last: int) -> int:
+    def _tokens(self, shard: int, offset: int, length: int) -> NDArray[Any]:
+        return self.shards.shard(self.plan.shards[shard]).flat[offset : offset + length]
+
+    def _after(self, piece: np.void, last: int) -> int:
         """Returns the token that follows the last one of a sequence in its document, or IGNORED after end-of-text."""
         if last == self.eos_id:
             return IGNORED
-        return int(self.shards.slice(piece.shard, piece.row, piece.start + piece.length, 1)[0])
+        return int(self._tokens(piece["shard"], int(piece["offset"]) + int(piece["length"]), 1)[0])

@@ -1,106 +1,123 @@
 """Pack plans: the document slices of each training sequence; writer and reader.
 
-`plan/<source>.parquet` has one row per slice of a document, sorted by sequence and position:
+Reads and writes three memory-mapped NumPy files per part of a source, `plan/<source>-<part>-<array>.npy`:
 
-    seq_id u64 (0 .. sequences - 1 within the source), shard string, row u32, start u32, len u32, pos u32
+    slices     SLICE (16 bytes), sorted by sequence and by position in it
+    first      u32, the first slice of each sequence, and at the end the number of slices
+    documents  u32, the slices' numbers sorted by (shard, row, offset): from a document to its sequences
 
-A sequence has exactly `seq_len` tokens. Its slices are the boundaries that attention does not cross.
-`plan/summary.json` has seq_len, vocab_size, eos_id, tokens_dtype, tokenizer_sha256, and per source: sequences,
-tokens, documents, dropped_tokens, heldout_documents, heldout_tokens.
+A slice is a run of tokens of one document in the bytes of a shard's file, so that it is read without parsing Arrow. Its
+slices are the boundaries that attention does not cross. A sequence has at most `seq_len` tokens.
+
+`plan/summary.json` has seq_len, method, by, vocab_size, eos_id, tokens_dtype, tokenizer_sha256, `shards` (the names
+that `SLICE.shard` numbers), per source `parts` ({sequences, first_shard, last_shard}), and per source: sequences,
+tokens, documents, split_documents, dropped_tokens, padding_tokens, heldout_documents, heldout_tokens.
 """
 
 import json
-from collections.abc import Callable, Collection
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.core import parquet
 from tasks.core.artifact import Artifact
 from tasks.core.config import nearest
 from tasks.core.errors import InputError
-from tasks.formats.tokens.shard import ShardSet
 
 FOLDER = "plan"
 SUMMARY = "plan/summary.json"
-SCHEMA = pa.schema(
-    [
-        pa.field("seq_id", pa.uint64(), nullable=False),
-        pa.field("shard", pa.string(), nullable=False),
-        pa.field("row", pa.uint32(), nullable=False),
-        pa.field("start", pa.uint32(), nullable=False),
-        pa.field("len", pa.uint32(), nullable=False),
-        pa.field("pos", pa.uint32(), nullable=False),
-    ]
-)
+SLICE = np.dtype([("shard", "<u4"), ("row", "<u4"), ("offset", "<u4"), ("length", "<u4")])
+"""One slice: number of the shard, row of the document in it, first token counted from the first byte of the shard's
+file in units of the tokens' type, and number of tokens."""
+ARRAYS = ("slices", "first", "documents")
+_DTYPES = {"slices": SLICE, "first": np.dtype("<u4"), "documents": np.dtype("<u4")}
+
+Slices = NDArray[np.void]
+"""An array of SLICE, shape (slices,)."""
 
 
-_GROUP_ROWS = 4096
-"""Rows per row group: a few sequences out of millions are read from a few row groups, found by their statistics."""
+def array_name(source: str, part: int, array: str) -> str:
+    """Returns the file of one array of a part.
+
+    >>> array_name("web", 2, "slices")
+    'web-00002-slices.npy'
+    """
+    return f"{source}-{part:05d}-{array}.npy"
 
 
-class Slice(NamedTuple):
-    """A run of tokens of one document inside a sequence."""
+def arrays_of(slices: Slices, lengths: NDArray[np.integer]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yields the arrays of a part by name.
 
-    shard: str
-    row: int
-    start: int
-    """First token, counted in the document."""
-    length: int
-    pos: int
-    """First token, counted in the sequence."""
+    Args:
+        slices: slices of all sequences, sorted by sequence and position.
+        lengths: number of slices of each sequence, shape (sequences,).
+    """
+    yield "slices", slices
+    yield "first", np.concatenate([[0], np.cumsum(lengths)]).astype(_DTYPES["first"])
+    yield "documents", np.lexsort((slices["offset"], slices["row"], slices["shard"])).astype(_DTYPES["documents"])
+
+
+def write_array(file: BinaryIO, array: NDArray[Any]) -> None:
+    """Writes one array of a part as a NumPy file; equal arrays give equal bytes."""
+    np.lib.format.write_array(file, array, allow_pickle=False)
 
 
 @dataclass(frozen=True)
-class _Source:
-    """The slices of one source as columns, and the first slice of each sequence: 16 bytes per slice."""
+class PlanPart:
+    """One part of a source: some consecutive sequences of it; arrays mapped into memory."""
 
-    names: list[str]
-    shard: NDArray[np.int32]
-    row: NDArray[np.int64]
-    start: NDArray[np.int64]
-    length: NDArray[np.int64]
-    pos: NDArray[np.int64]
-    seq_id: NDArray[np.int64]
-    first: NDArray[np.int64]
+    slices: Slices
+    first: NDArray[np.uint32]
+    documents: NDArray[np.uint32]
 
+    def sequence(self, number: int) -> Slices:
+        """Returns the slices of a sequence, a read-only view of shape (slices,)."""
+        return self.slices[int(self.first[number]) : int(self.first[number + 1])]
 
-def write_plan(file: BinaryIO, table: pa.Table) -> None:
-    """Writes the slices of one source, sorted by sequence and position."""
-    pq.write_table(table, file, compression="zstd", compression_level=3, row_group_size=_GROUP_ROWS)
+    def sequences_of(self, shard: int, row: int, begin: int, end: int) -> list[int]:
+        """Returns the numbers of the sequences with tokens of a document in offsets `begin` .. `end` - 1, ascending."""
+        found = set()
+        for place in range(self._first_slice_of(shard, row), len(self.documents)):
+            number = int(self.documents[place])
+            at, of, offset, length = self.slices[number].item()
+            if (at, of) != (shard, row) or offset >= end:
+                break
+            if offset + length > begin:
+                found.add(int(np.searchsorted(self.first, number, side="right")) - 1)
+        return sorted(found)
 
-
-def rows_of(artifact: Artifact, source: str, sequences: Collection[int]) -> list[dict[str, Any]]:
-    """Returns the rows of some sequences, sorted by sequence and position, without reading the rest of the plan."""
-    ids = np.array(sorted(sequences), dtype=np.int64)
-    with parquet.opened(artifact.local(f"{FOLDER}/{source}.parquet")) as plan:
-        column = SCHEMA.get_field_index("seq_id")
-        spans = [plan.metadata.row_group(group).column(column).statistics for group in range(plan.num_row_groups)]
-        low, high = np.array([span.min for span in spans]), np.array([span.max for span in spans])
-        overlaps = np.searchsorted(ids, low) < np.searchsorted(ids, high, side="right")
-        table = plan.read_row_groups(np.flatnonzero(overlaps).tolist())
-    rows: list[dict[str, Any]] = table.filter(pc.field("seq_id").isin(ids)).to_pylist()
-    return rows
+    def _first_slice_of(self, shard: int, row: int) -> int:
+        """Returns where the slices of a document begin in `documents`; touches some pages only."""
+        return bisect_right(
+            range(len(self.documents)),
+            (shard, row - 1),
+            key=lambda place: self.slices[self.documents[place]].item()[:2],
+        )
 
 
 class Plan:
-    """Reads a pack plan. Sources are loaded on first access; picklable.
+    """Reads a pack plan. Files are mapped on first access, so ranks of one node share them; picklable.
 
     Args:
         summary: content of `summary.json`.
-        load: returns the Parquet table of a source.
+        path: returns the local path of a file of the plan by its name.
+
+    Raises:
+        InputError: the summary is that of another format.
     """
 
-    def __init__(self, summary: dict[str, Any], load: Callable[[str], pa.Table]) -> None:
+    def __init__(self, summary: dict[str, Any], path: Callable[[str], str]) -> None:
+        if "parts" not in summary:
+            raise InputError("the plan was packed by an earlier version of Sluice", "run the stage pack again")
         self.summary = summary
-        self._load = load
-        self._sources: dict[str, _Source] = {}
+        self._path = path
+        self._parts: dict[tuple[str, int], PlanPart] = {}
 
     @classmethod
     def open(cls, artifact: Artifact) -> "Plan":
@@ -109,7 +126,7 @@ class Plan:
 
     @classmethod
     def read(cls, folder: str) -> "Plan":
-        """Opens a plan in a local folder with `summary.json` and one `<source>.parquet` each.
+        """Opens a plan in a local folder with `summary.json` and the files of its parts.
 
         Raises:
             InputError: there is no summary.
@@ -123,93 +140,103 @@ class Plan:
         return cls(summary, _FromFolder(folder))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"summary": self.summary, "_load": self._load, "_sources": {}}
+        return {"summary": self.summary, "_path": self._path, "_parts": {}}
 
     @property
     def seq_len(self) -> int:
-        """Tokens per sequence."""
+        """Tokens per sequence at most; sequences of `concat` have exactly as many."""
         return int(self.summary["seq_len"])
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """Names of the shards; `SLICE.shard` is an index into them."""
+        return tuple(self.summary["shards"])
 
     @property
     def sources(self) -> tuple[str, ...]:
         """The sources that have at least one sequence, sorted."""
         return tuple(source for source, count in sorted(self.sequences.items()) if count)
 
-    @property
+    @cached_property
     def sequences(self) -> dict[str, int]:
         """Source -> number of its sequences."""
         return {source: int(count) for source, count in self.summary["sequences"].items()}
 
-    def slices(self, source: str, seq_id: int) -> list[Slice]:
-        """Returns the slices of a sequence in the order of their positions; they cover the sequence without a gap.
+    def slices(self, source: str, seq_id: int) -> Slices:
+        """Returns the slices of a sequence in the order of their positions, a read-only view of shape (slices,).
 
         Raises:
-            InputError: no such source.
+            InputError: no such source, or a file of the plan is not readable.
             IndexError: no such sequence.
         """
-        data = self._source(source)
-        if not 0 <= seq_id < len(data.first) - 1:
-            raise IndexError(f'"{source}" has the sequences 0 .. {len(data.first) - 2}, not {seq_id}')
-        rows = slice(int(data.first[seq_id]), int(data.first[seq_id + 1]))
-        columns = (data.shard[rows], data.row[rows], data.start[rows], data.length[rows], data.pos[rows])
-        return [
-            Slice(data.names[shard], row, start, length, pos)
-            for shard, row, start, length, pos in zip(*(column.tolist() for column in columns), strict=True)
-        ]
+        starts = self._starts(source)
+        if not 0 <= seq_id < starts[-1]:
+            raise IndexError(f'"{source}" has the sequences 0 .. {starts[-1] - 1}, not {seq_id}')
+        number = bisect_right(starts, seq_id) - 1
+        return self._part(source, number).sequence(seq_id - starts[number])
 
-    def tokens(self, source: str, seq_id: int, shards: ShardSet) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Returns a sequence: tokens of shape (seq_len,), and the lengths of its slices, which sum to seq_len."""
-        slices = self.slices(source, seq_id)
-        parts = [shards.slice(piece.shard, piece.row, piece.start, piece.length) for piece in slices]
-        return np.concatenate(parts), np.array([piece.length for piece in slices], dtype=np.int64)
+    def sequences_of(self, source: str, shard: str, row: int, begin: int = 0, end: int = 2**32) -> list[int]:
+        """Returns the sequences with tokens of a document, ascending: the inverse of `slices`.
 
-    def sequences_of(self, source: str, shard: str, row: int) -> list[int]:
-        """Returns the sequences with tokens of one document, ascending: the inverse of `slices`.
-
-        Slices are sorted by (shard, row) as well as by sequence, so this is a binary search.
+        Args:
+            source: source of the document.
+            shard: name of its shard.
+            row: its row in the shard.
+            begin: first offset that counts, as in SLICE.
+            end: offset after the last that counts; by default that of the whole document.
         """
-        table = self._source(source)
-        if shard not in table.names:
+        starts = self._starts(source)
+        if shard not in self._numbers:
             return []
-        index = table.names.index(shard)
-        left, right = np.searchsorted(table.shard, [index, index + 1])
-        rows = table.row[left:right]
-        first, end = left + np.searchsorted(rows, [row, row + 1])
-        ids: list[int] = np.unique(table.seq_id[first:end]).tolist()
-        return ids
+        number, found = self._numbers[shard], list[int]()
+        for part, about in enumerate(self.summary["parts"][source]):
+            if about["sequences"] and about["first_shard"] <= number <= about["last_shard"]:
+                inside = self._part(source, part).sequences_of(number, row, begin, end)
+                found += [starts[part] + sequence for sequence in inside]
+        return found
 
-    def _source(self, source: str) -> _Source:
-        if source not in self._sources:
-            if source not in self.sequences:
-                raise InputError(f'the plan has no source "{source}"', nearest(source, self.sequences))
-            self._sources[source] = _columns(self._load(source), self.sequences[source])
-        return self._sources[source]
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.shards)}
 
+    def _starts(self, source: str) -> list[int]:
+        """Returns the first sequence of each part of a source, and at the end the number of sequences."""
+        if source not in self.sequences:
+            raise InputError(f'the plan has no source "{source}"', nearest(source, self.sequences))
+        return [0, *accumulate(part["sequences"] for part in self.summary["parts"][source])]
 
-def _columns(table: pa.Table, sequences: int) -> _Source:
-    shard = table.column("shard").combine_chunks()
-    coded = shard.dictionary_encode() if not pa.types.is_dictionary(shard.type) else shard
-    if isinstance(coded, pa.ChunkedArray):
-        coded = coded.unify_dictionaries().combine_chunks()
-    seq_id, row, start, length, pos = (
-        table.column(name).to_numpy().astype(np.int64) for name in ("seq_id", "row", "start", "len", "pos")
-    )
-    first = np.searchsorted(seq_id, np.arange(sequences + 1))
-    # Codes follow first appearance, which is the sorted order in which the shards were packed.
-    return _Source(coded.dictionary.to_pylist(), coded.indices.to_numpy(), row, start, length, pos, seq_id, first)
+    def _part(self, source: str, number: int) -> PlanPart:
+        key = (source, number)
+        if key not in self._parts:
+            arrays = {array: self._mapped(array_name(source, number, array), array) for array in ARRAYS}
+            part = PlanPart(**arrays)
+            sequences = int(self.summary["parts"][source][number]["sequences"])
+            if len(part.first) != sequences + 1 or not int(part.first[-1]) == len(part.slices) == len(part.documents):
+                raise InputError(f'the plan of "{source}" does not fit its summary', "run the stage pack again")
+            self._parts[key] = part
+        return self._parts[key]
+
+    def _mapped(self, name: str, array: str) -> NDArray[Any]:
+        try:
+            mapped: NDArray[Any] = np.load(self._path(name), mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise InputError(f"{FOLDER}/{name} is not readable ({error})", "run the stage pack again") from None
+        if mapped.dtype != _DTYPES[array] or mapped.ndim != 1:
+            raise InputError(f"{FOLDER}/{name} is no array of {_DTYPES[array]}", "run the stage pack again")
+        return mapped.view(np.ndarray)
 
 
 @dataclass(frozen=True)
 class _FromArtifact:
     artifact: Artifact
 
-    def __call__(self, source: str) -> pa.Table:
-        return self.artifact.table(f"{FOLDER}/{source}.parquet")
+    def __call__(self, name: str) -> str:
+        return self.artifact.local(f"{FOLDER}/{name}")
 
 
 @dataclass(frozen=True)
 class _FromFolder:
     folder: str
 
-    def __call__(self, source: str) -> pa.Table:
-        return parquet.read(str(Path(self.folder) / f"{source}.parquet"))
+    def __call__(self, name: str) -> str:
+        return str(Path(self.folder) / name)

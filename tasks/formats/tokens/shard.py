@@ -48,6 +48,11 @@ class TokenFormat:
         """The numpy name of the tokens' type: uint16 where the vocabulary fits."""
         return "uint16" if self.vocab_size <= 65_536 else "uint32"
 
+    @property
+    def itemsize(self) -> int:
+        """Bytes per token."""
+        return np.dtype(self.dtype).itemsize
+
     def schema(self) -> pa.Schema:
         """Returns the Arrow schema of a shard."""
         fields = [
@@ -134,11 +139,14 @@ class Shard:
 
     def __init__(self, path: str) -> None:
         try:
-            reader = pa.ipc.open_file(pa.memory_map(path))
+            mapped = pa.memory_map(path)
+            reader = pa.ipc.open_file(mapped)
             meta = json.loads(reader.schema.metadata[_META])
         except (pa.ArrowInvalid, OSError, KeyError, TypeError) as error:
             raise InputError(f"{path} is not a readable token shard ({error})", "run the stage encode again") from None
         self.format = TokenFormat(**meta)
+        mapped.seek(0)
+        self._bytes = mapped.read_buffer(mapped.size())  # a view, without a copy
         self._reader = reader
         self._pieces: dict[int, _Piece] = {}
         count = reader.num_record_batches
@@ -150,6 +158,33 @@ class Shard:
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of each document, shape (rows,)."""
         return self._column("n_tokens").astype(np.int64)
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of all documents."""
+        return int(self._column("n_tokens").sum(dtype=np.int64))
+
+    @property
+    def token_offsets(self) -> NDArray[np.int64]:
+        """First token of each document, counted from the first byte of the file in tokens, shape (rows,)."""
+        pieces = [self._piece(index) for index in range(self._reader.num_record_batches)]
+        parts = [piece.base + piece.offsets[:-1].astype(np.int64) for piece in pieces]
+        return np.concatenate([*parts, np.empty(0, np.int64)])
+
+    def token_offset(self, row: int) -> int:
+        """Returns the first token of the document in a row, counted like `token_offsets`."""
+        piece, place = self._place(row)
+        return piece.base + int(piece.offsets[place])
+
+    @property
+    def flat(self) -> NDArray[Any]:
+        """The bytes of the file as tokens: `flat[offset : offset + n]` are the tokens that a plan's slice names.
+
+        A read-only view without the file's last bytes where they are not a multiple of the tokens' size.
+        """
+        count = len(self._bytes) // self.format.itemsize
+        view: NDArray[Any] = np.frombuffer(self._bytes, self.format.dtype, count)
+        return view
 
     @property
     def n_bytes(self) -> NDArray[np.int64]:
@@ -185,9 +220,12 @@ class Shard:
         if not 0 <= row < self.rows:
             raise IndexError(f"the shard has the rows 0 .. {self.rows - 1}, not {row}")
         index, place = divmod(row, _BATCH_ROWS)
+        return self._piece(index), place
+
+    def _piece(self, index: int) -> "_Piece":
         if index not in self._pieces:
-            self._pieces[index] = _Piece.of(self._reader.get_batch(index))
-        return self._pieces[index], place
+            self._pieces[index] = _Piece.of(self._reader.get_batch(index), self._bytes.address, self.format.itemsize)
+        return self._pieces[index]
 
     def _batches(self) -> list[pa.RecordBatch]:
         return [self._reader.get_batch(index) for index in range(self._reader.num_record_batches)]
@@ -199,16 +237,19 @@ class Shard:
 
 @dataclass(frozen=True)
 class _Piece:
-    """One batch of a shard, its tokens as one flat array."""
+    """One batch of a shard, its tokens as one flat array, and where these begin in the file, counted in tokens."""
 
     batch: pa.RecordBatch
     flat: NDArray[Any]
     offsets: NDArray[np.int32]
+    base: int
 
     @classmethod
-    def of(cls, batch: pa.RecordBatch) -> "_Piece":
+    def of(cls, batch: pa.RecordBatch, file: int, itemsize: int) -> "_Piece":
         tokens = batch.column("tokens")
-        return cls(batch, tokens.values.to_numpy(), tokens.offsets.to_numpy())
+        flat = tokens.values.to_numpy()
+        # The values are a view into the mapped file: its address minus that of the file is the position. Arrow aligns.
+        return cls(batch, flat, tokens.offsets.to_numpy(), (flat.ctypes.data - file) // itemsize)
 
 
 class ShardSet:
@@ -257,6 +298,11 @@ class ShardSet:
         """The local paths of all shards, in name order."""
         return tuple(self._paths[name] for name in sorted(self._paths))
 
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """The names of all shards, sorted."""
+        return tuple(sorted(self._paths))
+
     def names(self, source: str, split: str = TRAIN) -> tuple[str, ...]:
         """Returns the names of a source's shards of one split, sorted."""
         return tuple(sorted(name for name in self._paths if parse_shard_name(name) == (source, split)))
@@ -271,7 +317,7 @@ class ShardSet:
 
     def n_tokens(self, source: str, split: str = TRAIN) -> int:
         """Returns the tokens of a source."""
-        return sum(int(self.shard(name).lengths.sum()) for name in self.names(source, split))
+        return sum(self.shard(name).n_tokens for name in self.names(source, split))
 
     def n_documents(self, source: str, split: str = TRAIN) -> int:
         """Returns the documents of a source."""

@@ -49,5 +49,6 @@ class PackConfig(Config):
 
     seq_len: int = Field(default=256, ge=2)
     """Tokens per sequence."""
-    method: Literal["concat"] = "concat"
-    """`concat` joins documents end to end and cuts every `seq_len` tokens: no padding, documents are split."""
+    method: Literal["concat", "best_fit"] = "concat"
+    """`concat` joins documents end to end and cuts every `seq_len` tokens: no padding, documents are split. `best_fit`
+    splits only documents that are longer than a sequence, and pads the rest of each sequence."""

@@ -1,55 +1,153 @@
 """Stage pack: token shards -> a plan, the document slices of each sequence.
 
-Reads `shards`; writes `plan/<source>.parquet` and `plan/summary.json` (see `plan`). Another sequence length rewrites
-about 20 bytes per document and no token.
+Reads `shards`; writes `plan/` (see `formats.tokens.plan`). Another sequence length rewrites 20 bytes per slice and no
+token. Sources with more than 2**28 tokens are packed in parts, each by itself and on any worker.
 
-`concat` joins a source's documents end to end and cuts every `seq_len` tokens: at most the last `seq_len - 1` tokens
-are dropped, and there is no padding; documents may be split between sequences.
+`concat` joins documents end to end and cuts every `seq_len` tokens: at most the last `seq_len - 1` tokens of a part are
+dropped, and there is no padding; documents may be split between sequences. `best_fit` splits only documents that are
+longer than a sequence, and pads.
 """
 
 import json
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
-from tasks.formats.tokens.plan import FOLDER, SCHEMA, SUMMARY, write_plan
-from tasks.formats.tokens.shard import HELDOUT, ShardSet
+from tasks.formats.tokens.plan import FOLDER, SUMMARY, array_name, arrays_of, write_array
+from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardSet
 from tasks.stages.tokens.config import PackConfig
+from tasks.stages.tokens.packing import Documents, Packed, best_fit, concat
 
-VERSION = 1
+VERSION = 2
 SUMMARY_PART = "summary.json"  # no source has a dot in its name
+METHODS = {"concat": concat, "best_fit": best_fit}
+_PART_TOKENS = 2**28
+_COUNTS = (
+    "sequences",
+    "tokens",
+    "documents",
+    "split_documents",
+    "dropped_tokens",
+    "padding_tokens",
+    "heldout_documents",
+    "heldout_tokens",
+)
+
+
+class _Job(NamedTuple):
+    """One part to pack: some of a source's shards."""
+
+    source: str
+    number: int
+    shards: tuple[str, ...]
+    heldout: tuple[str, ...]
 
 
 def run(config: PackConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Packs every source; raises InputError if no source fills a single sequence."""
     shards = ShardSet.open(inputs["shards"])
-    sources = shards.sources
-    specs = [PartSpec(source, source) for source in sources]
-    records = output.map_parts(engine, partial(_pack_source, shards, config.seq_len), specs)
-    metrics = {record.name: {name: int(value) for name, value in record.metrics.items()} for record in records}
-    if not any(counts["sequences"] for counts in metrics.values()):
+    jobs = [job for source in shards.sources for job in _jobs(shards, source, _PART_TOKENS)]
+    specs = [PartSpec(f"{job.source}-{job.number:05d}", job) for job in jobs]
+    records = output.map_parts(engine, partial(_pack, shards, config), specs)
+    made = {record.name: {name: int(value) for name, value in record.metrics.items()} for record in records}
+    counts = [made[spec.name] for spec in specs]
+    if not any(count["sequences"] for count in counts):
         raise InputError(
             f"{inputs['shards'].address}: no source has the {config.seq_len} tokens of one sequence",
             "lower [pack] seq_len or feed more text",
         )
-    summary = _summary(config, shards, metrics)
     if SUMMARY_PART not in output.committed:
         with output.part(SUMMARY_PART, conserved=False) as part, part.file(SUMMARY) as file:
-            file.write(json.dumps(summary, indent=2, sort_keys=True).encode() + b"\n")
-    totals = {name: float(sum(counts[name] for counts in metrics.values())) for name in ("sequences", "dropped_tokens")}
-    note = ", ".join(f"{source} {counts['sequences']:,}" for source, counts in metrics.items())
-    return Report(metrics=totals, note=f"sequences of {config.seq_len}: {note}")
+            content = _summary(config, shards, jobs, counts)
+            file.write(json.dumps(content, indent=2, sort_keys=True).encode() + b"\n")
+    return _report(config, jobs, counts)
 
 
-def _summary(config: PackConfig, shards: ShardSet, metrics: dict[str, dict[str, int]]) -> dict[str, object]:
-    fmt = shards.format
-    names = ("sequences", "tokens", "documents", "dropped_tokens", "heldout_documents", "heldout_tokens")
+def _jobs(shards: ShardSet, source: str, part_tokens: int) -> list[_Job]:
+    """Groups a source's shards, in order of their names, into parts of about `part_tokens` tokens; at least one."""
+    groups: list[list[str]] = [[]]
+    size = 0
+    for name in shards.names(source, TRAIN):
+        if size >= part_tokens:
+            groups.append([])
+            size = 0
+        groups[-1].append(name)
+        size += shards.shard(name).n_tokens
+    held = [shards.names(source, HELDOUT) if number == 0 else () for number in range(len(groups))]
+    return [_Job(source, number, tuple(group), held[number]) for number, group in enumerate(groups)]
+
+
+def _pack(shards: ShardSet, config: PackConfig, part: Part, job: _Job) -> None:
+    documents = _documents(shards, job.shards)
+    packed = METHODS[config.method](documents, config.seq_len)
+    if len(packed.lengths):
+        for array, values in arrays_of(packed.slices, packed.lengths):
+            with part.file(f"{FOLDER}/{array_name(job.source, job.number, array)}", rows=len(values)) as file:
+                write_array(file, values)
+    count = len(documents.length)
+    used, split = _used(packed)
+    part.count_in(count)
+    part.count_out(used)
+    if count > used:
+        part.reject("incomplete_last_sequence", count - used)
+    tokens = int(packed.slices["length"].sum())
+    counts = {
+        "sequences": len(packed.lengths),
+        "tokens": tokens,
+        "documents": used,
+        "split_documents": split,
+        "dropped_tokens": int(documents.length.sum()) - tokens,
+        "padding_tokens": len(packed.lengths) * config.seq_len - tokens,
+        "heldout_documents": sum(shards.shard(name).rows for name in job.heldout),
+        "heldout_tokens": sum(shards.shard(name).n_tokens for name in job.heldout),
+    }
+    for name, value in counts.items():
+        part.metric(name, value)
+
+
+def _documents(shards: ShardSet, names: Sequence[str]) -> Documents:
+    numbers, columns = _numbers(shards), []
+    for name in names:
+        shard = shards.shard(name)
+        columns.append((np.full(shard.rows, numbers[name]), np.arange(shard.rows), shard.token_offsets, shard.lengths))
+    empty = [np.empty(0, np.int64)] * len(Documents._fields)
+    documents = Documents(*(np.concatenate(column) for column in zip(*columns, empty, strict=True)))
+    if len(documents.offset) and int((documents.offset + documents.length).max()) >= 2**32:
+        raise InputError("a token shard is longer than 2**32 tokens", "lower [encode] shard_tokens")
+    return documents
+
+
+def _numbers(shards: ShardSet) -> dict[str, int]:
+    return {name: number for number, name in enumerate(shards.all_names)}
+
+
+def _used(packed: Packed) -> tuple[int, int]:
+    """Returns how many documents have tokens in a sequence, and how many of them in several."""
+    keys = packed.slices["shard"].astype(np.uint64) << np.uint64(32) | packed.slices["row"]
+    _, slices = np.unique(keys, return_counts=True)
+    return len(slices), int(np.count_nonzero(slices > 1))
+
+
+def _summary(config: PackConfig, shards: ShardSet, jobs: list[_Job], counts: list[dict[str, int]]) -> dict[str, object]:
+    fmt, numbers = shards.format, _numbers(shards)
+    parts = defaultdict(list)
+    totals: dict[str, dict[str, int]] = {name: defaultdict(int) for name in _COUNTS}
+    for job, count in zip(jobs, counts, strict=True):
+        inside = [numbers[name] for name in job.shards]
+        about = {
+            "sequences": count["sequences"],
+            "first_shard": min(inside, default=0),
+            "last_shard": max(inside, default=0),
+        }
+        parts[job.source].append(about)
+        for name in _COUNTS:
+            totals[name][job.source] += count[name]
     return {
         "seq_len": config.seq_len,
         "method": config.method,
@@ -57,59 +155,19 @@ def _summary(config: PackConfig, shards: ShardSet, metrics: dict[str, dict[str, 
         "eos_id": fmt.eos_id,
         "tokens_dtype": fmt.dtype,
         "tokenizer_sha256": fmt.tokenizer_sha256,
-        **{name: {source: counts[name] for source, counts in metrics.items()} for name in names},
+        "shards": shards.all_names,
+        "parts": parts,
+        **totals,
     }
 
 
-def _pack_source(shards: ShardSet, seq_len: int, part: Part, source: str) -> None:
-    lengths = [(name, shards.shard(name).lengths) for name in shards.names(source)]
-    total = sum(int(sizes.sum()) for _, sizes in lengths)
-    sequences = total // seq_len
-    tables = list(concat(lengths, seq_len))
-    table = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
-    with part.file(f"{FOLDER}/{source}.parquet", rows=table.num_rows) as file:
-        write_plan(file, table)
-    documents = sum(len(sizes) for _, sizes in lengths)
-    starts = np.cumsum(np.concatenate([[0], *(sizes for _, sizes in lengths)]))[:-1]
-    packed = int(np.count_nonzero(starts < sequences * seq_len))
-    part.count_in(documents)
-    part.count_out(packed)
-    if documents > packed:
-        part.reject("incomplete_last_sequence", documents - packed)
-    part.metric("sequences", sequences)
-    part.metric("tokens", sequences * seq_len)
-    part.metric("dropped_tokens", total - sequences * seq_len)
-    part.metric("documents", packed)
-    part.metric("heldout_documents", shards.n_documents(source, HELDOUT))
-    part.metric("heldout_tokens", shards.n_tokens(source, HELDOUT))
-
-
-def concat(lengths: list[tuple[str, NDArray[np.int64]]], seq_len: int) -> Iterator[pa.Table]:
-    """Joins documents end to end over all shards and cuts them every `seq_len` tokens.
-
-    Args:
-        lengths: name of each shard and numbers of tokens of its documents, shape (rows,).
-        seq_len: tokens per sequence.
-
-    Yields:
-        one plan table per shard; without the tokens after the last whole sequence.
-    """
-    end = sum(int(sizes.sum()) for _, sizes in lengths) // seq_len * seq_len
-    begin = 0  # position of the shard's first token in the joined stream
-    for name, sizes in lengths:
-        starts = begin + np.concatenate([[0], np.cumsum(sizes)])
-        stop = min(int(starts[-1]), end)
-        # A slice begins where a document or a sequence begins.
-        chunks = np.arange(-(-begin // seq_len) * seq_len, stop, seq_len)
-        cuts = np.unique(np.concatenate([starts[:-1][starts[:-1] < stop], chunks]))
-        row = np.searchsorted(starts, cuts, side="right") - 1
-        columns = {
-            "seq_id": cuts // seq_len,
-            "shard": pa.repeat(name, len(cuts)),
-            "row": row,
-            "start": cuts - starts[row],
-            "len": np.diff(np.append(cuts, stop)),
-            "pos": cuts % seq_len,
-        }
-        yield pa.table([pa.array(columns[field.name]).cast(field.type) for field in SCHEMA], schema=SCHEMA)
-        begin = int(starts[-1])
+def _report(config: PackConfig, jobs: list[_Job], counts: list[dict[str, int]]) -> Report:
+    """Returns totals; `waste` is the share of tokens dropped and of positions padded."""
+    totals = {name: float(sum(count[name] for count in counts)) for name in _COUNTS if not name.startswith("heldout")}
+    wasted = totals["dropped_tokens"] + totals["padding_tokens"]
+    totals["waste"] = wasted / (totals["tokens"] + wasted)
+    by_source: dict[str, int] = defaultdict(int)
+    for job, count in zip(jobs, counts, strict=True):
+        by_source[job.source] += count["sequences"]
+    note = ", ".join(f"{source} {sequences:,}" for source, sequences in by_source.items())
+    return Report(metrics=totals, note=f"sequences of {config.seq_len}: {note}; {totals['waste']:.2%} wasted")

@@ -27,7 +27,7 @@ BEFORE = {
     "consolidate": "bba9205afb305905",
     "tokenizer": "9ecc9c12e185f447",
     "encode": "48b5401177e59b16",
-    "pack": "486ad8daf2debbe3",
+    "pack": "a1366c998552f76e",
     "arms": "2178955505f598b5",
     "canary": "9a945f315ba3f7ce",
     "decide": "5989258a8530c637",

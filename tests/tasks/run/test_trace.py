@@ -52,8 +52,8 @@ def reading(made: Made, checkpoint: Artifact) -> tuple[dict[str, set[int]], Orde
     steps = defaultdict(set)
     for step in range(held["steps"]):
         for source, sequence, _ in order.batch(step):
-            for piece in plan.slices(source, sequence):
-                steps[shards.shard(piece.shard).uid(piece.row).hex()].add(step)
+            for number, row, _, _ in plan.slices(source, sequence).tolist():
+                steps[shards.shard(plan.shards[number]).uid(row).hex()].add(step)
     return steps, order, plan, shards
 
 
@@ -83,10 +83,13 @@ def test_a_step_is_traced_to_the_pages_and_the_text_it_read(run: tuple) -> None:
         told = [(one["source"], one["sequence"], one["epoch"]) for one in found["sequences"]]
         assert told == order.batch(step)
         for one in found["sequences"]:
-            pieces = plan.slices(one["source"], one["sequence"])
-            assert [(s["start"], s["length"], s["pos"]) for s in one["slices"]] == [piece[2:] for piece in pieces]
-            for told_slice, piece in zip(one["slices"], pieces, strict=True):
-                row = urls[shards.shard(piece.shard).uid(piece.row).hex()]
+            pieces, pos = plan.slices(one["source"], one["sequence"]).tolist(), 0
+            for told_slice, (number, place, offset, length) in zip(one["slices"], pieces, strict=True):
+                shard = shards.shard(plan.shards[number])
+                start = offset - shard.token_offset(place)
+                assert (told_slice["start"], told_slice["length"], told_slice["pos"]) == (start, length, pos)
+                pos += length
+                row = urls[shard.uid(place).hex()]
                 assert told_slice["url"] == row["url"]
                 text = told_slice["text"].replace("<|endoftext|>", "").strip("\ufffd")
                 assert text in row["text"]

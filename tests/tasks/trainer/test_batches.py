@@ -1,12 +1,14 @@
 """Batches: what the plan and the order say, with the right token to predict everywhere."""
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
+import pytest
 
 from tasks.trainer.batches import Batches
 from tasks.trainer.loss import IGNORED
-from tests.corpora import Made
+from tests.corpora import Made, corpus, tokens_in
 from tests.tasks.trainer.small_run import WEIGHTS, small_spec
 
 
@@ -14,23 +16,37 @@ def batches_of(made: Made, folder: Path) -> Batches:
     return Batches(small_spec(made, folder))
 
 
-def test_every_label_is_the_next_token_of_its_own_document(made: Made, tmp_path: Path) -> None:
-    batches = batches_of(made, tmp_path)
-    eos, checked = batches.eos_id, 0
+@pytest.mark.parametrize("method", ["concat", "best_fit"])
+def test_every_label_is_the_next_token_of_its_own_document(
+    tmp_path: Path, method: Literal["concat", "best_fit"]
+) -> None:
+    batches = batches_of(tokens_in(tmp_path / "made", corpus(30), seq_len=256, method=method), tmp_path)
+    eos, checked, padded = batches.eos_id, 0, 0
     for step in range(8):
         batch, rows = batches.batch(step), batches.order.batch(step)
         for row, (source, sequence, _) in enumerate(rows):
-            for piece in batches.plan.slices(source, sequence):
-                shard = batches.shards.shard(piece.shard)
-                document = shard.slice(piece.row, 0, int(shard.lengths[piece.row]))
-                place, end = slice(piece.pos, piece.pos + piece.length), piece.start + piece.length
-                assert batch.tokens[row, place].tolist() == document[piece.start : end].tolist()
-                following = np.append(document[1:], [eos])[piece.start : end]
-                labels = batch.labels[row, place].numpy()
-                inside = document[piece.start : end] != eos
+            place = 0
+            for number, at, offset, length in batches.plan.slices(source, sequence).tolist():
+                shard = batches.shards.shard(batches.plan.shards[number])
+                document, start = shard.slice(at, 0, int(shard.lengths[at])), offset - shard.token_offset(at)
+                end = start + length
+                assert batch.tokens[row, place : place + length].tolist() == document[start:end].tolist()
+                following = np.append(document[1:], [eos])[start:end]
+                labels = batch.labels[row, place : place + length].numpy()
+                # Where a document goes on in another sequence, only the last token of this one has a label for it.
+                inside = (document[start:end] != eos) & (labels != IGNORED)
+                assert inside.sum() >= (document[start:end] != eos).sum() - 1
                 assert labels[inside].tolist() == following[inside].tolist()
                 checked += inside.sum()
+                place += length
+            assert (batch.tokens[row, place:] == eos).all()
+            assert (batch.labels[row, place:] == IGNORED).all()
+            if place < batches.seq_len:
+                assert batch.labels[row, place - 1] == IGNORED
+                assert batch.documents[row, place] != batch.documents[row, place - 2]
+                padded += 1
     assert checked > 900
+    assert bool(padded) == (method == "best_fit")
 
 
 def test_end_of_text_opens_the_next_document_and_predicts_its_first_token(made: Made, tmp_path: Path) -> None:

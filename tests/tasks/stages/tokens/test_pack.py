@@ -1,101 +1,179 @@
-"""Packing: sequences of exactly seq_len tokens, every token once but the last incomplete sequence, both ways."""
+"""Packing: every token once but for the last incomplete sequence, from sequences to documents and back."""
 
+import itertools
 import json
 import pickle
+import shutil
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.core.errors import InputError
-from tasks.formats.tokens.plan import Plan, rows_of
-from tasks.formats.tokens.shard import TRAIN, ShardSet
-from tasks.stages.tokens.config import PackConfig
-from tasks.stages.tokens.pack import concat
-from tests.corpora import kept_document, tokens_in
+from tasks.formats.tokens.plan import Plan
+from tasks.formats.tokens.shard import ShardSet
+from tasks.stages.tokens import pack
+from tasks.stages.tokens.config import EncodeConfig, PackConfig
+from tasks.stages.tokens.packing import Documents, Packed, best_fit, concat
+from tests.corpora import tokens_in
+
+LENGTHS = st.lists(st.lists(st.integers(1, 40), max_size=12), min_size=1, max_size=4)
 
 
-@given(st.lists(st.lists(st.integers(1, 30), max_size=12), min_size=1, max_size=4), st.integers(2, 17))
-def test_slices_cover_the_joined_documents_once_and_in_order(shards: list[list[int]], seq_len: int) -> None:
-    lengths = [(f"s{index}", np.array(sizes, dtype=np.int64)) for index, sizes in enumerate(shards)]
-    stream = [(name, row, token) for name, sizes in lengths for row, size in enumerate(sizes) for token in range(size)]
-    rows = [row for table in concat(lengths, seq_len) for row in table.to_pylist()]
-    packed = [
-        (row["shard"], row["row"], token) for row in rows for token in range(row["start"], row["start"] + row["len"])
+def documents(shards: list[list[int]]) -> Documents:
+    """Documents of some shards; those of a shard follow each other in its file, after a head of 64 tokens."""
+    rows = [
+        (number, row, 64 + sum(sizes[:row]), size)
+        for number, sizes in enumerate(shards)
+        for row, size in enumerate(sizes)
     ]
-    whole = len(stream) // seq_len
-    assert packed == stream[: whole * seq_len]
-    places = [(row["seq_id"], row["pos"] + token) for row in rows for token in range(row["len"])]
-    assert places == [(place // seq_len, place % seq_len) for place in range(whole * seq_len)]
+    return Documents(*np.array(rows, dtype=np.int64).reshape(-1, 4).T)
 
 
-def test_the_plan_gives_each_sequence_and_finds_it_from_its_documents(tmp_path: Path) -> None:
-    made = tokens_in(tmp_path)
+def tokens_of(packed: Packed) -> list[list[tuple[int, int]]]:
+    """The tokens of each sequence as (shard, offset)."""
+    ends = np.cumsum(packed.lengths).tolist()
+    return [
+        [(shard, place) for shard, _, offset, length in packed.slices[begin:end].tolist()
+         for place in range(offset, offset + length)]
+        for begin, end in itertools.pairwise([0, *ends])
+    ]  # fmt: skip
+
+
+def stream(made: Documents) -> list[tuple[int, int]]:
+    return [(shard, offset + token) for shard, _, offset, size in zip(*made, strict=True) for token in range(size)]
+
+
+@given(LENGTHS, st.integers(2, 17))
+def test_concat_joins_the_documents_and_cuts_every_seq_len_tokens(shards: list[list[int]], seq_len: int) -> None:
+    made = documents(shards)
+    everything = stream(made)
+    whole = range(0, len(everything) // seq_len * seq_len, seq_len)
+    assert tokens_of(concat(made, seq_len)) == [everything[begin : begin + seq_len] for begin in whole]
+
+
+@given(LENGTHS, st.integers(2, 17))
+def test_best_fit_reads_every_token_once_and_splits_only_what_is_longer_than_a_sequence(
+    shards: list[list[int]], seq_len: int
+) -> None:
+    made = documents(shards)
+    packed = best_fit(made, seq_len)
+    sequences = tokens_of(packed)
+    assert sorted(itertools.chain(*sequences)) == sorted(stream(made))
+    assert all(1 <= len(sequence) <= seq_len for sequence in sequences)
+    slices = Counter(packed.slices[["shard", "row"]].tolist())
+    for shard, row, _, size in zip(*made, strict=True):
+        assert slices[shard, row] == -(-size // seq_len)
+    # Two sequences that are half empty would have been one.
+    assert sum(len(sequence) <= seq_len // 2 for sequence in sequences) <= 1
+
+
+def test_best_fit_wastes_less_than_a_thousandth_of_usual_text() -> None:
+    sizes = np.random.default_rng(3).lognormal(5.8, 1.1, 20_000).astype(int).clip(1)
+    packed = best_fit(documents([sizes.tolist()]), 2048)
+    assert 1 - packed.slices["length"].sum() / (2048 * len(packed.lengths)) < 0.001
+
+
+@pytest.mark.parametrize("method", ["concat", "best_fit"])
+def test_the_plan_gives_each_sequence_and_finds_it_from_its_documents(
+    tmp_path: Path, method: Literal["concat", "best_fit"]
+) -> None:
+    made = tokens_in(tmp_path, method=method)
     shards, plan = ShardSet.open(made.shards), Plan.open(made.plan)
+    assert plan.shards == shards.all_names
+    containing = defaultdict(set)
     for source in plan.sources:
-        stream = np.concatenate(
-            [shards.slice(name, row, 0, int(length)) for name in shards.names(source, TRAIN)
-             for row, length in enumerate(shards.shard(name).lengths)]
-        )  # fmt: skip
         for seq_id in range(plan.sequences[source]):
-            tokens, lengths = plan.tokens(source, seq_id, shards)
-            assert tokens.tolist() == stream[seq_id * 32 : seq_id * 32 + 32].tolist()
-            assert lengths.sum() == plan.seq_len == 32
-            for piece in plan.slices(source, seq_id):
-                assert seq_id in plan.sequences_of(source, piece.shard, piece.row)
-                for other in plan.sequences_of(source, piece.shard, piece.row):
-                    assert any(one[:2] == piece[:2] for one in plan.slices(source, other))
+            for number, row, offset, length in plan.slices(source, seq_id).tolist():
+                shard = shards.shard(plan.shards[number])
+                start = offset - shard.token_offset(row)
+                assert shard.flat[offset : offset + length].tolist() == shard.slice(row, start, length).tolist()
+                containing[source, plan.shards[number], row].add(seq_id)
+                assert seq_id in plan.sequences_of(source, plan.shards[number], row, offset + length - 1)
+                assert seq_id in plan.sequences_of(source, plan.shards[number], row, 0, offset + 1)
+                assert seq_id not in plan.sequences_of(source, plan.shards[number], row, offset + length)
+    for (source, name, row), sequences in containing.items():
+        assert plan.sequences_of(source, name, row) == sorted(sequences)
     assert plan.sequences_of("web", "no-such-train-00000-000", 0) == []
 
 
-def test_some_sequences_are_read_without_the_rest_of_the_plan(tmp_path: Path) -> None:
-    made = tokens_in(
-        tmp_path, [kept_document(f"https://a.org/{i}", "word " * (i % 90)) for i in range(3000)], seq_len=16
-    )
-    path = "plan/web.parquet"
-    with made.plan.open(path) as file:
-        assert pq.ParquetFile(file).num_row_groups > 2
-    everything = made.plan.table(path).to_pylist()
-    last = everything[-1]["seq_id"]
-    for wanted in ({0}, {last}, {5, 6, last // 2, last}, set(range(0, last, 7))):
-        assert rows_of(made.plan, "web", wanted) == [row for row in everything if row["seq_id"] in wanted]
+def test_a_source_is_packed_in_parts_that_do_not_depend_on_the_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_stage: Callable
+) -> None:
+    inputs = {"shards": tokens_in(tmp_path, parts=5, encode=EncodeConfig(shard_tokens=700)).shards}
+    monkeypatch.setattr(pack, "_PART_TOKENS", 1500)
+    config, module = PackConfig(seq_len=32), "tasks.stages.tokens.pack"
+    one, two = (run_stage(module, config, inputs, version=f"w{count}", workers=count) for count in (0, 2))
+    assert one.files() == two.files()
+    assert all(one.read(path) == two.read(path) for path in one.files())
+    plan = Plan.open(one)
+    assert len(plan.summary["parts"]["web"]) > 1
+    whole = [plan.slices("web", sequence).tolist() for sequence in range(plan.sequences["web"])]
+    assert len({row[:2] for rows in whole for row in rows}) == plan.summary["documents"]["web"]
+    for sequence, rows in enumerate(whole):
+        assert sequence in plan.sequences_of("web", plan.shards[rows[-1][0]], rows[-1][1])
 
 
-def test_the_summary_counts_what_was_packed_and_what_was_dropped(tmp_path: Path) -> None:
-    made = tokens_in(tmp_path)
+@pytest.mark.parametrize("method", ["concat", "best_fit"])
+def test_the_summary_counts_what_was_packed_dropped_and_padded(
+    tmp_path: Path, method: Literal["concat", "best_fit"]
+) -> None:
+    made = tokens_in(tmp_path, method=method)
     shards, summary = ShardSet.open(made.shards), json.loads(made.plan.read("plan/summary.json"))
     for source in shards.sources:
-        assert summary["tokens"][source] == summary["sequences"][source] * 32
+        assert summary["tokens"][source] == summary["sequences"][source] * 32 - summary["padding_tokens"][source]
         assert summary["tokens"][source] + summary["dropped_tokens"][source] == shards.n_tokens(source)
-        assert summary["dropped_tokens"][source] < 32
         assert summary["heldout_tokens"][source] == shards.n_tokens(source, "heldout")
+    assert all(count < 32 for count in summary["dropped_tokens"].values())
+    assert sum(summary["padding_tokens" if method == "concat" else "dropped_tokens"].values()) == 0
     assert summary["vocab_size"] == 300
     assert summary["tokens_dtype"] == "uint16"
+    lost = sum(summary["dropped_tokens"].values()) + sum(summary["padding_tokens"].values())
+    assert made.plan.record.metrics["waste"] == lost / (lost + sum(summary["tokens"].values()))
 
 
 def test_held_out_documents_are_in_no_sequence(tmp_path: Path) -> None:
-    made = tokens_in(tmp_path)
-    for path in made.plan.files("plan/"):
-        if path.endswith(".json"):
-            continue
-        assert not any("heldout" in name for name in made.plan.table(path).column("shard").to_pylist())
+    plan = Plan.open(tokens_in(tmp_path).plan)
+    read = [plan.slices(source, sequence) for source in plan.sources for sequence in range(plan.sequences[source])]
+    names = {plan.shards[number] for number in np.concatenate(read)["shard"].tolist()}
+    assert names
+    assert not any("heldout" in name for name in names)
 
 
 def test_a_plan_reads_from_a_folder_and_crosses_processes(tmp_path: Path) -> None:
     made = tokens_in(tmp_path)
     plan = Plan.open(made.plan)
     folder = Plan.read(str(Path(made.plan.local("plan/summary.json")).parent))
-    assert folder.slices("web", 3) == plan.slices("web", 3) == pickle.loads(pickle.dumps(plan)).slices("web", 3)
+    expected = plan.slices("web", 3).tolist()
+    assert folder.slices("web", 3).tolist() == pickle.loads(pickle.dumps(plan)).slices("web", 3).tolist() == expected
     with pytest.raises(InputError, match='no source "wbe"'):
         plan.slices("wbe", 0)
     with pytest.raises(IndexError, match='"web" has the sequences'):
         plan.slices("web", 10**6)
     with pytest.raises(InputError, match=r"summary\.json is missing"):
         Plan.read("/nonexistent")
+
+
+def test_a_plan_that_is_cut_short_or_of_another_format_is_refused(tmp_path: Path) -> None:
+    folder = Path(tokens_in(tmp_path).plan.local("plan/summary.json")).parent
+    for name in ("web-00000-slices.npy", "web-00000-first.npy", "web-00000-documents.npy"):
+        whole = (folder / name).read_bytes()
+        for kept in (0, 40, len(whole) - 16):
+            (folder / name).write_bytes(whole[:kept])
+            with pytest.raises(InputError, match=r"plan/web-.* is not readable.*Run the stage pack again"):
+                Plan.read(str(folder)).slices("web", 0)
+        (folder / name).write_bytes(whole)
+    shutil.copy(folder / "code-00000-first.npy", folder / "web-00000-first.npy")
+    with pytest.raises(InputError, match='the plan of "web" does not fit its summary'):
+        Plan.read(str(folder)).slices("web", 0)
+    (folder / "summary.json").write_text('{"seq_len": 32}')
+    with pytest.raises(InputError, match="earlier version of Sluice"):
+        Plan.read(str(folder))
 
 
 def test_too_little_text_for_one_sequence_is_an_error(tmp_path: Path, run_stage: Callable) -> None:
