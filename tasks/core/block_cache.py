@@ -1,8 +1,8 @@
 """Blocks of remote files in the local cache (`cache`): each is fetched by one process of the machine.
 
-Reads and writes `$SLUICE_CACHE/blocks/<key>/<number>`. A block is a file of its own, so that the least recently used can
-be removed one by one, also while others read them: a reader opens the file each time and fetches it again if it is gone.
-Where the cache cannot be written (a full disk, no rights), blocks are fetched and not kept.
+Reads and writes `$SLUICE_CACHE/blocks/<key>/<number>`. A block is a file of its own, so that the least recently used
+can be removed one by one, also while others read them: a reader opens the file each time, and fetches it again if it is
+gone. Where the cache cannot be written (a full disk, no rights), blocks are fetched and not kept.
 """
 
 import contextlib

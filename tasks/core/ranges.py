@@ -1,4 +1,4 @@
-"""Ranges of the files of an artifact: mapped from a local store, by verified blocks through the cache from a remote one.
+"""Ranges of the files of an artifact: mapped from a local store, by blocks through the cache from a remote one.
 
 Reads the files and their `checksums/`. Every block is verified when a process reads it for the first time, also on a
 local store: what is returned is what was written, or an error names the file. A missing block of a remote file is
@@ -10,8 +10,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tasks.core import checksums
 from tasks.core.artifact import Artifact, FileEntry
@@ -24,8 +23,7 @@ IN_FLIGHT = 32
 ms: the time goes into waiting."""
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A range to read: `len(out)` bytes of file `number` from byte `first` on, into `out`."""
 
     number: int
@@ -47,35 +45,37 @@ class RangeReader:
     def __init__(self, artifact: Artifact, paths: Sequence[str]) -> None:
         self._artifact = artifact
         self._entries = {entry.path: entry for part in artifact.parts for entry in part.files}
-        self._paths = tuple(paths)
+        self._files = [self._entry(path) for path in paths]
         self._open: dict[int, _File] = {}
-        self._pool = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="ranges")
+        self._pool = _threads()
 
     def close(self) -> None:
         """Ends the threads; requests that have not begun are not made."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool = _threads()
 
     def read(self, pieces: Iterable[Piece]) -> None:
         """Fills the `out` of every piece."""
-        missing: dict[tuple[int, int], list[tuple[int, memoryview]]] = defaultdict(list)
+        missing: dict[tuple[int, int], list[tuple[int, memoryview]]] = defaultdict(list)  # by file and block
         for piece in pieces:
             file = self._open.get(piece.number) or self._opened(piece.number)
             for number, offset, out in file.read(piece.first, piece.out):
                 missing[piece.number, number].append((offset, out))
         if missing:
-            list(self._pool.map(lambda block: self._fetch(*block, missing[block]), sorted(missing)))
+            list(self._pool.map(self._fetch, sorted(missing.items())))
 
     def size(self, number: int) -> int:
         """Returns the size of a file in bytes."""
-        return self._entry(self._paths[number]).bytes
+        return self._files[number].bytes
 
-    def _fetch(self, number: int, block: int, parts: list[tuple[int, memoryview]]) -> None:
+    def _fetch(self, missing: tuple[tuple[int, int], list[tuple[int, memoryview]]]) -> None:
+        (number, block), parts = missing
         data = self._open[number].block(block)
         for offset, out in parts:
             out[:] = data[offset : offset + len(out)]
 
     def _opened(self, number: int) -> "_File":
-        entry = self._entry(self._paths[number])
+        entry = self._files[number]
         sums_path = checksums.path_of(entry.path)
         url = self._artifact.store.url(f"{self._artifact.path}/{sums_path}")
         try:
@@ -83,26 +83,34 @@ class RangeReader:
         except FileNotFoundError:
             raise InputError(f"{url} is missing", REMEDY) from None
         sums = checksums.parse(data, url, self._entry(sums_path).sha256, entry.bytes).tolist()
-        kind = _Mapped if self._artifact.store.is_local else _Cached
+        opened: _File = (_Mapped if self._artifact.store.is_local else _Cached)(self._artifact, entry, sums)
         # Two threads may open a file at once: both results are right, and one stays.
-        return self._open.setdefault(number, kind(self._artifact, entry, sums))
+        return self._open.setdefault(number, opened)
 
     def _entry(self, path: str) -> FileEntry:
         if path not in self._entries:
             raise InputError(
-                f"{self._artifact.address} has no {path}: it was made without, or from something else",
-                "run the stage that makes it again, with another version",
+                f"{self._artifact.address} has no {path}",
+                "take the artifact that the others were made from; or one of an earlier Sluice has to be made again",
             )
         return self._entries[path]
+
+
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="ranges")  # started one by one, when they are needed
 
 
 class _File(Protocol):
     """One file, opened for reading."""
 
     def read(self, first: int, out: memoryview) -> Iterable[tuple[int, int, memoryview]]:
-        """Fills `out` with the bytes from `first` on; returns (block, offset in it, part of `out`) of what is missing."""
+        """Fills `out` with the bytes from `first` on; returns (block, offset in it, part of `out`) for what is missing.
 
-    def block(self, number: int) -> bytes:
+        Raises:
+            InputError: the file has no such bytes, or they are damaged.
+        """
+
+    def block(self, number: int) -> bytes | memoryview:
         """Returns a block that `read` found missing."""
 
 
@@ -158,7 +166,7 @@ class _Mapped(_Checked):
         out[:] = self._bytes[first:end]
         return ()
 
-    def block(self, number: int) -> memoryview:  # type: ignore[override]
+    def block(self, number: int) -> memoryview:
         """See `_File`."""
         return self._bytes[number * BLOCK : (number + 1) * BLOCK]
 

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -177,7 +177,7 @@ class _Writer:
         path = f"{FOLDER}/{name}.arrow"
         with self._part.file(path, rows=len(rows)) as file:
             checked = ChecksumWriter(file)
-            write_shard(checked, ShardBuffer(*key, uids, tokens, n_bytes), self._job.format)
+            write_shard(cast(BinaryIO, checked), ShardBuffer(*key, uids, tokens, n_bytes), self._job.format)
         with self._part.file(checksums.path_of(path)) as file:
             file.write(checked.checksums())
         self._entries.extend((document.uid, document.url, name, row) for row, document in enumerate(rows))
