@@ -31,6 +31,8 @@ _S3_CONFIG = {
     "connect_timeout": 5,
     "read_timeout": 30,
     "tcp_keepalive": True,
+    # botocore's 10 would let other requests of `ranges` wait for a connection.
+    "max_pool_connections": 64,
 }
 _BRIEF_S3_CONFIG = {
     **_S3_CONFIG,

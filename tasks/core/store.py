@@ -87,6 +87,20 @@ class Store:
         with self._explained(path):
             return bytes(self._fs.cat_file(self._full(path), **self._read_whole))
 
+    def read_range(self, path: str, first: int, end: int) -> bytes:
+        """Returns the bytes `first` .. `end` (exclusive) of a file, fewer where it ends before.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+        with self._explained(path):
+            return bytes(self._fs.cat_file(self._full(path), start=first, end=end))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the store is a folder of this machine, so that `local` makes no copies."""
+        return self._is_local
+
     @contextlib.contextmanager
     def write(self, path: str) -> Iterator[BinaryIO]:
         """Yields a binary file that replaces `path` as a whole on a clean exit, and leaves nothing otherwise.

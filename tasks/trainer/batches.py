@@ -1,44 +1,64 @@
 """Global batches: which tokens a step trains on, as a function of the step.
 
-Reads the token shards, the plan and the order; has no state, so that steps can be computed in any order and any number
-of ranks computes the same batches.
+Reads ranges of the token shards, the plan and the order; has no state, so that steps can be computed in any order, by
+several threads, and any number of ranks computes the same batches.
 
 At a document boundary the end-of-text token ends document A and starts document B: it is the last label of A and the
 first input of B. So B's first token is predicted from the same token that the evaluation puts before a document, and
 attention from B to A is masked.
 """
 
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.config import sha256_of_json
 from tasks.core.errors import InputError
+from tasks.core.range_file import RangeFile
+from tasks.core.ranges import Piece, RangeReader
+from tasks.core.store import Store
 from tasks.formats.tokens.order import Order
-from tasks.formats.tokens.plan import Plan
-from tasks.formats.tokens.shard import ShardSet
-from tasks.trainer.config import TrainSpec
+from tasks.formats.tokens.plan import Plan, Slices
+from tasks.formats.tokens.shard import FOLDER
+from tasks.formats.tokens.shard_parts import read_format, read_uids
+from tasks.trainer.config import ShardsSpec, TrainSpec
 from tasks.trainer.loss import IGNORED
+
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Batch:
     """Sequences of one step, or of a part of it; int64 [sequences, seq_len] each.
 
-    `documents` numbers the documents within a sequence, in the sense of the attention mask (see above).
+    `documents` numbers the documents within a sequence, in the sense of the attention mask (see above). `cu_seqlens`,
+    int32 [documents + 1], says the same for attention over sequences laid end to end: where each document begins in
+    them, and at the end the number of positions.
     """
 
     tokens: Tensor
     labels: Tensor
     documents: Tensor
+    cu_seqlens: Tensor
 
-    def part(self, number: int, count: int) -> "Batch":
-        """Returns every `count`-th sequence from `number` on."""
-        return Batch(self.tokens[number::count], self.labels[number::count], self.documents[number::count])
+    @classmethod
+    def of(cls, tokens: Ints, labels: Ints, documents: Ints) -> "Batch":
+        """Returns the batch of arrays of shape (sequences, seq_len), without copying them."""
+        begins = np.ones(documents.shape, dtype=bool)
+        np.not_equal(documents[:, 1:], documents[:, :-1], out=begins[:, 1:])
+        cu_seqlens = np.append(np.flatnonzero(begins), documents.size).astype(np.int32)
+        return cls(*(torch.from_numpy(array) for array in (tokens, labels, documents, cu_seqlens)))
+
+    def pinned(self) -> "Batch":
+        """Returns a copy in page-locked memory, from which a GPU reads while the processor goes on."""
+        return Batch(*(t.pin_memory() for t in (self.tokens, self.labels, self.documents, self.cu_seqlens)))
 
 
 class Batches:
@@ -48,63 +68,170 @@ class Batches:
         spec: the run.
 
     Raises:
-        InputError: shards or plan are missing, empty or do not fit each other.
+        InputError: shards or plan are missing, empty, damaged (also when a batch is made) or do not fit each other.
     """
 
     def __init__(self, spec: TrainSpec) -> None:
         self.plan = Plan.read(spec.plan)
         self.seq_len = self.plan.seq_len
-        self.shards = ShardSet(spec.shards)
-        self.vocab_size, self.eos_id = self.shards.format.vocab_size, self.shards.format.eos_id
-        self.order = Order(self.plan.sequences, dict(spec.weights), spec.run.batch_size, spec.run.seed, spec.anneal)
+        self.shards = opened(spec.shards)
+        self.reader = RangeReader(self.shards, [f"{FOLDER}/{name}.arrow" for name in self.plan.shards])
+        self._check_format()
+        self.vocab_size, self.eos_id = self.plan.format.vocab_size, self.plan.format.eos_id
+        self._dtype = np.dtype(self.plan.format.dtype)
+        self.batch_size, self.microbatch = spec.run.batch_size, spec.run.microbatch
+        self.order = Order(self.plan.sequences, dict(spec.weights), self.batch_size, spec.run.seed, spec.anneal)
         self.identity = sha256_of_json(self.plan.summary)
+
+    def close(self) -> None:
+        """Ends the threads that fetch blocks."""
+        self.reader.close()
 
     def batch(self, step: int) -> Batch:
         """Returns the global batch of a step."""
-        rows = [self._sequence(source, sequence) for source, sequence, _ in self.order.batch(step)]
-        tokens, labels, documents = (torch.from_numpy(np.stack(column)) for column in zip(*rows, strict=True))
-        return Batch(tokens, labels, documents)
+        return Batch.of(*self._rows(step, range(self.batch_size)))
+
+    def microbatches(self, step: int, numbers: Sequence[int]) -> dict[int, Batch]:
+        """Returns some microbatches of a step by number: of m microbatches, number n has the sequences n, n + m, ..
+
+        Only their tokens are read.
+        """
+        count = self.batch_size // self.microbatch
+        slots = [slot for number in numbers for slot in range(number, self.batch_size, count)]
+        arrays = self._rows(step, slots)
+        rows = (slice(first, first + self.microbatch) for first in range(0, len(slots), self.microbatch))
+        return {
+            number: Batch.of(*(array[mine] for array in arrays)) for number, mine in zip(numbers, rows, strict=True)
+        }
 
     def slices(self, step: int) -> list[dict[str, Any]]:
-        """Returns the document slices of a step's batch for a log: source, sequence, document id, start, length."""
-        found = []
-        for source, sequence, _ in self.order.batch(step):
-            for number, row, offset, length in self.plan.slices(source, sequence).tolist():
-                shard = self.shards.shard(self.plan.shards[number])
-                start = offset - shard.token_offset(row)
-                names = {"source": source, "sequence": sequence, "document": shard.uid(row).hex()}
-                found.append({**names, "start": start, "length": length})
-        return found
+        """Returns the document slices of a step's batch for a log.
 
-    def _sequence(self, source: str, sequence: int) -> tuple[NDArray[np.int64], ...]:
-        """Returns tokens, labels and documents of one sequence, int64 [seq_len] each.
-
-        Positions after the last token are padding: end-of-text without a label, in a document of their own.
+        Each has source, sequence, document id, shard, and offset and length in it (see `plan`).
         """
-        slices = self.plan.slices(source, sequence)
-        read = np.concatenate([self._tokens(*place) for place in slices[["shard", "offset", "length"]].tolist()])
-        count, padding = len(read), self.seq_len - len(read)
-        if padding < 0:
+        pieces = [
+            (source, sequence, *piece)
+            for source, sequence, _ in self.order.batch(step)
+            for piece in self.plan.slices(source, sequence).tolist()
+        ]
+        rows: dict[int, set[int]] = defaultdict(set)
+        for _, _, shard, row, _, _ in pieces:
+            rows[shard].add(row)
+        uids = {shard: read_uids(self._file(shard), found) for shard, found in rows.items()}
+        names = ("source", "sequence", "document", "shard", "offset", "length")
+        return [
+            dict(zip(names, (source, sequence, uids[shard][row], self.plan.shards[shard], offset, length), strict=True))
+            for source, sequence, shard, row, offset, length in pieces
+        ]
+
+    def _rows(self, step: int, slots: Sequence[int]) -> tuple[Ints, Ints, Ints]:
+        """Returns tokens, labels and documents of some slots of a step, shape (slots, seq_len) each.
+
+        Positions after the last token of a sequence are padding: end-of-text without a label, a document of its own.
+        """
+        drawn = self.order.batch(step)
+        slices = [self.plan.slices(*drawn[slot][:2]) for slot in slots]
+        flat, counts = np.concatenate(slices), np.array([len(found) for found in slices])
+        firsts = np.cumsum(counts) - counts
+        used = np.add.reduceat(flat["length"].astype(np.int64), firsts)
+        if (used > self.seq_len).any():
+            source, sequence, _ = drawn[slots[int(np.argmax(used))]]
             raise InputError(
-                f'sequence {sequence} of "{source}" has {count} tokens in the plan, more than {self.seq_len}',
+                f'sequence {sequence} of "{source}" has {used.max()} tokens in the plan, more than {self.seq_len}',
                 "run the stage pack again",
             )
-        tokens = np.concatenate([read, np.full(padding, self.eos_id, read.dtype)]).astype(np.int64)
-        numbers = np.repeat(np.arange(len(slices) + 1), np.append(slices["length"], padding))
-        closes = tokens[:-1] == self.eos_id
-        documents = np.append(np.where(closes, numbers[1:], numbers[:-1]), numbers[-1])
-        labels = np.append(tokens[1:], IGNORED)
+        return self._masked(self._read(flat, counts, used), _numbers(flat, counts, used, self.seq_len), used)
+
+    def _read(self, slices: Slices, counts: Ints, used: Ints) -> NDArray[Any]:
+        """Returns the tokens of sequences and the one that follows each in its shard, shape (rows, seq_len + 1).
+
+        That one is behind the last token of the sequence, also where this is shorter than others. Behind the tokens of
+        a shard its file goes on (`shard`), so there is always one to read.
+        """
+        tokens = np.empty((len(counts), self.seq_len + 1), self._dtype)
+        size = self._dtype.itemsize
+        out = tokens.reshape(-1).view(np.uint8).data
+        runs = _runs(slices, counts, used, self.seq_len + 1)
+        self.reader.read(
+            Piece(shard, offset * size, out[place * size : (place + length) * size])
+            for shard, offset, length, place in runs
+        )
+        return tokens
+
+    def _masked(self, read: NDArray[Any], numbers: Ints, used: Ints) -> tuple[Ints, Ints, Ints]:
+        """Returns tokens, labels and documents of sequences.
+
+        Args:
+            read: what `_read` returns.
+            numbers: number of the slice of each position, shape (rows, seq_len).
+            used: tokens of each sequence, shape (rows,).
+        """
+        rows, last = np.arange(len(used)), used - 1
+        following = read[rows, used].astype(np.int64)
+        tokens = read[:, :-1].astype(np.int64)
+        padding = np.arange(self.seq_len) >= used[:, None] if (used < self.seq_len).any() else None
+        if padding is not None:
+            tokens[padding] = self.eos_id
+        closes = tokens[:, :-1] == self.eos_id
+        documents = numbers.copy()
+        np.copyto(documents[:, :-1], numbers[:, 1:], where=closes)
+        labels = np.empty_like(tokens)
+        labels[:, :-1] = tokens[:, 1:]
         # After a slice without end-of-text the next document starts without a token to predict it from.
-        labels[:-1][(numbers[:-1] != numbers[1:]) & ~closes] = IGNORED
-        labels[count:] = IGNORED
-        labels[count - 1] = self._after(slices[-1], int(tokens[count - 1]))
+        labels[:, :-1][(numbers[:, :-1] != numbers[:, 1:]) & ~closes] = IGNORED
+        if padding is not None:
+            labels[padding] = IGNORED
+        # A sequence that ends within a document is followed by the next token of that document.
+        labels[rows, last] = np.where(tokens[rows, last] == self.eos_id, IGNORED, following)
         return tokens, labels, documents
 
-    def _tokens(self, shard: int, offset: int, length: int) -> NDArray[Any]:
-        return self.shards.shard(self.plan.shards[shard]).flat[offset : offset + length]
+    def _file(self, shard: int) -> Any:
+        return RangeFile(self.reader, shard)
 
-    def _after(self, piece: np.void, last: int) -> int:
-        """Returns the token that follows the last one of a sequence in its document, or IGNORED after end-of-text."""
-        if last == self.eos_id:
-            return IGNORED
-        return int(self._tokens(piece["shard"], int(piece["offset"]) + int(piece["length"]), 1)[0])
+    def _check_format(self) -> None:
+        """Compares the plan with one shard: the shards of an artifact have one format."""
+        found = read_format(self._file(0), self.plan.shards[0])
+        if found != self.plan.format:
+            raise InputError(
+                f"the plan was packed from shards of another tokenizer ({self.plan.format}) than {self.shards.address} "
+                f"({found})",
+                "run the stage pack again",
+            )
+
+
+def opened(spec: ShardsSpec) -> Artifact:
+    """Returns the artifact of the shards; raises InputError where it is not the one that the run was specified with."""
+    artifact = Artifact.open_at(Store(spec.store), ArtifactId.parse(spec.artifact))
+    if artifact.record.content != spec.content:
+        raise InputError(f"{spec.artifact} in {spec.store} was made again since this run began", "run the stage again")
+    return artifact
+
+
+def _numbers(slices: Slices, counts: Ints, used: Ints, seq_len: int) -> Ints:
+    """Returns the number of its slice for each position of sequences, shape (rows, seq_len); padding is the last."""
+    total = len(slices) + len(counts)
+    ends = np.cumsum(counts + 1)
+    lengths = np.empty(total, np.int64)
+    is_slice = np.ones(total, bool)
+    is_slice[ends - 1] = False
+    lengths[is_slice] = slices["length"]
+    lengths[~is_slice] = seq_len - used
+    numbers = np.arange(total) - np.repeat(ends - counts - 1, counts + 1)
+    return np.repeat(numbers, lengths).reshape(len(counts), seq_len)
+
+
+def _runs(slices: Slices, counts: Ints, used: Ints, width: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yields (shard, offset, length, place) of runs of tokens; slices that follow one another in a file are one run.
+
+    The last run of a sequence has one token more. `place` is the position in rows of `width` tokens, end to end.
+    """
+    shard, offset, length = (slices[name].astype(np.int64) for name in ("shard", "offset", "length"))
+    row = np.repeat(np.arange(len(counts)), counts)
+    begins = np.ones(len(slices), bool)
+    begins[1:] = (np.diff(shard) != 0) | (np.diff(row) != 0) | (offset[1:] != offset[:-1] + length[:-1])
+    at = np.flatnonzero(begins)
+    position = np.cumsum(length) - length - np.repeat(np.cumsum(used) - used, counts)
+    lengths = np.add.reduceat(length, at)
+    is_last = np.append(row[at][1:] != row[at][:-1], True)
+    columns = (shard[at], offset[at], lengths + is_last, row[at] * width + position[at])
+    return cast("Iterator[tuple[int, int, int, int]]", zip(*(column.tolist() for column in columns), strict=True))

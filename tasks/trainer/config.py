@@ -178,6 +178,17 @@ class TrainConfig(Config):
         return tuple(self.steps * index // self.milestones for index in range(1, self.milestones + 1))
 
 
+class ShardsSpec(Config):
+    """Where the token shards of a run are; ranks read ranges of them."""
+
+    store: str
+    """Local folder or URL of the store."""
+    artifact: str
+    """Name and version of the artifact."""
+    content: str
+    """Identity of its bytes, as its record has it."""
+
+
 class TrainSpec(Config):
     """Specification of one run, as `python -m tasks.trainer` reads it from `--spec`."""
 
@@ -187,9 +198,9 @@ class TrainSpec(Config):
     """Share of each source in a batch; with `anneal`, in those of the first stage."""
     anneal: Anneal | None = None
     """The second stage."""
-    shards: tuple[str, ...]
-    """Local paths of the token shards that the plan names."""
+    shards: ShardsSpec
+    """The token shards that the plan names."""
     plan: str
-    """Local folder with `summary.json` and one `<source>.parquet` each."""
+    """Local folder with `summary.json` and the files of its parts."""
     out: str
     """Local folder for checkpoints, metrics and logs; only one run writes to it at a time."""

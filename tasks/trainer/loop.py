@@ -5,6 +5,7 @@ under the spec's `out` folder. A restart resumes from the newest checkpoint that
 bytes as an uninterrupted run.
 """
 
+import contextlib
 import json
 import logging
 import signal
@@ -21,6 +22,7 @@ from tasks.trainer import checkpoint
 from tasks.trainer.batches import Batch, Batches
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.guard import Guard
+from tasks.trainer.loader import Loader
 from tasks.trainer.loss import IGNORED, head_cross_entropy
 from tasks.trainer.metrics import Logs
 from tasks.trainer.model import Transformer, build, parameter_counts
@@ -73,25 +75,29 @@ class Trainer:
         """
         signal.signal(signal.SIGTERM, self._request_stop)
         self.logs = Logs.at(self.out, self.step) if self.ranks.rank == 0 else None
-        while self.step < self.run.steps:
-            values, stop = self._train_step()
-            if self.logs:
-                self.logs.metrics.write(values)
-            if stop or self._checkpoint_due():
-                self._save()
-            if stop and self.step < self.run.steps:
-                raise Stopped(f"stopped on request after {self.step} of {self.run.steps} steps")
+        with (
+            contextlib.closing(self.batches),
+            Loader(self.batches, self.numbers, self.run.steps, self.ranks.device) as loader,
+        ):
+            while self.step < self.run.steps:
+                values, stop = self._train_step(loader)
+                if self.logs:
+                    self.logs.metrics.write(values)
+                if stop or self._checkpoint_due():
+                    self._save()
+                if stop and self.step < self.run.steps:
+                    raise Stopped(f"stopped on request after {self.step} of {self.run.steps} steps")
 
     def _request_stop(self, number: int, frame: object) -> None:
         self.stop_requested = True
 
-    def _train_step(self) -> tuple[dict[str, Any], bool]:
+    def _train_step(self, loader: Loader) -> tuple[dict[str, Any], bool]:
         """Trains on the batch of `self.step`; returns its metrics and whether any rank got a SIGTERM."""
         started = time.perf_counter()
         lr = learning_rate(self.run.optim, self.step, self.run.steps)
-        batch = self.batches.batch(self.step)
+        parts = loader.microbatches(self.step)
         waited = time.perf_counter() - started
-        loss, count, stop = self._accumulate(batch)
+        loss, count, stop = self._accumulate(parts)
         norm = clip(self.gradient, self.run.optim.clip)
         refused = self.guard.refusal(loss, norm)
         if refused:
@@ -106,16 +112,15 @@ class Trainer:
         self.step += 1
         return values | {"step_s": round(seconds, 4), "data_wait": round(waited / seconds, 4)}, stop
 
-    def _accumulate(self, batch: Batch) -> tuple[float, int, bool]:
-        """Computes the mean gradient of the whole batch into `self.gradient`.
+    def _accumulate(self, parts: dict[int, Batch]) -> tuple[float, int, bool]:
+        """Computes the mean gradient of the whole batch, of which this rank has `parts`, into `self.gradient`.
 
         Returns:
             Mean loss in nats per token, tokens with a label, and whether any rank got a SIGTERM.
         """
 
         def compute(number: int) -> list[Tensor]:
-            part = batch.part(number, self.run.batch_size // self.run.microbatch)
-            return self._backward(part)
+            return self._backward(parts[number])
 
         gradient, sums = tree_sum(self.numbers, compute)
         sums[2] = float(self.stop_requested)
@@ -127,10 +132,11 @@ class Trainer:
     def _backward(self, part: Batch) -> list[Tensor]:
         """Returns [summed gradient, (summed loss, tokens with a label, 0)] of one microbatch."""
         device = self.ranks.device
-        labels = part.labels.to(device)
+        given = (part.tokens, part.labels, part.documents)
+        tokens, labels, documents = (tensor.to(device, non_blocking=True) for tensor in given)
         self.gradient.zero_()
         with self._autocast():
-            hidden = self.model.hidden(part.tokens.to(device), part.documents.to(device))
+            hidden = self.model.hidden(tokens, documents)
             loss = head_cross_entropy(hidden, self.model.head_weight, labels)
         loss.backward()  # type: ignore[no-untyped-call]
         count = (labels != IGNORED).sum()

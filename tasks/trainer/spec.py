@@ -1,6 +1,7 @@
-"""Builds the specification of a training run: weights of the sources, and every input as a local file.
+"""Builds the specification of a training run: weights of the sources, where the shards are, the plan as local files.
 
-Reads the artifacts `shards`, `plan` and, where there is one, `mixture`; fills a folder with links to their files.
+Reads the records of the artifacts `shards` and `plan` and, where there is one, `mixture`; fills a folder with links to
+the plan's files. Shards are not fetched: ranks read the ranges that they need.
 """
 
 import json
@@ -8,22 +9,33 @@ import shutil
 from pathlib import Path
 
 from tasks.core.artifact import Artifact
+from tasks.core.errors import InputError
 from tasks.core.stage import Inputs
 from tasks.formats.tokens.mixture import Anneal
 from tasks.formats.tokens.plan import Plan
-from tasks.trainer.config import TrainConfig, TrainSpec
+from tasks.trainer.config import ShardsSpec, TrainConfig, TrainSpec
 from tasks.trainer.mixing import mix
 
 
 def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path) -> TrainSpec:
-    """Returns the specification of the run, with every file it needs on the local disk; raises RecipeError (`mix`)."""
+    """Returns the specification of the run.
+
+    Raises:
+        InputError: the plan was packed from other shards.
+        RecipeError: the mixture cannot be had (`mix`).
+    """
+    shards = inputs["shards"]
+    if any(ref.content != shards.record.content for ref in inputs["plan"].record.inputs if ref.role == "shards"):
+        raise InputError(
+            f"{inputs['plan'].address} was packed from other shards than {shards.address}", "run the stage pack again"
+        )
     weights, anneal = _mixture(config, inputs)
     return TrainSpec(
         run=config,
         weights=weights,
         anneal=anneal,
-        shards=tuple(sorted(map(str, _local(inputs["shards"], "shards/", scratch / "input" / "shards").iterdir()))),
-        plan=str(_local(inputs["plan"], "", scratch / "input" / "plan")),
+        shards=ShardsSpec(store=shards.store.root, artifact=str(shards.address), content=shards.record.content),
+        plan=str(_local(inputs["plan"], scratch / "input" / "plan")),
         out=str(scratch),
     )
 
@@ -35,13 +47,13 @@ def _mixture(config: TrainConfig, inputs: Inputs) -> tuple[dict[str, float], Ann
     return mix(config, {source: plan.sequences[source] for source in plan.sources}, decided)
 
 
-def _local(artifact: Artifact, prefix: str, folder: Path) -> Path:
-    """Fills `folder` with links to the artifact's files under `prefix`, by their own names, and returns it.
+def _local(artifact: Artifact, folder: Path) -> Path:
+    """Fills `folder` with links to the artifact's files, by their own names, and returns it.
 
-    A file that was fetched from a remote store has another name, and a shard is named by its file.
+    A file that was fetched from a remote store has another name.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for file in artifact.files(prefix):
+    for file in artifact.files():
         (folder / Path(file).name).symlink_to(artifact.local(file))
     return folder

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from tasks.core.artifact import Artifact
 from tasks.core.config import nearest
 from tasks.core.errors import InputError
+from tasks.formats.tokens.shard import TokenFormat
 
 FOLDER = "plan"
 SUMMARY = "plan/summary.json"
@@ -146,6 +147,11 @@ class Plan:
     def seq_len(self) -> int:
         """Tokens per sequence at most; sequences of `concat` have exactly as many."""
         return int(self.summary["seq_len"])
+
+    @property
+    def format(self) -> TokenFormat:
+        """Format of the shards that were packed."""
+        return TokenFormat(**{name: self.summary[name] for name in ("vocab_size", "eos_id", "tokenizer_sha256")})
 
     @property
     def shards(self) -> tuple[str, ...]:

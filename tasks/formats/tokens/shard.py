@@ -31,8 +31,8 @@ TRAIN = "train"
 HELDOUT = "heldout"
 SPLITS = (TRAIN, HELDOUT)
 FOLDER = "shards"
-_META = b"sluice.tokens"
-_BATCH_ROWS = 8192
+META = b"sluice.tokens"
+BATCH_ROWS = 8192
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class TokenFormat:
             ("split", pa.string()),
         ]
         meta = json.dumps(self.__dict__, sort_keys=True).encode()
-        return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields], metadata={_META: meta})
+        return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields], metadata={META: meta})
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ def write_shard(file: BinaryIO, buffer: ShardBuffer, fmt: TokenFormat) -> None:
     """Writes one shard; equal documents give equal bytes."""
     schema = fmt.schema()
     with pa.ipc.new_file(file, schema) as writer:
-        for first in range(0, len(buffer.uids), _BATCH_ROWS):
-            rows = slice(first, first + _BATCH_ROWS)
+        for first in range(0, len(buffer.uids), BATCH_ROWS):
+            rows = slice(first, first + BATCH_ROWS)
             tokens = buffer.tokens[rows]
             lengths = np.array([len(document) for document in tokens], dtype=np.int64)
             offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
@@ -141,7 +141,7 @@ class Shard:
         try:
             mapped = pa.memory_map(path)
             reader = pa.ipc.open_file(mapped)
-            meta = json.loads(reader.schema.metadata[_META])
+            meta = json.loads(reader.schema.metadata[META])
         except (pa.ArrowInvalid, OSError, KeyError, TypeError) as error:
             raise InputError(f"{path} is not a readable token shard ({error})", "run the stage encode again") from None
         self.format = TokenFormat(**meta)
@@ -151,7 +151,7 @@ class Shard:
         self._pieces: dict[int, _Piece] = {}
         count = reader.num_record_batches
         # All batches but the last are full, so a row is located without reading the others.
-        self.rows = (count - 1) * _BATCH_ROWS + reader.get_batch(count - 1).num_rows if count else 0
+        self.rows = (count - 1) * BATCH_ROWS + reader.get_batch(count - 1).num_rows if count else 0
         """Documents in the shard."""
 
     @property
@@ -225,7 +225,7 @@ class Shard:
     def _place(self, row: int) -> "tuple[_Piece, int]":
         if not 0 <= row < self.rows:
             raise IndexError(f"the shard has the rows 0 .. {self.rows - 1}, not {row}")
-        index, place = divmod(row, _BATCH_ROWS)
+        index, place = divmod(row, BATCH_ROWS)
         return self._piece(index), place
 
     def _piece(self, index: int) -> "_Piece":

@@ -13,11 +13,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, SupersededError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.plan import Plan
-from tasks.formats.tokens.shard import ShardSet
+from tasks.formats.tokens.shard import FOLDER as SHARDS
+from tasks.formats.tokens.shard import HELDOUT
 from tasks.stages.canary.arms import ARMS, RESULT, parse_member, targets
 from tasks.stages.canary.config import CanaryConfig
 from tasks.trainer import model_file
@@ -39,20 +41,20 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
     if RESULT not in output.committed:
         arm_name, seed = parse_member(output.member)
         arm = _arm(inputs, arm_name)
-        summary = Plan.open(inputs["plan"]).summary
+        plan = Plan.open(inputs["plan"])
         fence = Fence(output)
         fence.inherit()
         recovery = Recovery(output, fence.run, (), config.training(seed).keep_checkpoints)
         recovery.restore()
         spec = _spec(config, inputs, fence.run, arm["weights"], seed)
         _train(spec, output, recovery, fence)
-        bpb = _measure(config, spec, summary)
-        target = targets(config, summary)
+        bpb = _measure(config, inputs["shards"], spec, plan)
+        target = targets(config, plan.summary)
         result = {
             **arm,
             "seed": seed,
             "steps": config.steps,
-            "tokens": config.steps * config.batch_size * summary["seq_len"],
+            "tokens": config.steps * config.batch_size * plan.seq_len,
             "bpb": bpb,
             "target_bpb": round(sum(weight * bpb[source] for source, weight in target.items()), 6),
             "loss_curve": _curve(Path(spec.out)),
@@ -99,18 +101,19 @@ def _train(spec: TrainSpec, output: Output, recovery: Recovery, fence: Fence) ->
         raise
 
 
-def _measure(config: CanaryConfig, spec: TrainSpec, summary: dict[str, Any]) -> dict[str, float]:
+def _measure(config: CanaryConfig, shards: Artifact, spec: TrainSpec, plan: Plan) -> dict[str, float]:
     """Returns bits per byte of every source that has held-out text."""
-    shards = ShardSet(spec.shards)
     folder = Path(spec.out) / "model"
     folder.mkdir(exist_ok=True)
-    described = model_file.describe(config.model, shards.format, summary["seq_len"])
+    described = model_file.describe(config.model, plan.format, plan.seq_len)
     (folder / model_file.FILE).write_text(json.dumps(described, sort_keys=True))
     weights = folder / MODEL
     weights.unlink(missing_ok=True)
     weights.symlink_to((Path(spec.out) / "checkpoints" / name_of(config.steps) / MODEL).resolve())
-    sources = [source for source, count in sorted(summary["heldout_documents"].items()) if count]
-    bpb = evaluate_bpb(str(folder), shards, sources, config.heldout_tokens, summary["seq_len"])
+    sources = [source for source, count in sorted(plan.summary["heldout_documents"].items()) if count]
+    # Only these shards are fetched as whole files.
+    heldout = shards.restricted(tuple(f"{SHARDS}/{source}-{HELDOUT}-" for source in sources))
+    bpb = evaluate_bpb(str(folder), heldout, sources, config.heldout_tokens, plan.seq_len)
     return {source: round(value, 6) for source, value in sorted(bpb.items())}
 
 

@@ -1,7 +1,8 @@
 """Stage encode: kept documents -> token shards, one set of files per source and split.
 
-Reads `documents` (kept/) and `tokenizer`; writes `shards/<source>-<split>-<part>-<piece>.arrow` (see `shard`) and
-`index/<part>.arrow` (shard and row of each document, see `index`).
+Reads `documents` (kept/) and `tokenizer`; writes `shards/<source>-<split>-<part>-<piece>.arrow` (see `shard`),
+`checksums/<shard>.npy` (of its blocks, see `checksums`) and `index/<part>.arrow` (shard and row of each document, see
+`index`).
 
 The end-of-text token is appended to every document, so that plans refer to stored tokens only and the model sees where
 texts end. It counts in n_tokens and not in n_bytes.
@@ -12,14 +13,16 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tasks.core import checksums
 from tasks.core.artifact import Artifact, ArtifactFolder
+from tasks.core.checksums import ChecksumWriter
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
@@ -30,7 +33,7 @@ from tasks.stages.tokens.bpe import KEPT, TOKENIZER, digest, eos_of, id_hash, lo
 from tasks.stages.tokens.config import EncodeConfig
 from tasks.stages.tokens.encoder import Checked, open_encoder
 
-VERSION = 1
+VERSION = 2
 _BATCH = 512
 _CHECK_EVERY = 1000
 
@@ -171,8 +174,12 @@ class _Writer:
         rows = self._buffers.pop(key)
         name = shard_name(*key, self._index, self._pieces[key])
         uids, tokens, n_bytes = [r.uid for r in rows], [r.tokens for r in rows], [r.n_bytes for r in rows]
-        with self._part.file(f"{FOLDER}/{name}.arrow", rows=len(rows)) as file:
-            write_shard(file, ShardBuffer(*key, uids, tokens, n_bytes), self._job.format)
+        path = f"{FOLDER}/{name}.arrow"
+        with self._part.file(path, rows=len(rows)) as file:
+            checked = ChecksumWriter(file)
+            write_shard(cast(BinaryIO, checked), ShardBuffer(*key, uids, tokens, n_bytes), self._job.format)
+        with self._part.file(checksums.path_of(path)) as file:
+            file.write(checked.checksums())
         self._entries.extend((document.uid, document.url, name, row) for row, document in enumerate(rows))
         self._part.count_out(len(rows))
         self._part.metric("tokens", self._sizes[key])

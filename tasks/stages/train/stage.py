@@ -22,7 +22,6 @@ from tasks.core.engine import Engine
 from tasks.core.errors import SupersededError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.plan import Plan
-from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.train.figure import loss_curve
 from tasks.trainer import milestones
 from tasks.trainer.config import TrainConfig, TrainSpec
@@ -33,7 +32,7 @@ from tasks.trainer.metrics import DETERMINISTIC, FILE, read_metrics
 from tasks.trainer.recovery import Recovery
 from tasks.trainer.spec import make_spec
 
-VERSION = 1
+VERSION = 2
 
 LOSS = pa.schema(
     [
@@ -95,11 +94,11 @@ def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]]) ->
     """Writes the part `model`: `model.json`, `run.json` and `loss.parquet`."""
     from tasks.trainer.model_file import describe  # imports torch, which this process needs only here
 
-    shards, summary = ShardSet(spec.shards), Plan.read(spec.plan).summary
+    plan = Plan.read(spec.plan)
     with output.part("model", conserved=False) as part:
         for name, content in (
-            ("model.json", describe(spec.run.model, shards.format, summary["seq_len"])),
-            ("run.json", describe_run(spec, summary, shards)),
+            ("model.json", describe(spec.run.model, plan.format, plan.seq_len)),
+            ("run.json", describe_run(spec, plan)),
         ):
             with part.file(name) as file:
                 file.write((canonical_json(content) + "\n").encode())
@@ -107,7 +106,7 @@ def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]]) ->
             pq.write_table(_loss_table(metrics), file, compression="zstd")
 
 
-def describe_run(spec: TrainSpec, summary: dict[str, Any], shards: ShardSet) -> dict[str, Any]:
+def describe_run(spec: TrainSpec, plan: Plan) -> dict[str, Any]:
     """Returns the content of `run.json`: the settings that determine which step reads which sequence (`Order.of_run`).
 
     A run of one stage has no "anneal".
@@ -115,14 +114,14 @@ def describe_run(spec: TrainSpec, summary: dict[str, Any], shards: ShardSet) -> 
     return {
         "weights": spec.weights,
         **({"anneal": spec.anneal.model_dump()} if spec.anneal else {}),
-        "sequences": summary["sequences"],
+        "sequences": plan.summary["sequences"],
         "batch_size": spec.run.batch_size,
         "seed": spec.run.seed,
-        "seq_len": summary["seq_len"],
+        "seq_len": plan.seq_len,
         "steps": spec.run.steps,
         "checkpoint_steps": list(spec.run.milestone_steps),
-        "vocab_size": shards.format.vocab_size,
-        "tokenizer_sha256": shards.format.tokenizer_sha256,
+        "vocab_size": plan.format.vocab_size,
+        "tokenizer_sha256": plan.format.tokenizer_sha256,
     }
 
 
