@@ -15,12 +15,13 @@ from tasks.stages.evaluate import wiring as evaluate
 from tasks.stages.extract import wiring as extract
 from tasks.stages.perplexity import wiring as perplexity
 from tasks.stages.register import wiring as register
+from tasks.stages.spans import wiring as spans
 from tasks.stages.tokens import wiring as tokens
 from tasks.stages.train import wiring as train
 
 _WIRINGS = (
     *(crawl, extract, classifiers, perplexity, annotate, dedup, consolidate),
-    *(tokens, canary, train, evaluate, register),
+    *(tokens, spans, canary, train, evaluate, register),
 )
 
 STAGES: dict[str, StageSpec] = {stage.name: stage for wiring in _WIRINGS for stage in wiring.STAGES}
@@ -37,7 +38,7 @@ def stages_of(dag: str) -> tuple[str, ...]:
     """Returns the names of a DAG's stages in the order in which they run.
 
     >>> stages_of("tokens")
-    ('tokenizer', 'encode', 'pack')
+    ('tokenizer', 'encode', 'pack', 'spans')
     """
     return tuple(stage.name for stage in STAGES.values() if stage.dag == dag)
 
@@ -50,7 +51,7 @@ def sections_of(asset: str) -> tuple[str, ...]:
     """Returns the sections of a recipe with the settings of an asset's stages.
 
     >>> sections_of("tokens")
-    ('tokenizer', 'encode', 'pack')
+    ('tokenizer', 'encode', 'pack', 'spans')
     """
     return tuple(dict.fromkeys(STAGES[stage].section for stage in ASSETS[asset]))
 

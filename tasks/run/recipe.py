@@ -19,7 +19,8 @@ from tasks.core.errors import RecipeError
 from tasks.core.stage_spec import StageSpec
 from tasks.run.catalogue import ASSETS, NEEDS, PARTS, STAGES, sections_of, stages_of
 from tasks.run.place import Place
-from tasks.run.recipe_validation import READ, Sections, inconsistencies, judged_by_default
+from tasks.run.recipe_sections import READ, Sections
+from tasks.run.recipe_validation import inconsistencies, judged_by_default
 from tasks.stages.annotate.config import AnnotateConfig
 from tasks.stages.canary.config import CanaryConfig
 from tasks.stages.classifiers.config import ClassifiersConfig
@@ -30,6 +31,7 @@ from tasks.stages.evaluate.config import EvaluateConfig
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.perplexity.config import PerplexityConfig
 from tasks.stages.register.config import RegisterConfig
+from tasks.stages.spans.config import SpansConfig
 from tasks.stages.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
 from tasks.trainer.config import TrainConfig
 
@@ -69,6 +71,7 @@ class Recipe(Config):
     tokenizer: TokenizerConfig = TokenizerConfig()
     encode: EncodeConfig = EncodeConfig()
     pack: PackConfig = PackConfig()
+    spans: SpansConfig = SpansConfig()
     canary: CanaryConfig = CanaryConfig()
     train: TrainConfig = TrainConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
@@ -124,7 +127,8 @@ class Recipe(Config):
     def load(cls, path: str | os.PathLike[str]) -> "Recipe":
         """Reads a TOML file; `extends = "other.toml"` inherits unset fields from a file in the same folder (one level).
 
-        A mixture (`canary.current`, `canary.target`, `tokenizer.weights`, `train.mixture`) is inherited as a whole.
+        A mixture (`canary.current`, `canary.target`, `tokenizer.weights`, `train.mixture`, `train.anneal.mixture`) is
+        inherited as a whole.
 
         Raises:
             RecipeError: one line per error with file, field, cause and remedy.

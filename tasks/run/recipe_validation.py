@@ -6,58 +6,18 @@ sections, so that it also runs where others are invalid.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from tasks.core.config import Config, nearest
+from tasks.core.config import nearest
 from tasks.filters.catalogue import measured
 from tasks.filters.learned.trained import misfit
+from tasks.formats.tokens.labels import SOURCE
 from tasks.run.catalogue import NEEDS
+from tasks.run.recipe_sections import Sections
 from tasks.stages.annotate.config import AnnotateConfig
-from tasks.stages.canary.config import CanaryConfig
-from tasks.stages.classifiers.config import ClassifiersConfig
 from tasks.stages.consolidate.config import ConsolidateConfig
-from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.extract.config import WEB, ExtractConfig
-from tasks.stages.perplexity.config import ANY_LANGUAGE, PerplexityConfig
-from tasks.stages.tokens.config import TokenizerConfig
-from tasks.trainer.config import TrainConfig
-
-
-@dataclass(frozen=True)
-class Sections:
-    """The sections of a recipe that are checked together; None for a section that is invalid or not relevant.
-
-    `given` names the sections that the recipe sets itself, valid or not; `crawls` is whether documents come from a
-    crawl.
-    """
-
-    given: frozenset[str]
-    makes: tuple[str, ...]
-    crawls: bool
-    crawl: CrawlConfig | None = None
-    extract: ExtractConfig | None = None
-    classifiers: ClassifiersConfig | None = None
-    perplexity: PerplexityConfig | None = None
-    annotate: AnnotateConfig | None = None
-    consolidate: ConsolidateConfig | None = None
-    tokenizer: TokenizerConfig | None = None
-    canary: CanaryConfig | None = None
-    train: TrainConfig | None = None
-
-
-READ: Mapping[str, tuple[type[Config], tuple[str, ...]]] = {
-    "crawl": (CrawlConfig, ("enabled",)),
-    "extract": (ExtractConfig, ("files",)),
-    "classifiers": (ClassifiersConfig, ("train",)),
-    "perplexity": (PerplexityConfig, ("references", "cut_source")),
-    "annotate": (AnnotateConfig, ("use", "settings")),
-    "consolidate": (ConsolidateConfig, ("filters", "limits", "sources", "trusted", "gold", "mask_pii")),
-    "tokenizer": (TokenizerConfig, ("weights",)),
-    "canary": (CanaryConfig, ("current", "target", "guarded")),
-    "train": (TrainConfig, ("mixture",)),
-}
-"""Class of each section, and the fields that the checks read."""
+from tasks.stages.perplexity.config import ANY_LANGUAGE
 
 
 def sources_of(crawls: bool, extract: ExtractConfig) -> tuple[str, ...]:
@@ -75,7 +35,19 @@ def judged_by_default(crawls: bool, extract: ExtractConfig, trusted: tuple[str, 
 
 def inconsistencies(sections: Sections) -> Iterator[str]:
     """Yields every inconsistency between the valid sections."""
-    for check in (_makes, _sources, _judged, _mixture, _measured, _trained, _ngrams, _topics, _categories, _cuts):
+    for check in (
+        _makes,
+        _sources,
+        _judged,
+        _grouped,
+        _mixture,
+        _measured,
+        _trained,
+        _ngrams,
+        _topics,
+        _categories,
+        _cuts,
+    ):
         yield from check(sections)
 
 
@@ -127,12 +99,27 @@ def _named_sources(sections: Sections) -> Iterator[tuple[str, str]]:
 def _mixed_sources(sections: Sections) -> Iterator[tuple[str, str]]:
     if sections.tokenizer:
         yield from (("tokenizer.weights", name) for name in sections.tokenizer.weights)
+    if sections.pack and sections.pack.by != SOURCE:
+        return  # mixtures weight the values of another column, which only the documents know
     if sections.canary:
         yield from (("canary.current", name) for name in sections.canary.current)
         yield from (("canary.target", name) for name in sections.canary.target)
         yield from (("canary.guarded", name) for name in sections.canary.guarded)
     if sections.train:
         yield from (("train.mixture", name) for name in sections.train.mixture)
+        if sections.train.anneal:
+            yield from (("train.anneal.mixture", name) for name in sections.train.anneal.mixture)
+        if sections.train.replay:
+            yield from (("train.replay.old", name) for name in sections.train.replay.old)
+
+
+def _grouped(sections: Sections) -> Iterator[str]:
+    """Checks that sequences are grouped by a column that the shards have."""
+    if sections.encode is None or sections.pack is None:
+        return
+    by, known = sections.pack.by, (SOURCE, *sections.encode.columns)
+    if by not in known:
+        yield f'pack.by: the shards have no column "{by}": add it to encode.columns, or name one of {", ".join(known)}'
 
 
 def _judged(sections: Sections) -> Iterator[str]:

@@ -45,9 +45,19 @@ def _parser() -> argparse.ArgumentParser:
     trace = _command(commands, "trace", "page to training steps and checkpoints, or step to pages", _trace)
     trace.add_argument("what", help="a URL, a document id, or a step of a checkpoint as step:<number>")
     trace.add_argument("--json", action="store_true", help="print JSON")
+    explain = _command(commands, "explain", "text of a model to the pages it stands in, and their steps", _explain)
+    explain.add_argument("text", help="what the model wrote, or any text; - reads standard input")
+    explain.add_argument("--min-tokens", type=int, help="shortest span that counts; default: 8")
+    explain.add_argument("--json", action="store_true", help="print JSON")
     reason = _command(commands, "why", "why a URL is crawled, or is not", _why)
     reason.add_argument("url", help="as you would type it into a browser")
     reason.add_argument("--json", action="store_true", help="print JSON")
+    look = _command(commands, "inspect", "what a token shard, a sequence or a step's batch contains", _inspect)
+    look.add_argument("what", help="name of a shard, a sequence as source:number, or step:<number>")
+    look.add_argument("--json", action="store_true", help="print JSON")
+    export = _command(commands, "export", "write the token shards for another trainer", _export)
+    export.add_argument("format", choices=("megatron", "webdataset", "huggingface"))
+    export.add_argument("out", help="the folder to make")
     ledger = _command(commands, "ledger", "list artifacts, or one with what it was made from", _ledger)
     ledger.add_argument("address", nargs="?", help="name@version")
     what_if = _command(commands, "what-if", "the funnel under other limits, without measuring again", _what_if)
@@ -109,6 +119,34 @@ def _trace(options: argparse.Namespace) -> None:
     recipe = _recipe(options)
     found = trace.trace(open_store(recipe), recipe.name, options.version or recipe.version, options.what)
     print(json.dumps(found, indent=1, default=str) if options.json else trace.render(found))
+
+
+def _inspect(options: argparse.Namespace) -> None:
+    from tasks.run.inspect_tokens import inspect, render
+    from tasks.run.runner import open_store
+
+    recipe = _recipe(options)
+    found = inspect(open_store(recipe), recipe.name, options.version or recipe.version, options.what)
+    print(json.dumps(found, indent=1) if options.json else render(found))
+
+
+def _export(options: argparse.Namespace) -> None:
+    from tasks.run.export import export
+    from tasks.run.runner import open_store
+
+    recipe = _recipe(options)
+    print(export(open_store(recipe), recipe.name, options.version or recipe.version, options.format, options.out))
+
+
+def _explain(options: argparse.Namespace) -> None:
+    from tasks.run.explain import MIN_TOKENS, explain, render
+    from tasks.run.runner import open_store
+
+    recipe = _recipe(options)
+    text = sys.stdin.buffer.read().decode("utf-8", "replace") if options.text == "-" else options.text
+    least = MIN_TOKENS if options.min_tokens is None else options.min_tokens
+    found = explain(open_store(recipe), recipe.name, options.version or recipe.version, text, least)
+    print(json.dumps(found, indent=1, ensure_ascii=False) if options.json else render(found))
 
 
 def _why(options: argparse.Namespace) -> None:

@@ -153,7 +153,7 @@ class Chain:
     def order(self) -> Order | None:
         """The order in which the run read its sequences."""
         run = self.run
-        return Order(run["sequences"], run["weights"], run["batch_size"], run["seed"]) if run else None
+        return Order.of_run(run) if run else None
 
     @property
     def measured(self) -> dict[str, dict[str, str]]:

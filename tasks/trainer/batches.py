@@ -80,7 +80,7 @@ class Batches:
         self.vocab_size, self.eos_id = self.plan.format.vocab_size, self.plan.format.eos_id
         self._dtype = np.dtype(self.plan.format.dtype)
         self.batch_size, self.microbatch = spec.run.batch_size, spec.run.microbatch
-        self.order = Order(self.plan.sequences, dict(spec.weights), self.batch_size, spec.run.seed)
+        self.order = Order(self.plan.sequences, dict(spec.weights), self.batch_size, spec.run.seed, spec.anneal)
         self.identity = sha256_of_json(self.plan.summary)
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config, Problems
-from tasks.formats.tokens.mixture import check_weights
+from tasks.formats.tokens.mixture import Anneal, check_weights
 
 
 class ModelConfig(Config):
@@ -78,6 +78,32 @@ class OptimConfig(Config):
     """Upper bound of the global gradient norm."""
 
 
+class AnnealConfig(Config):
+    """The second stage of the mixture: other weights in the last steps."""
+
+    share: float = Field(default=0.4, gt=0, lt=1)
+    """Share of all steps that it has. As in `[train.optim] decay_share`, whose default is the same: equal shares begin
+    at the same step."""
+    mixture: dict[str, float] = Field(min_length=1)
+    """Source -> share of the sequences of a batch; sums to 1."""
+
+    @field_validator("mixture")
+    @classmethod
+    def _shares(cls, weights: dict[str, float]) -> dict[str, float]:
+        check_weights(weights)
+        return weights
+
+
+class ReplayConfig(Config):
+    """Old material beside new: how much of every batch repeats what earlier runs have read."""
+
+    share: float = Field(ge=0.001, le=0.999)
+    """Share of the sequences of every batch, in both stages, that is drawn from the old sources."""
+    old: tuple[str, ...] = Field(min_length=1)
+    """The old sources; every other source is new. On both sides sources keep the ratio of their weights, and are
+    weighted by their sequences where the mixture gives none of them a weight."""
+
+
 class TrainConfig(Config):
     """Settings of the stage `train`: everything that changes the result, except the mixture and the input files."""
 
@@ -110,6 +136,13 @@ class TrainConfig(Config):
     mixture: dict[str, float] = {}
     """Without canaries: source -> share of the sequences of a batch; sums to 1. Empty: the natural one, each
     source by its number of sequences."""
+    anneal: AnnealConfig | None = None
+    """Another mixture in the last steps, also after one that canaries have decided on."""
+    replay: ReplayConfig | None = None
+    """Share of old material in every batch."""
+    repetition_cap: float | None = Field(default=None, gt=0)
+    """Largest number of epochs of one source; a run that needs more is refused. Repeated text is worth about as much as
+    new text up to four epochs (Muennighoff et al. 2023, "Scaling Data-Constrained Language Models")."""
 
     @field_validator("mixture")
     @classmethod
@@ -125,9 +158,19 @@ class TrainConfig(Config):
             wrong.append(f"batch_size {self.batch_size} must be a multiple of microbatch {self.microbatch}")
         if self.milestones > self.steps:
             wrong.append(f"{self.milestones} milestones do not fit into {self.steps} steps")
+        if self.anneal and not 0 < self.anneal_from < self.steps:
+            wrong.append(
+                f".anneal.share: a share of {self.anneal.share:g} of {self.steps} steps leaves one of the two stages "
+                "without a step: take one nearer to 0.5, or train more steps"
+            )
         if wrong:
             raise Problems(wrong)
         return self
+
+    @property
+    def anneal_from(self) -> int:
+        """The first step of the second stage; `steps` where there is one stage."""
+        return round(self.steps * (1 - self.anneal.share)) if self.anneal else self.steps
 
     @property
     def milestone_steps(self) -> tuple[int, ...]:
@@ -152,7 +195,9 @@ class TrainSpec(Config):
     run: TrainConfig
     """What is trained and how."""
     weights: dict[str, float]
-    """Share of each source in a batch."""
+    """Share of each source in a batch; with `anneal`, in those of the first stage."""
+    anneal: Anneal | None = None
+    """The second stage."""
     shards: ShardsSpec
     """The token shards that the plan names."""
     plan: str

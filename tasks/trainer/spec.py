@@ -11,38 +11,40 @@ from pathlib import Path
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs
-from tasks.formats.tokens.mixture import Mixture, resolved
+from tasks.formats.tokens.mixture import Anneal
 from tasks.formats.tokens.plan import Plan
 from tasks.trainer.config import ShardsSpec, TrainConfig, TrainSpec
+from tasks.trainer.mixing import mix
 
 
 def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path) -> TrainSpec:
-    """Returns the specification of the run; raises InputError if the plan was packed from other shards."""
+    """Returns the specification of the run.
+
+    Raises:
+        InputError: the plan was packed from other shards.
+        RecipeError: see `mix`.
+    """
     shards = inputs["shards"]
     if any(ref.content != shards.record.content for ref in inputs["plan"].record.inputs if ref.role == "shards"):
         raise InputError(
             f"{inputs['plan'].address} was packed from other shards than {shards.address}", "run the stage pack again"
         )
+    weights, anneal = _mixture(config, inputs)
     return TrainSpec(
         run=config,
-        weights=_weights(config, inputs),
+        weights=weights,
+        anneal=anneal,
         shards=ShardsSpec(store=shards.store.root, artifact=str(shards.address), content=shards.record.content),
         plan=str(_local(inputs["plan"], scratch / "input" / "plan")),
         out=str(scratch),
     )
 
 
-def _weights(config: TrainConfig, inputs: Inputs) -> dict[str, float]:
-    """Returns the weights of the canaries, of the recipe, or by number of sequences; raises RecipeError."""
-    if mixture := inputs.get("mixture"):
-        weights: dict[str, float] = json.loads(mixture.read("mixture.json"))["weights"]
-        return weights
+def _mixture(config: TrainConfig, inputs: Inputs) -> tuple[dict[str, float], Anneal | None]:
+    """Returns the weights of both stages: of the canaries, of the recipe, or by number of sequences."""
+    decided = json.loads(inputs["mixture"].read("mixture.json"))["weights"] if "mixture" in inputs else None
     plan = Plan.open(inputs["plan"])
-    sequences = {source: plan.sequences[source] for source in plan.sources}
-    if not config.mixture:
-        return resolved(sequences)
-    Mixture(weights=config.mixture).over(sequences, "[train] mixture, among the sources with a whole sequence")
-    return resolved({source: config.mixture.get(source, 0.0) for source in sequences})
+    return mix(config, {source: plan.sequences[source] for source in plan.sources}, decided)
 
 
 def _local(artifact: Artifact, folder: Path) -> Path:

@@ -15,11 +15,13 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.formats.text import hash64
+from tasks.formats.tokens.shard import part_number
 
 FOLDER = "index"
 SCHEMA = pa.schema(
@@ -93,6 +95,10 @@ class DocumentIndex:
         parts = self._parts if part is None else self._parts[part : part + 1]
         return next((entry for index in parts if (entry := index.by_uid(uid))), None)
 
+    def urls(self, shard: str) -> pa.Array:
+        """Returns the URLs of a shard's documents in the order of its rows, shape (rows,)."""
+        return self._parts[part_number(shard)].urls(shard)
+
 
 @dataclass(frozen=True)
 class _IndexPart:
@@ -131,6 +137,13 @@ class _IndexPart:
                 high = middle
         entry = self._entry(low) if low < len(self.uids) else None
         return entry if entry and entry.uid == uid else None
+
+    def urls(self, shard: str) -> pa.Array:
+        column = self.batch.column("shard")
+        code = pc.index(column.dictionary, shard).as_py()
+        inside = np.flatnonzero(column.indices.to_numpy() == code)
+        order = inside[np.argsort(self.batch.column("row").to_numpy()[inside])]
+        return self.batch.column("url").take(pa.array(order))
 
     def _entry(self, row: int) -> Entry:
         uid, url, shard, place = (self.batch.column(name)[row].as_py() for name in ("doc_uid", "url", "shard", "row"))

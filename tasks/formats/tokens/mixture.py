@@ -1,4 +1,4 @@
-"""A mixture: the share of each source in every batch.
+"""A mixture: the share of each source in every batch, and another one for the last steps (anneal).
 
 Imports pydantic only. Weights are rounded to a grid of 1/100,000. That makes the order exactly periodic and its counts
 exact for any number of steps; a share differs by at most 0.000005 from the configured one, and artifacts record the
@@ -6,7 +6,7 @@ resolved weights.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from pydantic import Field, field_validator
 
@@ -44,6 +44,15 @@ class Mixture(Config):
         return self
 
 
+class Anneal(Config):
+    """The second stage of a run: other weights from a step on."""
+
+    from_step: int = Field(ge=1)
+    """First step of the stage; steps count from 0."""
+    weights: dict[str, float] = Field(min_length=1)
+    """Source -> share of the sequences of every batch from then on; sums to 1."""
+
+
 def check_weights(weights: Mapping[str, float]) -> None:
     """Raises ValueError, with the remedy, unless the weights are shares that sum to 1."""
     for source, weight in weights.items():
@@ -76,18 +85,28 @@ def resolve(weights: Mapping[str, float]) -> dict[str, int]:
 
 def resolve_any(amounts: Mapping[str, float]) -> dict[str, int]:
     """Like `resolve`, for amounts of any positive sum (token counts, for example)."""
+    return _apportion(amounts, GRID)
+
+
+def _apportion(amounts: Mapping[str, float], whole: int) -> dict[str, int]:
+    """Divides `whole` parts by amounts of any positive sum; see `resolve`."""
     total = math.fsum(amounts.values())
     if total <= 0:
         raise ValueError("no source has an amount above 0")
-    exact = {source: amounts[source] / total * GRID for source in sorted(amounts)}
+    if sum(value > 0 for value in amounts.values()) > whole:
+        raise ValueError(f"{len(amounts)} sources do not fit into {whole} parts of 1/{GRID}")
+    exact = {source: amounts[source] / total * whole for source in sorted(amounts)}
     # 1e-6 of a part absorbs the rounding of decimal fractions: 0.29 x 100,000 is 28999.999999999996.
     parts = {source: max(math.floor(value + 1e-6), int(value > 0)) for source, value in exact.items()}
-    left = GRID - sum(parts.values())
+    left = whole - sum(parts.values())
     by_remainder = sorted(parts, key=lambda source: (parts[source] - exact[source], source))
     for source in by_remainder[: max(left, 0)]:
         parts[source] += 1
-    if left < 0:  # tiny weights were raised to one part: taken from the largest weight
-        parts[max(parts, key=lambda source: (parts[source], source))] += left
+    while left < 0:  # tiny weights were raised to one part: taken from the largest weight
+        largest = max(parts, key=lambda source: (parts[source], source))
+        taken = min(-left, parts[largest] - 1)
+        parts[largest] -= taken
+        left += taken
     return parts
 
 
@@ -98,6 +117,34 @@ def resolved(amounts: Mapping[str, float]) -> dict[str, float]:
     {'books': 0.25, 'web': 0.75}
     """
     return {source: parts / GRID for source, parts in resolve_any(amounts).items()}
+
+
+def replayed(
+    weights: Mapping[str, float], sequences: Mapping[str, int], old: Collection[str], share: float
+) -> dict[str, float]:
+    """Returns weights of which the old sources have `share` together, and the others the rest, on the grid.
+
+    Within each of the two, sources keep the ratio of their weights; where none of them has a weight, they are weighted
+    by their sequences.
+
+    Args:
+        weights: shares of the sources before.
+        sequences: sequences of every source.
+        old: the old sources; not all of them.
+        share: 0 .. 1, without both ends.
+
+    >>> replayed({"may": 0.5, "june": 0.5}, {"april": 30, "may": 30, "june": 30}, ["april"], 0.2)
+    {'april': 0.2, 'june': 0.4, 'may': 0.4}
+    """
+    of_old = round(share * GRID)
+    mixed: dict[str, int] = {}
+    for names, whole in (
+        ([source for source in sequences if source in old], of_old),
+        ([source for source in sequences if source not in old], GRID - of_old),
+    ):
+        amounts = {source: weights.get(source, 0.0) for source in names}
+        mixed |= _apportion(amounts if any(amounts.values()) else {s: float(sequences[s]) for s in names}, whole)
+    return {source: mixed[source] / GRID for source in sorted(mixed)}
 
 
 def repetitions(weights: Mapping[str, float], sequences: Mapping[str, int], samples: int) -> dict[str, float]:

@@ -10,18 +10,47 @@ Two maps, both invertible:
 
 The schedule is periodic with at most 100,000 slots (weights are on a grid of 1/100,000, see `mixture`), so it is
 computed once, in 0.2 s at worst, and every query is one table look-up or one binary search.
+
+A run may have two stages, the second (anneal) with other weights. Each has a schedule of its own, so the shares are
+exact within each; the draws of a source are counted on over the boundary, so that no sequence comes again before the
+source's epoch ends.
 """
 
 import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tasks.core.errors import InputError
-from tasks.formats.tokens.mixture import GRID, resolve
+from tasks.formats.tokens.mixture import GRID, Anneal, resolve
 from tasks.formats.tokens.permutation import Permutation
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """Slots from `first` on that have the same weights, and the draws of each source in all slots before."""
+
+    first: int
+    schedule: "_Schedule"
+    before: NDArray[np.int64]
+
+    def draws(self, slots: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns (source index, how many draws that source had before) for slots of this stage."""
+        which, draw = self.schedule.draws(slots - self.first)
+        return which, self.before[which] + draw
+
+    def count(self, index: int, slots: int) -> int:
+        """Returns the draws of a source in the first `slots` slots of the run, as if this stage had no end."""
+        return int(self.before[index]) + self.schedule.count(index, slots - self.first)
+
+    def slot(self, index: int, draw: int) -> int:
+        """Returns the slot of a source's draw number `draw`: the inverse of `draws`."""
+        return self.first + self.schedule.slot(index, draw - int(self.before[index]))
 
 
 class Order:
@@ -34,17 +63,26 @@ class Order:
         weights: share of each source; sums to 1. A source of weight 0 may be missing from `sequences`.
         batch_size: sequences per step, over all ranks.
         seed: other seeds give other permutations, with the same shares.
+        anneal: other weights from one step on.
 
     Raises:
         ValueError: weights do not sum to 1, or the batch is empty.
         InputError: a source with a weight has no sequence.
     """
 
-    def __init__(self, sequences: dict[str, int], weights: dict[str, float], batch_size: int, seed: int) -> None:
+    def __init__(
+        self,
+        sequences: dict[str, int],
+        weights: dict[str, float],
+        batch_size: int,
+        seed: int,
+        anneal: Anneal | None = None,
+    ) -> None:
         if batch_size < 1:
             raise ValueError(f"a batch holds at least 1 sequence, not {batch_size}")
-        parts = {source: amount for source, amount in resolve(weights).items() if amount}
-        for source in parts:
+        parts = [resolve(weights), *([resolve(anneal.weights)] if anneal else [])]
+        self._sources = tuple(sorted({source for stage in parts for source, amount in stage.items() if amount}))
+        for source in self._sources:
             if sequences.get(source, 0) < 1:
                 raise InputError(
                     f'the source "{source}" has a weight but no sequence to read',
@@ -52,16 +90,26 @@ class Order:
                 )
         self.batch_size = batch_size
         self.seed = seed
-        self.sequences = {source: sequences[source] for source in parts}
-        self.weights = {source: amount / GRID for source, amount in parts.items()}
-        self._sources = tuple(parts)
-        self._schedule = _Schedule.of(tuple(parts.values()))
+        self.anneal = anneal
+        self.sequences = {source: sequences[source] for source in self._sources}
+        self.weights = {source: parts[0].get(source, 0) / GRID for source in self._sources}
+        amounts = [tuple(stage.get(source, 0) for source in self._sources) for stage in parts]
+        broad = _Stage(0, _Schedule.of(amounts[0]), np.zeros(len(self._sources), dtype=np.int64))
+        self._stages = [broad]
+        if anneal:
+            first = anneal.from_step * batch_size
+            before = [broad.count(index, first) for index in range(len(self._sources))]
+            self._stages.append(_Stage(first, _Schedule.of(amounts[1]), np.array(before, dtype=np.int64)))
+
+    @classmethod
+    def of_run(cls, run: Mapping[str, Any]) -> "Order":
+        """Returns the order of a run from the content of its `run.json`."""
+        anneal = Anneal.model_validate(run["anneal"]) if "anneal" in run else None
+        return cls(run["sequences"], run["weights"], run["batch_size"], run["seed"], anneal)
 
     def batch(self, step: int) -> list[tuple[str, int, int]]:
         """Returns (source, sequence, epoch) for each slot of a step, in slot order; steps count from 0."""
-        if step < 0:
-            raise ValueError(f"steps count from 0; there is no step {step}")
-        which, draw = self._schedule.draws(step * self.batch_size, self.batch_size)
+        which, draw = self._draws(step)
         sequence = np.empty(self.batch_size, dtype=np.int64)
         epoch = np.empty(self.batch_size, dtype=np.int64)
         for index, source in enumerate(self._sources):
@@ -76,18 +124,19 @@ class Order:
 
     def quotas(self, step: int) -> dict[str, int]:
         """Returns how many sequences of each source a step has; they sum to the batch size."""
-        which, _ = self._schedule.draws(step * self.batch_size, self.batch_size)
+        which, _ = self._draws(step)
         counts = np.bincount(which, minlength=len(self._sources))
         return dict(zip(self._sources, counts.tolist(), strict=True))
 
     def drawn(self, source: str, steps: int) -> int:
         """Returns how many sequences of a source the first `steps` steps have together.
 
-        Never a whole sequence away from `weight * steps * batch_size`, whatever the number of steps.
+        Within a stage never a whole sequence away from `weight * steps * batch_size`, whatever the number of steps.
         """
         if source not in self.sequences:
             return 0
-        return self._schedule.count(self._sources.index(source), steps * self.batch_size)
+        slots = steps * self.batch_size
+        return self._stage_of(slots).count(self._sources.index(source), slots)
 
     def steps_of(self, source: str, seq_id: int, until_step: int) -> list[int]:
         """Returns the steps below `until_step` that contain the sequence, ascending: one per epoch begun.
@@ -105,8 +154,18 @@ class Order:
             position = int(self._permutation(source, epoch).invert(np.array([seq_id]))[0])
             draw = epoch * size + position
             if draw < total:
-                steps.append(self._schedule.slot(index, draw) // self.batch_size)
+                stage = next(stage for stage in reversed(self._stages) if draw >= stage.before[index])
+                steps.append(stage.slot(index, draw) // self.batch_size)
         return steps
+
+    def _draws(self, step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        if step < 0:
+            raise ValueError(f"steps count from 0; there is no step {step}")
+        first = step * self.batch_size
+        return self._stage_of(first).draws(np.arange(first, first + self.batch_size, dtype=np.int64))
+
+    def _stage_of(self, slot: int) -> _Stage:
+        return next(stage for stage in reversed(self._stages) if stage.first <= slot)
 
     def _permutation(self, source: str, epoch: int) -> Permutation:
         return _permutation(self.sequences[source], f"{self.seed}/{source}/{epoch}")
@@ -129,7 +188,8 @@ class _Schedule:
         common = gcd(*parts)
         self._parts = [amount // common for amount in parts]
         self.period = sum(self._parts)
-        self._which = np.array(_chairmen(self._parts), dtype=np.int64)
+        drawn = np.flatnonzero(self._parts)  # a source may have a weight in the other stage alone
+        self._which = drawn[_chairmen([amount for amount in self._parts if amount])]
         self._slots = [np.flatnonzero(self._which == index) for index in range(len(parts))]
         self._draw = np.empty(self.period, dtype=np.int64)
         for slots in self._slots:
@@ -140,9 +200,8 @@ class _Schedule:
     def of(parts: tuple[int, ...]) -> "_Schedule":
         return _Schedule(parts)
 
-    def draws(self, first: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns (source index, how many draws that source had before) for `count` slots from `first`."""
-        slots = np.arange(first, first + count, dtype=np.int64)
+    def draws(self, slots: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns (source index, how many draws that source had before) for some slots, shape (k,) each."""
         turn, place = np.divmod(slots, self.period)
         which = self._which[place]
         return which, turn * np.array(self._parts)[which] + self._draw[place]

@@ -216,6 +216,12 @@ class Shard:
         view: NDArray[Any] = piece.flat[first + start : first + start + length]
         return view
 
+    def batches(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int32]]]:
+        """Yields for each batch of documents their tokens end to end, and the offset of each, shape (rows + 1,)."""
+        for index in range(self._reader.num_record_batches):
+            piece = self._piece(index)
+            yield piece.flat, piece.offsets
+
     def _place(self, row: int) -> "tuple[_Piece, int]":
         if not 0 <= row < self.rows:
             raise IndexError(f"the shard has the rows 0 .. {self.rows - 1}, not {row}")

@@ -4,7 +4,8 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from tasks.core.config import Config
+from tasks.core.config import Config, duplicates
+from tasks.formats.tokens.labels import BASE_COLUMNS, SOURCE
 from tasks.formats.tokens.mixture import check_weights
 
 
@@ -42,6 +43,20 @@ class EncodeConfig(Config):
     a document is on the same side in every later version of the corpus."""
     heldout_min: int = Field(default=4, ge=0)
     """Minimum number of held-out documents per source (at most a tenth of its documents): those of the lowest hash."""
+    columns: tuple[str, ...] = ("tier", "language")
+    """Columns of the documents that stand beside the tokens, so that `[pack] by` can group sequences by one of them:
+    `tier`, `language`, `host`, `fetched_at` (as a month, "2026-11") or `metadata.<field>`. Each value is a name (see
+    `tasks.formats.tokens.labels`)."""
+
+    @field_validator("columns")
+    @classmethod
+    def _free(cls, columns: tuple[str, ...]) -> tuple[str, ...]:
+        for name in columns:
+            if name in BASE_COLUMNS:
+                raise ValueError(f'"{name}" is a column of every shard: leave it out')
+        if twice := duplicates(columns):
+            raise ValueError(f'"{twice[0]}" is named twice: leave one out')
+        return columns
 
 
 class PackConfig(Config):
@@ -52,3 +67,5 @@ class PackConfig(Config):
     method: Literal["concat", "best_fit"] = "concat"
     """`concat` joins documents end to end and cuts every `seq_len` tokens: no padding, documents are split. `best_fit`
     splits only documents that are longer than a sequence, and pads the rest of each sequence."""
+    by: str = SOURCE
+    """Column whose values are the sources of the plan and of mixtures: `source`, or one of `[encode] columns`."""

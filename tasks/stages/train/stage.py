@@ -1,6 +1,6 @@
 """Stage `train`: shards, plan and mixture -> a trained model with its milestones.
 
-Reads the token shards, the pack plan and the mixture (without one, sources are weighted by their tokens). Writes for
+Reads the token shards, the pack plan and the mixture (without one the recipe's; `tasks.trainer.mixing`). Writes for
 every milestone `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` and the rows of the
 steps up to it (`milestones`), then `model.json` (architecture), `run.json` (the mapping of steps to sequences, for
 trace) and `loss.parquet`. Training runs in child processes (`launch`) in the folder of the attempt (`fence`): a killed
@@ -107,9 +107,13 @@ def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]]) ->
 
 
 def describe_run(spec: TrainSpec, plan: Plan) -> dict[str, Any]:
-    """Returns the content of `run.json`: the settings that determine which step reads which sequence."""
+    """Returns the content of `run.json`: the settings that determine which step reads which sequence (`Order.of_run`).
+
+    A run of one stage has no "anneal".
+    """
     return {
         "weights": spec.weights,
+        **({"anneal": spec.anneal.model_dump()} if spec.anneal else {}),
         "sequences": plan.summary["sequences"],
         "batch_size": spec.run.batch_size,
         "seed": spec.run.seed,

@@ -32,6 +32,31 @@ def test_a_source_of_texts_or_of_a_mixture_that_the_recipe_has_not_is_refused_wi
     assert refused(changes) == f'override: {at}: the recipe has no source "packges". Did you mean "packages"?'
 
 
+@pytest.mark.parametrize(
+    ("changes", "at"),
+    [
+        ({"train.mixture": {"packges": 1.0}}, "train.mixture"),
+        ({"train.anneal": {"mixture": {"packges": 1.0}}}, "train.anneal.mixture"),
+        ({"train.replay": {"share": 0.5, "old": ["packges"]}}, "train.replay.old"),
+    ],
+)
+def test_a_source_of_training_that_the_recipe_has_not_is_refused_with_the_nearest(
+    changes: dict[str, Any], at: str
+) -> None:
+    said = refused({"makes": ["warc", "documents", "tokens", "checkpoint"], **changes})
+    assert said == f'override: {at}: the recipe has no source "packges". Did you mean "packages"?'
+
+
+def test_sequences_are_grouped_by_a_column_that_the_shards_have() -> None:
+    said = refused({"pack.by": "topic"})
+    assert 'pack.by: the shards have no column "topic": add it to encode.columns' in said
+    assert "or name one of source, tier, language" in said
+    by_tier = {"pack.by": "tier", "canary.current": {"gold": 0.5, "silver": 0.5}, "canary.target": {"gold": 1.0}}
+    assert DEMO.override(by_tier).pack.by == "tier"
+    assert DEMO.override({**by_tier, "pack.by": "host", "encode.columns": ["host"]}).encode.columns == ("host",)
+    assert '"tokens" is a column of every shard: leave it out' in refused({"encode.columns": ["tokens"]})
+
+
 def test_sources_that_the_recipe_has_are_taken_wherever_they_are_named() -> None:
     changes = {
         "classifiers.train": [GATE],

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tasks.core.errors import RecipeError
-from tasks.formats.tokens.mixture import GRID, Mixture, repetitions, resolve, resolved
+from tasks.formats.tokens.mixture import GRID, Mixture, repetitions, replayed, resolve, resolved
 
 
 def test_weights_that_do_not_sum_to_one_are_refused_with_the_sum_and_the_remedy() -> None:
@@ -50,3 +50,22 @@ def test_decimal_shares_are_resolved_exactly() -> None:
 def test_repetitions_count_epochs_per_source() -> None:
     assert repetitions({"a": 0.5, "b": 0.5, "c": 0.0}, {"a": 100, "b": 25}, 200) == {"a": 1.0, "b": 4.0}
     assert repetitions({"a": 1.0}, {}, 10) == {"a": math.inf}
+
+
+@given(
+    st.lists(st.just(0.0) | st.floats(1e-6, 1), min_size=2, max_size=12), st.integers(1, 11), st.floats(0.001, 0.999)
+)
+def test_replay_gives_the_old_sources_their_share_and_keeps_the_ratios_on_both_sides(
+    amounts: list[float], count: int, share: float
+) -> None:
+    sequences = {f"s{index:02d}": 10 + index for index in range(len(amounts))}
+    weights = dict(zip(sequences, amounts, strict=True))
+    old = list(sequences)[: min(count, len(amounts) - 1)]
+    mixed = replayed(weights, sequences, old, share)
+    parts = {source: round(weight * GRID) for source, weight in mixed.items()}
+    assert sum(parts.values()) == GRID
+    assert sum(parts[source] for source in old) == round(share * GRID)
+    for side, whole in ((old, share), ([name for name in sequences if name not in old], 1 - share)):
+        amount = weights if any(weights[name] for name in side) else sequences
+        total = sum(amount[name] for name in side)
+        assert all(abs(mixed[name] - whole * amount[name] / total) < len(amounts) / GRID for name in side)

@@ -1,6 +1,7 @@
 """The order of sequences: a permutation per epoch, exact shares, an exact inverse, independent of ranks."""
 
 import hashlib
+import json
 import math
 import time
 
@@ -10,19 +11,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.core.errors import InputError
-from tasks.formats.tokens.mixture import resolved
+from tasks.formats.tokens.mixture import Anneal, resolved
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.permutation import Permutation
 
 
 @st.composite
-def orders(draw: st.DrawFn) -> Order:
+def weights(draw: st.DrawFn) -> dict[str, float]:
     # On a grid of 1/1000, which keeps a period short; one test below takes the full grid.
     cuts = sorted(draw(st.lists(st.integers(1, 999), max_size=5, unique=True)))
-    amounts = np.diff([0, *cuts, 1000]).tolist()
-    weights = {f"s{index}": amount / 1000 for index, amount in enumerate(amounts)}
-    sequences = {source: draw(st.integers(1, 40)) for source in weights}
-    return Order(sequences, weights, draw(st.integers(1, 9)), draw(st.integers(0, 5)))
+    names = draw(st.permutations([f"s{index}" for index in range(6)]))
+    return {name: amount / 1000 for name, amount in zip(names, np.diff([0, *cuts, 1000]).tolist(), strict=False)}
+
+
+@st.composite
+def orders(draw: st.DrawFn) -> Order:
+    """Orders of one stage and of two, whose sources may differ."""
+    first, second = draw(weights()), draw(st.none() | weights())
+    sequences = {f"s{index}": draw(st.integers(1, 40)) for index in range(6)}
+    anneal = Anneal(from_step=draw(st.integers(1, 40)), weights=second) if second else None
+    return Order(sequences, first, draw(st.integers(1, 9)), draw(st.integers(0, 5)), anneal)
 
 
 @given(st.integers(1, 700), st.integers(0, 10**6))
@@ -76,9 +84,13 @@ def test_steps_of_is_the_exact_inverse_of_batch(order: Order, steps: int) -> Non
 def test_no_source_is_ever_a_whole_sequence_away_from_its_share(order: Order, steps: int) -> None:
     samples = steps * order.batch_size
     assert sum(order.drawn(source, steps) for source in order.sequences) == samples
+    boundary = min(order.anneal.from_step, steps) if order.anneal else steps
     for source, weight in order.weights.items():
-        exact = round(weight * 100_000) * samples / 100_000
-        assert abs(order.drawn(source, steps) - exact) < 1
+        in_first = order.drawn(source, boundary)
+        assert abs(in_first - round(weight * 100_000) * boundary * order.batch_size / 100_000) < 1
+        later = round(order.anneal.weights.get(source, 0) * 100_000) if order.anneal else 0
+        in_second = order.drawn(source, steps) - in_first
+        assert abs(in_second - later * (steps - boundary) * order.batch_size / 100_000) < 1
 
 
 def test_odd_weights_of_many_sources_keep_their_shares_too() -> None:
@@ -97,6 +109,41 @@ def test_quotas_count_the_batch_and_continue_the_totals(order: Order, step: int)
     sources = [source for source, _, _ in order.batch(step)]
     assert quotas == {source: sources.count(source) for source in order.sequences}
     assert quotas == {source: order.drawn(source, step + 1) - order.drawn(source, step) for source in quotas}
+
+
+@given(orders(), st.integers(1, 60))
+@settings(max_examples=settings.default.max_examples // 2)
+def test_epochs_are_permutations_whatever_the_stage(order: Order, steps: int) -> None:
+    read: dict[tuple[str, int], list[int]] = {}
+    for step in range(steps):
+        for source, sequence, epoch in order.batch(step):
+            read.setdefault((source, epoch), []).append(sequence)
+    for (source, epoch), found in read.items():
+        whole = list(range(order.sequences[source]))
+        if order.drawn(source, steps) >= (epoch + 1) * len(whole):
+            assert sorted(found) == whole
+        else:
+            assert len(set(found)) == len(found)
+
+
+def test_up_to_the_boundary_two_stages_read_what_one_reads() -> None:
+    sequences, broad, late = {"web": 90, "code": 40, "books": 30}, {"web": 0.7, "code": 0.3}, {"books": 0.6, "web": 0.4}
+    one, two = Order(sequences, broad, 8, 1), Order(sequences, broad, 8, 1, Anneal(from_step=9, weights=late))
+    assert [two.batch(step) for step in range(9)] == [one.batch(step) for step in range(9)]
+    assert {source for source, _, _ in two.batch(9)} == {"books", "web"}
+    assert two.quotas(9) | {"code": 0} == two.quotas(9)
+    read = [sequence for step in range(14) for source, sequence, _ in two.batch(step) if source == "web"]
+    assert len(read) <= 90
+    assert len(set(read)) == len(read), "the anneal does not begin web's epoch anew"
+
+
+def test_the_order_of_a_run_is_read_from_its_description_of_one_stage_or_two() -> None:
+    run = {"sequences": {"web": 9, "code": 5}, "weights": {"web": 0.5, "code": 0.5}, "batch_size": 4, "seed": 3}
+    plain, late = Order.of_run(run), Anneal(from_step=2, weights={"code": 1.0})
+    assert plain.batch(5) == Order(run["sequences"], run["weights"], 4, 3).batch(5)
+    staged = Order.of_run(json.loads(json.dumps({**run, "anneal": late.model_dump()})))
+    assert staged.batch(1) == plain.batch(1)
+    assert {source for source, _, _ in staged.batch(2)} == {"code"}
 
 
 def test_an_epoch_reads_every_sequence_once_before_any_comes_again() -> None:

@@ -1,0 +1,216 @@
+"""Suffix arrays over token shards: where any run of tokens stands in the training text.
+
+Writes and reads `spans/<group>.arrow`: a memory-mapped Arrow IPC file of one batch, for a group of shards whose tokens
+are read as one text, shard after shard, document after document:
+
+    position u32   where a suffix of the text begins, in tokens; the suffixes in lexicographic order
+
+The schema metadata has the names of the shards and the number of tokens. Tokens are not copied: a look-up is a binary
+search that touches a few pages of this file and of the shards (Manber and Myers, "Suffix arrays", SIAM J. Comput. 22,
+1993). Every document ends with the end-of-text token, so a run of tokens without it lies within one document.
+"""
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tasks.core.artifact import Artifact
+from tasks.core.errors import InputError
+from tasks.formats.tokens.shard import ShardSet
+
+FOLDER = "spans"
+MOST_TOKENS = 2**32
+SCHEMA = pa.schema([pa.field("position", pa.uint32(), nullable=False)])
+_META = b"sluice.spans"
+_FIRST, _NEXT = 16, 512  # tokens compared at once: most suffixes differ early, and equal ones are long
+
+
+class Place(NamedTuple):
+    """Position of a token in the shards."""
+
+    shard: str
+    row: int
+    start: int
+    """The token, counted in the document."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The documents of one batch of a shard; `row` is the first of them."""
+
+    shard: str
+    row: int
+    tokens: NDArray[Any]
+    offsets: NDArray[np.int32]
+
+
+class Text:
+    """The tokens of some shards as one text; nothing is copied."""
+
+    def __init__(self, runs: Sequence[_Run]) -> None:
+        self._runs = list(runs)
+        self._starts = np.cumsum([0, *(len(run.tokens) for run in self._runs)]).tolist()
+
+    @classmethod
+    def of(cls, shards: ShardSet, names: Sequence[str]) -> "Text":
+        """Returns the text of the shards `names`, in this order."""
+        runs = []
+        for name in names:
+            row = 0
+            for tokens, offsets in shards.shard(name).batches():
+                runs.append(_Run(name, row, tokens, offsets))
+                row += len(offsets) - 1
+        return cls(runs)
+
+    def __len__(self) -> int:
+        """Number of tokens, with the end-of-text tokens."""
+        return int(self._starts[-1])
+
+    def runs(self) -> Iterator[NDArray[Any]]:
+        """Yields the tokens, in views one after the other."""
+        return (run.tokens for run in self._runs)
+
+    def read(self, position: int, count: int) -> list[int]:
+        """Returns `count` tokens from a position, fewer at the end of the text."""
+        found: list[int] = []
+        while len(found) < count and position < len(self):
+            index = bisect_right(self._starts, position) - 1
+            first = position - self._starts[index]
+            more = self._runs[index].tokens[first : first + count - len(found)].tolist()
+            found += more
+            position += len(more)
+        return found
+
+    def place(self, position: int) -> Place:
+        """Returns the document and its token at a position."""
+        index = bisect_right(self._starts, position) - 1
+        run, first = self._runs[index], position - self._starts[index]
+        row = int(np.searchsorted(run.offsets, first, side="right")) - 1
+        return Place(run.shard, run.row + row, first - int(run.offsets[row]))
+
+
+def write_suffixes(file: BinaryIO, suffixes: NDArray[np.uint32], shards: Sequence[str], tokens: int) -> None:
+    """Writes the suffix array of a group of shards."""
+    meta = json.dumps({"shards": list(shards), "tokens": tokens}, sort_keys=True).encode()
+    schema = SCHEMA.with_metadata({_META: meta})
+    with pa.ipc.new_file(file, schema) as writer:
+        writer.write_batch(pa.record_batch([pa.array(suffixes)], schema=schema))
+
+
+class SuffixArray:
+    """The suffix array of one group of shards, mapped into memory.
+
+    Args:
+        path: local path of the file.
+        shards: the shards that it was made from.
+
+    Raises:
+        InputError: the file is no suffix array, or one of other shards.
+    """
+
+    def __init__(self, path: str, shards: ShardSet) -> None:
+        try:
+            reader = pa.ipc.open_file(pa.memory_map(path))
+            meta = json.loads(reader.schema.metadata[_META])
+            self._suffixes = reader.get_batch(0).column("position").to_numpy()
+        except (pa.ArrowInvalid, OSError, KeyError, TypeError) as error:
+            raise InputError(f"{path} is not a readable suffix array ({error})", "run the stage spans again") from None
+        self.text = Text.of(shards, meta["shards"])
+        if not len(self.text) == len(self._suffixes) == meta["tokens"]:
+            raise InputError(f"{path} was made from other shards", "run the stage spans again")
+
+    def __len__(self) -> int:
+        """Number of tokens of the text."""
+        return len(self._suffixes)
+
+    def longest(self, tokens: Sequence[int]) -> int:
+        """Returns how many of the first tokens stand in the text in a row."""
+        low, high, in_low, in_high = 0, len(self), 0, 0
+        while low < high:
+            middle = (low + high) // 2
+            # All suffixes between two have in common what these two have in common with the tokens.
+            common, above = self._compare(tokens, middle, min(in_low, in_high))
+            if common == len(tokens):
+                return common
+            if above:
+                low, in_low = middle + 1, common
+            else:
+                high, in_high = middle, common
+        return max(in_low, in_high)
+
+    def find(self, tokens: Sequence[int]) -> tuple[int, int]:
+        """Returns the range of suffixes that begin with the tokens: first and end, equal where there is none."""
+        return self._edge(tokens, after=False), self._edge(tokens, after=True)
+
+    def position(self, suffix: int) -> int:
+        """Returns where a suffix begins in the text."""
+        return int(self._suffixes[suffix])
+
+    def _edge(self, tokens: Sequence[int], *, after: bool) -> int:
+        low, high, in_low, in_high = 0, len(self), 0, 0
+        while low < high:
+            middle = (low + high) // 2
+            common, above = self._compare(tokens, middle, min(in_low, in_high))
+            if above or (after and common == len(tokens)):
+                low, in_low = middle + 1, common
+            else:
+                high, in_high = middle, common
+        return low
+
+    def _compare(self, tokens: Sequence[int], suffix: int, common: int) -> tuple[int, bool]:
+        """Returns how many first tokens a suffix has in common, and whether the tokens come after it.
+
+        `common` of them are known to be equal. A suffix that begins with all the tokens does not come before them.
+        """
+        position, most = self.position(suffix), _FIRST
+        while common < len(tokens):
+            wanted = list(tokens[common : common + most])
+            found = self.text.read(position + common, len(wanted))
+            if found != wanted:
+                differs = (index for index, (a, b) in enumerate(zip(wanted, found, strict=False)) if a != b)
+                return common + next(differs, len(found)), wanted > found
+            common, most = common + len(wanted), _NEXT
+        return common, False
+
+
+class SpanIndex:
+    """All suffix arrays of an artifact of the stage spans; remote files are fetched into a local cache.
+
+    Args:
+        artifact: an artifact of the stage spans.
+        shards: the shards that it was made from.
+
+    Raises:
+        InputError: a file cannot be read, or was made from other shards.
+    """
+
+    def __init__(self, artifact: Artifact, shards: ShardSet) -> None:
+        self._groups = [SuffixArray(artifact.local(path), shards) for path in artifact.files(f"{FOLDER}/")]
+        self.tokens = sum(map(len, self._groups))
+        """Training tokens, with the end-of-text tokens."""
+
+    def longest(self, tokens: Sequence[int]) -> int:
+        """Returns how many of the first tokens stand in the training text in a row."""
+        return max((group.longest(tokens) for group in self._groups), default=0)
+
+    def count(self, tokens: Sequence[int]) -> int:
+        """Returns how often a run of tokens stands in the training text."""
+        return sum(end - first for first, end in (group.find(tokens) for group in self._groups))
+
+    def places(self, tokens: Sequence[int], most: int) -> list[Place]:
+        """Returns where a run of tokens stands; where there are more than `most` places, as many, evenly chosen."""
+        ranges = [(group, *group.find(tokens)) for group in self._groups]
+        total = sum(end - first for _, first, end in ranges)
+        wanted = np.unique(np.linspace(0, total - 1, min(most, total)).astype(np.int64)).tolist() if total else []
+        found, before = [], 0
+        for group, first, end in ranges:
+            mine = (index - before + first for index in wanted if before <= index < before + end - first)
+            found += [group.text.place(group.position(suffix)) for suffix in mine]
+            before += end - first
+        return found

@@ -1,0 +1,103 @@
+"""Stage `spans`: token shards -> suffix arrays of the training tokens.
+
+Reads `shards` (the split `train`); writes `spans/group-<number>-of-<count>.arrow`, one suffix array per group of shards
+(see `tasks.formats.tokens.spans`). A group is a part: it is sorted on one worker, in memory.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+from pydivsufsort import divsufsort
+
+from tasks.core.engine import Engine
+from tasks.core.errors import InputError
+from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
+from tasks.formats.tokens.shard import ShardSet
+from tasks.formats.tokens.spans import FOLDER, MOST_TOKENS, Text, write_suffixes
+from tasks.stages.spans.config import SpansConfig
+
+VERSION = 1
+_BLOCK = 1 << 24
+
+
+def run(config: SpansConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
+    """Sorts the suffixes of every group; raises InputError where there is no training token."""
+    shards = ShardSet.open(inputs["shards"])
+    sizes = [
+        (name, int(shards.shard(name).lengths.sum())) for source in shards.sources for name in shards.names(source)
+    ]
+    if not sizes:
+        raise InputError(f"{inputs['shards'].address} has no training tokens", "lower [encode] heldout_share")
+    groups = grouped(sizes, config.group_tokens)
+    count = len(groups)
+    specs = [PartSpec(f"group-{index:05d}-of-{count:05d}", names) for index, names in enumerate(groups)]
+    records = output.map_parts(engine, partial(_sort_group, shards), specs)
+    tokens = sum(record.metrics["tokens"] for record in records)
+    return Report(metrics={"tokens": tokens, "groups": count}, note=f"{tokens:,.0f} tokens in {count:,} suffix arrays")
+
+
+def grouped(sizes: Iterable[tuple[str, int]], most: int) -> list[list[str]]:
+    """Groups shards in their order, each group as long as it has at most `most` tokens, or is a single shard.
+
+    >>> grouped([("a", 3), ("b", 3), ("c", 9), ("d", 1)], 6)
+    [['a', 'b'], ['c'], ['d']]
+    """
+    groups: list[list[str]] = []
+    total = 0
+    for name, size in sizes:
+        if not groups or total + size > most:
+            groups.append([])
+            total = 0
+        groups[-1].append(name)
+        total += size
+    return groups
+
+
+def _sort_group(shards: ShardSet, part: Part, names: list[str]) -> None:
+    text = Text.of(shards, names)
+    if len(text) >= MOST_TOKENS:
+        raise InputError(f"the shard {names[0]} has {len(text):,} tokens", "lower [encode] shard_tokens")
+    documents = sum(shards.shard(name).rows for name in names)
+    part.count_in(documents)
+    part.count_out(documents)
+    part.metric("tokens", len(text))
+    suffixes = sorted_suffixes(text.runs(), len(text), shards.format.vocab_size)
+    with part.file(f"{FOLDER}/{part.name}.arrow", rows=len(suffixes)) as file:
+        write_suffixes(file, suffixes, names, len(text))
+
+
+def sorted_suffixes(runs: Iterable[NDArray[np.integer]], size: int, vocab_size: int) -> NDArray[np.uint32]:
+    """Returns the suffix array of tokens: where each suffix begins, in lexicographic order.
+
+    A token becomes 2 bytes (3 for more than 65,536 entries), the highest first, so that bytes are ordered as tokens
+    are. The suffixes of these bytes are sorted by libdivsufsort (Fischer and Kurpicz, "Dismantling DivSufSort", 2017),
+    and those that begin at a token are kept.
+
+    Args:
+        runs: the tokens, in arrays one after the other.
+        size: number of tokens, less than 2**32.
+        vocab_size: each token is below it.
+
+    Returns:
+        positions of tokens, shape (size,).
+    """
+    width = 2 if vocab_size <= 65_536 else 3
+    flat = np.empty((size, width), np.uint8)
+    begin = 0
+    for tokens in runs:
+        wide = tokens.astype(">u4").view(np.uint8).reshape(-1, 4)
+        flat[begin : begin + len(tokens)] = wide[:, 4 - width :]
+        begin += len(tokens)
+    of_bytes = divsufsort(flat.reshape(-1))
+    del flat
+    # In blocks: a mask and quotients of the whole array would be the peak of the memory.
+    suffixes = np.empty(size, np.uint32)
+    done = 0
+    for first in range(0, len(of_bytes), _BLOCK):
+        at, inside = np.divmod(of_bytes[first : first + _BLOCK], width)
+        kept = at[inside == 0]
+        suffixes[done : done + len(kept)] = kept
+        done += len(kept)
+    return suffixes

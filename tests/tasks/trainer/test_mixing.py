@@ -1,0 +1,119 @@
+"""The mixture of a run: two stages, old beside new, and no more repetition than the recipe allows."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from tasks.core.config import parse
+from tasks.core.errors import RecipeError
+from tasks.core.stage import Inputs
+from tasks.formats.tokens.order import Order
+from tasks.formats.tokens.plan import Plan
+from tasks.formats.tokens.shard import ShardSet
+from tasks.stages.train.stage import describe_run
+from tasks.trainer.batches import Batches
+from tasks.trainer.config import AnnealConfig, ReplayConfig, TrainConfig
+from tasks.trainer.mixing import epochs, mix
+from tasks.trainer.spec import make_spec
+from tests.corpora import Made
+from tests.tasks.trainer.small_run import small_config
+
+SEQUENCES = {"web": 800, "books": 150, "code": 50}
+
+
+def config(**settings: object) -> TrainConfig:
+    return TrainConfig(**{"steps": 100, "batch_size": 8, "mixture": {"web": 0.8, "books": 0.2}, **settings})
+
+
+def test_the_recipe_decides_on_both_stages() -> None:
+    late = AnnealConfig(share=0.25, mixture={"books": 0.6, "web": 0.4})
+    weights, anneal = mix(config(anneal=late), SEQUENCES)
+    assert weights == {"books": 0.2, "code": 0.0, "web": 0.8}
+    assert anneal is not None
+    assert (anneal.from_step, anneal.weights) == (75, {"books": 0.6, "code": 0.0, "web": 0.4})
+
+
+def test_after_a_mixture_of_the_canaries_the_recipe_still_decides_on_the_anneal() -> None:
+    late = AnnealConfig(share=0.1, mixture={"books": 1.0})
+    weights, anneal = mix(config(mixture={}, anneal=late), SEQUENCES, {"web": 0.5, "code": 0.5})
+    assert weights == {"web": 0.5, "code": 0.5}
+    assert anneal is not None
+    assert anneal.weights["books"] == 1.0
+
+
+def test_without_a_mixture_sources_have_their_share_of_the_sequences() -> None:
+    assert mix(config(mixture={}), SEQUENCES) == ({"books": 0.15, "code": 0.05, "web": 0.8}, None)
+
+
+def test_replay_draws_its_share_from_the_old_sources_in_both_stages() -> None:
+    late = AnnealConfig(share=0.5, mixture={"books": 1.0})
+    weights, anneal = mix(config(anneal=late, replay=ReplayConfig(share=0.25, old=("code",))), SEQUENCES)
+    assert weights == {"books": 0.15, "code": 0.25, "web": 0.6}
+    assert anneal is not None
+    assert anneal.weights == {"books": 0.75, "code": 0.25, "web": 0.0}
+    order = Order(SEQUENCES, weights, 8, 0, anneal)
+    assert all(abs(order.drawn("code", steps) - 0.25 * 8 * steps) < 2 for steps in range(100))
+
+
+@pytest.mark.parametrize(
+    ("old", "said"),
+    [
+        (
+            ("cod",),
+            r'replay\.old, among the sources with a whole sequence: no source is called "cod"\. Did you mean "cod',
+        ),
+        (("web", "books", "code"), r"replay\.old names every source, and none is left as new"),
+    ],
+)
+def test_replay_of_what_there_is_not_or_of_everything_is_refused(old: tuple[str, ...], said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        mix(config(replay=ReplayConfig(share=0.5, old=old)), SEQUENCES)
+
+
+def test_too_much_repetition_is_refused_with_the_numbers_and_what_would_fit() -> None:
+    with pytest.raises(RecipeError) as caught:
+        mix(config(mixture={"web": 0.5, "books": 0.25, "code": 0.25}, repetition_cap=3), SEQUENCES)
+    said = str(caught.value)
+    assert '"code" (50 sequences) 4.00 times: it fits with weight 0.1875' in said
+    assert "train 75 steps" in said
+    assert "books" not in said
+    fits = {"web": 0.5625, "books": 0.25, "code": 0.1875}
+    assert mix(config(mixture=fits, repetition_cap=3), SEQUENCES)[0]["code"] == 0.1875
+
+
+def test_repetition_counts_both_stages_and_says_what_fits_in_each() -> None:
+    late = AnnealConfig(share=0.5, mixture={"code": 0.5, "web": 0.5})
+    weights = {"web": 0.75, "code": 0.25}
+    given = config(mixture=weights, anneal=late)
+    assert epochs(given, SEQUENCES, *mix(given, SEQUENCES)) == {"web": 0.625, "code": 6.0}
+    with pytest.raises(RecipeError, match=r"code.*6\.00 times: it fits with weight 0\.0833 and anneal weight 0\.1666"):
+        mix(config(mixture=weights, anneal=late, repetition_cap=2), SEQUENCES)
+
+
+def test_without_a_cap_much_repetition_is_only_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "sluice.train"):
+        mix(config(mixture={"web": 0.5, "code": 0.5}), SEQUENCES)
+    assert 'the run reads "code" 8.0 times; beyond 4, repetition has little value' in caplog.text
+
+
+@pytest.mark.parametrize(("share", "steps"), [(0.01, 20), (0.99, 20)])
+def test_a_stage_without_a_step_is_refused(share: float, steps: int) -> None:
+    settings = {"steps": steps, "anneal": {"share": share, "mixture": {"web": 1.0}}}
+    with pytest.raises(RecipeError, match=r"anneal\.share: a share of .* leaves one of the two stages without a step"):
+        parse(TrainConfig, settings, "mine.toml")
+
+
+def test_what_is_read_is_what_the_description_of_the_run_says(made: Made, tmp_path: Path) -> None:
+    late = AnnealConfig(share=0.5, mixture={"my-books": 0.75, "web": 0.25})
+    settings = small_config(anneal=late, replay=ReplayConfig(share=0.25, old=("code",)))
+    spec = make_spec(settings, Inputs({"shards": made.shards, "plan": made.plan}), tmp_path)
+    described = describe_run(spec, Plan.read(spec.plan))
+    run, read = json.loads(json.dumps(described)), Batches(spec).order
+    told = Order.of_run(run)
+    assert [told.batch(step) for step in range(12)] == [read.batch(step) for step in range(12)]
+    assert run["anneal"]["from_step"] == 6
+    assert {source for source, _, _ in read.batch(11)} <= {"my-books", "web", "code"}
+    one_stage = make_spec(small_config(), Inputs({"shards": made.shards, "plan": made.plan}), tmp_path)
+    assert "anneal" not in describe_run(one_stage, Plan.read(spec.plan).summary, ShardSet(spec.shards))
