@@ -11,7 +11,6 @@ from tasks.core.errors import RecipeError
 from tasks.core.stage import Inputs
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
-from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.train.stage import describe_run
 from tasks.trainer.batches import Batches
 from tasks.trainer.config import AnnealConfig, ReplayConfig, TrainConfig
@@ -116,4 +115,4 @@ def test_what_is_read_is_what_the_description_of_the_run_says(made: Made, tmp_pa
     assert run["anneal"]["from_step"] == 6
     assert {source for source, _, _ in read.batch(11)} <= {"my-books", "web", "code"}
     one_stage = make_spec(small_config(), Inputs({"shards": made.shards, "plan": made.plan}), tmp_path)
-    assert "anneal" not in describe_run(one_stage, Plan.read(spec.plan).summary, ShardSet(spec.shards))
+    assert "anneal" not in describe_run(one_stage, Plan.read(spec.plan))
