@@ -41,11 +41,14 @@ class BlockCache:
         try:
             if os.fstat(descriptor).st_mtime < time.time() - _TOUCH_S:
                 os.utime(descriptor)
-            return os.preadv(descriptor, [out], offset) == len(out)
+            if os.preadv(descriptor, [out], offset) == len(out):
+                return True
         except OSError:
             return False
         finally:
             os.close(descriptor)
+        self.drop(number)  # a block has its name when it is complete: this one was cut short later
+        return False
 
     def fetch(self, number: int, size: int, get: Callable[[], bytes]) -> bytes | None:
         """Returns a missing block of `size` bytes from `get()`, and keeps it; None if another process has just kept it.

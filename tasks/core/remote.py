@@ -133,6 +133,11 @@ def _refused(error: OSError) -> bool:
     return isinstance(error, FileExistsError) or _code(error) in {"PreconditionFailed", "412"}
 
 
+def is_behind_the_end(error: OSError) -> bool:
+    """Returns whether the server refused a range because the object ends before it (HTTP 416)."""
+    return _code(error) in {"InvalidRange", "416"}
+
+
 _RIGHTS = {"AccessDenied", "AllAccessDisabled", "403", "AccountProblem", "InvalidObjectState"}
 _KEYS = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "NotSignedUp", "InvalidSecurity"}
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestTimeTooSkewed"}

@@ -94,7 +94,12 @@ class Store:
             FileNotFoundError: there is no such file.
         """
         with self._explained(path):
-            return bytes(self._fs.cat_file(self._full(path), start=first, end=end))
+            try:
+                return bytes(self._fs.cat_file(self._full(path), start=first, end=end))
+            except OSError as error:
+                if remote.is_behind_the_end(error):
+                    return b""
+                raise
 
     @property
     def is_local(self) -> bool:

@@ -11,7 +11,6 @@ from tasks.core.errors import RecipeError
 from tasks.core.stage import Inputs
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
-from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.train.stage import describe_run
 from tasks.trainer.batches import Batches
 from tasks.trainer.config import AnnealConfig, ReplayConfig, TrainConfig
@@ -109,11 +108,11 @@ def test_what_is_read_is_what_the_description_of_the_run_says(made: Made, tmp_pa
     late = AnnealConfig(share=0.5, mixture={"my-books": 0.75, "web": 0.25})
     settings = small_config(anneal=late, replay=ReplayConfig(share=0.25, old=("code",)))
     spec = make_spec(settings, Inputs({"shards": made.shards, "plan": made.plan}), tmp_path)
-    described = describe_run(spec, Plan.read(spec.plan).summary, ShardSet(spec.shards))
+    described = describe_run(spec, Plan.read(spec.plan))
     run, read = json.loads(json.dumps(described)), Batches(spec).order
     told = Order.of_run(run)
     assert [told.batch(step) for step in range(12)] == [read.batch(step) for step in range(12)]
     assert run["anneal"]["from_step"] == 6
     assert {source for source, _, _ in read.batch(11)} <= {"my-books", "web", "code"}
     one_stage = make_spec(small_config(), Inputs({"shards": made.shards, "plan": made.plan}), tmp_path)
-    assert "anneal" not in describe_run(one_stage, Plan.read(spec.plan).summary, ShardSet(spec.shards))
+    assert "anneal" not in describe_run(one_stage, Plan.read(spec.plan))
