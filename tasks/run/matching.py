@@ -10,7 +10,7 @@ a minimum length takes the place of whole words (OLMoTrace's service: minimumSpa
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from math import ceil, log2
 from typing import NamedTuple
 
@@ -63,7 +63,7 @@ def matches(index: SpanIndex, tokenizer: Tokenizer, text: str, min_tokens: int) 
             where = encoded.ranges[first][0], encoded.ranges[end - 1][1]
             runs[where].append(tuple(encoded.ids[first:end]))
 
-    @lru_cache(maxsize=None)
+    @cache
     def bits_of(token: int) -> float:
         return log2(index.tokens / index.count([token]))
 
