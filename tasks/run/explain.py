@@ -112,7 +112,7 @@ def _span(chain: Chain, plan: Plan | None, index: SpanIndex, text: str, match: M
 
 
 def _document(chain: Chain, plan: Plan | None, shard: str, row: int, ranges: list[tuple[int, int]]) -> Found:
-    """Returns a page with the sequences that have tokens of the ranges (start, length), and the steps that read them."""
+    """Returns a page with the sequences that have tokens of the ranges (start, length), and their steps."""
     source, _ = parse_shard_name(shard)
     uid = chain.shards.shard(shard).uid(row)
     entry = chain.index.by_uid(uid, part_number(shard)) if chain.index else None
