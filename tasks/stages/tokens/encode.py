@@ -36,7 +36,7 @@ from tasks.formats.tokens.shard import FOLDER, HELDOUT, TRAIN, ShardBuffer, Toke
 from tasks.stages.tokens import fertility
 from tasks.stages.tokens.bpe import KEPT, TOKENIZER, digest, eos_of, id_hash, load
 from tasks.stages.tokens.config import EncodeConfig
-from tasks.stages.tokens.encoder import Checked, open_encoder
+from tasks.stages.tokens.encoder import Checked, Tokens, open_encoder
 from tasks.stages.tokens.fertility import Counts
 
 VERSION = 2
@@ -200,12 +200,22 @@ def _encoded(job: _Job, encoder: Checked, batch: pa.RecordBatch) -> Iterator[tup
     sizes = pc.binary_length(batch.column("text")).to_pylist()
     columns = [batch.column(f"@{name}").to_pylist() for name in job.columns]
     labels = zip(*columns, strict=True) if columns else ((),) * len(ids)
-    encoded = encoder.encode(texts)
-    eos = job.format.eos_id
+    encoded = _terminated(encoder.encode(texts), job.format)
     for doc_id, url, source, size, tokens, named in zip(ids, urls, sources, sizes, encoded, labels, strict=True):
         split = HELDOUT if id_hash(doc_id, HELDOUT) < job.heldout_below[source] else TRAIN
-        terminated = np.append(tokens, np.uint32(eos)).astype(job.format.dtype)
-        yield source, split, _Row(bytes.fromhex(doc_id), url, terminated, size, named)
+        yield source, split, _Row(bytes.fromhex(doc_id), url, tokens, size, named)
+
+
+def _terminated(encoded: list[Tokens], fmt: TokenFormat) -> list[NDArray[Any]]:
+    """Returns the tokens of each document with end-of-text, in the type of the shards: views of one array."""
+    ends = np.cumsum([len(tokens) + 1 for tokens in encoded], dtype=np.int64).tolist()
+    flat = np.full(ends[-1] if ends else 0, fmt.eos_id, dtype=fmt.dtype)
+    found, first = [], 0
+    for tokens, end in zip(encoded, ends, strict=True):
+        flat[first : end - 1] = tokens
+        found.append(flat[first:end])
+        first = end
+    return found
 
 
 class _Writer:

@@ -12,6 +12,7 @@ import importlib
 import itertools
 import logging
 import os
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Protocol
@@ -70,7 +71,8 @@ class Gigatoken:
         self._module = importlib.import_module("gigatoken")
         self._renew()
         self._reference = reference
-        self._special = [token.content for token in reference.tokenizer.get_added_tokens_decoder().values()]
+        special = [re.escape(token.content) for token in reference.tokenizer.get_added_tokens_decoder().values()]
+        self._special = re.compile("|".join(special) or "(?!)")
 
     def _renew(self) -> None:
         self._fast: Any = self._module.Tokenizer.from_json(self._json)
@@ -78,7 +80,7 @@ class Gigatoken:
 
     def encode(self, texts: Sequence[str]) -> list[Tokens]:
         """See `Encoder`."""
-        plain = [text if not any(mark in text for mark in self._special) else "" for text in texts]
+        plain = ["" if self._special.search(text) else text for text in texts]
         if self._seen > _RENEWED_AFTER:
             self._renew()
         self._seen += sum(map(len, plain))
