@@ -1,7 +1,7 @@
 """Stage pack: token shards -> a plan, the document slices of each sequence.
 
-Reads `shards`; writes `plan/<source>.parquet` and `plan/summary.json` (see `plan`). Another sequence length rewrites
-about 20 bytes per document and no token.
+Reads `shards`, and the takedowns in force (`takedowns`), whose documents get no slice; writes `plan/<source>.parquet`
+and `plan/summary.json` (see `plan`). Another sequence length rewrites about 20 bytes per document and no token.
 
 `concat` joins a source's documents end to end and cuts every `seq_len` tokens: at most the last `seq_len - 1` tokens
 are dropped, and there is no padding; documents may be split between sequences.
@@ -20,6 +20,8 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.tokens.plan import FOLDER, SCHEMA, SUMMARY, write_plan
 from tasks.formats.tokens.shard import HELDOUT, ShardSet
+from tasks.formats.tokens.withheld import Rows, withheld_rows, without
+from tasks.formats.tombstones import TAKEDOWN, tombstones_of
 from tasks.stages.tokens.config import PackConfig
 
 VERSION = 1
@@ -31,7 +33,8 @@ def run(config: PackConfig, inputs: Inputs, output: Output, engine: Engine) -> R
     shards = ShardSet.open(inputs["shards"])
     sources = shards.sources
     specs = [PartSpec(source, source) for source in sources]
-    records = output.map_parts(engine, partial(_pack_source, shards, config.seq_len), specs)
+    withheld = withheld_rows(inputs["shards"], tombstones_of(inputs))
+    records = output.map_parts(engine, partial(_pack_source, shards, config.seq_len, withheld), specs)
     metrics = {record.name: {name: int(value) for name, value in record.metrics.items()} for record in records}
     if not any(counts["sequences"] for counts in metrics.values()):
         raise InputError(
@@ -61,8 +64,8 @@ def _summary(config: PackConfig, shards: ShardSet, metrics: dict[str, dict[str, 
     }
 
 
-def _pack_source(shards: ShardSet, seq_len: int, part: Part, source: str) -> None:
-    lengths = [(name, shards.shard(name).lengths) for name in shards.names(source)]
+def _pack_source(shards: ShardSet, seq_len: int, withheld: Rows, part: Part, source: str) -> None:
+    lengths = [(name, without(name, shards.shard(name).lengths, withheld)) for name in shards.names(source)]
     total = sum(int(sizes.sum()) for _, sizes in lengths)
     sequences = total // seq_len
     tables = list(concat(lengths, seq_len))
@@ -70,12 +73,15 @@ def _pack_source(shards: ShardSet, seq_len: int, part: Part, source: str) -> Non
     with part.file(f"{FOLDER}/{source}.parquet", rows=table.num_rows) as file:
         write_plan(file, table)
     documents = sum(len(sizes) for _, sizes in lengths)
-    starts = np.cumsum(np.concatenate([[0], *(sizes for _, sizes in lengths)]))[:-1]
-    packed = int(np.count_nonzero(starts < sequences * seq_len))
+    taken_down = sum(len(withheld.get(name, ())) for name, _ in lengths)
+    sizes = np.concatenate([np.empty(0, np.int64), *(sizes for _, sizes in lengths)])
+    packed = int(np.count_nonzero((np.cumsum(sizes) - sizes < sequences * seq_len) & (sizes > 0)))
     part.count_in(documents)
     part.count_out(packed)
-    if documents > packed:
-        part.reject("incomplete_last_sequence", documents - packed)
+    if taken_down:
+        part.reject(TAKEDOWN, taken_down)
+    if documents > packed + taken_down:
+        part.reject("incomplete_last_sequence", documents - packed - taken_down)
     part.metric("sequences", sequences)
     part.metric("tokens", sequences * seq_len)
     part.metric("dropped_tokens", total - sequences * seq_len)
@@ -88,7 +94,7 @@ def concat(lengths: list[tuple[str, NDArray[np.int64]]], seq_len: int) -> Iterat
     """Joins documents end to end over all shards and cuts them every `seq_len` tokens.
 
     Args:
-        lengths: name of each shard and numbers of tokens of its documents, shape (rows,).
+        lengths: name of each shard and numbers of tokens of its documents, shape (rows,); one of 0 gets no slice.
         seq_len: tokens per sequence.
 
     Yields:

@@ -34,6 +34,7 @@ BEFORE = {
     "train": "a411f5bc4bb99824",
     "evaluate": "1f7bcca59b49bd97",
     "register": "545494146244a0b3",
+    "takedown": "e85bf577a21360d8",
 }
 """The first 16 digits for the recipe `demo`, with two inputs."""
 
