@@ -24,6 +24,7 @@ from tasks.core.groups import named_in
 from tasks.core.store import Store
 from tasks.formats.canonical_url import canonical
 from tasks.formats.tokens.index import DocumentIndex, Entry
+from tasks.formats.tokens.marks import Mark, first_blank, of_run
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import rows_of
 from tasks.formats.tokens.shard import TRAIN, ShardSet, parse_shard_name, part_number
@@ -82,7 +83,8 @@ def trace_step(store: Store, recipe: str, version: str, step: int) -> Found:
 
     Returns:
         {asked, kind: "step", artifacts, measured, run, step, skipped, first_checkpoint, sequences: [{source, sequence,
-        epoch, slices: [{id, url, start, length, pos, text}]}]}; `text` is the beginning of what the model read.
+        epoch, slices: [{id, url, start, length, pos, text}]}]}; `text` is the beginning of what the model read: nothing
+        of a slice that is `withheld`, because it was taken down before.
 
     Raises:
         InputError: nothing was trained, or the run had fewer steps.
@@ -95,7 +97,7 @@ def trace_step(store: Store, recipe: str, version: str, step: int) -> Found:
         raise InputError(f"the run had the steps 0 .. {run['steps'] - 1}, not {step}", "name one of these")
     batch = order.batch(step)
     pieces = {
-        source: _pieces(chain, source, {seq for name, seq, _ in batch if name == source})
+        source: _pieces(chain, source, {seq for name, seq, _ in batch if name == source}, step)
         for source in sorted({name for name, _, _ in batch})
     }
     sequences = [
@@ -161,6 +163,12 @@ class Chain:
         table = checkpoint.table("loss.parquet", ["step"], pc.field("loss").is_null())
         return frozenset(table.column("step").to_pylist())
 
+    @cached_property
+    def marks(self) -> tuple[Mark, ...]:
+        """From which steps on the run did not read documents that were taken down."""
+        checkpoint = self.artifacts.get("checkpoint")
+        return of_run(checkpoint) if checkpoint else ()
+
     def entries_of(self, url: str) -> list[Entry]:
         """Returns where the kept documents of a URL lie."""
         return self.index.by_url(url) if self.index else []
@@ -220,11 +228,14 @@ def _readings(chain: Chain, source: str, entry: Entry) -> Found:
     run, order = chain.run, chain.order
     if run is None or order is None:
         return {"sequences": sequences, "steps": [], "checkpoints": []}
-    steps = sorted({step for sequence in sequences for step in order.steps_of(source, sequence, run["steps"])})
+    blank = first_blank(chain.marks, entry.shard, entry.row)
+    until = run["steps"] if blank is None else blank
+    steps = sorted({step for sequence in sequences for step in order.steps_of(source, sequence, until)})
     learned = [step for step in steps if step not in chain.skipped_steps]
     seen_by = [count for count in run["checkpoint_steps"] if learned and learned[0] < count]
     skipped = [step for step in steps if step in chain.skipped_steps]
-    return {"sequences": sequences, "steps": steps, "skipped_steps": skipped, "checkpoints": seen_by}
+    found = {"sequences": sequences, "steps": steps, "skipped_steps": skipped, "checkpoints": seen_by}
+    return found if blank is None else {**found, "withheld_from": blank}
 
 
 def _sequences(chain: Chain, source: str, entry: Entry) -> list[int]:
@@ -251,8 +262,8 @@ def _first_checkpoint(run: Found, step: int) -> int | None:
     return min((count for count in run["checkpoint_steps"] if count > step), default=None)
 
 
-def _pieces(chain: Chain, source: str, sequences: set[int]) -> dict[int, list[Found]]:
-    """Returns for each sequence its slices, with the page and the beginning of the text of each."""
+def _pieces(chain: Chain, source: str, sequences: set[int], step: int) -> dict[int, list[Found]]:
+    """Returns for each sequence of a step its slices, with the page and the beginning of the text that it read."""
     from tokenizers import Tokenizer
 
     plan = chain.artifacts["plan"]
@@ -263,13 +274,16 @@ def _pieces(chain: Chain, source: str, sequences: set[int]) -> dict[int, list[Fo
         uid = shard.uid(row["row"])
         entry = chain.index.by_uid(uid, part_number(row["shard"])) if chain.index else None
         tokens = shard.slice(row["row"], row["start"], min(row["len"], _EXCERPT_TOKENS)).tolist()
+        blank = first_blank(chain.marks, row["shard"], row["row"])
+        withheld = blank is not None and step >= blank
         found[row["seq_id"]].append(
             {
+                **({"withheld": True} if withheld else {}),
                 "id": uid.hex(),
                 "url": entry.url if entry else "",
                 **{name: row[name] for name in ("start", "pos")},
                 "length": row["len"],
-                "text": tokenizer.decode(tokens),
+                "text": "" if withheld else tokenizer.decode(tokens),
             }
         )
     return found

@@ -65,6 +65,10 @@ class Batches:
         tokens, labels, documents = (torch.from_numpy(np.stack(column)) for column in zip(*rows, strict=True))
         return Batch(tokens, labels, documents)
 
+    def pieces(self, step: int) -> list[list[Slice]]:
+        """Returns the slices of each sequence of a step's batch."""
+        return [self.plan.slices(source, sequence) for source, sequence, _ in self.order.batch(step)]
+
     def slices(self, step: int) -> list[dict[str, Any]]:
         """Returns the document slices of a step's batch for a log: source, sequence, document id, start, length."""
         return [

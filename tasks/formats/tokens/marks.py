@@ -4,6 +4,7 @@ Writes and reads `withheld.json` of a checkpoint, a list of {step, takedowns, ro
 step: from that step on these rows of the token shards were blank. The file is there only where there is a mark.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -46,7 +47,12 @@ def first_blank(marks: Iterable[Mark], shard: str, row: int) -> int | None:
     >>> first_blank([Mark(step=5, takedowns=(), rows={"web-train-00000-000": (2,)})], "web-train-00000-000", 2)
     5
     """
-    return next((mark.step for mark in marks if row in mark.rows.get(shard, ())), None)
+    return next((mark.step for mark in marks if _has(mark.rows.get(shard, ()), row)), None)
+
+
+def _has(rows: Sequence[int], row: int) -> bool:
+    at = bisect_left(rows, row)
+    return at < len(rows) and rows[at] == row
 
 
 class _List(Config):
