@@ -1,0 +1,66 @@
+"""An S3 server for reading: GET, with a range or without, and HEAD of the files of one folder, as the bucket `bucket`.
+
+    python -m benchmarks.range_server FOLDER [--pause-ms 10]
+
+Prints its URL. Each answer begins after a pause, about the time that an object store takes.
+"""
+
+import argparse
+import os
+import re
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers from `folder`."""
+
+    protocol_version = "HTTP/1.1"
+    folder: Path
+    pause_s: float
+
+    def do_GET(self) -> None:
+        """Answers with the file, or the range of it that the request names."""
+        time.sleep(self.pause_s)
+        path = self.folder / self.path.partition("?")[0].removeprefix("/bucket/")
+        if not path.is_file():
+            self._begin(404, 0)
+            return
+        size = path.stat().st_size
+        named = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        first, end = (int(named[1]), min(int(named[2]) + 1, size)) if named else (0, size)
+        self._begin(206 if named else 200, end - first, f"bytes {first}-{end - 1}/{size}")
+        self.wfile.flush()
+        if self.command == "GET":
+            with path.open("rb") as file:
+                while first < end:
+                    first += os.sendfile(self.connection.fileno(), file.fileno(), first, end - first)
+
+    do_HEAD = do_GET
+
+    def _begin(self, status: int, length: int, content_range: str = "") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(length))
+        self.send_header("ETag", '"0"')
+        if content_range:
+            self.send_header("Content-Range", content_range)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--pause-ms", type=float, default=10.0)
+    given = parser.parse_args()
+    Handler.folder, Handler.pause_s = given.folder, given.pause_ms / 1000
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    print(f"http://127.0.0.1:{server.server_port}", flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()
