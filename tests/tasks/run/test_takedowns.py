@@ -75,11 +75,12 @@ def test_a_takedown_binds_later_versions_and_leaves_earlier_ones_as_they_are(rec
     assert "for Ann: asked" in render(found)
 
 
-def test_a_takedown_that_meets_nothing_costs_a_join_and_a_plan(recipe: Recipe) -> None:
-    made(recipe, REFINE + TOKENS, "1")
+def test_a_takedown_that_meets_nothing_costs_a_join_and_a_plan_and_no_training(recipe: Recipe) -> None:
+    recipe = recipe.override({"makes": ["documents", "tokens", "checkpoint"]})
+    made(recipe, (*REFINE, *TOKENS, "train"), "1")
     nowhere = recipe.override({"takedown.urls": "http://nowhere.net/", "takedown.date": "2026-11-21T09:30:15"})
     made(nowhere, ("takedown",), "t1")
-    after = made(recipe, REFINE + TOKENS, "2", "1")
+    after = made(recipe, (*REFINE, *TOKENS, "train"), "2", "1")
     assert [stage for stage in after if not after[stage].skipped] == ["consolidate", "pack"]
     assert artifact(recipe, "smoke/plan@1").record.content == artifact(recipe, "smoke/plan@2").record.content
 
