@@ -23,7 +23,7 @@ RETRIES = {
 
 
 def dag_settings(
-    recipe: Recipe, dag: str, doc: str | None, *, schedule: Any, form: Mapping[str, str] = {}
+    recipe: Recipe, dag: str, doc: str | None, *, schedule: Any, form: Mapping[str, str | Param] = {}
 ) -> dict[str, Any]:
     """Returns the arguments of the DAG `<recipe>.<dag>`.
 
@@ -33,7 +33,8 @@ def dag_settings(
         doc: docstring of the DAG file; becomes the page text. The recipe sections of the DAG's stages are shown below
             it, so that a changed recipe makes a new version of the DAG in the UI.
         schedule: cron line, assets, or None.
-        form: recipe fields (dotted path) that get a field of their own in the form, with the text under it.
+        form: recipe fields (dotted path) that get a field of their own in the form: a number, by the text under it, or
+            a field as given.
     """
     return {
         "dag_id": f"{recipe.name}.{dag}",
@@ -58,7 +59,7 @@ def _page(recipe: Recipe, doc: str | None, dag: str) -> str:
     )
 
 
-def _form(recipe: Recipe, fields: Mapping[str, str]) -> dict[str, Param]:
+def _form(recipe: Recipe, fields: Mapping[str, str | Param]) -> dict[str, Param]:
     text = {"type": ["null", "string"], "pattern": f"^{VERSION}$", "maxLength": 100}
     form = {
         "version": Param(
@@ -79,6 +80,9 @@ def _form(recipe: Recipe, fields: Mapping[str, str]) -> dict[str, Param]:
         ),
     }
     for path, description in fields.items():
+        if isinstance(description, Param):
+            form[path] = description
+            continue
         value: Any = recipe
         for step in path.split("."):
             value = getattr(value, step)

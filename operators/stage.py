@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from operators.aws import use_connection
 from operators.links import ArtifactLink, MlflowLink
 from operators.results import announce
-from operators.runs import fails_at_once, parent_key, run_of
+from operators.runs import Run, fails_at_once, parent_key, run_of
 from tasks.run.recipe import Recipe, find_recipe
 
 STOP_S = 3.0
@@ -64,7 +64,7 @@ class StageOperator(BaseOperator):  # type: ignore[misc]
         from tasks.run.runner import run_stage
 
         recipe = find_recipe(self.recipe)
-        run = run_of(recipe, context)
+        run = self.run_of(recipe, context)
         recipe = run.recipe(recipe)
         use_connection(recipe)
         result = run_stage(
@@ -81,6 +81,10 @@ class StageOperator(BaseOperator):  # type: ignore[misc]
             raise AirflowSkipException(f"{result.address} holds nothing new: what follows is not started")
         announce(context, self.outlets, result, run)
         return result.to_json()
+
+    def run_of(self, recipe: Recipe, context: Any) -> Run:
+        """Returns version, source version and overrides of the DAG run; raises RecipeError."""
+        return run_of(recipe, context)
 
     def on_kill(self) -> None:
         """Ends the processes that the stage has started: torchrun, the workers of a local cluster."""

@@ -33,7 +33,8 @@ WORDS = [
     "the",
     "of",
 ]
-_KEPT = pa.schema([*DOCUMENT, pa.field("language", pa.string()), pa.field("prose_score", pa.float32())])
+_SCORES = [("language", pa.string()), ("prose_score", pa.float32()), ("tier", pa.string())]
+_KEPT = pa.schema([*DOCUMENT, *(pa.field(name, kind) for name, kind in _SCORES)])
 
 
 def kept_document(url: str, text: str, source: str = "web", language: str = "en", **more: object) -> dict:
@@ -43,7 +44,7 @@ def kept_document(url: str, text: str, source: str = "web", language: str = "en"
         "id": document_id(url, digest), "record_id": f"<urn:uuid:{url}>", "url": url, "host": url.split("/")[2],
         "fetched_at": None, "title": "", "language_hint": "", "text": text, "source": source,
         "payload_digest": digest, "warc_file": "a.warc.gz", "warc_offset": 7, "language": language,
-        "prose_score": 0.5,
+        "prose_score": 0.5, "tier": "silver",
     }  # fmt: skip
     return {**row, **more}
 

@@ -11,7 +11,7 @@ from typing import Annotated
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, get_user
-from fastapi import Depends, FastAPI, HTTPException, Query
+from fastapi import Depends, FastAPI, Form, HTTPException, Query
 from fastapi.responses import HTMLResponse
 
 from sluice_ui import pages
@@ -60,6 +60,17 @@ def trace(
 ) -> HTMLResponse:
     """Trace of a page, a document or a training step."""
     return _page(lambda: pages.trace(_readable(recipe, user), version, what))
+
+
+@app.post("/explain")
+def explain(
+    recipe: Annotated[str, Form(pattern=f"^{_NAME}$", max_length=100)],
+    version: Annotated[str, Form(pattern=f"^{_VERSION}$", max_length=100)],
+    user: GetUserDep,
+    text: Annotated[str, Form()] = "",
+) -> HTMLResponse:
+    """Pages and training steps of a text. It is posted, because a URL has no room for it; nothing is changed."""
+    return _page(lambda: pages.explain(_readable(recipe, user), version, text))
 
 
 @app.get("/why")

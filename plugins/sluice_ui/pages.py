@@ -114,6 +114,21 @@ def trace(recipe: Recipe, version: str, what: str) -> str:
     )
 
 
+def explain(recipe: Recipe, version: str, text: str) -> str:
+    """Returns the page with the training pages and steps in which parts of a text stand."""
+    from tasks.run.explain import MOST_CHARACTERS, render
+    from tasks.run.explain import explain as explained
+
+    text = text.replace("\r\n", "\n")  # as forms send line breaks
+    try:
+        answer = render(explained(open_store(recipe), recipe.name, version, text))
+    except InputError as error:
+        answer = str(error)
+    hidden = {"recipe": recipe.name, "version": version}
+    value = text[:MOST_CHARACTERS]
+    return page("explain", "Explain a text", answer=answer, links=[_back(recipe, version)], value=value, hidden=hidden)
+
+
 def why(recipe: Recipe, version: str, url: str) -> str:
     """Returns the page with the reasons why a URL is crawled, or is not."""
     from tasks.stages.crawl.why import why as reasons

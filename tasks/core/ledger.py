@@ -90,9 +90,18 @@ class Ledger:
 
 def newest(store: Store, name: str, *, but: str = "") -> Artifact | None:
     """Returns the artifact `name` that was finished last, at another version than `but`; None where there is none."""
-    addresses = [found for found in _addresses(store, name) if found.name == name and found.version != but]
-    found = [Artifact.open_at(store, address) for address in addresses]
+    found = versions_of(store, name, but=but)
     return max(found, key=lambda artifact: (artifact.record.finished, artifact.address), default=None)
+
+
+def versions_of(store: Store, name: str, *, but: str = "") -> list[Artifact]:
+    """Returns the artifacts `name` at all versions except `but`, sorted by version.
+
+    Raises:
+        InputError: the record of one of them cannot be read.
+    """
+    addresses = [found for found in _addresses(store, name) if found.name == name and found.version != but]
+    return [Artifact.open_at(store, address) for address in sorted(addresses)]
 
 
 def _named_in(record: Record) -> list[str]:

@@ -31,9 +31,10 @@ class StageSpec:
         name: name of the stage, and of its task in the DAG.
         module: module with `VERSION` and `run`.
         section: section of the recipe with its settings.
-        dag: the DAG it is part of: "crawl", "corpus", "tokens", "canary" or "pretrain".
+        dag: the DAG it is part of: "crawl", "corpus", "tokens", "canary", "pretrain" or "takedown".
         output: kind of the artifact it writes; of a mapped stage one per member, `<kind>/<member>`.
-        asset: name of the Airflow Asset that the output completes and that later DAGs wait for; "" for none.
+        asset: name of the Airflow Asset that the output completes and that later DAGs wait for; "" for none. A DAG
+            without one is an operation on what the others have made, such as "takedown".
         inputs: role -> kind; "segment/*" is the artifact of the stage's own member.
         input_files: role -> prefixes of the files that are read, where not all of them are. Such an input counts in the
             fingerprint by the content of these files alone, and the stage cannot open any other.
@@ -42,7 +43,10 @@ class StageSpec:
         optional_inputs: role -> kind, read where the recipe has the stage that makes it.
         previous: role -> artifact of the version before.
         previous_if: dotted recipe field; the version before is read where it is true. "": always.
-        previous_as: role of an input whose record determines the previous version that all stages of this version read.
+        previous_as: role of an input whose record determines the previous version, and the takedowns, that all stages
+            of this version read.
+        takedowns: role in which it reads the takedowns in force (`tasks.formats.tombstones`), of any version, where
+            there are some; "": it reads none.
         mapped: whether it runs once per member ("p0", "arm-0-seed-1").
         conditional: whether it runs only where the property `active` of its section of the recipe is true.
         reads_web: whether it reads the web, so that equal settings and inputs do not give an equal result.
@@ -62,6 +66,7 @@ class StageSpec:
     previous: Mapping[str, Previous] = field(default_factory=dict)
     previous_if: str = ""
     previous_as: str = ""
+    takedowns: str = ""
     mapped: bool = False
     conditional: bool = False
     reads_web: bool = False

@@ -63,3 +63,14 @@ def owner_of(host: str) -> int:
 def partition(url: str, partitions: int) -> int:
     """Returns the partition (0 .. partitions-1) that owns a canonical URL: a hash of its registered domain."""
     return owner_of(authority(url)) % partitions
+
+
+def is_public_suffix(host: str) -> bool:
+    """Returns whether a host name is one under which anyone registers names, such as "com" or "co.uk".
+
+    >>> is_public_suffix("co.uk"), is_public_suffix("example.co.uk"), is_public_suffix("127.0.0.1")
+    (True, False, False)
+    """
+    if host.startswith("[") or host.replace(".", "").isdigit():
+        return False
+    return "." not in host or not _SUFFIXES(host).domain

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 
 from tasks.formats.canonical_url import canonical
+from tasks.formats.tombstones import NOTHING, TAKEDOWN, Tombstones
 from tasks.formats.url import authority, bare
 
 _KNOWN_HOSTS = 1 << 16
@@ -18,6 +19,7 @@ class Scope:
             the hosts they hold for http and https, with and without "www.".
         include_pattern: regular expression that a URL must hold somewhere; "" admits all.
         exclude_pattern: regular expression that a URL must hold nowhere; "" excludes none.
+        taken_down: URLs and domains outside, whatever else covers them.
 
     >>> scope = Scope(["www.example.com", "*.example.org"], prefixes=["https://example.com/docs/"])
     >>> scope.covers("https://example.com/docs/a"), scope.covers("http://a.b.example.org/"), scope.covers("http://b.net/")
@@ -32,6 +34,7 @@ class Scope:
         prefixes: Iterable[str] = (),
         include_pattern: str = "",
         exclude_pattern: str = "",
+        taken_down: Tombstones = NOTHING,
     ) -> None:
         entries = list(entries)
         self._hosts = frozenset(bare(entry) for entry in entries if not entry.startswith("*."))
@@ -42,7 +45,8 @@ class Scope:
             self._prefixes[host] = (*self._prefixes.get(host, ()), prefix)
         self._include = re.compile(include_pattern) if include_pattern else None
         self._exclude = re.compile(exclude_pattern) if exclude_pattern else None
-        self._plain = not (self._prefixes or include_pattern or exclude_pattern)
+        self._taken_down = taken_down
+        self._plain = not (self._prefixes or include_pattern or exclude_pattern or taken_down.urls)
         self._known: dict[str, bool] = {}
 
     @classmethod
@@ -79,8 +83,10 @@ class Scope:
         return self._hosts.union(self._prefixes)
 
     def refusal(self, url: str) -> str:
-        """Returns which setting keeps a canonical URL out ("include_hosts", "exclude_pattern", ...), or ""."""
+        """Returns what keeps a canonical URL out: a setting ("include_hosts", ...) or "takedown"; "" for nothing."""
         host = authority(url)
+        if self._taken_down.covers_url(url):
+            return TAKEDOWN
         if not self.covers_host(host):
             return "include_hosts"
         return self._refused_by(url, host)
@@ -93,9 +99,12 @@ class Scope:
     def covers_host(self, host: str) -> bool:
         """Tells whether any URL of a host (its `authority`) can lie within."""
         name = bare(host)
-        return name in self._hosts or name in self._prefixes or f".{host}".endswith(self._domains)
+        named = name in self._hosts or name in self._prefixes or f".{host}".endswith(self._domains)
+        return named and not self._taken_down.covers_host(host)
 
     def _refused_by(self, url: str, host: str) -> str:
+        if self._taken_down.covers_url(url):
+            return TAKEDOWN
         prefixes = self._prefixes.get(bare(host))
         if prefixes is not None and not _schemeless(url).startswith(prefixes):
             return "include_prefixes"

@@ -16,12 +16,14 @@ from tasks.stages.extract import wiring as extract
 from tasks.stages.perplexity import wiring as perplexity
 from tasks.stages.register import wiring as register
 from tasks.stages.spans import wiring as spans
+from tasks.stages.takedown import wiring as takedown
 from tasks.stages.tokens import wiring as tokens
 from tasks.stages.train import wiring as train
 
 _WIRINGS = (
     *(crawl, extract, classifiers, perplexity, annotate, dedup, consolidate),
     *(tokens, spans, canary, train, evaluate, register),
+    takedown,
 )
 
 STAGES: dict[str, StageSpec] = {stage.name: stage for wiring in _WIRINGS for stage in wiring.STAGES}
@@ -32,6 +34,9 @@ MAKERS: dict[str, StageSpec] = {stage.output: stage for stage in STAGES.values()
 
 PARTS: dict[str, str] = {stage.dag: stage.asset for stage in STAGES.values() if stage.asset}
 """The DAGs of a recipe, in order, each with the asset that it makes for later DAGs."""
+
+OPERATIONS: tuple[str, ...] = tuple(dict.fromkeys(stage.dag for stage in STAGES.values() if stage.dag not in PARTS))
+"""DAGs that make no asset: operations on what the others have made. Every recipe has them."""
 
 
 def stages_of(dag: str) -> tuple[str, ...]:

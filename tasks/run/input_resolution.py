@@ -22,6 +22,7 @@ from tasks.run.external_inputs import EXTERNAL, code_refs, external_refs
 from tasks.run.lineage import artifact_of_version
 from tasks.run.previous_version import Found, previous_inputs
 from tasks.run.recipe import Recipe
+from tasks.run.takedowns import takedowns_in_force
 
 log = logging.getLogger("sluice.runner")
 
@@ -77,6 +78,7 @@ def resolve(
     address = ArtifactId(f"{recipe.name}/{kind}", version)
     current, named_only = _current_inputs(recipe, store, spec, version, source_version, member)
     found = {**current, **previous_inputs(recipe, store, spec, address, current)}
+    found |= takedowns_in_force(recipe.name, store, spec, address, current)
     external = list(external_refs(module, config))
     refs = (
         *(artifact.ref(role) for role in sorted(found) for artifact in _listed(found[role])),
@@ -209,5 +211,7 @@ def _difference(record: Record, resolved: ResolvedStage) -> str:
     before = {(ref.role, ref.address): ref.identity for ref in record.inputs}
     for ref in resolved.refs:
         if before.get((ref.role, ref.address)) != ref.identity:
+            if ref.role == resolved.spec.takedowns:
+                return f"the takedown {ref.address} came into force after it was made"
             return f"its input {ref.role} ({ref.address}) has changed"
     return "its inputs have changed"

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from tasks.core.config import Config, Problems, assign, canonical_json, parse, validate_strict
 from tasks.core.errors import RecipeError
 from tasks.core.stage_spec import StageSpec
-from tasks.run.catalogue import ASSETS, NEEDS, PARTS, STAGES, sections_of, stages_of
+from tasks.run.catalogue import ASSETS, NEEDS, OPERATIONS, PARTS, STAGES, sections_of, stages_of
 from tasks.run.place import Place
 from tasks.run.recipe_sections import READ, Sections
 from tasks.run.recipe_validation import inconsistencies, judged_by_default
@@ -32,6 +32,7 @@ from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.perplexity.config import PerplexityConfig
 from tasks.stages.register.config import RegisterConfig
 from tasks.stages.spans.config import SpansConfig
+from tasks.stages.takedown.config import TakedownConfig
 from tasks.stages.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
 from tasks.trainer.config import TrainConfig
 
@@ -76,6 +77,7 @@ class Recipe(Config):
     train: TrainConfig = TrainConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     registry: RegisterConfig = RegisterConfig()
+    takedown: TakedownConfig = TakedownConfig()
     place: Place = Place()
 
     @field_validator("name")
@@ -112,7 +114,8 @@ class Recipe(Config):
 
     def has(self, stage: StageSpec) -> bool:
         """Returns whether a stage runs in this recipe."""
-        return PARTS[stage.dag] in self.makes and (not stage.conditional or bool(getattr(self, stage.section).active))
+        made = stage.dag in OPERATIONS or PARTS[stage.dag] in self.makes
+        return made and (not stage.conditional or bool(getattr(self, stage.section).active))
 
     def stages(self, dag: str) -> tuple[str, ...]:
         """Returns the stages of a DAG that run in this recipe, in order."""
@@ -121,7 +124,7 @@ class Recipe(Config):
     @property
     def parts(self) -> tuple[str, ...]:
         """The DAGs of the recipe: those with a stage that runs."""
-        return tuple(dag for dag in PARTS if self.stages(dag))
+        return tuple(dag for dag in (*PARTS, *OPERATIONS) if self.stages(dag))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Recipe":

@@ -9,26 +9,25 @@ from typing import Any
 
 from tasks.core.broken_pipe import handling_broken_pipe
 from tasks.core.errors import SluiceError
-from tasks.run import pid1
+from tasks.run import pid1, takedown_cli
 from tasks.run.catalogue import STAGES
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command; returns the exit status.
 
-    0 done; 2 a permanent error; 143 stopped by a signal, 137 killed when memory was exhausted: both can be resumed;
-    another status: an error that a retry may overcome. Operators read these from pods.
+    0 done; 1 of `audit`: something is present; 2 a permanent error; 143 stopped by a signal, 137 killed when memory was
+    exhausted: both can be resumed; another status: an error that a retry may overcome. Operators read these from pods.
     """
     options = _parser().parse_args(arguments)
     from tasks.run.runner import logging_to_stderr
 
     try:
         with logging_to_stderr():
-            options.run(options)
+            return int(options.run(options) or 0)
     except SluiceError as error:
         print("\n".join(f"sluice: {line}" for line in str(error).splitlines()), file=sys.stderr)
         return error.exit_code
-    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -40,6 +39,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--source-version", help="version of inputs that are missing at --version")
         command.add_argument("--parent-key", default="", help="MLflow: the parent run (dag id/run id)")
         command.add_argument("--dask", action="store_true", help="map parts over the cluster of [place.dask]")
+        if name == "takedown":
+            takedown_cli.add_arguments(command)
         if stage.mapped:
             command.add_argument("--member", required=True, help="which member, such as p0 or arm-0-seed-1")
     trace = _command(commands, "trace", "page to training steps and checkpoints, or step to pages", _trace)
@@ -58,6 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     export = _command(commands, "export", "write the token shards for another trainer", _export)
     export.add_argument("format", choices=("megatron", "webdataset", "huggingface"))
     export.add_argument("out", help="the folder to make")
+    audit = _command(commands, "audit", "list all takedowns, and prove that what is current is free of them", _audit)
+    audit.add_argument("--json", action="store_true", help="print JSON")
     ledger = _command(commands, "ledger", "list artifacts, or one with what it was made from", _ledger)
     ledger.add_argument("address", nargs="?", help="name@version")
     what_if = _command(commands, "what-if", "the funnel under other limits, without measuring again", _what_if)
@@ -102,8 +105,11 @@ def _run(options: argparse.Namespace) -> None:
     from tasks.run.tracking import TrackingContext
     from tasks.trainer.gang import node_of
 
-    recipe = _recipe(options)
-    run = {"version": options.version, "source_version": options.source_version, "member": options.member}
+    recipe, version = _recipe(options), options.version
+    if options.stage == "takedown":
+        version, request = takedown_cli.overrides_of(options)
+        recipe = recipe.override(request)
+    run = {"version": version, "source_version": options.source_version, "member": options.member}
     if node_of():
         join_stage(recipe, options.stage, **run)
         return
@@ -157,6 +163,17 @@ def _why(options: argparse.Namespace) -> None:
     recipe = _recipe(options)
     found = why(open_store(recipe), recipe.name, recipe.crawl, options.url, options.version)
     print(json.dumps(found, indent=1, default=str) if options.json else render(found))
+
+
+def _audit(options: argparse.Namespace) -> int:
+    """Returns 1 where something current has what is taken down."""
+    from tasks.run.audit import audit, render
+    from tasks.run.runner import open_store
+
+    recipe = _recipe(options)
+    found = audit(open_store(recipe), recipe.name)
+    print(json.dumps(found, indent=1, ensure_ascii=False) if options.json else render(found))
+    return 0 if found["absent"] else 1
 
 
 def _what_if(options: argparse.Namespace) -> None:

@@ -24,6 +24,7 @@ from tasks.core.groups import named_in
 from tasks.core.store import Store
 from tasks.formats.canonical_url import canonical
 from tasks.formats.tokens.index import DocumentIndex, Entry
+from tasks.formats.tokens.marks import Mark, first_blank, of_run
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import TRAIN, ShardSet, parse_shard_name, part_number
@@ -85,7 +86,8 @@ def trace_step(store: Store, recipe: str, version: str, step: int) -> Found:
 
     Returns:
         {asked, kind: "step", artifacts, measured, run, step, skipped, first_checkpoint, sequences: [{source, sequence,
-        epoch, slices: [{id, url, start, length, pos, text}]}]}; `text` is the beginning of what the model read.
+        epoch, slices: [{id, url, start, length, pos, text}]}]}; `text` is the beginning of what the model read: nothing
+        of a slice that is `withheld`, because it was taken down before.
 
     Raises:
         InputError: nothing was trained, or the run had fewer steps.
@@ -97,7 +99,7 @@ def trace_step(store: Store, recipe: str, version: str, step: int) -> Found:
     if step >= run["steps"]:
         raise InputError(f"the run had the steps 0 .. {run['steps'] - 1}, not {step}", "name one of these")
     sequences = [
-        {"source": source, "sequence": seq, "epoch": epoch, "slices": _pieces(chain, source, seq)}
+        {"source": source, "sequence": seq, "epoch": epoch, "slices": _pieces(chain, source, seq, step)}
         for source, seq, epoch in order.batch(step)
     ]
     return {
@@ -171,6 +173,12 @@ class Chain:
         table = checkpoint.table("loss.parquet", ["step"], pc.field("loss").is_null())
         return frozenset(table.column("step").to_pylist())
 
+    @cached_property
+    def marks(self) -> tuple[Mark, ...]:
+        """From which steps on the run did not read documents that were taken down."""
+        checkpoint = self.artifacts.get("checkpoint")
+        return of_run(checkpoint) if checkpoint else ()
+
     def entries_of(self, url: str) -> list[Entry]:
         """Returns where the kept documents of a URL lie."""
         return self.index.by_url(url) if self.index else []
@@ -230,11 +238,14 @@ def _readings(chain: Chain, source: str, entry: Entry) -> Found:
     run, order = chain.run, chain.order
     if run is None or order is None:
         return {"sequences": sequences, "steps": [], "checkpoints": []}
-    steps = sorted({step for sequence in sequences for step in order.steps_of(source, sequence, run["steps"])})
+    blank = first_blank(chain.marks, entry.shard, entry.row)
+    until = run["steps"] if blank is None else blank
+    steps = sorted({step for sequence in sequences for step in order.steps_of(source, sequence, until)})
     learned = [step for step in steps if step not in chain.skipped_steps]
     seen_by = [count for count in run["checkpoint_steps"] if learned and learned[0] < count]
     skipped = [step for step in steps if step in chain.skipped_steps]
-    return {"sequences": sequences, "steps": steps, "skipped_steps": skipped, "checkpoints": seen_by}
+    found = {"sequences": sequences, "steps": steps, "skipped_steps": skipped, "checkpoints": seen_by}
+    return found if blank is None else {**found, "withheld_from": blank}
 
 
 def _sequences(chain: Chain, source: str, entry: Entry) -> list[int]:
@@ -257,8 +268,8 @@ def _first_checkpoint(run: Found, step: int) -> int | None:
     return min((count for count in run["checkpoint_steps"] if count > step), default=None)
 
 
-def _pieces(chain: Chain, source: str, sequence: int) -> list[Found]:
-    """Returns the slices of a sequence, with the page and the beginning of the text of each."""
+def _pieces(chain: Chain, source: str, sequence: int, step: int) -> list[Found]:
+    """Returns the slices of a sequence of a step, with the page and the beginning of the text that it read of each."""
     assert chain.plan is not None
     found, pos = [], 0
     for number, row, offset, length in chain.plan.slices(source, sequence).tolist():
@@ -266,8 +277,11 @@ def _pieces(chain: Chain, source: str, sequence: int) -> list[Found]:
         shard = chain.shards.shard(name)
         uid, start = shard.uid(row), offset - shard.token_offset(row)
         entry = chain.index.by_uid(uid, part_number(name)) if chain.index else None
-        text = chain.tokenizer.decode(shard.slice(row, start, min(length, _EXCERPT_TOKENS)).tolist())
-        place = {"start": start, "length": length, "pos": pos}
-        found.append({"id": uid.hex(), "url": entry.url if entry else "", **place, "text": text})
+        blank = first_blank(chain.marks, name, row)
+        withheld = blank is not None and step >= blank
+        tokens = [] if withheld else shard.slice(row, start, min(length, _EXCERPT_TOKENS)).tolist()
+        place = {"start": start, "length": length, "pos": pos, **({"withheld": True} if withheld else {})}
+        url = entry.url if entry else ""
+        found.append({"id": uid.hex(), "url": url, **place, "text": chain.tokenizer.decode(tokens)})
         pos += length
     return found

@@ -43,6 +43,8 @@ def _document(document: Found, run: Found | None) -> list[str]:
     if document["split"] != "train":
         return [*lines, "  held out   measures bits per byte; no step reads it"]
     lines.append(f"  sequences  {_some(document['sequences'])}")
+    if "withheld_from" in document:
+        lines.append(f"  withheld   from step {document['withheld_from']:,} on: it was taken down")
     if run is None:
         return [*lines, "  steps      none yet: nothing was trained from this plan"]
     if not document["steps"]:
@@ -64,7 +66,7 @@ def _step(found: Found) -> list[str]:
         lines += ["", f"{sequence['source']} sequence {sequence['sequence']:,}, epoch {sequence['epoch']}"]
         for piece in sequence["slices"]:
             last = piece["start"] + piece["length"] - 1
-            text = " ".join(piece["text"].split())
+            text = "withheld: it was taken down" if piece.get("withheld") else " ".join(piece["text"].split())
             lines.append(f"  {piece['url'] or piece['id']}  tokens {piece['start']:,} .. {last:,}")
             lines.append(f"    {text[:_WIDTH]}")
     return lines

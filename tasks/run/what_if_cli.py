@@ -12,6 +12,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.config import assign, changes, parse
 from tasks.core.errors import InputError
 from tasks.core.store import Store
+from tasks.formats.tombstones import in_force
 from tasks.run.lineage import artifact_of_version
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
@@ -114,4 +115,5 @@ def inputs_at(store: Store, recipe: str, version: str, source_version: str = "")
             )
         return found
 
-    return AlignedInputs(opened("extracted"), opened("attributes"), opened("duplicates"), store, "")
+    inputs = opened("extracted"), opened("attributes"), opened("duplicates")
+    return AlignedInputs(*inputs, store, "", tuple(in_force(store, recipe)))

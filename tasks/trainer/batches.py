@@ -104,6 +104,11 @@ class Batches:
             number: Batch.of(*(array[mine] for array in arrays)) for number, mine in zip(numbers, rows, strict=True)
         }
 
+    def slices_of(self, step: int, number: int) -> list[Slices]:
+        """Returns the slices of each sequence of a microbatch."""
+        count = self.batch_size // self.microbatch
+        return [self.plan.slices(source, sequence) for source, sequence, _ in self.order.batch(step)[number::count]]
+
     def slices(self, step: int) -> list[dict[str, Any]]:
         """Returns the document slices of a step's batch for a log.
 

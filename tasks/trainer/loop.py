@@ -28,6 +28,7 @@ from tasks.trainer.metrics import Logs
 from tasks.trainer.model import Transformer, build, parameter_counts
 from tasks.trainer.optim import AdamW, clip, learning_rate
 from tasks.trainer.ranks import Ranks, tree_sum
+from tasks.trainer.withheld import REASON, Withheld
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class Trainer:
                 "use fewer ranks, a smaller microbatch or a larger batch_size",
             )
         self.numbers = range(microbatches)[ranks.rank :: ranks.world]
-        self._resume()
+        self.withheld = Withheld(self.out, ranks, self._resume())
         if ranks.rank == 0:
             counts = parameter_counts(self.run.model, self.batches.vocab_size)
             log.info("%s parameters, %d steps, %d ranks", f"{counts['total']:,}", self.run.steps, ranks.world)
@@ -75,6 +76,8 @@ class Trainer:
         """
         signal.signal(signal.SIGTERM, self._request_stop)
         self.logs = Logs.at(self.out, self.step) if self.ranks.rank == 0 else None
+        if not self.step:
+            self.withheld.look(0)
         with (
             contextlib.closing(self.batches),
             Loader(self.batches, self.numbers, self.run.steps, self.ranks.device) as loader,
@@ -83,6 +86,9 @@ class Trainer:
                 values, stop = self._train_step(loader)
                 if self.logs:
                     self.logs.metrics.write(values)
+                # Before the checkpoint, whose state has the mark: a resumed run does not look again.
+                if self._checkpoint_due() and self.step < self.run.steps:
+                    self.withheld.look(self.step)
                 if stop or self._checkpoint_due():
                     self._save()
                 if stop and self.step < self.run.steps:
@@ -96,10 +102,12 @@ class Trainer:
         started = time.perf_counter()
         lr = learning_rate(self.run.optim, self.step, self.run.steps)
         parts = loader.microbatches(self.step)
+        if self.withheld:
+            parts = {number: self._blanked(number, part) for number, part in parts.items()}
         waited = time.perf_counter() - started
         loss, count, stop = self._accumulate(parts)
         norm = clip(self.gradient, self.run.optim.clip)
-        refused = self.guard.refusal(loss, norm)
+        refused = self.guard.refusal(loss, norm) if count else REASON
         if refused:
             self._skip(refused, loss, norm)
         else:
@@ -111,6 +119,11 @@ class Trainer:
         values |= {"tokens_per_s": round(count / seconds, 1)}
         self.step += 1
         return values | {"step_s": round(seconds, 4), "data_wait": round(waited / seconds, 4)}, stop
+
+    def _blanked(self, number: int, part: Batch) -> Batch:
+        """Returns a microbatch of this step without what is withheld."""
+        slices = self.batches.slices_of(self.step, number)
+        return self.withheld.blank(part, slices, self.batches.plan, self.batches.eos_id)
 
     def _accumulate(self, parts: dict[int, Batch]) -> tuple[float, int, bool]:
         """Computes the mean gradient of the whole batch, of which this rank has `parts`, into `self.gradient`.
@@ -126,8 +139,9 @@ class Trainer:
         sums[2] = float(self.stop_requested)
         self.ranks.sum([gradient, sums])
         loss_sum, count, stop = sums.tolist()
-        self.gradient.copy_(gradient.div_(count))
-        return loss_sum / count, int(count), stop > 0
+        # Without a label, where all documents of the batch are withheld, there is no mean.
+        self.gradient.copy_(gradient.div_(max(count, 1)))
+        return loss_sum / max(count, 1), int(count), stop > 0
 
     def _backward(self, part: Batch) -> list[Tensor]:
         """Returns [summed gradient, (summed loss, tokens with a label, 0)] of one microbatch."""
@@ -167,7 +181,9 @@ class Trainer:
         self.ranks.barrier()
 
     def _state(self) -> dict[str, Any]:
+        withheld = self.withheld.state()
         return {
+            **({"withheld": withheld} if withheld else {}),
             "steps_taken": self.optimizer.steps_taken,
             "tokens": self.tokens,
             "guard": self.guard.state(),
@@ -179,8 +195,12 @@ class Trainer:
         """Everything that determines the result; must be equal for a run to resume from a checkpoint."""
         return {"config": self.run.model_dump(mode="json"), "weights": self.spec.weights, "plan": self.batches.identity}
 
-    def _resume(self) -> None:
-        """Loads the newest checkpoint of rank 0 on all ranks; other nodes may have none on their disk, or another."""
+    def _resume(self) -> list[dict[str, Any]]:
+        """Loads the newest checkpoint of rank 0 on all ranks; other nodes may have none on their disk, or another.
+
+        Returns:
+            the marks of withheld documents in its state.
+        """
         newest = checkpoint.newest_good(self.out / "checkpoints") if self.ranks.rank == 0 else None
         identity, state = json.loads(self.ranks.broadcast_text(json.dumps([self._identity(), newest and newest.state])))
         if identity != self._identity():
@@ -202,6 +222,7 @@ class Trainer:
             self.optimizer.steps_taken = state["steps_taken"]
             self.step, self.tokens, self.guard = state["step"], state["tokens"], Guard(**state["guard"])
             log.info("resumed at step %d of %d", self.step, self.run.steps)
+        return list(state.get("withheld", ())) if state else []
 
 
 def _flat_gradient(model: Transformer) -> Tensor:

@@ -22,7 +22,7 @@ def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path) -> TrainSpec:
 
     Raises:
         InputError: the plan was packed from other shards.
-        RecipeError: see `mix`.
+        RecipeError: the mixture cannot be had (`mix`).
     """
     shards = inputs["shards"]
     if any(ref.content != shards.record.content for ref in inputs["plan"].record.inputs if ref.role == "shards"):

@@ -9,7 +9,8 @@ import pytest
 
 from tasks.run.recipe import Recipe
 
-DAGS = ("crawl", "corpus", "tokens", "canary", "pretrain")
+CHAIN = ("crawl", "corpus", "tokens", "canary", "pretrain")
+DAGS = (*CHAIN, "takedown")
 ROOT = Path(__file__).parents[2]
 FILES = sorted(path.name for path in (ROOT / "dags").glob("*.py"))
 
@@ -203,7 +204,7 @@ OFF = "crawl = { enabled = false }\n"
         (BOOKS + "[canary]\nsteps = 3\n", ["corpus", "tokens", "canary"]),
         (BOOKS + "[train]\nmixture = { books = 1.0 }\n", ["corpus", "tokens", "pretrain"]),
         (OFF + BOOKS + "[canary]\n[train]\n", ["corpus", "tokens", "canary", "pretrain"]),
-        (SEEDS + "[canary]\n[train]\n", DAGS),
+        (SEEDS + "[canary]\n[train]\n", CHAIN),
         ('makes = ["warc", "documents"]\n' + SEEDS + "[canary]\n[train]\n", ["crawl", "corpus"]),
     ],
 )
@@ -211,7 +212,7 @@ def test_a_recipe_has_a_dag_for_what_its_sections_are_about(sections, dags, reci
     recipes("mine", text='name = "mine"\nschedule = "0 3 * * *"\n' + sections)
     bag = dag_bag()
     assert bag.import_errors == {}
-    assert set(bag.dags) == {f"mine.{dag}" for dag in dags}
+    assert set(bag.dags) == {f"mine.{dag}" for dag in (*dags, "takedown")}
     # The first one follows the calendar, each other one what the one before it makes.
     kinds = {"crawl": "warc", "corpus": "documents", "tokens": "tokens", "canary": "mixture"}
     assert bag.dags[f"mine.{dags[0]}"].schedule == "0 3 * * *"
@@ -224,7 +225,12 @@ def test_one_that_extends_another_says_how_much_of_it_it_makes(recipes, dag_bag)
     recipes("less", text='extends = "whole.toml"\nname = "less"\nmakes = ["warc", "documents", "tokens"]\n')
     bag = dag_bag()
     assert bag.import_errors == {}
-    assert {dag for dag in bag.dags if dag.startswith("less.")} == {"less.crawl", "less.corpus", "less.tokens"}
+    assert {dag for dag in bag.dags if dag.startswith("less.")} == {
+        "less.crawl",
+        "less.corpus",
+        "less.tokens",
+        "less.takedown",
+    }
 
 
 def test_all_errors_of_a_recipe_stand_in_the_import_error(recipes, dag_bag):

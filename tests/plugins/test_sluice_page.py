@@ -18,6 +18,9 @@ from tasks.core.store import Store
 from tasks.run.recipe import Recipe
 from tasks.run.runner import run_stage
 from tasks.run.tracking import TrackingContext
+from tasks.stages.spans.config import SpansConfig
+from tests.conftest import run_stage_in
+from tests.corpora import kept_document, tokens_in
 
 HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>'
 PAGES = (
@@ -149,6 +152,53 @@ def test_the_page_of_a_version_asks_why_a_url_is_not_crawled(get, crawled):
     assert "read from: shown/seeds@c1" in listed
     assert "no cycle shown@v9" in get("/sluice/why?recipe=shown&version=v9&url=http://site.localhost:18799/").text
     assert get("/sluice/why?recipe=unknown&url=http://site.localhost/").status_code == 404
+
+
+@pytest.fixture
+def post(client, token):
+    def post(**fields):
+        client.cookies.set("_token", token)
+        try:
+            return client.post("/sluice/explain", data={"recipe": "test", "version": "dev", **fields})
+        finally:
+            client.cookies.clear()
+
+    return post
+
+
+@pytest.fixture
+def indexed(recipes, tmp_path):
+    """A recipe `test` with the tokens of hostile pages and their index."""
+    recipes("test")
+    store = tmp_path / "store"
+    pages = [kept_document(f"http://site.localhost/{at}?{HOSTILE}", f"page {at}\n{HOSTILE * 3}") for at in range(4)]
+    shards = tokens_in(store, pages).shards
+    run_stage_in(store, "tasks.stages.spans.stage", SpansConfig(enabled=True), {"shards": shards}, kind="spans")
+
+
+def test_a_text_is_explained_on_the_page_and_shown_as_text(post, get, indexed):
+    assert '<form action="/sluice/explain" method="post">' in get("/sluice/recipe/test?version=dev").text
+    answer = post(text=f"</textarea></pre>{HOSTILE * 2}\r\n")
+    assert answer.status_code == 200, answer.text
+    assert "http://site.localhost/" in answer.text
+    assert "&lt;script&gt;alert" in answer.text.partition("<pre>")[2]
+    assert "<script" not in answer.text
+    assert "<img" not in answer.text
+    assert answer.text.count("</textarea>") == 1
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    assert "page 2\n&lt;script&gt;" in post(text="page 2\r\n" + HOSTILE).text
+    assert "no span of 8 tokens or more stands" in post(text="Η γάτα κάθεται στο παράθυρο").text
+
+
+def test_what_the_page_cannot_explain_is_answered_in_words(post, client, indexed):
+    long = post(text="a" * 20_001)
+    assert "the text has 20,001 characters. Give at most 20,000." in long.text
+    assert "a" * 20_001 not in long.text
+    assert "nothing of test@v9" in post(text="a", version="v9").text
+    assert post(text="a", recipe="unknown").status_code == 404
+    assert post(text="a", version="../../etc").status_code == 422
+    client.cookies.clear()
+    assert client.post("/sluice/explain", data={"recipe": "test", "version": "dev", "text": "a"}).status_code == 401
 
 
 @pytest.mark.parametrize(

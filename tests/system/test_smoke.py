@@ -2,10 +2,13 @@
 
 import json
 import re
+from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from tasks.demo.drive import CHAIN
+from tasks.run.explain import explain
+from tasks.trainer.serve import TextModel
 
 
 def test_the_run_ends_green_and_shows_what_it_made(stack, smoke) -> None:
@@ -45,3 +48,17 @@ def test_a_page_is_traced_to_the_steps_that_read_it(smoke) -> None:
     assert re.search(r"http://\w+\.localhost:\d+/", trace)
     assert re.search(r"steps +\d+", trace)
     assert re.search(r"seen by +step-\d{8}", trace)
+
+
+def test_what_the_model_writes_after_a_training_page_is_explained_by_this_page_and_its_steps(stack, smoke) -> None:
+    url = re.search(r"http://\w+\.localhost:\d+/\S*", smoke.printed.partition("\nTrace\n")[2])[0]
+    documents = stack.artifact("smoke/documents")
+    kept = [row for path in documents.files("kept/") for row in documents.table(path, ["url", "text"]).to_pylist()]
+    (text,) = (row["text"] for row in kept if row["url"] == url)
+    model = TextModel(Path(stack.artifact("smoke/model").local("model/tokenizer.json")).parent)
+    prompt = text[len(text) // 2 :][:600]
+    (written,) = model.predict(prompt)  # at temperature 0
+    found = explain(documents.store, "smoke", "dev", prompt + written)
+    pages = {document["url"]: document for document in found["spans"][0]["documents"]}
+    assert url in pages, found["spans"][0]
+    assert pages[url]["first_checkpoint"] > min(pages[url]["steps"])

@@ -68,6 +68,19 @@ def write_index(file: BinaryIO, entries: list[tuple[bytes, str, str, int]]) -> N
         writer.write_batch(pa.record_batch(columns, schema=SCHEMA))
 
 
+def read_entries(artifact: Artifact, path: str) -> pa.Table:
+    """Reads one file of the index, memory-mapped: doc_uid, url, shard (as text) and row; raises InputError."""
+    table = pa.Table.from_batches([_opened(artifact, path)]).select(["doc_uid", "url", "shard", "row"])
+    return table.set_column(2, "shard", table.column("shard").cast(pa.string()))
+
+
+def _opened(artifact: Artifact, path: str) -> pa.RecordBatch:
+    try:
+        return pa.ipc.open_file(pa.memory_map(artifact.local(path))).get_batch(0)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{artifact.address}/{path} is not readable ({error})", "run encode again") from None
+
+
 class DocumentIndex:
     """The index of all parts of an encoding.
 
@@ -109,10 +122,7 @@ class _IndexPart:
 
     @classmethod
     def open(cls, artifact: Artifact, path: str) -> "_IndexPart":
-        try:
-            batch = pa.ipc.open_file(pa.memory_map(artifact.local(path))).get_batch(0)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise InputError(f"{artifact.address}/{path} is not readable ({error})", "run encode again") from None
+        batch = _opened(artifact, path)
         # Big-endian halves compare like the bytes do.
         uids = np.frombuffer(batch.column("doc_uid").buffers()[1], ">u8")[: 2 * batch.num_rows].reshape(-1, 2)
         name = path.removeprefix(f"{FOLDER}/").removesuffix(".arrow")

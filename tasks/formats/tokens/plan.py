@@ -11,7 +11,8 @@ slices are the boundaries that attention does not cross. A sequence has at most 
 
 `plan/summary.json` has seq_len, method, by, vocab_size, eos_id, tokens_dtype, tokenizer_sha256, `shards` (the names
 that `SLICE.shard` numbers), per source `parts` ({sequences, first_shard, last_shard}), and per source: sequences,
-tokens, documents, split_documents, dropped_tokens, padding_tokens, heldout_documents, heldout_tokens.
+tokens, documents, split_documents, dropped_tokens, padding_tokens. "Source" stands for a value of the column `by`;
+heldout_documents and heldout_tokens are by source in any case.
 """
 
 import json

@@ -8,6 +8,7 @@ is a document:
     n_tokens  uint32                  with end-of-text
     n_bytes   uint32                  UTF-8 bytes of the text, the denominator of bits per byte
     source, split  string
+    label columns  dictionary<int32, string>   columns of the document by which sequences can be grouped (`labels`)
 
 Files are not compressed, so a slice of a document is a view into the page cache, without a copy. The schema metadata
 has `vocab_size`, `eos_id` and the sha256 of the tokenizer.
@@ -15,8 +16,8 @@ has `vocab_size`, `eos_id` and the sha256 of the tokenizer.
 
 import json
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
+from tasks.formats.tokens import label_columns
 
 TRAIN = "train"
 HELDOUT = "heldout"
@@ -53,8 +55,8 @@ class TokenFormat:
         """Bytes per token."""
         return np.dtype(self.dtype).itemsize
 
-    def schema(self) -> pa.Schema:
-        """Returns the Arrow schema of a shard."""
+    def schema(self, labels: Iterable[str] = ()) -> pa.Schema:
+        """Returns the Arrow schema of a shard with some label columns."""
         fields = [
             ("doc_uid", pa.binary(16)),
             ("tokens", pa.list_(pa.from_numpy_dtype(self.dtype))),
@@ -62,6 +64,7 @@ class TokenFormat:
             ("n_bytes", pa.uint32()),
             ("source", pa.string()),
             ("split", pa.string()),
+            *((name, label_columns.KIND) for name in labels),
         ]
         meta = json.dumps(self.__dict__, sort_keys=True).encode()
         return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields], metadata={META: meta})
@@ -76,6 +79,8 @@ class ShardBuffer:
     uids: list[bytes]
     tokens: list[NDArray[Any]]
     n_bytes: list[int]
+    labels: Mapping[str, list[str]] = field(default_factory=dict)
+    """Label column -> label of each document."""
 
 
 def shard_name(source: str, split: str, part: int, piece: int) -> str:
@@ -108,7 +113,8 @@ def part_number(name: str) -> int:
 
 def write_shard(file: BinaryIO, buffer: ShardBuffer, fmt: TokenFormat) -> None:
     """Writes one shard; equal documents give equal bytes."""
-    schema = fmt.schema()
+    schema = fmt.schema(buffer.labels)
+    labels = [label_columns.coded(values) for values in buffer.labels.values()]
     with pa.ipc.new_file(file, schema) as writer:
         for first in range(0, len(buffer.uids), BATCH_ROWS):
             rows = slice(first, first + BATCH_ROWS)
@@ -123,6 +129,7 @@ def write_shard(file: BinaryIO, buffer: ShardBuffer, fmt: TokenFormat) -> None:
                 pa.array(buffer.n_bytes[rows], pa.uint32()),
                 pa.array([buffer.source] * len(tokens)),
                 pa.array([buffer.split] * len(tokens)),
+                *(column[rows] for column in labels),
             ]
             writer.write_batch(pa.record_batch(columns, schema=schema))
 
@@ -197,6 +204,10 @@ class Shard:
         # An Arrow buffer of fixed-size values has no offsets: 16 bytes per row, one after the other.
         parts = [np.frombuffer(b.column("doc_uid").buffers()[1], np.uint8)[: 16 * len(b)] for b in self._batches()]
         return np.concatenate([*parts, np.empty(0, np.uint8)]).reshape(-1, 16)
+
+    def column(self, name: str) -> pa.DictionaryArray:
+        """Returns `source` or a label column, shape (rows,); raises InputError if the shard has no such column."""
+        return label_columns.read_column(self._batches(), self._reader.schema, name)
 
     def uid(self, row: int) -> bytes:
         """Returns the id of the document in a row."""

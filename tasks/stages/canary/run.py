@@ -3,6 +3,7 @@
 Reads `arms`, `shards` and `plan`; the member's name determines arm and seed. Writes `result.json`: {arm, seed, kind,
 weights, steps, tokens, bpb {source: bits per byte of its held-out text}, target_bpb, loss_curve [[step, loss], ...]}.
 
+Of documents that are taken down before it starts it reads nothing, even where the plan has them (`notice`).
 A canary trains on one node, whatever the place allots to training; it resumes as training does (`recovery`).
 
 Seeds are paired: with the same seed, every arm has the same initial weights and the same order within each source, so
@@ -29,6 +30,7 @@ from tasks.trainer.config import TrainSpec
 from tasks.trainer.fence import Fence
 from tasks.trainer.launch import train_local
 from tasks.trainer.metrics import FILE, read_metrics
+from tasks.trainer.notice import Notice
 from tasks.trainer.recovery import Recovery
 from tasks.trainer.spec import make_spec
 
@@ -47,6 +49,7 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         recovery = Recovery(output, fence.run, (), config.training(seed).keep_checkpoints)
         recovery.restore()
         spec = _spec(config, inputs, fence.run, arm["weights"], seed)
+        Notice(output, inputs["shards"], fence.run).look()
         _train(spec, output, recovery, fence)
         bpb = _measure(config, inputs["shards"], spec, plan)
         target = targets(config, plan.summary)

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from tasks.core import parquet
 from tasks.core.artifact import Artifact, ArtifactFolder
@@ -19,6 +21,7 @@ from tasks.core.groups import KIND, groups_of, path_of
 from tasks.core.part import POISON
 from tasks.core.store import Store
 from tasks.formats.documents import mark_of, same_mark, same_rows
+from tasks.formats.tombstones import Tombstones
 
 
 class Measured(NamedTuple):
@@ -37,6 +40,7 @@ class AlignedParts:
     groups: Mapping[str, Measured]
     store: Store
     folder: str
+    takedowns: tuple[ArtifactFolder, ...] = ()
 
     def part(
         self, name: str, documents: list[str] | None, judged: Sequence[str], copies: list[str] | None
@@ -80,6 +84,12 @@ class AlignedParts:
             columns = {other: _without(column.combine_chunks(), failed_on) for other, column in columns.items()}
         return pa.table({"id": documents.column("id"), "error": errors, **{other: columns[other] for other in judged}})
 
+    def taken_down(self, name: str, rows: int) -> NDArray[np.bool_]:
+        """Returns which of the `rows` documents of one part are taken down, shape (rows,)."""
+        if not (stones := Tombstones.read(self.takedowns)):
+            return np.zeros(rows, np.bool_)
+        return stones.mask(self.extracted.table(f"documents/{name}.parquet", columns=["id", "url"]))
+
     def refused(self, name: str) -> pa.Table:
         """Returns source and reason of the captures and files that extract rejected in one part."""
         return self.extracted.table(f"rejected/{name}.parquet", columns=["source", "reason"])
@@ -91,13 +101,14 @@ class AlignedParts:
 
 @dataclass(frozen=True)
 class AlignedInputs:
-    """The inputs of the stage, and the folder of its own artifact in the store."""
+    """The inputs of the stage, the folder of its own artifact in the store, and the takedowns in force."""
 
     extracted: Artifact
     attributes: Artifact
     duplicates: Artifact
     store: Store
     folder: str
+    takedowns: tuple[Artifact, ...] = ()
 
     @cached_property
     def groups(self) -> dict[str, Artifact]:
@@ -128,7 +139,8 @@ class AlignedInputs:
             annotator: Measured(group.folder, bool(group.record.metrics.get(POISON)))
             for annotator, group in self.groups.items()
         }
-        return AlignedParts(self.extracted.folder, self.duplicates.folder, groups, self.store, self.folder)
+        taken = tuple(one.folder for one in self.takedowns)
+        return AlignedParts(self.extracted.folder, self.duplicates.folder, groups, self.store, self.folder, taken)
 
 
 def _without(found: pa.StructArray, failed_on: pa.BooleanArray) -> pa.StructArray:

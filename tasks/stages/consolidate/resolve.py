@@ -54,7 +54,8 @@ def _survivors(config: ConsolidateConfig, aligned: AlignedParts, name: str) -> p
     """Returns the documents of one part that have a copy and pass the filters (columns _MEMBER)."""
     documents, judged, copies = aligned.part(name, ["id", "source"], config.filters, _MEMBER)
     clustered = copies.column("cluster").is_valid()
-    found = reasons(config, documents.column("source").filter(clustered), judged.filter(clustered))
+    gone = aligned.taken_down(name, documents.num_rows)[clustered.to_numpy()]
+    found = reasons(config, documents.column("source").filter(clustered), judged.filter(clustered), gone)
     return copies.filter(clustered).filter(pa.array([not row for row in found], pa.bool_()))
 
 

@@ -12,6 +12,7 @@ from tasks.core.errors import InputError
 from tasks.core.part import POISON
 from tasks.filters.base import fields
 from tasks.filters.catalogue import filter_of
+from tasks.formats.tombstones import TAKEDOWN
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.funnel import DEDUP, KEPT, LANGUAGE, QUALITY
 
@@ -46,17 +47,22 @@ def check_measured(config: ConsolidateConfig, attributes: pa.Schema, where: str)
         raise InputError(f"{cause} in {where}", remedy)
 
 
-def reasons(config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.Table) -> list[list[str]]:
+def reasons(
+    config: ConsolidateConfig, sources: pa.ChunkedArray, attributes: pa.Table, taken_down: NDArray[np.bool_]
+) -> list[list[str]]:
     """Returns for every document all reasons to drop it, by precedence; an empty list if it passes.
 
     Args:
         config: the stage's settings.
         sources: source of each document.
         attributes: `error`, and the columns of the filters' annotators, in the same order.
+        taken_down: whether each document is taken down, shape (rows,): of a trusted source too, before any filter.
     """
     broken = attributes.column("error").is_valid().to_numpy(zero_copy_only=False)
-    found: list[list[str]] = [[POISON] if bad else [] for bad in broken]
-    places = np.flatnonzero(~broken & in_scope(config, sources))
+    found: list[list[str]] = [
+        [TAKEDOWN] if gone else [POISON] if bad else [] for gone, bad in zip(taken_down, broken, strict=True)
+    ]
+    places = np.flatnonzero(~taken_down & ~broken & in_scope(config, sources))
     if not len(places):
         return found
     for name in config.filters:

@@ -1,6 +1,7 @@
 """Stage consolidate: documents, attributes and duplicates -> kept (masked) and rejected documents, and the funnel.
 
-Reads `extracted`, `attributes` and `duplicates`, co-partitioned (checked). Writes
+Reads `extracted`, `attributes` and `duplicates`, co-partitioned (checked), and the takedowns in force (`takedowns`):
+their documents are rejected first of all, whatever their source, and shown nowhere. Writes
 
     kept/<part>.parquet      kept documents; text, title and metadata masked; with language, score and tier
                              (KEPT_SCHEMA)
@@ -28,6 +29,7 @@ from tasks.core.groups import KIND
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.filters.language_codes import UNDETERMINED
 from tasks.formats.documents import DOCUMENT
+from tasks.formats.tombstones import TAKEDOWN
 from tasks.stages.consolidate import audit
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts
 from tasks.stages.consolidate.config import ConsolidateConfig
@@ -75,7 +77,8 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
             documents, or no document passes.
     """
     extracted, attributes, duplicates = (inputs[role] for role in ("extracted", "attributes", "duplicates"))
-    aligned = AlignedInputs(extracted, attributes, duplicates, output.store, output.address.path)
+    taken_down = tuple(inputs.many("takedowns")) if "takedowns" in inputs else ()
+    aligned = AlignedInputs(extracted, attributes, duplicates, output.store, output.address.path, taken_down)
     names = aligned.names()
     check_measured(config, aligned.measured(names[0]), str(attributes.address))
     parts = aligned.parts
@@ -128,7 +131,8 @@ def consolidate_part(config: ConsolidateConfig, aligned: AlignedParts, part: Par
     documents, judged, duplicates = aligned.part(name, None, read, COLUMNS)
     part.count_in(documents.num_rows)
     resolved = aligned.own(f"copies/{name}.parquet")
-    found = verdicts(config, documents.column("source"), judged, resolved, duplicates)
+    gone = aligned.taken_down(name, documents.num_rows)
+    found = verdicts(config, documents.column("source"), judged, resolved, duplicates, gone)
     stays = found.stays
     part.metric("promoted", pc.sum(duplicates.filter(stays).column("duplicate_of").is_valid()).as_py() or 0)
     documents = _scored(documents, judged)
@@ -204,6 +208,7 @@ def _write_samples(
     config: ConsolidateConfig, part: Part, documents: pa.Table, judged: pa.Table, reasons: list[list[str]]
 ) -> None:
     rows = audit.choose(reasons, documents.column("id").to_pylist(), config.samples)
+    rows = [row for row in rows if reasons[row][:1] != [TAKEDOWN]]  # their text goes nowhere any more
     places = pa.array(rows, pa.int64())
     shown, attributes = documents.take(places), judged.take(places)
     texts = masked(config, shown, attributes, [not reasons[row] for row in rows])

@@ -6,7 +6,9 @@ Pure functions over co-partitioned columns. Reasons are ordered by filter, dupli
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.rules import reasons, tiers
@@ -48,6 +50,7 @@ def verdicts(
     judged: pa.Table,
     resolved: pa.Table,
     duplicates: pa.Table,
+    taken_down: NDArray[np.bool_],
 ) -> Verdicts:
     """Returns the verdict on each document of one part.
 
@@ -57,8 +60,9 @@ def verdicts(
         judged: `error`, and the columns of the annotators that the filters and the marks of `gold` read.
         resolved: the documents to drop as copies of a kept one (`resolve.COPIES`).
         duplicates: dedup's verdict on each document: `COLUMNS`.
+        taken_down: whether each document is taken down, shape (rows,).
     """
-    found = reasons(config, sources, judged)
+    found = reasons(config, sources, judged, taken_down)
     duplicate_of = _add_copies(config, found, resolved, duplicates)
     stays = pa.array([not why for why in found], pa.bool_())
     of_kept = iter(tiers(config, sources.filter(stays), judged.filter(stays)))

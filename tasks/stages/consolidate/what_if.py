@@ -141,7 +141,8 @@ def _verdicts(config: ConsolidateConfig, aligned: AlignedParts, names: Sequence[
     for name in names:
         documents, judged, duplicates = aligned.part(name, ["id", "source"], measured, COLUMNS)
         sources = documents.column("source")
-        found = verdicts(config, sources, judged, copies[name], duplicates)
+        gone = aligned.taken_down(name, documents.num_rows)
+        found = verdicts(config, sources, judged, copies[name], duplicates, gone)
         ends = zip(sources.to_pylist(), found.first, found.tiers, strict=True)
         yield [_Verdict(*end) for end in ends]
 

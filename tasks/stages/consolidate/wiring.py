@@ -11,5 +11,6 @@ STAGES = (
         "documents",
         asset="documents",
         inputs={"extracted": "extracted", "attributes": "attributes", "duplicates": "duplicates"},
+        takedowns="takedowns",
     ),
 )

@@ -13,6 +13,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError, SluiceError
 from tasks.core.ledger import newest
 from tasks.core.store import Store
+from tasks.formats import tombstones
 from tasks.formats.domain import domain_of, link
 from tasks.formats.robots.robotstxt import Robots, ai_optout_by, decided_by
 from tasks.formats.robots.tdmrep import Reservations
@@ -65,6 +66,7 @@ class Facts:
     Attributes:
         artifacts: by kind (seeds, fetchlist, segment, crawldb), those that are there.
         policy: the hosts file.
+        tombstones: what is taken down in the recipe.
 
     Raises:
         InputError: nothing of that version is there.
@@ -87,6 +89,7 @@ class Facts:
         if version and not self.artifacts:
             raise InputError(f"no cycle {recipe}@{version} is in {store.root}", "name another version, or none")
         self.policy, self.policy_from = self._read_policy()
+        self.tombstones = tombstones.read(tombstones.in_force(store, recipe))
 
     def gathered(self) -> Found:
         """Returns everything that is known, as `why` describes it."""

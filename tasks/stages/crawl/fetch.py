@@ -1,9 +1,9 @@
 """Stage `fetch`: fetches one partition of the crawl into WARC files.
 
-Reads the seeds (for the scope), the partition's fetch list, the sizes of all fetch lists (for its share of the
-requests), the hosts file (for denied hosts) and the Bloom filter of the previous crawl DB. Writes parts of one WARC
-file, its CDXJ index, its log and its links (`tasks.stages.crawl.db.fetchlog`) each, and at the end one part with the
-state of the hosts (`tasks.stages.crawl.db.hostlog`). One process, one event loop.
+Reads the seeds and the takedowns of the cycle (for the scope), the partition's fetch list, the sizes of all fetch lists
+(for its share of the requests), the hosts file (for denied hosts) and the Bloom filter of the previous crawl DB. Writes
+parts of one WARC file, its CDXJ index, its log and its links (`tasks.stages.crawl.db.fetchlog`) each, and at the end
+one part with the state of the hosts (`tasks.stages.crawl.db.hostlog`). One process, one event loop.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError, TransientError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.domain import owner_of
+from tasks.formats.tombstones import tombstones_of
 from tasks.formats.url import authority
 from tasks.stages.crawl.candidate import Candidate
 from tasks.stages.crawl.config import CrawlConfig
@@ -102,7 +103,7 @@ class Crawl:
         self._first_cycle = inputs.get("previous") is None
         self._listed = inputs["fetchlist"]
         self._start = fetchlist.candidates(self._listed.table(fetchlist.URLS_FILE))
-        self._scope = scope_of(config, inputs["seeds"])
+        self._scope = scope_of(config, inputs["seeds"], tombstones_of(inputs))
         self._hosts = self._listed.table(fetchlist.HOSTS_FILE).to_pylist()
         self._policy = Policy.of(config, self._listed)
         number = number_of(output.member)

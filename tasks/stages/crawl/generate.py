@@ -1,7 +1,8 @@
 """Stage `generate`: writes the fetch list of one partition, in the order of its front queues.
 
-Reads the seeds, the host ranks, the hosts file and, from the second cycle on, the partition's crawl DB. Writes the
-artifact `fetchlist/p<n>` (`tasks.stages.crawl.db.fetchlist`), with a copy of the hosts file (`policy.json`).
+Reads the seeds, the host ranks, the hosts file, the takedowns in force (nothing of them is listed) and, from the second
+cycle on, the partition's crawl DB. Writes the artifact `fetchlist/p<n>`
+(`tasks.stages.crawl.db.fetchlist`), with a copy of the hosts file (`policy.json`).
 
 What is due is scored: the host's rank, divided by the depth, more the longer it has been waiting (so that nothing
 starves). Per host no more URLs are listed than the time box allows at the host's pace. Front queues are powers
@@ -17,6 +18,7 @@ from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.domain import domain_of
 from tasks.formats.scope import Scope
+from tasks.formats.tombstones import tombstones_of
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb, duck
 from tasks.stages.crawl.db.fetchlist import HOSTS_FILE, ROBOTS_FILE, URLS_FILE
@@ -103,7 +105,8 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
             now = datetime.now(UTC)
             policy = settle(config, part)
             _attach(connection, inputs, number_of(output.member))
-            due = _choose(connection, config, scope_of(config, inputs["seeds"]), now, policy)
+            scope = scope_of(config, inputs["seeds"], tombstones_of(inputs))
+            due = _choose(connection, config, scope, now, policy)
             rows = duck.write(connection, part, URLS_FILE, _LIST)
             part.count_in(rows)
             part.count_out(rows)

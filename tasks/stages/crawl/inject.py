@@ -17,6 +17,7 @@ from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.formats.domain import Link
 from tasks.formats.scope import Scope
+from tasks.formats.tombstones import NOTHING, Tombstones
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.seeds import seeds_of, summary, to_table
 
@@ -50,10 +51,10 @@ def file_of(number: int) -> str:
     return f"seeds/{member(number)}.parquet"
 
 
-def scope_of(config: CrawlConfig, seeds: Artifact) -> Scope:
-    """Returns the scope of the crawl: the hosts of the recipe, or else those of its seeds."""
+def scope_of(config: CrawlConfig, seeds: Artifact, taken_down: Tombstones = NOTHING) -> Scope:
+    """Returns the scope of the crawl: the hosts of the recipe, or those of its seeds, without what is taken down."""
     hosts = list(config.include_hosts) or json.loads(seeds.read(_HOSTS))
-    return Scope(hosts, config.include_prefixes, config.include_pattern, config.exclude_pattern)
+    return Scope(hosts, config.include_prefixes, config.include_pattern, config.exclude_pattern, taken_down)
 
 
 def external(config: CrawlConfig) -> dict[str, list[str]]:

@@ -1,9 +1,9 @@
 """Stage `update`: merges fetched pages and links into one partition of the crawl DB, and sets due times.
 
-Reads the partition's fetch list and segment, the links that all segments and rendered pages have for it, and its crawl
-previous DB. Writes the artifact `crawldb/p<n>` (`tasks.stages.crawl.db.crawldb`), a new generation. The
-rules are in `tasks.stages.crawl.db.merge`; 10 million known URLs, 500,000 fetched and 35 million links take some 20
-CPU-seconds and 1.3 GB (`benchmarks/crawldb.py`).
+Reads the partition's fetch list and segment, the links that all segments and rendered pages have for it, its previous
+crawl DB, and the takedowns of the cycle, of which nothing is due any more. Writes the artifact `crawldb/p<n>`
+(`tasks.stages.crawl.db.crawldb`), a new generation. The rules are in `tasks.stages.crawl.db.merge`; 10 million known
+URLs, 500,000 fetched and 35 million links take some 20 CPU-seconds and 1.3 GB (`benchmarks/crawldb.py`).
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,9 @@ from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.formats.domain import domain_of
+from tasks.formats.tombstones import Tombstones, tombstones_of
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db import crawldb, duck, fetchlist, hostlog, merge
+from tasks.stages.crawl.db import crawldb, duck, fetchlist, hostlog, merge, takedown
 from tasks.stages.crawl.db.fetchlog import FETCH_LOG, LINKS
 from tasks.stages.crawl.db.known import Known
 from tasks.stages.crawl.inject import number_of
@@ -35,14 +36,14 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
             segment = _own(inputs.many("segments"), output.member)
             _attach_urls(connection, config, inputs, output.member)
             _attach_hosts(connection, inputs, segment)
-            _write_urls(connection, part, segment)
+            _write_urls(connection, part, segment, tombstones_of(inputs))
             _write_hosts(connection, part)
             _write_known(connection, part, previous)
     record = output.committed["urls"]
     unfetched = record.metrics.get("unfetched", 0.0)
-    takedown = record.metrics.get("takedown", 0.0)
+    withdrawn = record.metrics.get("takedown", 0.0)
     note = f"{record.rows_out} URLs known, {unfetched:.0f} of them not fetched yet"
-    return Report(note=f"{note}, {takedown:.0f} to be taken down" if takedown else note)
+    return Report(note=f"{note}, {withdrawn:.0f} to be taken down" if withdrawn else note)
 
 
 def _own(segments: Sequence[Artifact], member: str) -> Artifact:
@@ -84,8 +85,10 @@ def _attach_hosts(connection: duckdb.DuckDBPyConnection, inputs: Inputs, segment
     duck.view(connection, "seen_robots", [(segment, path) for path in segment.files(hostlog.RULES)], crawldb.ROBOTS)
 
 
-def _write_urls(connection: duckdb.DuckDBPyConnection, part: Part, segment: Artifact) -> None:
+def _write_urls(connection: duckdb.DuckDBPyConnection, part: Part, segment: Artifact, tombstones: Tombstones) -> None:
     query = merge.merged(datetime.now(UTC), f"{segment.path}/")
+    if tombstones:
+        query = takedown.marked(connection, query, tombstones)
 
     def count(batch: pa.RecordBatch) -> None:
         part.metric("unfetched", pc.sum(pc.equal(batch.column("status"), crawldb.UNFETCHED)).as_py())

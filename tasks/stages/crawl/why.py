@@ -10,6 +10,7 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.canonical_url import canonical
 from tasks.formats.scope import Scope
+from tasks.formats.tombstones import DOCUMENT, TAKEDOWN, Tombstone, Tombstones
 from tasks.formats.url import is_trap
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb
@@ -83,7 +84,7 @@ def _scope(facts: Facts, config: CrawlConfig) -> Scope:
 
 
 def _by_recipe(facts: Facts, config: CrawlConfig, scope: Scope, found: Found) -> list[Found]:
-    url, host, obstacles = found["url"], found["host"], []
+    url, host, obstacles = found["url"], found["host"], _by_takedown(facts, found["url"])
     if outside := scope.refusal(url):
         no_seed = outside == "include_hosts" and not config.include_hosts
         obstacles.append(_by("scope", f"no seed is of {host}" if no_seed else _SCOPE[outside].format(host=host)))
@@ -94,6 +95,17 @@ def _by_recipe(facts: Facts, config: CrawlConfig, scope: Scope, found: Found) ->
     if is_trap(url):
         obstacles.append(_by("trap_path", "its path repeats itself, or has more than 20 segments"))
     return obstacles
+
+
+def _by_takedown(facts: Facts, url: str) -> list[Found]:
+    causes = Tombstones.of(facts.tombstones).causes(url)
+    stones = {stone.value: stone for stone in facts.tombstones if stone.kind != DOCUMENT}
+    return [_by(TAKEDOWN, _taken_down(stones[cause])) for cause in causes[:1]]
+
+
+def _taken_down(stone: Tombstone) -> str:
+    reason = f" ({stone.reason})" if stone.reason else ""
+    return f"{stone.value} is taken down by {stone.takedown}{f' of {stone.date}' if stone.date else ''}{reason}"
 
 
 def _by_site(rules: Found | None) -> list[Found]:

@@ -29,6 +29,7 @@ STAGES = (
         inputs={"seeds": "seeds", "ranks": "ranks"},
         previous=_PREVIOUS,
         previous_if="crawl.recrawl",
+        takedowns="takedowns",
         mapped=True,
     ),
     _stage(
@@ -39,6 +40,7 @@ STAGES = (
         previous=_PREVIOUS,
         previous_if="crawl.recrawl",
         previous_as="fetchlist",
+        takedowns="takedowns",
         mapped=True,
     ),
     _stage("render", "rendered", "render.stage", inputs={"seeds": "seeds", "segment": "segment/*"}, mapped=True),
@@ -50,6 +52,7 @@ STAGES = (
         previous=_PREVIOUS,
         previous_if="crawl.recrawl",
         previous_as="fetchlist",
+        takedowns="takedowns",
         mapped=True,
     ),
     _stage("publish", "warc", asset="warc", fan_in={**_SEGMENTS, "crawldb": ("crawldb", "seeds")}),

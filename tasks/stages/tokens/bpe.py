@@ -1,6 +1,8 @@
-"""Stage tokenizer: kept documents -> a byte-level BPE tokenizer, and its fertility in each language.
+"""Stage tokenizer: kept documents -> a byte-level BPE tokenizer, trained or imported, and its fertility.
 
-Reads `documents` (kept/); writes `tokenizer.json` (Hugging Face format) and `fertility.json`.
+Reads `documents` (kept/) and, where the recipe names one, the file of a tokenizer (see `imported`); writes
+`tokenizer.json` (Hugging Face format), `tokenizer_config.json` (the end-of-text token) and `fertility.json` (see
+`fertility`; of the sample).
 
 Byte-level: every text can be encoded and decoded without loss, and there is no "unknown" token. The same documents and
 settings give the same bytes of `tokenizer.json` on any number of workers: the sample is drawn by a hash of the
@@ -12,9 +14,9 @@ import json
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,43 +27,56 @@ from tasks.core.digest import sha256_of
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.text import hash64, words
+from tasks.formats.text import hash64
+from tasks.formats.tokens.labels import label
+from tasks.stages.tokens import fertility, imported
 from tasks.stages.tokens.config import TokenizerConfig
 from tasks.stages.tokens.encoder import Reference
 
 log = logging.getLogger("sluice.tokens")
 
-VERSION = 1
-EOS = "<|endoftext|>"
+VERSION = 2
 TOKENIZER = "tokenizer.json"
-FERTILITY = "fertility.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 KEPT = "kept/"
 # Bytes that one document contributes to the sample at most, so that a single long book does not dominate it.
 _MOST_BYTES_OF_ONE = 200_000
 
 
+def external(config: TokenizerConfig) -> dict[str, list[str]]:
+    """Returns the external file that the stage reads, by role."""
+    return {"tokenizer": [config.file]} if config.file else {}
+
+
 def run(config: TokenizerConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Trains the tokenizer; raises InputError if no document has text."""
+    """Trains or imports the tokenizer; raises InputError if no document has text, or the imported one is unusable."""
     if TOKENIZER in output.committed:
         return _report(output)
     documents = inputs["documents"]
     sample = draw(documents, engine, config)
-    tokenizer = train((text for _, text in sample), config)
+    if config.file:
+        made = imported.read(config.file, config.end_of_text)
+    else:
+        made = train((one.text for one in sample), config).to_str(pretty=True)
+    tokenizer = Reference(made).tokenizer
     size = tokenizer.get_vocab_size()
-    if size < config.vocab_size:
+    if size < config.vocab_size and not config.file:
         log.warning(
             "the sample gives %d of the %d entries asked for: it is too small or too uniform", size, config.vocab_size
         )
-    fit = fertility(tokenizer, sample)
+    fit = _fertility(tokenizer, sample)
     with output.part(TOKENIZER, conserved=False) as part:
+        for name, content in ((TOKENIZER_CONFIG, {"eos_token": config.end_of_text}), (fertility.FERTILITY, fit)):
+            with part.file(name) as file:
+                file.write(json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n")
         with part.file(TOKENIZER) as file:
-            file.write(tokenizer.to_str(pretty=True).encode())
-        with part.file(FERTILITY) as file:
-            file.write(json.dumps(fit, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n")
+            file.write(made.encode())
         part.metric("vocab_size", size)
         part.metric("sample_documents", len(sample))
         part.metric("bytes_per_token", fit["all"]["bytes_per_token"])
         part.metric("tokens_per_word", fit["all"]["tokens_per_word"])
+        for name, value in fertility.reported(fit).items():
+            part.metric(name, value)
     return _report(output)
 
 
@@ -76,12 +91,10 @@ def load(artifact: Artifact) -> Tokenizer:
     return Reference(artifact.read(TOKENIZER).decode()).tokenizer
 
 
-def eos_of(tokenizer: Tokenizer, where: str) -> int:
-    """Returns the id of the end-of-text token; raises InputError if the tokenizer has none."""
-    eos = tokenizer.token_to_id(EOS)
-    if eos is None:
-        raise InputError(f"the tokenizer of {where} has no {EOS} token", "run the stage tokenizer again")
-    return int(eos)
+def eos_of(artifact: Artifact, tokenizer: Tokenizer) -> int:
+    """Returns the id of the end-of-text token of an artifact's tokenizer."""
+    eos: int = tokenizer.get_vocab()[json.loads(artifact.read(TOKENIZER_CONFIG))["eos_token"]]
+    return eos
 
 
 def digest(artifact: Artifact) -> str:
@@ -89,8 +102,18 @@ def digest(artifact: Artifact) -> str:
     return sha256_of(artifact.read(TOKENIZER))
 
 
-def draw(documents: Artifact, engine: Engine, config: TokenizerConfig) -> list[tuple[str, str]]:
-    """Draws the sample: (language, text) in the order of the hash of (seed, id), up to `sample_bytes`.
+class Drawn(NamedTuple):
+    """One document of the sample."""
+
+    rank: int
+    """Hash of (seed, id)."""
+    language: str
+    source: str
+    text: str
+
+
+def draw(documents: Artifact, engine: Engine, config: TokenizerConfig) -> list[Drawn]:
+    """Draws the sample in the order of the hash of (seed, id), up to `sample_bytes`.
 
     Two passes: ids and lengths of all documents first, then the texts of the sample.
 
@@ -112,10 +135,10 @@ def draw(documents: Artifact, engine: Engine, config: TokenizerConfig) -> list[t
     if not chosen or missing:
         what = f'text of the source "{missing[0]}"' if missing else "document with text"
         raise InputError(f"{documents.address} has no kept {what}", "look at its funnel for the reasons")
-    sample: list[tuple[int, str, str]] = []
+    sample: list[Drawn] = []
     for _, texts in engine.map(partial(_texts, documents.folder, chosen), paths):
         sample.extend(texts)
-    return [(language, text) for _, language, text in sorted(sample)]
+    return sorted(sample)
 
 
 _Ranked = tuple[int, str, str, int]
@@ -151,13 +174,17 @@ def _ranks(documents: ArtifactFolder, config: TokenizerConfig, path: str) -> lis
     return kept
 
 
-def _texts(documents: ArtifactFolder, chosen: dict[str, int], path: str) -> list[tuple[int, str, str]]:
-    table = documents.table(path, columns=["id", "language", "text"], filters=pc.field("id").isin(list(chosen)))
-    columns = (table.column(name).to_pylist() for name in ("id", "language", "text"))
+def _texts(documents: ArtifactFolder, chosen: dict[str, int], path: str) -> list[Drawn]:
+    columns = ["id", "language", "source", "text"]
+    table = documents.table(path, columns=columns, filters=pc.field("id").isin(list(chosen)))
     return [
-        (chosen[doc_id], language or "unknown", text.encode()[:_MOST_BYTES_OF_ONE].decode(errors="ignore"))
-        for doc_id, language, text in zip(*columns, strict=True)
+        Drawn(chosen[doc_id], label(language, "language"), source, _beginning(text))
+        for doc_id, language, source, text in zip(*(table.column(name).to_pylist() for name in columns), strict=True)
     ]
+
+
+def _beginning(text: str) -> str:
+    return text.encode()[:_MOST_BYTES_OF_ONE].decode(errors="ignore")
 
 
 def id_hash(doc_id: str, purpose: str) -> int:
@@ -174,7 +201,7 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=config.vocab_size,
         min_frequency=config.min_frequency,
-        special_tokens=[EOS],
+        special_tokens=[config.end_of_text],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
@@ -182,31 +209,14 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     return tokenizer
 
 
-def fertility(tokenizer: Tokenizer, sample: list[tuple[str, str]]) -> dict[str, dict[str, Any]]:
-    """Returns tokens per word and bytes per token for each language of the sample, and for "all"."""
-    counts: dict[str, list[int]] = {}
-    for language, of_text in _batches(tokenizer, sample):
-        for key in (language, "all"):
-            row = counts.setdefault(key, [0, 0, 0, 0])
-            for column, amount in enumerate(of_text):
-                row[column] += amount
-    return {
-        key: {
-            "documents": documents,
-            "tokens": tokens,
-            "tokens_per_word": round(tokens / max(n_words, 1), 4),
-            "bytes_per_token": round(n_bytes / max(tokens, 1), 4),
-        }
-        for key, (documents, tokens, n_words, n_bytes) in counts.items()
-    }
-
-
-def _batches(tokenizer: Tokenizer, sample: list[tuple[str, str]]) -> Iterator[tuple[str, tuple[int, int, int, int]]]:
+def _fertility(tokenizer: Tokenizer, sample: list[Drawn]) -> dict[str, Any]:
+    counts = fertility.Counts()
     for first in range(0, len(sample), 256):
         rows = sample[first : first + 256]
-        encodings = tokenizer.encode_batch_fast([text for _, text in rows], add_special_tokens=False)
-        for (language, text), encoding in zip(rows, encodings, strict=True):
-            yield language, (1, len(encoding.ids), len(words(text)), len(text.encode()))
+        encodings = tokenizer.encode_batch_fast([one.text for one in rows], add_special_tokens=False)
+        for one, encoding in zip(rows, encodings, strict=True):
+            counts.add(one.language, one.source, one.text, len(encoding.ids), len(one.text.encode()))
+    return fertility.table([counts.sums])
 
 
 def _one_thread() -> None:

@@ -4,13 +4,13 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from tasks.core.config import Config, duplicates
+from tasks.core.config import Config, absolute, duplicates
 from tasks.formats.tokens.labels import BASE_COLUMNS, SOURCE
 from tasks.formats.tokens.mixture import check_weights
 
 
 class TokenizerConfig(Config):
-    """Training of the byte-level BPE tokenizer."""
+    """Training of the byte-level BPE tokenizer, or import of one."""
 
     vocab_size: int = Field(default=4096, ge=257)
     """Entries of the vocabulary: 256 bytes, the end-of-text token, and merges. 128,000 is usual for real runs."""
@@ -23,6 +23,16 @@ class TokenizerConfig(Config):
     """Occurrences in the sample from which a pair is merged."""
     seed: int = Field(default=0, ge=0)
     """Seed of the sample."""
+    file: str = ""
+    """`tokenizer.json` of an existing byte-level tokenizer: an absolute path, or a URL of an object store. It is taken
+    as it is, and its bytes count in the fingerprint; the sample measures its fertility. Empty: one is trained."""
+    end_of_text: str = Field(default="<|endoftext|>", min_length=1)
+    """The special token that ends a document; one of an imported tokenizer's own."""
+
+    @field_validator("file")
+    @classmethod
+    def _absolute(cls, path: str) -> str:
+        return absolute(path) if path else path
 
     @field_validator("weights")
     @classmethod

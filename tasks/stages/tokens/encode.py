@@ -1,13 +1,15 @@
 """Stage encode: kept documents -> token shards, one set of files per source and split.
 
 Reads `documents` (kept/) and `tokenizer`; writes `shards/<source>-<split>-<part>-<piece>.arrow` (see `shard`),
-`checksums/<shard>.npy` (of its blocks, see `checksums`) and `index/<part>.arrow` (shard and row of each document, see
-`index`).
+`checksums/<shard>.npy` (of its blocks, see `checksums`), `index/<part>.arrow` (shard and row of each document, see
+`index`), `fertility/<part>.json` and `fertility.json` (see `fertility`; of each part the documents of the lowest hash,
+up to 1/64 of its bytes or 128 KiB).
 
 The end-of-text token is appended to every document, so that plans refer to stored tokens only and the model sees where
 texts end. It counts in n_tokens and not in n_bytes.
 """
 
+import json
 import logging
 from collections import defaultdict
 from collections.abc import Iterator
@@ -20,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.core import checksums
+from tasks.core import checksums, parquet
 from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.checksums import ChecksumWriter
 from tasks.core.engine import Engine
@@ -28,14 +30,23 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.tokens.index import FOLDER as INDEX
 from tasks.formats.tokens.index import write_index
+from tasks.formats.tokens.label_columns import column_of, spelt
+from tasks.formats.tokens.labels import label
 from tasks.formats.tokens.shard import FOLDER, HELDOUT, TRAIN, ShardBuffer, TokenFormat, shard_name, write_shard
+from tasks.stages.tokens import fertility
 from tasks.stages.tokens.bpe import KEPT, TOKENIZER, digest, eos_of, id_hash, load
 from tasks.stages.tokens.config import EncodeConfig
-from tasks.stages.tokens.encoder import Checked, open_encoder
+from tasks.stages.tokens.encoder import Checked, Tokens, open_encoder
+from tasks.stages.tokens.fertility import Counts
 
 VERSION = 2
+_SUMMARY = "summary"  # sorts after the parts
 _BATCH = 512
-_CHECK_EVERY = 1000
+_READ = ["id", "url", "source", "text", "language"]
+_CHECKED_EVERY, _CHECKED_LEAST = 1000, 4
+"""One document in so many, and so many of each part, are encoded by the reference too."""
+_MEASURED_SHARE, _MEASURED_LEAST = 64, 1 << 17
+"""Divisor of a part's bytes, and bytes, up to which documents are measured for the fertility."""
 
 log = logging.getLogger("sluice.tokens")
 
@@ -48,6 +59,7 @@ class _Job:
     tokenizer: ArtifactFolder
     format: TokenFormat
     shard_tokens: int
+    columns: tuple[str, ...]
     heldout_below: dict[str, int]
 
 
@@ -56,10 +68,9 @@ def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) ->
     documents, artifact = inputs["documents"], inputs["tokenizer"]
     paths = documents.files(KEPT)
     tokenizer = load(artifact)
-    fmt = TokenFormat(tokenizer.get_vocab_size(), eos_of(tokenizer, str(artifact.address)), digest(artifact))
-    job = _Job(
-        documents.folder, artifact.folder, fmt, config.shard_tokens, thresholds(documents, paths, engine, config)
-    )
+    fmt = TokenFormat(tokenizer.get_vocab_size(), eos_of(artifact, tokenizer), digest(artifact))
+    below = thresholds(documents, paths, engine, config)
+    job = _Job(documents.folder, artifact.folder, fmt, config.shard_tokens, config.columns, below)
     specs = [PartSpec(_stem(path), (index, path)) for index, path in enumerate(paths)]
     records = output.map_parts(engine, partial(_encode_part, job), specs)
     totals: dict[str, float] = defaultdict(float)
@@ -68,11 +79,22 @@ def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) ->
             totals[name] += value
     if not totals.get("tokens"):
         raise InputError(f"{documents.address} has no kept document to encode", "look at its funnel for the reasons")
+    table = _fertility(output, [record.name for record in records])
     for source in sorted(job.heldout_below):
         if not totals.get(f"tokens/{source}/{HELDOUT}"):
             log.warning('the source "%s" has no held-out document: its bits per byte cannot be measured', source)
     note = f"{totals['tokens']:,.0f} tokens, {totals['bytes'] / totals['tokens']:.2f} bytes per token"
-    return Report(metrics=dict(sorted(totals.items())), note=note)
+    return Report(metrics=dict(sorted((totals | fertility.reported(table)).items())), note=note)
+
+
+def _fertility(output: Output, parts: list[str]) -> dict[str, Any]:
+    """Adds up the sums of the parts and writes them as a table, once."""
+    folder = ArtifactFolder(output.store, output.address, output.address.path)
+    table = fertility.table(json.loads(folder.read(f"{fertility.FOLDER}/{name}.json")) for name in parts)
+    if _SUMMARY not in output.committed:
+        with output.part(_SUMMARY, conserved=False) as part, part.file(fertility.FERTILITY) as file:
+            file.write(json.dumps(table, indent=2, sort_keys=True).encode() + b"\n")
+    return table
 
 
 def thresholds(documents: Artifact, paths: list[str], engine: Engine, config: EncodeConfig) -> dict[str, int]:
@@ -109,14 +131,58 @@ def _stem(path: str) -> str:
 
 def _encode_part(job: _Job, part: Part, payload: tuple[int, str]) -> None:
     index, path = payload
-    table = job.documents.table(path, columns=["id", "url", "source", "text"])
+    table = _read(job, path)
     part.count_in(table.num_rows)
     encoder = open_encoder(job.tokenizer.read(TOKENIZER).decode())
-    writer = _Writer(job, part, index)
+    sample = _Sample.of(table)
+    encoder.check(table.column("text").take(pa.array(sample.checked, pa.int64())).to_pylist())
+    writer, counts, first = _Writer(job, part, index), Counts(), 0
     for batch in table.to_batches(max_chunksize=_BATCH):
-        for source, split, row in _encoded(job, encoder, batch):
+        for number, (source, split, row) in enumerate(_encoded(job, encoder, batch), first):
             writer.add(row, source, split)
+            if number in sample.measured:
+                text, language = (batch.column(name)[number - first].as_py() for name in ("text", "language"))
+                counts.add(label(language, "language"), source, text, len(row.tokens) - 1, row.n_bytes)
+        first += batch.num_rows
     writer.close()
+    with part.file(f"{fertility.FOLDER}/{part.name}.json") as file:
+        file.write(json.dumps(counts.sums, sort_keys=True).encode())
+
+
+def _read(job: _Job, path: str) -> pa.Table:
+    """Returns the documents of a part: `_READ`, and the labels in columns `@<name>`; raises InputError."""
+    read = {name: column_of(name) for name in job.columns}
+    for column in sorted({*read.values()} - {*parquet.schema(job.documents.local(path)).names}):
+        raise InputError(f"[encode] columns: the documents have no column {column}", "take it out of the recipe")
+    table = job.documents.table(path, columns=list(dict.fromkeys([*_READ, *read.values()])))
+    found = table.select(_READ)
+    for name, column in read.items():
+        labels = spelt(table.column(column).combine_chunks(), name)
+        found = found.append_column(f"@{name}", pa.array(labels, pa.string()))
+    return found
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Rows of a part that a hash of the document's id chooses."""
+
+    checked: list[int]
+    """Those that are encoded by the reference, too."""
+    measured: frozenset[int]
+    """Those whose words are counted."""
+
+    @classmethod
+    def of(cls, table: pa.Table) -> "_Sample":
+        hashes = [id_hash(doc_id, "watch") for doc_id in table.column("id").to_pylist()]
+        ranked = sorted(range(len(hashes)), key=hashes.__getitem__)
+        sizes = pc.binary_length(table.column("text")).to_numpy().astype(np.int64)
+        most = max(int(sizes.sum()) // _MEASURED_SHARE, _MEASURED_LEAST)
+        count = int(np.searchsorted(np.cumsum(sizes[ranked]), most))
+        checked = {
+            *ranked[:_CHECKED_LEAST],
+            *(row for row, number in enumerate(hashes) if number % _CHECKED_EVERY == 0),
+        }
+        return cls(sorted(checked), frozenset(ranked[: count + 1]))
 
 
 @dataclass(frozen=True)
@@ -125,19 +191,31 @@ class _Row:
     url: str
     tokens: NDArray[Any]
     n_bytes: int
+    labels: tuple[str, ...]
 
 
 def _encoded(job: _Job, encoder: Checked, batch: pa.RecordBatch) -> Iterator[tuple[str, str, _Row]]:
     """Yields (source, split, row) for each document of a batch, in order."""
     ids, urls, sources, texts = (batch.column(name).to_pylist() for name in ("id", "url", "source", "text"))
-    sizes = pc.binary_length(batch.column("text").cast(pa.binary())).to_pylist()
-    checked = [row for row, doc_id in enumerate(ids) if id_hash(doc_id, "watch") % _CHECK_EVERY == 0]
-    encoded = encoder.encode(texts, checked)
-    eos = job.format.eos_id
-    for doc_id, url, source, size, tokens in zip(ids, urls, sources, sizes, encoded, strict=True):
+    sizes = pc.binary_length(batch.column("text")).to_pylist()
+    columns = [batch.column(f"@{name}").to_pylist() for name in job.columns]
+    labels = zip(*columns, strict=True) if columns else ((),) * len(ids)
+    encoded = _terminated(encoder.encode(texts), job.format)
+    for doc_id, url, source, size, tokens, named in zip(ids, urls, sources, sizes, encoded, labels, strict=True):
         split = HELDOUT if id_hash(doc_id, HELDOUT) < job.heldout_below[source] else TRAIN
-        terminated = np.append(tokens, np.uint32(eos)).astype(job.format.dtype)
-        yield source, split, _Row(bytes.fromhex(doc_id), url, terminated, size)
+        yield source, split, _Row(bytes.fromhex(doc_id), url, tokens, size, named)
+
+
+def _terminated(encoded: list[Tokens], fmt: TokenFormat) -> list[NDArray[Any]]:
+    """Returns the tokens of each document with end-of-text, in the type of the shards: views of one array."""
+    ends = np.cumsum([len(tokens) + 1 for tokens in encoded], dtype=np.int64).tolist()
+    flat = np.full(ends[-1] if ends else 0, fmt.eos_id, dtype=fmt.dtype)
+    found, first = [], 0
+    for tokens, end in zip(encoded, ends, strict=True):
+        flat[first : end - 1] = tokens
+        found.append(flat[first:end])
+        first = end
+    return found
 
 
 class _Writer:
@@ -174,10 +252,11 @@ class _Writer:
         rows = self._buffers.pop(key)
         name = shard_name(*key, self._index, self._pieces[key])
         uids, tokens, n_bytes = [r.uid for r in rows], [r.tokens for r in rows], [r.n_bytes for r in rows]
+        labels = {column: [row.labels[at] for row in rows] for at, column in enumerate(self._job.columns)}
         path = f"{FOLDER}/{name}.arrow"
         with self._part.file(path, rows=len(rows)) as file:
             checked = ChecksumWriter(file)
-            write_shard(cast(BinaryIO, checked), ShardBuffer(*key, uids, tokens, n_bytes), self._job.format)
+            write_shard(cast(BinaryIO, checked), ShardBuffer(*key, uids, tokens, n_bytes, labels), self._job.format)
         with self._part.file(checksums.path_of(path)) as file:
             file.write(checked.checksums())
         self._entries.extend((document.uid, document.url, name, row) for row, document in enumerate(rows))

@@ -1,7 +1,8 @@
 """Stage pack: token shards -> a plan, the document slices of each sequence.
 
-Reads `shards`; writes `plan/` (see `formats.tokens.plan`). Another sequence length rewrites 20 bytes per slice and no
-token. Sources with more than 2**28 tokens are packed in parts, each by itself and on any worker.
+Reads `shards`, and the takedowns in force (`takedowns`), whose documents get no slice; writes `plan/` (see
+`formats.tokens.plan`). Another sequence length rewrites 20 bytes per slice and no token. Sources with more than 2**28
+tokens are packed in parts, each by itself and on any worker.
 
 `concat` joins documents end to end and cuts every `seq_len` tokens: at most the last `seq_len - 1` tokens of a part are
 dropped, and there is no padding; documents may be split between sequences. `best_fit` splits only documents that are
@@ -10,17 +11,21 @@ longer than a sequence, and pads.
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
+from tasks.formats.tokens.labels import SOURCE
 from tasks.formats.tokens.plan import FOLDER, SUMMARY, array_name, arrays_of, write_array
-from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardSet
+from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardSet, parse_shard_name
+from tasks.formats.tokens.withheld import Rows, withheld_rows
+from tasks.formats.tombstones import TAKEDOWN, tombstones_of
 from tasks.stages.tokens.config import PackConfig
 from tasks.stages.tokens.packing import Documents, Packed, best_fit, concat
 
@@ -35,26 +40,24 @@ _COUNTS = (
     "split_documents",
     "dropped_tokens",
     "padding_tokens",
-    "heldout_documents",
-    "heldout_tokens",
 )
 
 
 class _Job(NamedTuple):
-    """One part to pack: some of a source's shards."""
+    """One part to pack: a source's documents in some shards."""
 
     source: str
     number: int
     shards: tuple[str, ...]
-    heldout: tuple[str, ...]
 
 
 def run(config: PackConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Packs every source; raises InputError if no source fills a single sequence."""
+    """Packs every source; raises InputError if no source fills a single sequence, or no column is called `by`."""
     shards = ShardSet.open(inputs["shards"])
-    jobs = [job for source in shards.sources for job in _jobs(shards, source, _PART_TOKENS)]
+    jobs = [job for source, names in _contents(shards, config.by).items() for job in _jobs(source, names, _PART_TOKENS)]
     specs = [PartSpec(f"{job.source}-{job.number:05d}", job) for job in jobs]
-    records = output.map_parts(engine, partial(_pack, shards, config), specs)
+    withheld = withheld_rows(inputs["shards"], tombstones_of(inputs))
+    records = output.map_parts(engine, partial(_pack, shards, config, withheld), specs)
     made = {record.name: {name: int(value) for name, value in record.metrics.items()} for record in records}
     counts = [made[spec.name] for spec in specs]
     if not any(count["sequences"] for count in counts):
@@ -69,33 +72,54 @@ def run(config: PackConfig, inputs: Inputs, output: Output, engine: Engine) -> R
     return _report(config, jobs, counts)
 
 
-def _jobs(shards: ShardSet, source: str, part_tokens: int) -> list[_Job]:
-    """Groups a source's shards, in order of their names, into parts of about `part_tokens` tokens; at least one."""
+def _contents(shards: ShardSet, by: str) -> dict[str, dict[str, int]]:
+    """Returns for each value of a column the shards with training documents of it, and their tokens."""
+    found: dict[str, dict[str, int]] = {source: {} for source in shards.sources} if by == SOURCE else defaultdict(dict)
+    for name in shards.all_names:
+        source, split = parse_shard_name(name)
+        if split != TRAIN:
+            continue
+        shard = shards.shard(name)
+        if by == SOURCE:
+            found[source][name] = shard.n_tokens
+            continue
+        column = shard.column(by)
+        tokens = np.bincount(column.indices.to_numpy(), shard.lengths, len(column.dictionary)).astype(np.int64)
+        for value, count in zip(column.dictionary.to_pylist(), tokens.tolist(), strict=True):
+            if count:
+                found[value][name] = count
+    return dict(sorted(found.items()))
+
+
+def _jobs(source: str, tokens: dict[str, int], part_tokens: int) -> list[_Job]:
+    """Groups shards, in order of their names, into parts of about `part_tokens` tokens; at least one."""
     groups: list[list[str]] = [[]]
     size = 0
-    for name in shards.names(source, TRAIN):
+    for name, count in tokens.items():
         if size >= part_tokens:
             groups.append([])
             size = 0
         groups[-1].append(name)
-        size += shards.shard(name).n_tokens
-    held = [shards.names(source, HELDOUT) if number == 0 else () for number in range(len(groups))]
-    return [_Job(source, number, tuple(group), held[number]) for number, group in enumerate(groups)]
+        size += count
+    return [_Job(source, number, tuple(group)) for number, group in enumerate(groups)]
 
 
-def _pack(shards: ShardSet, config: PackConfig, part: Part, job: _Job) -> None:
-    documents = _documents(shards, job.shards)
+def _pack(shards: ShardSet, config: PackConfig, withheld: Rows, part: Part, job: _Job) -> None:
+    everything = _documents(shards, job, config.by)
+    kept = _kept(shards, everything, withheld)
+    documents = Documents(*(column[kept] for column in everything))
     packed = METHODS[config.method](documents, config.seq_len)
     if len(packed.lengths):
         for array, values in arrays_of(packed.slices, packed.lengths):
             with part.file(f"{FOLDER}/{array_name(job.source, job.number, array)}", rows=len(values)) as file:
                 write_array(file, values)
-    count = len(documents.length)
     used, split = _used(packed)
-    part.count_in(count)
+    part.count_in(len(kept))
     part.count_out(used)
-    if count > used:
-        part.reject("incomplete_last_sequence", count - used)
+    if taken_down := int(np.count_nonzero(~kept)):
+        part.reject(TAKEDOWN, taken_down)
+    if left := len(documents.length) - used:
+        part.reject("incomplete_last_sequence", left)
     tokens = int(packed.slices["length"].sum())
     counts = {
         "sequences": len(packed.lengths),
@@ -104,23 +128,35 @@ def _pack(shards: ShardSet, config: PackConfig, part: Part, job: _Job) -> None:
         "split_documents": split,
         "dropped_tokens": int(documents.length.sum()) - tokens,
         "padding_tokens": len(packed.lengths) * config.seq_len - tokens,
-        "heldout_documents": sum(shards.shard(name).rows for name in job.heldout),
-        "heldout_tokens": sum(shards.shard(name).n_tokens for name in job.heldout),
     }
     for name, value in counts.items():
         part.metric(name, value)
 
 
-def _documents(shards: ShardSet, names: Sequence[str]) -> Documents:
+def _documents(shards: ShardSet, job: _Job, by: str) -> Documents:
     numbers, columns = _numbers(shards), []
-    for name in names:
+    for name in job.shards:
         shard = shards.shard(name)
-        columns.append((np.full(shard.rows, numbers[name]), np.arange(shard.rows), shard.token_offsets, shard.lengths))
+        rows = np.arange(shard.rows) if by == SOURCE else _rows_with(shard.column(by), job.source)
+        columns.append((np.full(len(rows), numbers[name]), rows, shard.token_offsets[rows], shard.lengths[rows]))
     empty = [np.empty(0, np.int64)] * len(Documents._fields)
     documents = Documents(*(np.concatenate(column) for column in zip(*columns, empty, strict=True)))
     if len(documents.offset) and int((documents.offset + documents.length).max()) >= 2**32:
         raise InputError("a token shard is longer than 2**32 tokens", "lower [encode] shard_tokens")
     return documents
+
+
+def _rows_with(column: pa.DictionaryArray, value: str) -> NDArray[np.int64]:
+    return np.flatnonzero(column.indices.to_numpy() == column.dictionary.index(value).as_py())
+
+
+def _kept(shards: ShardSet, documents: Documents, withheld: Rows) -> NDArray[np.bool_]:
+    """Returns which documents are not withheld, shape (documents,)."""
+    kept = np.ones(len(documents.row), dtype=bool)
+    numbers = _numbers(shards) if withheld else {}
+    for name, rows in withheld.items():
+        kept &= (documents.shard != numbers[name]) | ~np.isin(documents.row, rows)
+    return kept
 
 
 def _numbers(shards: ShardSet) -> dict[str, int]:
@@ -151,6 +187,7 @@ def _summary(config: PackConfig, shards: ShardSet, jobs: list[_Job], counts: lis
     return {
         "seq_len": config.seq_len,
         "method": config.method,
+        "by": config.by,
         "vocab_size": fmt.vocab_size,
         "eos_id": fmt.eos_id,
         "tokens_dtype": fmt.dtype,
@@ -158,12 +195,14 @@ def _summary(config: PackConfig, shards: ShardSet, jobs: list[_Job], counts: lis
         "shards": shards.all_names,
         "parts": parts,
         **totals,
+        "heldout_documents": {source: shards.n_documents(source, HELDOUT) for source in shards.sources},
+        "heldout_tokens": {source: shards.n_tokens(source, HELDOUT) for source in shards.sources},
     }
 
 
 def _report(config: PackConfig, jobs: list[_Job], counts: list[dict[str, int]]) -> Report:
     """Returns totals; `waste` is the share of tokens dropped and of positions padded."""
-    totals = {name: float(sum(count[name] for count in counts)) for name in _COUNTS if not name.startswith("heldout")}
+    totals = {name: float(sum(count[name] for count in counts)) for name in _COUNTS}
     wasted = totals["dropped_tokens"] + totals["padding_tokens"]
     totals["waste"] = wasted / (totals["tokens"] + wasted)
     by_source: dict[str, int] = defaultdict(int)

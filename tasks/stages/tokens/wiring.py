@@ -25,6 +25,13 @@ STAGES = (
         input_files={"documents": KEPT},
     ),
     StageSpec(
-        "pack", "tasks.stages.tokens.pack", "pack", "tokens", "plan", asset="tokens", inputs={"shards": "shards"}
+        "pack",
+        "tasks.stages.tokens.pack",
+        "pack",
+        "tokens",
+        "plan",
+        asset="tokens",
+        inputs={"shards": "shards"},
+        takedowns="takedowns",
     ),
 )

@@ -3,14 +3,17 @@
 Reads the token shards, the pack plan and the mixture (without one the recipe's; `tasks.trainer.mixing`). Writes for
 every milestone `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` and the rows of the
 steps up to it (`milestones`), then `model.json` (architecture), `run.json` (the mapping of steps to sequences, for
-trace) and `loss.parquet`. Training runs in child processes (`launch`) in the folder of the attempt (`fence`): a killed
-stage resumes from the newest checkpoint that verifies, there or in the store (`recovery`), and ends with the same
-bytes. Before the commit the rows of every milestone and of the run are checked against its steps.
+trace) and `loss.parquet`. Documents that are taken down before the run or during it are blank from the next checkpoint
+on, and `withheld.json` says from which step (`notice`, `withheld`). Training runs in child processes (`launch`) in the
+folder of the attempt (`fence`): a killed stage resumes from the newest checkpoint that verifies, there or in the store
+(`recovery`), and ends with the same bytes. Before the commit the rows of every milestone and of the run are checked
+against its steps.
 
 On several nodes (`gang`) every node starts this stage; node 0 runs it, the others `join` it and write nothing.
 """
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
 from tasks.core.errors import SupersededError
 from tasks.core.stage import Inputs, Output, Report
+from tasks.formats.tokens import marks
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.train.figure import loss_curve
 from tasks.trainer import milestones
@@ -29,6 +33,7 @@ from tasks.trainer.fence import Fence
 from tasks.trainer.gang import Gang
 from tasks.trainer.launch import train_local
 from tasks.trainer.metrics import DETERMINISTIC, FILE, read_metrics
+from tasks.trainer.notice import Notice
 from tasks.trainer.recovery import Recovery
 from tasks.trainer.spec import make_spec
 
@@ -54,12 +59,15 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     recovery = Recovery(output, fence.run, config.milestone_steps, config.keep_checkpoints)
     recovery.restore()
     spec = make_spec(config, inputs, fence.run)
+    notice = Notice(output, inputs["shards"], fence.run)
+    notice.look()
 
     def follow(step: int, values: dict[str, float]) -> None:
         output.log_metrics(step, values)
         output.progress(step + 1, config.steps, _note(values))
         # A line of step n is written after the checkpoints up to n.
         if step % config.checkpoint_every == 0 or step in config.milestone_steps:
+            notice.look()
             recovery.keep_up(step)
 
     try:
@@ -75,9 +83,9 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     milestones.check_rows([line["step"] for line in metrics], 0, config.steps, str(fence.run / FILE))
     milestones.check_committed(output, config.milestone_steps)
     if "model" not in output.committed:
-        _describe(output, spec, metrics)
+        _describe(output, spec, metrics, notice.met())
     output.log_file("loss.png", loss_curve(metrics))
-    return _report(metrics, config)
+    return replace(_report(metrics, config), inputs=notice.refs())
 
 
 def join(config: TrainConfig, inputs: Inputs) -> None:
@@ -90,8 +98,8 @@ def join(config: TrainConfig, inputs: Inputs) -> None:
         train_local(make_spec(config, inputs, Path(folder)), lambda step, values: None, gang=Gang.from_environment())
 
 
-def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]]) -> None:
-    """Writes the part `model`: `model.json`, `run.json` and `loss.parquet`."""
+def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]], met: bytes) -> None:
+    """Writes the part `model`: `model.json`, `run.json`, `loss.parquet`, and the marks of the run if there are any."""
     from tasks.trainer.model_file import describe  # imports torch, which this process needs only here
 
     plan = Plan.read(spec.plan)
@@ -102,6 +110,9 @@ def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]]) ->
         ):
             with part.file(name) as file:
                 file.write((canonical_json(content) + "\n").encode())
+        if met:
+            with part.file(marks.FILE) as file:
+                file.write(met)
         with part.file("loss.parquet", rows=len(metrics)) as file:
             pq.write_table(_loss_table(metrics), file, compression="zstd")
 

@@ -25,7 +25,7 @@ BEFORE = {
     "annotate": "1bf7e89bf41467eb",
     "dedup": "2853237cfff85697",
     "consolidate": "bba9205afb305905",
-    "tokenizer": "9ecc9c12e185f447",
+    "tokenizer": "4737db81ae50015c",
     "encode": "d1ba19ffcd88b1c7",
     "pack": "c2862d6c0f22b20b",
     "spans": "4c47e4224b6fe8d6",
@@ -35,6 +35,7 @@ BEFORE = {
     "train": "13e3389e21916738",
     "evaluate": "1f7bcca59b49bd97",
     "register": "545494146244a0b3",
+    "takedown": "e85bf577a21360d8",
 }
 """The first 16 digits for the recipe `demo`, with two inputs."""
 

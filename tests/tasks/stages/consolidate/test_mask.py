@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -80,7 +81,7 @@ def test_dropped_lines_leave_nothing_and_take_the_personal_data_in_them_along() 
 def test_lines_are_dropped_from_what_filters_judge_and_from_nothing_else() -> None:
     code = "def f(x):\n    return x + 1\n\nprint(f(2))"
     found, rows = measured(code), documents(code, source="code")
-    assert reasons(WITHOUT_LINES, rows.column("source"), found) == [[]]
+    assert reasons(WITHOUT_LINES, rows.column("source"), found, np.zeros(rows.num_rows, np.bool_)) == [[]]
     assert masked(WITHOUT_LINES, rows, found, [True]) == [code]
     (everywhere,) = masked(WITHOUT_LINES.model_copy(update={"sources": None}), rows, found, [True])
     assert everywhere != code
@@ -91,7 +92,7 @@ def test_a_text_that_passes_never_loses_all_its_lines() -> None:
         ConsolidateConfig(filters=("c4",), drop_lines=True, limits={"c4": {"min_sentences": 0}})
     texts = ("Home\nAbout", "Home\nThere is one sentence here.")
     found, rows = measured(*texts), documents(*texts)
-    stays = [not why for why in reasons(WITHOUT_LINES, rows.column("source"), found)]
+    stays = [not why for why in reasons(WITHOUT_LINES, rows.column("source"), found, np.zeros(rows.num_rows, np.bool_))]
     assert stays == [False, True]
     assert masked(WITHOUT_LINES, rows, found, stays) == ["Home\nAbout", "There is one sentence here."]
 

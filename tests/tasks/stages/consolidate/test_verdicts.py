@@ -1,5 +1,6 @@
 """Contract of the verdict on a document: the rules come before being a copy, and only what stays has a tier."""
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -8,6 +9,7 @@ from tasks.stages.consolidate.resolve import COPIES
 from tasks.stages.consolidate.verdicts import verdicts
 
 IDS = ["fine", "copy", "broken", "broken copy", "promoted", "trusted"]
+NONE = np.zeros(len(IDS), np.bool_)
 SOURCES = pa.chunked_array([["web", "web", "web", "web", "web", "books"]])
 JUDGED = pa.table({"id": IDS, "error": pa.array([None, None, "no", "no", None, None], pa.string())})
 # Dedup took "promoted" for a copy of "broken", which goes for its own reason: so it is resolved to stay.
@@ -36,7 +38,7 @@ def test_rules_come_first_and_a_copy_of_what_goes_stays(
     dedup: bool, reasons: list[list[str]], duplicate_of: list[str | None]
 ) -> None:
     config = ConsolidateConfig(filters=(), limits={}, mask_pii=False, dedup=dedup, trusted=("books",))
-    found = verdicts(config, SOURCES, JUDGED, RESOLVED if dedup else COPIES.empty_table(), DUPLICATES)
+    found = verdicts(config, SOURCES, JUDGED, RESOLVED if dedup else COPIES.empty_table(), DUPLICATES, NONE)
     assert found.reasons == reasons
     assert found.duplicate_of == duplicate_of
     assert found.first == [why[0] if why else "" for why in reasons]

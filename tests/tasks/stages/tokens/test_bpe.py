@@ -13,9 +13,12 @@ import pytest
 
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
-from tasks.stages.tokens.bpe import EOS, FERTILITY, TOKENIZER, draw, load, train
+from tasks.stages.tokens.bpe import TOKENIZER, draw, load, train
 from tasks.stages.tokens.config import TokenizerConfig
+from tasks.stages.tokens.fertility import FERTILITY
 from tests.corpora import documents_in, kept_document, tokens_in
+
+EOS = "<|endoftext|>"
 
 
 def test_any_text_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -31,13 +34,17 @@ def test_the_end_of_text_token_is_the_first_entry_and_never_comes_out_of_a_text(
     assert tokenizer.get_vocab_size() == 300
 
 
-def test_fertility_is_reported_per_language(tmp_path: Path) -> None:
-    fit = json.loads(tokens_in(tmp_path).tokenizer.read(FERTILITY))
-    assert set(fit) == {"all", "en", "de"}
-    assert fit["all"]["documents"] == fit["en"]["documents"] + fit["de"]["documents"]
-    assert fit["all"]["tokens"] == fit["en"]["tokens"] + fit["de"]["tokens"]
-    assert 1 <= fit["en"]["tokens_per_word"] < 4
-    assert 1 < fit["en"]["bytes_per_token"] < 8
+def test_fertility_is_reported_by_language_and_by_source(tmp_path: Path) -> None:
+    tokenizer = tokens_in(tmp_path).tokenizer
+    fit = json.loads(tokenizer.read(FERTILITY))
+    assert fit["language"].keys() == {"en", "de"}
+    assert fit["source"].keys() == {"web", "code", "my-books"}
+    for kind in ("language", "source"):
+        for count in ("documents", "tokens"):
+            assert sum(row[count] for row in fit[kind].values()) == fit["all"][count]
+    assert 1 <= fit["language"]["en"]["tokens_per_word"] < 4
+    assert 1 < fit["source"]["web"]["bytes_per_token"] < 8
+    assert tokenizer.parts[0].metrics["bytes_per_token/source/web"] == fit["source"]["web"]["bytes_per_token"]
 
 
 @pytest.mark.parametrize("environment", [{"PYTHONHASHSEED": "1"}, {"PYTHONHASHSEED": "2", "RAYON_NUM_THREADS": "2"}])
@@ -71,7 +78,7 @@ def test_weights_decide_how_much_of_the_sample_each_source_gives(tmp_path: Path)
     rows += [kept_document(f"https://b.org/{i}", "code" * 100, "code") for i in range(50)]
     documents = documents_in(tmp_path, rows, parts=3)
     config = TokenizerConfig(sample_bytes=20_000, weights={"web": 0.25, "code": 0.75})
-    texts = [text for _, text in draw(documents, Engine(), config)]
+    texts = [one.text for one in draw(documents, Engine(), config)]
     assert (sum("web" in text for text in texts), sum("code" in text for text in texts)) == (13, 38)
     with pytest.raises(InputError, match='no kept text of the source "wbe"'):
         draw(documents, Engine(), TokenizerConfig(weights={"web": 0.5, "wbe": 0.5}))

@@ -52,8 +52,17 @@ def test_an_encoder_that_differs_on_a_probe_is_not_used(caplog: pytest.LogCaptur
     assert as_lists(encoder.encode(["naïve"])) == as_lists(Reference(MADE).encode(["naïve"]))
 
 
-def test_an_encoder_that_differs_on_a_watched_document_is_replaced_for_all_of_the_batch() -> None:
+def test_an_encoder_that_differs_on_a_checked_document_is_replaced_before_anything_is_encoded() -> None:
     encoder = Checked(Wrong("rare"), Reference(MADE))
     texts = ["one", "a rare word", "another rare word"]
-    assert as_lists(encoder.encode(texts, checked=[2])) == as_lists(Reference(MADE).encode(texts))
+    encoder.check(texts[:1])
+    assert encoder.is_fast
+    encoder.check(texts[2:])
     assert not encoder.is_fast
+    assert as_lists(encoder.encode(texts)) == as_lists(Reference(MADE).encode(texts))
+
+
+def test_of_a_long_document_only_the_beginning_is_compared() -> None:
+    encoder = Checked(Wrong("rare"), Reference(MADE))
+    encoder.check(["a" * 20_000 + "rare"])
+    assert encoder.is_fast

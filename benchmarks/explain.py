@@ -1,0 +1,205 @@
+"""How long the index for `explain` takes, how large it is, and how long a text of 200 tokens is looked up.
+
+    python -m benchmarks.explain --tokens 100_000_000 --store /some/empty/folder
+
+Makes token shards of that size: documents of passages of some 40 tokens that are drawn, with repetition, from Python
+files of this machine. Then runs the stage `spans`, and explains, in fresh processes, texts of which one half is copied
+from a document and the other is put together of short pieces. Cold: before each text, the shards and the index are
+dropped from memory (POSIX_FADV_DONTNEED). Each size has its figures in benchmarks/results/explain.json. Bar: below 2 s.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from benchmarks.result import ROOT, keep
+from benchmarks.trace import BATCH, SEQ_LEN, STEPS
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.commit import commit
+from tasks.core.config import Config, canonical_json
+from tasks.core.engine import open_engine
+from tasks.core.stage import Inputs, Output, Report
+from tasks.core.store import Store
+from tasks.formats.tokens.index import write_index
+from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
+from tasks.stages.spans import stage
+from tasks.stages.spans.config import SpansConfig
+from tasks.stages.tokens import pack
+from tasks.stages.tokens.bpe import EOS, eos_of, load, train
+from tasks.stages.tokens.config import PackConfig, TokenizerConfig
+
+KINDS = ("shards", "spans", "plan", "tokenizer")
+SHARD, PASSAGE, DOCUMENT, POOL_BYTES = 50_000_000, 40, 700, 80_000_000
+
+
+def main() -> None:
+    """Makes what is not there, then looks texts up."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--tokens", type=int, default=100_000_000)
+    options.add_argument("--store", required=True)
+    options.add_argument("--group-tokens", type=int, default=256_000_000)
+    chosen = options.parse_args()
+    store = Store(chosen.store)
+    shards = Artifact.find(store, ArtifactId("big/shards", "dev")) or make_shards(store, chosen.tokens)
+    plan(store, shards)
+    figures: dict[str, Any] = {"group_tokens": chosen.group_tokens, **index(store, shards, chosen.group_tokens)}
+    texts = [text_of(store, shards, seed) for seed in range(5)]
+    for name, cold in (("cold", True), ("warm", False)):
+        runs = []
+        for text in texts:
+            for artifact in KINDS if cold else ():
+                forget(store, artifact)
+            runs.append(looked_up(chosen.store, text))
+        figures[name] = {
+            "seconds_median": round(statistics.median(run["seconds"] for run in runs), 3),
+            "seconds_most": round(max(run["seconds"] for run in runs), 3),
+            "spans": [run["spans"] for run in runs],
+        }
+    kept = ROOT / "benchmarks" / "results" / "explain.json"
+    sizes = json.loads(kept.read_text())["sizes"] if kept.exists() else []
+    sizes = [one for one in sizes if one["tokens"] != figures["tokens"]] + [figures]
+    keep("explain", {"sizes": sorted(sizes, key=lambda one: one["tokens"])})
+
+
+def pool() -> list[str]:
+    """Returns texts of this machine, in the order of their names."""
+    folders = [Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("purelib"))]
+    texts, size = [], 0
+    for path in (path for folder in folders for path in sorted(folder.rglob("*.py"))):
+        texts.append(path.read_text(errors="ignore"))
+        size += len(texts[-1])
+        if size > POOL_BYTES:
+            break
+    return texts
+
+
+def make_shards(store: Store, tokens: int) -> Artifact:
+    """Writes tokenizer and shards."""
+    texts = pool()
+    tokenizer = train(texts[::20], TokenizerConfig(vocab_size=32_000))
+    output = Output(store, ArtifactId("big/tokenizer", "dev"), "made")
+    with output.part("tokenizer.json", conserved=False) as part, part.file("tokenizer.json") as file:
+        file.write(tokenizer.to_str().encode())
+    commit(output, "made", 1, Config(), [], Report())
+    flat = np.concatenate([np.array(one.ids, np.uint16) for one in tokenizer.encode_batch_fast(texts)])
+    words = [tokenizer.id_to_token(token) for token in range(tokenizer.get_vocab_size())]
+    begins = np.array([word[:1] == "Ġ" and word[1:2].isalpha() for word in words])
+    cuts = np.flatnonzero(begins[flat])  # a passage from here on has the same tokens after any other
+    fmt = TokenFormat(tokenizer.get_vocab_size(), eos_of(tokenizer, EOS), "made")
+    output = Output(store, ArtifactId("big/shards", "dev"), "made")
+    for number in range(-(-tokens // SHARD)):
+        write(output, fmt, number, drawn(flat, cuts, number, min(SHARD, tokens - number * SHARD)))
+        print(f"shard {number}", flush=True)
+    return commit(output, "made", 1, Config(), [], Report())
+
+
+def drawn(flat: NDArray[np.uint16], cuts: NDArray[np.int64], seed: int, size: int) -> NDArray[np.uint16]:
+    """Returns about `size` tokens of passages drawn at random."""
+    draw = np.random.default_rng(seed)
+    first = draw.choice(cuts[: -PASSAGE * 2], size // PASSAGE)
+    end = cuts[np.searchsorted(cuts, first + PASSAGE - 4)]
+    lengths = np.minimum(end - first, 4 * PASSAGE)
+    inside = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return flat[np.repeat(first, lengths) + inside]
+
+
+def write(output: Output, fmt: TokenFormat, number: int, flat: NDArray[np.uint16]) -> None:
+    """Writes one shard of documents, and their index."""
+    name = shard_name("web", "train", number, 0)
+    documents = [np.append(one, np.uint16(fmt.eos_id)) for one in np.split(flat, range(DOCUMENT, len(flat), DOCUMENT))]
+    uids = [number.to_bytes(8, "big") + row.to_bytes(8, "big") for row in range(len(documents))]
+    with output.part(name, conserved=False) as part:
+        with part.file(f"shards/{name}.arrow") as file:
+            write_shard(file, ShardBuffer("web", "train", uids, documents, [len(one) for one in documents]), fmt)
+        with part.file(f"index/{number:05d}.arrow") as file:
+            urls = [f"https://site-{number}.example.org/some/page/{row}" for row in range(len(documents))]
+            write_index(file, [(uid, url, name, row) for row, (uid, url) in enumerate(zip(uids, urls, strict=True))])
+
+
+def plan(store: Store, shards: Artifact) -> None:
+    """Makes the plan by the stage pack, and a run of it."""
+    if Artifact.find(store, ArtifactId("big/checkpoint", "dev")):
+        return
+    output = Output(store, ArtifactId("big/plan", "dev"), "made")
+    with open_engine(workers=0) as engine:
+        report = pack.run(PackConfig(seq_len=SEQ_LEN), Inputs({"shards": shards}), output, engine)
+    summary = json.loads(commit(output, "pack", 1, Config(), [shards.ref("shards")], report).read("plan/summary.json"))
+    run = {"weights": {"web": 1.0}, "sequences": summary["sequences"], "batch_size": BATCH, "seed": 0,
+           "seq_len": SEQ_LEN, "steps": STEPS, "checkpoint_steps": [STEPS // 2, STEPS]}  # fmt: skip
+    output = Output(store, ArtifactId("big/checkpoint", "dev"), "made")
+    with output.part("model", conserved=False) as part:
+        with part.file("run.json") as file:
+            file.write(canonical_json(run).encode())
+        with part.file("loss.parquet") as file:
+            pq.write_table(pa.table({"step": range(STEPS), "loss": [1.0] * STEPS}), file)
+    commit(output, "made", 1, Config(), [], Report())
+
+
+def index(store: Store, shards: Artifact, group_tokens: int) -> dict[str, Any]:
+    """Runs the stage on one worker; returns its time, its size and the memory of the worker."""
+    address = ArtifactId("big/spans", "dev")
+    if made := Artifact.find(store, address):
+        return dict(made.record.metrics)
+    config = SpansConfig(enabled=True, group_tokens=group_tokens)
+    output, started = Output(store, address, "made"), time.perf_counter()
+    with open_engine(workers=1) as engine:
+        report = stage.run(config, Inputs({"shards": shards}), output, engine)
+    took, tokens = time.perf_counter() - started, report.metrics["tokens"]
+    size = sum(entry.bytes for record in output.committed.values() for entry in record.files)
+    report.metrics.update(
+        index_seconds=round(took, 1),
+        index_seconds_per_million_tokens=round(took / tokens * 1e6, 3),
+        index_bytes_per_token=round(size / tokens, 3),
+        peak_gib_of_the_worker=round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20, 2),
+    )
+    return dict(commit(output, "spans", 1, config, [shards.ref("shards")], report).record.metrics)
+
+
+def text_of(store: Store, shards: Artifact, seed: int) -> str:
+    """Returns a text of about 200 tokens: 100 copied from one document, 100 in pieces of five from others."""
+    draw, opened = np.random.default_rng(seed), ShardSet.open(shards)
+    names = opened.names("web")
+
+    def piece(length: int) -> list[int]:
+        shard = names[int(draw.integers(len(names)))]
+        row = int(draw.integers(opened.shard(shard).rows - 1))
+        return opened.slice(shard, row, int(draw.integers(0, DOCUMENT - length)), length).tolist()
+
+    tokens = [*piece(100), *(token for _ in range(20) for token in piece(5))]
+    return str(load(Artifact.open_at(store, ArtifactId("big/tokenizer", "dev"))).decode(tokens))
+
+
+def forget(store: Store, kind: str) -> None:
+    """Drops the files of an artifact from the page cache."""
+    for path in Artifact.open_at(store, ArtifactId(f"big/{kind}", "dev")).files():
+        with open(f"{store.root}/big/{kind}/dev/{path}", "rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def looked_up(store: str, text: str) -> dict[str, Any]:
+    """Explains a text in a fresh process; the time is without imports."""
+    code = (
+        "import sys, time, json; from tasks.run.explain import explain; from tasks.core.store import Store;"
+        "t = time.perf_counter(); f = explain(Store(sys.argv[1]), 'big', 'dev', sys.argv[2]);"
+        "print(json.dumps({'seconds': time.perf_counter() - t, 'spans': f['spans_found']}))"
+    )
+    out = subprocess.run([sys.executable, "-c", code, store, text], capture_output=True, text=True, check=True)
+    return dict(json.loads(out.stdout))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Audit of takedowns: all of a recipe, and for what is current the proof that nothing of them is in it.
+
+Reads all takedowns, and of the newest crawl DB, documents and plan the URLs, ids and sequences: what the next cycle,
+the next tokens and the next training read. Nothing is taken from a report: every row is looked at.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow.compute as pc
+
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.ledger import newest, versions_of
+from tasks.core.store import Store
+from tasks.formats.tombstones import TAKEDOWN, Tombstone, Tombstones, in_force, read
+from tasks.stages.takedown.affected import of_artifact
+
+_AGAIN = {
+    "crawldb": "run crawl again: its next cycle lists none of them, and marks them",
+    "documents": "run corpus again, with a new version",
+    "plan": "run tokens again, with a new version",
+}
+
+Found = dict[str, Any]
+
+
+def audit(store: Store, recipe: str) -> Found:
+    """Returns all takedowns of a recipe, and what of them is in its newest artifacts.
+
+    Returns:
+        {recipe, takedowns: [{takedown, date, requested_by, reason, new: {kind: number}}] (oldest first), in_force:
+        {kind: number}, checked: [{artifact, kind, present: number of URLs or documents, examples, says}], absent}.
+
+    Raises:
+        InputError: an artifact cannot be read.
+    """
+    stones = read(in_force(store, recipe))
+    tombstones = Tombstones.of(stones)
+    checked = [*_crawldbs(store, recipe, tombstones), *_newest(store, recipe, tombstones)]
+    return {
+        "recipe": recipe,
+        "takedowns": [_takedown(one, stones) for one in _by_date(store, recipe)],
+        "in_force": dict(Counter(stone.kind for stone in stones)),
+        "checked": checked,
+        "absent": not any(one["present"] for one in checked),
+    }
+
+
+def render(found: Found) -> str:
+    """Returns the result of `audit` as text."""
+    lines = []
+    for one in found["takedowns"]:
+        by = f" for {one['requested_by']}" if one["requested_by"] else ""
+        why = f": {one['reason']}" if one["reason"] else ""
+        lines.append(f"{one['date'] or 'no date':26} {one['takedown']}  {_counts(one['new'])}{by}{why}")
+    lines.append(f"in force: {_counts(found['in_force'])}" if lines else f"{found['recipe']} has no takedown")
+    lines.append("")
+    for one in found["checked"]:
+        lines.append(f"{one['artifact']:40} {one['says']}")
+        lines += [f"    {example}" for example in one["examples"]]
+    if not found["checked"]:
+        lines.append("nothing was made yet")
+    return "\n".join(lines)
+
+
+def _by_date(store: Store, recipe: str) -> list[Artifact]:
+    made = versions_of(store, f"{recipe}/{TAKEDOWN}")
+    return sorted(made, key=lambda one: (one.record.config["date"], one.address))
+
+
+def _takedown(one: Artifact, stones: list[Tombstone]) -> Found:
+    config, address = one.record.config, str(one.address)
+    return {
+        "takedown": address,
+        **{name: config[name] for name in ("date", "requested_by", "reason")},
+        "new": dict(Counter(stone.kind for stone in stones if stone.takedown == address)),
+    }
+
+
+def _crawldbs(store: Store, recipe: str, tombstones: Tombstones) -> Iterator[Found]:
+    """Yields what can still be fetched by the crawl DB of the newest cycle, for each of its partitions."""
+    warc = newest(store, f"{recipe}/warc")
+    prefix = f"{recipe}/crawldb/"
+    for ref in warc.record.inputs if warc else ():
+        if ref.address.startswith(prefix):
+            artifact = Artifact.open_at(store, ArtifactId.parse(ref.address))
+            rows = artifact.table("urls.parquet", ["url"], pc.field("next_due").is_valid())
+            urls = [url for url in rows.column("url").to_pylist() if tombstones.covers_url(url)]
+            yield _checked(artifact, "crawldb", urls)
+
+
+def _newest(store: Store, recipe: str, tombstones: Tombstones) -> Iterator[Found]:
+    for kind in ("documents", "plan"):
+        artifact = newest(store, f"{recipe}/{kind}")
+        if artifact:
+            found = of_artifact(artifact, tombstones)
+            yield _checked(artifact, kind, [f"{row['url']} ({row['id']})" for row in found.rows], found.problem)
+
+
+def _checked(artifact: Artifact, kind: str, present: list[str], problem: str = "") -> Found:
+    if problem:
+        says = f"not known: {problem}"
+    elif present:
+        says = f"present: {len(present):,}, made before the takedown: {_AGAIN[kind]}"
+    else:
+        says = "absent"
+    return {
+        "artifact": str(artifact.address),
+        "kind": kind,
+        "present": len(present) or int(bool(problem)),
+        "examples": present[:3],
+        "says": says,
+    }
+
+
+def _counts(numbers: dict[str, int]) -> str:
+    return (
+        ", ".join(f"{number:,} {kind}{'s' * (number > 1)}" for kind, number in sorted(numbers.items())) or "nothing new"
+    )

@@ -1,0 +1,38 @@
+"""Takedowns as inputs: which of them a stage run reads.
+
+Reads the records of artifacts. All that are in force count, whatever their version, and count in the fingerprint by
+their tombstones alone: what was made before a takedown is not what would be made after it. A crawl cycle and a takedown
+themselves keep those that they began with, so that a killed one resumes.
+"""
+
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.stage_spec import StageSpec
+from tasks.core.store import Store
+from tasks.formats.tombstones import FILE, TAKEDOWN, in_force
+from tasks.run.previous_version import Found
+
+
+def takedowns_in_force(recipe: str, store: Store, stage: StageSpec, own: ArtifactId, current: Found) -> Found:
+    """Returns the takedowns that a stage reads, by role; {} where there are none.
+
+    Args:
+        recipe: name of the recipe.
+        store: store of its artifacts.
+        stage: the stage that reads them.
+        own: id of the artifact that it writes.
+        current: its inputs of its own version, by role.
+
+    Raises:
+        InputError: a takedown's record cannot be read.
+    """
+    if not stage.takedowns:
+        return {}
+    deciding = current.get(stage.previous_as)
+    if stage.reads_web or stage.output == TAKEDOWN:
+        deciding = Artifact.find(store, own) or deciding
+    if isinstance(deciding, Artifact):
+        refs = [ref for ref in deciding.record.inputs if ref.address.startswith(f"{recipe}/{TAKEDOWN}@")]
+        found = [Artifact.open_at(store, ArtifactId.parse(ref.address)) for ref in refs]
+    else:
+        found = in_force(store, recipe)
+    return {stage.takedowns: [one.restricted((FILE,)) for one in found]} if found else {}

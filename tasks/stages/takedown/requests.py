@@ -1,0 +1,75 @@
+"""Requests: the lines of a takedown's form as tombstones in canonical form. Pure functions."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from tasks.core.errors import InputError
+from tasks.formats.canonical_url import canonical
+from tasks.formats.domain import is_public_suffix
+from tasks.formats.tombstones import DOCUMENT, DOMAIN, URL
+from tasks.formats.url import authority
+from tasks.stages.takedown.config import TakedownConfig
+
+_ID = re.compile(r"[0-9a-f]{32}")
+_SHOWN = 120
+
+
+class _Wrong(ValueError):
+    """Cause and remedy of a line that cannot be used."""
+
+
+def requested(config: TakedownConfig) -> dict[tuple[str, str], None]:
+    """Returns (kind, canonical value) of every line of a request, each once, in their order.
+
+    Raises:
+        InputError: a line is no URL, domain or document id; names the field and the line.
+    """
+    fields: list[tuple[str, str, Sequence[str], Callable[[str], str]]] = [
+        (URL, "urls", config.urls, _url),
+        (DOMAIN, "domains", config.domains, _domain),
+        (DOCUMENT, "documents", config.documents, _document),
+    ]
+    return {
+        (kind, value): None
+        for kind, name, lines, check in fields
+        for value in _values(f"takedown.{name}", lines, check)
+    }
+
+
+def _values(name: str, lines: Sequence[str], check: Callable[[str], str]) -> Iterator[str]:
+    for number, line in enumerate(lines, 1):
+        if text := line.strip():
+            try:
+                yield check(text)
+            except _Wrong as wrong:
+                cause, remedy = wrong.args
+                shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+                raise InputError(f'{name}, line {number}: "{shown}" {cause}', remedy) from None
+
+
+def _url(text: str) -> str:
+    url = canonical(text)
+    if url is None:
+        raise _Wrong("is no http or https URL without user name and password", "write it as https://host/path")
+    return url
+
+
+def _domain(text: str) -> str:
+    name = text.lower().rstrip(".")
+    if "/" in name or (":" in name and not name.endswith("]")):
+        raise _Wrong("is no bare host name", "write it without scheme, port and path, such as example.org")
+    if "*" in name:
+        raise _Wrong("is no host name", "write it without *: all names below a domain go with it")
+    url = canonical(f"http://{name}/")
+    if not name or url is None or url != f"http://{authority(url)}/":
+        raise _Wrong("is no host name", "write it as example.org")
+    host = authority(url)
+    if is_public_suffix(host):
+        raise _Wrong("is a public suffix, under which anyone can register", "name the domains below it one by one")
+    return host
+
+
+def _document(text: str) -> str:
+    if not _ID.fullmatch(text.lower()):
+        raise _Wrong("is no document id", "an id is 32 hex digits, as `python -m tasks trace` prints it")
+    return text.lower()

@@ -1,0 +1,108 @@
+"""Stage `takedown`: a request, and all takedowns before it -> the tombstones in force, and a report of what they met.
+
+Reads the settings, the takedowns in force (`previous`) and, where the request says so, `takedown.parquet` of the newest
+crawl cycle (`warc`). Writes `tombstones.parquet` (`tasks.formats.tombstones`), all that are in force from now on. For
+the new ones it looks through the recipe's artifacts as they are at that moment, and writes
+
+    report.json      the request, the artifacts and steps that it met, copies elsewhere, and what was not found
+    report.html      the same for people
+    found.parquet    the documents by artifact, with sequences, steps and checkpoints (`affected.FOUND`)
+
+Nothing else is changed: crawl, corpus, plans and running trainings read the tombstones themselves.
+"""
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tasks.core.engine import Engine
+from tasks.core.errors import InputError
+from tasks.core.stage import Inputs, Output, Report
+from tasks.formats.tombstones import FILE, PREVIOUS, TAKEDOWN, URL, Tombstone, Tombstones, read, write
+from tasks.stages.takedown.affected import FOUND, Affected, affected
+from tasks.stages.takedown.config import TakedownConfig
+from tasks.stages.takedown.report import page, report_of
+from tasks.stages.takedown.requests import requested
+
+VERSION = 1
+
+WITHDRAWN = "takedown.parquet"
+FORM, CRAWL = "form", "crawl"
+
+
+def run(config: TakedownConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
+    """Writes the tombstones and the report.
+
+    Raises:
+        InputError: a line of the request cannot be used, the request names nothing, or it wants the crawl's list and no
+            cycle has been completed.
+    """
+    before = read(inputs.many(PREVIOUS)) if PREVIOUS in inputs else []
+    asked = _requested(config, inputs, str(output.address))
+    known = {(stone.kind, stone.value) for stone in before}
+    new = [stone for stone in asked if (stone.kind, stone.value) not in known]
+    stones = sorted([*before, *new])
+    if "tombstones" not in output.committed:
+        with output.part("tombstones") as part:
+            part.count_in(len(stones))
+            part.count_out(len(stones))
+            with part.file(FILE, rows=len(stones)) as file:
+                write(file, stones)
+    recipe = output.address.name.partition("/")[0]
+    if "report" not in output.committed:
+        covered = Tombstones.of(new)
+        met = affected(output.store, recipe, covered)
+        _write_report(output, met, report_of(config, str(output.address), asked, new, len(stones), met))
+    report = json.loads(output.store.read(f"{output.address.path}/report.json"))
+    output.log_file("takedown.html", output.store.read(f"{output.address.path}/report.html"))
+    return Report(metrics=_metrics(report), note=report["summary"])
+
+
+def _requested(config: TakedownConfig, inputs: Inputs, address: str) -> list[Tombstone]:
+    """Returns the tombstones of a request, each once."""
+    by_form = requested(config)
+    found = {
+        (kind, value): Tombstone(kind, value, config.reason, config.requested_by, config.date, FORM, address)
+        for kind, value in by_form
+    }
+    if config.from_crawl:
+        if "warc" not in inputs:
+            raise InputError(
+                "takedown.from_crawl: no crawl cycle of the recipe has been completed",
+                "run its crawl first, or switch this off",
+            )
+        warc = inputs["warc"]
+        # What a takedown has marked there is in force already, often by its domain.
+        withdrawn = pc.field("reason") != TAKEDOWN
+        for row in warc.table(WITHDRAWN, ["url", "reason"], withdrawn).to_pylist():
+            stone = Tombstone(URL, row["url"], row["reason"], str(warc.address), config.date, CRAWL, address)
+            found.setdefault((URL, row["url"]), stone)
+    elif not found:
+        raise InputError(
+            "the takedown names nothing", "give at least one URL, domain or document id, or take the crawl's list"
+        )
+    return list(found.values())
+
+
+def _write_report(output: Output, met: list[Affected], report: dict[str, Any]) -> None:
+    rows = pa.concat_tables([FOUND.empty_table(), *(one.table() for one in met)])
+    with output.part("report", conserved=False) as part:
+        with part.file("found.parquet", rows=rows.num_rows) as file:
+            pq.write_table(rows, file, compression="zstd", compression_level=3)
+        with part.file("report.json") as file:
+            file.write(json.dumps(report, indent=1, ensure_ascii=False).encode() + b"\n")
+        with part.file("report.html") as file:
+            file.write(page(report))
+
+
+def _metrics(report: dict[str, Any]) -> dict[str, float]:
+    return {
+        "new": float(len(report["new"])),
+        "in_force": float(report["in_force"]),
+        "artifacts": float(len(report["artifacts"])),
+        "documents": float(report["documents"]),
+        "steps": float(sum(one.get("steps", 0) for one in report["artifacts"])),
+    }

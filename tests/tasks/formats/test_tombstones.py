@@ -1,0 +1,79 @@
+"""Contract of tombstones: what one of a URL, a domain or a document covers, and what it leaves alone."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tasks.core.store import Store
+from tasks.formats.documents import document_id
+from tasks.formats.scope import Scope
+from tasks.formats.tombstones import Tombstones, in_force, read
+from tests.taken_down import take_down
+
+PAGE = Tombstones(urls=frozenset(["https://www.example.org/a?q=1"]))
+DOMAIN = Tombstones(domains=frozenset(["example.org", "127.0.0.1"]))
+
+
+def covered(stones: Tombstones, *urls: str) -> list[bool]:
+    table = pa.table({"id": [document_id(url, "") for url in urls], "url": list(urls)})
+    return stones.mask(table).tolist()
+
+
+def test_a_url_covers_its_page_however_it_is_written() -> None:
+    spellings = (
+        "https://www.example.org/a?q=1",
+        "http://example.org/a?q=1",
+        "HTTPS://Example.ORG:443/b/../a?utm_source=x&q=1#top",
+        "https://ex%61mple.org./a?q=1",
+    )
+    assert covered(PAGE, *spellings) == [True] * 4
+    others = ("https://www.example.org/a", "https://www.example.org/a?q=2", "https://a.example.org/a?q=1", "no url", "")
+    assert covered(PAGE, *others) == [False] * 5
+
+
+def test_a_domain_covers_its_name_and_all_below_it_on_every_port() -> None:
+    inside = ("http://example.org/", "https://a.b.example.org:8443/x", "http://127.0.0.1:8080/", "http://EXAMPLE.org./")
+    assert covered(DOMAIN, *inside) == [True] * 4
+    assert (
+        covered(DOMAIN, "http://myexample.org/", "http://example.org.evil.net/", "http://x.net/example.org")
+        == [False] * 3
+    )
+
+
+def test_a_document_covers_its_id_alone() -> None:
+    url = "https://example.org/a"
+    stones = Tombstones(documents=frozenset([document_id(url, "")]))
+    assert covered(stones, url, "https://example.org/b") == [True, False]
+    raw = pa.table({"doc_uid": pa.array([bytes.fromhex(document_id(url, ""))], pa.binary(16)), "url": [""]})
+    assert stones.mask(raw).tolist() == [True]
+    assert not stones.covers_url(url)
+
+
+def test_what_is_taken_down_is_outside_the_scope_of_a_crawl() -> None:
+    scope = Scope(["example.org", "*.example.org", "other.net"], taken_down=PAGE)
+    assert not scope.covers("http://example.org/a?q=1")
+    assert scope.covers("http://example.org/")
+    assert scope.refusal("http://example.org/a?q=1") == "takedown"
+    scope = Scope(["*.example.org", "other.net"], taken_down=DOMAIN)
+    assert (scope.covers_host("a.example.org"), scope.covers_host("other.net")) == (False, True)
+    assert scope.refusal("http://a.example.org/") == "takedown"
+
+
+def test_two_takedowns_made_at_the_same_time_are_both_in_force_until_the_next_one_contains_them(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    assert in_force(store, "test") == []
+    first = take_down(tmp_path, "t1", urls="http://a.net/", reason="first")
+    one, two = (take_down(tmp_path, name, first, domains=f"{name}.net", urls="http://a.net/") for name in ("t2", "t3"))
+    assert [str(each.address) for each in in_force(store, "test")] == [str(one.address), str(two.address)]
+    assert {stone.value for stone in read(in_force(store, "test"))} == {"http://a.net/", "t2.net", "t3.net"}
+    last = take_down(tmp_path, "t0", one, two, documents="0" * 32)
+    (found,) = in_force(store, "test")
+    assert found.address == last.address
+    assert len(read([found])) == 4
+    assert {stone.takedown for stone in read([found]) if stone.reason == "first"} == {"test/takedown@t1"}
+
+
+@pytest.mark.parametrize("stones", [PAGE, DOMAIN, Tombstones()])
+def test_nothing_is_covered_in_an_empty_table(stones: Tombstones) -> None:
+    assert covered(stones) == []

@@ -1,0 +1,100 @@
+"""Contract of takedowns as inputs: later versions obey them, earlier ones stay, and the audit tells both."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.errors import DriftError
+from tasks.run.audit import audit, render
+from tasks.run.recipe import Recipe
+from tasks.run.result import StageResult
+from tasks.run.runner import open_store, run_stage
+from tasks.run.shell import main
+from tasks.run.tracking import TrackingContext
+from tests.tasks.run.test_adopted import REFINE, TOKENS, small_recipe
+
+
+def made(recipe: Recipe, stages: tuple[str, ...], version: str, source: str | None = None) -> dict[str, StageResult]:
+    context = TrackingContext("", recipe.name)
+    return {
+        stage: run_stage(recipe, stage, version=version, source_version=source, tracking=context) for stage in stages
+    }
+
+
+def artifact(recipe: Recipe, address: str) -> Artifact:
+    return Artifact.open_at(open_store(recipe), ArtifactId.parse(address))
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    return small_recipe(tmp_path)
+
+
+def test_a_takedown_binds_later_versions_and_leaves_earlier_ones_as_they_are(recipe: Recipe, capsys) -> None:
+    before = made(recipe, REFINE + TOKENS, "1")
+    ids = (
+        artifact(recipe, "smoke/documents@1").table("kept/part-00000-of-00004.parquet", ["id"]).column("id").to_pylist()
+    )
+    gone = ids[0]
+    text = recipe.override({"place.mlflow": ""}).text
+    asked = ["takedown", "--recipe", text, "--document", gone, "--reason", "asked", "--requested-by", "Ann"]
+    assert main([*asked, "--date", "2026-11-21T09:30:15+00:00"]) == 0
+    assert json.loads(capsys.readouterr().out)["address"] == "smoke/takedown@2026.11.21-093015"
+
+    # What is there stays, and is not silently taken for what would be made now.
+    assert artifact(recipe, "smoke/documents@1").record.content == before["consolidate"].content
+    with pytest.raises(DriftError, match=r"the takedown smoke/takedown@.* came into force after it was made"):
+        made(recipe, ("consolidate",), "1")
+    found = audit(open_store(recipe), recipe.name)
+    assert [(one["kind"], one["present"]) for one in found["checked"]] == [("documents", 1), ("plan", 1)]
+    assert main(["audit", "--recipe", text]) == 1
+    assert "made before the takedown: run corpus again" in capsys.readouterr().out
+
+    # Tokens alone, from the old shards: the plan is free of it.
+    only = made(recipe, ("pack",), "tokens", "1")["pack"]
+    assert only.rows["takedown"] == 1
+    # The whole: documents are free of it, and all else is adopted or made of these.
+    after = made(recipe, REFINE + TOKENS, "2", "1")
+    assert [stage for stage in REFINE if not after[stage].skipped] == ["consolidate"]
+    assert after["consolidate"].rows["takedown"] == 1
+    found = audit(open_store(recipe), recipe.name)
+    assert found["absent"]
+    assert found["takedowns"] == [
+        {
+            "takedown": "smoke/takedown@2026.11.21-093015",
+            "date": "2026-11-21T09:30:15+00:00",
+            "requested_by": "Ann",
+            "reason": "asked",
+            "new": {"document": 1},
+        }
+    ]
+    assert main(["audit", "--recipe", text, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == found
+    assert "for Ann: asked" in render(found)
+
+
+def test_a_takedown_that_meets_nothing_costs_a_join_and_a_plan(recipe: Recipe) -> None:
+    made(recipe, REFINE + TOKENS, "1")
+    nowhere = recipe.override({"takedown.urls": "http://nowhere.net/", "takedown.date": "2026-11-21T09:30:15"})
+    made(nowhere, ("takedown",), "t1")
+    after = made(recipe, REFINE + TOKENS, "2", "1")
+    assert [stage for stage in after if not after[stage].skipped] == ["consolidate", "pack"]
+    assert artifact(recipe, "smoke/plan@1").record.content == artifact(recipe, "smoke/plan@2").record.content
+
+
+def test_a_request_is_made_once_and_the_next_contains_it(recipe: Recipe) -> None:
+    first = recipe.override({"takedown.urls": "http://a.net/"})
+    assert not made(first, ("takedown",), "t1")["takedown"].skipped
+    made(recipe.override({"takedown.urls": "http://b.net/"}), ("takedown",), "t2")
+    assert made(first, ("takedown",), "t1")["takedown"].skipped
+    with pytest.raises(DriftError, match=r"takedown\.urls was"):
+        made(recipe.override({"takedown.urls": "http://c.net/"}), ("takedown",), "t1")
+    rows = artifact(recipe, "smoke/takedown@t2").table("tombstones.parquet").to_pylist()
+    assert [row["value"] for row in rows] == ["http://a.net/", "http://b.net/"]
+
+
+def test_a_recipe_without_takedowns_is_absent_of_all(recipe: Recipe, capsys) -> None:
+    assert main(["audit", "--recipe", recipe.text]) == 0
+    assert capsys.readouterr().out == "smoke has no takedown\n\nnothing was made yet\n"

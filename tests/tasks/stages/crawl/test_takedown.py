@@ -1,0 +1,79 @@
+"""Contract of the crawl with a takedown: nothing of it is requested again, whatever leads to it."""
+
+import pyarrow.parquet as pq
+import pytest
+from crawl_cycle import Cycle
+from crawl_site import Site
+
+from tasks.core.store import Store
+from tasks.formats.url import authority
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.db import crawldb
+from tasks.stages.crawl.why import why
+from tests.taken_down import take_down
+
+
+class Obeying(Cycle):
+    """A cycle with a takedown, which every stage reads that the catalogue gives it to."""
+
+    def __init__(self, run_stage, config, takedown, **options):
+        self.takedown = takedown
+        super().__init__(run_stage, config, **options)
+
+    def stage(self, name, inputs=None, member="", **options):
+        taken = {"takedowns": [self.takedown]} if name in ("generate", "fetch", "update") else {}
+        return super().stage(name, {**(inputs or {}), **taken}, member, **options)
+
+
+def config_for(site, **more):
+    settings = {"allow_loopback": True, "delay_s": 0.0, "latency_factor": 0.0, "partitions": 1, "recrawl": True}
+    return CrawlConfig(seeds=(site.url(), site.url("/seed")), **{**settings, **more})
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_no_seed_link_or_redirect_leads_to_a_page_that_is_taken_down(crawl, run_stage, tmp_path, known):
+    pages = {"/": "<a href=/b>b</a> <a href=/c>c</a>", "/b": "b", "/c": "<a href=/b?utm_source=x>b</a>", "/seed": "s"}
+    with Site(pages) as site:
+        config = config_for(site)
+        first = crawl(config, "c1") if known else None
+        takedown = take_down(tmp_path, urls=f"{site.url('/b').replace('http:', 'https:')}\n{site.url('/seed')}")
+        site.requests.clear()
+        if known:
+            make_due(first)
+        second = Obeying(run_stage, config, takedown, version="c2", previous=first).finish()
+        paths = site.paths()
+    assert {"/", "/c"} <= set(paths)
+    assert not {"/b", "/seed"} & set(paths)
+    rows = second.urls()
+    for path in ("/b", "/seed"):
+        row = rows.get(site.url(path))
+        if row:  # a link that nothing else knows of may not be there at all
+            assert (row["status"], row["reason"], row["next_due"]) == (crawldb.GONE, "takedown", None)
+            assert row["takedown"] == ("takedown" if known else "")
+    assert known <= (site.url("/b") in rows)
+
+
+def test_a_domain_that_is_taken_down_is_not_asked_at_all(run_stage, tmp_path):
+    with Site({"/": "home"}) as site:
+        takedown = take_down(tmp_path, domains=authority(site.url()).partition(":")[0])
+        Obeying(run_stage, config_for(site), takedown).fetch_all()
+        assert site.requests == []
+
+
+def test_why_names_the_takedown_first(tmp_path):
+    take_down(tmp_path, urls="http://a.net/x", reason="the author asked for it")
+    config = CrawlConfig(seeds=("http://a.net/",), contact="https://a.net/")
+    found = why(Store(str(tmp_path)), "test", config, "https://www.a.net/x")
+    assert found["obstacles"][0]["by"] == "takedown"
+    assert "test/takedown@t1 of 2026-11-21T09:30:00+00:00 (the author asked for it)" in found["verdict"]
+    assert why(Store(str(tmp_path)), "test", config, "http://a.net/y")["obstacles"] == []
+
+
+def make_due(cycle):
+    """Lets all pages of a cycle be due now."""
+    for artifact in cycle.crawldb:
+        table = artifact.table(crawldb.URLS_FILE)
+        at = table.schema.get_field_index("next_due")
+        table = table.set_column(at, table.schema.field(at), table.column("first_seen"))
+        with artifact.store.write(f"{artifact.address.path}/{crawldb.URLS_FILE}") as file:
+            pq.write_table(table, file)

@@ -1,0 +1,156 @@
+"""Contract of the stage `takedown`: it adds to what is in force, refuses what is unusable, and reports what it met."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.commit import commit
+from tasks.core.config import Config
+from tasks.core.errors import InputError, RecipeError
+from tasks.core.stage import Output, Report
+from tasks.core.store import Store
+from tasks.run.recipe import find_recipe
+from tasks.stages.takedown.config import TakedownConfig
+from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
+from tests.conftest import run_stage_in
+from tests.corpora import corpus, documents_in, kept_document, tokens_in
+from tests.taken_down import take_down
+from tests.tasks.run.test_trace import reading
+
+ROWS = corpus(60)
+COPY = kept_document("https://elsewhere.net/copy", "a copy")
+
+
+def report_of(takedown: Artifact) -> dict[str, Any]:
+    return json.loads(takedown.read("report.json"))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Artifact]:
+    """A store with documents, tokens and a trained model."""
+    folder = tmp_path_factory.mktemp("trained")
+    verdict = {"reason": "duplicate_near", "reasons": ["duplicate_near"], "language": "en"}
+    documents_in(folder, ROWS, 3, [{**COPY, **verdict, "duplicate_of": ROWS[0]["id"]}])
+    made = tokens_in(folder, ROWS)
+    config = TrainConfig(
+        model=ModelConfig(layers=1, dim=16, heads=2, kv_heads=1), optim=OptimConfig(warmup_steps=2), steps=20,
+        batch_size=4, microbatch=4, checkpoint_every=10, milestones=2,
+    )  # fmt: skip
+    inputs = {"shards": made.shards, "plan": made.plan}
+    return folder, made, run_stage_in(folder, "tasks.stages.train.stage", config, inputs, kind="checkpoint")
+
+
+def test_the_report_names_documents_artifacts_and_exactly_the_steps_that_read_them(trained: tuple) -> None:
+    folder, made, checkpoint = trained
+    wanted = [row for row in ROWS if "//h1.org/" in row["url"]] + [ROWS[0]]
+    takedown = take_down(folder, "met", domains="h1.org", urls=f"{ROWS[0]['url']}\nhttp://never.net/", reason="asked")
+    found = report_of(takedown)
+    assert {entry["id"] for entry in found["found"]} == {row["id"] for row in wanted}
+    assert [entry["kind"] for entry in found["artifacts"]] == ["documents", "shards", "plan", "checkpoint"]
+    assert [entry["documents"] for entry in found["artifacts"][:2]] == [len(wanted)] * 2
+    steps, *_ = reading(made, checkpoint)
+    read_by = sorted(set().union(*(steps[row["id"]] for row in wanted)))
+    trained_on = found["artifacts"][-1]
+    assert (trained_on["steps"], trained_on["first_step"], trained_on["last_step"]) == (
+        len(read_by),
+        read_by[0],
+        read_by[-1],
+    )
+    assert trained_on["checkpoints"] == [count for count in (10, 20) if read_by[0] < count]
+    rows = takedown.table("found.parquet").to_pylist()
+    for row in (row for row in rows if row["kind"] == "checkpoint"):
+        assert row["steps"] == sorted(steps[row["id"]])
+    assert found["not_found"] == ["http://never.net/"]
+    assert [entry["url"] for entry in found["copies"]] == [COPY["url"]]
+
+
+def test_a_page_that_was_made_of_something_that_is_gone_is_reported_as_not_known(
+    trained: tuple, tmp_path: Path
+) -> None:
+    made = tokens_in(tmp_path, ROWS)
+    made.shards.remove()
+    found = report_of(take_down(tmp_path, domains="h1.org"))
+    assert [(entry["kind"], bool(entry["problem"])) for entry in found["artifacts"]] == [
+        ("documents", False),
+        ("plan", True),
+    ]
+
+
+def test_a_takedown_contains_all_before_it_and_keeps_when_and_by_whom_they_were_asked_for(tmp_path: Path) -> None:
+    first = take_down(tmp_path, "t1", urls="HTTP://Example.org:80/a/../b#x\n\nhttp://c.net/", requested_by="Ann")
+    again = {
+        "urls": "http://example.org/b",
+        "documents": "AB" * 16,
+        "requested_by": "Bob",
+        "date": "2026-12-01T00:00:00",
+    }
+    second = take_down(tmp_path, "t2", first, **again)
+    rows = {row["value"]: row for row in second.table("tombstones.parquet").to_pylist()}
+    assert list(rows) == ["ab" * 16, "http://c.net/", "http://example.org/b"]
+    assert (rows["http://example.org/b"]["requested_by"], rows["ab" * 16]["requested_by"]) == ("Ann", "Bob")
+    assert rows["http://example.org/b"]["takedown"] == "test/takedown@t1"
+    assert report_of(second)["known"] == 1
+    assert second.record.rows_in == second.record.rows_out == 3
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        ({"urls": "http://a.net/\n\nnot a url"}, r'takedown\.urls, line 3: "not a url" is no http or https URL'),
+        ({"urls": "ftp://a.net/"}, "line 1: .* is no http or https URL"),
+        ({"urls": "http://me:secret@a.net/"}, "line 1: .* without user name"),
+        ({"domains": "a.net\ncom"}, r'takedown\.domains, line 2: "com" is a public suffix'),
+        ({"domains": "co.uk"}, "is a public suffix"),
+        ({"domains": "https://a.net/"}, "without scheme, port and path"),
+        ({"domains": "a.net:80"}, "without scheme, port and path"),
+        ({"domains": "*.a.net"}, "all names below a domain go with it"),
+        ({"domains": "a b.net"}, "is no host name"),
+        ({"documents": "123"}, r'takedown\.documents, line 1: "123" is no document id'),
+        ({}, "the takedown names nothing"),
+        ({"urls": " \n "}, "the takedown names nothing"),
+        ({"from_crawl": True}, "no crawl cycle of the recipe has been completed"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_by_its_line(tmp_path: Path, request_: dict, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        take_down(tmp_path, **request_)
+    assert not (tmp_path / "test" / "takedown" / "t1" / ".artifact.json").exists()
+
+
+def test_a_request_has_bounds_that_are_said() -> None:
+    recipe = find_recipe("demo")
+    assert len(recipe.override({"takedown.urls": "x\n" * 10_000}).takedown.urls) == 10_000
+    with pytest.raises(RecipeError, match=r"takedown\.urls: 10,001 lines are more than 10,000"):
+        recipe.override({"takedown.urls": "x\n" * 10_001})
+    with pytest.raises(RecipeError, match="line 2 has 6,000 characters: at most 5,000"):
+        recipe.override({"takedown.domains": "a.net\n" + "x" * 6_000})
+
+
+def test_the_page_escapes_what_strangers_have_written(tmp_path: Path) -> None:
+    text = "<script>alert(1)</script>"
+    url = "http://a.net/'\"><img src=x onerror=alert(1)>"
+    page = take_down(tmp_path, urls=url, reason=text, requested_by=text).read("report.html").decode()
+    assert "<script>" not in page
+    assert "<img" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_what_a_crawl_lists_as_withdrawn_is_taken_down_with_its_reason(tmp_path: Path) -> None:
+    rows = [
+        {"url": "http://a.net/x", "reason": "robots_denied"},
+        {"url": "http://a.net/y", "reason": "noindex"},
+        {"url": "http://b.net/z", "reason": "takedown"},  # marked by a takedown
+    ]
+    output = Output(Store(str(tmp_path)), ArtifactId("test/warc", "dev"), "by-hand")
+    with output.part("health", conserved=False) as part, part.file("takedown.parquet") as file:
+        pq.write_table(pa.Table.from_pylist(rows), file)
+    warc = commit(output, "by hand", 1, Config(), [], Report())
+    config = TakedownConfig(urls="http://a.net/y", from_crawl=True, reason="asked")
+    made = run_stage_in(tmp_path, "tasks.stages.takedown.stage", config, {"warc": warc}, kind="takedown")
+    found = [(row["value"], row["reason"], row["origin"]) for row in made.table("tombstones.parquet").to_pylist()]
+    assert found == [("http://a.net/x", "robots_denied", "crawl"), ("http://a.net/y", "asked", "form")]

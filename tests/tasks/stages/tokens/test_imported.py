@@ -1,0 +1,100 @@
+"""A tokenizer that was made elsewhere is taken as it is, or refused with what it lacks."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from tasks.core.errors import InputError, RecipeError
+from tasks.formats.tokens.shard import ShardSet
+from tasks.run.external_inputs import external_refs
+from tasks.run.recipe import find_recipe
+from tasks.stages.tokens import bpe
+from tasks.stages.tokens.config import EncodeConfig, TokenizerConfig
+from tests.conftest import run_stage_in
+from tests.corpora import corpus, documents_in
+
+BPE, ENCODE = "tasks.stages.tokens.bpe", "tasks.stages.tokens.encode"
+
+
+def made_elsewhere(path: Path, change: Callable[[Tokenizer], None] = lambda made: None) -> str:
+    """Writes a byte-level tokenizer whose end-of-text token is <eot>, the last of its entries."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made.train_from_iterator(["water river"] * 5, trainers.BpeTrainer(initial_alphabet=alphabet, show_progress=False))
+    made.add_special_tokens(["<eot>"])
+    change(made)
+    path.write_text(made.to_str())
+    return str(path)
+
+
+def test_an_imported_tokenizer_is_copied_and_encodes(tmp_path: Path) -> None:
+    path = made_elsewhere(tmp_path / "theirs.json")
+    documents = documents_in(tmp_path, corpus(30))
+    config = TokenizerConfig(file=path, end_of_text="<eot>")
+    tokenizer = run_stage_in(tmp_path, BPE, config, {"documents": documents}, kind="tokenizer")
+    assert tokenizer.read(bpe.TOKENIZER) == Path(path).read_bytes()
+    inputs = {"documents": documents, "tokenizer": tokenizer}
+    shards = ShardSet.open(run_stage_in(tmp_path, ENCODE, EncodeConfig(), inputs, kind="shards"))
+    last = Tokenizer.from_file(path).get_vocab_size() - 1
+    assert shards.format.eos_id == last
+    name = shards.names("web")[0]
+    assert shards.slice(name, 0, 0, int(shards.shard(name).lengths[0]))[-1] == last
+
+
+def test_the_bytes_of_the_file_count_in_the_fingerprint(tmp_path: Path) -> None:
+    config = TokenizerConfig(file=made_elsewhere(tmp_path / "theirs.json"))
+    before = list(external_refs(bpe, config))
+    assert [ref.role for ref in before] == ["tokenizer"]
+    made_elsewhere(tmp_path / "theirs.json", lambda made: made.add_special_tokens(["<more>"]))
+    assert list(external_refs(bpe, config)) != before
+    assert list(external_refs(bpe, TokenizerConfig())) == []
+
+
+def compose(made: Tokenizer) -> None:
+    made.normalizer = normalizers.Sequence([normalizers.NFC()])
+
+
+def with_a_gap(path: str) -> str:
+    content = json.loads(Path(path).read_text())
+    vocabulary = content["model"]["vocab"]
+    highest = max(vocabulary, key=lambda entry: vocabulary[entry])
+    vocabulary[highest] += 10
+    content["added_tokens"][-1]["id"] += 20
+    Path(path).write_text(json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("end_of_text", "change", "said"),
+    [
+        ("<|endoftext|>", lambda made: None, r"has no special token <\|endoftext\|>.*its special tokens are: <eot>"),
+        ("water", lambda made: None, r"has no special token water"),
+        ("<eot>", compose, r"is not byte-level: .* comes back as"),
+    ],
+)
+def test_a_tokenizer_that_changes_text_or_ends_it_otherwise_is_refused(
+    tmp_path: Path, run_stage: Callable, end_of_text: str, change: Callable[[Tokenizer], None], said: str
+) -> None:
+    config = TokenizerConfig(file=made_elsewhere(tmp_path / "theirs.json", change), end_of_text=end_of_text)
+    with pytest.raises(InputError, match=said):
+        run_stage(BPE, config, {"documents": documents_in(tmp_path, corpus(3))})
+
+
+def test_what_is_no_tokenizer_or_has_gaps_is_refused(tmp_path: Path, run_stage: Callable) -> None:
+    documents = documents_in(tmp_path, corpus(3))
+    path = tmp_path / "theirs.json"
+    path.write_text('{"version": "1.0"}')
+    with pytest.raises(InputError, match=r"theirs\.json is no tokenizer of Hugging Face"):
+        run_stage(BPE, TokenizerConfig(file=str(path)), {"documents": documents})
+    gap = TokenizerConfig(file=with_a_gap(made_elsewhere(path)), end_of_text="<eot>")
+    with pytest.raises(InputError, match=r"theirs\.json has .* entries and the ids up to"):
+        run_stage(BPE, gap, {"documents": documents})
+    with pytest.raises(InputError, match=r"nowhere\.json cannot be read"):
+        run_stage(BPE, TokenizerConfig(file=str(tmp_path / "nowhere.json")), {"documents": documents})
+    with pytest.raises(RecipeError, match=r'tokenizer\.file: .*the path "theirs\.json" is not absolute'):
+        find_recipe("demo").override({"tokenizer.file": "theirs.json"})

@@ -1,0 +1,124 @@
+"""Contract of withheld documents: nothing of them reaches the model, all else stays, and a resume sees the same."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tasks.formats.tokens import marks
+from tasks.trainer import checkpoint
+from tasks.trainer.batches import Batches
+from tasks.trainer.config import TrainSpec
+from tasks.trainer.launch import train_local
+from tasks.trainer.loop import Stopped, Trainer
+from tasks.trainer.loss import IGNORED
+from tasks.trainer.metrics import FILE, SKIPPED, read_metrics
+from tasks.trainer.notice import REQUEST
+from tasks.trainer.withheld import Withheld
+from tests.corpora import Made
+from tests.tasks.trainer.small_run import digests, small_spec
+from tests.tasks.trainer.test_loop import ALONE, stop_after
+
+
+def withhold(folder: Path, batches: Batches, steps: range, every: int = 3) -> dict[str, list[int]]:
+    """Requests every third document of some steps to be withheld; returns their rows by shard."""
+    pieces = {(piece.shard, piece.row) for step in steps for several in batches.pieces(step) for piece in several}
+    rows: dict[str, list[int]] = {}
+    for shard, row in sorted(pieces)[::every]:
+        rows.setdefault(shard, []).append(row)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / REQUEST).write_text(json.dumps({"takedowns": ["test/takedown@t1"], "rows": rows}))
+    return rows
+
+
+def test_nothing_of_a_withheld_document_reaches_the_model_and_nothing_else_changes(made: Made, tmp_path: Path) -> None:
+    trainer = Trainer(small_spec(made, tmp_path), ALONE)
+    batches = trainer.batches
+    rows = withhold(tmp_path, batches, range(6))
+    withheld = Withheld(tmp_path, ALONE)
+    withheld.look(0)
+    met = 0
+    for step in range(6):
+        batch, pieces = batches.batch(step), batches.pieces(step)
+        blank = withheld.blank(batch, pieces, batches.eos_id)
+        assert torch.equal(blank.documents, batch.documents)
+        gone = torch.tensor(
+            [
+                [piece.row in rows.get(piece.shard, ()) for piece in several for _ in range(piece.length)]
+                for several in pieces
+            ]
+        )
+        assert torch.all(blank.tokens[gone] == batches.eos_id)
+        assert torch.equal(blank.tokens[~gone], batch.tokens[~gone])
+        of_gone = torch.cat([gone[:, 1:], gone[:, -1:]], 1)  # whose token a label is
+        assert torch.all(blank.labels[of_gone] == IGNORED)
+        assert torch.equal(blank.labels[~of_gone], batch.labels[~of_gone])
+        # Where a document that stays is read, the model has seen the same as with the whole batch.
+        with torch.no_grad():
+            before, after = (trainer.model.hidden(one.tokens, one.documents) for one in (batch, blank))
+        read = ~of_gone & (batch.labels != IGNORED)
+        assert torch.equal(before[read], after[read])
+        met += int(gone.sum())
+    assert met
+
+
+def test_a_takedown_during_a_run_is_obeyed_from_the_next_checkpoint_on_and_a_resume_gives_the_same_bytes(
+    made: Made, tmp_path: Path
+) -> None:
+    def run(name: str, stop: int | None) -> TrainSpec:
+        spec = small_spec(made, tmp_path / name, keep_checkpoints=9)
+        trainer = Trainer(spec, ALONE)
+        watch(trainer, 4)
+        if stop is None:
+            trainer.train()
+            return spec
+        stop_after(trainer, stop)
+        with pytest.raises(Stopped):
+            trainer.train()
+        Trainer(spec, ALONE).train()
+        return spec
+
+    def watch(trainer: Trainer, step: int) -> None:
+        def ask(module: object, inputs: object) -> None:
+            if trainer.step == step:
+                withhold(trainer.out, trainer.batches, range(12))
+
+        trainer.model.layers["0"].register_forward_pre_hook(ask)
+
+    whole, broken = run("whole", None), run("broken", 7)
+    found = marks.from_json((tmp_path / "whole" / marks.FILE).read_bytes())
+    assert [(mark.step, mark.takedowns) for mark in found] == [(6, ("test/takedown@t1",))]
+    assert (tmp_path / "broken" / marks.FILE).read_bytes() == (tmp_path / "whole" / marks.FILE).read_bytes()
+    assert digests(Path(whole.out)).items() <= digests(Path(broken.out)).items()
+    free = small_spec(made, tmp_path / "free", keep_checkpoints=9)
+    Trainer(free, ALONE).train()
+    plain, blank = digests(tmp_path / "free"), digests(tmp_path / "whole")
+    same = {path for path in plain if plain[path] == blank[path]}
+    model = f"checkpoints/{checkpoint.name_of(6)}/{checkpoint.MODEL}"
+    assert model in same
+    assert "withheld" not in json.loads(
+        (tmp_path / "free" / "checkpoints" / checkpoint.name_of(6) / "state.json").read_text()
+    )
+    assert model.replace("00000006", "00000009") not in same
+
+
+def test_one_rank_and_two_withhold_the_same(made: Made, tmp_path: Path) -> None:
+    for ranks in (1, 2):
+        spec = small_spec(made, tmp_path / str(ranks), steps=6)
+        withhold(tmp_path / str(ranks), Batches(spec), range(6))
+        train_local(spec, lambda step, values: None, ranks)
+    assert digests(tmp_path / "1") == digests(tmp_path / "2")
+    (mark,) = marks.from_json((tmp_path / "2" / marks.FILE).read_bytes())
+    assert mark.step == 0
+
+
+def test_a_step_without_any_other_document_is_skipped(made: Made, tmp_path: Path) -> None:
+    spec = small_spec(made, tmp_path, steps=3)
+    trainer = Trainer(spec, ALONE)
+    withhold(tmp_path, trainer.batches, range(3), every=1)
+    before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    trainer.train()
+    assert [line["loss"] for line in read_metrics(tmp_path / FILE)] == [None] * 3
+    assert {line["reason"] for line in read_metrics(tmp_path / SKIPPED)} == {"withheld"}
+    assert all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
