@@ -74,6 +74,10 @@ def _sources(sections: Sections) -> Iterator[str]:
     for at, name in _named_sources(sections) if known else ():  # without any, [extract] reports it
         if name not in known:
             yield f'{at}: the recipe has no source "{name}": {nearest(name, known)}'
+    mixed = (*known, *(files.name for files in sections.encode.token_files)) if sections.encode else known
+    for at, name in _mixed_sources(sections) if known else ():
+        if name not in mixed:
+            yield f'{at}: the recipe has no source "{name}": {nearest(name, mixed)}'
 
 
 def _named_sources(sections: Sections) -> Iterator[tuple[str, str]]:
@@ -93,12 +97,12 @@ def _named_sources(sections: Sections) -> Iterator[tuple[str, str]]:
                 yield f"perplexity.references.{number}.name", reference.name
         if sections.perplexity.cut_source not in ("", WEB):  # a recipe that does not crawl has the default too
             yield "perplexity.cut_source", sections.perplexity.cut_source
-    yield from _mixed_sources(sections)
+    if sections.tokenizer:
+        yield from (("tokenizer.weights", name) for name in sections.tokenizer.weights)
 
 
 def _mixed_sources(sections: Sections) -> Iterator[tuple[str, str]]:
-    if sections.tokenizer:
-        yield from (("tokenizer.weights", name) for name in sections.tokenizer.weights)
+    """Yields every source of a mixture, after the dotted path of its field."""
     if sections.pack and sections.pack.by != SOURCE:
         return  # mixtures weight the values of another column, which only the documents know
     if sections.canary:

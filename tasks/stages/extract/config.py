@@ -6,15 +6,14 @@ descriptions of the installed packages.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from tasks.core.config import Config, Problems, absolute, nearest
+from tasks.formats.source_name import SourceName
 from tasks.stages.extract import parsers
 
 WEB = "web"
 """Source of the crawl's documents."""
-
-SourceName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=40)]
 
 
 PLACEHOLDERS = {"{stdlib}": "stdlib", "{site_packages}": "purelib"}

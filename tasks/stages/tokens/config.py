@@ -1,10 +1,11 @@
 """Settings of the stages tokenizer, encode and pack. Imports pydantic only, for the Airflow dag-processor."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from tasks.core.config import Config, absolute, duplicates
+from tasks.formats.source_name import SourceName
 from tasks.formats.tokens.labels import BASE_COLUMNS, SOURCE
 from tasks.formats.tokens.mixture import check_weights
 
@@ -42,6 +43,18 @@ class TokenizerConfig(Config):
         return weights
 
 
+class TokenFiles(Config):
+    """Files of documents that are tokens already, made with the recipe's tokenizer; they enter as one source."""
+
+    name: SourceName
+    """Name of the source."""
+    path: Annotated[str, AfterValidator(absolute)]
+    """Absolute glob (`**` for any depth), on this machine or on an object store (s3://bucket/folder/*.parquet): `.idx`
+    of Megatron-LM with the `.bin` beside it (local only), `.parquet`, or the `.arrow` files of a saved dataset."""
+    column: str = "input_ids"
+    """The column with the tokens, in a table."""
+
+
 class EncodeConfig(Config):
     """Encoding of documents into token shards."""
 
@@ -57,6 +70,9 @@ class EncodeConfig(Config):
     """Columns of the documents that stand beside the tokens, so that `[pack] by` can group sequences by one of them:
     `tier`, `language`, `host`, `fetched_at` (as a month, "2026-11") or `metadata.<field>`. Each value is a name (see
     `tasks.formats.tokens.labels`)."""
+
+    token_files: tuple[TokenFiles, ...] = ()
+    """Sources of tokens beside the documents. Neither filters nor dedup see them."""
 
     @field_validator("columns")
     @classmethod

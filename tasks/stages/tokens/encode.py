@@ -1,9 +1,9 @@
 """Stage encode: kept documents -> token shards, one set of files per source and split.
 
-Reads `documents` (kept/) and `tokenizer`; writes `shards/<source>-<split>-<part>-<piece>.arrow` (see `shard`),
-`checksums/<shard>.npy` (of its blocks, see `checksums`), `index/<part>.arrow` (shard and row of each document, see
-`index`), `fertility/<part>.json` and `fertility.json` (see `fertility`; of each part the documents of the lowest hash,
-up to 1/64 of its bytes or 128 KiB).
+Reads `documents` (kept/), `tokenizer` and the token files of the recipe; writes
+`shards/<source>-<split>-<part>-<piece>.arrow` (see `shard`), `checksums/<shard>.npy` (of its blocks, see `checksums`),
+`index/<part>.arrow` (shard and row of each document, see `index`), `fertility/<part>.json` and `fertility.json` (see
+`fertility`; of each part the documents of the lowest hash, up to 1/64 of its bytes or 128 KiB).
 
 The end-of-text token is appended to every document, so that plans refer to stored tokens only and the model sees where
 texts end. It counts in n_tokens and not in n_bytes.
@@ -33,11 +33,12 @@ from tasks.formats.tokens.index import write_index
 from tasks.formats.tokens.label_columns import column_of, spelt
 from tasks.formats.tokens.labels import label
 from tasks.formats.tokens.shard import FOLDER, HELDOUT, TRAIN, ShardBuffer, TokenFormat, shard_name, write_shard
-from tasks.stages.tokens import fertility
+from tasks.stages.tokens import fertility, token_import
 from tasks.stages.tokens.bpe import KEPT, TOKENIZER, digest, eos_of, id_hash, load
 from tasks.stages.tokens.config import EncodeConfig
 from tasks.stages.tokens.encoder import Checked, Tokens, open_encoder
 from tasks.stages.tokens.fertility import Counts
+from tasks.stages.tokens.token_import import TokenSource
 
 VERSION = 2
 _SUMMARY = "summary"  # sorts after the parts
@@ -61,6 +62,8 @@ class _Job:
     shard_tokens: int
     columns: tuple[str, ...]
     heldout_below: dict[str, int]
+    heldout_share: int
+    """The same limit for a source without documents."""
 
 
 def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -70,9 +73,11 @@ def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) ->
     tokenizer = load(artifact)
     fmt = TokenFormat(tokenizer.get_vocab_size(), eos_of(artifact, tokenizer), digest(artifact))
     below = thresholds(documents, paths, engine, config)
-    job = _Job(documents.folder, artifact.folder, fmt, config.shard_tokens, config.columns, below)
+    share = round(config.heldout_share * 2**64)
+    job = _Job(documents.folder, artifact.folder, fmt, config.shard_tokens, config.columns, below, share)
     specs = [PartSpec(_stem(path), (index, path)) for index, path in enumerate(paths)]
-    records = output.map_parts(engine, partial(_encode_part, job), specs)
+    specs += _imports(config, len(paths))
+    records = output.map_parts(engine, partial(_make_part, job), specs)
     totals: dict[str, float] = defaultdict(float)
     for record in records:
         for name, value in record.metrics.items():
@@ -85,6 +90,23 @@ def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) ->
             log.warning('the source "%s" has no held-out document: its bits per byte cannot be measured', source)
     note = f"{totals['tokens']:,.0f} tokens, {totals['bytes'] / totals['tokens']:.2f} bytes per token"
     return Report(metrics=dict(sorted((totals | fertility.reported(table)).items())), note=note)
+
+
+def external(config: EncodeConfig) -> dict[str, list[str]]:
+    """Returns the token files that the stage reads, by role `tokens:<source>`; of Megatron-LM both files count."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for source, file, _ in token_import.find_files(config):
+        found[f"tokens:{source}"].append(file.path)
+        if file.path.endswith(".idx"):
+            found[f"tokens:{source}"].append(file.path.removesuffix(".idx") + ".bin")
+    return dict(found)
+
+
+def _imports(config: EncodeConfig, first: int) -> list[PartSpec]:
+    """Returns one part per token file, numbered after those of the documents; their names sort after these, too."""
+    files = token_import.find_files(config)
+    count = len(files)
+    return [PartSpec(f"tokens-{at:05d}-of-{count:05d}", (first + at, file)) for at, file in enumerate(files)]
 
 
 def _fertility(output: Output, parts: list[str]) -> dict[str, Any]:
@@ -129,8 +151,29 @@ def _stem(path: str) -> str:
     return path.removeprefix(KEPT).removesuffix(".parquet")
 
 
-def _encode_part(job: _Job, part: Part, payload: tuple[int, str]) -> None:
-    index, path = payload
+def _make_part(job: _Job, part: Part, payload: tuple[int, str | TokenSource]) -> None:
+    index, given = payload
+    if isinstance(given, str):
+        _encode_part(job, part, index, given)
+    else:
+        _import_part(job, part, index, given)
+
+
+def _import_part(job: _Job, part: Part, index: int, given: TokenSource) -> None:
+    """Copies the documents of a token file; their labels are unknown."""
+    below = job.heldout_below.get(given.source, job.heldout_share)
+    labels = (label(None, ""),) * len(job.columns)
+    writer = _Writer(job, part, index)
+    for document, tokens, n_bytes in token_import.documents(given, job.format, job.tokenizer.read(TOKENIZER).decode()):
+        part.count_in()
+        split = HELDOUT if id_hash(document.uid.hex(), HELDOUT) < below else TRAIN
+        writer.add(_Row(document.uid, document.url, tokens, n_bytes, labels), given.source, split)
+    writer.close()
+    with part.file(f"{fertility.FOLDER}/{part.name}.json") as file:
+        file.write(json.dumps(Counts().sums, sort_keys=True).encode())
+
+
+def _encode_part(job: _Job, part: Part, index: int, path: str) -> None:
     table = _read(job, path)
     part.count_in(table.num_rows)
     encoder = open_encoder(job.tokenizer.read(TOKENIZER).decode())

@@ -26,7 +26,7 @@ BEFORE = {
     "dedup": "2853237cfff85697",
     "consolidate": "bba9205afb305905",
     "tokenizer": "4737db81ae50015c",
-    "encode": "d1ba19ffcd88b1c7",
+    "encode": "71841101f93ef903",
     "pack": "c2862d6c0f22b20b",
     "spans": "4c47e4224b6fe8d6",
     "arms": "2178955505f598b5",
