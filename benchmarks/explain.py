@@ -5,7 +5,7 @@
 Makes token shards of that size: documents of passages of some 40 tokens that are drawn, with repetition, from Python
 files of this machine. Then runs the stage `spans`, and explains, in fresh processes, five texts of which one half is
 copied from a document and the other is put together of short pieces; the figures are medians. Cold: before each text,
-shards and index are dropped from memory (POSIX_FADV_DONTNEED). Each size has its figures in
+shards and index are dropped from memory (POSIX_FADV_DONTNEED); warm: the same text again. Each size has its figures in
 benchmarks/results/explain.json. Bar: below 2 s.
 """
 
@@ -58,12 +58,13 @@ def main() -> None:
     plan(store, shards)
     figures: dict[str, Any] = {"group_tokens": chosen.group_tokens, **index(store, shards, chosen.group_tokens)}
     texts = [text_of(store, shards, seed) for seed in range(5)]
-    for name, cold in (("cold", True), ("warm", False)):
-        runs = []
-        for text in texts:
-            for artifact in KINDS if cold else ():
-                forget(store, artifact)
+    runs_of: dict[str, list[dict[str, Any]]] = {"cold": [], "warm": []}
+    for text in texts:
+        for artifact in KINDS:
+            forget(store, artifact)
+        for runs in runs_of.values():
             runs.append(looked_up(chosen.store, text))
+    for name, runs in runs_of.items():
         figures[name] = {
             "seconds": round(statistics.median(run["seconds"] for run in runs), 3),
             "seconds_most": round(max(run["seconds"] for run in runs), 3),
