@@ -14,6 +14,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.ledger import newest, versions_of
 from tasks.core.store import Store
 from tasks.formats.tombstones import TAKEDOWN, Tombstone, Tombstones, in_force, read
+from tasks.stages.crawl.db.crawldb import URLS_FILE
 from tasks.stages.takedown.affected import of_artifact
 
 _AGAIN = {
@@ -85,7 +86,7 @@ def _crawldbs(store: Store, recipe: str, tombstones: Tombstones) -> Iterator[Fou
     for ref in warc.record.inputs if warc else ():
         if ref.address.startswith(prefix):
             artifact = Artifact.open_at(store, ArtifactId.parse(ref.address))
-            rows = artifact.table("urls.parquet", ["url"], pc.field("next_due").is_valid())
+            rows = artifact.table(URLS_FILE, ["url"], pc.field("next_due").is_valid())
             urls = [url for url in rows.column("url").to_pylist() if tombstones.covers_url(url)]
             yield _checked(artifact, "crawldb", urls)
 

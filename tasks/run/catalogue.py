@@ -22,8 +22,7 @@ from tasks.stages.train import wiring as train
 
 _WIRINGS = (
     *(crawl, extract, classifiers, perplexity, annotate, dedup, consolidate),
-    *(tokens, spans, canary, train, evaluate, register),
-    takedown,
+    *(tokens, spans, canary, train, evaluate, register, takedown),
 )
 
 STAGES: dict[str, StageSpec] = {stage.name: stage for wiring in _WIRINGS for stage in wiring.STAGES}

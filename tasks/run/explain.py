@@ -63,7 +63,7 @@ def explain(store: Store, recipe: str, version: str, text: str, min_tokens: int 
     index = SpanIndex(spans, chain.shards)
     number, kept = matches(index, load(chain.artifacts["tokenizer"]), text, min_tokens)
     artifacts = {kind: str(artifact.address) for kind, artifact in {**chain.artifacts, "spans": spans}.items()}
-    run = chain.run
+    run = chain.readings.run
     return {
         "characters": len(text),
         "recipe": recipe,
@@ -111,31 +111,19 @@ def _span(chain: Chain, index: SpanIndex, text: str, match: Match) -> Found:
 
 def _document(chain: Chain, shard: str, row: int, ranges: list[tuple[int, int]]) -> Found:
     """Returns a page with the sequences that have tokens of the ranges (start, length), and their steps."""
-    plan, (source, _) = chain.plan, parse_shard_name(shard)
     uid = chain.shards.shard(shard).uid(row)
     entry = chain.index.by_uid(uid, part_number(shard)) if chain.index else None
-    first = chain.shards.shard(shard).token_offset(row)
-    sequences = sorted({
-        sequence
-        for start, length in ranges
-        for sequence in (plan.sequences_of(source, shard, row, first + start, first + start + length) if plan else ())
-    })  # fmt: skip
-    run, order = chain.run, chain.order
-    steps: set[int] = set()
-    if run is not None and order is not None:
-        steps = {step for sequence in sequences for step in order.steps_of(source, sequence, run["steps"])}
-    learned = steps - chain.skipped_steps
-    after = (count for count in (run["checkpoint_steps"] if run and learned else ()) if count > min(learned))
+    reading = chain.readings.of(shard, row, ranges)
     return {
         "id": uid.hex(),
         "url": entry.url if entry else "",
-        "source": source,
+        "source": parse_shard_name(shard)[0],
         "shard": shard,
         "row": row,
         "starts": sorted(start for start, _ in ranges),
         "length": max(length for _, length in ranges),
-        "sequences": sequences,
-        "steps": sorted(steps),
-        "skipped_steps": sorted(steps - learned),
-        "first_checkpoint": min(after, default=None),
+        "sequences": reading.sequences,
+        "steps": reading.steps,
+        "skipped_steps": reading.skipped_steps,
+        "first_checkpoint": min(reading.checkpoints, default=None),
     }

@@ -78,7 +78,7 @@ def _sequence(chain: Chain, source: str, seq_id: int) -> Found:
 
 
 def _batch(chain: Chain, step: int) -> Found:
-    run, order, plan = chain.run, chain.order, _plan(chain)
+    run, order, plan = chain.readings.run, chain.readings.order, _plan(chain)
     if run is None or order is None:
         raise InputError(f"nothing was trained of {chain.recipe} at this version", "run the stage train first")
     if step >= run["steps"]:

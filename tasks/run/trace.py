@@ -10,7 +10,6 @@ Kept documents are found by binary search in the document index, sequences by bi
 inverting the order. Only a page that was rejected costs a pass over the URL column of the rejected documents.
 """
 
-import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,10 +23,10 @@ from tasks.core.groups import named_in
 from tasks.core.store import Store
 from tasks.formats.canonical_url import canonical
 from tasks.formats.tokens.index import DocumentIndex, Entry
-from tasks.formats.tokens.marks import Mark, first_blank, of_run
-from tasks.formats.tokens.order import Order
+from tasks.formats.tokens.marks import first_blank
 from tasks.formats.tokens.plan import Plan
-from tasks.formats.tokens.shard import TRAIN, ShardSet, parse_shard_name, part_number
+from tasks.formats.tokens.readings import Readings
+from tasks.formats.tokens.shard import ShardSet, parse_shard_name, part_number
 from tasks.run import lineage
 from tasks.run.trace_text import render
 
@@ -93,7 +92,7 @@ def trace_step(store: Store, recipe: str, version: str, step: int) -> Found:
         InputError: nothing was trained, or the run had fewer steps.
     """
     chain = Chain.follow(store, recipe, version)
-    run, order = chain.run, chain.order
+    run, order = chain.readings.run, chain.readings.order
     if run is None or order is None:
         raise InputError(f"nothing was trained as {recipe}@{version}", "run the stage train first")
     if step >= run["steps"]:
@@ -105,7 +104,7 @@ def trace_step(store: Store, recipe: str, version: str, step: int) -> Found:
     return {
         **_head(chain, f"step:{step}", "step"),
         "step": step,
-        "skipped": step in chain.skipped_steps,
+        "skipped": step in chain.readings.skipped_steps,
         "first_checkpoint": _first_checkpoint(run, step),
         "sequences": sequences,
     }
@@ -146,16 +145,10 @@ class Chain:
         return Tokenizer.from_str(self.artifacts["tokenizer"].read("tokenizer.json").decode())
 
     @cached_property
-    def run(self) -> Found | None:
-        """`run.json` of the checkpoint; None before training."""
-        checkpoint = self.artifacts.get("checkpoint")
-        return json.loads(checkpoint.read("run.json")) if checkpoint else None
-
-    @cached_property
-    def order(self) -> Order | None:
-        """The order in which the run read its sequences."""
-        run = self.run
-        return Order.of_run(run) if run else None
+    def readings(self) -> Readings:
+        """Which steps read which document."""
+        shards = self.shards if "shards" in self.artifacts else None
+        return Readings(shards, self.plan, self.artifacts.get("checkpoint"))
 
     @property
     def measured(self) -> dict[str, dict[str, str]]:
@@ -163,21 +156,6 @@ class Chain:
         attributes = self.artifacts.get("attributes")
         refs = named_in(attributes) if attributes else {}
         return {name: {"group": ref.address, "fingerprint": ref.fingerprint} for name, ref in refs.items()}
-
-    @cached_property
-    def skipped_steps(self) -> frozenset[int]:
-        """Steps whose batch was read but did not change the model (a spike, not a number)."""
-        checkpoint = self.artifacts.get("checkpoint")
-        if checkpoint is None:
-            return frozenset()
-        table = checkpoint.table("loss.parquet", ["step"], pc.field("loss").is_null())
-        return frozenset(table.column("step").to_pylist())
-
-    @cached_property
-    def marks(self) -> tuple[Mark, ...]:
-        """From which steps on the run did not read documents that were taken down."""
-        checkpoint = self.artifacts.get("checkpoint")
-        return of_run(checkpoint) if checkpoint else ()
 
     def entries_of(self, url: str) -> list[Entry]:
         """Returns where the kept documents of a URL lie."""
@@ -203,7 +181,7 @@ class Chain:
 
 
 def _head(chain: Chain, asked: str, kind: str) -> Found:
-    run = chain.run
+    run = chain.readings.run
     return {
         "asked": asked,
         "kind": kind,
@@ -228,29 +206,18 @@ def _kept(chain: Chain, entry: Entry) -> Found:
         "shard": entry.shard,
         "row": entry.row,
         "n_tokens": int(chain.shards.shard(entry.shard).lengths[entry.row]),
-        **(_readings(chain, source, entry) if split == TRAIN else {"sequences": [], "steps": [], "checkpoints": []}),
+        **_readings(chain, entry),
     }
 
 
-def _readings(chain: Chain, source: str, entry: Entry) -> Found:
+def _readings(chain: Chain, entry: Entry) -> Found:
     """Returns the sequences of a document, the steps that read them and the checkpoints that came after."""
-    sequences = _sequences(chain, source, entry)
-    run, order = chain.run, chain.order
-    if run is None or order is None:
-        return {"sequences": sequences, "steps": [], "checkpoints": []}
-    blank = first_blank(chain.marks, entry.shard, entry.row)
-    until = run["steps"] if blank is None else blank
-    steps = sorted({step for sequence in sequences for step in order.steps_of(source, sequence, until)})
-    learned = [step for step in steps if step not in chain.skipped_steps]
-    seen_by = [count for count in run["checkpoint_steps"] if learned and learned[0] < count]
-    skipped = [step for step in steps if step in chain.skipped_steps]
-    found = {"sequences": sequences, "steps": steps, "skipped_steps": skipped, "checkpoints": seen_by}
-    return found if blank is None else {**found, "withheld_from": blank}
-
-
-def _sequences(chain: Chain, source: str, entry: Entry) -> list[int]:
-    plan = chain.plan
-    return plan.sequences_of(source, entry.shard, entry.row) if plan and source in plan.sequences else []
+    reading = chain.readings.of(entry.shard, entry.row)
+    found: Found = {"sequences": reading.sequences, "steps": reading.steps, "checkpoints": reading.checkpoints}
+    if chain.readings.run is None:
+        return found
+    found["skipped_steps"] = reading.skipped_steps
+    return found if reading.withheld_from is None else {**found, "withheld_from": reading.withheld_from}
 
 
 def _not_kept(chain: Chain, where: pc.Expression) -> list[Found]:
@@ -277,7 +244,7 @@ def _pieces(chain: Chain, source: str, sequence: int, step: int) -> list[Found]:
         shard = chain.shards.shard(name)
         uid, start = shard.uid(row), offset - shard.token_offset(row)
         entry = chain.index.by_uid(uid, part_number(name)) if chain.index else None
-        blank = first_blank(chain.marks, name, row)
+        blank = first_blank(chain.readings.marks, name, row)
         withheld = blank is not None and step >= blank
         tokens = [] if withheld else shard.slice(row, start, min(length, _EXCERPT_TOKENS)).tolist()
         place = {"start": start, "length": length, "pos": pos, **({"withheld": True} if withheld else {})}

@@ -2,6 +2,9 @@
 
 from tasks.core.stage_spec import Previous, StageSpec
 
+PLAN = ("plan/",)
+"""Files of the plan: one that is made again, because of a takedown that met none of it, is the same plan."""
+
 STAGES = (
     StageSpec(
         "arms",
@@ -10,6 +13,7 @@ STAGES = (
         "canary",
         "arms",
         inputs={"plan": "plan"},
+        input_files={"plan": PLAN},
         previous={"previous": Previous("mixture", completed_by="mixture")},
     ),
     StageSpec(
@@ -19,6 +23,7 @@ STAGES = (
         "canary",
         "canary",
         inputs={"arms": "arms", "shards": "shards", "plan": "plan"},
+        input_files={"plan": PLAN},
         mapped=True,
     ),
     StageSpec(

@@ -11,8 +11,8 @@ class SpansConfig(Config):
     enabled: bool = False
     """4 bytes on disk per training token, besides the tokens themselves."""
     group_tokens: int = Field(default=256_000_000, ge=1, le=500_000_000)
-    """Tokens of one suffix array at most; a single shard of more has one of its own. Sorting takes 16 bytes of memory
-    per token with a vocabulary up to 65,536 entries, 23 with a larger one."""
+    """Tokens of one suffix array at most; a single shard of more has one of its own. Sorting takes 12 bytes of memory
+    per token with a vocabulary up to 65,536 entries, 16 with a larger one."""
 
     @property
     def active(self) -> bool:

@@ -4,7 +4,6 @@ Reads the records of all artifacts of the recipe; of the documents their ids and
 plans the sequences of these documents, of the checkpoints the order of their runs. An artifact without any is left out.
 """
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,10 +15,9 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.ledger import Ledger
 from tasks.core.store import Store
-from tasks.formats.tokens import marks
-from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
-from tasks.formats.tokens.shard import TRAIN, parse_shard_name
+from tasks.formats.tokens.readings import Reading, Readings
+from tasks.formats.tokens.shard import ShardSet, parse_shard_name
 from tasks.formats.tokens.withheld import covered_entries
 from tasks.formats.tombstones import Tombstones
 
@@ -125,31 +123,23 @@ def _shards(shards: Artifact, tombstones: Tombstones) -> Iterator[Row]:
 
 
 def _plan(plan: Artifact, tombstones: Tombstones) -> Iterator[Row]:
-    return (row for row, *_ in _packed(plan, tombstones))
+    return (row for row, _ in _packed(plan, None, tombstones))
 
 
-def _packed(plan: Artifact, tombstones: Tombstones) -> Iterator[tuple[Row, str, int]]:
-    """Yields (row with its sequences, shard, row in the shard) of the documents of a plan."""
-    packed = Plan.open(plan)
-    for row, shard, place, split in _entries(_input(plan, SHARDS), tombstones):
-        sequences = packed.sequences_of(row["source"], shard, place) if split == TRAIN else []
-        if sequences:
-            yield {**row, "sequences": sequences}, shard, place
+def _packed(plan: Artifact, checkpoint: Artifact | None, tombstones: Tombstones) -> Iterator[tuple[Row, Reading]]:
+    """Yields the documents of a plan with their sequences, and who read them."""
+    shards = _input(plan, SHARDS)
+    readings = Readings(ShardSet.open(shards), Plan.open(plan), checkpoint)
+    for row, shard, place, _ in _entries(shards, tombstones):
+        reading = readings.of(shard, place)
+        if reading.sequences:
+            yield {**row, "sequences": reading.sequences}, reading
 
 
 def _checkpoint(checkpoint: Artifact, tombstones: Tombstones) -> Iterator[Row]:
-    run = json.loads(checkpoint.read("run.json"))
-    order = Order(run["sequences"], run["weights"], run["batch_size"], run["seed"])
-    loss = checkpoint.table("loss.parquet", ["step"], pc.field("loss").is_null())
-    skipped = set(loss.column("step").to_pylist())
-    met = marks.of_run(checkpoint)
-    for row, shard, place in _packed(_input(checkpoint, PLAN), tombstones):
-        end = marks.first_blank(met, shard, place)
-        until = run["steps"] if end is None else end
-        steps = {step for seq in row["sequences"] for step in order.steps_of(row["source"], seq, until)} - skipped
-        if steps:
-            seen_by = [count for count in run["checkpoint_steps"] if min(steps) < count]
-            yield {**row, "steps": sorted(steps), "checkpoints": seen_by}
+    for row, reading in _packed(_input(checkpoint, PLAN), checkpoint, tombstones):
+        if reading.learned:
+            yield {**row, "steps": reading.learned, "checkpoints": reading.checkpoints}
 
 
 def _input(artifact: Artifact, role: str) -> Artifact:

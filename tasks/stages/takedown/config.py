@@ -50,6 +50,14 @@ class TakedownConfig(Config):
             return tuple(lines)  # what is no text among them is refused as such
         return lines
 
+    @field_validator("reason", "requested_by")
+    @classmethod
+    def _is_printable(cls, given: str) -> str:
+        # It is shown in terminals, where control characters are commands.
+        if not given.isprintable():
+            raise Problems(["it has a line break, or another character that cannot be printed: write one plain line"])
+        return given
+
     @field_validator("date")
     @classmethod
     def _is_date(cls, given: str) -> str:

@@ -43,7 +43,8 @@ def _values(name: str, lines: Sequence[str], check: Callable[[str], str]) -> Ite
                 yield check(text)
             except _Wrong as wrong:
                 cause, remedy = wrong.args
-                shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+                shown = "".join(one if one.isprintable() else "?" for one in text[:_SHOWN])
+                shown += "..." if len(text) > _SHOWN else ""
                 raise InputError(f'{name}, line {number}: "{shown}" {cause}', remedy) from None
 
 

@@ -33,6 +33,7 @@ from tasks.trainer.fence import Fence
 from tasks.trainer.gang import Gang
 from tasks.trainer.launch import train_local
 from tasks.trainer.metrics import DETERMINISTIC, FILE, read_metrics
+from tasks.trainer.mixing import epochs
 from tasks.trainer.notice import Notice
 from tasks.trainer.recovery import Recovery
 from tasks.trainer.spec import make_spec
@@ -85,7 +86,7 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     if "model" not in output.committed:
         _describe(output, spec, metrics, notice.met())
     output.log_file("loss.png", loss_curve(metrics))
-    return replace(_report(metrics, config), inputs=notice.refs())
+    return replace(_report(metrics, spec), inputs=notice.refs())
 
 
 def join(config: TrainConfig, inputs: Inputs) -> None:
@@ -145,13 +146,19 @@ def _loss_table(metrics: list[dict[str, Any]]) -> pa.Table:
     return pa.table({name: [line[name] for line in metrics] for name in DETERMINISTIC}, schema=LOSS)
 
 
-def _report(metrics: list[dict[str, Any]], config: TrainConfig) -> Report:
-    """Returns the report; its loss is the mean over the last twentieth of the steps."""
+def _report(metrics: list[dict[str, Any]], spec: TrainSpec) -> Report:
+    """Returns the report: loss, the mean over the last twentieth of the steps, and how often each source was read."""
     losses = [line["loss"] for line in metrics if line["loss"] is not None]
     tail = losses[-max(1, len(losses) // 20) :]
-    loss = sum(tail) / len(tail)
-    skipped = len(metrics) - len(losses)
+    loss, tokens, steps = sum(tail) / len(tail), metrics[-1]["tokens"], spec.run.steps
+    read = epochs(spec.run, Plan.read(spec.plan).sequences, spec.weights, spec.anneal)
     return Report(
-        metrics={"loss": loss, "tokens": metrics[-1]["tokens"], "steps": config.steps, "skipped_steps": skipped},
-        note=f"loss {loss:.3f} after {config.steps} steps and {metrics[-1]['tokens']:,} tokens",
+        metrics={
+            "loss": loss,
+            "tokens": tokens,
+            "steps": steps,
+            "skipped_steps": len(metrics) - len(losses),
+            **{f"epochs/{source}": times for source, times in read.items()},
+        },
+        note=f"loss {loss:.3f} after {steps} steps and {tokens:,} tokens",
     )

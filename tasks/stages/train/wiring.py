@@ -11,6 +11,8 @@ STAGES = (
         "checkpoint",
         asset="checkpoint",
         inputs={"shards": "shards", "plan": "plan"},
+        # A plan that is made again, because of a takedown that met none of it, is the same plan.
+        input_files={"plan": ("plan/",)},
         optional_inputs={"mixture": "mixture"},
     ),
 )

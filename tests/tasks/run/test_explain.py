@@ -53,14 +53,15 @@ def training_pages(made: Made) -> dict[str, tuple[str, int, list[int]]]:
 def steps_reading(made: Made, checkpoint: Artifact, place: tuple[str, int], start: int, end: int) -> list[int]:
     """Walks over all batches; returns the steps with one of the tokens `start` .. `end` - 1 of a document."""
     plan, held = Plan.open(made.plan), json.loads(checkpoint.read("run.json"))
-    order = Order(held["sequences"], held["weights"], held["batch_size"], held["seed"])
+    order, before = Order.of_run(held), ShardSet.open(made.shards).shard(place[0]).token_offset(place[1])
     return [
         step
         for step in range(held["steps"])
         if any(
-            piece[:2] == place and set(range(piece.start, piece.start + piece.length)) & set(range(start, end))
+            (plan.shards[number], row) == place
+            and set(range(offset - before, offset - before + length)) & set(range(start, end))
             for source, sequence, _ in order.batch(step)
-            for piece in plan.slices(source, sequence)
+            for number, row, offset, length in plan.slices(source, sequence).tolist()
         )
     ]
 

@@ -1,17 +1,25 @@
 """Contract of takedowns as inputs: later versions obey them, earlier ones stay, and the audit tells both."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.commit import commit
+from tasks.core.config import Config
 from tasks.core.errors import DriftError
+from tasks.core.stage import Output, Report
 from tasks.run.audit import audit, render
+from tasks.run.catalogue import STAGES
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
 from tasks.run.runner import open_store, run_stage
 from tasks.run.shell import main
+from tasks.run.takedowns import takedowns_in_force
 from tasks.run.tracking import TrackingContext
 from tests.tasks.run.test_adopted import REFINE, TOKENS, small_recipe
 
@@ -75,11 +83,12 @@ def test_a_takedown_binds_later_versions_and_leaves_earlier_ones_as_they_are(rec
     assert "for Ann: asked" in render(found)
 
 
-def test_a_takedown_that_meets_nothing_costs_a_join_and_a_plan(recipe: Recipe) -> None:
-    made(recipe, REFINE + TOKENS, "1")
+def test_a_takedown_that_meets_nothing_costs_a_join_and_a_plan_and_no_training(recipe: Recipe) -> None:
+    recipe = recipe.override({"makes": ["documents", "tokens", "checkpoint"]})
+    made(recipe, (*REFINE, *TOKENS, "train"), "1")
     nowhere = recipe.override({"takedown.urls": "http://nowhere.net/", "takedown.date": "2026-11-21T09:30:15"})
     made(nowhere, ("takedown",), "t1")
-    after = made(recipe, REFINE + TOKENS, "2", "1")
+    after = made(recipe, (*REFINE, *TOKENS, "train"), "2", "1")
     assert [stage for stage in after if not after[stage].skipped] == ["consolidate", "pack"]
     assert artifact(recipe, "smoke/plan@1").record.content == artifact(recipe, "smoke/plan@2").record.content
 
@@ -93,6 +102,43 @@ def test_a_request_is_made_once_and_the_next_contains_it(recipe: Recipe) -> None
         made(recipe.override({"takedown.urls": "http://c.net/"}), ("takedown",), "t1")
     rows = artifact(recipe, "smoke/takedown@t2").table("tombstones.parquet").to_pylist()
     assert [row["value"] for row in rows] == ["http://a.net/", "http://b.net/"]
+
+
+def test_a_crawl_cycle_keeps_the_takedowns_that_it_began_with(recipe: Recipe) -> None:
+    store = open_store(recipe)
+    table = pa.table({"url": ["http://a.net/"]})
+    before = by_hand(recipe, "fetchlist/p0", "c1", "urls.parquet", table)
+    made(recipe.override({"takedown.domains": "gone.net"}), ("takedown",), "t1")
+
+    def read(stage: str, kind: str, version: str, **current: Artifact) -> list[str]:
+        own = ArtifactId(f"smoke/{kind}/p0", version)
+        found = takedowns_in_force(recipe.name, store, STAGES[stage], own, current)
+        return [str(one.address) for several in found.values() for one in several]
+
+    assert read("generate", "fetchlist", "c1") == []
+    assert read("fetch", "segment", "c1", fetchlist=before) == []
+    assert read("generate", "fetchlist", "c2") == ["smoke/takedown@t1"]
+
+
+def test_the_newest_crawl_db_is_free_of_what_no_cycle_can_have_fetched(recipe: Recipe) -> None:
+    made(recipe.override({"takedown.domains": "gone.net"}), ("takedown",), "t1")
+    due = datetime(2026, 11, 1, tzinfo=UTC)
+    for version, when, present in (("c1", due, 1), ("c2", None, 0)):
+        rows = [{"url": "http://www.gone.net/a", "next_due": when}, {"url": "http://stays.net/", "next_due": due}]
+        schema = pa.schema([("url", pa.string()), ("next_due", pa.timestamp("us", tz="UTC"))])
+        known = by_hand(recipe, "crawldb/p0", version, "urls.parquet", pa.Table.from_pylist(rows, schema=schema))
+        by_hand(recipe, "warc", version, "manifest.parquet", pa.table({"path": ["a"]}), known)
+        (checked,) = audit(open_store(recipe), recipe.name)["checked"]
+        assert (checked["artifact"], checked["present"]) == (f"smoke/crawldb/p0@{version}", present)
+        assert checked["examples"] == ["http://www.gone.net/a"] * present
+
+
+def by_hand(recipe: Recipe, kind: str, version: str, path: str, table: pa.Table, *inputs: Artifact) -> Artifact:
+    """Commits one table as an artifact that was made from others."""
+    output = Output(open_store(recipe), ArtifactId(f"smoke/{kind}", version), "by hand")
+    with output.part("all", conserved=False) as part, part.file(path) as file:
+        pq.write_table(table, file)
+    return commit(output, "by hand", 1, Config(), [one.ref("crawldb") for one in inputs], Report())
 
 
 def test_a_recipe_without_takedowns_is_absent_of_all(recipe: Recipe, capsys) -> None:

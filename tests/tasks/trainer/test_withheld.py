@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tasks.formats.tokens import marks
+from tasks.formats.tokens.plan import Slices
 from tasks.trainer import checkpoint
 from tasks.trainer.batches import Batches
 from tasks.trainer.config import TrainSpec
@@ -21,9 +22,22 @@ from tests.tasks.trainer.small_run import digests, small_spec
 from tests.tasks.trainer.test_loop import ALONE, stop_after
 
 
+def slices_of(batches: Batches, step: int) -> list[Slices]:
+    """The slices of each sequence of a step."""
+    return [batches.plan.slices(source, sequence) for source, sequence, _ in batches.order.batch(step)]
+
+
+def places(batches: Batches, step: int) -> list[list[tuple[str, int, int]]]:
+    """(shard, row, tokens) of each slice of each sequence of a step."""
+    return [
+        [(batches.plan.shards[shard], row, length) for shard, row, _, length in several.tolist()]
+        for several in slices_of(batches, step)
+    ]
+
+
 def withhold(folder: Path, batches: Batches, steps: range, every: int = 3) -> dict[str, list[int]]:
     """Requests every third document of some steps to be withheld; returns their rows by shard."""
-    pieces = {(piece.shard, piece.row) for step in steps for several in batches.pieces(step) for piece in several}
+    pieces = {place[:2] for step in steps for several in places(batches, step) for place in several}
     rows: dict[str, list[int]] = {}
     for shard, row in sorted(pieces)[::every]:
         rows.setdefault(shard, []).append(row)
@@ -40,13 +54,13 @@ def test_nothing_of_a_withheld_document_reaches_the_model_and_nothing_else_chang
     withheld.look(0)
     met = 0
     for step in range(6):
-        batch, pieces = batches.batch(step), batches.pieces(step)
-        blank = withheld.blank(batch, pieces, batches.eos_id)
+        batch = batches.batch(step)
+        blank = withheld.blank(batch, slices_of(batches, step), batches.plan, batches.eos_id)
         assert torch.equal(blank.documents, batch.documents)
         gone = torch.tensor(
             [
-                [piece.row in rows.get(piece.shard, ()) for piece in several for _ in range(piece.length)]
-                for several in pieces
+                [row in rows.get(shard, ()) for shard, row, length in several for _ in range(length)]
+                for several in places(batches, step)
             ]
         )
         assert torch.all(blank.tokens[gone] == batches.eos_id)

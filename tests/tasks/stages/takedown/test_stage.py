@@ -110,6 +110,7 @@ def test_a_takedown_contains_all_before_it_and_keeps_when_and_by_whom_they_were_
         ({"domains": "a.net:80"}, "without scheme, port and path"),
         ({"domains": "*.a.net"}, "all names below a domain go with it"),
         ({"domains": "a b.net"}, "is no host name"),
+        ({"domains": "a\x1b[2J.net" + "x" * 200}, r'line 1: "a\?\[2J\.netx+\.\.\." is no host name'),
         ({"documents": "123"}, r'takedown\.documents, line 1: "123" is no document id'),
         ({}, "the takedown names nothing"),
         ({"urls": " \n "}, "the takedown names nothing"),
@@ -127,6 +128,8 @@ def test_a_request_has_bounds_that_are_said() -> None:
     assert len(recipe.override({"takedown.urls": "x\n" * 10_000}).takedown.urls) == 10_000
     with pytest.raises(RecipeError, match=r"takedown\.urls: 10,001 lines are more than 10,000"):
         recipe.override({"takedown.urls": "x\n" * 10_001})
+    with pytest.raises(RecipeError, match=r"takedown\.reason: it has a line break, or another character"):
+        recipe.override({"takedown.reason": "plain\x1b[2J"})
     with pytest.raises(RecipeError, match="line 2 has 6,000 characters: at most 5,000"):
         recipe.override({"takedown.domains": "a.net\n" + "x" * 6_000})
 

@@ -72,6 +72,8 @@ def test_the_artifact_holds_the_milestones_and_what_trace_needs(made: Made, trai
     order = Order(Plan.open(made.plan).sequences, run["weights"], run["batch_size"], run["seed"])
     assert len(order.batch(run["steps"] - 1)) == 4
     assert trained.record.metrics["steps"] == 12
+    read = order.drawn("web", 12) / order.sequences["web"]
+    assert trained.record.metrics["epochs/web"] == pytest.approx(read, abs=1 / order.sequences["web"])
 
 
 def test_the_loss_table_has_a_row_per_step_and_no_clock(trained: Artifact) -> None:

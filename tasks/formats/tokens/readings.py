@@ -1,0 +1,118 @@
+"""Readings: which sequences contain tokens of a document, which steps read these, and which checkpoints came after.
+
+Reads a plan, and of a checkpoint `run.json`, `loss.parquet` and `withheld.json` as far as they exist.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow.compute as pc
+
+from tasks.core.artifact import Artifact
+from tasks.formats.tokens.labels import SOURCE
+from tasks.formats.tokens.marks import Mark, first_blank, of_run
+from tasks.formats.tokens.order import Order
+from tasks.formats.tokens.plan import Plan
+from tasks.formats.tokens.shard import TRAIN, ShardSet, parse_shard_name
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Who read some tokens of a document; numbers ascending. Of a held-out document everything is empty."""
+
+    source: str
+    """The source of the plan that has them: a value of the column by which it was packed."""
+    sequences: list[int]
+    steps: list[int]
+    """Steps whose batch had them, also those that were skipped."""
+    skipped_steps: list[int]
+    """Those of the steps that did not change the model."""
+    checkpoints: list[int]
+    """Checkpoints, as steps done, of a model that had learned from them."""
+    withheld_from: int | None
+    """First step at which the document was blank, because it had been taken down."""
+
+    @property
+    def learned(self) -> list[int]:
+        """The steps that changed the model."""
+        return [step for step in self.steps if step not in self.skipped_steps]
+
+
+class Readings:
+    """The readings of a run, or only the sequences where there is none yet.
+
+    Args:
+        shards: the token shards; None before encoding.
+        plan: the plan that was packed from them; None before packing.
+        checkpoint: what was trained on it; None before training.
+    """
+
+    def __init__(self, shards: ShardSet | None, plan: Plan | None, checkpoint: Artifact | None) -> None:
+        self._shards = shards
+        self._plan = plan
+        self._checkpoint = checkpoint
+
+    @cached_property
+    def run(self) -> dict[str, Any] | None:
+        """`run.json` of the checkpoint."""
+        return json.loads(self._checkpoint.read("run.json")) if self._checkpoint else None
+
+    @cached_property
+    def order(self) -> Order | None:
+        """The order in which the run read its sequences."""
+        return Order.of_run(self.run) if self.run else None
+
+    @cached_property
+    def marks(self) -> tuple[Mark, ...]:
+        """From which steps on documents were blank."""
+        return of_run(self._checkpoint) if self._checkpoint else ()
+
+    @cached_property
+    def skipped_steps(self) -> frozenset[int]:
+        """Steps whose batch was read but did not change the model (a spike, not a number)."""
+        if self._checkpoint is None:
+            return frozenset()
+        table = self._checkpoint.table("loss.parquet", ["step"], pc.field("loss").is_null())
+        return frozenset(table.column("step").to_pylist())
+
+    def of(self, shard: str, row: int, ranges: Sequence[tuple[int, int]] | None = None) -> Reading:
+        """Returns who read a document, or some of its tokens.
+
+        Args:
+            shard: name of its shard.
+            row: its row in the shard.
+            ranges: (first token, number of tokens) counted in the document; None: all of it.
+        """
+        source = self._source_of(shard, row)
+        sequences = self._sequences(source, shard, row, ranges)
+        if self.run is None or self.order is None:
+            return Reading(source, sequences, [], [], [], None)
+        blank = first_blank(self.marks, shard, row)
+        until = self.run["steps"] if blank is None else blank
+        steps = sorted({step for sequence in sequences for step in self.order.steps_of(source, sequence, until)})
+        skipped = [step for step in steps if step in self.skipped_steps]
+        first = next((step for step in steps if step not in self.skipped_steps), None)
+        seen_by = [count for count in self.run["checkpoint_steps"] if first is not None and first < count]
+        return Reading(source, sequences, steps, skipped, seen_by, blank)
+
+    def _source_of(self, shard: str, row: int) -> str:
+        by = self._plan.summary["by"] if self._plan else SOURCE
+        if by == SOURCE or self._shards is None:
+            return parse_shard_name(shard)[0]
+        return str(self._shards.shard(shard).column(by)[row].as_py())
+
+    def _sequences(self, source: str, shard: str, row: int, ranges: Sequence[tuple[int, int]] | None) -> list[int]:
+        if not self._plan or not self._shards or parse_shard_name(shard)[1] != TRAIN:
+            return []
+        if source not in self._plan.sequences:
+            return []
+        if ranges is None:
+            return self._plan.sequences_of(source, shard, row)
+        begin = self._shards.shard(shard).token_offset(row)
+        found = set[int]()
+        for first, length in ranges:
+            found.update(self._plan.sequences_of(source, shard, row, begin + first, begin + first + length))
+        return sorted(found)

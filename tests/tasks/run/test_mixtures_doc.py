@@ -1,0 +1,20 @@
+"""The settings that docs/mixtures.md shows are settings of a recipe."""
+
+import re
+import tomllib
+from pathlib import Path
+
+from tests.tasks.run.test_recipe_validation import BOOKS, read
+
+DOC = (Path(__file__).parents[3] / "docs" / "mixtures.md").read_text()
+BASE = {"name": "mine", "extract": {"files": [BOOKS]}}
+
+
+def test_every_example_is_a_part_of_a_recipe() -> None:
+    tokenizer, columns, mixture = map(tomllib.loads, re.findall(r"```toml\n(.*?)```", DOC, re.DOTALL))
+    assert read({**BASE, **tokenizer}).tokenizer.end_of_text == "<|end_of_text|>"
+    assert read({**BASE, **columns}).pack.by == "tier"
+    by_month = {"encode": {"columns": ["fetched_at"]}, "pack": {"by": "fetched_at"}}
+    train = read({**BASE, **by_month, **mixture}).train
+    assert train.anneal is not None
+    assert (train.anneal_from, train.repetition_cap) == (6000, 4)
