@@ -17,7 +17,7 @@ from tasks.core.cache import BLOCKS, claimed, folder
 log = logging.getLogger("sluice.cache")
 
 _TOUCH_S = 600.0
-"""Reading a block marks it as used unless it was marked within this time: the mark costs more than the read."""
+"""Reading a block marks it as used unless this process has done so within this time."""
 
 
 class BlockCache:
@@ -30,7 +30,8 @@ class BlockCache:
     _warned = False
 
     def __init__(self, key: str) -> None:
-        self._key = key
+        self._folder = str(folder() / BLOCKS / key)
+        self._marked: dict[int, float] = {}
 
     def read_into(self, number: int, offset: int, out: memoryview) -> bool:
         """Fills `out` from byte `offset` of a block on; returns False where the cache does not have these bytes."""
@@ -39,7 +40,9 @@ class BlockCache:
         except OSError:
             return False
         try:
-            if os.fstat(descriptor).st_mtime < time.time() - _TOUCH_S:
+            now = time.monotonic()
+            if now > self._marked.get(number, -_TOUCH_S) + _TOUCH_S:
+                self._marked[number] = now
                 os.utime(descriptor)
             if os.preadv(descriptor, [out], offset) == len(out):
                 return True
@@ -56,7 +59,7 @@ class BlockCache:
         Raises:
             whatever `get` raises.
         """
-        path = self._path(number)
+        path = Path(self._path(number))
         with contextlib.ExitStack() as claim:
             try:
                 aside = claim.enter_context(claimed(path, size))
@@ -76,10 +79,10 @@ class BlockCache:
     def drop(self, number: int) -> None:
         """Removes a block that is damaged."""
         with contextlib.suppress(OSError):
-            self._path(number).unlink()
+            os.unlink(self._path(number))
 
-    def _path(self, number: int) -> Path:
-        return folder() / BLOCKS / self._key / f"{number:07d}"
+    def _path(self, number: int) -> str:
+        return f"{self._folder}/{number:07d}"  # no Path: making one takes longer than the read
 
     def _warn(self, error: OSError) -> None:
         if not BlockCache._warned:

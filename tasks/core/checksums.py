@@ -18,7 +18,12 @@ from tasks.core.errors import InputError
 
 FOLDER = "checksums"
 BLOCK = 256 * 1024
-"""Bytes per block: what is fetched, cached and verified at once. See docs/log.md for the measurement."""
+"""Bytes per block: what is fetched, cached and verified at once.
+
+From a loopback server that takes 10 ms (`benchmarks/loader.py`), 32 requests in flight, the first batch of 64 sequences
+took 0.12 s with 64 and 256 KiB and 0.19 s with 1 MiB; the whole of a shard came at 36, 136 and 363 MB/s. 256 KiB begins
+as fast as 64 KiB and fills the cache four times as fast, with a quarter of the requests.
+"""
 
 
 def checksum(data: bytes | memoryview) -> int:
