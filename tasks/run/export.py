@@ -1,8 +1,8 @@
 """Export of token shards for other trainers: Megatron-LM, WebDataset, or a dataset folder of Hugging Face.
 
-Reads `shards` and `tokenizer`; writes a new local folder with the tokens of whole documents, `tokenizer.json`, and
-`export.json`: the artifact that it was made from, and size, sha256, documents and tokens of every file. Every format
-names the document of every run of tokens, by id and URL.
+Reads `shards`, `tokenizer` and the takedowns in force, whose documents are left out; writes a new local folder with the
+tokens of whole documents, `tokenizer.json`, and `export.json`: the artifacts that it was made from, and size, sha256
+and documents of every file. Every format names the document of every run of tokens, by id and URL.
 """
 
 import json
@@ -25,6 +25,8 @@ from tasks.formats.tokens import megatron
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.shard import SPLITS, ShardSet, TokenFormat
 from tasks.formats.tokens.webdataset import write_tar
+from tasks.formats.tokens.withheld import withheld_rows
+from tasks.formats.tombstones import Tombstones, in_force
 from tasks.run import lineage
 
 Counts = dict[str, int]
@@ -54,7 +56,7 @@ def export(store: Store, recipe: str, version: str, kind: str, out: str) -> Path
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    exporter = _Exporter(artifacts["shards"], partial)
+    exporter = _Exporter(artifacts["shards"], in_force(store, recipe), partial)
     exporter.write(kind)
     (partial / "tokenizer.json").write_bytes(artifacts["tokenizer"].read("tokenizer.json"))
     (partial / "export.json").write_text(json.dumps(exporter.description(kind), indent=1, sort_keys=True) + "\n")
@@ -63,8 +65,10 @@ def export(store: Store, recipe: str, version: str, kind: str, out: str) -> Path
 
 
 class _Exporter:
-    def __init__(self, artifact: Artifact, folder: Path) -> None:
+    def __init__(self, artifact: Artifact, takedowns: list[Artifact], folder: Path) -> None:
         self.artifact = artifact
+        self.takedowns = takedowns
+        self._withheld = withheld_rows(artifact, Tombstones.read(takedowns))
         self.shards = ShardSet.open(artifact)
         self.index = DocumentIndex(artifact)
         self.folder = folder
@@ -83,14 +87,20 @@ class _Exporter:
                     yield source, split, names
 
     def rows(self, name: str) -> Iterator[tuple[str, str, Any, int]]:
-        """Yields (document id, URL, tokens, UTF-8 bytes) of the documents of a shard."""
+        """Yields (document id, URL, tokens, UTF-8 bytes) of the documents of a shard that are not taken down."""
         shard, urls = self.shards.shard(name), self.index.urls(name)
+        withheld = set(self._withheld.get(name, ()))
         for row, (uid, url, length, size) in enumerate(
             zip(shard.uids, urls.to_pylist(), shard.lengths.tolist(), shard.n_bytes.tolist(), strict=True)
         ):
-            yield uid.tobytes().hex(), url, shard.slice(row, 0, length), size
+            if row not in withheld:
+                yield uid.tobytes().hex(), url, shard.slice(row, 0, length), size
         self._done += 1
         self._progress.report(self._done, len(self.shards.all_names), name)
+
+    def count(self, name: str) -> int:
+        """Returns the documents that `rows` yields."""
+        return self.shards.shard(name).rows - len(self._withheld.get(name, ()))
 
     def description(self, kind: str) -> dict[str, Any]:
         record, fmt = self.artifact.record, self.shards.format
@@ -107,6 +117,7 @@ class _Exporter:
             "artifact": record.artifact,
             "fingerprint": record.fingerprint,
             "content": record.content,
+            "takedowns": [str(takedown.address) for takedown in self.takedowns],
             **fmt.__dict__,
             "files": files,
         }
@@ -140,7 +151,7 @@ def _webdataset(exporter: _Exporter) -> None:
             )
             with open(exporter.folder / f"{name}.tar", "wb") as file:
                 write_tar(file, samples)
-            exporter.documents[f"{name}.tar"] = exporter.shards.shard(name).rows
+            exporter.documents[f"{name}.tar"] = exporter.count(name)
 
 
 _CARD = """---
@@ -165,19 +176,18 @@ def _huggingface(exporter: _Exporter) -> None:
         for name in names:
             path = f"data/{split}-{name}.parquet"
             pq.write_table(_table(exporter, fmt, source, name), exporter.folder / path, compression="zstd")
-            exporter.documents[path] = exporter.shards.shard(name).rows
+            exporter.documents[path] = exporter.count(name)
     listed = "".join(f"  - split: {split}\n    path: data/{split}-*.parquet\n" for split in SPLITS if split in splits)
     card = _CARD.format(splits=listed, artifact=exporter.artifact.address, **fmt.__dict__)
     (exporter.folder / "README.md").write_text(card)
 
 
 def _table(exporter: _Exporter, fmt: TokenFormat, source: str, name: str) -> pa.Table:
-    shard = exporter.shards.shard(name)
-    ids, urls, tokens, sizes = zip(*exporter.rows(name), strict=True)
+    ids, urls, tokens, sizes = zip(*exporter.rows(name), strict=True) if exporter.count(name) else ((),) * 4
     columns = {
         "id": pa.array(ids, pa.string()),
         "url": pa.array(urls, pa.string()),
-        "source": pa.repeat(source, shard.rows),
+        "source": pa.repeat(source, len(ids)),
         "n_bytes": pa.array(sizes, pa.int64()),
         "input_ids": pa.array(tokens, pa.list_(pa.from_numpy_dtype(fmt.dtype))),
     }

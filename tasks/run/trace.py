@@ -41,6 +41,7 @@ _CAPTURE = ["id", "url", "source", "title", "fetched_at", "record_id", "payload_
 _ID = re.compile(r"[0-9a-f]{32}")
 _STEP = re.compile(r"(?:step:)?(\d+)")
 _EXCERPT_TOKENS = 48
+_OF_RUN = ("steps", "batch_size", "seed", "weights", "anneal", "checkpoint_steps")
 
 
 def trace(store: Store, recipe: str, version: str, what: str) -> Found:
@@ -188,7 +189,7 @@ def _head(chain: Chain, asked: str, kind: str) -> Found:
         "recipe": chain.recipe,
         "artifacts": {kind: str(artifact.address) for kind, artifact in chain.artifacts.items()},
         "measured": chain.measured,
-        "run": run and {name: run[name] for name in ("steps", "batch_size", "seed", "weights", "checkpoint_steps")},
+        "run": run and {name: run[name] for name in _OF_RUN if name in run},
     }
 
 

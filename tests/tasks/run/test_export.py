@@ -17,6 +17,7 @@ from tasks.formats.tokens.megatron import TokenFile, bin_type, write_index
 from tasks.formats.tokens.shard import SPLITS, ShardSet
 from tasks.run.export import FORMATS, export
 from tests.corpora import Made, corpus, tokens_in
+from tests.taken_down import take_down
 
 Documents = list[tuple[str, list[int]]]
 
@@ -101,6 +102,25 @@ def test_an_export_names_what_it_was_made_from_and_has_equal_bytes_every_time(
     assert files - described == set(about["files"])
     for name, entry in about["files"].items():
         assert entry["sha256"] == sha256_of_file(two / name)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_what_is_taken_down_is_not_exported(tmp_path: Path, kind: str) -> None:
+    rows = corpus(30)
+    made = tokens_in(tmp_path / "store", rows)
+    takedown = take_down(tmp_path / "store", "t1", domains="h1.org", documents=rows[0]["id"], reason="asked")
+    out = export(Store(str(tmp_path / "store")), "test", "dev", kind, str(tmp_path / "out"))
+    about = json.loads((out / "export.json").read_text())
+    assert about["takedowns"] == [str(takedown.address)]
+    gone = {row["id"] for row in rows if "//h1.org/" in row["url"]} | {rows[0]["id"]}
+    files = about["files"] if kind != "megatron" else [name for name in about["files"] if name.endswith(".idx")]
+    assert sum(about["files"][name]["documents"] for name in files) == len(rows) - len(gone)
+    assert len(documents_of(made, "web", "train")) > 0
+    # Neither an id nor the address of one is in any file; Parquet is read, because it is compressed.
+    tables = [str(pq.read_table(path).to_pylist()) for path in out.rglob("*.parquet")]
+    texts = [*tables, *(path.read_bytes().decode("latin-1") for path in out.rglob("*") if path.is_file())]
+    assert not [doc_id for doc_id in gone for text in texts if doc_id in text]
+    assert not [text for text in texts if "h1.org" in text]
 
 
 def test_an_export_never_writes_into_a_folder_that_exists(made: tuple, tmp_path: Path) -> None:
