@@ -121,11 +121,6 @@ class Tombstones:
     def __bool__(self) -> bool:
         return bool(self.urls or self.domains or self.documents)
 
-    @property
-    def looks_at_urls(self) -> bool:
-        """Whether more than the host decides for a URL."""
-        return bool(self.urls)
-
     def covers_host(self, host: str) -> bool:
         """Returns whether every URL of a host (its `authority`, or its name) is taken down."""
         return bool(self.domains) and any(self._domains_of(split_port(host)[0]))
