@@ -1,6 +1,6 @@
 """Recipes for the DAG files: each valid one gives DAGs, each invalid one an import error of its own.
 
-Reads `dags/recipes/*.toml`, or the folder in $SLUICE_RECIPES. A recipe has a DAG for each of its parts.
+Reads `dags/recipes/*.toml`, or the folder in $SLUICE_RECIPES. A recipe has a DAG for each of its parts and operations.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def recipes_for(dag: str) -> Iterator[Recipe]:
                 recipe = _read(path)
             except RecipeError:
                 continue
-            if dag in recipe.parts:
+            if dag in recipe.dags:
                 yield recipe
 
 

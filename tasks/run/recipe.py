@@ -123,8 +123,13 @@ class Recipe(Config):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The DAGs of the recipe: those with a stage that runs."""
-        return tuple(dag for dag in (*PARTS, *OPERATIONS) if self.stages(dag))
+        """The DAGs that follow each other: those with a stage that runs."""
+        return tuple(dag for dag in PARTS if self.stages(dag))
+
+    @property
+    def dags(self) -> tuple[str, ...]:
+        """All DAGs of the recipe: its parts, and the operations on what these have made."""
+        return (*self.parts, *OPERATIONS)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Recipe":
