@@ -6,8 +6,9 @@ are read as one text, shard after shard, document after document:
     position u32   where a suffix of the text begins, in tokens; the suffixes in lexicographic order
 
 The schema metadata has the names of the shards and the number of tokens. Tokens are not copied: a look-up is a binary
-search that touches a few pages of this file and of the shards (Manber and Myers, "Suffix arrays", SIAM J. Comput. 22,
-1993). Every document ends with the end-of-text token, so a run of tokens without it lies within one document.
+search between two suffixes that `span_sample` finds, and touches a few pages of this file and of the shards (Manber and
+Myers, "Suffix arrays", SIAM J. Comput. 22, 1993). Every document ends with the end-of-text token, so a run of tokens
+without it lies within one document.
 """
 
 import json
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.formats.tokens.shard import ShardSet
+from tasks.formats.tokens.span_sample import Sample
 
 FOLDER = "spans"
 MOST_TOKENS = 2**32
@@ -95,6 +97,15 @@ class Text:
         return Place(run.shard, run.row + row, first - int(run.offsets[row]))
 
 
+def sample_of(path: str) -> str:
+    """Returns the file with the sample of a suffix array.
+
+    >>> sample_of("spans/group-00000-of-00001.arrow")
+    'spans/group-00000-of-00001-sample.npy'
+    """
+    return f"{path.removesuffix('.arrow')}-sample.npy"
+
+
 def write_suffixes(file: BinaryIO, suffixes: NDArray[np.uint32], shards: Sequence[str], tokens: int) -> None:
     """Writes the suffix array of a group of shards."""
     meta = json.dumps({"shards": list(shards), "tokens": tokens}, sort_keys=True).encode()
@@ -108,13 +119,14 @@ class SuffixArray:
 
     Args:
         path: local path of the file.
+        sample: local path of its sample (`span_sample`).
         shards: the shards that it was made from.
 
     Raises:
         InputError: the file is no suffix array, or one of other shards.
     """
 
-    def __init__(self, path: str, shards: ShardSet) -> None:
+    def __init__(self, path: str, sample: str, shards: ShardSet) -> None:
         try:
             reader = pa.ipc.open_file(pa.memory_map(path))
             meta = json.loads(reader.schema.metadata[_META])
@@ -124,6 +136,7 @@ class SuffixArray:
         self.text = Text.of(shards, meta["shards"])
         if not len(self.text) == len(self._suffixes) == meta["tokens"]:
             raise InputError(f"{path} was made from other shards", "run the stage spans again")
+        self._sample = Sample(sample, len(self._suffixes), shards.format.itemsize)
 
     def __len__(self) -> int:
         """Number of tokens of the text."""
@@ -131,7 +144,7 @@ class SuffixArray:
 
     def longest(self, tokens: Sequence[int]) -> int:
         """Returns how many of the first tokens stand in the text in a row."""
-        low, high, in_low, in_high = 0, len(self), 0, 0
+        (low, high), in_low, in_high = self._sample.between(tokens), 0, 0
         while low < high:
             middle = (low + high) // 2
             # All suffixes between two have in common what these two have in common with the tokens.
@@ -153,7 +166,7 @@ class SuffixArray:
         return int(self._suffixes[suffix])
 
     def _edge(self, tokens: Sequence[int], *, after: bool) -> int:
-        low, high, in_low, in_high = 0, len(self), 0, 0
+        (low, high), in_low, in_high = self._sample.between(tokens), 0, 0
         while low < high:
             middle = (low + high) // 2
             common, above = self._compare(tokens, middle, min(in_low, in_high))
@@ -191,7 +204,8 @@ class SpanIndex:
     """
 
     def __init__(self, artifact: Artifact, shards: ShardSet) -> None:
-        self._groups = [SuffixArray(artifact.local(path), shards) for path in artifact.files(f"{FOLDER}/")]
+        paths = (path for path in artifact.files(f"{FOLDER}/") if path.endswith(".arrow"))
+        self._groups = [SuffixArray(artifact.local(path), artifact.local(sample_of(path)), shards) for path in paths]
         self.tokens = sum(map(len, self._groups))
         """Training tokens, with the end-of-text tokens."""
 

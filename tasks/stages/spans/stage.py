@@ -1,7 +1,8 @@
 """Stage `spans`: token shards -> suffix arrays of the training tokens.
 
 Reads `shards` (the split `train`); writes `spans/group-<number>-of-<count>.arrow`, one suffix array per group of shards
-(see `tasks.formats.tokens.spans`). A group is a part: it is sorted on one worker, in memory.
+(`tasks.formats.tokens.spans`), and beside each its sample (`span_sample`). A group is a part: it is sorted on one
+worker, in memory.
 """
 
 from collections.abc import Iterable
@@ -15,7 +16,8 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.tokens.shard import ShardSet
-from tasks.formats.tokens.spans import FOLDER, MOST_TOKENS, Text, write_suffixes
+from tasks.formats.tokens.span_sample import write_sample
+from tasks.formats.tokens.spans import FOLDER, MOST_TOKENS, Text, sample_of, write_suffixes
 from tasks.stages.spans.config import SpansConfig
 
 VERSION = 1
@@ -66,6 +68,8 @@ def _sort_group(shards: ShardSet, part: Part, names: list[str]) -> None:
     suffixes = sorted_suffixes(text.runs(), len(text), shards.format.vocab_size)
     with part.file(f"{FOLDER}/{part.name}.arrow", rows=len(suffixes)) as file:
         write_suffixes(file, suffixes, names, len(text))
+    with part.file(sample_of(f"{FOLDER}/{part.name}.arrow")) as file:
+        write_sample(file, suffixes, text, shards.format.itemsize)
 
 
 def sorted_suffixes(runs: Iterable[NDArray[np.integer]], size: int, vocab_size: int) -> NDArray[np.uint32]:

@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tasks.core.config import Config
 from tasks.core.errors import InputError
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
+from tasks.formats.tokens import span_sample
 from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.formats.tokens.spans import SpanIndex
 from tasks.run.catalogue import upstream
@@ -67,11 +69,12 @@ document = st.lists(tokens, max_size=12)
     st.lists(st.lists(document, min_size=1, max_size=4), min_size=1, max_size=4),
     st.lists(tokens, min_size=1, max_size=8),
     st.integers(1, 60),
+    st.sampled_from([1, 2, 3, 512]),
 )
 def test_a_run_is_found_where_it_stands_within_a_document(
-    shards: list[Documents], text: list[int], group_tokens: int
+    shards: list[Documents], text: list[int], group_tokens: int, every: int
 ) -> None:
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, patch.object(span_sample, "EVERY", every):
         made = shards_in(Path(name), shards, heldout=[text])
         index = SpanIndex(spans_of(Path(name), made, group_tokens), ShardSet.open(made))
         longest = max(size for size in range(len(text) + 1) if not size or occurrences(shards, text[:size]))
@@ -110,7 +113,8 @@ def test_the_bytes_are_the_same_on_any_number_of_workers(tmp_path: Path) -> None
     made = shards_in(tmp_path, shards, heldout=[[1, 2]])
     one, two = (spans_of(tmp_path, made, 1_700, workers=workers, version=f"w{workers}") for workers in (1, 2))
     assert one.record.content == two.record.content
-    assert one.files() == [f"spans/group-{index:05d}-of-00003.arrow" for index in range(3)]
+    groups = [f"spans/group-{index:05d}-of-00003" for index in range(3)]
+    assert one.files() == sorted(f"{group}{suffix}" for group in groups for suffix in (".arrow", "-sample.npy"))
     assert (one.record.rows_out, one.record.metrics["tokens"]) == (100, 5 * 20 * 41)
 
 
