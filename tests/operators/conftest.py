@@ -31,6 +31,7 @@ def documents(tmp_path: Path):
                 "text": texts,
                 "source": ["web" if n % 2 else "code" for n in range(40)],
                 "language": ["en"] * 40,
+                "tier": [""] * 40,
                 "url": [f"http://site.localhost/{n}" for n in range(40)],
             }
         )
