@@ -122,6 +122,11 @@ class Tombstones:
         return bool(self.urls or self.domains or self.documents)
 
     @property
+    def hosts(self) -> frozenset[str]:
+        """The names of the hosts whose pages the tombstones of URLs cover, with and without "www."."""
+        return frozenset(name for host in self._hosts for name in (host, f"www.{host}"))
+
+    @property
     def looks_at_urls(self) -> bool:
         """Whether more than the host decides for a URL."""
         return bool(self.urls)
