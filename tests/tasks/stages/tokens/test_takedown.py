@@ -29,8 +29,8 @@ def test_a_plan_made_after_a_takedown_has_all_other_documents_and_none_of_it(tmp
         tokens = 0
         for sequence in range(plan.sequences[source]):
             pieces = plan.slices(source, sequence)
-            tokens += sum(piece.length for piece in pieces)
-            packed |= {shards.shard(piece.shard).uid(piece.row).hex() for piece in pieces}
+            tokens += int(pieces["length"].sum())
+            packed |= {shards.shard(plan.shards[number]).uid(row).hex() for number, row, _, _ in pieces.tolist()}
         names = shards.names(source, TRAIN)
         lengths = {
             shards.shard(name).uid(row).hex(): int(length)
