@@ -28,13 +28,15 @@ from numpy.typing import NDArray
 
 from benchmarks.result import ROOT, keep
 from benchmarks.trace import BATCH, SEQ_LEN, STEPS
+from tasks.core import checksums
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config, canonical_json
 from tasks.core.engine import open_engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
-from tasks.formats.tokens.index import write_index
+from tasks.formats.key_index import merge
+from tasks.formats.tokens.index import Indexed, write_index
 from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.spans import stage
 from tasks.stages.spans.config import SpansConfig
@@ -106,6 +108,8 @@ def make_shards(store: Store, tokens: int) -> Artifact:
     for number in range(-(-tokens // SHARD)):
         write(output, fmt, number, drawn(flat, cuts, number, min(SHARD, tokens - number * SHARD)))
         print(f"shard {number}", flush=True)
+    with open_engine(workers=0) as engine:
+        merge(output, engine, [output.committed[name] for name in sorted(output.committed)])
     return commit(output, "made", 1, Config(), [], Report())
 
 
@@ -125,11 +129,12 @@ def write(output: Output, fmt: TokenFormat, number: int, flat: NDArray[np.uint16
     documents = [np.append(one, np.uint16(fmt.eos_id)) for one in np.split(flat, range(DOCUMENT, len(flat), DOCUMENT))]
     uids = [number.to_bytes(8, "big") + row.to_bytes(8, "big") for row in range(len(documents))]
     with output.part(name, conserved=False) as part:
-        with part.file(f"shards/{name}.arrow") as file:
-            write_shard(file, ShardBuffer("web", "train", uids, documents, [len(one) for one in documents]), fmt)
-        with part.file(f"index/{number:05d}.arrow") as file:
-            urls = [f"https://site-{number}.example.org/some/page/{row}" for row in range(len(documents))]
-            write_index(file, [(uid, url, name, row) for row, (uid, url) in enumerate(zip(uids, urls, strict=True))])
+        sizes = [len(one) for one in documents]
+        with checksums.file(part, f"shards/{name}.arrow", rows=len(documents)) as file:
+            offsets = write_shard(file, ShardBuffer("web", "train", uids, documents, sizes), fmt).tolist()
+        urls = [f"https://site-{number}.example.org/some/page/{row}" for row in range(len(documents))]
+        rows = enumerate(zip(uids, urls, offsets, sizes, strict=True))
+        write_index(part, [Indexed(name, row, *rest) for row, rest in rows])
 
 
 def plan(store: Store, shards: Artifact) -> None:

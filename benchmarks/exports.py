@@ -17,13 +17,16 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.result import keep, peer_python
+from tasks.core import checksums
 from tasks.core.artifact import ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
+from tasks.core.engine import open_engine
 from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
 from tasks.formats.documents import document_id
-from tasks.formats.tokens.index import write_index
+from tasks.formats.key_index import merge
+from tasks.formats.tokens.index import Indexed, write_index
 from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.run.export import FORMATS, export
 
@@ -103,11 +106,12 @@ def make(store: Store) -> str:
             name.split("-")[0], name.split("-")[1], [bytes.fromhex(i) for i in ids], tokens, [1] * DOCUMENTS
         )
         with shards.part(part_name, conserved=False) as part:
-            with part.file(f"shards/{name}.arrow") as file:
-                write_shard(file, buffer, FMT)
-            with part.file(f"index/{part_name}.arrow") as file:
-                entries = zip(ids, urls, strict=True)
-                write_index(file, [(bytes.fromhex(doc), url, name, row) for row, (doc, url) in enumerate(entries)])
+            with checksums.file(part, f"shards/{name}.arrow", rows=DOCUMENTS) as file:
+                offsets = write_shard(file, buffer, FMT).tolist()
+            rows = enumerate(zip(buffer.uids, urls, offsets, map(len, tokens), strict=True))
+            write_index(part, [Indexed(name, row, *rest) for row, rest in rows])
+    with open_engine(workers=0) as engine:
+        merge(shards, engine, [shards.committed[name] for name in part_names(PARTS)])
     tokenizer = Output(store, ArtifactId("made/tokenizer", "dev"), "made")
     with tokenizer.part("tokenizer.json", conserved=False) as part, part.file("tokenizer.json") as file:
         file.write(b"{}")

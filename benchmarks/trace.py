@@ -1,40 +1,53 @@
-"""How long a trace takes in a corpus of 10 M documents.
+"""How long a trace takes in a corpus of 10 M captures, from a folder and from an object store, and how much it reads.
 
     python -m benchmarks.trace --documents 10000000 --store /some/empty/folder
 
 Builds artifacts of the shape that the stages write for a made-up corpus of that size (30 % of the captures rejected),
-then times traces in fresh processes: kept page, rejected page, unknown page, document id and step. Bar: each below 2 s.
+and times the writing of its index. Then times traces in fresh processes with an empty cache: kept page, rejected page,
+unknown page, document id, domain and step; from the folder, and through a server on loopback that speaks S3 and waits
+10 ms before each answer. Bar: each below 2 s. Writes results/trace.json.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.core.artifact import ArtifactId
+from benchmarks.result import keep
+from tasks.core import checksums
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config, canonical_json
+from tasks.core.engine import open_engine
 from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
 from tasks.formats.documents import document_id
-from tasks.formats.tokens.index import write_index
+from tasks.formats.key_index import merge
+from tasks.formats.tokens.index import Indexed, write_index
 from tasks.formats.tokens.plan import array_name, arrays_of, write_array
 from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.consolidate.stage import KEPT_SCHEMA, REJECTED
 from tasks.stages.tokens.bpe import train
 from tasks.stages.tokens.config import TokenizerConfig
 from tasks.stages.tokens.packing import Documents, concat
+from tests.s3_server import environment
 
 FMT = TokenFormat(300, 0, "none")
 SEQ_LEN, PART = 2048, 100_000
 STEPS, BATCH = 5000, 256
-URL = "https://site-7.example.org/articles/2026/some-words-in-the-path/page-{}"
 DIGEST = "sha1:A"
+PAUSE_MS = 10
 
 
 def main() -> None:
@@ -46,45 +59,78 @@ def main() -> None:
     store = Store(chosen.store)
     if not store.exists("big/checkpoint/dev/.artifact.json"):
         build(store, chosen.documents)
-    queries = {
-        "kept page": URL.format(1234 * 10 + 1),
-        "rejected page": URL.format(1234 * 10),
-        "unknown page": "https://nowhere.example.org/",
-        "document id": document_id(URL.format(4321), DIGEST),
-        "step": f"step:{STEPS - 1}",
-    }
-    code = (
-        "import sys, time; t = time.perf_counter(); from tasks.run.trace import *; from tasks.core.store import Store;"
-        "i = time.perf_counter(); c = time.process_time(); f = trace(Store(sys.argv[1]), 'big', 'dev', sys.argv[2]);"
-        "e = time.perf_counter(); c = time.process_time() - c;"
-        "print(i - t, e - i, c, len(f.get('documents', f.get('sequences'))))"
-    )
-    for what, name in queries.items():
+    figures: dict[str, Any] = {"captures": chosen.documents, **sizes(store)}
+    built = Path(store.root) / "built.json"
+    figures |= json.loads(built.read_text()) if built.exists() else {}
+    figures["folder"] = {what: timed(store.root, name) for what, name in QUERIES.items()}
+    command = [sys.executable, "-m", "benchmarks.range_server", store.root, "--pause-ms", str(PAUSE_MS)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout
+        endpoint = environment(server.stdout.readline().strip())
+        figures[f"s3, {PAUSE_MS} ms per request"] = {
+            what: timed("s3://bucket", name, **endpoint) for what, name in QUERIES.items()
+        }
+        server.terminate()
+    keep("trace", figures)
+
+
+def timed(root: str, name: str, **environment: str) -> dict[str, float]:
+    """Returns what one trace took, in a process of its own with an empty cache."""
+    with tempfile.TemporaryDirectory() as cache:
         out = subprocess.run(
-            [sys.executable, "-c", code, chosen.store, name], capture_output=True, text=True, check=True
-        )
-        imports, took, busy, found = out.stdout.split()
-        times = f"{float(took):6.2f} s, {float(busy):.2f} s of it CPU, and {float(imports):.2f} s of imports"
-        print(f"{what:14} {times}; found {found}")
+            [sys.executable, "-c", CODE, root, name],
+            capture_output=True, text=True, check=True, env={**os.environ, **environment, "SLUICE_CACHE": cache},
+        )  # fmt: skip
+        fetched = sum(path.stat().st_size for path in Path(cache).rglob("*") if path.is_file())
+    imports, took, busy, found, requests = out.stdout.split()
+    return {
+        "seconds": round(float(took), 2), "cpu_s": round(float(busy), 2), "imports_s": round(float(imports), 2),
+        "found": int(found), "requests": int(requests), "cached_mb": round(fetched / 1e6, 1),
+    }  # fmt: skip
+
+
+def sizes(store: Store) -> dict[str, Any]:
+    """Returns the documents of the index, and its bytes per document: of the index, and of the keys of the parts."""
+    shards = Artifact.open_at(store, ArtifactId("big/shards", "dev"))
+    files = [file for part in shards.parts for file in part.files]
+    documents = sum(file.rows or 0 for file in files if file.path.endswith("-documents.bin"))
+    bytes_of = {
+        folder: sum(file.bytes for file in files if file.path.startswith(folder)) for folder in ("index/", "keys/")
+    }
+    return {
+        "documents": documents,
+        "index_bytes_per_document": round(bytes_of["index/"] / documents, 1),
+        "keys_bytes_per_document": round(bytes_of["keys/"] / documents, 1),
+    }
 
 
 def build(store: Store, documents: int) -> None:
-    """Writes extracted, documents, tokenizer, shards, plan and checkpoint of a made-up corpus."""
+    """Writes documents, tokenizer, shards, plan and checkpoint of a made-up corpus."""
     names = part_names(-(-documents // PART))
-    outputs = {kind: Output(store, ArtifactId(f"big/{kind}", "dev"), "made") for kind in
-               ("documents", "tokenizer", "shards", "plan", "checkpoint")}  # fmt: skip
-    for number, name in enumerate(names):
-        started = time.perf_counter()
-        if name not in outputs["shards"].committed:
-            make_part(outputs, number, name)
-        print(f"{name}: {time.perf_counter() - started:.1f} s", flush=True)
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        seconds = list(pool.map(make_part, repeat(store), range(len(names)), names))
+    outputs = opened(store)
+    started = time.perf_counter()
+    with open_engine(workers=0) as engine:
+        merge(outputs["shards"], engine, [outputs["shards"].committed[name] for name in names])
+    built = {"write_index_s": round(sum(seconds), 1), "merge_s": round(time.perf_counter() - started, 1)}
+    (Path(store.root) / "built.json").write_text(json.dumps(built))
     made = f"{store.root}/{outputs['shards'].address.path}/shards"
     finish(outputs, ShardSet(f"{made}/{shard_name('web', 'train', number, 0)}.arrow" for number in range(len(names))))
 
 
-def make_part(outputs: dict[str, Output], number: int, name: str) -> None:
-    """Writes one part of documents and its shard."""
-    urls = [URL.format(index) for index in range(number * PART, number * PART + PART)]
+def opened(store: Store) -> dict[str, Output]:
+    """Returns the artifacts being written, by kind."""
+    kinds = ("documents", "tokenizer", "shards", "plan", "checkpoint")
+    return {kind: Output(store, ArtifactId(f"big/{kind}", "dev"), "made") for kind in kinds}
+
+
+def make_part(store: Store, number: int, name: str) -> float:
+    """Writes one part of documents and its shard; returns the seconds that its index took."""
+    outputs = opened(store)
+    if name in outputs["shards"].committed:
+        return 0.0
+    urls = [url_of(index) for index in range(number * PART, number * PART + PART)]
     rows = sorted((document_id(url, DIGEST), url) for url in urls)
     kept = [row for row in rows if not is_rejected(row[1])]
     rejected = [row for row in rows if is_rejected(row[1])]
@@ -97,12 +143,18 @@ def make_part(outputs: dict[str, Output], number: int, name: str) -> None:
     shard = shard_name("web", "train", number, 0)
     tokens = np.split(np.full(int(sizes.sum()), 70, dtype=np.uint16), np.cumsum(sizes)[:-1])
     with outputs["shards"].part(name, conserved=False) as part:
-        with part.file(f"shards/{shard}.arrow") as file:
-            write_shard(file, ShardBuffer("web", "train", uids, tokens, sizes.tolist()), FMT)
-        with part.file(f"index/{name}.arrow") as file:
-            write_index(
-                file, [(uid, url, shard, row) for row, (uid, (_, url)) in enumerate(zip(uids, kept, strict=True))]
-            )
+        with checksums.file(part, f"shards/{shard}.arrow", rows=len(kept)) as file:
+            offsets = write_shard(file, ShardBuffer("web", "train", uids, tokens, sizes.tolist()), FMT)
+        started = time.perf_counter()
+        entries = zip(uids, kept, offsets.tolist(), sizes.tolist(), strict=True)
+        write_index(part, [Indexed(shard, row, uid, url, *rest) for row, (uid, (_, url), *rest) in enumerate(entries)])
+        return time.perf_counter() - started
+
+
+def url_of(index: int) -> str:
+    """Returns the URL of a made-up page: of one of 50,000 sites of 10,000 domains."""
+    site = index % 50_000
+    return f"https://site-{site}.example-{site % 10_000}.org/articles/2026/some-words-in-the-path/page-{index}"
 
 
 def is_rejected(url: str) -> bool:
@@ -135,10 +187,17 @@ def make_plan(output: Output, shards: ShardSet) -> int:
     parts = {"web": [{"sequences": len(packed.lengths), "first_shard": 0, "last_shard": len(names) - 1}]}
     with output.part("web", conserved=False) as part:
         for array, values in arrays_of(packed.slices, packed.lengths):
-            with part.file(f"plan/{array_name('web', 0, array)}") as file:
+            with checksums.file(part, f"plan/{array_name('web', 0, array)}") as file:
                 write_array(file, values)
         with part.file("plan/summary.json") as file:
-            summary = {"seq_len": SEQ_LEN, "shards": names, "parts": parts, "sequences": {"web": len(packed.lengths)}}
+            summary = {
+                "seq_len": SEQ_LEN,
+                "by": "source",
+                **FMT.__dict__,
+                "shards": names,
+                "parts": parts,
+                "sequences": {"web": len(packed.lengths)},
+            }
             file.write(canonical_json(summary).encode())
     return len(packed.lengths)
 
@@ -158,6 +217,27 @@ def finish(outputs: dict[str, Output], shards: ShardSet) -> None:
     for output in outputs.values():
         commit(output, "made", 1, Config(), [], Report())
     print(json.dumps({"sequences": sequences, "documents": shards.n_documents("web")}))
+
+
+QUERIES = {
+    "kept page": url_of(1234 * 10 + 1),
+    "rejected page": url_of(1234 * 10),
+    "unknown page": "https://nowhere.example.org/",
+    "document id": document_id(url_of(4321), DIGEST),
+    "domain": "domain:example-17.org",
+    "step": f"step:{STEPS - 1}",
+}
+CODE = """
+import sys, time
+begin = time.perf_counter()
+from tasks.run.trace import trace
+from tasks.core.store import Store
+imported, busy = time.perf_counter(), time.process_time()
+found = trace(Store(sys.argv[1]), "big", "dev", sys.argv[2])
+end, busy = time.perf_counter(), time.process_time() - busy
+shown = found.get("documents") or [one for one in found.get("sequences", []) if "slices" in one]
+print(imported - begin, end - imported, busy, len(shown), found["requests"])
+"""
 
 
 if __name__ == "__main__":

@@ -5,9 +5,11 @@ Writes and reads `checksums/<stem>.npy` beside the files of an artifact: xxh3_64
 would take 0.2 ms per block, xxh3_64 takes 0.02 ms: every block that is read can be verified.
 """
 
+import contextlib
 import io
+from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import numpy as np
 import xxhash
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
+from tasks.core.part import Part
 
 FOLDER = "checksums"
 BLOCK = 256 * 1024
@@ -79,6 +82,16 @@ class ChecksumWriter(io.BufferedIOBase):
         self._done.append(self._hash.intdigest())
         self._hash.reset()
         self._filled = 0
+
+
+@contextlib.contextmanager
+def file(part: Part, path: str, rows: int | None = None) -> Iterator[BinaryIO]:
+    """Yields a binary file of a part, as `Part.file`, and writes the checksums of its blocks."""
+    with part.file(path, rows=rows) as raw:
+        checked = ChecksumWriter(raw)
+        yield cast(BinaryIO, checked)
+    with part.file(path_of(path)) as sums:
+        sums.write(checked.checksums())
 
 
 def parse(data: bytes, where: str, sha256: str, size: int) -> NDArray[np.uint64]:

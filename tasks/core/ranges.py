@@ -57,6 +57,10 @@ class RangeReader:
     def read(self, pieces: Iterable[Piece]) -> None:
         """Fills the `out` of every piece."""
         missing: dict[tuple[int, int], list[tuple[int, memoryview]]] = defaultdict(list)  # by file and block
+        pieces = list(pieces)
+        new = {piece.number for piece in pieces} - self._open.keys()
+        if len(new) > 1:
+            list(self._pool.map(self._opened, sorted(new)))
         for piece in pieces:
             file = self._open.get(piece.number) or self._opened(piece.number)
             for number, offset, out in file.read(piece.first, piece.out):

@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -46,6 +47,8 @@ class Store:
         protocol = remote.protocol_of(self.root)
         self._is_local = protocol in {"file", "local"}
         self._read_whole = remote.READ_WHOLE.get(protocol, {})
+        self._requests = 0
+        self._counting = threading.Lock()
 
     def __reduce__(self) -> tuple[type["Store"], tuple[str]]:
         return Store, (self.root,)
@@ -59,12 +62,12 @@ class Store:
 
     def exists(self, path: str) -> bool:
         """Returns whether `path` is a file or folder."""
-        with self._explained(path):
+        with self._explained(path, requests=1):
             return bool(self._fs.exists(self._full(path)))
 
     def size(self, path: str) -> int:
         """Returns the file's size in bytes; raises FileNotFoundError."""
-        with self._explained(path):
+        with self._explained(path, requests=1):
             return int(self._fs.size(self._full(path)))
 
     def list(self, prefix: str, *, unfinished: bool = False) -> list[str]:
@@ -73,7 +76,7 @@ class Store:
         With `unfinished`, also temporary files of writers that are at work or were killed.
         """
         found: list[str] = []
-        with self._explained(prefix), contextlib.suppress(FileNotFoundError):
+        with self._explained(prefix, requests=1), contextlib.suppress(FileNotFoundError):
             found = [str(path) for path in self._fs.find(self._full(prefix))]
         return sorted(path[len(self._base) + 1 :] for path in found if unfinished or not path.endswith(_ASIDE))
 
@@ -84,7 +87,7 @@ class Store:
 
     def read(self, path: str) -> bytes:
         """Returns a file's bytes; raises FileNotFoundError."""
-        with self._explained(path):
+        with self._explained(path, requests=1):
             return bytes(self._fs.cat_file(self._full(path), **self._read_whole))
 
     def read_range(self, path: str, first: int, end: int) -> bytes:
@@ -93,13 +96,18 @@ class Store:
         Raises:
             FileNotFoundError: there is no such file.
         """
-        with self._explained(path):
+        with self._explained(path, requests=1):
             try:
                 return bytes(self._fs.cat_file(self._full(path), start=first, end=end))
             except OSError as error:
                 if remote.is_behind_the_end(error):
                     return b""
                 raise
+
+    @property
+    def requests(self) -> int:
+        """Requests of this object so far that read from a remote store; without attempts that the client repeated."""
+        return self._requests
 
     @property
     def is_local(self) -> bool:
@@ -165,10 +173,14 @@ class Store:
         full = self._full(path)
         if self._is_local:
             return full
-        with self._explained(path):
+        with self._explained(path, requests=1):
             # Not the path alone: an artifact may have been deleted and made again.
             name = sha256_of(f"{self.url(path)}|{self._fs.ukey(full)}".encode())[:40]
-            return cached(name, self.size(path), lambda aside: self._fs.get_file(full, aside))
+            return cached(name, self.size(path), lambda aside: self._fetch(path, aside))
+
+    def _fetch(self, path: str, aside: str) -> None:
+        with self._explained(path, requests=1):
+            self._fs.get_file(self._full(path), aside)
 
     def scratch(self, path: str) -> str:
         """Returns a local folder for work in progress on `path`; the same one after a restart on this machine."""
@@ -206,8 +218,14 @@ class Store:
                 os.unlink(aside)
 
     @contextlib.contextmanager
-    def _explained(self, path: str, *, remote_errors: bool = True) -> Iterator[None]:
-        """Turns errors about `path` into one line; `remote_errors`: also those of a server's client."""
+    def _explained(self, path: str, *, remote_errors: bool = True, requests: int = 0) -> Iterator[None]:
+        """Turns errors about `path` into one line; `remote_errors`: also those of a server's client.
+
+        Counts `requests`.
+        """
+        if requests and not self._is_local:
+            with self._counting:
+                self._requests += requests
         try:
             yield
         except (SluiceError, AlreadyPublished):

@@ -1,15 +1,32 @@
 """Registered domains: the name that a host was registered under, and the partition of a crawl that owns its URLs."""
 
 import hashlib
+import re
 from functools import lru_cache
 from typing import NamedTuple
 
 import tldextract
 
+from tasks.formats.canonical_url import canonical
 from tasks.formats.url import authority, key, split_port
 
 # The list that ships with tldextract; never the network, never a cache on disk.
 _SUFFIXES = tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
+
+
+_PLAIN = re.compile(r"https?://([a-z0-9-]+(?:\.[a-z0-9-]+)*)(?::\d+)?[/?#]")
+
+
+def host_name(url: str) -> str | None:
+    """Returns the name of the host of a URL as anyone wrote it, without port; None where it is no page of the web.
+
+    >>> host_name("HTTPS://Example.org.:8443/a"), host_name("file://dump/a.jsonl#3")
+    ('example.org', None)
+    """
+    if plain := _PLAIN.match(url):
+        return plain[1]
+    page = canonical(url)
+    return None if page is None else split_port(authority(page))[0]
 
 
 @lru_cache(maxsize=65536)
@@ -25,6 +42,19 @@ def registered_domain(host: str) -> str:
     if parts.suffix:
         return f"{parts.domain}.{parts.suffix}" if parts.domain else str(parts.suffix)
     return ".".join(host.split(".")[-2:])
+
+
+@lru_cache(maxsize=1 << 16)
+def domains_of(name: str) -> tuple[str, ...]:
+    """Returns a host's name and those above it, down to the domain it was registered as.
+
+    >>> domains_of("a.b.example.co.uk"), domains_of("127.0.0.1")
+    (('a.b.example.co.uk', 'b.example.co.uk', 'example.co.uk'), ('127.0.0.1',))
+    """
+    found, last = [name], registered_domain(name)
+    while found[-1] != last and "." in found[-1]:
+        found.append(found[-1].partition(".")[2])
+    return tuple(found)
 
 
 class Link(NamedTuple):

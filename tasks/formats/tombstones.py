@@ -121,6 +121,11 @@ class Tombstones:
     def __bool__(self) -> bool:
         return bool(self.urls or self.domains or self.documents)
 
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The names of the hosts whose pages the tombstones of URLs cover, with and without "www."."""
+        return frozenset(name for host in self._hosts for name in (host, f"www.{host}"))
+
     def covers_host(self, host: str) -> bool:
         """Returns whether every URL of a host (its `authority`, or its name) is taken down."""
         return bool(self.domains) and any(self._domains_of(split_port(host)[0]))

@@ -14,11 +14,11 @@ from typing import Any
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.formats.tokens.shard import parse_shard_name, part_number
+from tasks.formats.tokens.shard import parse_shard_name
 from tasks.formats.tokens.spans import SpanIndex
+from tasks.run.chain import Chain
 from tasks.run.explain_text import render
 from tasks.run.matching import Match, matches
-from tasks.run.trace import Chain
 from tasks.stages.tokens.bpe import load
 
 __all__ = ["MIN_TOKENS", "MOST_CHARACTERS", "explain", "render"]
@@ -112,11 +112,10 @@ def _span(chain: Chain, index: SpanIndex, text: str, match: Match) -> Found:
 def _document(chain: Chain, shard: str, row: int, ranges: list[tuple[int, int]]) -> Found:
     """Returns a page with the sequences that have tokens of the ranges (start, length), and their steps."""
     uid = chain.shards.shard(shard).uid(row)
-    entry = chain.index.by_uid(uid, part_number(shard)) if chain.index else None
     reading = chain.readings.of(shard, row, ranges)
     return {
         "id": uid.hex(),
-        "url": entry.url if entry else "",
+        "url": chain.url(shard, row),
         "source": parse_shard_name(shard)[0],
         "shard": shard,
         "row": row,

@@ -10,8 +10,7 @@ import numpy as np
 
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.formats.tokens.shard import part_number
-from tasks.run.trace import Chain
+from tasks.run.chain import Chain
 
 Found = dict[str, Any]
 
@@ -102,8 +101,7 @@ def _document(chain: Chain, name: str, row: int, start: int, length: int) -> Fou
     """Returns a run of tokens of one document: where it is from, its first token ids, and all of its text."""
     shard = chain.shards.shard(name)
     uid, tokens = shard.uid(row), shard.slice(row, start, length).tolist()
-    entry = chain.index.by_uid(uid, part_number(name)) if chain.index else None
-    place = {"id": uid.hex(), "url": entry.url if entry else "", "shard": name, "row": row}
+    place = {"id": uid.hex(), "url": chain.url(name, row), "shard": name, "row": row}
     text = chain.tokenizer.decode(tokens, skip_special_tokens=False)
     return {**place, "start": start, "length": length, "tokens": tokens[:_EXCERPT_TOKENS], "text": text}
 

@@ -4,57 +4,71 @@ Reads committed artifacts only, those of them that exist: extracted, attributes,
 Which versions belong together is read from the records, from the checkpoint upwards, and not inferred from equal names.
 
     URL -> documents (WARC file and offset, kept or why not) -> shard rows -> sequences -> steps -> checkpoints
+    domain -> its kept documents -> steps
     step -> sequences -> slices -> documents -> URLs, with the text of each slice
 
-Kept documents are found by binary search in the document index, sequences by binary search in the plan, steps by
-inverting the order. Only a page that was rejected costs a pass over the URL column of the rejected documents.
+Kept documents are found in the document index, sequences by binary search in the plan, steps by inverting the order. Of
+a remote store, only the blocks with these are fetched, and the columns that are shown of the captures. Pages that were
+rejected are looked for in the URL column of the rejected documents.
 """
 
 import re
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-import pyarrow.compute as pc
-
-from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
-from tasks.core.groups import named_in
 from tasks.core.store import Store
 from tasks.formats.canonical_url import canonical
-from tasks.formats.tokens.index import DocumentIndex, Entry
+from tasks.formats.domain import host_name, is_public_suffix
+from tasks.formats.tokens.index import Entry
 from tasks.formats.tokens.marks import first_blank
-from tasks.formats.tokens.plan import Plan
-from tasks.formats.tokens.readings import Readings
-from tasks.formats.tokens.shard import ShardSet, parse_shard_name, part_number
-from tasks.run import lineage
+from tasks.formats.tokens.shard import parse_shard_name
+from tasks.run.chain import CAPTURE, Chain, many
 from tasks.run.trace_text import render
 
-__all__ = ["Chain", "render", "trace", "trace_document", "trace_step", "trace_url"]
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+__all__ = ["Chain", "render", "trace", "trace_document", "trace_domain", "trace_step", "trace_url"]
 
 Found = dict[str, Any]
 
-_CAPTURE = ["id", "url", "source", "title", "fetched_at", "record_id", "payload_digest", "warc_file", "warc_offset"]
 _ID = re.compile(r"[0-9a-f]{32}")
 _STEP = re.compile(r"(?:step:)?(\d+)")
+_DOMAIN = "domain:"
 _EXCERPT_TOKENS = 48
 _OF_RUN = ("steps", "batch_size", "seed", "weights", "anneal", "checkpoint_steps")
+MOST_SEQUENCES = 32
+"""Sequences of a step whose pages are shown, unless all are wanted."""
+MOST_DOCUMENTS = 100
+"""Documents of a domain that are shown, unless all are wanted."""
 
 
-def trace(store: Store, recipe: str, version: str, what: str) -> Found:
-    """Traces a URL, a document id (32 hex digits) or a step ("step:120").
+def trace(store: Store, recipe: str, version: str, what: str, everything: bool = False) -> Found:
+    """Traces a URL, a document id (32 hex digits), a domain ("domain:example.org") or a step ("step:120").
+
+    Args:
+        store: store of the artifacts.
+        recipe: name of the recipe.
+        version: version of the model, or of what has been made.
+        what: see above.
+        everything: whether all documents of a domain and the pages of all sequences of a step are shown.
+
+    Returns:
+        see `trace_url`, `trace_document`, `trace_domain` and `trace_step`; and `requests`: how many were made of
+        a remote store.
 
     Raises:
-        InputError: nothing of the recipe has been made, or there is no such step.
+        InputError: nothing of the recipe has been made, or there is no such step or domain.
     """
+    before = store.requests
     if match := _STEP.fullmatch(what):
-        return trace_step(store, recipe, version, int(match[1]))
-    if _ID.fullmatch(what):
-        return trace_document(store, recipe, version, what)
-    return trace_url(store, recipe, version, what)
+        found = trace_step(store, recipe, version, int(match[1]), None if everything else MOST_SEQUENCES)
+    elif _ID.fullmatch(what):
+        found = trace_document(store, recipe, version, what)
+    elif what.startswith(_DOMAIN):
+        name = what.removeprefix(_DOMAIN)
+        found = trace_domain(store, recipe, version, name, None if everything else MOST_DOCUMENTS)
+    else:
+        found = trace_url(store, recipe, version, what)
+    return {**found, "requests": store.requests - before}
 
 
 def trace_url(store: Store, recipe: str, version: str, url: str) -> Found:
@@ -68,8 +82,8 @@ def trace_url(store: Store, recipe: str, version: str, url: str) -> Found:
     urls = sorted({url, canonical(url) or url})
     found = [_kept(chain, entry) for spelling in urls for entry in chain.entries_of(spelling)]
     seen = {document["id"] for document in found}
-    found += [row for row in _not_kept(chain, pc.field("url").isin(urls)) if row["id"] not in seen]
-    lost = chain.rows("extracted", "rejected/", pc.field("url").isin(urls), ["record_id", "url", "reason"])
+    found += [row for row in _not_kept(chain, "url", urls) if row["id"] not in seen]
+    lost = chain.rows("extracted", "rejected/", "url", urls, ["record_id", "url", "reason"])
     return {**_head(chain, url, "url"), "documents": found, "captures_without_document": [row for _, row in lost]}
 
 
@@ -77,17 +91,37 @@ def trace_document(store: Store, recipe: str, version: str, doc_id: str) -> Foun
     """Traces one document; the result has the same shape as that of `trace_url`."""
     chain = Chain.follow(store, recipe, version)
     entry = chain.index.by_uid(bytes.fromhex(doc_id)) if chain.index else None
-    found = [_kept(chain, entry)] if entry else list(_not_kept(chain, pc.field("id") == doc_id))
+    found = [_kept(chain, entry)] if entry else list(_not_kept(chain, "id", [doc_id]))
     return {**_head(chain, doc_id, "document"), "documents": found, "captures_without_document": []}
 
 
-def trace_step(store: Store, recipe: str, version: str, step: int) -> Found:
+def trace_domain(store: Store, recipe: str, version: str, name: str, most: int | None = MOST_DOCUMENTS) -> Found:
+    """Traces the kept documents of a host and of all hosts below it.
+
+    Returns:
+        {asked, kind: "domain", artifacts, measured, run, count, documents: [as `trace_url`, without their captures]}
+        with the first `most` documents in the order of the shards, or all; `count` is that of all.
+
+    Raises:
+        InputError: it is no name of a host or is a public suffix, or nothing was encoded.
+    """
+    domain = _host(name)
+    chain = Chain.follow(store, recipe, version)
+    if chain.index is None:
+        raise InputError(f"nothing of {recipe}@{version} was encoded", "run the stage encode first")
+    count, entries = chain.index.by_domain(domain, most)
+    documents = many(lambda entry: _in_shards(chain, entry), entries)
+    return {**_head(chain, f"{_DOMAIN}{domain}", "domain"), "count": count, "documents": documents}
+
+
+def trace_step(store: Store, recipe: str, version: str, step: int, most: int | None = MOST_SEQUENCES) -> Found:
     """Returns the sequences of a step (from 0) with the pages they are made of.
 
     Returns:
         {asked, kind: "step", artifacts, measured, run, step, skipped, first_checkpoint, sequences: [{source, sequence,
         epoch, slices: [{id, url, start, length, pos, text}]}]}; `text` is the beginning of what the model read: nothing
-        of a slice that is `withheld`, because it was taken down before.
+        of a slice that is `withheld`, because it was taken down before. The first `most` sequences have slices,
+        or all.
 
     Raises:
         InputError: nothing was trained, or the run had fewer steps.
@@ -98,10 +132,12 @@ def trace_step(store: Store, recipe: str, version: str, step: int) -> Found:
         raise InputError(f"nothing was trained as {recipe}@{version}", "run the stage train first")
     if step >= run["steps"]:
         raise InputError(f"the run had the steps 0 .. {run['steps'] - 1}, not {step}", "name one of these")
-    sequences = [
-        {"source": source, "sequence": seq, "epoch": epoch, "slices": _pieces(chain, source, seq, step)}
-        for source, seq, epoch in order.batch(step)
+    sequences: list[Found] = [
+        {"source": source, "sequence": seq, "epoch": epoch} for source, seq, epoch in order.batch(step)
     ]
+    shown = sequences[:most]
+    for one, slices in zip(shown, _pieces(chain, shown, step), strict=True):
+        one["slices"] = slices
     return {
         **_head(chain, f"step:{step}", "step"),
         "step": step,
@@ -109,76 +145,6 @@ def trace_step(store: Store, recipe: str, version: str, step: int) -> Found:
         "first_checkpoint": _first_checkpoint(run, step),
         "sequences": sequences,
     }
-
-
-@dataclass(frozen=True)
-class Chain:
-    """The artifacts of one lineage, by kind; kinds that have not been made are missing."""
-
-    recipe: str
-    artifacts: dict[str, Artifact]
-
-    @classmethod
-    def follow(cls, store: Store, recipe: str, version: str) -> "Chain":
-        """Finds the last artifact made at a version and everything it was made from; raises InputError."""
-        return cls(recipe, lineage.chain(store, recipe, version))
-
-    @cached_property
-    def index(self) -> DocumentIndex | None:
-        """Where each kept document lies; None before encoding."""
-        return DocumentIndex(self.artifacts["shards"]) if "shards" in self.artifacts else None
-
-    @cached_property
-    def shards(self) -> ShardSet:
-        """The token shards."""
-        return ShardSet.open(self.artifacts["shards"])
-
-    @cached_property
-    def plan(self) -> Plan | None:
-        """Which sequences contain which documents; None before packing."""
-        return Plan.open(self.artifacts["plan"]) if "plan" in self.artifacts else None
-
-    @cached_property
-    def tokenizer(self) -> "Tokenizer":
-        """The tokenizer of the shards."""
-        from tokenizers import Tokenizer
-
-        return Tokenizer.from_str(self.artifacts["tokenizer"].read("tokenizer.json").decode())
-
-    @cached_property
-    def readings(self) -> Readings:
-        """Which steps read which document."""
-        shards = self.shards if "shards" in self.artifacts else None
-        return Readings(shards, self.plan, self.artifacts.get("checkpoint"))
-
-    @property
-    def measured(self) -> dict[str, dict[str, str]]:
-        """Where what each annotator has measured lies (`tasks.core.groups`), and its fingerprint."""
-        attributes = self.artifacts.get("attributes")
-        refs = named_in(attributes) if attributes else {}
-        return {name: {"group": ref.address, "fingerprint": ref.fingerprint} for name, ref in refs.items()}
-
-    def entries_of(self, url: str) -> list[Entry]:
-        """Returns where the kept documents of a URL lie."""
-        return self.index.by_url(url) if self.index else []
-
-    def rows(self, kind: str, folder: str, where: pc.Expression, columns: list[str]) -> list[tuple[str, Found]]:
-        """Returns (part, row) of the rows of a Parquet folder that pass; none where the kind has not been made."""
-        artifact, found = self.artifacts.get(kind), []
-        for path in artifact.files(folder) if artifact else []:
-            assert artifact is not None
-            part = path.removeprefix(folder).removesuffix(".parquet")
-            found += [(part, row) for row in artifact.table(path, columns, where).to_pylist()]
-        return found
-
-    def row(self, kind: str, folder: str, part: str, doc_id: str) -> Found:
-        """Returns the capture of one document from its part; empty when the part does not contain it."""
-        artifact = self.artifacts.get(kind)
-        path = f"{folder}{part}.parquet"
-        if artifact is None or path not in artifact.files(folder):
-            return {}
-        rows = artifact.table(path, _CAPTURE, pc.field("id") == doc_id).to_pylist()
-        return rows[0] if rows else {}
 
 
 def _head(chain: Chain, asked: str, kind: str) -> Found:
@@ -196,17 +162,21 @@ def _head(chain: Chain, asked: str, kind: str) -> Found:
 def _kept(chain: Chain, entry: Entry) -> Found:
     """Returns a kept document: its capture, where its tokens lie, and every step and checkpoint that saw it."""
     capture = chain.row("documents", "kept/", entry.part, entry.uid.hex())
+    return {**_in_shards(chain, entry), **capture}
+
+
+def _in_shards(chain: Chain, entry: Entry) -> Found:
+    """Returns a kept document without its capture."""
     source, split = parse_shard_name(entry.shard)
     return {
         "id": entry.uid.hex(),
         "url": entry.url,
         "source": source,
-        **capture,
         "fate": "kept",
         "split": split,
         "shard": entry.shard,
         "row": entry.row,
-        "n_tokens": int(chain.shards.shard(entry.shard).lengths[entry.row]),
+        "n_tokens": entry.n_tokens,
         **_readings(chain, entry),
     }
 
@@ -221,14 +191,15 @@ def _readings(chain: Chain, entry: Entry) -> Found:
     return found if reading.withheld_from is None else {**found, "withheld_from": reading.withheld_from}
 
 
-def _not_kept(chain: Chain, where: pc.Expression) -> list[Found]:
+def _not_kept(chain: Chain, column: str, values: Sequence[str]) -> list[Found]:
     """Returns documents that were rejected, or that nothing has judged yet."""
     if "documents" not in chain.artifacts:
-        return [{**row, "fate": "extracted"} for _, row in chain.rows("extracted", "documents/", where, _CAPTURE)]
+        rows = chain.rows("extracted", "documents/", column, values, CAPTURE)
+        return [{**row, "fate": "extracted"} for _, row in rows]
     columns = ["id", "url", "source", "reason", "reasons", "duplicate_of"]
     return [
         {**chain.row("extracted", "documents/", part, row["id"]), **row, "fate": "rejected"}
-        for part, row in chain.rows("documents", "rejected/", where, columns)
+        for part, row in chain.rows("documents", "rejected/", column, values, columns)
     ]
 
 
@@ -236,20 +207,44 @@ def _first_checkpoint(run: Found, step: int) -> int | None:
     return min((count for count in run["checkpoint_steps"] if count > step), default=None)
 
 
-def _pieces(chain: Chain, source: str, sequence: int, step: int) -> list[Found]:
-    """Returns the slices of a sequence of a step, with the page and the beginning of the text that it read of each."""
-    assert chain.plan is not None
-    found, pos = [], 0
-    for number, row, offset, length in chain.plan.slices(source, sequence).tolist():
-        name = chain.plan.shards[number]
-        shard = chain.shards.shard(name)
-        uid, start = shard.uid(row), offset - shard.token_offset(row)
-        entry = chain.index.by_uid(uid, part_number(name)) if chain.index else None
-        blank = first_blank(chain.readings.marks, name, row)
-        withheld = blank is not None and step >= blank
-        tokens = [] if withheld else shard.slice(row, start, min(length, _EXCERPT_TOKENS)).tolist()
-        place = {"start": start, "length": length, "pos": pos, **({"withheld": True} if withheld else {})}
-        url = entry.url if entry else ""
-        found.append({"id": uid.hex(), "url": url, **place, "text": chain.tokenizer.decode(tokens)})
-        pos += length
-    return found
+def _pieces(chain: Chain, sequences: Sequence[Found], step: int) -> list[list[Found]]:
+    """Returns the slices of sequences of a step, with the page and the beginning of the text that it read of each."""
+    plan, index = chain.plan, chain.index
+    assert plan is not None
+    assert index is not None
+    slices = [one.tolist() for one in many(lambda one: plan.slices(one["source"], one["sequence"]), sequences)]
+    flat = [(plan.shards[number], *rest) for one in slices for number, *rest in one]
+    entries = index.at([(shard, row) for shard, row, *_ in flat])
+    blanks = [first_blank(chain.readings.marks, shard, row) for shard, row, *_ in flat]
+    withheld = [blank is not None and step >= blank for blank in blanks]
+    ranges = [
+        (shard, offset, 0 if gone else min(length, _EXCERPT_TOKENS))
+        for (shard, _, offset, length), gone in zip(flat, withheld, strict=True)
+    ]
+    texts = map(chain.tokenizer.decode, (one.tolist() for one in index.tokens(ranges, plan.format.dtype)))
+    found = zip(entries, withheld, texts, strict=True)
+    pieces = []
+    for one in slices:
+        pos, inside = 0, list[Found]()
+        for _, _, offset, length in one:
+            entry, gone, text = next(found)
+            place = {
+                "start": offset - entry.offset,
+                "length": length,
+                "pos": pos,
+                **({"withheld": True} if gone else {}),
+            }
+            inside.append({"id": entry.uid.hex(), "url": entry.url, **place, "text": text})
+            pos += length
+        pieces.append(inside)
+    return pieces
+
+
+def _host(name: str) -> str:
+    """Returns a host's name in canonical form; raises InputError."""
+    host = host_name(f"http://{name.strip()}/") if not set("/?#@") & set(name) else None
+    if not host:
+        raise InputError(f'"{name}" is no name of a host', "write it as domain:example.org")
+    if is_public_suffix(host):
+        raise InputError(f"{host} is a public suffix, under which anyone can register", "name a domain below it")
+    return host

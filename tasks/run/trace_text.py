@@ -10,10 +10,11 @@ _WIDTH = 100
 
 def render(found: Found) -> str:
     """Returns the result of `tasks.run.trace.trace` as text."""
-    lines = _step(found) if found["kind"] == "step" else _page(found)
+    lines = {"step": _step, "domain": _domain}.get(found["kind"], _page)(found)
     made = ", ".join(found["artifacts"].values())
     groups = ", ".join(f"{ref['group']} ({ref['fingerprint'][:12]})" for ref in found["measured"].values())
-    return "\n".join([*lines, "", f"read from: {made}", *([f"measured as: {groups}"] if groups else [])])
+    requests = f" ({found['requests']:,} requests)" if found["requests"] else ""
+    return "\n".join([*lines, "", f"read from: {made}{requests}", *([f"measured as: {groups}"] if groups else [])])
 
 
 def _page(found: Found) -> list[str]:
@@ -25,6 +26,14 @@ def _page(found: Found) -> list[str]:
     if len(lines) == 1:
         lines += ["", "never captured: neither a document nor a rejected capture has this address"]
     return lines
+
+
+def _domain(found: Found) -> list[str]:
+    lines = [f"{found['asked'].removeprefix('domain:')} and the hosts below it: {found['count']:,} kept documents"]
+    for document in found["documents"]:
+        lines += ["", document["url"], *_document(document, found["run"])]
+    left = found["count"] - len(found["documents"])
+    return [*lines, "", f"and {left:,} more: --all shows them"] if left else lines
 
 
 def _document(document: Found, run: Found | None) -> list[str]:
@@ -62,14 +71,16 @@ def _step(found: Found) -> list[str]:
         f"step {found['step']:,} of {run['steps']:,}: {len(found['sequences'])} sequences, "
         f"first in checkpoint step-{found['first_checkpoint']:08d}{skipped}"
     ]
-    for sequence in found["sequences"]:
+    shown = [sequence for sequence in found["sequences"] if "slices" in sequence]
+    for sequence in shown:
         lines += ["", f"{sequence['source']} sequence {sequence['sequence']:,}, epoch {sequence['epoch']}"]
         for piece in sequence["slices"]:
             last = piece["start"] + piece["length"] - 1
             text = "withheld: it was taken down" if piece.get("withheld") else " ".join(piece["text"].split())
             lines.append(f"  {piece['url'] or piece['id']}  tokens {piece['start']:,} .. {last:,}")
             lines.append(f"    {text[:_WIDTH]}")
-    return lines
+    left = len(found["sequences"]) - len(shown)
+    return [*lines, "", f"and {left:,} more sequences: --all shows their pages"] if left else lines
 
 
 def _some(numbers: list[int]) -> str:

@@ -12,7 +12,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs
 from tasks.formats.tokens.mixture import Anneal
-from tasks.formats.tokens.plan import Plan
+from tasks.formats.tokens.plan import FOLDER, Plan
 from tasks.trainer.config import ShardsSpec, TrainConfig, TrainSpec
 from tasks.trainer.mixing import mix
 
@@ -48,12 +48,12 @@ def _mixture(config: TrainConfig, inputs: Inputs) -> tuple[dict[str, float], Ann
 
 
 def _local(artifact: Artifact, folder: Path) -> Path:
-    """Fills `folder` with links to the artifact's files, by their own names, and returns it.
+    """Fills `folder` with links to the files of a plan, by their own names, and returns it.
 
     A file that was fetched from a remote store has another name.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for file in artifact.files():
+    for file in artifact.files(f"{FOLDER}/"):
         (folder / Path(file).name).symlink_to(artifact.local(file))
     return folder

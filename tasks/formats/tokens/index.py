@@ -1,43 +1,61 @@
-"""The document index: position of a document in the token shards, by URL and by id, without a scan.
+"""The document index: the documents of an encoding by URL, by id, by domain and by place, without a scan.
 
-Writes and reads one file `index/<part>.arrow` per part of documents: a memory-mapped Arrow IPC file of one batch, rows
-sorted by document id:
+Writes and reads, for each part of documents, packed and without a header, each with its `checksums/`:
 
-    doc_uid fixed_size_binary(16), url string, shard string (dictionary), row u32,
-    url_hash u64 (XXH3 of the URL), sorted, and url_row u32: the row that each of these hashes belongs to
+    index/<part>-documents.bin   DOCUMENT (40 bytes) per document, in the order of the shards' names and of their rows
+    index/<part>-urls.bin        the URLs, UTF-8, in the same order
 
-A look-up is a binary search that touches a few pages. The price is some 110 bytes per document on disk.
+and the keys of their URLs, ids and domains (`tasks.formats.key_index`). The shards and rows of a part stand in its
+record, so the place of a document in a file is computed, and a look-up reads only the blocks that hold the answer.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, BinaryIO, NamedTuple
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from pathlib import PurePosixPath
+from typing import BinaryIO, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.core.artifact import Artifact
+from tasks.core import checksums
+from tasks.core.artifact import Artifact, PartRecord
 from tasks.core.errors import InputError
-from tasks.formats.text import hash64
-from tasks.formats.tokens.shard import part_number
+from tasks.core.part import Part
+from tasks.core.range_file import RangeFile
+from tasks.core.ranges import Piece, RangeReader
+from tasks.formats import key_index
+from tasks.formats.domain import domains_of, host_name
+from tasks.formats.key_index import KeyIndex, key_of
+from tasks.formats.tokens.shard import FOLDER as SHARDS
+from tasks.formats.tokens.shard_parts import read_label
 
 FOLDER = "index"
-SCHEMA = pa.schema(
-    [
-        pa.field("doc_uid", pa.binary(16), nullable=False),
-        pa.field("url", pa.string(), nullable=False),
-        pa.field("shard", pa.dictionary(pa.int32(), pa.string()), nullable=False),
-        pa.field("row", pa.uint32(), nullable=False),
-        pa.field("url_hash", pa.uint64(), nullable=False),
-        pa.field("url_row", pa.uint32(), nullable=False),
-    ]
-)
+URL, ID, DOMAIN = "url", "id", "domain"
+"""Kinds of the words by which documents are found."""
+DOCUMENT = np.dtype([("uid", "V16"), ("offset", "<u8"), ("url", "<u8"), ("url_bytes", "<u4"), ("tokens", "<u4")])
+"""The document's id, its first token counted as `plan.SLICE.offset`, where its URL begins in the part's, how many bytes
+it has, and the number of tokens."""
+
+
+ENTRIES = pa.schema([("doc_uid", pa.binary(16)), ("url", pa.string()), ("shard", pa.string()), ("row", pa.int64())])
+"""What `DocumentIndex.entries` yields, in the order of a part's shards and rows."""
+
+
+class Indexed(NamedTuple):
+    """What a part writes of one document."""
+
+    shard: str
+    row: int
+    uid: bytes
+    url: str
+    offset: int
+    n_tokens: int
 
 
 class Entry(NamedTuple):
-    """Position of one document."""
+    """One document of an encoding."""
 
     uid: bytes
     url: str
@@ -45,116 +63,177 @@ class Entry(NamedTuple):
     row: int
     part: str
     """Name of the part of documents that contains it."""
+    offset: int
+    """Its first token, counted as `plan.SLICE.offset`."""
+    n_tokens: int
+    """With end-of-text."""
 
 
-def write_index(file: BinaryIO, entries: list[tuple[bytes, str, str, int]]) -> None:
-    """Writes (uid, url, shard, row) of the documents of a part; any order gives the same bytes."""
-    entries = sorted(entries)
-    hashes = np.array([hash64(url) for _, url, _, _ in entries], dtype=np.uint64)
-    by_hash = np.argsort(hashes, kind="stable")
-    names = sorted({shard for _, _, shard, _ in entries})
-    codes = {name: code for code, name in enumerate(names)}
-    columns = [
-        pa.array([uid for uid, _, _, _ in entries], pa.binary(16)),
-        pa.array([url for _, url, _, _ in entries], pa.string()),
-        pa.DictionaryArray.from_arrays(
-            pa.array([codes[shard] for _, _, shard, _ in entries], pa.int32()), pa.array(names, pa.string())
-        ),
-        pa.array([row for _, _, _, row in entries], pa.uint32()),
-        pa.array(hashes[by_hash]),
-        pa.array(by_hash.astype(np.uint32)),
-    ]
-    with pa.ipc.new_file(file, SCHEMA) as writer:
-        writer.write_batch(pa.record_batch(columns, schema=SCHEMA))
+def write_index(part: Part, documents: Iterable[Indexed]) -> None:
+    """Writes the index of a part's documents, and its keys; any order gives the same bytes."""
+    documents = sorted(documents)
+    urls = [document.url.encode() for document in documents]
+    ends = np.cumsum([0, *map(len, urls)])
+    table = np.empty(len(documents), DOCUMENT)
+    table["uid"] = np.frombuffer(b"".join(document.uid for document in documents), "V16")
+    table["url"], table["url_bytes"] = ends[:-1], np.diff(ends)
+    table["offset"] = [document.offset for document in documents]
+    table["tokens"] = [document.n_tokens for document in documents]
+    stem = f"{FOLDER}/{part.name}"
+    with checksums.file(part, f"{stem}-documents.bin", rows=len(table)) as file:
+        file.write(table.tobytes())
+    with checksums.file(part, f"{stem}-urls.bin") as file:
+        file.write(b"".join(urls))
+    key_index.write_own(part, (word for row, one in enumerate(documents) for word in _words(one, row)))
 
 
-def read_entries(artifact: Artifact, path: str) -> pa.Table:
-    """Reads one file of the index, memory-mapped: doc_uid, url, shard (as text) and row; raises InputError."""
-    table = pa.Table.from_batches([_opened(artifact, path)]).select(["doc_uid", "url", "shard", "row"])
-    return table.set_column(2, "shard", table.column("shard").cast(pa.string()))
+def _words(document: Indexed, row: int) -> Iterator[tuple[int, int]]:
+    yield key_of(URL, document.url), row
+    yield key_of(ID, document.uid.hex()), row
+    for domain in domains_of(host_name(document.url) or ""):
+        if domain:
+            yield key_of(DOMAIN, domain), row
 
 
-def _opened(artifact: Artifact, path: str) -> pa.RecordBatch:
-    try:
-        return pa.ipc.open_file(pa.memory_map(artifact.local(path))).get_batch(0)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{artifact.address}/{path} is not readable ({error})", "run encode again") from None
+class _IndexPart:
+    """One part: its name, and which documents are in which shard."""
+
+    def __init__(self, record: PartRecord) -> None:
+        rows = {PurePosixPath(f.path).stem: f.rows or 0 for f in record.files if f.path.startswith(f"{SHARDS}/")}
+        self.name = record.name
+        self.shards = sorted(rows)
+        self.starts = [0, *accumulate(rows[shard] for shard in self.shards)]
+
+    def place(self, number: int) -> tuple[str, int]:
+        """Returns shard and row of a document."""
+        shard = bisect_right(self.starts, number) - 1
+        return self.shards[shard], number - self.starts[shard]
+
+    def rows(self, shard: str) -> range:
+        """Returns the numbers of the documents of a shard."""
+        index = self.shards.index(shard)
+        return range(self.starts[index], self.starts[index + 1])
 
 
 class DocumentIndex:
-    """The index of all parts of an encoding.
+    """The index of all parts of an encoding. For use by several threads.
 
     Args:
         artifact: an artifact of the stage encode.
 
     Raises:
-        InputError: a file of the index cannot be read.
+        InputError: (here and when reading) there is no index, or a file of it is missing or damaged.
     """
 
     def __init__(self, artifact: Artifact) -> None:
-        self._parts = [_IndexPart.open(artifact, path) for path in artifact.files(f"{FOLDER}/")]
+        documents = [one for one in artifact.parts if any(f.path == _documents_of(one.name) for f in one.files)]
+        self._artifact = artifact
+        self._parts = [_IndexPart(record) for record in documents]
+        self._keys = KeyIndex(artifact)
+        paths = [path for part in self._parts for path in (_documents_of(part.name), f"{FOLDER}/{part.name}-urls.bin")]
+        self._reader = RangeReader(artifact, paths)
+        self._part_of = {shard: number for number, part in enumerate(self._parts) for shard in part.shards}
+        self._shard_number = {shard: number for number, shard in enumerate(sorted(self._part_of))}
+        self._shards = RangeReader(artifact, [f"{SHARDS}/{shard}.arrow" for shard in self._shard_number])
 
     def by_url(self, url: str) -> list[Entry]:
         """Returns the documents captured from a URL, one per content; sorted by id."""
-        return sorted(entry for part in self._parts for entry in part.by_url(url))
+        _, places = self._keys.find(URL, url)
+        return sorted(entry for entry in self._entries(places) if entry.url == url)
 
-    def by_uid(self, uid: bytes, part: int | None = None) -> Entry | None:
-        """Returns the document with an id; None when it was not encoded.
+    def by_uid(self, uid: bytes) -> Entry | None:
+        """Returns the document with an id of 16 bytes; None when it was not encoded."""
+        _, places = self._keys.find(ID, uid.hex())
+        return next((entry for entry in self._entries(places) if entry.uid == uid), None)
+
+    def by_domain(self, name: str, most: int | None = None) -> tuple[int, list[Entry]]:
+        """Returns the number of documents of a host and of all hosts below it, and the first `most` of them.
 
         Args:
-            uid: 16 bytes.
-            part: number of the part to look in; None looks in all.
+            name: a host's name in canonical form, below a public suffix.
+            most: None returns all.
         """
-        parts = self._parts if part is None else self._parts[part : part + 1]
-        return next((entry for index in parts if (entry := index.by_uid(uid))), None)
+        count, places = self._keys.find(DOMAIN, name, most)
+        return count, [one for one in self._entries(places) if name in domains_of(host_name(one.url) or "")]
+
+    def at(self, places: Sequence[tuple[str, int]]) -> list[Entry]:
+        """Returns the documents at some places (shard, row), in the order of the places.
+
+        Raises:
+            InputError: there is no such shard.
+        """
+        return self._entries([self._numbered(shard, row) for shard, row in places])
+
+    def label(self, shard: str, row: int, column: str) -> str:
+        """Returns the value of `source` or of a label column of one document; raises InputError if there is none."""
+        self._part_at(shard)
+        return read_label(cast(BinaryIO, RangeFile(self._shards, self._shard_number[shard])), row, column)
+
+    def tokens(self, ranges: Sequence[tuple[str, int, int]], dtype: str) -> list[NDArray[np.integer]]:
+        """Returns the tokens of some ranges (shard, first token as `plan.SLICE.offset`, number of tokens), in order."""
+        size = np.dtype(dtype).itemsize
+        outs = [bytearray(count * size) for _, _, count in ranges]
+        self._shards.read(
+            Piece(self._shard_number[shard], first * size, memoryview(out))
+            for (shard, first, _), out in zip(ranges, outs, strict=True)
+        )
+        return [np.frombuffer(out, dtype) for out in outs]
 
     def urls(self, shard: str) -> pa.Array:
         """Returns the URLs of a shard's documents in the order of its rows, shape (rows,)."""
-        return self._parts[part_number(shard)].urls(shard)
+        number = self._part_at(shard)
+        rows = self._parts[number].rows(shard)
+        return self._columns(number, rows)[1]
+
+    def entries(self) -> Iterator[pa.Table]:
+        """Yields all documents as tables of ENTRIES, one per part."""
+        for number, part in enumerate(self._parts):
+            uids, urls = self._columns(number, range(part.starts[-1]))
+            sizes = np.diff(part.starts)
+            shards = np.repeat(np.array(part.shards, dtype=object), sizes)
+            rows = np.arange(part.starts[-1]) - np.repeat(part.starts[:-1], sizes)
+            columns = [uids, urls, pa.array(shards.tolist(), pa.string()), pa.array(rows, pa.int64())]
+            yield pa.table(columns, schema=ENTRIES)
+
+    def _columns(self, part: int, rows: range) -> tuple[pa.Array, pa.Array]:
+        out = bytearray(len(rows) * DOCUMENT.itemsize)
+        self._reader.read([Piece(2 * part, rows.start * DOCUMENT.itemsize, memoryview(out))])
+        table = np.frombuffer(out, DOCUMENT)
+        text = bytearray(int(table["url_bytes"].sum()))
+        if text:
+            self._reader.read([Piece(2 * part + 1, int(table["url"][0]), memoryview(text))])
+        offsets = np.concatenate([[0], np.cumsum(table["url_bytes"], dtype=np.int64)])
+        urls = pa.LargeStringArray.from_buffers(len(table), pa.py_buffer(offsets), pa.py_buffer(bytes(text)))
+        return pa.array(table["uid"].tolist(), pa.binary(16)), urls.cast(pa.string())
+
+    def _entries(self, places: Sequence[tuple[int, int]]) -> list[Entry]:
+        size = DOCUMENT.itemsize
+        out = memoryview(bytearray(len(places) * size))
+        self._reader.read(
+            Piece(2 * part, number * size, out[at * size : (at + 1) * size]) for at, (part, number) in enumerate(places)
+        )
+        rows = np.frombuffer(out, DOCUMENT).tolist()
+        urls = [bytearray(size) for _, _, _, size, _ in rows]
+        self._reader.read(
+            Piece(2 * part + 1, row[2], memoryview(url)) for (part, _), row, url in zip(places, rows, urls, strict=True)
+        )
+        return [
+            Entry(uid, url.decode(), *self._parts[part].place(number), self._parts[part].name, offset, tokens)
+            for (part, number), (uid, offset, _, _, tokens), url in zip(places, rows, urls, strict=True)
+        ]
+
+    def _numbered(self, shard: str, row: int) -> tuple[int, int]:
+        number = self._part_at(shard)
+        return number, self._parts[number].rows(shard)[row]
+
+    def _part_at(self, shard: str) -> int:
+        if shard not in self._part_of:
+            raise InputError(
+                f"{self._artifact.address} has no token shard called {shard}",
+                "use the plan that was packed from these shards",
+            )
+        return self._part_of[shard]
 
 
-@dataclass(frozen=True)
-class _IndexPart:
-    name: str
-    batch: pa.RecordBatch
-    uids: NDArray[Any]
-    hashes: NDArray[np.uint64]
-
-    @classmethod
-    def open(cls, artifact: Artifact, path: str) -> "_IndexPart":
-        batch = _opened(artifact, path)
-        # Big-endian halves compare like the bytes do.
-        uids = np.frombuffer(batch.column("doc_uid").buffers()[1], ">u8")[: 2 * batch.num_rows].reshape(-1, 2)
-        name = path.removeprefix(f"{FOLDER}/").removesuffix(".arrow")
-        return cls(name, batch, uids, batch.column("url_hash").to_numpy())
-
-    def by_url(self, url: str) -> Iterator[Entry]:
-        url_hash = np.uint64(hash64(url))
-        first, end = (int(np.searchsorted(self.hashes, url_hash, side)) for side in ("left", "right"))
-        for place in range(first, end):
-            entry = self._entry(self.batch.column("url_row")[place].as_py())
-            if entry.url == url:
-                yield entry
-
-    def by_uid(self, uid: bytes) -> Entry | None:
-        low, high = 0, len(self.uids)
-        target = (int.from_bytes(uid[:8], "big"), int.from_bytes(uid[8:], "big"))
-        while low < high:
-            middle = (low + high) // 2
-            if (int(self.uids[middle, 0]), int(self.uids[middle, 1])) < target:
-                low = middle + 1
-            else:
-                high = middle
-        entry = self._entry(low) if low < len(self.uids) else None
-        return entry if entry and entry.uid == uid else None
-
-    def urls(self, shard: str) -> pa.Array:
-        column = self.batch.column("shard")
-        code = pc.index(column.dictionary, shard).as_py()
-        inside = np.flatnonzero(column.indices.to_numpy() == code)
-        order = inside[np.argsort(self.batch.column("row").to_numpy()[inside])]
-        return self.batch.column("url").take(pa.array(order))
-
-    def _entry(self, row: int) -> Entry:
-        uid, url, shard, place = (self.batch.column(name)[row].as_py() for name in ("doc_uid", "url", "shard", "row"))
-        return Entry(uid, url, shard, place, self.name)
+def _documents_of(part: str) -> str:
+    return f"{FOLDER}/{part}-documents.bin"

@@ -30,6 +30,8 @@ from numpy.typing import NDArray
 from tasks.core.artifact import Artifact
 from tasks.core.config import nearest
 from tasks.core.errors import InputError
+from tasks.core.range_array import RangeArray
+from tasks.core.ranges import RangeReader
 from tasks.formats.tokens.shard import TokenFormat
 
 FOLDER = "plan"
@@ -40,6 +42,8 @@ file in units of the tokens' type, and number of tokens."""
 ARRAYS = ("slices", "first", "documents")
 _DTYPES = {"slices": SLICE, "first": np.dtype("<u4"), "documents": np.dtype("<u4")}
 
+Loaded = NDArray[Any] | RangeArray
+"""An array of a part: mapped into memory, or read by ranges."""
 Slices = NDArray[np.void]
 """An array of SLICE, shape (slices,)."""
 
@@ -72,15 +76,17 @@ def write_array(file: BinaryIO, array: NDArray[Any]) -> None:
 
 @dataclass(frozen=True)
 class PlanPart:
-    """One part of a source: some consecutive sequences of it; arrays mapped into memory."""
+    """One part of a source: some consecutive sequences of it."""
 
-    slices: Slices
-    first: NDArray[np.uint32]
-    documents: NDArray[np.uint32]
+    slices: Loaded
+    first: Loaded
+    documents: Loaded
 
     def sequence(self, number: int) -> Slices:
         """Returns the slices of a sequence, a read-only view of shape (slices,)."""
-        return self.slices[int(self.first[number]) : int(self.first[number + 1])]
+        first, end = self.first[number : number + 2].tolist()
+        found: Slices = self.slices[first:end]
+        return found
 
     def sequences_of(self, shard: int, row: int, begin: int, end: int) -> list[int]:
         """Returns the numbers of the sequences with tokens of a document in offsets `begin` .. `end` - 1, ascending."""
@@ -91,7 +97,7 @@ class PlanPart:
             if (at, of) != (shard, row) or offset >= end:
                 break
             if offset + length > begin:
-                found.add(int(np.searchsorted(self.first, number, side="right")) - 1)
+                found.add(bisect_right(self.first, number) - 1)
         return sorted(found)
 
     def _first_slice_of(self, shard: int, row: int) -> int:
@@ -108,23 +114,33 @@ class Plan:
 
     Args:
         summary: content of `summary.json`.
-        path: returns the local path of a file of the plan by its name.
+        load: returns the array in a file of the plan by its name; raises OSError, ValueError or EOFError.
 
     Raises:
         InputError: the summary is that of another format.
     """
 
-    def __init__(self, summary: dict[str, Any], path: Callable[[str], str]) -> None:
+    def __init__(self, summary: dict[str, Any], load: Callable[[str], Loaded]) -> None:
         if "parts" not in summary:
             raise InputError("the plan was packed by an earlier version of Sluice", "run the stage pack again")
         self.summary = summary
-        self._path = path
+        self._load = load
         self._parts: dict[tuple[str, int], PlanPart] = {}
 
     @classmethod
     def open(cls, artifact: Artifact) -> "Plan":
         """Opens the plan in an artifact of the stage pack."""
         return cls(json.loads(artifact.read(SUMMARY)), _FromArtifact(artifact))
+
+    @classmethod
+    def by_ranges(cls, artifact: Artifact) -> "Plan":
+        """Opens the plan in an artifact for some look-ups: of a remote store's files, only ranges are fetched.
+
+        For use by several threads; not picklable. From a local store its files are mapped, as by `open`.
+        """
+        if artifact.store.is_local:
+            return cls.open(artifact)
+        return cls(json.loads(artifact.read(SUMMARY)), _Ranges(artifact))
 
     @classmethod
     def read(cls, folder: str) -> "Plan":
@@ -142,7 +158,7 @@ class Plan:
         return cls(summary, _FromFolder(folder))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"summary": self.summary, "_path": self._path, "_parts": {}}
+        return {"summary": self.summary, "_load": self._load, "_parts": {}}
 
     @property
     def seq_len(self) -> int:
@@ -215,7 +231,7 @@ class Plan:
     def _part(self, source: str, number: int) -> PlanPart:
         key = (source, number)
         if key not in self._parts:
-            arrays = {array: self._mapped(array_name(source, number, array), array) for array in ARRAYS}
+            arrays = {array: self._array(array_name(source, number, array), array) for array in ARRAYS}
             part = PlanPart(**arrays)
             sequences = int(self.summary["parts"][source][number]["sequences"])
             if len(part.first) != sequences + 1 or not int(part.first[-1]) == len(part.slices) == len(part.documents):
@@ -223,27 +239,45 @@ class Plan:
             self._parts[key] = part
         return self._parts[key]
 
-    def _mapped(self, name: str, array: str) -> NDArray[Any]:
+    def _array(self, name: str, array: str) -> Loaded:
         try:
-            mapped: NDArray[Any] = np.load(self._path(name), mmap_mode="r", allow_pickle=False)
+            loaded = self._load(name)
         except (OSError, ValueError, EOFError) as error:
             raise InputError(f"{FOLDER}/{name} is not readable ({error})", "run the stage pack again") from None
-        if mapped.dtype != _DTYPES[array] or mapped.ndim != 1:
+        if loaded.dtype != _DTYPES[array] or loaded.ndim != 1:
             raise InputError(f"{FOLDER}/{name} is no array of {_DTYPES[array]}", "run the stage pack again")
-        return mapped.view(np.ndarray)
+        return loaded
 
 
 @dataclass(frozen=True)
 class _FromArtifact:
     artifact: Artifact
 
-    def __call__(self, name: str) -> str:
-        return self.artifact.local(f"{FOLDER}/{name}")
+    def __call__(self, name: str) -> Loaded:
+        return _mapped(self.artifact.local(f"{FOLDER}/{name}"))
 
 
 @dataclass(frozen=True)
 class _FromFolder:
     folder: str
 
-    def __call__(self, name: str) -> str:
-        return str(Path(self.folder) / name)
+    def __call__(self, name: str) -> Loaded:
+        return _mapped(str(Path(self.folder) / name))
+
+
+class _Ranges:
+    def __init__(self, artifact: Artifact) -> None:
+        paths = [path for path in artifact.files(f"{FOLDER}/") if path != SUMMARY]
+        self._numbers = {path: number for number, path in enumerate(paths)}
+        self._reader = RangeReader(artifact, paths)
+
+    def __call__(self, name: str) -> Loaded:
+        path = f"{FOLDER}/{name}"
+        if path not in self._numbers:
+            raise FileNotFoundError(path)
+        return RangeArray(self._reader, self._numbers[path])
+
+
+def _mapped(path: str) -> NDArray[Any]:
+    mapped: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    return mapped.view(np.ndarray)

@@ -12,11 +12,12 @@ from typing import Any
 import pyarrow.compute as pc
 
 from tasks.core.artifact import Artifact
+from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.labels import SOURCE
 from tasks.formats.tokens.marks import Mark, first_blank, of_run
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
-from tasks.formats.tokens.shard import TRAIN, ShardSet, parse_shard_name
+from tasks.formats.tokens.shard import TRAIN, parse_shard_name
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,13 @@ class Readings:
     """The readings of a run, or only the sequences where there is none yet.
 
     Args:
-        shards: the token shards; None before encoding.
+        index: where the documents lie in the token shards; None before encoding.
         plan: the plan that was packed from them; None before packing.
         checkpoint: what was trained on it; None before training.
     """
 
-    def __init__(self, shards: ShardSet | None, plan: Plan | None, checkpoint: Artifact | None) -> None:
-        self._shards = shards
+    def __init__(self, index: DocumentIndex | None, plan: Plan | None, checkpoint: Artifact | None) -> None:
+        self._index = index
         self._plan = plan
         self._checkpoint = checkpoint
 
@@ -100,18 +101,18 @@ class Readings:
 
     def _source_of(self, shard: str, row: int) -> str:
         by = self._plan.summary["by"] if self._plan else SOURCE
-        if by == SOURCE or self._shards is None:
+        if by == SOURCE or self._index is None:
             return parse_shard_name(shard)[0]
-        return str(self._shards.shard(shard).column(by)[row].as_py())
+        return self._index.label(shard, row, by)
 
     def _sequences(self, source: str, shard: str, row: int, ranges: Sequence[tuple[int, int]] | None) -> list[int]:
-        if not self._plan or not self._shards or parse_shard_name(shard)[1] != TRAIN:
+        if not self._plan or not self._index or parse_shard_name(shard)[1] != TRAIN:
             return []
         if source not in self._plan.sequences:
             return []
         if ranges is None:
             return self._plan.sequences_of(source, shard, row)
-        begin = self._shards.shard(shard).token_offset(row)
+        begin = self._index.at([(shard, row)])[0].offset
         found = set[int]()
         for first, length in ranges:
             found.update(self._plan.sequences_of(source, shard, row, begin + first, begin + first + length))

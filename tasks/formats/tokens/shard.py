@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.core.artifact import Artifact
+from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.errors import InputError
 from tasks.formats.tokens import label_columns
 
@@ -111,11 +111,17 @@ def part_number(name: str) -> int:
     return int(name.rsplit("-", 2)[1])
 
 
-def write_shard(file: BinaryIO, buffer: ShardBuffer, fmt: TokenFormat) -> None:
-    """Writes one shard; equal documents give equal bytes."""
+def write_shard(file: BinaryIO, buffer: ShardBuffer, fmt: TokenFormat) -> NDArray[np.int64]:
+    """Writes one shard; equal documents give equal bytes.
+
+    Returns:
+        the first token of each document, as `Shard.token_offsets`, shape (rows,).
+    """
     schema = fmt.schema(buffer.labels)
     labels = [label_columns.coded(values) for values in buffer.labels.values()]
-    with pa.ipc.new_file(file, schema) as writer:
+    found = [np.empty(0, np.int64)]
+    sink = pa.PythonFile(file, mode="w")
+    with pa.ipc.new_file(sink, schema) as writer:
         for first in range(0, len(buffer.uids), BATCH_ROWS):
             rows = slice(first, first + BATCH_ROWS)
             tokens = buffer.tokens[rows]
@@ -131,7 +137,21 @@ def write_shard(file: BinaryIO, buffer: ShardBuffer, fmt: TokenFormat) -> None:
                 pa.array([buffer.split] * len(tokens)),
                 *(column[rows] for column in labels),
             ]
-            writer.write_batch(pa.record_batch(columns, schema=schema))
+            batch = pa.record_batch(columns, schema=schema)
+            writer.write_batch(batch)
+            found.append((sink.tell() - _from_tokens_on(batch)) // fmt.itemsize + offsets[:-1])
+    return np.concatenate(found)
+
+
+def _from_tokens_on(batch: pa.RecordBatch) -> int:
+    """Returns the bytes of a written batch from its first token on.
+
+    Arrow IPC: 4 bytes of continuation, the size of the metadata (int32), the metadata, then the buffers of the columns
+    in their order, each padded to 8 bytes; of columns without nulls no validity.
+    """
+    message = memoryview(batch.serialize())
+    before = 8 + int.from_bytes(message[4:8], "little") + 16 * len(batch) + -(-4 * (len(batch) + 1) // 8) * 8
+    return len(message) - before
 
 
 class Shard:
@@ -280,57 +300,65 @@ class ShardSet:
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
-        self._paths = {Path(path).stem: os.path.abspath(path) for path in sorted(paths)}
-        if not self._paths:
+        self._files = {Path(path).stem: os.path.abspath(path) for path in sorted(paths)}
+        self._folder: ArtifactFolder | None = None
+        if not self._files:
             raise InputError("there is no token shard to read", "run the stage encode first")
         self._open: dict[str, Shard] = {}
 
     @classmethod
     def open(cls, artifact: Artifact) -> "ShardSet":
-        """Opens the shards of an artifact of the stage encode; remote files are fetched into a local cache."""
+        """Opens the shards of an artifact of the stage encode.
+
+        Remote files are fetched into a local cache, each when it is first read.
+        """
         files = artifact.files(f"{FOLDER}/")
         if not files:
             raise InputError(f"{artifact.address} contains no token shard", "run the stage encode again")
         shards = cls.__new__(cls)
         # A cached copy of a remote file has another name: the shard is named by the artifact's file.
-        shards._paths = {Path(file).stem: artifact.local(file) for file in files}
+        shards._files = {Path(file).stem: file for file in files}
+        shards._folder = artifact.folder
         shards._open = {}
         return shards
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_paths": self._paths, "_open": {}}
+        return {"_files": self._files, "_folder": self._folder, "_open": {}}
 
     @property
     def format(self) -> TokenFormat:
         """Vocabulary, end-of-text token and type of the tokens."""
-        return self.shard(next(iter(self._paths))).format
+        return self.shard(next(iter(self._files))).format
 
     @property
     def sources(self) -> tuple[str, ...]:
         """The sources, sorted."""
-        return tuple(sorted({parse_shard_name(name)[0] for name in self._paths}))
+        return tuple(sorted({parse_shard_name(name)[0] for name in self._files}))
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The local paths of all shards, in name order."""
-        return tuple(self._paths[name] for name in sorted(self._paths))
+        """The local paths of all shards, in name order; fetches those of a remote store."""
+        return tuple(self._local(name) for name in sorted(self._files))
 
     @property
     def all_names(self) -> tuple[str, ...]:
         """The names of all shards, sorted."""
-        return tuple(sorted(self._paths))
+        return tuple(sorted(self._files))
 
     def names(self, source: str, split: str = TRAIN) -> tuple[str, ...]:
         """Returns the names of a source's shards of one split, sorted."""
-        return tuple(sorted(name for name in self._paths if parse_shard_name(name) == (source, split)))
+        return tuple(sorted(name for name in self._files if parse_shard_name(name) == (source, split)))
 
     def shard(self, name: str) -> Shard:
         """Returns a shard by name; raises InputError when there is none."""
         if name not in self._open:
-            if name not in self._paths:
+            if name not in self._files:
                 raise InputError(f"no token shard is called {name}", "use the plan that was packed from these shards")
-            self._open[name] = Shard(self._paths[name])
+            self._open[name] = Shard(self._local(name))
         return self._open[name]
+
+    def _local(self, name: str) -> str:
+        return self._folder.local(self._files[name]) if self._folder else self._files[name]
 
     def n_tokens(self, source: str, split: str = TRAIN) -> int:
         """Returns the tokens of a source."""

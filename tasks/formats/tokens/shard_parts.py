@@ -1,4 +1,4 @@
-"""Parts of a token shard (`shard`) without the rest of it: its format, and the ids of some documents.
+"""Parts of a token shard (`shard`) without the rest of it: its format, the ids of some documents, a label of one.
 
 Reads an open binary file, of which only the ranges that hold these are read.
 """
@@ -9,7 +9,9 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from tasks.core.config import nearest
 from tasks.core.errors import InputError
+from tasks.formats.tokens.labels import BASE_COLUMNS, SOURCE
 from tasks.formats.tokens.shard import BATCH_ROWS, META, TokenFormat
 
 
@@ -36,6 +38,23 @@ def read_uids(file: BinaryIO, rows: Collection[int]) -> dict[int, str]:
     return found
 
 
-def _opened(file: BinaryIO) -> Any:
-    # The first column is `doc_uid`: of the others not a byte is read.
-    return pa.ipc.open_file(pa.PythonFile(file, mode="r"), options=pa.ipc.IpcReadOptions(included_fields=[0]))
+def read_label(file: BinaryIO, row: int, name: str) -> str:
+    """Returns the value of `source` or of a label column of the document in a row.
+
+    Raises:
+        InputError: the shard has no such column.
+    """
+    schema = pa.ipc.open_file(pa.PythonFile(file, mode="r")).schema
+    known = [SOURCE, *(field.name for field in schema if field.name not in BASE_COLUMNS)]
+    if name not in known:
+        raise InputError(
+            f'the token shards have no column "{name}": {nearest(name, known)}',
+            "name it in [encode] columns and run the stage encode again",
+        )
+    batch = _opened(file, schema.get_field_index(name)).get_batch(row // BATCH_ROWS)
+    return str(batch.column(name)[row % BATCH_ROWS].as_py())
+
+
+def _opened(file: BinaryIO, column: int = 0) -> Any:
+    # The first column is `doc_uid`. Of columns that are not included not a byte is read.
+    return pa.ipc.open_file(pa.PythonFile(file, mode="r"), options=pa.ipc.IpcReadOptions(included_fields=[column]))

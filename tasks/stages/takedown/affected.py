@@ -15,9 +15,10 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.ledger import Ledger
 from tasks.core.store import Store
+from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.readings import Reading, Readings
-from tasks.formats.tokens.shard import ShardSet, parse_shard_name
+from tasks.formats.tokens.shard import parse_shard_name
 from tasks.formats.tokens.withheld import covered_entries
 from tasks.formats.tombstones import Tombstones
 
@@ -129,7 +130,7 @@ def _plan(plan: Artifact, tombstones: Tombstones) -> Iterator[Row]:
 def _packed(plan: Artifact, checkpoint: Artifact | None, tombstones: Tombstones) -> Iterator[tuple[Row, Reading]]:
     """Yields the documents of a plan with their sequences, and who read them."""
     shards = _input(plan, SHARDS)
-    readings = Readings(ShardSet.open(shards), Plan.open(plan), checkpoint)
+    readings = Readings(DocumentIndex(shards), Plan.open(plan), checkpoint)
     for row, shard, place, _ in _entries(shards, tombstones):
         reading = readings.of(shard, place)
         if reading.sequences:

@@ -2,8 +2,8 @@
 
 Reads `documents` (kept/), `tokenizer` and the token files of the recipe; writes
 `shards/<source>-<split>-<part>-<piece>.arrow` (see `shard`), `checksums/<shard>.npy` (of its blocks, see `checksums`),
-`index/<part>.arrow` (shard and row of each document, see `index`), `fertility/<part>.json` and `fertility.json` (see
-`fertility`; of each part the documents of the lowest hash, up to 1/64 of its bytes or 128 KiB).
+`index/` and `keys/` (the place of each document, see `index` and `key_index`), `fertility/<part>.json` and
+`fertility.json` (see `fertility`; of each part the documents of the lowest hash, up to 1/64 of its bytes or 128 KiB).
 
 The end-of-text token is appended to every document, so that plans refer to stored tokens only and the model sees where
 texts end. It counts in n_tokens and not in n_bytes.
@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,12 +24,11 @@ from numpy.typing import NDArray
 
 from tasks.core import checksums, parquet
 from tasks.core.artifact import Artifact, ArtifactFolder
-from tasks.core.checksums import ChecksumWriter
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
-from tasks.formats.tokens.index import FOLDER as INDEX
-from tasks.formats.tokens.index import write_index
+from tasks.formats import key_index
+from tasks.formats.tokens.index import Indexed, write_index
 from tasks.formats.tokens.label_columns import column_of, spelt
 from tasks.formats.tokens.labels import label
 from tasks.formats.tokens.shard import FOLDER, HELDOUT, TRAIN, ShardBuffer, TokenFormat, shard_name, write_shard
@@ -40,7 +39,7 @@ from tasks.stages.tokens.encoder import Checked, Tokens, open_encoder
 from tasks.stages.tokens.fertility import Counts
 from tasks.stages.tokens.token_import import TokenSource
 
-VERSION = 2
+VERSION = 3
 _SUMMARY = "summary"  # sorts after the parts
 _BATCH = 512
 _READ = ["id", "url", "source", "text", "language"]
@@ -84,6 +83,7 @@ def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) ->
             totals[name] += value
     if not totals.get("tokens"):
         raise InputError(f"{documents.address} has no kept document to encode", "look at its funnel for the reasons")
+    key_index.merge(output, engine, records)
     table = _fertility(output, [record.name for record in records])
     for source in sorted(job.heldout_below):
         if not totals.get(f"tokens/{source}/{HELDOUT}"):
@@ -271,7 +271,7 @@ class _Writer:
         self._buffers: dict[tuple[str, str], list[_Row]] = defaultdict(list)
         self._sizes: dict[tuple[str, str], int] = defaultdict(int)
         self._pieces: dict[tuple[str, str], int] = defaultdict(int)
-        self._entries: list[tuple[bytes, str, str, int]] = []
+        self._entries: list[Indexed] = []
         self._bytes = 0
 
     def add(self, row: _Row, source: str, split: str) -> None:
@@ -288,8 +288,7 @@ class _Writer:
         for key in sorted(self._buffers):
             self._flush(key)
         self._part.metric("bytes", self._bytes)
-        with self._part.file(f"{INDEX}/{self._part.name}.arrow", rows=len(self._entries)) as file:
-            write_index(file, self._entries)
+        write_index(self._part, self._entries)
 
     def _flush(self, key: tuple[str, str]) -> None:
         rows = self._buffers.pop(key)
@@ -297,12 +296,13 @@ class _Writer:
         uids, tokens, n_bytes = [r.uid for r in rows], [r.tokens for r in rows], [r.n_bytes for r in rows]
         labels = {column: [row.labels[at] for row in rows] for at, column in enumerate(self._job.columns)}
         path = f"{FOLDER}/{name}.arrow"
-        with self._part.file(path, rows=len(rows)) as file:
-            checked = ChecksumWriter(file)
-            write_shard(cast(BinaryIO, checked), ShardBuffer(*key, uids, tokens, n_bytes, labels), self._job.format)
-        with self._part.file(checksums.path_of(path)) as file:
-            file.write(checked.checksums())
-        self._entries.extend((document.uid, document.url, name, row) for row, document in enumerate(rows))
+        with checksums.file(self._part, path, rows=len(rows)) as file:
+            buffer = ShardBuffer(*key, uids, tokens, n_bytes, labels)
+            offsets = write_shard(file, buffer, self._job.format).tolist()
+        self._entries.extend(
+            Indexed(name, row, document.uid, document.url, offset, len(document.tokens))
+            for row, (document, offset) in enumerate(zip(rows, offsets, strict=True))
+        )
         self._part.count_out(len(rows))
         self._part.metric("tokens", self._sizes[key])
         self._part.metric(f"tokens/{'/'.join(key)}", self._sizes[key])

@@ -1,8 +1,8 @@
 """Stage pack: token shards -> a plan, the document slices of each sequence.
 
 Reads `shards`, and the takedowns in force (`takedowns`), whose documents get no slice; writes `plan/` (see
-`formats.tokens.plan`). Another sequence length rewrites 20 bytes per slice and no token. Sources with more than 2**28
-tokens are packed in parts, each by itself and on any worker.
+`formats.tokens.plan`) and its `checksums/`. Another sequence length rewrites 20 bytes per slice and no token. Sources
+with more than 2**28 tokens are packed in parts, each by itself and on any worker.
 
 `concat` joins documents end to end and cuts every `seq_len` tokens: at most the last `seq_len - 1` tokens of a part are
 dropped, and there is no padding; documents may be split between sequences. `best_fit` splits only documents that are
@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tasks.core import checksums
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
@@ -29,7 +30,7 @@ from tasks.formats.tombstones import TAKEDOWN, tombstones_of
 from tasks.stages.tokens.config import PackConfig
 from tasks.stages.tokens.packing import Documents, Packed, best_fit, concat
 
-VERSION = 2
+VERSION = 3
 SUMMARY_PART = "summary.json"  # no source has a dot in its name
 METHODS = {"concat": concat, "best_fit": best_fit}
 _PART_TOKENS = 2**28
@@ -111,7 +112,9 @@ def _pack(shards: ShardSet, config: PackConfig, withheld: Rows, part: Part, job:
     packed = METHODS[config.method](documents, config.seq_len)
     if len(packed.lengths):
         for array, values in arrays_of(packed.slices, packed.lengths):
-            with part.file(f"{FOLDER}/{array_name(job.source, job.number, array)}", rows=len(values)) as file:
+            with checksums.file(
+                part, f"{FOLDER}/{array_name(job.source, job.number, array)}", rows=len(values)
+            ) as file:
                 write_array(file, values)
     used, split = _used(packed)
     part.count_in(len(kept))

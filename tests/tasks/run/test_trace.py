@@ -13,11 +13,14 @@ from tasks.formats.documents import DOCUMENT
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import ShardSet
-from tasks.run.trace import render, trace
+from tasks.run.trace import render, trace, trace_domain, trace_step
 from tasks.stages.extract.stage import REJECTED as NO_DOCUMENT
+from tasks.stages.tokens.bpe import load
+from tasks.stages.tokens.config import EncodeConfig, PackConfig
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 from tests.conftest import run_stage_in
 from tests.corpora import Made, by_hand, corpus, documents_in, kept_document, tokens_in
+from tests.s3_server import S3Server
 
 COPY = kept_document("https://h1.org/copy", "a copy", warc_file="b.warc.gz", warc_offset=99)
 
@@ -31,12 +34,17 @@ def make(folder: Path, steps: int = 20) -> tuple[Made, Artifact]:
     by_hand(folder, "extracted", 3, {"documents": (DOCUMENT, [*rows, COPY]), "rejected": (NO_DOCUMENT, [lost])})
     documents_in(folder, rows, 3, rejected)
     made = tokens_in(folder, rows)
+    return made, trained(folder, made, steps=steps)
+
+
+def trained(folder: Path, made: Made, version: str = "dev", steps: int = 20) -> Artifact:
+    """A tiny run."""
     config = TrainConfig(
         model=ModelConfig(layers=1, dim=16, heads=2, kv_heads=1), optim=OptimConfig(warmup_steps=2), steps=steps,
         batch_size=4, microbatch=4, checkpoint_every=10, milestones=2,
     )  # fmt: skip
     inputs = {"shards": made.shards, "plan": made.plan}
-    return made, run_stage_in(folder, "tasks.stages.train.stage", config, inputs, kind="checkpoint")
+    return run_stage_in(folder, "tasks.stages.train.stage", config, inputs, kind="checkpoint", version=version)
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +79,86 @@ def test_every_page_is_traced_to_exactly_the_steps_that_read_it(run: tuple) -> N
         assert trace(store, "test", "dev", row["id"])["documents"] == found["documents"]
         splits.add(document["split"])
     assert splits == {"train", "heldout"}
+
+
+def test_every_token_of_a_step_is_traced_to_a_page_whose_text_has_it(run: tuple) -> None:
+    folder, made, checkpoint = run
+    _, order, plan, shards = reading(made, checkpoint)
+    tokenizer, texts = load(made.tokenizer), {row["id"]: row["text"] for row in corpus(60)}
+    encoded = {doc_id: [*tokenizer.encode(text).ids, shards.format.eos_id] for doc_id, text in texts.items()}
+    compared = 0
+    for step in range(20):
+        found = trace(Store(str(folder)), "test", "dev", f"step:{step}")
+        for one, (source, sequence, _) in zip(found["sequences"], order.batch(step), strict=True):
+            read: list[int] = []
+            for number, _, offset, length in plan.slices(source, sequence).tolist():
+                read += shards.shard(plan.shards[number]).flat[offset : offset + length].tolist()
+            for piece in one["slices"]:
+                start, length, pos = piece["start"], piece["length"], piece["pos"]
+                assert encoded[piece["id"]][start : start + length] == read[pos : pos + length]
+                compared += length
+    assert compared == 20 * 4 * 32
+
+
+def test_a_domain_is_traced_to_all_its_kept_pages_and_their_steps(run: tuple) -> None:
+    folder, made, checkpoint = run
+    steps, *_ = reading(made, checkpoint)
+    store = Store(str(folder))
+    found = trace(store, "test", "dev", "domain:H3.org")
+    wanted = {row["id"]: sorted(steps[row["id"]]) for row in corpus(60) if row["url"].startswith("https://h3.org/")}
+    assert {document["id"]: document["steps"] for document in found["documents"]} == wanted
+    assert found["count"] == len(wanted) == 9
+    assert "h3.org and the hosts below it: 9 kept documents" in render(found)
+    some = {**found, **trace_domain(store, "test", "dev", "h3.org", 2)}
+    assert some["documents"] == found["documents"][:2]
+    assert "and 7 more" in render(some)
+    assert trace(store, "test", "dev", "domain:nowhere.org")["count"] == 0
+    for name, cause in (("org", "is a public suffix"), ("https://h3.org/", "is no name of a host")):
+        with pytest.raises(InputError, match=cause):
+            trace(store, "test", "dev", f"domain:{name}")
+
+
+def test_a_plan_packed_by_another_column_is_traced_to_the_steps_that_read_each_page(tmp_path: Path) -> None:
+    made = tokens_in(tmp_path, corpus(60), encode=EncodeConfig(columns=("language",)))
+    config = PackConfig(seq_len=32, by="language")
+    plan = run_stage_in(
+        tmp_path, "tasks.stages.tokens.pack", config, {"shards": made.shards}, kind="plan", version="by-language"
+    )
+    made = made._replace(plan=plan)
+    checkpoint = trained(tmp_path, made, "by-language")
+    steps, *_ = reading(made, checkpoint)
+    for row in corpus(60):
+        (document,) = trace(Store(str(tmp_path)), "test", "by-language", row["url"])["documents"]
+        assert document["steps"] == sorted(steps[row["id"]])
+    assert {source for source, _, _ in reading(made, checkpoint)[1].batch(0)} == {"de", "en"}
+
+
+def test_from_an_object_store_the_answers_are_the_same_and_the_requests_counted(
+    run: tuple, s3: S3Server, tmp_path: Path
+) -> None:
+    local, remote = Store(str(run[0])), Store(f"s3://sluice/{tmp_path.name}")
+    for path in local.list("test"):
+        if "/.scratch/" not in path:
+            with remote.write(path) as file:
+                file.write(local.read(path))
+    kept = corpus(60)[0]
+    for what in (kept["url"], kept["id"], COPY["url"], "https://h1.org/empty", "domain:h3.org", "step:7"):
+        before, expected = s3.faults.requests, trace(local, "test", "dev", what)
+        found = trace(remote, "test", "dev", what)
+        assert found["requests"] == s3.faults.requests - before > 0
+        assert {**found, "requests": 0} == expected
+        assert f"({found['requests']:,} requests)" in render(found)
+    fetched = [path.stat().st_size for path in (tmp_path / "cache").glob("*") if path.is_file()]
+    assert len(fetched) <= 1, "a file was fetched whole, other than the losses of the steps"
+
+
+def test_of_a_large_step_the_pages_of_some_sequences_are_shown_or_all(run: tuple) -> None:
+    store = Store(str(run[0]))
+    whole = trace_step(store, "test", "dev", 3, None)
+    found = trace_step(store, "test", "dev", 3, 2)
+    assert found["sequences"][:2] == whole["sequences"][:2]
+    assert [set(one) for one in found["sequences"][2:]] == [{"source", "sequence", "epoch"}] * 2
+    assert "and 2 more sequences: --all shows their pages" in render({**found, "requests": 0})
 
 
 def test_a_step_is_traced_to_the_pages_and_the_text_it_read(run: tuple) -> None:

@@ -74,7 +74,7 @@ def test_the_index_finds_every_document_by_url_and_by_id(tmp_path: Path) -> None
         assert len(entries) == (2 if row["url"] == rows[0]["url"] else 1)
         entry = index.by_uid(bytes.fromhex(row["id"]))
         assert entry in entries
-        assert entry == index.by_uid(entry.uid, part_number(entry.shard))
+        assert entry == index.by_uid(entry.uid)
         assert shards.shard(entry.shard).uid(entry.row) == entry.uid
         assert entry.uid.hex() in made.documents.table(f"kept/{entry.part}.parquet").column("id").to_pylist()
     assert index.by_url("https://nowhere.org/") == []

@@ -1,0 +1,118 @@
+"""The artifacts of one lineage, opened for look-ups: what is needed of them is read when it is first needed."""
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tasks.core.artifact import Artifact
+from tasks.core.groups import named_in
+from tasks.core.parquet_ranges import rows_with
+from tasks.core.store import Store
+from tasks.formats.tokens.index import DocumentIndex, Entry
+from tasks.formats.tokens.plan import Plan
+from tasks.formats.tokens.readings import Readings
+from tasks.formats.tokens.shard import ShardSet
+from tasks.run import lineage
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+Found = dict[str, Any]
+
+CAPTURE = ["id", "url", "source", "title", "fetched_at", "record_id", "payload_digest", "warc_file", "warc_offset"]
+"""The columns that describe a document's capture."""
+_IN_FLIGHT = 32
+"""Look-ups at once: each waits for some blocks one after the other."""
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The artifacts of one lineage, by kind; kinds that have not been made are missing."""
+
+    recipe: str
+    artifacts: dict[str, Artifact]
+
+    @classmethod
+    def follow(cls, store: Store, recipe: str, version: str) -> "Chain":
+        """Finds the last artifact made at a version and everything it was made from; raises InputError."""
+        return cls(recipe, lineage.chain(store, recipe, version))
+
+    @cached_property
+    def index(self) -> DocumentIndex | None:
+        """Where each kept document lies; None before encoding."""
+        return DocumentIndex(self.artifacts["shards"]) if "shards" in self.artifacts else None
+
+    @cached_property
+    def shards(self) -> ShardSet:
+        """The token shards."""
+        return ShardSet.open(self.artifacts["shards"])
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """Which sequences contain which documents; None before packing."""
+        return Plan.by_ranges(self.artifacts["plan"]) if "plan" in self.artifacts else None
+
+    @cached_property
+    def tokenizer(self) -> "Tokenizer":
+        """The tokenizer of the shards."""
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_str(self.artifacts["tokenizer"].read("tokenizer.json").decode())
+
+    @cached_property
+    def readings(self) -> Readings:
+        """Which steps read which document."""
+        return Readings(self.index, self.plan, self.artifacts.get("checkpoint"))
+
+    @property
+    def measured(self) -> dict[str, dict[str, str]]:
+        """Where what each annotator has measured lies (`tasks.core.groups`), and its fingerprint."""
+        attributes = self.artifacts.get("attributes")
+        refs = named_in(attributes) if attributes else {}
+        return {name: {"group": ref.address, "fingerprint": ref.fingerprint} for name, ref in refs.items()}
+
+    def entries_of(self, url: str) -> list[Entry]:
+        """Returns where the kept documents of a URL lie."""
+        return self.index.by_url(url) if self.index else []
+
+    def url(self, shard: str, row: int) -> str:
+        """Returns the URL of the document in a row of a shard."""
+        return self.index.at([(shard, row)])[0].url if self.index else ""
+
+    def rows(
+        self, kind: str, folder: str, column: str, values: Sequence[str], columns: list[str]
+    ) -> list[tuple[str, Found]]:
+        """Returns (part, row) of the rows of a Parquet folder with one of some values in a column.
+
+        None where the kind has not been made.
+        """
+        artifact = self.artifacts.get(kind)
+        if artifact is None:
+            return []
+        paths = artifact.files(folder)
+        tables = many(lambda path: rows_with(artifact, path, column, values, columns), paths)
+        parts = (path.removeprefix(folder).removesuffix(".parquet") for path in paths)
+        return [(part, row) for part, table in zip(parts, tables, strict=True) for row in table.to_pylist()]
+
+    def row(self, kind: str, folder: str, part: str, doc_id: str) -> Found:
+        """Returns the capture of one document from its part; empty when the part does not contain it."""
+        artifact = self.artifacts.get(kind)
+        path = f"{folder}{part}.parquet"
+        if artifact is None or path not in artifact.files(folder):
+            return {}
+        rows = rows_with(artifact, path, "id", [doc_id], CAPTURE).to_pylist()
+        return rows[0] if rows else {}
+
+
+def many(look_up: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+    """Returns the results of look-ups in the order of the items; many wait for a remote store at once."""
+    items = list(items)
+    if len(items) < 2:
+        return list(map(look_up, items))
+    with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="trace") as pool:
+        return list(pool.map(look_up, items))

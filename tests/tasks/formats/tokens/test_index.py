@@ -1,0 +1,129 @@
+"""The document index: every answer equals one from all documents, and costs a few requests however many there are."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.commit import commit
+from tasks.core.config import Config
+from tasks.core.engine import open_engine
+from tasks.core.errors import InputError
+from tasks.core.stage import Output, Report
+from tasks.core.store import Store
+from tasks.formats import key_index
+from tasks.formats.key_index import KeyIndex, key_of
+from tasks.formats.tokens.index import DOMAIN, DocumentIndex
+from tasks.formats.tokens.shard import ShardSet
+from tests.corpora import Made, kept_document, tokens_in
+from tests.s3_server import S3Server
+
+HOSTS = (
+    "example.org", "www.example.org", "docs.example.org:8443", "a.docs.example.org", "notexample.org", "example.co.uk",
+    "b.example.co.uk", "127.0.0.1:8080",
+)  # fmt: skip
+ROWS = [
+    *(kept_document(f"https://{host}/{index}", f"page {index} of {host}") for host in HOSTS for index in range(9)),
+    kept_document("HTTPS://Docs.Example.Org/spelled", "another spelling of the host"),
+    kept_document("file://dump/part.jsonl#7", "a row of a file"),
+]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return tokens_in(tmp_path_factory.mktemp("indexed"), ROWS)
+
+
+def keys_in(root: str, parts: list[list[tuple[int, int]]]) -> Artifact:
+    """Commits an artifact that has the keys (key, row) of some parts."""
+    output = Output(Store(root), ArtifactId("test/keys", "dev"), "by-hand")
+    for number, words in enumerate(parts):
+        with output.part(f"part-{number:05d}", conserved=False) as part:
+            key_index.write_own(part, words)
+    with open_engine(workers=0) as engine:
+        key_index.merge(output, engine, [output.committed[name] for name in sorted(output.committed)])
+    return commit(output, "by hand", 1, Config(), [], Report())
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("example.org", {"example.org", "www.example.org", "docs.example.org:8443", "a.docs.example.org"}),
+        ("docs.example.org", {"docs.example.org:8443", "a.docs.example.org"}),
+        ("www.example.org", {"www.example.org"}),
+        ("example.co.uk", {"example.co.uk", "b.example.co.uk"}),
+        ("127.0.0.1", {"127.0.0.1:8080"}),
+        ("other.org", set()),
+    ],
+)
+def test_a_domain_has_the_documents_of_its_hosts_and_of_those_below_them(made: Made, name: str, found: set) -> None:
+    wanted = {row["url"] for row in ROWS if row["url"].split("/")[2] in found}
+    if name in ("example.org", "docs.example.org"):
+        wanted.add("HTTPS://Docs.Example.Org/spelled")
+    index = DocumentIndex(made.shards)
+    count, entries = index.by_domain(name)
+    assert {entry.url for entry in entries} == wanted
+    assert count == len(entries) == len(wanted)
+    assert index.by_domain(name, 3) == (count, entries[:3])
+
+
+def test_places_tokens_and_urls_are_those_of_the_shards(made: Made) -> None:
+    index, shards = DocumentIndex(made.shards), ShardSet.open(made.shards)
+    urls = {row["id"]: row["url"] for row in ROWS}
+    for name in shards.all_names:
+        shard = shards.shard(name)
+        entries = index.at([(name, row) for row in range(shard.rows)])
+        assert [entry.uid for entry in entries] == [shard.uid(row) for row in range(shard.rows)]
+        assert [entry.offset for entry in entries] == shard.token_offsets.tolist()
+        assert [entry.n_tokens for entry in entries] == shard.lengths.tolist()
+        read = index.tokens([(name, entry.offset, entry.n_tokens) for entry in entries], shard.format.dtype)
+        assert [one.tolist() for one in read] == [
+            shard.slice(name_row, 0, len(one)).tolist() for name_row, one in enumerate(read)
+        ]
+        assert index.urls(name).to_pylist() == [entry.url for entry in entries]
+        assert [entry.url for entry in entries] == [urls[entry.uid.hex()] for entry in entries]
+        assert {index.label(name, row, "source") for row in range(shard.rows)} <= {name.split("-")[0]}
+    listed = [row for table in index.entries() for row in table.to_pylist()]
+    assert len(listed) == len(ROWS)
+    for row in listed:
+        (entry,) = index.at([(row["shard"], row["row"])])
+        assert (entry.uid, entry.url) == (row["doc_uid"], row["url"])
+
+
+@pytest.mark.parametrize("range_keys", [1 << 22, 500])
+def test_every_key_is_found_with_all_its_rows_in_few_ranges_and_in_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, range_keys: int
+) -> None:
+    monkeypatch.setattr(key_index, "_RANGE_KEYS", range_keys)
+    draw = np.random.default_rng(3)
+    words = [[f"site-{number}" for number in draw.zipf(1.3, 3000) % 700] for _ in range(3)]
+    parts = [[(key_of(DOMAIN, word), row) for row, word in enumerate(part)] for part in words]
+    artifact = keys_in(str(tmp_path), [*parts, []])
+    assert len(artifact.files("index/")) == (1 if range_keys > 500 else 18)
+    index = KeyIndex(artifact)
+    for word in {word for part in words for word in part} | {"none"}:
+        wanted = [(number, row) for number, part in enumerate(words) for row, one in enumerate(part) if one == word]
+        assert index.find(DOMAIN, word) == (len(wanted), wanted)
+        assert index.find(DOMAIN, word, 2) == (len(wanted), wanted[:2])
+
+
+def test_a_look_up_makes_the_same_few_requests_in_a_large_index_as_in_a_small_one(s3: S3Server, tmp_path: Path) -> None:
+    made = []
+    for size in (1_000, 300_000):
+        keys = np.random.default_rng(size).integers(0, 2**63, size, dtype=np.uint64) * np.uint64(2)
+        keys[7] = key_of(DOMAIN, "wanted")
+        parts = [list(zip(half.tolist(), range(len(half)), strict=True)) for half in np.array_split(keys, 2)]
+        made.append(keys_in(f"s3://sluice/{tmp_path.name}-{size}", parts))
+    for artifact in made:
+        before, counted = s3.faults.requests, artifact.store.requests
+        assert KeyIndex(artifact).find(DOMAIN, "wanted") == (1, [(0, 7)])
+        assert s3.faults.requests - before == artifact.store.requests - counted <= 3
+
+
+def test_an_encoding_of_an_earlier_sluice_is_refused(made: Made, tmp_path: Path) -> None:
+    record = made.shards.record
+    parts = tuple(part for part in record.parts if not part.name.startswith("words-"))
+    before = Artifact(made.shards.store, made.shards.address, record.model_copy(update={"parts": parts}))
+    with pytest.raises(InputError, match="no index of its rows"):
+        DocumentIndex(before)
