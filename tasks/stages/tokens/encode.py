@@ -22,21 +22,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.core import checksums, parquet
+from tasks.core import parquet
 from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats import key_index
-from tasks.formats.tokens.index import Indexed, write_index
 from tasks.formats.tokens.label_columns import column_of, spelt
 from tasks.formats.tokens.labels import label
-from tasks.formats.tokens.shard import FOLDER, HELDOUT, TRAIN, ShardBuffer, TokenFormat, shard_name, write_shard
+from tasks.formats.tokens.shard import HELDOUT, TRAIN, TokenFormat
 from tasks.stages.tokens import fertility, token_import
 from tasks.stages.tokens.bpe import KEPT, TOKENIZER, digest, eos_of, id_hash, load
 from tasks.stages.tokens.config import EncodeConfig
 from tasks.stages.tokens.encoder import Checked, Tokens, open_encoder
 from tasks.stages.tokens.fertility import Counts
+from tasks.stages.tokens.shard_writer import Row, ShardWriter
 from tasks.stages.tokens.token_import import TokenSource
 
 VERSION = 3
@@ -163,11 +163,11 @@ def _import_part(job: _Job, part: Part, index: int, given: TokenSource) -> None:
     """Copies the documents of a token file; their labels are unknown."""
     below = job.heldout_below.get(given.source, job.heldout_share)
     labels = (label(None, ""),) * len(job.columns)
-    writer = _Writer(job, part, index)
+    writer = ShardWriter(part, index, job.format, job.columns, job.shard_tokens)
     for document, tokens, n_bytes in token_import.documents(given, job.format, job.tokenizer.read(TOKENIZER).decode()):
         part.count_in()
         split = HELDOUT if id_hash(document.uid.hex(), HELDOUT) < below else TRAIN
-        writer.add(_Row(document.uid, document.url, tokens, n_bytes, labels), given.source, split)
+        writer.add(Row(document.uid, document.url, tokens, n_bytes, labels), given.source, split)
     writer.close()
     with part.file(f"{fertility.FOLDER}/{part.name}.json") as file:
         file.write(json.dumps(Counts().sums, sort_keys=True).encode())
@@ -179,7 +179,7 @@ def _encode_part(job: _Job, part: Part, index: int, path: str) -> None:
     encoder = open_encoder(job.tokenizer.read(TOKENIZER).decode())
     sample = _Sample.of(table)
     encoder.check(table.column("text").take(pa.array(sample.checked, pa.int64())).to_pylist())
-    writer, counts, first = _Writer(job, part, index), Counts(), 0
+    writer, counts, first = ShardWriter(part, index, job.format, job.columns, job.shard_tokens), Counts(), 0
     for batch in table.to_batches(max_chunksize=_BATCH):
         for number, (source, split, row) in enumerate(_encoded(job, encoder, batch), first):
             writer.add(row, source, split)
@@ -228,16 +228,7 @@ class _Sample:
         return cls(sorted(checked), frozenset(ranked[: count + 1]))
 
 
-@dataclass(frozen=True)
-class _Row:
-    uid: bytes
-    url: str
-    tokens: NDArray[Any]
-    n_bytes: int
-    labels: tuple[str, ...]
-
-
-def _encoded(job: _Job, encoder: Checked, batch: pa.RecordBatch) -> Iterator[tuple[str, str, _Row]]:
+def _encoded(job: _Job, encoder: Checked, batch: pa.RecordBatch) -> Iterator[tuple[str, str, Row]]:
     """Yields (source, split, row) for each document of a batch, in order."""
     ids, urls, sources, texts = (batch.column(name).to_pylist() for name in ("id", "url", "source", "text"))
     sizes = pc.binary_length(batch.column("text")).to_pylist()
@@ -246,7 +237,7 @@ def _encoded(job: _Job, encoder: Checked, batch: pa.RecordBatch) -> Iterator[tup
     encoded = _terminated(encoder.encode(texts), job.format)
     for doc_id, url, source, size, tokens, named in zip(ids, urls, sources, sizes, encoded, labels, strict=True):
         split = HELDOUT if id_hash(doc_id, HELDOUT) < job.heldout_below[source] else TRAIN
-        yield source, split, _Row(bytes.fromhex(doc_id), url, tokens, size, named)
+        yield source, split, Row(bytes.fromhex(doc_id), url, tokens, size, named)
 
 
 def _terminated(encoded: list[Tokens], fmt: TokenFormat) -> list[NDArray[Any]]:
@@ -259,52 +250,3 @@ def _terminated(encoded: list[Tokens], fmt: TokenFormat) -> list[NDArray[Any]]:
         found.append(flat[first:end])
         first = end
     return found
-
-
-class _Writer:
-    """Buffers the documents of one part by source and split, and writes a shard whenever a buffer is full."""
-
-    def __init__(self, job: _Job, part: Part, index: int) -> None:
-        self._job = job
-        self._part = part
-        self._index = index
-        self._buffers: dict[tuple[str, str], list[_Row]] = defaultdict(list)
-        self._sizes: dict[tuple[str, str], int] = defaultdict(int)
-        self._pieces: dict[tuple[str, str], int] = defaultdict(int)
-        self._entries: list[Indexed] = []
-        self._bytes = 0
-
-    def add(self, row: _Row, source: str, split: str) -> None:
-        """Adds one document."""
-        key = (source, split)
-        self._buffers[key].append(row)
-        self._sizes[key] += len(row.tokens)
-        self._bytes += row.n_bytes
-        if self._sizes[key] >= self._job.shard_tokens:
-            self._flush(key)
-
-    def close(self) -> None:
-        """Writes the remaining buffers and the index."""
-        for key in sorted(self._buffers):
-            self._flush(key)
-        self._part.metric("bytes", self._bytes)
-        write_index(self._part, self._entries)
-
-    def _flush(self, key: tuple[str, str]) -> None:
-        rows = self._buffers.pop(key)
-        name = shard_name(*key, self._index, self._pieces[key])
-        uids, tokens, n_bytes = [r.uid for r in rows], [r.tokens for r in rows], [r.n_bytes for r in rows]
-        labels = {column: [row.labels[at] for row in rows] for at, column in enumerate(self._job.columns)}
-        path = f"{FOLDER}/{name}.arrow"
-        with checksums.file(self._part, path, rows=len(rows)) as file:
-            buffer = ShardBuffer(*key, uids, tokens, n_bytes, labels)
-            offsets = write_shard(file, buffer, self._job.format).tolist()
-        self._entries.extend(
-            Indexed(name, row, document.uid, document.url, offset, len(document.tokens))
-            for row, (document, offset) in enumerate(zip(rows, offsets, strict=True))
-        )
-        self._part.count_out(len(rows))
-        self._part.metric("tokens", self._sizes[key])
-        self._part.metric(f"tokens/{'/'.join(key)}", self._sizes[key])
-        self._pieces[key] += 1
-        self._sizes[key] = 0
