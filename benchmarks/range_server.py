@@ -17,6 +17,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers from `folder`."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a small file would wait 40 ms for the acknowledgement of its headers
     folder: Path
     pause_s: float
 
@@ -51,13 +52,19 @@ class Handler(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
+class Server(ThreadingHTTPServer):
+    """Accepts many connections at once: one that does not fit into the queue is tried again after a second."""
+
+    request_queue_size = 256
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--pause-ms", type=float, default=10.0)
     given = parser.parse_args()
     Handler.folder, Handler.pause_s = given.folder, given.pause_ms / 1000
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = Server(("127.0.0.1", 0), Handler)
     print(f"http://127.0.0.1:{server.server_port}", flush=True)
     server.serve_forever()
 

@@ -94,7 +94,7 @@ def corpus(recipe: Recipe, version: str) -> str:
 
 
 def trace(recipe: Recipe, version: str, what: str) -> str:
-    """Returns the page with the trace of a URL, a document or a step."""
+    """Returns the page with the trace of a URL, a document, a domain or a step."""
     from tasks.run.trace import trace as traced
     from tasks.run.trace_text import render
 

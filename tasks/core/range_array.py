@@ -1,5 +1,6 @@
 """A NumPy file of a `RangeReader` as an array, of which only the blocks that hold what is indexed are read."""
 
+from functools import lru_cache
 from typing import Any, BinaryIO, cast
 
 import numpy as np
@@ -7,6 +8,10 @@ from numpy.typing import NDArray
 
 from tasks.core.range_file import RangeFile
 from tasks.core.ranges import Piece, RangeReader
+
+_RUN, _RUNS = 256, 1024
+"""Items that are read together for one of them, and how many such runs stay in memory: binary searches end in one run,
+and begin at the same items."""
 
 
 class RangeArray:
@@ -29,6 +34,7 @@ class RangeArray:
             raise ValueError(f"it has the shape {shape}")
         self.ndim = 1
         self._reader, self._number, self._length, self._first = reader, number, int(shape[0]), file.tell()
+        self._run = lru_cache(_RUNS)(self._read)
 
     def __len__(self) -> int:
         return self._length
@@ -36,7 +42,9 @@ class RangeArray:
     def __getitem__(self, index: Any) -> Any:
         """Returns one item, or those of a slice without a step as an array."""
         if not isinstance(index, slice):
-            return self._read(range(self._length)[int(index)], 1)[0]
+            place = range(self._length)[int(index)]
+            first = place - place % _RUN
+            return self._run(first, min(_RUN, self._length - first))[place - first]
         first, end, _ = index.indices(self._length)
         return self._read(first, max(0, end - first))
 

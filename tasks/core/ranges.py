@@ -7,6 +7,7 @@ fetched in a thread, so that many are in flight at once.
 
 import mmap
 import os
+import threading
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -47,6 +48,7 @@ class RangeReader:
         self._entries = {entry.path: entry for part in artifact.parts for entry in part.files}
         self._files = [self._entry(path) for path in paths]
         self._open: dict[int, _File] = {}
+        self._opening: dict[int, threading.Lock] = defaultdict(threading.Lock)
         self._pool = _threads()
 
     def close(self) -> None:
@@ -79,7 +81,10 @@ class RangeReader:
             out[:] = data[offset : offset + len(out)]
 
     def _opened(self, number: int) -> "_File":
-        entry = self._files[number]
+        with self._opening[number]:  # the others wait instead of reading the checksums, too
+            return self._open.get(number) or self._open.setdefault(number, self._read_checksums(self._files[number]))
+
+    def _read_checksums(self, entry: FileEntry) -> "_File":
         sums_path = checksums.path_of(entry.path)
         url = self._artifact.store.url(f"{self._artifact.path}/{sums_path}")
         try:
@@ -87,9 +92,7 @@ class RangeReader:
         except FileNotFoundError:
             raise InputError(f"{url} is missing", REMEDY) from None
         sums = checksums.parse(data, url, self._entry(sums_path).sha256, entry.bytes).tolist()
-        opened: _File = (_Mapped if self._artifact.store.is_local else _Cached)(self._artifact, entry, sums)
-        # Two threads may open a file at once: both results are right, and one stays.
-        return self._open.setdefault(number, opened)
+        return (_Mapped if self._artifact.store.is_local else _Cached)(self._artifact, entry, sums)
 
     def _entry(self, path: str) -> FileEntry:
         if path not in self._entries:

@@ -6,6 +6,8 @@ those that the records list; artifacts are never matched by name alone.
 
 import logging
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.errors import InputError
@@ -79,16 +81,25 @@ def chain(store: Store, recipe: str, version: str) -> dict[str, Artifact]:
         InputError: nothing was made at the version.
     """
     found: dict[str, Artifact] = {}
-    for stage in (stage for stage in reversed(STAGES.values()) if not stage.mapped):
+    stages = [stage for stage in reversed(STAGES.values()) if not stage.mapped]
+    with ThreadPoolExecutor(len(stages)) as pool:  # one wait for a remote store instead of twenty
+        addresses = [ArtifactId(f"{recipe}/{stage.output}", version) for stage in stages]
+        own = dict(
+            zip((stage.output for stage in stages), pool.map(partial(Artifact.find, store), addresses), strict=True)
+        )
+    for stage in stages:
         kind = stage.output
-        artifact = found.pop(kind, None) or Artifact.find(store, ArtifactId(f"{recipe}/{kind}", version))
+        artifact = found.pop(kind, None) or own[kind]
         if artifact is None:
             continue
         found[kind] = artifact
         for ref in _inputs(artifact, recipe):
             name = ref.address.partition("@")[0].removeprefix(f"{recipe}/")
-            if name in MAKERS and name not in found and (read := Artifact.find(store, ArtifactId.parse(ref.address))):
-                found[name] = read
+            address = ArtifactId.parse(ref.address)
+            if name in MAKERS and name not in found:
+                read = own.get(name) if address.version == version else Artifact.find(store, address)
+                if read:
+                    found[name] = read
     if not found:
         raise InputError(f"nothing of {recipe}@{version} is in {store.root}", "run the recipe, or name its version")
     return {stage.output: found[stage.output] for stage in reversed(STAGES.values()) if stage.output in found}
