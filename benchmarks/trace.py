@@ -33,7 +33,7 @@ from tasks.core.engine import open_engine
 from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
 from tasks.formats.documents import document_id
-from tasks.formats.key_index import merge
+from tasks.formats.key_index import ID, URL, key_of, merge, write_own
 from tasks.formats.tokens.index import Indexed, write_index
 from tasks.formats.tokens.plan import array_name, arrays_of, write_array
 from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
@@ -112,7 +112,8 @@ def build(store: Store, documents: int) -> None:
     outputs = opened(store)
     started = time.perf_counter()
     with open_engine(workers=0) as engine:
-        merge(outputs["shards"], engine, [outputs["shards"].committed[name] for name in names])
+        for kind in ("documents", "shards"):
+            merge(outputs[kind], engine, [outputs[kind].committed[name] for name in names])
     built = {"write_index_s": round(sum(seconds), 1), "merge_s": round(time.perf_counter() - started, 1)}
     (Path(store.root) / "built.json").write_text(json.dumps(built))
     made = f"{store.root}/{outputs['shards'].address.path}/shards"
@@ -138,6 +139,10 @@ def make_part(store: Store, number: int, name: str) -> float:
         part.table("kept", table(kept, KEPT_SCHEMA, {"warc_file": f"{name}.warc.gz", "warc_offset": 1}))
         reasons = {"reason": "gopher_short_doc", "reasons": ["gopher_short_doc"]}
         part.table("rejected", table(rejected, REJECTED, reasons))
+        words = (
+            (key_of(*word), row) for row, both in enumerate(rejected) for word in zip((ID, URL), both, strict=True)
+        )
+        write_own(part, words)
     sizes = document_sizes(number)
     uids = [bytes.fromhex(doc_id) for doc_id, _ in kept]
     shard = shard_name("web", "train", number, 0)

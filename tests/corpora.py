@@ -11,9 +11,11 @@ import pyarrow as pa
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
+from tasks.core.engine import open_engine
 from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
 from tasks.formats.documents import DOCUMENT, document_id
+from tasks.formats.key_index import ID, URL, key_of, merge, write_own
 from tasks.stages.consolidate.stage import REJECTED
 from tasks.stages.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
 from tests.conftest import run_stage_in
@@ -74,6 +76,12 @@ def by_hand(folder: Path, kind: str, parts: int, tables: dict[str, tuple[pa.Sche
                 mine = [row for row in rows if int(row.get("id", "0"), 16) % parts == index]
                 mine.sort(key=lambda row: row.get("id", row["url"]))
                 part.table(name, pa.Table.from_pylist(mine, schema=schema))
+                if (kind, name) == ("documents", "rejected"):
+                    words = [(key_of(word, row[word]), at) for at, row in enumerate(mine) for word in (ID, URL)]
+                    write_own(part, words)
+    if kind == "documents":
+        with open_engine(workers=0) as engine:
+            merge(output, engine, [output.committed[name] for name in part_names(parts)])
     return commit(output, "by hand", 1, Config(), [], Report())
 
 

@@ -24,6 +24,8 @@ from tasks.core.part import Part, PartSpec
 from tasks.core.ranges import Piece, RangeReader
 from tasks.core.stage import Output
 
+URL, ID, DOMAIN = "url", "id", "domain"
+"""Kinds of words of documents."""
 OWN_FOLDER = "keys"
 FOLDER = "index"
 OWN = np.dtype([("key", "<u8"), ("row", "<u4")])
@@ -122,6 +124,10 @@ class KeyIndex:
             raise InputError(
                 f"{artifact.address} has no index of its rows", "it is of an earlier Sluice: make it again"
             )
+        self.parts = tuple(
+            path.removeprefix(f"{OWN_FOLDER}/").removesuffix(".bin") for path in artifact.files(f"{OWN_FOLDER}/")
+        )
+        """The names of the parts, which `find` numbers."""
         self._rows = [rows[path] for path in sorted(rows)]
         self._reader = RangeReader(artifact, sorted(rows))
 

@@ -10,6 +10,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.groups import named_in
 from tasks.core.parquet_ranges import rows_with
 from tasks.core.store import Store
+from tasks.formats.key_index import OWN_FOLDER, KeyIndex
 from tasks.formats.tokens.index import DocumentIndex, Entry
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.readings import Readings
@@ -87,17 +88,21 @@ class Chain:
     def rows(
         self, kind: str, folder: str, column: str, values: Sequence[str], columns: list[str]
     ) -> list[tuple[str, Found]]:
-        """Returns (part, row) of the rows of a Parquet folder with one of some values in a column.
+        """Returns (part, row) of the rows of a Parquet folder with one of some values in a column, "url" or "id".
 
-        None where the kind has not been made.
+        None where the kind has not been made. Without an index of its rows, every part is looked into.
         """
         artifact = self.artifacts.get(kind)
         if artifact is None:
             return []
         paths = artifact.files(folder)
+        if artifact.files(f"{OWN_FOLDER}/"):
+            index = KeyIndex(artifact)
+            parts = {index.parts[part] for value in values for part, _ in index.find(column, value)[1]}
+            paths = [path for path in paths if path.removeprefix(folder).removesuffix(".parquet") in parts]
         tables = many(lambda path: rows_with(artifact, path, column, values, columns), paths)
-        parts = (path.removeprefix(folder).removesuffix(".parquet") for path in paths)
-        return [(part, row) for part, table in zip(parts, tables, strict=True) for row in table.to_pylist()]
+        names = (path.removeprefix(folder).removesuffix(".parquet") for path in paths)
+        return [(name, row) for name, table in zip(names, tables, strict=True) for row in table.to_pylist()]
 
     def row(self, kind: str, folder: str, part: str, doc_id: str) -> Found:
         """Returns the capture of one document from its part; empty when the part does not contain it."""

@@ -8,8 +8,8 @@ Which versions belong together is read from the records, from the checkpoint upw
     step -> sequences -> slices -> documents -> URLs, with the text of each slice
 
 Kept documents are found in the document index, sequences by binary search in the plan, steps by inverting the order. Of
-a remote store, only the blocks with these are fetched, and the columns that are shown of the captures. Pages that were
-rejected are looked for in the URL column of the rejected documents.
+a remote store, only the blocks with these are fetched, and the columns that are shown of the captures. Only captures
+that gave no document are looked for in the URL column of all parts.
 """
 
 import re

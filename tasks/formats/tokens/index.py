@@ -27,13 +27,11 @@ from tasks.core.range_file import RangeFile
 from tasks.core.ranges import Piece, RangeReader
 from tasks.formats import key_index
 from tasks.formats.domain import domains_of, host_name
-from tasks.formats.key_index import KeyIndex, key_of
+from tasks.formats.key_index import DOMAIN, ID, URL, KeyIndex, key_of
 from tasks.formats.tokens.shard import FOLDER as SHARDS
 from tasks.formats.tokens.shard_parts import read_label
 
 FOLDER = "index"
-URL, ID, DOMAIN = "url", "id", "domain"
-"""Kinds of the words by which documents are found."""
 DOCUMENT = np.dtype([("uid", "V16"), ("offset", "<u8"), ("url", "<u8"), ("url_bytes", "<u4"), ("tokens", "<u4")])
 """The document's id, its first token counted as `plan.SLICE.offset`, where its URL begins in the part's, how many bytes
 it has, and the number of tokens."""

@@ -7,6 +7,7 @@ their documents are rejected first of all, whatever their source, and shown nowh
                              (KEPT_SCHEMA)
     rejected/<part>.parquet  dropped documents: first reason, all reasons, the document they duplicate (schema
                              REJECTED), and the attributes that the filters read, one struct column each
+    index/ keys/             the rows of the rejected ones by URL and id (`tasks.formats.key_index`)
     funnel.parquet           source x language x step x reason x tier: documents and bytes (`funnel`)
     hosts.parquet            documents and kept documents per host
     audit.html               sample documents of every verdict
@@ -17,6 +18,7 @@ never the keeper of one that passes.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 
 import pyarrow as pa
@@ -28,6 +30,7 @@ from tasks.core.errors import InputError
 from tasks.core.groups import KIND
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.filters.language_codes import UNDETERMINED
+from tasks.formats import key_index
 from tasks.formats.documents import DOCUMENT
 from tasks.formats.tombstones import TAKEDOWN
 from tasks.stages.consolidate import audit
@@ -50,7 +53,7 @@ from tasks.stages.consolidate.resolve import resolve
 from tasks.stages.consolidate.rules import GOLD, SILVER, check_measured, step_of
 from tasks.stages.consolidate.verdicts import COLUMNS, Verdicts, verdicts
 
-VERSION = 6
+VERSION = 7
 
 _SCORES = [pa.field("language", pa.string(), nullable=False), pa.field("prose_score", pa.float32())]
 _SHOWN = ("language", "prose_score")
@@ -83,7 +86,8 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     check_measured(config, aligned.measured(names[0]), str(attributes.address))
     parts = aligned.parts
     _write_copies(config, parts, names, output)
-    output.map_parts(engine, partial(consolidate_part, config, parts), [PartSpec(name, name) for name in names])
+    specs = [PartSpec(name, name) for name in names]
+    key_index.merge(output, engine, output.map_parts(engine, partial(consolidate_part, config, parts), specs))
     output.check_poison(f"the column `error` of {_error_folders(parts)}")
     _write_whole(config, parts, names, output)
     funnel = parts.own("funnel.parquet")
@@ -188,6 +192,13 @@ def _write_rejected(
         if name not in REJECTED.names:
             rows = rows.append_column(name, judged.column(name).filter(is_dropped))
     part.table("rejected", rows.combine_chunks(), out=False)
+    key_index.write_own(part, _words(rows))
+
+
+def _words(rows: pa.Table) -> Iterator[tuple[int, int]]:
+    for row, (doc_id, url) in enumerate(zip(rows["id"].to_pylist(), rows["url"].to_pylist(), strict=True)):
+        yield key_index.key_of(key_index.ID, doc_id), row
+        yield key_index.key_of(key_index.URL, url), row
 
 
 def _write_counts(aligned: AlignedParts, part: Part, documents: pa.Table, found: Verdicts) -> None:
