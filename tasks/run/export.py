@@ -23,7 +23,8 @@ from tasks.core.progress import Progress
 from tasks.core.store import Store
 from tasks.formats.tokens import megatron
 from tasks.formats.tokens.index import DocumentIndex
-from tasks.formats.tokens.shard import SPLITS, ShardSet, TokenFormat
+from tasks.formats.tokens.shard import SPLITS, TokenFormat
+from tasks.formats.tokens.shard_set import ShardSet
 from tasks.formats.tokens.webdataset import write_tar
 from tasks.formats.tokens.withheld import withheld_rows
 from tasks.formats.tombstones import Tombstones, in_force

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
-from tasks.formats.tokens.shard import ShardSet
+from tasks.formats.tokens.shard_set import ShardSet
 from tasks.trainer import model_file
 from tasks.trainer.checkpoint import MODEL
 from tasks.trainer.model import Transformer

@@ -22,7 +22,8 @@ from tasks.core.digest import sha256_of
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, Report
-from tasks.formats.tokens.shard import HELDOUT, ShardSet
+from tasks.formats.tokens.shard import HELDOUT
+from tasks.formats.tokens.shard_set import ShardSet
 from tasks.stages.evaluate.config import EvaluateConfig
 from tasks.stages.evaluate.unigram import unigram_bits
 from tasks.trainer import model_file

@@ -6,7 +6,8 @@ Reads the training shards.
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.formats.tokens.shard import TRAIN, ShardSet
+from tasks.formats.tokens.shard import TRAIN
+from tasks.formats.tokens.shard_set import ShardSet
 
 
 def unigram_bits(shards: ShardSet) -> NDArray[np.float64]:

@@ -24,7 +24,8 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.tokens.labels import SOURCE
 from tasks.formats.tokens.plan import FOLDER, SUMMARY, array_name, arrays_of, write_array
-from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardSet, parse_shard_name
+from tasks.formats.tokens.shard import HELDOUT, TRAIN, parse_shard_name
+from tasks.formats.tokens.shard_set import ShardSet
 from tasks.formats.tokens.withheld import Rows, withheld_rows
 from tasks.formats.tombstones import TAKEDOWN, tombstones_of
 from tasks.stages.tokens.config import PackConfig

@@ -12,7 +12,7 @@ from tasks.core.store import Store
 from tasks.formats.documents import DOCUMENT
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
-from tasks.formats.tokens.shard import ShardSet
+from tasks.formats.tokens.shard_set import ShardSet
 from tasks.run.trace import render, trace, trace_domain, trace_step
 from tasks.stages.extract.stage import REJECTED as NO_DOCUMENT
 from tasks.stages.tokens.bpe import load

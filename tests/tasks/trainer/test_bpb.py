@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from tasks.core.errors import InputError
-from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
+from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardBuffer, TokenFormat, shard_name, write_shard
+from tasks.formats.tokens.shard_set import ShardSet
 from tasks.stages.evaluate.unigram import unigram_bits
 from tasks.trainer.bpb import Heldout, bits_per_byte, document_bits, heldout, windows
 from tasks.trainer.config import ModelConfig

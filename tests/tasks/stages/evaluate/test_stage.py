@@ -9,7 +9,8 @@ import pytest
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
-from tasks.formats.tokens.shard import HELDOUT, ShardSet
+from tasks.formats.tokens.shard import HELDOUT
+from tasks.formats.tokens.shard_set import ShardSet
 from tasks.stages.evaluate.config import EvaluateConfig
 from tasks.trainer.bpb import evaluate_bpb
 from tasks.trainer.serve import _load_pyfunc
