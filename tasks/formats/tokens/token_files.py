@@ -58,9 +58,9 @@ def _id(url: str, tokens: NDArray[Any]) -> str:
 
 
 def _megatron(file: SourceFile) -> Iterator[tuple[str, str, NDArray[Any]]]:
-    path = Path(file.local())
-    if "://" in file.path:  # its .bin lies beside it on the object store, not in the cache
+    if "://" in file.path:  # a fetched copy would have no .bin beside it
         raise InputError(f"{file.path}: Megatron files are read from a local disk", "copy both files to a local folder")
+    path = Path(file.path)
     tokens = TokenFile.open(str(path))
     named = path.with_suffix(".documents.parquet")
     columns = parquet.read(str(named), ["id", "url"]).to_pydict() if named.exists() else None
