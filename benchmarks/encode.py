@@ -16,7 +16,6 @@ import importlib.metadata
 import io
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,7 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks.result import keep, peer_python
+from benchmarks.result import cpu_seconds, keep, peer_python
 from tasks.core.artifact import ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
@@ -104,21 +103,6 @@ with tempfile.TemporaryDirectory() as folder:
 """
 
 
-def seconds(python: str, program: str, store: str) -> float:
-    """Runs one contender in a process of its own, on one thread; returns its CPU seconds."""
-    threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_NUM_THREADS", "RAYON_NUM_THREADS")
-    one_thread = {**dict.fromkeys(threads, "1"), "TOKENIZERS_PARALLELISM": "false"}
-    done = subprocess.run(
-        [python, "-c", program, store],
-        cwd=ROOT,
-        env={**os.environ, **one_thread},
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    return float(done.stdout.split()[-1])
-
-
 def read_texts(paths: list[str]) -> dict[str, list[str]]:
     """Returns texts by source: of JSONL files, or the source files of this Python's standard library."""
     if not paths:
@@ -169,7 +153,7 @@ def measure(store: str, rounds: int) -> dict[str, float]:
     best = dict.fromkeys(contenders, float("inf"))
     for _ in range(rounds):
         for name, (python, program) in contenders.items():
-            best[name] = min(best[name], seconds(python, program, store))
+            best[name] = min(best[name], cpu_seconds(python, program, store))
     return best
 
 

@@ -16,14 +16,13 @@ import argparse
 import io
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.result import keep, peer_python
+from benchmarks.result import cpu_seconds, keep, peer_python
 
 ROOT = Path(__file__).parents[1]
 PEERS = [
@@ -87,20 +86,6 @@ print(time.process_time() - begin)
 """
 
 
-def seconds(python: str, program: str, texts: str) -> float:
-    """Runs one contender in a process of its own, on one thread; returns its CPU seconds."""
-    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_NUM_THREADS"), "1")
-    done = subprocess.run(
-        [python, "-c", program, texts],
-        cwd=ROOT,
-        env={**os.environ, **one_thread},
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    return float(done.stdout.split()[-1])
-
-
 def read_texts(path: str) -> list[str]:
     """Reads the texts of a JSONL file, or by default the source files of this Python's standard library."""
     if not path:
@@ -125,7 +110,7 @@ def measure(texts: list[str], rounds: int) -> dict[str, Any]:
         file.flush()
         for _ in range(rounds):
             for name, (python, program) in contenders.items():
-                best[name] = min(best[name], seconds(python, program, file.name))
+                best[name] = min(best[name], cpu_seconds(python, program, file.name))
     megabytes = sum(len(text.encode("utf-8", "replace")) for text in texts) / 1e6
     speed = {name: round(megabytes / value, 2) for name, value in best.items()}
     return {

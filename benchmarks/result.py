@@ -39,3 +39,18 @@ def peer_python(folder: Path, packages: Sequence[str]) -> str:
         subprocess.run([str(python), "-m", "pip", "install", "-q", *packages], check=True)
         made.write_text(json.dumps(list(packages)))
     return str(python)
+
+
+def cpu_seconds(python: str, program: str, argument: str) -> float:
+    """Runs one contender in a process of its own, on one thread; returns the CPU seconds that it prints last."""
+    threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_NUM_THREADS", "RAYON_NUM_THREADS")
+    one_thread = {**dict.fromkeys(threads, "1"), "TOKENIZERS_PARALLELISM": "false"}
+    done = subprocess.run(
+        [python, "-c", program, argument],
+        cwd=ROOT,
+        env={**os.environ, **one_thread},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return float(done.stdout.split()[-1])

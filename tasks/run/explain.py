@@ -63,12 +63,11 @@ def explain(store: Store, recipe: str, version: str, text: str, min_tokens: int 
     index = SpanIndex(spans, chain.shards)
     number, kept = matches(index, load(chain.artifacts["tokenizer"]), text, min_tokens)
     artifacts = {kind: str(artifact.address) for kind, artifact in {**chain.artifacts, "spans": spans}.items()}
-    run = chain.readings.run
     return {
         "characters": len(text),
         "recipe": recipe,
         "artifacts": {kind: artifacts[kind] for kind in _READ if kind in artifacts},
-        "run": run and {name: run[name] for name in ("steps", "batch_size", "seed", "weights", "checkpoint_steps")},
+        "run": chain.readings.settings,
         "training_tokens": index.tokens,
         "min_tokens": min_tokens,
         "spans_found": number,

@@ -34,7 +34,6 @@ _ID = re.compile(r"[0-9a-f]{32}")
 _STEP = re.compile(r"(?:step:)?(\d+)")
 _DOMAIN = "domain:"
 _EXCERPT_TOKENS = 48
-_OF_RUN = ("steps", "batch_size", "seed", "weights", "anneal", "checkpoint_steps")
 MOST_SEQUENCES = 32
 """Sequences of a step whose pages are shown, unless all are wanted."""
 MOST_DOCUMENTS = 100
@@ -148,14 +147,13 @@ def trace_step(store: Store, recipe: str, version: str, step: int, most: int | N
 
 
 def _head(chain: Chain, asked: str, kind: str) -> Found:
-    run = chain.readings.run
     return {
         "asked": asked,
         "kind": kind,
         "recipe": chain.recipe,
         "artifacts": {kind: str(artifact.address) for kind, artifact in chain.artifacts.items()},
         "measured": chain.measured,
-        "run": run and {name: run[name] for name in _OF_RUN if name in run},
+        "run": chain.readings.settings,
     }
 
 

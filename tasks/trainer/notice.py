@@ -22,7 +22,7 @@ ROLE = "takedowns"
 
 
 class Notice:
-    """The takedowns that a run is told of.
+    """The takedowns in force, passed on to the ranks of a run.
 
     Args:
         output: the artifact of the run; its name gives the recipe.

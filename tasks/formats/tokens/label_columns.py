@@ -55,14 +55,19 @@ def spelt(column: pa.Array, name: str) -> list[str]:
     return [label(None, name) if code is None else names[code] for code in values.indices.to_pylist()]
 
 
-def read_column(batches: Iterable[pa.RecordBatch], schema: pa.Schema, name: str) -> pa.DictionaryArray:
-    """Returns `source` or a label column over all batches of a shard; raises InputError if there is none."""
+def check_column(schema: pa.Schema, name: str) -> None:
+    """Raises InputError unless a shard of the schema has `source` or a label column of that name."""
     known = [SOURCE, *(field.name for field in schema if field.name not in BASE_COLUMNS)]
     if name not in known:
         raise InputError(
             f'the token shards have no column "{name}": {nearest(name, known)}',
             "name it in [encode] columns and run the stage encode again",
         )
+
+
+def read_column(batches: Iterable[pa.RecordBatch], schema: pa.Schema, name: str) -> pa.DictionaryArray:
+    """Returns `source` or a label column over all batches of a shard; raises InputError if there is none."""
+    check_column(schema, name)
     parts = [batch.column(name) for batch in batches]
     whole = pa.chunked_array(parts, schema.field(name).type)
     if name == SOURCE:

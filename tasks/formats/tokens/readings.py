@@ -19,6 +19,8 @@ from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import TRAIN, parse_shard_name
 
+_SETTINGS = ("steps", "batch_size", "seed", "weights", "anneal", "checkpoint_steps")
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -60,6 +62,11 @@ class Readings:
     def run(self) -> dict[str, Any] | None:
         """`run.json` of the checkpoint."""
         return json.loads(self._checkpoint.read("run.json")) if self._checkpoint else None
+
+    @property
+    def settings(self) -> dict[str, Any] | None:
+        """The settings of the run that a look-up shows, as far as it has them."""
+        return self.run and {name: self.run[name] for name in _SETTINGS if name in self.run}
 
     @cached_property
     def order(self) -> Order | None:

@@ -9,9 +9,8 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from tasks.core.config import nearest
 from tasks.core.errors import InputError
-from tasks.formats.tokens.labels import BASE_COLUMNS, SOURCE
+from tasks.formats.tokens.label_columns import check_column
 from tasks.formats.tokens.shard import BATCH_ROWS, META, TokenFormat
 
 
@@ -45,12 +44,7 @@ def read_label(file: BinaryIO, row: int, name: str) -> str:
         InputError: the shard has no such column.
     """
     schema = pa.ipc.open_file(pa.PythonFile(file, mode="r")).schema
-    known = [SOURCE, *(field.name for field in schema if field.name not in BASE_COLUMNS)]
-    if name not in known:
-        raise InputError(
-            f'the token shards have no column "{name}": {nearest(name, known)}',
-            "name it in [encode] columns and run the stage encode again",
-        )
+    check_column(schema, name)
     batch = _opened(file, schema.get_field_index(name)).get_batch(row // BATCH_ROWS)
     return str(batch.column(name)[row % BATCH_ROWS].as_py())
 

@@ -37,7 +37,7 @@ def run(config: TakedownConfig, inputs: Inputs, output: Output, engine: Engine) 
     """Writes the tombstones and the report.
 
     Raises:
-        InputError: a line of the request cannot be used, the request names nothing, or it wants the crawl's list and no
+        InputError: a line of the request cannot be used, the request names nothing, or it has `from_crawl` and no
             cycle has been completed.
     """
     before = read(inputs.many(PREVIOUS)) if PREVIOUS in inputs else []
