@@ -13,6 +13,7 @@ from pydantic import field_validator
 from tasks.core.config import Config, nearest
 from tasks.core.errors import RecipeError
 from tasks.run.catalogue import STAGES
+from tasks.trainer.layout import Layout
 
 P = TypeVar("P", bound=Config)
 
@@ -139,6 +140,9 @@ class TrainPlace(Config):
 
     nproc: int = 1
     """Ranks per node."""
+
+    layout: Layout | None = None
+    """How the ranks of a training run share model and batch; None: each has all of the model. Canaries have none."""
 
 
 class Place(Config):

@@ -14,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config, Problems
 from tasks.formats.tokens.mixture import Anneal, check_weights
+from tasks.trainer.layout import Layout
 
 
 class ModelConfig(Config):
@@ -204,3 +205,5 @@ class TrainSpec(Config):
     """Local folder with `summary.json` and the files of its parts."""
     out: str
     """Local folder for checkpoints, metrics and logs; only one run writes to it at a time."""
+    layout: Layout | None = None
+    """How ranks share the work; None: each has all of the model and some of the microbatches, with the bits of one."""

@@ -16,7 +16,6 @@ from tasks.trainer.attention import Attend, Kernel, sdpa_mask
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.loss import head_cross_entropy
 
-
 Recompute = Callable[..., Tensor]
 """Calls a function with arguments, as `torch.utils.checkpoint.checkpoint` does."""
 
@@ -105,7 +104,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """Maps [batch, sequence, dim] to the same shape."""
-        return self.recompute(self.compute, x, cos, sin, attend) if self.recompute else self.compute(x, cos, sin, attend)
+        return (
+            self.recompute(self.compute, x, cos, sin, attend) if self.recompute else self.compute(x, cos, sin, attend)
+        )
 
     def compute(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """Does the same, and stores its activations for the backward pass."""

@@ -14,10 +14,11 @@ from tasks.core.stage import Inputs
 from tasks.formats.tokens.mixture import Anneal
 from tasks.formats.tokens.plan import FOLDER, Plan
 from tasks.trainer.config import ShardsSpec, TrainConfig, TrainSpec
+from tasks.trainer.layout import Layout
 from tasks.trainer.mixing import mix
 
 
-def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path) -> TrainSpec:
+def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path, layout: Layout | None = None) -> TrainSpec:
     """Returns the specification of the run.
 
     Raises:
@@ -37,6 +38,7 @@ def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path) -> TrainSpec:
         shards=ShardsSpec(store=shards.store.root, artifact=str(shards.address), content=shards.record.content),
         plan=str(_local(inputs["plan"], scratch / "input" / "plan")),
         out=str(scratch),
+        layout=layout,
     )
 
 

@@ -31,7 +31,7 @@ from tasks.trainer import milestones
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.fence import Fence
 from tasks.trainer.gang import Gang
-from tasks.trainer.launch import train_local
+from tasks.trainer.launch import layout_here, train_local
 from tasks.trainer.metrics import DETERMINISTIC, FILE, read_metrics
 from tasks.trainer.mixing import epochs
 from tasks.trainer.notice import Notice
@@ -59,7 +59,7 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     fence.inherit()
     recovery = Recovery(output, fence.run, config.milestone_steps, config.keep_checkpoints)
     recovery.restore()
-    spec = make_spec(config, inputs, fence.run)
+    spec = make_spec(config, inputs, fence.run, layout_here())
     notice = Notice(output, inputs["shards"], fence.run)
     notice.look()
 
@@ -96,7 +96,8 @@ def join(config: TrainConfig, inputs: Inputs) -> None:
         SluiceError: as on node 0.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-node-") as folder:
-        train_local(make_spec(config, inputs, Path(folder)), lambda step, values: None, gang=Gang.from_environment())
+        spec = make_spec(config, inputs, Path(folder), layout_here())
+        train_local(spec, lambda step, values: None, gang=Gang.from_environment())
 
 
 def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]], met: bytes) -> None:
