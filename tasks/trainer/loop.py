@@ -106,7 +106,7 @@ class Trainer:
         if self.withheld:
             parts = {number: self._blanked(number, part) for number, part in parts.items()}
         waited = time.perf_counter() - started
-        loss, count, stop = self.replica.gradient(parts, self.stop_requested)
+        loss, count, stop = self.replica.gradient(parts, lambda: self.stop_requested)
         norm = self.replica.clip(self.run.optim.clip)
         refused = self.guard.refusal(loss, norm) if count else REASON
         if refused:

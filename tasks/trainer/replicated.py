@@ -5,7 +5,7 @@ write the same checkpoints, byte for byte.
 """
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -51,12 +51,12 @@ class Replicated:
         self._gradient = _flat_gradient(self.model)
         self._staged: dict[str, Tensor] = {}
 
-    def gradient(self, parts: Mapping[int, Batch], stop: bool) -> tuple[float, int, bool]:
+    def gradient(self, parts: Mapping[int, Batch], stop: Callable[[], bool]) -> tuple[float, int, bool]:
         """Computes the mean gradient of the whole batch into the `.grad` of the parameters.
 
         Args:
             parts: the microbatches `numbers` of this rank.
-            stop: whether this rank got a SIGTERM.
+            stop: whether this rank has got a SIGTERM, read when the gradient is computed.
 
         Returns:
             Mean loss in nats per token, tokens with a label, and whether any rank got a SIGTERM.
@@ -66,7 +66,7 @@ class Replicated:
             return self._backward(parts[number])
 
         gradient, sums = tree_sum(self.numbers, compute)
-        sums[2] = float(stop)
+        sums[2] = float(stop())
         self.ranks.sum([gradient, sums])
         loss_sum, count, stopped = sums.tolist()
         # Without a label, where all documents of the batch are withheld, there is no mean.

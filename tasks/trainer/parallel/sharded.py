@@ -4,7 +4,7 @@ Gradients are those of one rank up to rounding: sums over ranks are taken by the
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -76,12 +76,12 @@ class Sharded:
                 mine = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
                 parameter.to_local().copy_(mine.to_local())
 
-    def gradient(self, parts: Mapping[int, Batch], stop: bool) -> tuple[float, int, bool]:
+    def gradient(self, parts: Mapping[int, Batch], stop: Callable[[], bool]) -> tuple[float, int, bool]:
         """Computes the mean gradient of the whole batch into the `.grad` of the parameters.
 
         Args:
             parts: the microbatches `numbers` of this rank.
-            stop: whether this rank got a SIGTERM.
+            stop: whether this rank has got a SIGTERM, read when the gradient is computed.
 
         Returns:
             Mean loss in nats per token, tokens with a label, and whether any rank got a SIGTERM.
@@ -91,7 +91,7 @@ class Sharded:
         loss, count = self._backward([parts[number] for number in self.numbers])
         # Ranks that share matrices or layers have computed the same tokens.
         counts = self.mesh.at("tensor") == 0 and self.mesh.at("pipeline") == self.layout.pipeline - 1
-        sums = torch.tensor([loss * counts, count * counts, stop], dtype=torch.float64, device=self.mesh.device)
+        sums = torch.tensor([loss * counts, count * counts, stop()], dtype=torch.float64, device=self.mesh.device)
         dist.all_reduce(sums)
         loss_sum, total, stopped = sums.tolist()
         for parameter in self.parameters.values():
@@ -119,7 +119,7 @@ class Sharded:
         return float(total), count
 
     def _mine(self, part: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns tokens, labels and documents of a microbatch on the device; the first two at this rank's positions."""
+        """Returns tokens and labels of a microbatch at this rank's positions, and its documents, on the device."""
         rows, device = self.chunks[0].rows, self.mesh.device
         given = (part.tokens, part.labels, part.documents)
         tokens, labels, documents = (tensor.to(device, non_blocking=True) for tensor in given)

@@ -55,7 +55,7 @@ def run(job: dict[str, Any], ranks: Ranks) -> dict[str, list[float]]:
         model.optimizer.steps_taken = first
     losses, norms = [], []
     for step in range(first, until):
-        loss, _, _ = model.gradient({number: batch(step, number) for number in model.numbers}, stop=False)
+        loss, _, _ = model.gradient({number: batch(step, number) for number in model.numbers}, lambda: False)
         norms.append(model.clip(1.0))
         losses.append(loss)
         model.optimizer.step(LEARNING_RATE)
