@@ -28,6 +28,7 @@ from tasks.trainer.metrics import Logs
 from tasks.trainer.model import Transformer, build, parameter_counts
 from tasks.trainer.optim import AdamW, clip, learning_rate
 from tasks.trainer.ranks import Ranks, tree_sum
+from tasks.trainer.telemetry import Telemetry
 from tasks.trainer.withheld import REASON, Withheld
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class Trainer:
         self.step, self.tokens, self.guard = 0, 0, Guard()
         self.stop_requested = False
         self.logs: Logs | None = None
+        self.telemetry = Telemetry(self.run, self.batches.vocab_size, self.batches.seq_len, ranks)
         microbatches = self.run.batch_size // self.run.microbatch
         if ranks.world > microbatches:
             raise InputError(
@@ -75,7 +77,9 @@ class Trainer:
             InputError: too many steps in a row were refused.
         """
         signal.signal(signal.SIGTERM, self._request_stop)
-        self.logs = Logs.at(self.out, self.step) if self.ranks.rank == 0 else None
+        if self.ranks.rank == 0:
+            self.logs = Logs.at(self.out, self.step)
+            self.telemetry.started(self.out, self.step)
         if not self.step:
             self.withheld.look(0)
         with (
@@ -118,7 +122,8 @@ class Trainer:
         values |= {"grad_norm": None if refused else norm, "tokens": self.tokens}
         values |= {"tokens_per_s": round(count / seconds, 1)}
         self.step += 1
-        return values | {"step_s": round(seconds, 4), "data_wait": round(waited / seconds, 4)}, stop
+        values |= {"step_s": round(seconds, 4), "data_wait": round(waited / seconds, 4)}
+        return values | self.telemetry.of_step(seconds), stop
 
     def _blanked(self, number: int, part: Batch) -> Batch:
         """Returns a microbatch of this step without what is withheld."""
