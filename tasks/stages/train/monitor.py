@@ -28,6 +28,8 @@ from tasks.trainer.metrics import FILE, SKIPPED, proven_steps, read_metrics
 from tasks.trainer.starts import read_starts
 
 log = logging.getLogger("sluice.train")
+alerts_log = logging.getLogger("sluice.alerts")
+"""Its lines are what an Airflow notifier sends."""
 
 FOLDER = ".alerts"
 
@@ -99,7 +101,7 @@ class Monitor:
 
     def _report(self, raised: Iterable[Alert], step: int) -> None:
         for alert in raised:
-            log.warning("[%s] alert: %s", self.output.address, alert)
+            alerts_log.warning("[%s] alert: %s", self.output.address, alert)
             self._keep(alert)
         for kind in self._shown ^ self.watch.open.keys():
             self.output.log_metrics(max(step, 0), {f"alert/{kind}": float(kind in self.watch.open)})
