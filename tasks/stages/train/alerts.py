@@ -1,6 +1,7 @@
 """Alerts of a training run: from the values of its steps and the clock, what a person should look at now.
 
-    stall      no new step for `STALL_S`, or ten times the median step if that is longer; `FIRST_S` for the first one
+    stall      no new step for `STALL_S`, or ten times the median step if that is longer; before the first step and
+               after the last one, where checkpoints are read and written, for `FIRST_S`
     spike      a step was skipped: its loss or gradient was not finite, or its loss far above those before
     data_wait  steps wait for their data a tenth of the time
     slow       MFU (tokens per second where it is not known) has fallen by a fifth against the steps before
@@ -18,7 +19,7 @@ from statistics import median
 STALL_S = 60.0
 STALL_STEPS = 10.0
 FIRST_S = 600.0
-"""Seconds until the first step after a start: ranks import, connect, read their checkpoint and compile before it."""
+"""Before the first step after a start ranks import, connect, read their checkpoint and compile."""
 RECENT = 50
 RECENT_S = 60.0
 BEFORE = 1000
@@ -50,11 +51,12 @@ class Watch:
 
     Args:
         first_step: the step it begins with; values of earlier ones, which an earlier start has trained, are ignored.
+        steps: number of steps of the run.
         now: seconds of a clock that never goes back.
     """
 
-    def __init__(self, first_step: int, now: float) -> None:
-        self.first_step = first_step
+    def __init__(self, first_step: int, steps: int, now: float) -> None:
+        self.first_step, self.steps = first_step, steps
         self.open: dict[str, Alert] = {}
         self._step, self._at = first_step - 1, now
         self._recent: deque[tuple[float, float, float]] = deque()
@@ -84,15 +86,16 @@ class Watch:
             yield from self._slow(step, "MFU" if "mfu" in values else "tokens per second")
 
     def tick(self, now: float) -> Iterator[Alert]:
-        """Yields the alert of a run that makes no step any more."""
+        """Yields the alert of a run that makes no step any more, or does not end after its last one."""
         silent, limit = now - self._at, self._limit()
         if silent < limit:
             return
         after = f"since step {self._step}" if self._step >= self.first_step else "since the start"
+        missing = "no step" if self._step + 1 < self.steps else "no end"
         yield from self._raised(
             "stall",
             self._step + 1,
-            f"no step for {silent:.0f} s {after}, where {limit:.0f} s are the most",
+            f"{missing} for {silent:.0f} s {after}, where {limit:.0f} s are the most",
             "look at the last lines of its log: ranks may wait for a lost one, for the store, or repeat steps after a "
             "crash. Ended with SIGTERM, the run resumes from its newest checkpoint",
         )
@@ -107,7 +110,7 @@ class Watch:
         return percentiles([seconds for seconds, _, _ in self._recent])
 
     def _limit(self) -> float:
-        if self._step < self.first_step:
+        if not self.first_step <= self._step < self.steps - 1:
             return FIRST_S
         steps = [seconds for seconds, _, _ in self._recent]
         return max(STALL_S, STALL_STEPS * median(steps)) if steps else STALL_S

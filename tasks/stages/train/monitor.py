@@ -44,7 +44,7 @@ class Monitor:
 
     def __init__(self, output: Output, spec: TrainSpec) -> None:
         self.output, self.spec, self.run = output, spec, Path(spec.out)
-        self.watch = Watch(proven_steps(self.run / FILE), time.monotonic())
+        self.watch = Watch(proven_steps(self.run / FILE), spec.run.steps, time.monotonic())
         self._shown: set[str] = set()
 
     def step(self, step: int, values: Mapping[str, float]) -> None:

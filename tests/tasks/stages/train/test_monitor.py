@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from tasks.core.artifact import ArtifactId
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.engine import open_engine
 from tasks.core.errors import TransientError
 from tasks.core.stage import Inputs, Listener, Output
 from tasks.core.store import Store
 from tasks.formats.tokens.plan import Plan
-from tasks.stages.train import report, stage
+from tasks.stages.train import alerts, report, stage
 from tasks.stages.train.chart import BUCKETS, chart, thinned
 from tasks.stages.train.monitor import Monitor
 from tasks.trainer.config import TrainSpec
@@ -71,6 +72,37 @@ def test_a_run_of_the_stage_sends_its_page_and_the_percentiles_of_its_steps(made
     assert len(tracker.of("memory_gib")) == 12
     record = commit(output, "train", stage.VERSION, config, [made.shards.ref("shards")], found).record
     assert not [name for name in record.metrics if name.startswith("alerts/")]
+
+
+class Stopper(Tracker):
+    """Stops the rank at a step, as a machine that hangs, until the alert of it arrives."""
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        super().metrics(step, values)
+        if step == 5 and "loss" in values:
+            below = psutil.Process().children(recursive=True)
+            (self.rank,) = [one for one in below if one.cmdline()[1:3] == ["-m", "tasks.trainer"]]
+            self.rank.suspend()
+        if values.get("alert/stall"):
+            self.rank.resume()
+
+
+def test_a_rank_that_hangs_is_a_stall_that_ends_with_its_next_step(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alerts, "STALL_S", 1.5)
+    output, tracker = Output(Store(str(tmp_path)), ArtifactId("test/checkpoint", "dev"), "f" * 64), Stopper()
+    output.listen(tracker)
+    config, inputs = small_config(steps=100, checkpoint_every=100), {"shards": made.shards, "plan": made.plan}
+    with open_engine() as engine:
+        found = stage.run(config, Inputs(inputs), output, engine)
+    # A machine under load may add stalls of its own.
+    shown = [value for _, value in tracker.of("alert/stall")]
+    assert shown == [1.0, 0.0] * int(found.metrics["alerts/stall"])
+    assert f"Look at: alerts: {len(shown) // 2} stall." in tracker.files["report.html"]
+    assert Artifact.find(output.store, output.address) is None
+    commit(output, "train", stage.VERSION, config, [made.shards.ref("shards")], found)
+    assert not output.store.list(f"{output.address.path}/.alerts")
 
 
 def test_an_alert_is_in_the_log_the_tracker_the_store_and_the_page(
