@@ -145,6 +145,18 @@ class TrainPlace(Config):
     """How the ranks of a training run share model and batch; None: each has all of the model. Canaries have none."""
 
 
+class AlertsPlace(Config):
+    """The notifier of Airflow that sends the alerts of a training run."""
+
+    notifier: str = ""
+    """Class of the notifier, such as airflow.providers.smtp.notifications.smtp.SmtpNotifier; empty: alerts are in the
+    task's log, the store and MLflow alone."""
+
+    arguments: dict[str, Any] = {}
+    """Its arguments, by name; no secrets, which belong into Airflow connections. Its templates may use `alert`,
+    `artifact`, `dag_id`, `task_id` and `run_id`."""
+
+
 class Place(Config):
     """Store, servers and executors of a recipe's runs."""
 
@@ -165,6 +177,7 @@ class Place(Config):
 
     dask: DaskPlace = DaskPlace()
     train: TrainPlace = TrainPlace()
+    alerts: AlertsPlace = AlertsPlace()
     kubernetes: KubernetesPlace | None = None
 
 

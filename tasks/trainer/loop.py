@@ -25,6 +25,7 @@ from tasks.trainer.optim import learning_rate
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.replicated import Replicated
 from tasks.trainer.saving import Saver
+from tasks.trainer.telemetry import Telemetry
 from tasks.trainer.withheld import REASON, Withheld
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Trainer:
         self.step, self.tokens, self.guard = 0, 0, Guard()
         self.stop_requested = False
         self.logs: Logs | None = None
+        self.telemetry = Telemetry(self.run, self.batches.vocab_size, self.batches.seq_len, ranks)
         self.withheld = Withheld(self.out, ranks, self._resume())
         if ranks.rank == 0:
             counts = parameter_counts(self.run.model, self.batches.vocab_size)
@@ -74,7 +76,9 @@ class Trainer:
             InputError: too many steps in a row were refused.
         """
         signal.signal(signal.SIGTERM, self._request_stop)
-        self.logs = Logs.at(self.out, self.step) if self.ranks.rank == 0 else None
+        if self.ranks.rank == 0:
+            self.logs = Logs.at(self.out, self.step)
+            self.telemetry.started(self.out, self.step)
         if not self.step:
             self.withheld.look(0)
         with (
@@ -119,7 +123,8 @@ class Trainer:
         values |= {"grad_norm": None if refused else norm, "tokens": self.tokens}
         values |= {"tokens_per_s": round(count / seconds, 1)}
         self.step += 1
-        return values | {"step_s": round(seconds, 4), "data_wait": round(waited / seconds, 4)}, stop
+        values |= {"step_s": round(seconds, 4), "data_wait": round(waited / seconds, 4)}
+        return values | self.telemetry.of_step(seconds), stop
 
     def _blanked(self, number: int, part: Batch) -> Batch:
         """Returns a microbatch of this step without what is withheld."""

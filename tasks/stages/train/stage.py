@@ -7,7 +7,7 @@ trace) and `loss.parquet`. Documents that are taken down before the run or durin
 on, and `withheld.json` says from which step (`notice`, `withheld`). Training runs in child processes (`launch`) in the
 folder of the attempt (`fence`): a killed stage resumes from the newest checkpoint that verifies, there or in the store
 (`recovery`), and ends with the same bytes. Before the commit the rows of every milestone and of the run are checked
-against its steps.
+against its steps. `monitor` raises alerts during the run and sends its page to the tracker.
 
 On several nodes (`gang`) every node starts this stage; node 0 runs it, the others `join` it and write nothing.
 """
@@ -27,6 +27,7 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens import marks
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.train.figure import loss_curve
+from tasks.stages.train.monitor import Monitor
 from tasks.trainer import milestones
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.fence import Fence
@@ -62,22 +63,29 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     spec = make_spec(config, inputs, fence.run, layout_here())
     notice = Notice(output, inputs["shards"], fence.run)
     notice.look()
+    monitor = Monitor(output, spec)
 
     def follow(step: int, values: dict[str, float]) -> None:
         output.log_metrics(step, values)
+        monitor.step(step, values)
         output.progress(step + 1, config.steps, _note(values))
         # A line of step n is written after the checkpoints up to n.
         if step % config.checkpoint_every == 0 or step in config.milestone_steps:
             notice.look()
             recovery.keep_up(step)
 
+    def check() -> None:
+        fence.check_now_and_then()
+        monitor.tick()
+
     try:
-        train_local(spec, follow, gang=Gang.from_environment(), check=fence.check_now_and_then)
+        train_local(spec, follow, gang=Gang.from_environment(), check=check)
     except SupersededError:
         fence.leave()
         raise
-    except BaseException:
+    except BaseException as error:
         recovery.push()  # usually SIGTERM: the saved run can resume on another machine
+        monitor.send_page(error)
         raise
     recovery.publish(config.steps)
     metrics = read_metrics(fence.run / FILE)
@@ -86,7 +94,9 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     if "model" not in output.committed:
         _describe(output, spec, metrics, notice.met())
     output.log_file("loss.png", loss_curve(metrics))
-    return replace(_report(metrics, spec), inputs=notice.refs())
+    monitor.send_page()
+    report = _report(metrics, spec)
+    return replace(report, metrics={**report.metrics, **monitor.counts()}, inputs=notice.refs())
 
 
 def join(config: TrainConfig, inputs: Inputs) -> None:
