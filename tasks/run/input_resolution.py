@@ -20,6 +20,7 @@ from tasks.core.store import Store
 from tasks.run.catalogue import MAKERS, STAGES
 from tasks.run.external_inputs import EXTERNAL, code_refs, external_refs
 from tasks.run.lineage import artifact_of_version
+from tasks.run.named_inputs import named_inputs
 from tasks.run.previous_version import Found, previous_inputs
 from tasks.run.recipe import Recipe
 from tasks.run.takedowns import takedowns_in_force
@@ -77,7 +78,8 @@ def resolve(
     kind = f"{spec.output}/{member}" if member else spec.output
     address = ArtifactId(f"{recipe.name}/{kind}", version)
     current, named_only = _current_inputs(recipe, store, spec, version, source_version, member)
-    found = {**current, **previous_inputs(recipe, store, spec, address, current)}
+    found = {**current, **named_inputs(store, spec, config, address)}
+    found |= previous_inputs(recipe, store, spec, address, current)
     found |= takedowns_in_force(recipe.name, store, spec, address, current)
     external = list(external_refs(module, config))
     refs = (

@@ -21,7 +21,7 @@ def artifacts_of_version(store: Store, recipe: str, kind: str, version: str) -> 
     """Returns the artifacts of a kind that belong to a version: its own, else those that its artifacts were made from.
 
     Follows records from the artifacts of the version to their inputs, and so on; the nearest match counts. Inputs of
-    the previous version (`StageSpec.previous`) are not followed.
+    other versions (`StageSpec.of_other_versions`) are not followed.
 
     Args:
         store: store of the artifacts.
@@ -134,7 +134,7 @@ def _own(kind: str, among: Iterable[str]) -> Iterator[str]:
 def _inputs(artifact: Artifact, recipe: str) -> Iterator[InputRef]:
     stage = STAGES.get(artifact.record.stage)
     for ref in artifact.record.inputs:
-        if ref.address.startswith(f"{recipe}/") and not (stage and ref.role in stage.previous):
+        if ref.address.startswith(f"{recipe}/") and not (stage and ref.role in stage.of_other_versions):
             yield ref
 
 

@@ -22,6 +22,7 @@ from tasks.trainer import checkpoint
 from tasks.trainer.batches import Batch, Batches
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.guard import Guard
+from tasks.trainer.initial import load_initial
 from tasks.trainer.loader import Loader
 from tasks.trainer.loss import IGNORED, head_cross_entropy
 from tasks.trainer.metrics import Logs
@@ -193,7 +194,9 @@ class Trainer:
 
     def _identity(self) -> dict[str, Any]:
         """Everything that determines the result; must be equal for a run to resume from a checkpoint."""
-        return {"config": self.run.model_dump(mode="json"), "weights": self.spec.weights, "plan": self.batches.identity}
+        initial = {"initial": self.spec.initial.sha256} if self.spec.initial else {}
+        mixture = {"weights": self.spec.weights, "plan": self.batches.identity}
+        return {"config": self.run.model_dump(mode="json"), **mixture, **initial}
 
     def _resume(self) -> list[dict[str, Any]]:
         """Loads the newest checkpoint of rank 0 on all ranks; other nodes may have none on their disk, or another.
@@ -216,6 +219,8 @@ class Trainer:
         if newest:
             self.model.load_state_dict(newest.model)
             self.optimizer.load(newest.optimizer, newest.state["steps_taken"])
+        elif self.spec.initial and not state and self.ranks.rank == 0:
+            load_initial(self.model, self.spec.initial)
         self.ranks.copy(self.model.state_dict().values())
         self.ranks.copy(self.optimizer.state().values())
         if state:
