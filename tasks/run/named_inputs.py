@@ -24,7 +24,9 @@ def named_inputs(store: Store, stage: StageSpec, config: Config, own: ArtifactId
         InputError: a named artifact does not exist, or is the one that the stage writes.
     """
     names = {role: (field, getattr(config, field)) for role, field in stage.named.items()}
-    return {role: _opened(store, f"{stage.section}.{field}", name, own) for role, (field, name) in names.items() if name}
+    return {
+        role: _opened(store, f"{stage.section}.{field}", name, own) for role, (field, name) in names.items() if name
+    }
 
 
 def _opened(store: Store, field: str, name: str, own: ArtifactId) -> Artifact:

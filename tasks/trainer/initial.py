@@ -1,7 +1,7 @@
 """Initial weights of a run: the last ones of an earlier checkpoint.
 
-Reads `model.json` and the last `model.safetensors` of a checkpoint artifact, and the records that lead to its tokenizer.
-torch is imported by `load_initial` only.
+Reads `model.json` and the last `model.safetensors` of a checkpoint artifact, and the records that lead to its
+tokenizer. torch is imported by `load_initial` only.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Builds the specification of a training run: weights of the sources, where the shards are, the plan as local files.
 
-Reads the records of the artifacts `shards` and `plan` and, where there are such, `mixture` and `initial`; fills a folder
-with links to the plan's files. Shards are not fetched: ranks read the ranges that they need.
+Reads the records of the artifacts `shards` and `plan` and, where there are such, `mixture` and `initial`; fills a
+folder with links to the plan's files. Shards are not fetched: ranks read the ranges that they need.
 """
 
 import json
