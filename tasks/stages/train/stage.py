@@ -114,7 +114,8 @@ def _begun(checkpoint: Artifact, output: Output) -> str:
     exposed = exposure.of_checkpoint(checkpoint, tombstones) if tombstones else exposure.Exposure()
     begun = f"; began from {checkpoint.address}"
     if exposed.rows:
-        begun += f", which has learned from {len(exposed.rows):,} documents that are taken down"
+        count = len(exposed.rows)
+        begun += f", which has learned from {count:,} document{'s' * (count > 1)} now taken down"
         log.warning("[%s] %s", output.address, begun.removeprefix("; "))
     return begun
 

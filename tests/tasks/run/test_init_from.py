@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from safetensors.numpy import load
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError, RecipeError
@@ -13,6 +12,7 @@ from tasks.core.ledger import Ledger
 from tasks.core.store import Store
 from tasks.run.explain import explain
 from tasks.run.explain import render as render_explained
+from tasks.run.input_resolution import resolve
 from tasks.run.join_node import join_stage
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import StageResult, run_stage
@@ -20,7 +20,7 @@ from tasks.run.trace import render, trace
 from tasks.run.tracking import TrackingContext
 from tasks.stages.spans.config import SpansConfig
 from tests.conftest import run_stage_in
-from tests.corpora import Made, corpus, documents_in, tokens_in
+from tests.corpora import Made, corpus, tokens_in
 from tests.taken_down import take_down
 from tests.tasks.run.test_trace import reading
 
@@ -36,6 +36,8 @@ class Months(NamedTuple):
     store: Store
     recipe: Recipe
     tokens: dict[str, Made]
+    tokenizer: str
+    """File of the tokenizer of the first version, which the second imports."""
 
     def run(self, stage: str, version: str, source: str | None = None, **changes: Any) -> StageResult:
         recipe = self.recipe.override({name.replace("__", "."): value for name, value in changes.items()})
@@ -60,6 +62,7 @@ def months(tmp_path_factory: pytest.TempPathFactory) -> Months:
     settings: dict[str, Any] = {
         "name": "test",
         "place.store": str(folder),
+        "place.train.nproc": 1,
         "crawl.enabled": False,
         "makes": ["documents", "tokens", "checkpoint"],
         "extract.files": [{"name": "books", "kind": "text", "path": "/nowhere/*.txt"}],
@@ -71,7 +74,7 @@ def months(tmp_path_factory: pytest.TempPathFactory) -> Months:
         "train.checkpoint_every": 3,
         "train.milestones": 2,
     }
-    made = Months(Store(str(folder)), find_recipe("smoke").override(settings), tokens)
+    made = Months(Store(str(folder)), find_recipe("smoke").override(settings), tokens, tokenizer)
     made.run("train", "october")
     made.run("train", "november", train__init_from="test/checkpoint@october")
     return made
@@ -86,15 +89,24 @@ def test_the_checkpoint_is_an_input_that_counts_and_that_the_ledger_knows(months
     assert november.config["init_from"] == "test/checkpoint@october"
     assert "init_from" not in october.config
     assert "began from test/checkpoint@october" in november.note
-    assert months.run("train", "november", **{"train__init_from": "test/checkpoint@october"}).skipped
-    random = months.run("train", "random", "november")
-    assert random.fingerprint != november.fingerprint
+    assert months.run("train", "november", train__init_from="test/checkpoint@october").skipped
+    recipe = months.recipe
+    prints = [
+        resolve(one, months.store, "train", "other", "november", "").fingerprint
+        for one in (
+            recipe.override(FROM_OCTOBER),
+            recipe.override({"train.init_from": "test/checkpoint@november"}),
+            recipe,
+        )
+    ]
+    assert prints[0] == november.fingerprint
+    assert len(set(prints)) == 3
 
 
 def test_a_version_with_the_same_settings_and_inputs_adopts_it_with_its_origin(months: Months) -> None:
     recipe = months.recipe.override(FROM_OCTOBER)
     join_stage(recipe, "train", version="again", source_version="november")  # it would train if it did not adopt
-    again = months.run("train", "again", "november", **{"train__init_from": "test/checkpoint@october"})
+    again = months.run("train", "again", "november", train__init_from="test/checkpoint@october")
     assert again.skipped
     assert trace(months.store, "test", "again", "step:0")["before"][0]["checkpoint"] == "test/checkpoint@october"
 
@@ -159,12 +171,47 @@ def test_the_registered_model_names_its_origin(months: Months) -> None:
         assert lineage.get("initial", {}).get("artifact", "") == origin
 
 
+def test_another_tokenizer_is_refused_with_the_file_to_import(months: Months) -> None:
+    tokens_in(Path(months.store.root), [{**row, "text": row["text"].upper()} for row in PAGES], version="capitals")
+    said = (
+        r"test/checkpoint@october was trained with the tokenizer [0-9a-f]{16}, and the tokens of this run were made "
+        rf'with [0-9a-f]{{16}}.* Set \[tokenizer\] file = "{months.tokenizer}" and make the tokens again'
+    )
+    with pytest.raises(InputError, match=said):
+        months.run("train", "capitals", train__init_from="test/checkpoint@october")
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "said"),
+    [
+        (
+            "test/checkpoint@july",
+            "november",
+            r"train\.init_from: test/checkpoint@july is not in .*, or was never",
+        ),
+        ("test/checkpoint@august", "august", r"train\.init_from: test/checkpoint@august is what this run would make"),
+    ],
+)
+def test_a_checkpoint_that_is_not_there_is_refused(months: Months, name: str, version: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        months.run("train", version, "november", train__init_from=name)
+
+
+@pytest.mark.parametrize("name", ["checkpoint@october", "test/checkpoint", "test/model@october", "test/checkpoint@a/b"])
+def test_a_name_of_another_form_is_refused_with_the_recipe(name: str) -> None:
+    with pytest.raises(RecipeError, match=r"train\.init_from: the id of a checkpoint is <recipe>/checkpoint@<version>"):
+        find_recipe("smoke").override({"train.init_from": name})
+
+
 def test_a_takedown_reports_the_models_that_came_from_one_that_had_read_the_page(months: Months) -> None:
     october = months.steps("october")
-    page = next(row for row in READ["october"][:20] if october[row["id"]])
-    months.run("train", "december", "november", **{"train__init_from": "test/checkpoint@november"})
+    early, page, *_ = (row for row in READ["october"][:20] if october[row["id"]])
+    first = take_down(months.store.root, "t0", documents=early["id"])
+    months.run("train", "december", "november", train__init_from="test/checkpoint@november")
+    note = months.checkpoint("december").record.note
+    assert "began from test/checkpoint@november, which has learned from 1 document now taken down" in note
     elsewhere = run_stage_elsewhere(months)
-    takedown = take_down(months.store.root, "t1", documents=page["id"])
+    takedown = take_down(months.store.root, "t1", first, documents=page["id"])
     report = json.loads(takedown.read("report.json"))
     met = {one["artifact"]: one for one in report["artifacts"] if one["kind"] == "checkpoint"}
     assert (met["test/checkpoint@october"]["steps"], "through" in met["test/checkpoint@october"]) == (
@@ -177,16 +224,12 @@ def test_a_takedown_reports_the_models_that_came_from_one_that_had_read_the_page
         assert one["through"] == [f"test/checkpoint@{through}"]
         assert "began from weights that have read these" in one["next"]
     assert met[elsewhere]["through"] == ["test/checkpoint@november"]
-    assert "test/checkpoint@random" not in met
     rows = {row["artifact"]: row for row in takedown.table("found.parquet").to_pylist()}
     assert (rows["test/checkpoint@november"]["steps"], rows["test/checkpoint@november"]["through"]) == (
         [],
         "test/checkpoint@october",
     )
     assert "before it by test/checkpoint@october" in takedown.read("report.html").decode()
-    late = months.run("train", "late", "november", train__init_from="test/checkpoint@october", train__seed=3)
-    note = Artifact.open_at(months.store, ArtifactId.parse(late.address)).record.note
-    assert "which has learned from 1 documents that are taken down" in note
 
 
 def run_stage_elsewhere(months: Months) -> str:
