@@ -129,7 +129,8 @@ class TrainConfig(Config):
     init_seed: int = Field(default=0, ge=0)
     """Seed of the initial weights, where they are random."""
     init_from: str = Field(default="", exclude_if=lambda name: not name)
-    """Checkpoint whose last weights are the initial ones ("demo/checkpoint@2026.10"), of the same model and tokenizer.
+    """Checkpoint whose last weights are the initial ones ("demo/checkpoint@2026.10"), of the same model and tokenizer;
+    "demo/checkpoint@previous" is the newest other one when the run began, and random weights where there is none.
     Optimizer, steps and learning rate begin anew, with the warm-up. Empty: random weights."""
     seed: int = Field(default=0, ge=0)
     """Seed of the order of sequences."""

@@ -51,7 +51,7 @@ def _copy(part: Part, source: Artifact, path: str, target: str) -> None:
 def _lineage(inputs: Inputs, last: str, scores: dict[str, object]) -> dict[str, object]:
     checkpoint = inputs["checkpoint"]
     run, initial = json.loads(checkpoint.read("run.json")), origin_ref(checkpoint)
-    began = {"artifact": checkpoint.record.config["init_from"], "fingerprint": initial.fingerprint} if initial else None
+    began = {"artifact": initial.address, "fingerprint": initial.fingerprint} if initial else None
     return {
         **({"initial": began} if began else {}),
         "inputs": {role: {"fingerprint": inputs[role].record.fingerprint} for role in sorted(inputs)},

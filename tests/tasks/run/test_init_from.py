@@ -1,19 +1,26 @@
 """A run that begins from the weights of another: lineage, look-ups and takedowns follow both."""
 
 import json
+import re
+import tomllib
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.commit import commit
+from tasks.core.config import Config
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.ledger import Ledger
+from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.run.explain import explain
 from tasks.run.explain import render as render_explained
-from tasks.run.input_resolution import resolve
+from tasks.run.input_resolution import as_read_by, resolve
 from tasks.run.join_node import join_stage
+from tasks.run.lineage import artifacts_of_version
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import StageResult, run_stage
 from tasks.run.trace import render, trace
@@ -22,6 +29,7 @@ from tasks.stages.spans.config import SpansConfig
 from tests.conftest import run_stage_in
 from tests.corpora import Made, corpus, tokens_in
 from tests.taken_down import take_down
+from tests.tasks.run.test_recipe_validation import BOOKS, read
 from tests.tasks.run.test_trace import reading
 
 PAGES = corpus(60)
@@ -111,6 +119,36 @@ def test_a_version_with_the_same_settings_and_inputs_adopts_it_with_its_origin(m
     assert trace(months.store, "test", "again", "step:0")["before"][0]["checkpoint"] == "test/checkpoint@october"
 
 
+def test_the_previous_version_is_the_newest_when_the_run_began(months: Months) -> None:
+    recipe = months.recipe.override({"train.init_from": "test/checkpoint@previous"})
+
+    def chosen(version: str) -> str:
+        found = resolve(recipe, months.store, "train", version, "november", "")
+        return str(found.inputs["initial"].address) if "initial" in found.inputs else ""
+
+    assert chosen("next").rpartition("@")[2] in ("november", "again", "december")
+    # An attempt that was killed began when October was there and November was not yet, or before both.
+    later = months.checkpoint("october").record.finished + timedelta(seconds=1)
+    assert later < months.checkpoint("november").record.finished
+    for begun, name in ((later, "test/checkpoint@october"), (datetime(2001, 1, 1), "")):
+        with months.store.write("test/checkpoint/killed/.epochs/000001.json") as file:
+            file.write(json.dumps({"attempt": "a", "host": "h", "started": f"{begun:%Y-%m-%d %H:%M:%S} UTC"}).encode())
+        assert chosen("killed") == name
+    # What november was made of, under this setting, is adopted and not made again from november.
+    inputs = months.checkpoint("november").record.inputs
+    found = resolve(recipe, months.store, "train", "next", "november", "")
+    same = as_read_by(
+        found,
+        months.checkpoint("november").record.model_copy(
+            update={"fingerprint": found.fingerprint_with(sorted(inputs, key=lambda ref: ref.role))}
+        ),
+    )
+    assert same
+    assert "test/checkpoint@october" in {ref.address for ref in same.refs}
+    made = resolve(recipe, months.store, "train", "november", None, "")
+    assert str(made.inputs["initial"].address) == "test/checkpoint@october", "what it was made from"
+
+
 def test_a_page_is_traced_to_the_steps_of_both_runs(months: Months) -> None:
     october, november = months.steps("october"), months.steps("november")
     fates = set()
@@ -140,9 +178,18 @@ def test_a_domain_and_a_step_name_the_run_before(months: Months) -> None:
     assert "before: test/checkpoint@october, from whose weights the run began\n  steps      12" in step
 
 
-def test_what_a_version_was_made_from_is_not_looked_for_in_the_run_before(months: Months) -> None:
+def test_what_a_version_has_is_not_looked_for_in_the_run_before(months: Months, tmp_path: Path) -> None:
     found = trace(months.store, "test", "november", PAGES[59]["url"])["artifacts"]
     assert {name for name in found.values() if not name.endswith("@november")} == set()
+
+    def by_hand(kind: str, version: str, **inputs: Artifact) -> Artifact:
+        output = Output(Store(str(tmp_path)), ArtifactId(f"test/{kind}", version), f"{kind}{version}")
+        stage = {"checkpoint": "train", "mixture": "decide"}[kind]
+        return commit(output, stage, 1, Config(), [one.ref(role) for role, one in inputs.items()], Report())
+
+    first = by_hand("checkpoint", "1", mixture=by_hand("mixture", "1"))
+    second = by_hand("checkpoint", "2", initial=first)
+    assert [len(artifacts_of_version(second.store, "test", "mixture", version)) for version in "12"] == [1, 0]
 
 
 def test_an_explanation_names_the_run_before_that_read_the_page(months: Months) -> None:
@@ -201,6 +248,15 @@ def test_a_checkpoint_that_is_not_there_is_refused(months: Months, name: str, ve
 def test_a_name_of_another_form_is_refused_with_the_recipe(name: str) -> None:
     with pytest.raises(RecipeError, match=r"train\.init_from: the id of a checkpoint is <recipe>/checkpoint@<version>"):
         find_recipe("smoke").override({"train.init_from": name})
+
+
+def test_the_settings_of_the_documentation_are_settings_of_a_recipe() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "training.md").read_text()
+    (example,) = (tomllib.loads(one) for one in re.findall(r"```toml\n(.*?)```", text, re.DOTALL))
+    by_month = {"encode": {"columns": ["fetched_at"]}, "pack": {"by": "fetched_at"}}
+    found = read({"name": "mine", "extract": {"files": [BOOKS]}, **by_month, **example})
+    assert found.train.init_from == "mine/checkpoint@2026.10"
+    assert Recipe.from_text(found.text) == found
 
 
 def test_a_takedown_reports_the_models_that_came_from_one_that_had_read_the_page(months: Months) -> None:
