@@ -18,6 +18,7 @@ from tasks.trainer import checkpoint
 from tasks.trainer.batches import Batch, Batches
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.guard import Guard
+from tasks.trainer.initial import load_initial
 from tasks.trainer.loader import Loader
 from tasks.trainer.metrics import Logs
 from tasks.trainer.model import parameter_counts
@@ -164,7 +165,9 @@ class Trainer:
 
     def _identity(self) -> dict[str, Any]:
         """Everything that determines the result; must be equal for a run to resume from a checkpoint."""
-        return {"config": self.run.model_dump(mode="json"), "weights": self.spec.weights, "plan": self.batches.identity}
+        initial = {"initial": self.spec.initial.sha256} if self.spec.initial else {}
+        mixture = {"weights": self.spec.weights, "plan": self.batches.identity}
+        return {"config": self.run.model_dump(mode="json"), **mixture, **initial}
 
     def _resume(self) -> list[dict[str, Any]]:
         """Loads the newest checkpoint of rank 0 on all ranks; other nodes may have none on their disk, or another.
@@ -192,4 +195,6 @@ class Trainer:
             self.replica.optimizer.steps_taken = state["steps_taken"]
             self.step, self.tokens, self.guard = state["step"], state["tokens"], Guard(**state["guard"])
             log.info("resumed at step %d of %d", self.step, self.run.steps)
+        elif self.spec.initial:
+            load_initial(self.replica.load_weights, self.spec.initial)
         return list(state.get("withheld", ())) if state else []

@@ -89,6 +89,12 @@ class Replicated:
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.run.precision == "bf16")
 
+    def load_weights(self, file: Path) -> None:
+        """Loads weights from a safetensors file of rank 0 on all ranks."""
+        if self.ranks.rank == 0:
+            self.model.load_state_dict(load_file(file))
+        self.ranks.copy(self.model.state_dict().values())
+
     def clip(self, limit: float) -> float:
         """Scales the gradient so that its Euclidean norm is at most `limit`; returns the norm before."""
         return clip(self._gradient, limit)

@@ -1,7 +1,8 @@
 """Stage `train`: shards, plan and mixture -> a trained model with its milestones.
 
-Reads the token shards, the pack plan and the mixture (without one the recipe's; `tasks.trainer.mixing`). Writes for
-every milestone `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` and the rows of the
+Reads the token shards, the pack plan, the mixture (without one the recipe's; `tasks.trainer.mixing`) and, where the
+settings name one, the checkpoint from whose weights the run begins (`tasks.trainer.initial`). Writes for every
+milestone `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` and the rows of the
 steps up to it (`milestones`), then `model.json` (architecture), `run.json` (the mapping of steps to sequences, for
 trace) and `loss.parquet`. Documents that are taken down before the run or during it are blank from the next checkpoint
 on, and `withheld.json` says from which step (`notice`, `withheld`). Training runs in child processes (`launch`) in the
@@ -12,6 +13,7 @@ against its steps. `monitor` raises alerts during the run and sends its page to 
 On several nodes (`gang`) every node starts this stage; node 0 runs it, the others `join` it and write nothing.
 """
 
+import logging
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +22,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.core.artifact import Artifact
 from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
 from tasks.core.errors import SupersededError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.tokens import marks
+from tasks.formats.tokens import exposure, marks, origin
 from tasks.formats.tokens.plan import Plan
+from tasks.formats.tombstones import Tombstones, in_force
 from tasks.stages.train.figure import loss_curve
 from tasks.stages.train.monitor import Monitor
 from tasks.trainer import milestones
@@ -38,6 +42,8 @@ from tasks.trainer.mixing import epochs
 from tasks.trainer.notice import Notice
 from tasks.trainer.recovery import Recovery
 from tasks.trainer.spec import make_spec
+
+log = logging.getLogger("sluice.train")
 
 VERSION = 2
 
@@ -64,6 +70,7 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     notice = Notice(output, inputs["shards"], fence.run)
     notice.look()
     monitor = Monitor(output, spec)
+    begun = _begun(inputs[origin.ROLE], output) if origin.ROLE in inputs else ""
 
     def follow(step: int, values: dict[str, float]) -> None:
         output.log_metrics(step, values)
@@ -96,7 +103,8 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     output.log_file("loss.png", loss_curve(metrics))
     monitor.send_page()
     report = _report(metrics, spec)
-    return replace(report, metrics={**report.metrics, **monitor.counts()}, inputs=notice.refs())
+    counted = {**report.metrics, **monitor.counts()}
+    return replace(report, metrics=counted, note=f"{report.note}{begun}", inputs=notice.refs())
 
 
 def join(config: TrainConfig, inputs: Inputs) -> None:
@@ -108,6 +116,19 @@ def join(config: TrainConfig, inputs: Inputs) -> None:
     with tempfile.TemporaryDirectory(prefix="sluice-node-") as folder:
         spec = make_spec(config, inputs, Path(folder), layout_here())
         train_local(spec, lambda step, values: None, gang=Gang.from_environment())
+
+
+def _begun(checkpoint: Artifact, output: Output) -> str:
+    """Returns a clause for the note of the run: from which weights it begins, and what these have read too much."""
+    recipe = output.address.name.partition("/")[0]
+    tombstones = Tombstones.read(in_force(output.store, recipe))
+    exposed = exposure.of_checkpoint(checkpoint, tombstones) if tombstones else exposure.Exposure()
+    begun = f"; began from {checkpoint.address}"
+    if exposed.rows:
+        count = len(exposed.rows)
+        begun += f", which has learned from {count:,} document{'s' * (count > 1)} now taken down"
+        log.warning("[%s] %s", output.address, begun.removeprefix("; "))
+    return begun
 
 
 def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]], met: bytes) -> None:

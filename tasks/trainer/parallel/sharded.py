@@ -4,6 +4,7 @@ Gradients are those of one rank up to rounding: sums over ranks are taken by the
 """
 
 import math
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import cast
@@ -124,6 +125,13 @@ class Sharded:
         given = (part.tokens, part.labels, part.documents)
         tokens, labels, documents = (tensor.to(device, non_blocking=True) for tensor in given)
         return (tokens, labels, documents) if rows is None else (tokens[:, rows], labels[:, rows], documents)
+
+    def load_weights(self, file: Path) -> None:
+        """Loads this rank's part of the weights from a safetensors file, which every rank can read."""
+        state = {name: parameter.detach() for name, parameter in self.parameters.items()}
+        with tempfile.TemporaryDirectory() as alone:  # the reader opens every file of a folder
+            (Path(alone) / file.name).with_suffix(".safetensors").symlink_to(file.absolute())
+            load(state, storage_reader=HuggingFaceStorageReader(alone), process_group=self._everyone)
 
     def clip(self, limit: float) -> float:
         """Scales the gradient so that its Euclidean norm over all ranks is at most `limit`; returns the norm before.
