@@ -1,0 +1,69 @@
+"""A run whose state is sharded leaves the artifact that any other run leaves."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from safetensors.torch import load_file
+
+from tasks.core.artifact import Artifact
+from tasks.core.errors import RecipeError
+from tasks.trainer import checkpoint, model_file
+from tasks.trainer.config import ModelConfig
+from tasks.trainer.layout import LAYOUT, RANKS, Layout
+from tests.corpora import Made
+from tests.tasks.stages.train.test_stage import kill_when, train
+from tests.tasks.trainer.small_run import small_config
+
+CONFIG = small_config(model=ModelConfig(layers=2, dim=32, heads=4, kv_heads=2, tie_embeddings=False), steps=60)
+
+
+@pytest.fixture(scope="module")
+def alone(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return train(made, tmp_path_factory.mktemp("alone"), CONFIG)
+
+
+def curve(artifact: Artifact) -> np.ndarray:
+    with artifact.open("loss.parquet") as file:
+        table = pq.read_table(file)
+    return np.stack([table[name].to_numpy() for name in ("loss", "grad_norm")])
+
+
+def place(monkeypatch: pytest.MonkeyPatch, **layout: int) -> None:
+    made = Layout.model_validate(layout)
+    monkeypatch.setenv(LAYOUT, made.model_dump_json())
+    monkeypatch.setenv(RANKS, str(made.ranks))
+
+
+def test_a_sharded_run_that_is_killed_and_goes_on_in_another_layout_makes_the_artifact_of_one_rank(
+    made: Made, alone: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place(monkeypatch, shard=2)
+    kill_when(made, tmp_path, CONFIG, checkpoint.name_of(9))
+    place(monkeypatch, tensor=2)
+    found = train(made, tmp_path, CONFIG)
+    assert found.files() == alone.files()
+    # From the first step on: rounding grows with them, by Adam's division by the root of small squares.
+    np.testing.assert_allclose(curve(found)[:, :10], curve(alone)[:, :10], atol=1e-5, rtol=0)
+    np.testing.assert_allclose(curve(found), curve(alone), atol=1e-3, rtol=0)
+    for step in CONFIG.milestone_steps:
+        folder = f"checkpoints/{checkpoint.name_of(step)}"
+        assert load_file(found.local(f"{folder}/{checkpoint.MODEL}")).keys() == (
+            load_file(alone.local(f"{folder}/{checkpoint.MODEL}")).keys()
+        )
+        stated = checkpoint.read_state(Path(found.local(f"{folder}/{checkpoint.STATE}")).parent)[1]
+        assert stated[checkpoint.MODEL] == hashlib.sha256(found.read(f"{folder}/{checkpoint.MODEL}")).hexdigest()
+    last = f"checkpoints/{checkpoint.name_of(60)}/{checkpoint.MODEL}"
+    model, _ = model_file.load_model(Path(found.local("model.json")), Path(found.local(last)))
+    assert sum(weight.numel() for weight in model.parameters()) > 10_000
+
+
+def test_a_layout_with_other_ranks_than_the_place_is_refused(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place(monkeypatch, shard=2)
+    monkeypatch.setenv(RANKS, "3")
+    with pytest.raises(RecipeError, match="2 ranks per node"):
+        train(made, tmp_path, CONFIG)
