@@ -23,7 +23,7 @@ from tasks.trainer.batches import Batch, Batches
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.guard import Guard
 from tasks.trainer.loader import Loader
-from tasks.trainer.loss import IGNORED, head_cross_entropy
+from tasks.trainer.loss import IGNORED
 from tasks.trainer.metrics import Logs
 from tasks.trainer.model import Transformer, build, parameter_counts
 from tasks.trainer.optim import AdamW, clip, learning_rate
@@ -150,8 +150,7 @@ class Trainer:
         tokens, labels, documents = (tensor.to(device, non_blocking=True) for tensor in given)
         self.gradient.zero_()
         with self._autocast():
-            hidden = self.model.hidden(tokens, documents)
-            loss = head_cross_entropy(hidden, self.model.head_weight, labels)
+            loss = self.model.loss(tokens, documents, labels)
         loss.backward()  # type: ignore[no-untyped-call]
         count = (labels != IGNORED).sum()
         sums = torch.stack((loss.detach().double(), count.double(), torch.zeros_like(count, dtype=torch.float64)))

@@ -1,8 +1,7 @@
 """The model: a Llama-type decoder with attention masked at document boundaries.
 
 Pre-norm RMSNorm, rotary positions, grouped-query attention, SwiGLU (Touvron et al. 2023, arXiv 2302.13971; GQA: arXiv
-2305.13245). Attention is torch's SDPA with a boolean mask: the reference for faster kernels, and the only one
-of them that trains on a CPU.
+2305.13245). What computes the attention, with the mask, is in `attention`.
 """
 
 import hashlib
@@ -13,7 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tasks.trainer.attention import Attend, Kernel, sdpa_mask
 from tasks.trainer.config import ModelConfig
+from tasks.trainer.loss import head_cross_entropy
 
 
 class RMSNorm(nn.Module):
@@ -26,7 +27,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape and dtype of the result are those of `x`."""
-        return F.rms_norm(x.float(), (x.shape[-1],), self.weight, self.eps).to(x.dtype)
+        return F.rms_norm(x.float(), (x.shape[-1],), self.weight.float(), self.eps).to(x.dtype)
 
 
 def rotary(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
@@ -42,17 +43,6 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
 
-def document_mask(documents: Tensor) -> Tensor:
-    """Returns bool [batch, 1, sequence, sequence]: a query attends to keys of its document that are not later.
-
-    Args:
-        documents: int64 [batch, sequence], equal within a document.
-    """
-    length = documents.shape[1]
-    causal = torch.ones(length, length, dtype=torch.bool, device=documents.device).tril()
-    return (documents[:, None, :, None] == documents[:, None, None, :]) & causal
-
-
 def document_positions(documents: Tensor) -> Tensor:
     """Returns int64 [batch, sequence]: how far each token is from the first token of its document."""
     index = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
@@ -66,23 +56,19 @@ class Attention(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.heads, self.kv_heads, self.head_dim = config.heads, config.kv_heads, config.head_dim
+        self.head_dim = config.head_dim
         self.wq = nn.Linear(config.dim, config.heads * config.head_dim, bias=False)
         self.wk = nn.Linear(config.dim, config.kv_heads * config.head_dim, bias=False)
         self.wv = nn.Linear(config.dim, config.kv_heads * config.head_dim, bias=False)
         self.wo = nn.Linear(config.heads * config.head_dim, config.dim, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """Maps [batch, sequence, dim] to the same shape."""
-        batch, length, _ = x.shape
-        q = rotate(self.wq(x).view(batch, length, self.heads, -1).transpose(1, 2), cos, sin)
-        k = rotate(self.wk(x).view(batch, length, self.kv_heads, -1).transpose(1, 2), cos, sin)
-        v = self.wv(x).view(batch, length, self.kv_heads, -1).transpose(1, 2)
-        # Repeated by hand: SDPA's own grouped mode has no fused CPU kernel.
-        share = self.heads // self.kv_heads
-        k, v = k.repeat_interleave(share, dim=1), v.repeat_interleave(share, dim=1)
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        projected: Tensor = self.wo(mixed.transpose(1, 2).reshape(batch, length, -1))
+        # The number of heads is read off the projections: under tensor parallelism a rank has some of them.
+        q = rotate(self.wq(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2), cos, sin)
+        k = rotate(self.wk(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2), cos, sin)
+        v = self.wv(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        projected: Tensor = self.wo(attend(q, k, v).transpose(1, 2).flatten(-2))
         return projected
 
 
@@ -111,47 +97,71 @@ class Block(nn.Module):
         self.ffn_norm = RMSNorm(config.dim, config.norm_eps)
         self.ffn = FeedForward(config)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """Maps [batch, sequence, dim] to the same shape."""
-        x = x + self.attention(self.attention_norm(x), cos, sin, mask)
+        x = x + self.attention(self.attention_norm(x), cos, sin, attend)
         out: Tensor = x + self.ffn(self.ffn_norm(x))
         return out
 
 
 class Transformer(nn.Module):
-    """The decoder. Layers are in a ModuleDict, so that a parameter keeps its name when layers are split over ranks."""
+    """The decoder, or a chunk of consecutive layers of it.
 
-    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+    Layers are in a ModuleDict under their number in the whole decoder, so that parameters have the same names however
+    layers are split over ranks.
+
+    Args:
+        config: shape of the whole decoder.
+        vocab_size: tokens of the vocabulary.
+        layers: numbers of the layers; the first layer comes with the embedding, the last one with norm and head. None:
+            all.
+    """
+
+    def __init__(self, config: ModelConfig, vocab_size: int, layers: range | None = None) -> None:
         super().__init__()
+        layers = range(config.layers) if layers is None else layers
+        last = config.layers - 1 in layers
         self.config, self.vocab_size = config, vocab_size
-        self.embedding = nn.Embedding(vocab_size, config.dim)
-        self.layers = nn.ModuleDict({str(index): Block(config) for index in range(config.layers)})
-        self.norm = RMSNorm(config.dim, config.norm_eps)
-        self.head = None if config.tie_embeddings else nn.Linear(config.dim, vocab_size, bias=False)
+        self.kernel: Kernel = sdpa_mask
+        self.rows: Tensor | None = None
+        """Positions of the sequence that this rank computes, int64 [positions]; None: all. `documents` has all."""
+        self.embedding = nn.Embedding(vocab_size, config.dim) if 0 in layers else None
+        self.layers = nn.ModuleDict({str(index): Block(config) for index in layers})
+        self.norm = RMSNorm(config.dim, config.norm_eps) if last else None
+        self.head = nn.Linear(config.dim, vocab_size, bias=False) if last and not config.tie_embeddings else None
 
     @property
     def head_weight(self) -> Tensor:
         """The matrix [vocab_size, dim] that turns a hidden state into logits."""
-        return self.embedding.weight if self.head is None else self.head.weight
+        owner = self.embedding if self.head is None else self.head
+        assert owner is not None, "this chunk has no head"
+        return owner.weight
 
-    def hidden(self, tokens: Tensor, documents: Tensor) -> Tensor:
-        """Returns the normalised last hidden state, float [batch, sequence, dim].
+    def hidden(self, x: Tensor, documents: Tensor) -> Tensor:
+        """Returns the normalised last hidden state, float [batch, positions, dim]; a chunk: that of its last layer.
 
         Args:
-            tokens: int64 [batch, sequence].
+            x: int64 [batch, positions], tokens; for a chunk without the embedding what the chunk before it returned.
             documents: int64 [batch, sequence], equal within a document and different between neighbours.
         """
-        cos, sin = rotary(document_positions(documents), self.config.head_dim, self.config.rope_theta)
-        mask = document_mask(documents)
-        x = self.embedding(tokens)
+        positions = document_positions(documents)
+        if self.rows is not None:
+            positions = positions[:, self.rows]
+        cos, sin = rotary(positions, self.config.head_dim, self.config.rope_theta)
+        attend = self.kernel(documents)
+        if self.embedding is not None:
+            x = self.embedding(x)
         for layer in self.layers.values():
-            x = layer(x, cos, sin, mask)
-        out: Tensor = self.norm(x)
-        return out
+            x = layer(x, cos, sin, attend)
+        return x if self.norm is None else self.norm(x)
 
     def forward(self, tokens: Tensor, documents: Tensor) -> Tensor:
         """Returns the logits of the next token, [batch, sequence, vocab_size], for the arguments of `hidden`."""
         return F.linear(self.hidden(tokens, documents), self.head_weight)
+
+    def loss(self, x: Tensor, documents: Tensor, labels: Tensor) -> Tensor:
+        """Returns the summed cross-entropy of `labels` in nats, float32 scalar; the other arguments as for `hidden`."""
+        return head_cross_entropy(self.hidden(x, documents), self.head_weight, labels)
 
 
 def initialise(model: Transformer, seed: int) -> None:

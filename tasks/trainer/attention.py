@@ -1,0 +1,48 @@
+"""Attention over packed documents: a query attends to the keys of its own document that are not later.
+
+A kernel takes the documents of a batch and returns the function that every layer calls; what depends on the documents
+alone is computed once per batch.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Maps queries [batch, heads, queries, head_dim], keys and values [batch, kv_heads, keys, head_dim] to
+[batch, heads, queries, head_dim]."""
+Kernel = Callable[[Tensor], Attend]
+"""Maps documents, int64 [batch, sequence], equal within a document and different between neighbours, to an Attend."""
+
+
+def document_mask(documents: Tensor, rows: Tensor | None = None) -> Tensor:
+    """Returns bool [batch, 1, queries, sequence]: a query attends to keys of its document that are not later.
+
+    Args:
+        documents: int64 [batch, sequence], equal within a document.
+        rows: int64 [queries], positions of the queries; None: all.
+    """
+    positions = torch.arange(documents.shape[1], device=documents.device)
+    rows = positions if rows is None else rows
+    causal = rows[:, None] >= positions
+    return (documents[:, None, rows, None] == documents[:, None, None, :]) & causal
+
+
+def sdpa_mask(documents: Tensor, rows: Tensor | None = None) -> Attend:
+    """SDPA with a boolean mask: the reference for the other kernels, and the only one of them that trains on a CPU.
+
+    Args:
+        documents: int64 [batch, sequence].
+        rows: int64 [queries], positions of the queries, where a rank has some of them; None: all.
+    """
+    mask = document_mask(documents, rows)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        # Repeated by hand: SDPA's own grouped mode has no fused CPU kernel.
+        share = q.shape[1] // k.shape[1]
+        k, v = k.repeat_interleave(share, dim=1), v.repeat_interleave(share, dim=1)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    return attend
