@@ -62,7 +62,7 @@ def sha256_of_json(value: Any) -> str:
 
 def _encodable(value: Any, where: str) -> Any:
     if isinstance(value, Config):
-        return {name: _encodable(getattr(value, name), f"{where}.{name}") for name in type(value).model_fields}
+        return {name: _encodable(getattr(value, name), f"{where}.{name}") for name in _written(value)}
     if isinstance(value, Enum):
         return _encodable(value.value, where)
     if value is None or isinstance(value, bool | int | str):
@@ -79,6 +79,15 @@ def _encodable(value: Any, where: str) -> Any:
         return [_encodable(item, f"{where}[{index}]") for index, item in enumerate(value)]
     hint = " (write paths as text)" if isinstance(value, Path) else ""
     raise TypeError(f"{where} is a {type(value).__name__}, which has no deterministic encoding{hint}")
+
+
+def _written(value: Config) -> list[str]:
+    """Returns the fields that are written: all but those that `exclude_if` leaves out, as in `model_dump`.
+
+    A setting that came later and is left out at its default keeps the fingerprints of recipes that do not use it.
+    """
+    fields = type(value).model_fields.items()
+    return [name for name, field in fields if not (field.exclude_if and field.exclude_if(getattr(value, name)))]
 
 
 def _key(key: Any, where: str) -> str:
