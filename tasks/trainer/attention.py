@@ -13,8 +13,9 @@ from torch import Tensor
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Maps queries [batch, heads, queries, head_dim], keys and values [batch, kv_heads, keys, head_dim] to
 [batch, heads, queries, head_dim]."""
-Kernel = Callable[[Tensor], Attend]
-"""Maps documents, int64 [batch, sequence], equal within a document and different between neighbours, to an Attend."""
+Kernel = Callable[[Tensor, Tensor | None], Attend]
+"""Maps documents, int64 [batch, sequence], equal within a document and different between neighbours, to an Attend; the
+second argument is int64 [queries], the positions of the queries where a rank has some of them, or None."""
 
 
 def document_mask(documents: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -31,12 +32,7 @@ def document_mask(documents: Tensor, rows: Tensor | None = None) -> Tensor:
 
 
 def sdpa_mask(documents: Tensor, rows: Tensor | None = None) -> Attend:
-    """SDPA with a boolean mask: the reference for the other kernels, and the only one of them that trains on a CPU.
-
-    Args:
-        documents: int64 [batch, sequence].
-        rows: int64 [queries], positions of the queries, where a rank has some of them; None: all.
-    """
+    """A `Kernel`: SDPA with a boolean mask, the reference for the others, and the only one that trains on a CPU."""
     mask = document_mask(documents, rows)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

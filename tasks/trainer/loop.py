@@ -50,7 +50,7 @@ class Trainer:
         self.out = Path(spec.out)
         self.batches = Batches(spec)
         self.model: Transformer = build(self.run.model, self.batches.vocab_size, self.run.init_seed).to(ranks.device)
-        self.optimizer = AdamW(self.model, self.run.optim)
+        self.optimizer = AdamW(dict(self.model.named_parameters()), self.run.optim)
         self.gradient = _flat_gradient(self.model)
         self.step, self.tokens, self.guard = 0, 0, Guard()
         self.stop_requested = False

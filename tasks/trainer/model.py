@@ -6,7 +6,7 @@ Pre-norm RMSNorm, rotary positions, grouped-query attention, SwiGLU (Touvron et 
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,10 @@ from torch import Tensor, nn
 from tasks.trainer.attention import Attend, Kernel, sdpa_mask
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.loss import head_cross_entropy
+
+
+Recompute = Callable[..., Tensor]
+"""Calls a function with arguments, as `torch.utils.checkpoint.checkpoint` does."""
 
 
 class RMSNorm(nn.Module):
@@ -96,9 +100,15 @@ class Block(nn.Module):
         self.attention = Attention(config)
         self.ffn_norm = RMSNorm(config.dim, config.norm_eps)
         self.ffn = FeedForward(config)
+        self.recompute: Recompute | None = None
+        """Calls the layer so that the backward pass computes activations again; None: they are stored."""
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """Maps [batch, sequence, dim] to the same shape."""
+        return self.recompute(self.compute, x, cos, sin, attend) if self.recompute else self.compute(x, cos, sin, attend)
+
+    def compute(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        """Does the same, and stores its activations for the backward pass."""
         x = x + self.attention(self.attention_norm(x), cos, sin, attend)
         out: Tensor = x + self.ffn(self.ffn_norm(x))
         return out
@@ -123,6 +133,7 @@ class Transformer(nn.Module):
         last = config.layers - 1 in layers
         self.config, self.vocab_size = config, vocab_size
         self.kernel: Kernel = sdpa_mask
+        self.head_loss = head_cross_entropy
         self.rows: Tensor | None = None
         """Positions of the sequence that this rank computes, int64 [positions]; None: all. `documents` has all."""
         self.embedding = nn.Embedding(vocab_size, config.dim) if 0 in layers else None
@@ -148,7 +159,7 @@ class Transformer(nn.Module):
         if self.rows is not None:
             positions = positions[:, self.rows]
         cos, sin = rotary(positions, self.config.head_dim, self.config.rope_theta)
-        attend = self.kernel(documents)
+        attend = self.kernel(documents, self.rows)
         if self.embedding is not None:
             x = self.embedding(x)
         for layer in self.layers.values():
@@ -161,28 +172,29 @@ class Transformer(nn.Module):
 
     def loss(self, x: Tensor, documents: Tensor, labels: Tensor) -> Tensor:
         """Returns the summed cross-entropy of `labels` in nats, float32 scalar; the other arguments as for `hidden`."""
-        return head_cross_entropy(self.hidden(x, documents), self.head_weight, labels)
+        return self.head_loss(self.hidden(x, documents), self.head_weight, labels)
 
 
-def initialise(model: Transformer, seed: int) -> None:
-    """Fills the weights in place, equal for equal seeds whatever else draws random numbers.
+def initial_weight(config: ModelConfig, name: str, shape: torch.Size, seed: int) -> Tensor:
+    """Returns the initial weight of a parameter, float32, on the CPU: equal for equal seeds, whatever else is random.
 
     Matrices: normal with deviation 1 / sqrt(fan in); those that write to the residual stream a further 1 / sqrt(2
     layers), which keeps its variance independent of depth (GPT-2). Embedding: 0.02 where it is also the head (so that
-    the first logits are near zero), else 1. A head of its own starts at zero. Each weight has its own generator, seeded
-    with its name: a change of one layer does not change the initial weights of the others.
+    the first logits are near zero), else 1. A head of its own starts at zero, norms at one. Each weight has its own
+    generator, seeded with its name: a change of one layer does not change the initial weights of the others, and a rank
+    with some of the layers computes theirs alone.
     """
-    depth = math.sqrt(2 * model.config.layers)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            generator = torch.Generator().manual_seed(_seed_of(seed, name))
-            if name.startswith("head."):
-                weight.zero_()
-            elif name.startswith("embedding."):
-                weight.normal_(0.0, 0.02 if model.config.tie_embeddings else 1.0, generator=generator)
-            elif weight.ndim == 2:
-                residual = name.endswith(("wo.weight", "w2.weight"))
-                weight.normal_(0.0, weight.shape[1] ** -0.5 / (depth if residual else 1.0), generator=generator)
+    if len(shape) == 1:
+        return torch.ones(shape)
+    if name.startswith("head."):
+        return torch.zeros(shape)
+    generator = torch.Generator().manual_seed(_seed_of(seed, name))
+    if name.startswith("embedding."):
+        deviation = 0.02 if config.tie_embeddings else 1.0
+    else:
+        residual = name.endswith(("wo.weight", "w2.weight"))
+        deviation = shape[1] ** -0.5 / (math.sqrt(2 * config.layers) if residual else 1.0)
+    return torch.empty(shape).normal_(0.0, deviation, generator=generator)
 
 
 def _seed_of(seed: int, name: str) -> int:
@@ -193,7 +205,9 @@ def _seed_of(seed: int, name: str) -> int:
 def build(config: ModelConfig, vocab_size: int, seed: int) -> Transformer:
     """Returns a model in fp32 with the initial weights of `seed`."""
     model = Transformer(config, vocab_size)
-    initialise(model, seed)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.copy_(initial_weight(config, name, weight.shape, seed))
     return model
 
 

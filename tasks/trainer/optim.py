@@ -6,9 +6,10 @@ optimizer is made, which costs 1.4 s in every rank and every canary.
 """
 
 import math
+from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tasks.trainer.config import OptimConfig
 
@@ -35,13 +36,24 @@ def decayed(name: str, weight: Tensor) -> bool:
     return weight.ndim == 2 and not name.startswith("embedding.")
 
 
-class AdamW:
-    """AdamW over the named parameters of a model; all state is fp32."""
+def local(tensor: Tensor) -> Tensor:
+    """Returns what this rank has of a tensor: of a DTensor its own part, without copying it."""
+    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
 
-    def __init__(self, model: nn.Module, config: OptimConfig) -> None:
+
+class AdamW:
+    """AdamW over named parameters; all state is fp32, and sharded as they are.
+
+    Args:
+        params: name -> parameter; a DTensor is updated by each rank where it has it.
+        config: settings.
+    """
+
+    def __init__(self, params: Mapping[str, Tensor], config: OptimConfig) -> None:
         self.config = config
         self.steps_taken = 0
-        self.params = dict(model.named_parameters())
+        self.params = dict(params)
         self.decay = {name: config.weight_decay if decayed(name, p) else 0.0 for name, p in self.params.items()}
         self.first = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in self.params.items()}
         self.second = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in self.params.items()}
@@ -55,12 +67,12 @@ class AdamW:
         root = math.sqrt(1 - beta2**self.steps_taken)
         for name, param in self.params.items():
             assert param.grad is not None, name
-            grad = param.grad.float()
-            first, second = self.first[name], self.second[name]
+            grad, weight = local(param.grad).float(), local(param)
+            first, second = local(self.first[name]), local(self.second[name])
             first.lerp_(grad, 1 - beta1)
             second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-            param.mul_(1 - lr * self.decay[name])
-            param.addcdiv_(first, second.sqrt().div_(root).add_(self.config.eps), value=-size)
+            weight.mul_(1 - lr * self.decay[name])
+            weight.addcdiv_(first, second.sqrt().div_(root).add_(self.config.eps), value=-size)
 
     def state(self) -> dict[str, Tensor]:
         """Returns the moments as `first.<parameter>` and `second.<parameter>`; the tensors are not copied."""

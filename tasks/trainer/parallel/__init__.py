@@ -1,0 +1,1 @@
+"""Training with state that is sharded over ranks."""

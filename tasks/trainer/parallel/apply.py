@@ -1,0 +1,100 @@
+"""Turns a model into the part of it that a rank computes.
+
+The order matters: context before tensor, both before recomputation and compilation, which wrap what they left; FSDP
+last, around all of it. As in OLMo-core and torchtitan, FSDP is applied at degree 1, too: mixed precision has one path.
+"""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.tensor.parallel import parallelize_module
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from tasks.trainer.config import TrainConfig
+from tasks.trainer.loss import head_cross_entropy
+from tasks.trainer.model import Transformer
+from tasks.trainer.parallel import placements
+from tasks.trainer.parallel.context import context_kernel, rows_of
+from tasks.trainer.parallel.mesh import Mesh
+
+_STORED = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten._scaled_mm.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops.higher_order.flex_attention,
+}
+"""What `selective` recomputation stores: the results of matrix products and attention, which take nearly all time."""
+
+
+def apply(model: Transformer, mesh: Mesh, run: TrainConfig, seq_len: int) -> None:
+    """Shards `model` in place; its parameters become DTensors.
+
+    Args:
+        model: all of a decoder, or a chunk of it.
+        mesh: this rank's place in the layout.
+        run: settings of the run.
+        seq_len: positions of a training sequence.
+    """
+    layout = mesh.layout
+    if layout.context > 1:
+        model.kernel = context_kernel(model.kernel, mesh.group("context"), seq_len, mesh.device)
+        model.rows = rows_of(mesh.at("context"), layout.context, seq_len).to(mesh.device)
+    if layout.tensor > 1:
+        _split(model, mesh.whole["tensor"])
+    for layer in model.layers.values():
+        if layout.recompute != "none":
+            layer.recompute = partial(checkpoint, use_reentrant=False, **_RECOMPUTE[layout.recompute])
+        if layout.compile:
+            layer.compile()
+    _shard(model, mesh, run)
+
+
+def _split(model: Transformer, mesh: DeviceMesh) -> None:
+    """Splits matrices over the ranks of `mesh`."""
+    for layer in model.layers.values():
+        parallelize_module(layer, mesh, dict(placements.LAYER))
+    if model.embedding is not None:
+        parallelize_module(model, mesh, dict(placements.EMBEDDING))
+    if model.norm is not None:
+        parallelize_module(model, mesh, dict(placements.NORM))
+    if model.head is not None:
+        parallelize_module(model, mesh, dict(placements.HEAD))
+    model.head_loss = partial(_loss_over_shares, mesh)
+
+
+def _loss_over_shares(mesh: DeviceMesh, hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    """Computes the loss where every rank has some rows of the head and some positions of the hidden state."""
+    assert isinstance(hidden, DTensor) and isinstance(weight, DTensor)
+    whole = hidden.redistribute(mesh, [Replicate()]).to_local(grad_placements=[Partial()])
+    return head_cross_entropy(whole, weight.to_local(), labels, mesh.get_group())
+
+
+def _policy(ctx: object, op: object, *args: object, **kwargs: object) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if op in _STORED else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+_RECOMPUTE = {
+    "full": {},
+    "selective": {"context_fn": partial(create_selective_checkpoint_contexts, _policy)},
+}
+
+
+def _shard(model: Transformer, mesh: Mesh, run: TrainConfig) -> None:
+    """Shards parameters, gradients and with them the optimizer's state."""
+    layout = mesh.layout
+    narrow = torch.bfloat16 if run.precision == "bf16" else None
+    policy = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    for part in (*model.layers.values(), model):
+        fully_shard(part, mesh=mesh.state, mp_policy=policy, reshard_after_forward=layout.zero == 3)
+        assert isinstance(part, FSDPModule)
+        part.set_gradient_divide_factor(1.0)
+        part.set_force_sum_reduction_for_comms(True)
+    register_fsdp_forward_method(model, "loss")

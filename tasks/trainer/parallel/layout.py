@@ -1,0 +1,144 @@
+"""Layout: how the ranks of a run share its work; and which layouts are possible.
+
+Imports pydantic only, so that the Airflow dag-processor can load it. A layout belongs to the place of a run and not to
+its identity: the batches of a step are the same under every layout, and its gradient up to rounding.
+"""
+
+import math
+from typing import Literal
+
+from pydantic import Field
+
+from tasks.core.config import Config
+from tasks.core.errors import RecipeError
+from tasks.trainer.config import ModelConfig, TrainConfig
+
+
+class Layout(Config):
+    """Degrees of the dimensions, whose product is the number of ranks.
+
+    Neighbouring ranks differ in `tensor` first, then `context`, `shard`, `replicate` and `pipeline`: what communicates
+    most stays within a node.
+    """
+
+    replicate: int = Field(default=1, ge=1)
+    """Groups with all of the state each, between which gradients are summed (HSDP)."""
+    shard: int = Field(default=1, ge=1)
+    """Ranks that share parameters, gradients and optimizer state (FSDP)."""
+    context: int = Field(default=1, ge=1)
+    """Ranks that share the positions of a sequence; they share the state, too."""
+    tensor: int = Field(default=1, ge=1)
+    """Ranks that share every matrix, and between matrices the positions of a sequence (TP with SP)."""
+    pipeline: int = Field(default=1, ge=1)
+    """Ranks that share the layers."""
+    zero: Literal[1, 2, 3] = 3
+    """What is sharded while a step is computed: 1 the optimizer's state alone, 2 gradients too, 3 parameters too."""
+    schedule: Literal["1f1b", "interleaved"] = "1f1b"
+    """Of the pipeline: one chunk of layers per rank, or `chunks` of them."""
+    chunks: int = Field(default=2, ge=2)
+    """Chunks of layers per rank of the schedule `interleaved`."""
+    recompute: Literal["none", "selective", "full"] = "none"
+    """Activations that the backward pass computes again: none; all but the results of matrix products and attention;
+    or all within a layer."""
+    compile: bool = False
+    """Whether layers are compiled. It takes a minute at the start of a run and pays on GPUs."""
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return self.replicate * self.shard * self.context * self.tensor * self.pipeline
+
+    @property
+    def data_ranks(self) -> int:
+        """The number of ranks with different microbatches."""
+        return self.replicate * self.shard
+
+    @property
+    def chunks_per_rank(self) -> int:
+        """Chunks of layers that a rank has."""
+        return self.chunks if self.pipeline > 1 and self.schedule == "interleaved" else 1
+
+
+def check_fit(layout: Layout, run: TrainConfig, vocab_size: int, seq_len: int, world: int) -> None:
+    """Raises RecipeError with every reason for which `run` cannot be trained in this layout.
+
+    Args:
+        layout: what the place asks for.
+        run: settings of the run.
+        vocab_size: tokens of the vocabulary.
+        seq_len: positions of a training sequence.
+        world: ranks that there are.
+    """
+    reasons = [
+        *([f"its ranks are {layout.ranks}, and there are {world}"] if layout.ranks != world else []),
+        *_batch_reasons(layout, run),
+        *_tensor_reasons(layout, run.model, vocab_size, seq_len),
+        *_pipeline_reasons(layout, run),
+    ]
+    if reasons:
+        raise RecipeError(
+            f"this run cannot be trained in the layout of the place: {'; '.join(reasons)}",
+            "change [place.train.layout], or the settings that are named",
+        )
+
+
+def _batch_reasons(layout: Layout, run: TrainConfig) -> list[str]:
+    microbatches = run.batch_size // run.microbatch
+    if microbatches % layout.data_ranks:
+        return [
+            f"replicate x shard = {layout.data_ranks} ranks cannot share {microbatches} microbatches "
+            "(batch_size / microbatch) equally"
+        ]
+    return []
+
+
+def _tensor_reasons(layout: Layout, model: ModelConfig, vocab_size: int, seq_len: int) -> list[str]:
+    degree, reasons = layout.tensor, []
+    sizes = {"kv_heads": model.kv_heads, "heads": model.heads, "ffn_dim": model.ffn_dim, "vocabulary": vocab_size}
+    for name, size in sizes.items():
+        if size % degree:
+            reasons.append(f"tensor = {degree} does not divide {name} = {size}")
+    if seq_len % (2 * layout.context if layout.context > 1 else 1):
+        reasons.append(f"2 x context = {2 * layout.context} does not divide seq_len = {seq_len}")
+    elif seq_len // layout.context % degree:
+        reasons.append(f"tensor = {degree} does not divide the {seq_len // layout.context} positions of a rank")
+    return reasons
+
+
+def _pipeline_reasons(layout: Layout, run: TrainConfig) -> list[str]:
+    if layout.pipeline == 1:
+        return []
+    chunks, reasons = layout.pipeline * layout.chunks_per_rank, []
+    if run.model.layers < chunks:
+        reasons.append(f"{run.model.layers} layers cannot be {chunks} chunks (pipeline x chunks)")
+    if run.model.tie_embeddings:
+        reasons.append("with pipeline > 1 the first rank has the embedding and the last one the head: tie_embeddings")
+    mine = run.batch_size // run.microbatch // layout.data_ranks
+    if mine < layout.pipeline or (layout.schedule == "interleaved" and mine % layout.pipeline):
+        reasons.append(
+            f"{mine} microbatches per data-parallel rank for pipeline = {layout.pipeline}: "
+            + ("a multiple is needed" if layout.schedule == "interleaved" else "as many are needed")
+        )
+    return reasons
+
+
+def memory_per_rank(layout: Layout, run: TrainConfig, parameters: int, seq_len: int) -> dict[str, int]:
+    """Returns an estimate in bytes of what a rank has in memory: `state`, `gradients`, `parameters`, `activations`.
+
+    Parameters, moments and summed gradients are fp32. Activations per layer and token: 34 x dim bytes in bf16 with a
+    fused attention (Korthikanti et al. 2022, arXiv 2205.05198, equation 2 without its attention term), twice that in
+    fp32; 2 x dim with `full` recomputation, 10 x dim x 2 with `selective`.
+    """
+    width = 2 if run.precision == "bf16" else 4
+    own = parameters / (layout.tensor * layout.pipeline)
+    sharded = layout.shard * layout.context
+    per_layer = {"none": 17, "selective": 10, "full": 1}[layout.recompute] * width * run.model.dim
+    layers = math.ceil(run.model.layers / layout.pipeline)
+    in_flight = layout.pipeline if layout.pipeline > 1 else 1
+    tokens = run.microbatch * seq_len / layout.context / layout.tensor
+    return {
+        "state": round(12 * own / sharded),
+        "gradients": round(4 * own / (sharded if layout.zero > 1 else 1)),
+        "parameters": round(width * own / (sharded if layout.zero == 3 else 1)),
+        "activations": round(per_layer * layers * tokens * in_flight),
+    }

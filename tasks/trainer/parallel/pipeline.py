@@ -1,0 +1,83 @@
+"""Pipeline parallelism: chunks of layers on different ranks, microbatches on their way through them.
+
+The schedules are torch's: 1F1B (Narayanan et al. 2019, PipeDream) with one chunk per rank, and interleaved 1F1B
+(Narayanan et al. 2021, arXiv 2104.04473, section 2.2) with several.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
+
+from tasks.trainer.batches import Batch
+from tasks.trainer.model import Transformer
+from tasks.trainer.parallel.mesh import Mesh
+
+
+class Chunk(Transformer):
+    """Some layers of a decoder, as a stage of the pipeline."""
+
+    def forward(self, x: Tensor, documents: Tensor, labels: Tensor) -> Tensor:
+        """Returns the hidden state for the next chunk, or in the last one the summed loss, float32 [1]."""
+        return self.hidden(x, documents) if self.norm is None else self.loss(x, documents, labels)[None]
+
+
+def chunks_of(layers: int, mesh: Mesh) -> list[range]:
+    """Returns the layers of each chunk of this rank; chunk c of all is on pipeline rank c modulo the degree.
+
+    Chunks differ by one layer at most; the later ones have less, since the head is at the end.
+    """
+    count = mesh.layout.pipeline * mesh.layout.chunks_per_rank
+    sizes = [layers // count + (index < layers % count) for index in range(count)]
+    starts = [sum(sizes[:index]) for index in range(count)]
+    mine = range(mesh.at("pipeline"), count, mesh.layout.pipeline)
+    return [range(starts[index], starts[index] + sizes[index]) for index in mine]
+
+
+class Pipeline:
+    """The schedule of this rank.
+
+    Args:
+        chunks: this rank's chunks, sharded.
+        mesh: this rank's place in the layout.
+        microbatches: microbatches per step of a data-parallel rank.
+    """
+
+    def __init__(self, chunks: Sequence[Transformer], mesh: Mesh, microbatches: int) -> None:
+        degree, here = mesh.layout.pipeline, mesh.at("pipeline")
+        self.mesh, self.is_last, self.is_first = mesh, here == degree - 1, here == 0
+        stages = [
+            PipelineStage(chunk, here + degree * index, degree * len(chunks), mesh.device, group=mesh.group("pipeline"))
+            for index, chunk in enumerate(chunks)
+        ]
+        if mesh.layout.schedule == "interleaved":
+            self.schedule: Schedule1F1B | ScheduleInterleaved1F1B = ScheduleInterleaved1F1B(
+                stages, microbatches, loss_fn=_loss, scale_grads=False
+            )
+        else:
+            self.schedule = Schedule1F1B(stages[0], microbatches, loss_fn=_loss, scale_grads=False)
+
+    def backward(self, parts: Sequence[Batch], rows: Tensor | None) -> Tensor:
+        """Computes the gradients of the summed loss of all microbatches; returns that loss, 0 but on the last rank."""
+        tokens, labels, documents = (
+            torch.cat([getattr(part, name) for part in parts]).to(self.mesh.device)
+            for name in ("tokens", "labels", "documents")
+        )
+        if rows is not None:
+            tokens, labels = tokens[:, rows], labels[:, rows]
+        losses: list[Tensor] = []
+        given = (tokens,) if self.is_first else ()
+        self.schedule.step(
+            *given,
+            documents=documents,
+            labels=labels,
+            target=labels if self.is_last else None,
+            losses=losses if self.is_last else None,
+        )
+        return torch.stack([loss.detach() for loss in losses]).sum() if losses else torch.zeros((), device=tokens.device)
+
+
+def _loss(output: Tensor, target: Tensor) -> Tensor:
+    """The last chunk has computed the loss."""
+    return output.sum()
