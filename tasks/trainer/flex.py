@@ -66,7 +66,7 @@ def _by_block(values: Tensor) -> Tensor:
     """Cuts [batch, queries] into [batch, blocks, BLOCK]; the last value fills up the last block."""
     count = values.shape[1]
     padded = torch.arange(-(-count // BLOCK) * BLOCK, device=values.device).clamp(max=count - 1)
-    return values[:, padded].unflatten(1, (-1, BLOCK))
+    return values[:, padded].view(values.shape[0], -1, BLOCK)
 
 
 def _ordered(chosen: Tensor) -> tuple[Tensor, Tensor]:

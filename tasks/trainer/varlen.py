@@ -13,8 +13,11 @@ from tasks.trainer.attention import Attend, document_starts
 FEWEST = 16
 """Least number of documents for which there is room."""
 _PARAMETERS = inspect.signature(varlen_attn).parameters
-# torch 2.13 says "causal" by the window; before, there was a flag.
-_CAUSAL: dict[str, Any] = {"window_size": (-1, 0)} if "window_size" in _PARAMETERS else {"is_causal": True}
+# Since torch 2.13 the window says "causal", before it a flag; and fewer heads of keys than of queries are announced.
+_OPTIONS: dict[str, Any] = {
+    **({"window_size": (-1, 0)} if "window_size" in _PARAMETERS else {"is_causal": True}),
+    **({"enable_gqa": True} if "enable_gqa" in _PARAMETERS else {}),
+}
 
 
 def varlen(documents: Tensor, rows: Tensor | None = None) -> Attend:
@@ -31,8 +34,7 @@ def varlen(documents: Tensor, rows: Tensor | None = None) -> Attend:
     longest = documents.shape[1]
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        flat = (_flat(q), *_shared(_flat(k), _flat(v), q.shape[1]))
-        out: Any = varlen_attn(*flat, lengths, lengths, longest, longest, **_CAUSAL, **_grouped(q, k))
+        out: Any = varlen_attn(_flat(q), _flat(k), _flat(v), lengths, lengths, longest, longest, **_OPTIONS)
         joined: Tensor = out.unflatten(0, (q.shape[0], q.shape[2])).transpose(1, 2)
         return joined
 
@@ -58,15 +60,3 @@ def cu_seqlens(documents: Tensor) -> Tensor:
 def _flat(x: Tensor) -> Tensor:
     """Lays [batch, heads, sequence, head_dim] end to end: [batch x sequence, heads, head_dim]."""
     return x.transpose(1, 2).flatten(0, 1)
-
-
-def _grouped(q: Tensor, k: Tensor) -> dict[str, bool]:
-    return {"enable_gqa": q.shape[1] != k.shape[1]} if "enable_gqa" in _PARAMETERS else {}
-
-
-def _shared(k: Tensor, v: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """Repeats keys and values for every query head where torch has no grouped mode of this kernel."""
-    if "enable_gqa" in _PARAMETERS:
-        return k, v
-    share = heads // k.shape[1]
-    return k.repeat_interleave(share, dim=1), v.repeat_interleave(share, dim=1)

@@ -102,6 +102,27 @@ def test_batches_with_other_documents_have_cu_seqlens_of_few_shapes() -> None:
     assert all(len(one[one < 64]) == count for one, count in zip(found, counts, strict=True))
 
 
+def by_document(
+    q: Tensor, k: Tensor, v: Tensor, begins: Tensor, ends: Tensor, *longest: int, **options: object
+) -> Tensor:
+    """What torch documents of `varlen_attn` with a causal window: attention within each document, laid end to end."""
+    assert options == {"window_size": (-1, 0), "enable_gqa": True}
+    assert begins is ends
+    assert min(longest) >= int(begins.diff().max())
+    pieces = [tensor.split(begins.diff().tolist()) for tensor in (q, k, v)]
+    parts = [[piece.transpose(0, 1) for piece in group] for group in zip(*pieces, strict=True) if len(group[0])]
+    return torch.cat(
+        [F.scaled_dot_product_attention(*p, is_causal=True, enable_gqa=True).transpose(0, 1) for p in parts]
+    )
+
+
+def test_varlen_lays_documents_end_to_end_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.trainer.varlen.varlen_attn", by_document)
+    documents = packed()
+    q, k, v = heads_of(documents)
+    torch.testing.assert_close(varlen(documents)(q, k, v), sdpa_mask(documents)(q, k, v), atol=2e-6, rtol=1e-5)
+
+
 def test_varlen_refuses_a_part_of_the_positions() -> None:
     with pytest.raises(InputError, match="whole sequences"):
         varlen(packed(), torch.arange(4))
