@@ -20,22 +20,21 @@ _LEAST = 1e-12
 
 
 def use_fp8(layers: nn.Module, device: torch.device) -> None:
-    """Replaces the linear layers within `layers` whose dimensions allow it; weights and their names stay.
+    """Makes the linear layers within `layers` multiply in fp8 where their dimensions allow it; weights stay.
 
     Args:
-        layers: the hidden layers of a model. Embedding and head are not among them: they stay as they are.
+        layers: the hidden layers of a model, sharded or not. Embedding and head are not among them: they stay as they
+            are.
         device: where the model will compute.
 
     Raises:
         InputError: the GPU has no products in fp8.
     """
     check_device(device)
-    for module in list(layers.modules()):
-        for name, child in list(module.named_children()):
-            if type(child) is nn.Linear and child.bias is None and not any(n % MULTIPLE for n in child.weight.shape):
-                replaced = Fp8Linear(child.in_features, child.out_features, bias=False, device="meta")
-                replaced.weight = child.weight
-                setattr(module, name, replaced)
+    for module in layers.modules():
+        if type(module) is nn.Linear and module.bias is None and not any(n % MULTIPLE for n in module.weight.shape):
+            # In place, as fully_shard does: who holds the module or its weight (FSDP, an optimizer) holds it still.
+            module.__class__ = Fp8Linear
 
 
 def check_device(device: torch.device) -> None:

@@ -1,0 +1,81 @@
+"""Floating-point operations of a model per token, peak rates of GPUs, and their quotient, MFU.
+
+Model FLOPs utilisation (Chowdhery et al. 2022, PaLM, arXiv 2204.02311, appendix B) is the share of the peak that a
+machine without any overhead would need for the same tokens per second. Forward and backward pass count, recomputation
+does not:
+
+    FLOPs per token = 6 * N + 12 * layers * width of attention * attended length
+
+N is the number of weights that a token is multiplied with: those of the layers and of the output head, not the look-up
+in the embedding. The attended length is the sequence length by convention, also where attention is causal: so the
+figures of PaLM and llm-foundry are computed, and the ones here compare with them. `attended_length` has what causal
+attention within documents needs, which is less.
+"""
+
+import re
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tasks.trainer.config import ModelConfig
+
+PEAKS = {
+    "A100": 312e12,
+    "A10G": 70e12,
+    "A10": 125e12,
+    "L4": 121e12,
+    "L40": 181e12,
+    "L40S": 362e12,
+    "H100": 989e12,
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H200": 989e12,
+    "H200 NVL": 835e12,
+    "GH200": 989e12,
+    "B200": 2250e12,
+    "GB200": 2500e12,
+}
+"""Dense bf16 FLOP/s by words of the name that CUDA reports ("NVIDIA H100 80GB HBM3"), from NVIDIA's data sheets; those
+state twice as much, with sparsity. A name without "PCIe" or "NVL" is that of the SXM module."""
+
+
+def peak_flops(device: str) -> float | None:
+    """Returns the dense bf16 FLOP/s of a GPU by its name, None where it is not known (as that of a CPU).
+
+    >>> peak_flops("NVIDIA H200"), peak_flops("NVIDIA H100 PCIe"), peak_flops("AMD EPYC")
+    (989000000000000.0, 756000000000000.0, None)
+    """
+    words = set(re.split(r"[\s-]+", device))
+    fitting = [name for name in PEAKS if set(name.split()) <= words]
+    return PEAKS[max(fitting, key=len)] if fitting else None
+
+
+def matmul_weights(model: ModelConfig, vocab_size: int) -> int:
+    """Returns the number of weights that every token is multiplied with: those of the layers and of the head."""
+    attention = model.dim * model.head_dim * (2 * model.heads + 2 * model.kv_heads)
+    return model.layers * (attention + 3 * model.dim * model.ffn_dim) + vocab_size * model.dim
+
+
+def flops_per_token(model: ModelConfig, vocab_size: int, attended: float) -> float:
+    """Returns the FLOPs of forward and backward pass per token.
+
+    Args:
+        model: shape of the model.
+        vocab_size: columns of the output head.
+        attended: mean number of keys that a query is compared with; the sequence length by convention.
+    """
+    attention = 12 * model.layers * model.heads * model.head_dim * attended
+    return 6 * matmul_weights(model, vocab_size) + attention
+
+
+def attended_length(lengths: ArrayLike) -> float:
+    """Returns the mean number of keys of a query under causal attention within documents.
+
+    Args:
+        lengths: tokens of each document's run in a sequence, integers of shape (runs,); their sum is above 0.
+
+    >>> attended_length([4]), attended_length([2, 2])
+    (2.5, 1.5)
+    """
+    runs = np.asarray(lengths, dtype=np.float64)
+    return float((runs * (runs + 1)).sum() / 2 / runs.sum())
