@@ -16,7 +16,7 @@ from tasks.trainer.batches import Batch
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.flops import attended_length, flops_per_token, peak_flops
 from tasks.trainer.fp8 import use_fp8
-from tasks.trainer.parallel.layout import Layout
+from tasks.trainer.layout import Layout
 from tasks.trainer.parallel.sharded import Sharded
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.sizes import Size
@@ -78,7 +78,7 @@ def train_steps(engine: Sharded, batches: list[Batch], steps: int) -> tuple[list
     for step in range(steps):
         synchronise(device)
         started = time.perf_counter()
-        loss, _, _ = engine.gradient({0: batches[step % len(batches)]}, stop=False)
+        loss, _, _ = engine.gradient({0: batches[step % len(batches)]}, stop=lambda: False)
         engine.clip(1.0)
         engine.optimizer.step(1e-4)
         synchronise(device)

@@ -146,12 +146,8 @@ def main() -> None:
     elif not torch.cuda.is_available():
         parser.error("this machine has no GPU; --tiny shows on a CPU that the program runs")
     torch._dynamo.config.automatic_dynamic_shapes = False  # another microbatch is compiled for its own shape
-    backend = "gloo" if given.tiny else "nccl"
-    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        Sweep(given.out, given.budget, given.tiny).run()
-    finally:
-        dist.destroy_process_group()
+    Sweep(given.out, given.budget, given.tiny).run()
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from airflow.sdk import BaseOperatorLink
 from airflow.sdk.exceptions import AirflowException
 from kubernetes.client import models as k8s
 
+from operators.alerts import check
 from operators.links import ArtifactLink, MlflowLink
 from operators.pods.api import PODS, Api
 from operators.pods.failure import has_ended, has_succeeded, terminated
@@ -93,6 +94,7 @@ class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
     def _start(self, context: Any, restarts: int) -> Any:
         with fails_at_once():
             self._restarts = restarts
+            check(find_recipe(self.recipe).place.alerts)
             self.pod = self.get_or_create_pod(self.build_pod_request_obj(context), context)
             if self._killed:
                 self.on_kill()
@@ -142,6 +144,7 @@ class GpuPodOperator(KubernetesPodOperator):  # type: ignore[misc]
             deadline=deadline_of(self, context),
             restarts=self._restarts,
             container=self.base_container_name,
+            alerts=find_recipe(self.recipe).place.alerts.model_dump(mode="json"),
         )
         self.defer(trigger=trigger, method_name="trigger_reentry")
 

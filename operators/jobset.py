@@ -16,6 +16,7 @@ from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
+from operators.alerts import check
 from operators.jobsets.manifest import jobset
 from operators.jobsets.trigger import JobSetTrigger, terminal_state
 from operators.links import ArtifactLink, MlflowLink
@@ -55,7 +56,9 @@ class JobSetOperator(BaseOperator):  # type: ignore[misc]
 
     def _start(self, context: Any, restarts: int) -> Any:
         with fails_at_once():
-            place = place_of(find_recipe(self.recipe))
+            recipe = find_recipe(self.recipe)
+            place = place_of(recipe)
+            check(recipe.place.alerts)
             claim = self.claim(context)
             name = str(taken(claim, self._api)["metadata"]["name"])
             self._begun = (claim, name)
@@ -71,6 +74,7 @@ class JobSetOperator(BaseOperator):  # type: ignore[misc]
                 deadline=deadline_of(self, context),
                 restarts=restarts,
                 container=CONTAINER,
+                alerts=recipe.place.alerts.model_dump(mode="json"),
             )
             self.defer(trigger=trigger, method_name="resume")
 

@@ -12,6 +12,7 @@ import psutil
 from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowSkipException
 
+from operators.alerts import sent
 from operators.aws import use_connection
 from operators.links import ArtifactLink, MlflowLink
 from operators.results import announce
@@ -67,15 +68,16 @@ class StageOperator(BaseOperator):  # type: ignore[misc]
         run = self.run_of(recipe, context)
         recipe = run.recipe(recipe)
         use_connection(recipe)
-        result = run_stage(
-            recipe,
-            self.stage,
-            version=run.version,
-            source_version=run.source_version,
-            member=self.member,
-            on_dask=self.on_dask,
-            tracking=tracking_of(recipe, context),
-        )
+        with sent(recipe.place.alerts, context["ti"]):
+            result = run_stage(
+                recipe,
+                self.stage,
+                version=run.version,
+                source_version=run.source_version,
+                member=self.member,
+                on_dask=self.on_dask,
+                tracking=tracking_of(recipe, context),
+            )
         tell(result)
         if self.skip_when_empty and not result.rows["out"]:
             raise AirflowSkipException(f"{result.address} holds nothing new: what follows is not started")

@@ -62,14 +62,19 @@ def corpus(count: int = 120) -> list[dict]:
     return rows
 
 
-def documents_in(folder: Path, rows: Iterable[dict], parts: int = 2, rejected: Iterable[dict] = ()) -> Artifact:
+def documents_in(
+    folder: Path, rows: Iterable[dict], parts: int = 2, rejected: Iterable[dict] = (), version: str = "dev"
+) -> Artifact:
     """Commits rows as the artifact test/documents."""
-    return by_hand(folder, "documents", parts, {"kept": (_KEPT, list(rows)), "rejected": (REJECTED, list(rejected))})
+    tables = {"kept": (_KEPT, list(rows)), "rejected": (REJECTED, list(rejected))}
+    return by_hand(folder, "documents", parts, tables, version)
 
 
-def by_hand(folder: Path, kind: str, parts: int, tables: dict[str, tuple[pa.Schema, list[dict]]]) -> Artifact:
+def by_hand(
+    folder: Path, kind: str, parts: int, tables: dict[str, tuple[pa.Schema, list[dict]]], version: str = "dev"
+) -> Artifact:
     """Commits tables as the artifact test/<kind>, each row in a part that its id decides."""
-    output = Output(Store(str(folder)), ArtifactId(f"test/{kind}", "dev"), "by-hand")
+    output = Output(Store(str(folder)), ArtifactId(f"test/{kind}", version), "by-hand")
     for index, part_name in enumerate(part_names(parts)):
         with output.part(part_name, conserved=False) as part:
             for name, (schema, rows) in tables.items():
@@ -100,13 +105,16 @@ def tokens_in(
     encode: EncodeConfig | None = None,
     seq_len: int = 32,
     method: Literal["concat", "best_fit"] = "concat",
+    version: str = "dev",
+    tokenizer_file: str = "",
 ) -> Made:
     """Runs tokenizer, encode and pack over test/documents, made of `rows` if need be; makes artifacts test/<kind>."""
-    run = partial(run_stage_in, folder, workers=workers)
-    made = Artifact.find(Store(str(folder)), ArtifactId("test/documents", "dev"))
-    documents = made or documents_in(folder, corpus() if rows is None else rows, parts)
+    run = partial(run_stage_in, folder, workers=workers, version=version)
+    made = Artifact.find(Store(str(folder)), ArtifactId("test/documents", version))
+    documents = made or documents_in(folder, corpus() if rows is None else rows, parts, version=version)
     inputs = {"documents": documents}
-    tokenizer = run("tasks.stages.tokens.bpe", TokenizerConfig(vocab_size=300), inputs, kind="tokenizer")
+    config = TokenizerConfig(vocab_size=300, file=tokenizer_file)
+    tokenizer = run("tasks.stages.tokens.bpe", config, inputs, kind="tokenizer")
     inputs = {**inputs, "tokenizer": tokenizer}
     shards = run("tasks.stages.tokens.encode", encode or EncodeConfig(), inputs, kind="shards")
     plan = run("tasks.stages.tokens.pack", PackConfig(seq_len=seq_len, method=method), {"shards": shards}, kind="plan")

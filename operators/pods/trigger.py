@@ -17,6 +17,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 from kubernetes_asyncio.config import ConfigException
 
+from operators.alerts import AlertFinder
 from operators.links import MlflowLink
 from operators.pods.api import NODES, PODS, Api, Kind
 from operators.pods.failure import PodFailure, disruption_of, failure_of, gone, has_ended, last_words, terminated
@@ -25,6 +26,7 @@ from operators.pods.logs import READ_UNTIL, LogReader
 from operators.pods.outage import Refused, Unreachable
 from operators.pods.pending import PendingPodMonitor, epoch
 from operators.pods.refusal import no_cluster, refused
+from tasks.run.place import AlertsPlace
 
 Object = dict[str, Any]
 
@@ -54,6 +56,7 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         grace_s: how long it may take to save when it is stopped.
         deadline: epoch second at which the task's `execution_timeout` is over; None: never.
         restarts: how often this try of the task has started it again; passed on with the event.
+        alerts: `[place.alerts]` of the recipe.
     """
 
     kind: Kind
@@ -71,24 +74,29 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
         grace_s: int,
         deadline: float | None = None,
         restarts: int = 0,
+        alerts: Object | None = None,
     ) -> None:
         super().__init__()
         self.name, self.namespace, self.conn_id, self.container = name, namespace, conn_id, container
         self.queue, self.queue_s, self.scale_up_s = queue, queue_s, scale_up_s
         self.grace_s, self.deadline, self.restarts = grace_s, deadline, restarts
+        self.alerts = alerts or {}
         self.reader: LogReader | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Returns the arguments to recreate this trigger in another triggerer."""
         names = ("name", "namespace", "conn_id", "container", "queue", "queue_s", "scale_up_s", "grace_s", "deadline")
         kind = type(self)
-        return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(self, name) for name in (*names, "restarts")}
+        return f"{kind.__module__}.{kind.__qualname__}", {
+            name: getattr(self, name) for name in (*names, "restarts", "alerts")
+        }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yields one event: {name, namespace, restarts, mlflow_run_url} and the fields of `outcome`."""
         self.api = Api(self.conn_id)
         self.pending = PendingPodMonitor(self.api, self.namespace, self.queue, self.queue_s, self.scale_up_s, self.say)
-        self.pass_on = LinkFinder(self.say, self.task_instance, MlflowLink().xcom_key)
+        sending = AlertFinder(self.say, AlertsPlace(**self.alerts), self.task_instance)
+        self.pass_on = LinkFinder(sending, self.task_instance, MlflowLink().xcom_key)
         try:
             found = await self.wait()
         except Unreachable as error:
@@ -101,6 +109,7 @@ class StageTrigger(BaseTrigger):  # type: ignore[misc]
             self.log.exception("waiting for %s failed", self.name)
             found = outcome(PodFailure("killed", f"waiting failed: {type(error).__name__}: {error}"), keep=True)
         await self.pass_on.settled()
+        await sending.settled()
         about = {"name": self.name, "namespace": self.namespace, "restarts": self.restarts}
         yield TriggerEvent({**about, "mlflow_run_url": self.pass_on.url, **found})
 

@@ -21,13 +21,16 @@ class Ledger:
     Args:
         store: the store to read.
         prefix: a folder to which it is limited, such as a recipe's name; "" for all.
+        kind: kind to which it is limited, such as "checkpoint", of any recipe; "" for all.
     """
 
-    def __init__(self, store: Store, prefix: str = "") -> None:
+    def __init__(self, store: Store, prefix: str = "", kind: str = "") -> None:
         self.store = store
         self._by_address: dict[str, Artifact] = {}
         self._unreadable: dict[str, InputError] = {}
         for address in _addresses(store, prefix):
+            if kind and address.name.partition("/")[2] != kind:
+                continue
             try:
                 self._by_address[str(address)] = Artifact.open_at(store, address)
             except InputError as error:

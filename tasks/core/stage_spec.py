@@ -41,6 +41,8 @@ class StageSpec:
         fan_in: role -> (kind, kind of the artifact whose record names the members): all members of a mapped stage.
         groups: role -> (kind, annotator): one of the artifacts that `kind` is made of (`tasks.core.groups`).
         optional_inputs: role -> kind, read where the recipe has the stage that makes it.
+        named: role -> field of its section with the id of an artifact, of any recipe and version ("previous": the
+            newest other one when the run began); "" where there is none.
         previous: role -> artifact of the version before.
         previous_if: dotted recipe field; the version before is read where it is true. "": always.
         previous_as: role of an input whose record determines the previous version, and the takedowns, that all stages
@@ -63,6 +65,7 @@ class StageSpec:
     fan_in: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     groups: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     optional_inputs: Mapping[str, str] = field(default_factory=dict)
+    named: Mapping[str, str] = field(default_factory=dict)
     previous: Mapping[str, Previous] = field(default_factory=dict)
     previous_if: str = ""
     previous_as: str = ""
@@ -70,6 +73,11 @@ class StageSpec:
     mapped: bool = False
     conditional: bool = False
     reads_web: bool = False
+
+    @property
+    def of_other_versions(self) -> frozenset[str]:
+        """Roles of inputs that are no part of its version: nothing that the version has is looked for in them."""
+        return frozenset({*self.named, *self.previous})
 
     def required_kinds(self) -> tuple[str, ...]:
         """Returns the kinds, without members, that it reads of its own version in any case."""

@@ -7,11 +7,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tasks.core.artifact import Artifact
+from tasks.core.errors import InputError
 from tasks.core.groups import named_in
 from tasks.core.parquet_ranges import rows_with
 from tasks.core.store import Store
 from tasks.formats.key_index import OWN_FOLDER, KeyIndex
 from tasks.formats.tokens.index import DocumentIndex, Entry
+from tasks.formats.tokens.origin import origin_of, origin_ref
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.readings import Readings
 from tasks.formats.tokens.shard_set import ShardSet
@@ -42,6 +44,28 @@ class Chain:
     def follow(cls, store: Store, recipe: str, version: str) -> "Chain":
         """Finds the last artifact made at a version and everything it was made from; raises InputError."""
         return cls(recipe, lineage.chain(store, recipe, version))
+
+    def before(self) -> "list[Earlier]":
+        """Returns the runs that the model comes from, nearest first: each began from the weights of the next one."""
+        found: list[Earlier] = []
+        checkpoint = self.artifacts.get("checkpoint")
+        while checkpoint and (ref := origin_ref(checkpoint)):
+            try:
+                checkpoint = origin_of(checkpoint)
+                assert checkpoint is not None
+                found.append(Earlier(ref.address, Chain._of_run(checkpoint)))
+            except InputError as error:
+                found.append(Earlier(ref.address, None, error.cause))
+                break
+        return found
+
+    @classmethod
+    def _of_run(cls, checkpoint: Artifact) -> "Chain":
+        artifacts = lineage.chain_of(checkpoint)
+        for kind in ("shards", "plan"):
+            if kind not in artifacts:
+                raise InputError(f"the {kind} that {checkpoint.address} was trained on are gone", "restore them")
+        return cls(checkpoint.address.name.partition("/")[0], artifacts)
 
     @cached_property
     def index(self) -> DocumentIndex | None:
@@ -112,6 +136,15 @@ class Chain:
             return {}
         rows = rows_with(artifact, path, "id", [doc_id], CAPTURE).to_pylist()
         return rows[0] if rows else {}
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A run from whose weights a later one began: its checkpoint, and its artifacts, or why they are not known."""
+
+    checkpoint: str
+    chain: Chain | None
+    problem: str = ""
 
 
 def many(look_up: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:

@@ -46,9 +46,10 @@ def explain(store: Store, recipe: str, version: str, text: str, min_tokens: int 
     Returns:
         {characters, recipe, artifacts, run, training_tokens, min_tokens, spans_found, spans: [{text, start, end,
         tokens, count, bits, documents: [{id, url, source, shard, row, starts, length, sequences, steps, skipped_steps,
-        first_checkpoint}]}]}; `start` and `end` count characters, `starts` the tokens of the document at which the span
-        begins. Of a span that stands in more than ten places, ten are followed, evenly chosen in the order of the text
-        that comes after it.
+        first_checkpoint, before: [{checkpoint, steps, skipped_steps, first_checkpoint}]}]}]}; `start` and `end` count
+        characters, `starts` the tokens of the document at which the span begins, and `before` is who read the page
+        among the runs from whose weights the model comes, nearest first. Of a span that stands in more than ten places,
+        ten are followed, evenly chosen in the order of the text that comes after it.
 
     Raises:
         InputError: the text is too long, the minimum is below 1, nothing was encoded, or its tokens are not indexed.
@@ -61,6 +62,7 @@ def explain(store: Store, recipe: str, version: str, text: str, min_tokens: int 
     chain = Chain.follow(store, recipe, version)
     spans = _spans_of(store, chain, version)
     index = SpanIndex(spans, chain.shards)
+    earlier = {one.checkpoint: one.chain for one in chain.before() if one.chain}
     number, kept = matches(index, load(chain.artifacts["tokenizer"]), text, min_tokens)
     artifacts = {kind: str(artifact.address) for kind, artifact in {**chain.artifacts, "spans": spans}.items()}
     return {
@@ -71,7 +73,7 @@ def explain(store: Store, recipe: str, version: str, text: str, min_tokens: int 
         "training_tokens": index.tokens,
         "min_tokens": min_tokens,
         "spans_found": number,
-        "spans": [_span(chain, index, text, match) for match in kept],
+        "spans": [_span(chain, earlier, index, text, match) for match in kept],
     }
 
 
@@ -92,7 +94,7 @@ def _spans_of(store: Store, chain: Chain, version: str) -> Artifact:
     )
 
 
-def _span(chain: Chain, index: SpanIndex, text: str, match: Match) -> Found:
+def _span(chain: Chain, earlier: dict[str, Chain], index: SpanIndex, text: str, match: Match) -> Found:
     starts: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
     for run in match.runs:
         for place in index.places(run, _MOST_PLACES // len(match.runs)):
@@ -104,11 +106,11 @@ def _span(chain: Chain, index: SpanIndex, text: str, match: Match) -> Found:
         "tokens": len(match.runs[0]),
         "count": match.count,
         "bits": round(match.bits, 1),
-        "documents": [_document(chain, shard, row, ranges) for (shard, row), ranges in starts.items()],
+        "documents": [_document(chain, earlier, shard, row, ranges) for (shard, row), ranges in starts.items()],
     }
 
 
-def _document(chain: Chain, shard: str, row: int, ranges: list[tuple[int, int]]) -> Found:
+def _document(chain: Chain, earlier: dict[str, Chain], shard: str, row: int, ranges: list[tuple[int, int]]) -> Found:
     """Returns a page with the sequences that have tokens of the ranges (start, length), and their steps."""
     uid = chain.shards.shard(shard).uid(row)
     reading = chain.readings.of(shard, row, ranges)
@@ -121,6 +123,21 @@ def _document(chain: Chain, shard: str, row: int, ranges: list[tuple[int, int]])
         "starts": sorted(start for start, _ in ranges),
         "length": max(length for _, length in ranges),
         "sequences": reading.sequences,
+        "steps": reading.steps,
+        "skipped_steps": reading.skipped_steps,
+        "first_checkpoint": min(reading.checkpoints, default=None),
+        "before": [found for name, one in earlier.items() if (found := _read_before(name, one, uid))],
+    }
+
+
+def _read_before(checkpoint: str, chain: Chain, uid: bytes) -> Found | None:
+    """Returns the steps of an earlier run that read a page, or None where none did."""
+    entry = chain.index.by_uid(uid) if chain.index else None
+    reading = chain.readings.of(entry.shard, entry.row) if entry else None
+    if reading is None or not reading.steps:
+        return None
+    return {
+        "checkpoint": checkpoint,
         "steps": reading.steps,
         "skipped_steps": reading.skipped_steps,
         "first_checkpoint": min(reading.checkpoints, default=None),

@@ -35,6 +35,7 @@ def _span(span: Found, run: Found | None) -> list[str]:
     for document in span["documents"]:
         lines.append(f"  {document['url'] or document['id']}  from token {_some(document['starts'])}")
         lines.append(f"    {_reading(document, run)}")
+        lines += [f"    before: {one['checkpoint']} read the page in {_steps(one)}" for one in document["before"]]
     return lines
 
 
@@ -45,10 +46,14 @@ def _reading(document: Found, run: Found | None) -> str:
         return f"sequences {_some(document['sequences'])}; nothing was trained from them yet"
     if not document["steps"]:
         return f"sequences {_some(document['sequences'])}; none of the {run['steps']:,} steps read them"
-    skipped = f" (skipped: {_some(document['skipped_steps'])})" if document["skipped_steps"] else ""
-    first = document["first_checkpoint"]
+    return _steps(document)
+
+
+def _steps(reading: Found) -> str:
+    skipped = f" (skipped: {_some(reading['skipped_steps'])})" if reading["skipped_steps"] else ""
+    first = reading["first_checkpoint"]
     seen = "no checkpoint has seen it" if first is None else f"first seen by step-{first:08d}"
-    return f"steps {_some(document['steps'])}{skipped}; {seen}"
+    return f"steps {_some(reading['steps'])}{skipped}; {seen}"
 
 
 def _some(numbers: list[int]) -> str:

@@ -20,6 +20,7 @@ from tasks.core.store import Store
 from tasks.run.catalogue import MAKERS, STAGES
 from tasks.run.external_inputs import EXTERNAL, code_refs, external_refs
 from tasks.run.lineage import artifact_of_version
+from tasks.run.named_inputs import chosen_roles, named_inputs
 from tasks.run.previous_version import Found, previous_inputs
 from tasks.run.recipe import Recipe
 from tasks.run.takedowns import takedowns_in_force
@@ -77,7 +78,8 @@ def resolve(
     kind = f"{spec.output}/{member}" if member else spec.output
     address = ArtifactId(f"{recipe.name}/{kind}", version)
     current, named_only = _current_inputs(recipe, store, spec, version, source_version, member)
-    found = {**current, **previous_inputs(recipe, store, spec, address, current)}
+    found = {**current, **named_inputs(store, spec, config, address)}
+    found |= previous_inputs(recipe, store, spec, address, current)
     found |= takedowns_in_force(recipe.name, store, spec, address, current)
     external = list(external_refs(module, config))
     refs = (
@@ -145,7 +147,7 @@ def as_read_by(resolved: ResolvedStage, record: Record) -> ResolvedStage | None:
     The previous version is chosen once: the same stage at another version with the same inputs adopts the result, and
     does not start from a version that has been completed since.
     """
-    roles = resolved.spec.previous.keys()
+    roles = {*resolved.spec.previous, *chosen_roles(resolved.spec, resolved.config)}
     previous = [ref for ref in record.inputs if ref.role in roles]
     artifacts = [ref for ref in resolved.refs if ref.role in resolved.inputs and ref.role not in roles]
     others = [ref for ref in resolved.refs if ref.role not in resolved.inputs]

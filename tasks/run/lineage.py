@@ -5,7 +5,7 @@ those that the records list; artifacts are never matched by name alone.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -21,7 +21,7 @@ def artifacts_of_version(store: Store, recipe: str, kind: str, version: str) -> 
     """Returns the artifacts of a kind that belong to a version: its own, else those that its artifacts were made from.
 
     Follows records from the artifacts of the version to their inputs, and so on; the nearest match counts. Inputs of
-    the previous version (`StageSpec.previous`) are not followed.
+    other versions (`StageSpec.of_other_versions`) are not followed.
 
     Args:
         store: store of the artifacts.
@@ -75,21 +75,36 @@ def chain(store: Store, recipe: str, version: str) -> dict[str, Artifact]:
     """Returns the last artifact made at a version and all that it was made from, by kind, the last one first.
 
     Records determine which versions belong together, not equal names. Members of mapped stages are left out, and so are
-    inputs of the previous version.
+    inputs of other versions.
 
     Raises:
         InputError: nothing was made at the version.
     """
-    found: dict[str, Artifact] = {}
-    stages = [stage for stage in reversed(STAGES.values()) if not stage.mapped]
+    stages = [stage for stage in STAGES.values() if not stage.mapped]
     with ThreadPoolExecutor(len(stages)) as pool:  # one wait for a remote store instead of twenty
         addresses = [ArtifactId(f"{recipe}/{stage.output}", version) for stage in stages]
         own = dict(
             zip((stage.output for stage in stages), pool.map(partial(Artifact.find, store), addresses), strict=True)
         )
-    for stage in stages:
+    found = _followed(store, recipe, {kind: artifact for kind, artifact in own.items() if artifact})
+    if not found:
+        raise InputError(f"nothing of {recipe}@{version} is in {store.root}", "run the recipe, or name its version")
+    return found
+
+
+def chain_of(artifact: Artifact) -> dict[str, Artifact]:
+    """Returns an artifact and all that it was made from, as `chain` does for the last one of a version."""
+    recipe, _, kind = artifact.address.name.partition("/")
+    return _followed(artifact.store, recipe, {kind: artifact})
+
+
+def _followed(store: Store, recipe: str, own: Mapping[str, Artifact]) -> dict[str, Artifact]:
+    """Returns what records lead to, by kind; of a kind that none leads to, the one of `own`."""
+    found: dict[str, Artifact] = {}
+    known = {artifact.address: artifact for artifact in own.values()}
+    for stage in reversed(STAGES.values()):
         kind = stage.output
-        artifact = found.pop(kind, None) or own[kind]
+        artifact = found.pop(kind, None) or own.get(kind)
         if artifact is None:
             continue
         found[kind] = artifact
@@ -97,11 +112,9 @@ def chain(store: Store, recipe: str, version: str) -> dict[str, Artifact]:
             name = ref.address.partition("@")[0].removeprefix(f"{recipe}/")
             address = ArtifactId.parse(ref.address)
             if name in MAKERS and name not in found:
-                read = own.get(name) if address.version == version else Artifact.find(store, address)
+                read = known.get(address) or Artifact.find(store, address)
                 if read:
                     found[name] = read
-    if not found:
-        raise InputError(f"nothing of {recipe}@{version} is in {store.root}", "run the recipe, or name its version")
     return {stage.output: found[stage.output] for stage in reversed(STAGES.values()) if stage.output in found}
 
 
@@ -134,7 +147,7 @@ def _own(kind: str, among: Iterable[str]) -> Iterator[str]:
 def _inputs(artifact: Artifact, recipe: str) -> Iterator[InputRef]:
     stage = STAGES.get(artifact.record.stage)
     for ref in artifact.record.inputs:
-        if ref.address.startswith(f"{recipe}/") and not (stage and ref.role in stage.previous):
+        if ref.address.startswith(f"{recipe}/") and not (stage and ref.role in stage.of_other_versions):
             yield ref
 
 

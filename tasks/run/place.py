@@ -13,6 +13,7 @@ from pydantic import field_validator
 from tasks.core.config import Config, nearest
 from tasks.core.errors import RecipeError
 from tasks.run.catalogue import STAGES
+from tasks.trainer.layout import Layout
 
 P = TypeVar("P", bound=Config)
 
@@ -140,6 +141,21 @@ class TrainPlace(Config):
     nproc: int = 1
     """Ranks per node."""
 
+    layout: Layout | None = None
+    """How the ranks of a training run share model and batch; None: each has all of the model. Canaries have none."""
+
+
+class AlertsPlace(Config):
+    """The notifier of Airflow that sends the alerts of a training run."""
+
+    notifier: str = ""
+    """Class of the notifier, such as airflow.providers.smtp.notifications.smtp.SmtpNotifier; empty: alerts are in the
+    task's log, the store and MLflow alone."""
+
+    arguments: dict[str, Any] = {}
+    """Its arguments, by name; no secrets, which belong into Airflow connections. Its templates may use `alert`,
+    `artifact`, `dag_id`, `task_id` and `run_id`."""
+
 
 class Place(Config):
     """Store, servers and executors of a recipe's runs."""
@@ -161,6 +177,7 @@ class Place(Config):
 
     dask: DaskPlace = DaskPlace()
     train: TrainPlace = TrainPlace()
+    alerts: AlertsPlace = AlertsPlace()
     kubernetes: KubernetesPlace | None = None
 
 

@@ -7,13 +7,15 @@ Which versions belong together is read from the records, from the checkpoint upw
     domain -> its kept documents -> steps
     step -> sequences -> slices -> documents -> URLs, with the text of each slice
 
+Of a model that began from the weights of another, the same is looked up in the run of that one, and so on (`before`).
+
 Kept documents are found in the document index, sequences by binary search in the plan, steps by inverting the order. Of
 a remote store, only the blocks with these are fetched, and the columns that are shown of the captures. Only captures
 that gave no document are looked for in the URL column of all parts.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tasks.core.errors import InputError
@@ -51,8 +53,9 @@ def trace(store: Store, recipe: str, version: str, what: str, everything: bool =
         everything: whether all documents of a domain and the pages of all sequences of a step are shown.
 
     Returns:
-        see `trace_url`, `trace_document`, `trace_domain` and `trace_step`; and `requests`: how many were made of
-        a remote store.
+        see `trace_url`, `trace_document`, `trace_domain` and `trace_step`; `requests`: how many were made of a remote
+        store; and `before`: the runs that the model comes from, nearest first, [{checkpoint, problem, run, and what
+        their steps read of it: documents, of a domain `count`}]. `problem` is why that is not known, or "".
 
     Raises:
         InputError: nothing of the recipe has been made, or there is no such step or domain.
@@ -79,19 +82,31 @@ def trace_url(store: Store, recipe: str, version: str, url: str) -> Found:
     """
     chain = Chain.follow(store, recipe, version)
     urls = sorted({url, canonical(url) or url})
-    found = [_kept(chain, entry) for spelling in urls for entry in chain.entries_of(spelling)]
+
+    def kept(of: Chain) -> list[Found]:
+        return [_kept(of, entry) for spelling in urls for entry in of.entries_of(spelling)]
+
+    found = kept(chain)
     seen = {document["id"] for document in found}
     found += [row for row in _not_kept(chain, "url", urls) if row["id"] not in seen]
     lost = chain.rows("extracted", "rejected/", "url", urls, ["record_id", "url", "reason"])
-    return {**_head(chain, url, "url"), "documents": found, "captures_without_document": [row for _, row in lost]}
+    captures = {"captures_without_document": [row for _, row in lost]}
+    before = _before(chain, lambda of: {"documents": kept(of)})
+    return {**_head(chain, url, "url"), "documents": found, **captures, "before": before}
 
 
 def trace_document(store: Store, recipe: str, version: str, doc_id: str) -> Found:
     """Traces one document; the result has the same shape as that of `trace_url`."""
     chain = Chain.follow(store, recipe, version)
-    entry = chain.index.by_uid(bytes.fromhex(doc_id)) if chain.index else None
-    found = [_kept(chain, entry)] if entry else list(_not_kept(chain, "id", [doc_id]))
-    return {**_head(chain, doc_id, "document"), "documents": found, "captures_without_document": []}
+
+    def kept(of: Chain) -> list[Found]:
+        entry = of.index.by_uid(bytes.fromhex(doc_id)) if of.index else None
+        return [_kept(of, entry)] if entry else []
+
+    found = kept(chain) or list(_not_kept(chain, "id", [doc_id]))
+    before = _before(chain, lambda of: {"documents": kept(of)})
+    head = _head(chain, doc_id, "document")
+    return {**head, "documents": found, "captures_without_document": [], "before": before}
 
 
 def trace_domain(store: Store, recipe: str, version: str, name: str, most: int | None = MOST_DOCUMENTS) -> Found:
@@ -108,9 +123,12 @@ def trace_domain(store: Store, recipe: str, version: str, name: str, most: int |
     chain = Chain.follow(store, recipe, version)
     if chain.index is None:
         raise InputError(f"nothing of {recipe}@{version} was encoded", "run the stage encode first")
-    count, entries = chain.index.by_domain(domain, most)
-    documents = many(lambda entry: _in_shards(chain, entry), entries)
-    return {**_head(chain, f"{_DOMAIN}{domain}", "domain"), "count": count, "documents": documents}
+
+    def kept(of: Chain) -> Found:
+        count, entries = of.index.by_domain(domain, most) if of.index else (0, [])
+        return {"count": count, "documents": many(lambda entry: _in_shards(of, entry), entries)}
+
+    return {**_head(chain, f"{_DOMAIN}{domain}", "domain"), **kept(chain), "before": _before(chain, kept)}
 
 
 def trace_step(store: Store, recipe: str, version: str, step: int, most: int | None = MOST_SEQUENCES) -> Found:
@@ -143,7 +161,17 @@ def trace_step(store: Store, recipe: str, version: str, step: int, most: int | N
         "skipped": step in chain.readings.skipped_steps,
         "first_checkpoint": _first_checkpoint(run, step),
         "sequences": sequences,
+        "before": _before(chain, lambda of: {}),
     }
+
+
+def _before(chain: Chain, look_up: Callable[[Chain], Found]) -> list[Found]:
+    """Returns what `look_up` finds in the runs that the model comes from."""
+    found = []
+    for one in chain.before():
+        known = {"run": one.chain.readings.settings, **look_up(one.chain)} if one.chain else {}
+        found.append({"checkpoint": one.checkpoint, "problem": one.problem, **known})
+    return found
 
 
 def _head(chain: Chain, asked: str, kind: str) -> Found:

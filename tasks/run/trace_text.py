@@ -14,6 +14,8 @@ def render(found: Found) -> str:
     made = ", ".join(found["artifacts"].values())
     groups = ", ".join(f"{ref['group']} ({ref['fingerprint'][:12]})" for ref in found["measured"].values())
     requests = f" ({found['requests']:,} requests)" if found["requests"] else ""
+    for one in found["before"]:
+        lines += ["", *_before(one)]
     return "\n".join([*lines, "", f"read from: {made}{requests}", *([f"measured as: {groups}"] if groups else [])])
 
 
@@ -62,6 +64,21 @@ def _document(document: Found, run: Found | None) -> list[str]:
     lines.append(f"  steps      {_some(document['steps'])}{skipped}")
     seen_by = [f"step-{count:08d}" for count in document["checkpoints"]]
     return [*lines, f"  seen by    {', '.join(seen_by) or 'no checkpoint'}"]
+
+
+def _before(earlier: Found) -> list[str]:
+    """Returns what an earlier run read, from whose weights the model comes."""
+    lines = [f"before: {earlier['checkpoint']}, from whose weights the run began"]
+    if earlier["problem"]:
+        return [*lines, f"  not known  {earlier['problem']}"]
+    if "documents" not in earlier:
+        return [*lines, f"  steps      {earlier['run']['steps']:,}"]
+    for document in earlier["documents"]:
+        lines += _document(document, earlier["run"])
+    if not earlier["documents"]:
+        lines.append(f"  steps      none of the {earlier['run']['steps']:,} steps read it")
+    left = earlier.get("count", 0) - len(earlier["documents"])
+    return [*lines, f"and {left:,} more: --all shows them"] if left > 0 else lines
 
 
 def _step(found: Found) -> list[str]:

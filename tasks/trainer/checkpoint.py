@@ -1,8 +1,10 @@
-"""Checkpoints: model, optimizer and state on a local disk, verified by hash, written atomically.
+"""Checkpoints: model, optimizer and state on a disk, verified by hash, complete or absent.
 
-Reads and writes `<root>/step-<nnnnnnnn>/` with `model.safetensors`, `optimizer.safetensors` and `state.json` (step,
-counters, and the sha256 of all three). No pickle: a checkpoint cannot run code. The same state gives the same bytes.
-torch is imported by `load` and `save` only: the stage verifies and copies checkpoints for hours without its 250 MB.
+A checkpoint is a folder `<root>/step-<nnnnnnnn>/` with safetensors files and `state.json`: step, counters, and the
+sha256 of every file and of the state itself. A whole one has `model.safetensors` and `optimizer.safetensors`; a sharded
+one has a pair of files per rank, which say what they have of each tensor. Both are read by the same functions. No
+pickle: a checkpoint cannot run code. A folder is renamed into place with its `state.json`, so what has a name is
+complete. torch is not imported here: the stage verifies and copies checkpoints for hours without its 250 MB.
 """
 
 import json
@@ -10,22 +12,22 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tasks.core.config import canonical_json, sha256_of_json
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from tasks.trainer import tensor_files
 
 log = logging.getLogger(__name__)
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 NAME = re.compile(r"step-(\d{8})")
+SHARD_OF_MODEL = re.compile(r"shard-\d+-model-00001-of-00002\.safetensors")
+SHARD_OF_OPTIMIZER = re.compile(r"shard-\d+-model-00002-of-00002\.safetensors")
+"""Names that torch.distributed.checkpoint gives to a rank's first and second file."""
 
 
 def name_of(step: int) -> str:
@@ -33,69 +35,98 @@ def name_of(step: int) -> str:
     return f"step-{step:08d}"
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint that was read and verified."""
-
-    step: int
-    model: "dict[str, Tensor]"
-    optimizer: "dict[str, Tensor]"
-    state: dict[str, Any]
+def unfinished(root: Path, step: int) -> Path:
+    """Returns the path of the folder in which a checkpoint is written, until it is committed."""
+    return root / f".{name_of(step)}"
 
 
-def save(
-    root: Path, step: int, model: "dict[str, Tensor]", optimizer: "dict[str, Tensor]", state: dict[str, Any]
-) -> Path:
-    """Writes one checkpoint to a temporary folder, syncs it and renames it into place; returns its folder.
+def begin(folder: Path) -> None:
+    """Makes an empty folder at a path of `unfinished`."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+
+
+def commit(folder: Path, step: int, state: Mapping[str, Any], digests: Mapping[str, str]) -> Path:
+    """Writes `state.json`, syncs the files and renames an unfinished folder into place; returns its new path.
 
     A checkpoint of the same step that is already there is replaced: it may be a broken one that a restart skipped.
-    """
-    from safetensors.torch import save_file
 
-    final, temporary = root / name_of(step), root / f".{name_of(step)}"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    for file, tensors in ((MODEL, model), (OPTIMIZER, optimizer)):
-        save_file({name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}, temporary / file)
-    state = {**state, "step": step}
-    digests = _digests(temporary, state)
-    (temporary / STATE).write_text(canonical_json({**state, "sha256": digests}) + "\n")
-    for file in (MODEL, OPTIMIZER, STATE):
-        _sync(temporary / file)
-    _sync(temporary)
+    Args:
+        folder: with all other files.
+        step: steps that are done.
+        state: goes into `state.json`.
+        digests: sha256 of the other files by name.
+    """
+    content = {**state, "step": step}
+    sums = {**digests, STATE: sha256_of_json(content)}
+    (folder / STATE).write_text(canonical_json({**content, "sha256": sums}) + "\n")
+    for file in sums:
+        _sync(folder / file)
+    _sync(folder)
+    final = folder.with_name(name_of(step))
     shutil.rmtree(final, ignore_errors=True)
-    temporary.rename(final)
-    _sync(root)
+    folder.rename(final)
+    _sync(final.parent)
     return final
 
 
 def verify(folder: Path) -> dict[str, Any]:
     """Returns the state of a checkpoint; raises InputError naming the file that is missing or has another sha256."""
+    state, recorded = read_state(folder)
     try:
-        state: dict[str, Any] = json.loads((folder / STATE).read_text())
-        recorded = state.pop("sha256")
-        computed = _digests(folder, state)
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+        computed = {file: sha256_of_file(folder / file) for file in recorded if file != STATE}
+    except OSError as error:
         raise InputError(f"{folder} is not a readable checkpoint ({error})", "delete the folder") from error
+    computed[STATE] = sha256_of_json(state)
     for file, value in computed.items():
         if recorded.get(file) != value:
             raise InputError(f"{folder / file} does not have the sha256 its checkpoint states", "delete the folder")
     return state
 
 
-def load(folder: Path) -> Checkpoint:
-    """Reads one checkpoint, verified; raises InputError as `verify` does."""
-    from safetensors.torch import load_file
+def read_state(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns the state of a checkpoint, and the sha256 of its files by name as stated there; neither is verified.
 
-    state = verify(folder)
-    return Checkpoint(state["step"], load_file(folder / MODEL), load_file(folder / OPTIMIZER), state)
+    Raises:
+        InputError: `state.json` is missing, or not that of a checkpoint.
+    """
+    try:
+        state: dict[str, Any] = json.loads((folder / STATE).read_text())
+        recorded = dict(state.pop("sha256"))
+        if STATE not in recorded or any("/" in file or file.startswith(".") for file in recorded):
+            raise ValueError("its files have no proper names")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{folder} is not a readable checkpoint ({error})", "delete the folder") from error
+    return state, recorded
 
 
-def newest_good(root: Path) -> Checkpoint | None:
-    """Returns the newest checkpoint under `root` that verifies, or None; a broken one is logged and skipped."""
+def is_whole(folder: Path) -> bool:
+    """Whether a checkpoint has one file for the model and one for the optimizer."""
+    return (folder / MODEL).exists()
+
+
+def merge(folder: Path, target: Path) -> Path:
+    """Writes a sharded checkpoint as a whole one; returns its folder under `target`.
+
+    Raises:
+        InputError: as `verify`.
+    """
+    state, recorded = verify(folder), {}
+    written = unfinished(target, state["step"])
+    begin(written)
+    for file, shards in ((MODEL, SHARD_OF_MODEL), (OPTIMIZER, SHARD_OF_OPTIMIZER)):
+        tensors = tensor_files.index([path for path in sorted(folder.iterdir()) if shards.fullmatch(path.name)])
+        with (written / file).open("wb") as output:
+            tensor_files.write_whole(tensors, output)
+        recorded[file] = sha256_of_file(written / file)
+    return commit(written, state["step"], state, recorded)
+
+
+def newest_good(root: Path) -> tuple[Path, dict[str, Any]] | None:
+    """Returns folder and state of the newest checkpoint under `root` that verifies, or None; logs what is skipped."""
     for step in reversed(steps_at(root)):
         try:
-            return load(root / name_of(step))
+            return root / name_of(step), verify(root / name_of(step))
         except InputError as error:
             log.warning("checkpoint of step %d skipped: %s", step, error)
     return None
@@ -111,10 +142,6 @@ def prune(root: Path, keep: int, milestones: Collection[int]) -> None:
     """Deletes all checkpoints but the newest `keep` and those of the milestone steps."""
     for step in [step for step in steps_at(root) if step not in milestones][:-keep]:
         shutil.rmtree(root / name_of(step))
-
-
-def _digests(folder: Path, state: dict[str, Any]) -> dict[str, str]:
-    return {**{file: sha256_of_file(folder / file) for file in (MODEL, OPTIMIZER)}, STATE: sha256_of_json(state)}
 
 
 def _sync(path: Path) -> None:

@@ -8,12 +8,16 @@ unigram model's by 39 % (8 sequences per step, lr 4e-3); 38 % with 4 sequences, 
 8e-3, 38 % with two layers of 160.
 """
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config, Problems
 from tasks.formats.tokens.mixture import Anneal, check_weights
+from tasks.trainer.layout import Layout
+
+_CHECKPOINT = re.compile(r"[a-z][a-z0-9_-]*/checkpoint@[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class LinearRope(Config):
@@ -176,7 +180,11 @@ class TrainConfig(Config):
     threads: int = Field(default=1, ge=1)
     """CPU threads per rank. Part of the identity: another number may split a sum differently."""
     init_seed: int = Field(default=0, ge=0)
-    """Seed of the initial weights."""
+    """Seed of the initial weights, where they are random."""
+    init_from: str = Field(default="", exclude_if=lambda name: not name)
+    """Checkpoint whose last weights are the initial ones ("demo/checkpoint@2026.10"), of the same model and tokenizer;
+    "demo/checkpoint@previous" is the newest other one when the run began, and random weights where there is none.
+    Optimizer, steps and learning rate begin anew, with the warm-up. Empty: random weights."""
     seed: int = Field(default=0, ge=0)
     """Seed of the order of sequences."""
     checkpoint_every: int = Field(default=100, ge=1)
@@ -195,6 +203,13 @@ class TrainConfig(Config):
     repetition_cap: float | None = Field(default=None, gt=0)
     """Largest number of epochs of one source; a run that needs more is refused. Repeated text is worth about as much as
     new text up to four epochs (Muennighoff et al. 2023, "Scaling Data-Constrained Language Models")."""
+
+    @field_validator("init_from")
+    @classmethod
+    def _checkpoint(cls, name: str) -> str:
+        if name and not _CHECKPOINT.fullmatch(name):
+            raise ValueError('the id of a checkpoint is <recipe>/checkpoint@<version>, as in "demo/checkpoint@2026.10"')
+        return name
 
     @field_validator("mixture")
     @classmethod
@@ -241,6 +256,17 @@ class ShardsSpec(Config):
     """Identity of its bytes, as its record has it."""
 
 
+class InitialSpec(Config):
+    """Where the initial weights of a run are."""
+
+    artifact: str
+    """Name and version of the checkpoint."""
+    file: str
+    """Local `model.safetensors`."""
+    sha256: str
+    """Of that file (hex); part of the identity of the run."""
+
+
 class TrainSpec(Config):
     """Specification of one run, as `python -m tasks.trainer` reads it from `--spec`."""
 
@@ -252,7 +278,11 @@ class TrainSpec(Config):
     """The second stage."""
     shards: ShardsSpec
     """The token shards that the plan names."""
+    initial: InitialSpec | None = None
+    """The initial weights; None: random ones of `run.init_seed`."""
     plan: str
     """Local folder with `summary.json` and the files of its parts."""
     out: str
     """Local folder for checkpoints, metrics and logs; only one run writes to it at a time."""
+    layout: Layout | None = None
+    """How ranks share the work; None: each has all of the model and some of the microbatches, with the bits of one."""

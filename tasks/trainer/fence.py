@@ -17,15 +17,17 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tasks.core.artifact import ArtifactId
 from tasks.core.errors import SupersededError, TransientError
 from tasks.core.stage import Output
-from tasks.core.store import AlreadyPublished
+from tasks.core.store import AlreadyPublished, Store
 from tasks.trainer import checkpoint
 from tasks.trainer.metrics import FILE, proven_steps
 
 log = logging.getLogger("sluice.train")
 
 FOLDER = ".epochs"
+_STARTED = "%Y-%m-%d %H:%M:%S UTC"
 CHECK_S = 10.0
 """Seconds between two checks for a later attempt, in addition to the check before each commit."""
 
@@ -94,7 +96,7 @@ class Fence:
         shutil.rmtree(self.run, ignore_errors=True)
 
     def _take(self) -> int:
-        here = {"host": socket.gethostname(), "started": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"}
+        here = {"host": socket.gethostname(), "started": f"{datetime.now(UTC):{_STARTED}}"}
         record = json.dumps({"attempt": self.output.attempt, **here}).encode()
         epoch = max(self._epochs(), default=0) + 1
         while True:
@@ -108,6 +110,14 @@ class Fence:
         """Returns the path of each record by its number."""
         paths = self.output.store.list(self.folder)
         return {int(path[-11:-5]): path for path in paths if path.endswith(".json")}
+
+
+def first_attempt(store: Store, address: ArtifactId) -> datetime | None:
+    """Returns when the first attempt at an unfinished artifact started; None where there was none."""
+    paths = sorted(path for path in store.list(f"{address.path}/{FOLDER}") if path.endswith(".json"))
+    if not paths:
+        return None
+    return datetime.strptime(json.loads(store.read(paths[0]))["started"], _STARTED).replace(tzinfo=UTC)
 
 
 def usable_step(run: Path) -> int:

@@ -29,6 +29,7 @@ from tasks.core.errors import (
 from tasks.trainer import failure, parent_watch
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.gang import Gang
+from tasks.trainer.layout import LAYOUT, RANKS, Layout
 from tasks.trainer.metrics import FILE, MetricsTail
 
 log = logging.getLogger("sluice.train")
@@ -49,7 +50,7 @@ def training_command(spec_path: str, nproc: int) -> list[str]:
 
 def ranks_here() -> int:
     """Returns the number of ranks per node that the place configures; not part of the fingerprint."""
-    configured = os.environ.get("PET_NPROC_PER_NODE") or os.environ.get("SLUICE_NPROC") or "1"
+    configured = os.environ.get("PET_NPROC_PER_NODE") or os.environ.get(RANKS) or "1"
     if not configured.isdecimal() or int(configured) < 1:
         raise RecipeError(
             f'"{configured}" is not a number of ranks', "set [place.train] nproc, or PET_NPROC_PER_NODE of the pod"
@@ -57,11 +58,20 @@ def ranks_here() -> int:
     return int(configured)
 
 
+def layout_here() -> Layout | None:
+    """Returns the layout that the place configures, which is not part of the fingerprint either."""
+    configured = os.environ.get(LAYOUT)
+    return Layout.model_validate_json(configured) if configured else None
+
+
 def _ranks_for(spec: TrainSpec, nodes: int) -> int:
     """Returns how many ranks per node the run can use: each must get the same number of microbatches of a step.
 
-    The number of ranks is not part of the fingerprint, so a small run (a canary) takes fewer instead of failing.
+    The number of ranks is not part of the fingerprint, so a small run (a canary) takes fewer instead of failing. With a
+    layout it takes those of the layout.
     """
+    if spec.layout:
+        return _ranks_of(spec.layout, nodes)
     microbatches = spec.run.batch_size // spec.run.microbatch
     if microbatches % nodes:
         raise InputError(
@@ -69,6 +79,21 @@ def _ranks_for(spec: TrainSpec, nodes: int) -> int:
             "set [place.kubernetes] nodes to a divisor of train.batch_size / train.microbatch",
         )
     return max(ranks for ranks in range(1, ranks_here() + 1) if microbatches % (nodes * ranks) == 0)
+
+
+def _ranks_of(layout: Layout, nodes: int) -> int:
+    replica = layout.ranks // layout.replicate
+    if layout.ranks % nodes or (nodes > 1 and layout.ranks // nodes % replica):
+        raise RecipeError(
+            f"a layout of {layout.ranks} ranks, {replica} to a replica, does not fit {nodes} nodes",
+            "on several nodes replicas must not span nodes, whose disks have the checkpoints: set replicate in "
+            "[place.train.layout] to a multiple of [place.kubernetes] nodes",
+        )
+    if (ranks := layout.ranks // nodes) != ranks_here():
+        raise RecipeError(
+            f"[place.train.layout] has {ranks} ranks per node, [place.train] nproc {ranks_here()}", "make them equal"
+        )
+    return ranks
 
 
 def train_local(

@@ -2,9 +2,10 @@
 
 The head and the loss are one operation that works through the positions in chunks and computes its gradients on the
 way forward: at most `CHUNK x vocabulary` logits exist at a time. With 2,048 positions and a vocabulary of 4,096 that
-saves 96 MB and takes no more time than two separate operations. Ranks that share the vocabulary compute their part of it
-and exchange the largest logit, the sum of exponents and the label's logit of each position (Shoeybi et al. 2019, arXiv
-1909.08053, section 3).
+saves 96 MB and takes no more time than two separate operations.
+
+Ranks that share the vocabulary compute their part of it and exchange the largest logit, the sum of exponents and the
+label's logit of each position (Shoeybi et al. 2019, arXiv 1909.08053, section 3).
 """
 
 from typing import Any

@@ -1,9 +1,9 @@
 """Metrics of every step: written by rank 0 as JSON lines, and read while they grow.
 
 `metrics.jsonl` has one object per line: step (0-based, as the order counts), loss (nats per token, null if the step was
-skipped), lr, grad_norm, tokens (trained on so far), and three that depend on the clock: tokens_per_s, step_s, data_wait
-(share of the step). `skipped.jsonl` has a line for every step that was not taken: reason, loss, gradient norm and the
-document slices of its batch.
+skipped), lr, grad_norm, tokens (trained on so far), and others that depend on clock and machine: tokens_per_s, step_s,
+data_wait (share of the step), memory_gib, and on a GPU mfu and gpu/... (see `telemetry`). `skipped.jsonl` has a line
+for every step that was not taken: reason, loss, gradient norm and the document slices of its batch.
 """
 
 import json
@@ -16,7 +16,8 @@ from typing import Any
 FILE = "metrics.jsonl"
 SKIPPED = "skipped.jsonl"
 DETERMINISTIC = ("step", "loss", "lr", "grad_norm", "tokens")
-"""Fields that are equal when a run is repeated; the others depend on the clock."""
+"""Fields that are equal when a run is repeated; the others depend on the clock or the machine, and may be
+missing."""
 
 
 class StepLog:

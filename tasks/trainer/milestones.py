@@ -1,7 +1,7 @@
 """Milestones: checkpoints that are committed to the artifact during the run.
 
-A milestone is one part: `checkpoints/step-<n>/` as the loop wrote it, and the steps since the previous milestone,
-`steps/step-<n>.jsonl` and `skipped/step-<n>.jsonl`, without the fields that depend on the clock.
+A milestone is one part: `checkpoints/step-<n>/`, which is whole also where the run's is sharded, and the steps since
+the previous milestone, `steps/step-<n>.jsonl` and `skipped/step-<n>.jsonl`, without fields that depend on the clock.
 """
 
 import json
@@ -36,7 +36,10 @@ def publish(output: Output, run: Path, milestones: Sequence[int], until_step: in
         if step > until_step or name in output.committed:
             continue
         folder = run / "checkpoints" / name
-        checkpoint.verify(folder)
+        if checkpoint.is_whole(folder):
+            checkpoint.verify(folder)
+        else:
+            folder = checkpoint.merge(folder, run / "merged")
         with output.part(name, conserved=False) as part:
             for path in sorted(folder.iterdir()):
                 with part.file(f"checkpoints/{name}/{path.name}") as file, path.open("rb") as source:
@@ -45,6 +48,7 @@ def publish(output: Output, run: Path, milestones: Sequence[int], until_step: in
                 lines = lines_of(run, source_name, first, step)
                 with part.file(f"{target}/{name}.jsonl", rows=lines.count(b"\n")) as file:
                     file.write(lines)
+        shutil.rmtree(run / "merged", ignore_errors=True)
 
 
 def lines_of(run: Path, name: str, first: int, until: int) -> bytes:

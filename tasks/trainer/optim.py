@@ -53,6 +53,7 @@ class AdamW:
     def __init__(self, params: Mapping[str, Tensor], config: OptimConfig) -> None:
         self.config = config
         self.steps_taken = 0
+        """Steps so far, for the correction of the moments' bias. Not in `state`: whoever loads that sets it."""
         self.params = dict(params)
         self.decay = {name: config.weight_decay if decayed(name, p) else 0.0 for name, p in self.params.items()}
         self.first = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in self.params.items()}
@@ -79,9 +80,8 @@ class AdamW:
         moments = {f"first.{name}": tensor for name, tensor in self.first.items()}
         return moments | {f"second.{name}": tensor for name, tensor in self.second.items()}
 
-    def load(self, state: dict[str, Tensor], steps_taken: int) -> None:
+    def load(self, state: dict[str, Tensor]) -> None:
         """Loads what `state` returned; raises KeyError if a tensor is missing."""
-        self.steps_taken = steps_taken
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
 

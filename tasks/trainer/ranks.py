@@ -13,7 +13,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore, PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 ATTEMPT = "SLUICE_ATTEMPT"
 """Set for the ranks of several nodes: number of the attempt. Their rendezvous is the store of node 0's agent."""
@@ -48,6 +48,12 @@ class Ranks:
             self._join("nccl" if self.device.type == "cuda" else "gloo")
         return self
 
+    def join_alone(self) -> None:
+        """Makes a process group of one rank, which DTensor needs; with more ranks there is one."""
+        if not dist.is_initialized():
+            backend = "nccl" if self.device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+
     def _join(self, backend: str) -> None:
         attempt = os.environ.get(ATTEMPT)
         if attempt is None:
@@ -61,7 +67,7 @@ class Ranks:
 
     def __exit__(self, *exc: object) -> None:
         """Leaves the group; not after an error, when the other ranks may not respond any more."""
-        if self.world > 1 and exc[0] is None:
+        if dist.is_initialized() and exc[0] is None:
             dist.destroy_process_group()
 
     def sum(self, tensors: Sequence[Tensor]) -> None:

@@ -1,6 +1,6 @@
 """Recovery checkpoints in the store: what a run needs to resume on another machine.
 
-Writes `.resume/<checkpoint>-<attempt>/` (the checkpoint's three files, and the steps since the last milestone) into the
+Writes `.resume/<checkpoint>-<attempt>/` (the checkpoint's files, and the steps since the last milestone) into the
 artifact's folder, and then, exclusively, `.resume/<checkpoint>.json`, which names it: a folder without such a record is
 ignored. The newest few are kept; the commit of the artifact removes all of them. Where the store is a local or shared
 folder, the scratch folder lies in it and nothing is copied.
@@ -25,7 +25,6 @@ from tasks.trainer.metrics import FILE, proven_steps
 log = logging.getLogger("sluice.train")
 
 FOLDER = ".resume"
-_FILES = (checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.STATE)
 
 
 class Recovery:
@@ -86,11 +85,14 @@ class Recovery:
     def keep_up(self, until_step: int) -> None:
         """Does `publish` and `push` during the run: a store that is unavailable for a while does not end it.
 
+        Checkpoints are written beside the training: what is not on disk yet is left for the next call.
+
         Raises:
             SluiceError: as `publish`, where waiting does not help.
         """
+        saved = checkpoint.steps_at(self.run / "checkpoints")
         try:
-            self.publish(until_step)
+            self.publish(min(until_step, max(saved, default=0)))
         except (TransientError, OSError) as error:
             log.warning("[%s] milestones are late: %s", self.output.address, error)
         self.push()
@@ -119,13 +121,11 @@ class Recovery:
 
     def _push(self, step: int) -> None:
         name, store = checkpoint.name_of(step), self.output.store
-        checkpoint.verify(self.run / "checkpoints" / name)
+        here = self.run / "checkpoints" / name
+        checkpoint.verify(here)
         folder = f"{self.folder}/{name}-{self.output.attempt}"
-        for file in _FILES:
-            with (
-                store.write(f"{folder}/{file}") as target,
-                (self.run / "checkpoints" / name / file).open("rb") as source,
-            ):
+        for file in checkpoint.read_state(here)[1]:
+            with store.write(f"{folder}/{file}") as target, (here / file).open("rb") as source:
                 shutil.copyfileobj(source, target, 1 << 20)
         first = max((milestone for milestone in self.milestone_steps if milestone < step), default=0)
         for source_name in milestones.FOLDERS:
@@ -187,7 +187,8 @@ class Recovery:
         temporary = self.run / "checkpoints" / f".{name}"
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        for file in _FILES:
+        (temporary / checkpoint.STATE).write_bytes(self.output.store.read(f"{folder}/{checkpoint.STATE}"))
+        for file in checkpoint.read_state(temporary)[1].keys() - {checkpoint.STATE}:
             with self.output.store.open(f"{folder}/{file}") as source, (temporary / file).open("wb") as target:
                 shutil.copyfileobj(source, target, 1 << 20)
         checkpoint.verify(temporary)

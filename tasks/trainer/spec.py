@@ -1,7 +1,7 @@
 """Builds the specification of a training run: weights of the sources, where the shards are, the plan as local files.
 
-Reads the records of the artifacts `shards` and `plan` and, where there is one, `mixture`; fills a folder with links to
-the plan's files. Shards are not fetched: ranks read the ranges that they need.
+Reads the records of the artifacts `shards` and `plan` and, where there are such, `mixture` and `initial`; fills a
+folder with links to the plan's files. Shards are not fetched: ranks read the ranges that they need.
 """
 
 import json
@@ -11,17 +11,20 @@ from pathlib import Path
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs
+from tasks.formats.tokens import origin
 from tasks.formats.tokens.mixture import Anneal
 from tasks.formats.tokens.plan import FOLDER, Plan
 from tasks.trainer.config import ShardsSpec, TrainConfig, TrainSpec
+from tasks.trainer.initial import initial_weights
+from tasks.trainer.layout import Layout
 from tasks.trainer.mixing import mix
 
 
-def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path) -> TrainSpec:
+def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path, layout: Layout | None = None) -> TrainSpec:
     """Returns the specification of the run.
 
     Raises:
-        InputError: the plan was packed from other shards.
+        InputError: the plan was packed from other shards, or the initial weights are of another model or tokenizer.
         RecipeError: the mixture cannot be had (`mix`).
     """
     shards = inputs["shards"]
@@ -29,21 +32,24 @@ def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path) -> TrainSpec:
         raise InputError(
             f"{inputs['plan'].address} was packed from other shards than {shards.address}", "run the stage pack again"
         )
-    weights, anneal = _mixture(config, inputs)
+    plan = Plan.open(inputs["plan"])
+    initial = initial_weights(config, plan.format, inputs[origin.ROLE]) if origin.ROLE in inputs else None
+    weights, anneal = _mixture(config, plan, inputs)
     return TrainSpec(
         run=config,
         weights=weights,
         anneal=anneal,
+        initial=initial,
         shards=ShardsSpec(store=shards.store.root, artifact=str(shards.address), content=shards.record.content),
         plan=str(_local(inputs["plan"], scratch / "input" / "plan")),
         out=str(scratch),
+        layout=layout,
     )
 
 
-def _mixture(config: TrainConfig, inputs: Inputs) -> tuple[dict[str, float], Anneal | None]:
+def _mixture(config: TrainConfig, plan: Plan, inputs: Inputs) -> tuple[dict[str, float], Anneal | None]:
     """Returns the weights of both stages: of the canaries, of the recipe, or by number of sequences."""
     decided = json.loads(inputs["mixture"].read("mixture.json"))["weights"] if "mixture" in inputs else None
-    plan = Plan.open(inputs["plan"])
     return mix(config, {source: plan.sequences[source] for source in plan.sources}, decided)
 
 

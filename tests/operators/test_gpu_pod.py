@@ -141,7 +141,7 @@ def test_what_another_triggerer_needs_survives_the_database():
     trigger = PodTrigger(**said, deadline=7.0, restarts=2, container="base")
     path, told = trigger.serialize()
     assert path == "operators.pods.trigger.PodTrigger"
-    assert json.loads(json.dumps(told)) == {**said, "deadline": 7.0, "restarts": 2, "container": "base"}
+    assert json.loads(json.dumps(told)) == {**said, "deadline": 7.0, "restarts": 2, "container": "base", "alerts": {}}
     assert PodTrigger(**told).serialize() == trigger.serialize()
 
 

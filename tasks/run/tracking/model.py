@@ -1,5 +1,6 @@
 """Registration of a model folder in MLflow's model registry, with its lineage as tags."""
 
+import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ def register(client: Any, message: Message, run_id: str, artifact: Artifact) -> 
     except MlflowException:  # it exists
         client.get_registered_model(name)
     lineage = {f"sluice.{ref.role}": f"{ref.address} {ref.fingerprint[:16]}" for ref in artifact.record.inputs}
+    if initial := json.loads(artifact.read(f"{folder_name}/lineage.json")).get("initial"):
+        lineage["sluice.initial"] = f"{initial['artifact']} {initial['fingerprint'][:16]}"
     source = f"{client.get_run(run_id).info.artifact_uri}/model"
     client.create_model_version(name, source, run_id=run_id, tags={
         "sluice.fingerprint": artifact.record.fingerprint, "sluice.artifact": artifact.record.artifact, **lineage

@@ -2,6 +2,7 @@
 
 Reads `checkpoint`, `scores`, `tokenizer` and `mixture`; writes the artifact `model` (`model/model.safetensors`,
 `model/model.json`, `model/tokenizer.json`, `model/lineage.json`) and registers it in MLflow through the tracker.
+The lineage names the checkpoint from whose weights the run began ("initial"), where there is one.
 """
 
 import json
@@ -12,6 +13,7 @@ from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, Report
+from tasks.formats.tokens.origin import origin_ref
 from tasks.stages.register.config import RegisterConfig
 
 VERSION = 1
@@ -47,8 +49,11 @@ def _copy(part: Part, source: Artifact, path: str, target: str) -> None:
 
 
 def _lineage(inputs: Inputs, last: str, scores: dict[str, object]) -> dict[str, object]:
-    run = json.loads(inputs["checkpoint"].read("run.json"))
+    checkpoint = inputs["checkpoint"]
+    run, initial = json.loads(checkpoint.read("run.json")), origin_ref(checkpoint)
+    began = {"artifact": initial.address, "fingerprint": initial.fingerprint} if initial else None
     return {
+        **({"initial": began} if began else {}),
         "inputs": {role: {"fingerprint": inputs[role].record.fingerprint} for role in sorted(inputs)},
         "checkpoint": last,
         "weights": run["weights"],

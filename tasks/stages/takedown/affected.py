@@ -1,12 +1,12 @@
 """Effects of a takedown: the artifacts of a recipe with documents that it covers, and the steps that read them.
 
 Reads the records of all artifacts of the recipe; of the documents their ids and URLs, of the shards the index, of the
-plans the sequences of these documents, of the checkpoints the order of their runs. An artifact without any is left out.
+plans the sequences of these documents, of the checkpoints the order of their runs, and of those before them. Of other
+recipes, the checkpoints that began from one of this recipe. An artifact without any is left out.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,11 +15,8 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.ledger import Ledger
 from tasks.core.store import Store
-from tasks.formats.tokens.index import DocumentIndex
-from tasks.formats.tokens.plan import Plan
-from tasks.formats.tokens.readings import Reading, Readings
-from tasks.formats.tokens.shard import parse_shard_name
-from tasks.formats.tokens.withheld import covered_entries
+from tasks.formats.tokens.exposure import Exposure, Row, before, in_plan, in_shards, of_checkpoint, row_of
+from tasks.formats.tokens.origin import origin_of, origin_ref
 from tasks.formats.tombstones import Tombstones
 
 DOCUMENTS, SHARDS, PLAN, CHECKPOINT = KINDS = ("documents", "shards", "plan", "checkpoint")
@@ -32,20 +29,19 @@ FOUND = pa.schema(
         pa.field("url", pa.string(), nullable=False),
         pa.field("source", pa.string(), nullable=False),
         pa.field("sequences", pa.list_(pa.int64()), nullable=False),  # of a plan or a checkpoint
-        pa.field("steps", pa.list_(pa.int64()), nullable=False),  # of a run that read it, ascending
+        pa.field("steps", pa.list_(pa.int64()), nullable=False),  # of its own run that read it, ascending
         pa.field("checkpoints", pa.list_(pa.int64()), nullable=False),  # steps of the saved states that saw it
+        pa.field("through", pa.string(), nullable=False),  # the checkpoint whose weights brought it along, or ""
     ]
 )
 """One row per artifact and document."""
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Affected:
     """An artifact with documents that are taken down: rows of FOUND without the artifact's own columns.
 
-    `problem` is why it cannot be known, such as that what it was made from is gone; "" where it is.
+    `problem` is why it, or all of it, cannot be known, such as that what it was made from is gone; "" where it is.
     """
 
     artifact: Artifact
@@ -67,18 +63,51 @@ def affected(store: Store, recipe: str, tombstones: Tombstones) -> list[Affected
     made = [
         one for kind in KINDS for one in Ledger(store, f"{recipe}/{kind}") if one.address.name == f"{recipe}/{kind}"
     ]
-    found = (of_artifact(one, tombstones) for one in made)
+    known: dict[ArtifactId, Exposure] = {}
+    found = [of_artifact(one, tombstones, known) for one in made]
+    others = [one for one in Ledger(store, kind=CHECKPOINT) if not _of(recipe, str(one.address))]
+    found += [_elsewhere(one, recipe, tombstones, known) for one in others]
     return [one for one in found if one.rows or one.problem]
 
 
-def of_artifact(artifact: Artifact, tombstones: Tombstones) -> Affected:
-    """Returns what one artifact of KINDS has of documents that are taken down."""
+def of_artifact(
+    artifact: Artifact, tombstones: Tombstones, known: dict[ArtifactId, Exposure] | None = None
+) -> Affected:
+    """Returns what one artifact of KINDS has of documents that are taken down; `known` as in `of_checkpoint`."""
     kind = artifact.address.name.rpartition("/")[2]
-    read = {DOCUMENTS: _documents, SHARDS: _shards, PLAN: _plan, CHECKPOINT: _checkpoint}[kind]
+    if kind == CHECKPOINT:
+        exposure = of_checkpoint(artifact, tombstones, known)
+        return Affected(artifact, kind, _sorted(exposure.rows), exposure.problem)
+    read = {DOCUMENTS: _documents, SHARDS: _shards, PLAN: in_plan}[kind]
     try:
-        return Affected(artifact, kind, sorted(read(artifact, tombstones), key=lambda row: (row["url"], row["id"])))
+        return Affected(artifact, kind, _sorted(read(artifact, tombstones)))
     except (InputError, FileNotFoundError) as error:
         return Affected(artifact, kind, problem=str(error))
+
+
+def _elsewhere(
+    checkpoint: Artifact, recipe: str, tombstones: Tombstones, known: dict[ArtifactId, Exposure]
+) -> Affected:
+    """Returns what the checkpoint of another recipe has from weights of this one; its own run is not looked at."""
+    at: Artifact | None = checkpoint
+    while at and (ref := origin_ref(at)):
+        ours = _of(recipe, ref.address)
+        try:
+            at = origin_of(at)
+        except InputError as error:
+            return Affected(checkpoint, CHECKPOINT, problem=str(error) if ours else "")
+        if at and ours:
+            exposure = of_checkpoint(at, tombstones, known)
+            return Affected(checkpoint, CHECKPOINT, _sorted(before(checkpoint, at, exposure)), exposure.problem)
+    return Affected(checkpoint, CHECKPOINT)
+
+
+def _of(recipe: str, address: str) -> bool:
+    return address.startswith(f"{recipe}/")
+
+
+def _sorted(rows: Iterable[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: (row["url"], row["id"]))
 
 
 def copies(documents: Iterable[Affected], tombstones: Tombstones) -> list[Row]:
@@ -100,50 +129,12 @@ def copies(documents: Iterable[Affected], tombstones: Tombstones) -> list[Row]:
     return found
 
 
-def _row(uid: str, url: str, source: str, **more: list[int]) -> Row:
-    return {"id": uid, "url": url, "source": source, "sequences": [], "steps": [], "checkpoints": [], **more}
-
-
 def _documents(documents: Artifact, tombstones: Tombstones) -> Iterator[Row]:
     for path in documents.files("kept/"):
         rows = documents.table(path, columns=["id", "url", "source"])
         for row in rows.filter(pa.array(tombstones.mask(rows))).to_pylist():
-            yield _row(row["id"], row["url"], row["source"])
-
-
-def _entries(shards: Artifact, tombstones: Tombstones) -> Iterator[tuple[Row, str, int, str]]:
-    """Yields (row, shard, row in the shard, split) of the documents of an encoding."""
-    entries = covered_entries(shards, tombstones)
-    for entry in entries.to_pylist():
-        source, split = parse_shard_name(entry["shard"])
-        yield _row(entry["doc_uid"].hex(), entry["url"], source), entry["shard"], entry["row"], split
+            yield row_of(row["id"], row["url"], row["source"])
 
 
 def _shards(shards: Artifact, tombstones: Tombstones) -> Iterator[Row]:
-    return (row for row, *_ in _entries(shards, tombstones))
-
-
-def _plan(plan: Artifact, tombstones: Tombstones) -> Iterator[Row]:
-    return (row for row, _ in _packed(plan, None, tombstones))
-
-
-def _packed(plan: Artifact, checkpoint: Artifact | None, tombstones: Tombstones) -> Iterator[tuple[Row, Reading]]:
-    """Yields the documents of a plan with their sequences, and who read them."""
-    shards = _input(plan, SHARDS)
-    readings = Readings(DocumentIndex(shards), Plan.open(plan), checkpoint)
-    for row, shard, place, _ in _entries(shards, tombstones):
-        reading = readings.of(shard, place)
-        if reading.sequences:
-            yield {**row, "sequences": reading.sequences}, reading
-
-
-def _checkpoint(checkpoint: Artifact, tombstones: Tombstones) -> Iterator[Row]:
-    for row, reading in _packed(_input(checkpoint, PLAN), checkpoint, tombstones):
-        if reading.learned:
-            yield {**row, "steps": reading.learned, "checkpoints": reading.checkpoints}
-
-
-def _input(artifact: Artifact, role: str) -> Artifact:
-    """Opens the artifact that another was made from; raises InputError where it is gone."""
-    (address,) = (ref.address for ref in artifact.record.inputs if ref.role == role)
-    return Artifact.open_at(artifact.store, ArtifactId.parse(address))
+    return (row for row, *_ in in_shards(shards, tombstones))

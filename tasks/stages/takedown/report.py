@@ -22,6 +22,8 @@ NEXT = {
     CHECKPOINT: "has read these; train with a new version for a model that has not",
 }
 """What is to be done about an artifact of a kind."""
+BEGAN = "began from weights that have read these; train with a new version from weights that have not"
+"""What is to be done about a checkpoint that comes from another."""
 
 
 def report_of(
@@ -45,8 +47,9 @@ def report_of(
     Returns:
         {takedown, date, reason, requested_by, summary, new: [{kind, value, reason, origin}], known: number of values
         that were in force before, in_force, documents: number of different ones, artifacts: [{artifact, kind, finished,
-        documents, next, problem, and of a plan `sequences`, of a checkpoint `steps`, `first_step`, `last_step`,
-        `checkpoints`}],
+        documents, next, problem, and of a plan `sequences`, of a checkpoint `steps` of its own run, with `first_step`
+        and `last_step` where there are some, `checkpoints`, and `through`: [the one from whose weights it began, where
+        that one has read some of them]}],
         found: [{id, url, source, artifacts}], copies: [{artifact, id, url, duplicate_of}], not_found: [values]}.
     """
     covered = Tombstones.of(new)
@@ -93,14 +96,17 @@ def _artifact(one: Affected) -> dict[str, Any]:
         "next": NEXT[one.kind],
         "problem": one.problem,
     }
-    if one.problem:
+    if not one.rows:
         return entry
     if one.kind == PLAN:
         entry["sequences"] = len({(row["source"], seq) for row in one.rows for seq in row["sequences"]})
     if one.kind == CHECKPOINT:
         steps = sorted({step for row in one.rows for step in row["steps"]})
         seen_by = sorted({count for row in one.rows for count in row["checkpoints"]})
-        entry |= {"steps": len(steps), "first_step": steps[0], "last_step": steps[-1], "checkpoints": seen_by}
+        entry |= {"steps": len(steps), "checkpoints": seen_by}
+        entry |= {"first_step": steps[0], "last_step": steps[-1]} if steps else {}
+        if through := sorted({row["through"] for row in one.rows} - {""}):
+            entry |= {"through": through, "next": BEGAN}
     return entry
 
 

@@ -27,7 +27,7 @@ from tasks.stages.takedown.config import TakedownConfig
 from tasks.stages.takedown.report import page, report_of
 from tasks.stages.takedown.requests import requested
 
-VERSION = 1
+VERSION = 2
 
 WITHDRAWN = "takedown.parquet"
 FORM, CRAWL = "form", "crawl"

@@ -1,17 +1,19 @@
 """Stage `train`: shards, plan and mixture -> a trained model with its milestones.
 
-Reads the token shards, the pack plan and the mixture (without one the recipe's; `tasks.trainer.mixing`). Writes for
-every milestone `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` and the rows of the
+Reads the token shards, the pack plan, the mixture (without one the recipe's; `tasks.trainer.mixing`) and, where the
+settings name one, the checkpoint from whose weights the run begins (`tasks.trainer.initial`). Writes for every
+milestone `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` and the rows of the
 steps up to it (`milestones`), then `model.json` (architecture), `run.json` (the mapping of steps to sequences, for
 trace) and `loss.parquet`. Documents that are taken down before the run or during it are blank from the next checkpoint
 on, and `withheld.json` says from which step (`notice`, `withheld`). Training runs in child processes (`launch`) in the
 folder of the attempt (`fence`): a killed stage resumes from the newest checkpoint that verifies, there or in the store
 (`recovery`), and ends with the same bytes. Before the commit the rows of every milestone and of the run are checked
-against its steps.
+against its steps. `monitor` raises alerts during the run and sends its page to the tracker.
 
 On several nodes (`gang`) every node starts this stage; node 0 runs it, the others `join` it and write nothing.
 """
 
+import logging
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -20,23 +22,28 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.core.artifact import Artifact
 from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
 from tasks.core.errors import SupersededError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.tokens import marks
+from tasks.formats.tokens import exposure, marks, origin
 from tasks.formats.tokens.plan import Plan
+from tasks.formats.tombstones import Tombstones, in_force
 from tasks.stages.train.figure import loss_curve
+from tasks.stages.train.monitor import Monitor
 from tasks.trainer import milestones
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.fence import Fence
 from tasks.trainer.gang import Gang
-from tasks.trainer.launch import train_local
+from tasks.trainer.launch import layout_here, train_local
 from tasks.trainer.metrics import DETERMINISTIC, FILE, read_metrics
 from tasks.trainer.mixing import epochs
 from tasks.trainer.notice import Notice
 from tasks.trainer.recovery import Recovery
 from tasks.trainer.spec import make_spec
+
+log = logging.getLogger("sluice.train")
 
 VERSION = 2
 
@@ -59,25 +66,33 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     fence.inherit()
     recovery = Recovery(output, fence.run, config.milestone_steps, config.keep_checkpoints)
     recovery.restore()
-    spec = make_spec(config, inputs, fence.run)
+    spec = make_spec(config, inputs, fence.run, layout_here())
     notice = Notice(output, inputs["shards"], fence.run)
     notice.look()
+    monitor = Monitor(output, spec)
+    begun = _begun(inputs[origin.ROLE], output) if origin.ROLE in inputs else ""
 
     def follow(step: int, values: dict[str, float]) -> None:
         output.log_metrics(step, values)
+        monitor.step(step, values)
         output.progress(step + 1, config.steps, _note(values))
         # A line of step n is written after the checkpoints up to n.
         if step % config.checkpoint_every == 0 or step in config.milestone_steps:
             notice.look()
             recovery.keep_up(step)
 
+    def check() -> None:
+        fence.check_now_and_then()
+        monitor.tick()
+
     try:
-        train_local(spec, follow, gang=Gang.from_environment(), check=fence.check_now_and_then)
+        train_local(spec, follow, gang=Gang.from_environment(), check=check)
     except SupersededError:
         fence.leave()
         raise
-    except BaseException:
+    except BaseException as error:
         recovery.push()  # usually SIGTERM: the saved run can resume on another machine
+        monitor.send_page(error)
         raise
     recovery.publish(config.steps)
     metrics = read_metrics(fence.run / FILE)
@@ -86,7 +101,10 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     if "model" not in output.committed:
         _describe(output, spec, metrics, notice.met())
     output.log_file("loss.png", loss_curve(metrics))
-    return replace(_report(metrics, spec), inputs=notice.refs())
+    monitor.send_page()
+    report = _report(metrics, spec)
+    counted = {**report.metrics, **monitor.counts()}
+    return replace(report, metrics=counted, note=f"{report.note}{begun}", inputs=notice.refs())
 
 
 def join(config: TrainConfig, inputs: Inputs) -> None:
@@ -96,7 +114,21 @@ def join(config: TrainConfig, inputs: Inputs) -> None:
         SluiceError: as on node 0.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-node-") as folder:
-        train_local(make_spec(config, inputs, Path(folder)), lambda step, values: None, gang=Gang.from_environment())
+        spec = make_spec(config, inputs, Path(folder), layout_here())
+        train_local(spec, lambda step, values: None, gang=Gang.from_environment())
+
+
+def _begun(checkpoint: Artifact, output: Output) -> str:
+    """Returns a clause for the note of the run: from which weights it begins, and what these have read too much."""
+    recipe = output.address.name.partition("/")[0]
+    tombstones = Tombstones.read(in_force(output.store, recipe))
+    exposed = exposure.of_checkpoint(checkpoint, tombstones) if tombstones else exposure.Exposure()
+    begun = f"; began from {checkpoint.address}"
+    if exposed.rows:
+        count = len(exposed.rows)
+        begun += f", which has learned from {count:,} document{'s' * (count > 1)} now taken down"
+        log.warning("[%s] %s", output.address, begun.removeprefix("; "))
+    return begun
 
 
 def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]], met: bytes) -> None:

@@ -14,5 +14,6 @@ STAGES = (
         # A plan that is made again, because of a takedown that met none of it, is the same plan.
         input_files={"plan": ("plan/",)},
         optional_inputs={"mixture": "mixture"},
+        named={"initial": "init_from"},
     ),
 )

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.loss import head_cross_entropy
-from tasks.trainer.model import Transformer
+from tasks.trainer.model import Block, Recompute, Transformer
 from tasks.trainer.parallel import placements
 from tasks.trainer.parallel.context import context_kernel, rows_of
 from tasks.trainer.parallel.mesh import Mesh
@@ -48,10 +48,10 @@ def apply(model: Transformer, mesh: Mesh, run: TrainConfig, seq_len: int) -> Non
         model.kernel = context_kernel(model.kernel, mesh.group("context"), seq_len, mesh.device)
         model.rows = rows_of(mesh.at("context"), layout.context, seq_len).to(mesh.device)
     if layout.tensor > 1:
-        _split(model, mesh.whole["tensor"])
+        _split(model, mesh.tensor)
     for layer in model.layers.values():
-        if layout.recompute != "none":
-            layer.recompute = partial(checkpoint, use_reentrant=False, **_RECOMPUTE[layout.recompute])
+        assert isinstance(layer, Block)
+        layer.recompute = _RECOMPUTE.get(layout.recompute)
         if layout.compile:
             layer.compile()
     _shard(model, mesh, run)
@@ -72,7 +72,8 @@ def _split(model: Transformer, mesh: DeviceMesh) -> None:
 
 def _loss_over_shares(mesh: DeviceMesh, hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
     """Computes the loss where every rank has some rows of the head and some positions of the hidden state."""
-    assert isinstance(hidden, DTensor) and isinstance(weight, DTensor)
+    assert isinstance(hidden, DTensor)
+    assert isinstance(weight, DTensor)
     whole = hidden.redistribute(mesh, [Replicate()]).to_local(grad_placements=[Partial()])
     return head_cross_entropy(whole, weight.to_local(), labels, mesh.get_group())
 
@@ -81,9 +82,11 @@ def _policy(ctx: object, op: object, *args: object, **kwargs: object) -> Checkpo
     return CheckpointPolicy.MUST_SAVE if op in _STORED else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-_RECOMPUTE = {
-    "full": {},
-    "selective": {"context_fn": partial(create_selective_checkpoint_contexts, _policy)},
+_RECOMPUTE: dict[str, Recompute] = {
+    "full": partial(checkpoint, use_reentrant=False),
+    "selective": partial(
+        checkpoint, use_reentrant=False, context_fn=partial(create_selective_checkpoint_contexts, _policy)
+    ),
 }
 
 

@@ -29,7 +29,7 @@ class _Gather(torch.autograd.Function):
         ctx.order, ctx.group = order, group
         first = own.movedim(2, 0).contiguous()
         gathered = first.new_empty(len(order), *first.shape[1:])
-        dist.all_gather_into_tensor(gathered, first, group=group)
+        dist.all_gather_single(gathered, first, group=group)
         whole = torch.empty_like(gathered)
         whole[order] = gathered
         return whole.movedim(0, 2)
@@ -39,7 +39,7 @@ class _Gather(torch.autograd.Function):
         """Sums the gradients of all ranks, each for the rank that has the positions."""
         gathered = grads[0].movedim(2, 0)[ctx.order].contiguous()
         own = gathered.new_empty(len(ctx.order) // ctx.group.size(), *gathered.shape[1:])
-        dist.reduce_scatter_tensor(own, gathered, group=ctx.group)
+        dist.reduce_scatter_single(own, gathered, group=ctx.group)
         return own.movedim(0, 2), None, None
 
 

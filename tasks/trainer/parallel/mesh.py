@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from tasks.trainer.parallel.layout import Layout
+from tasks.trainer.layout import Layout
 from tasks.trainer.ranks import Ranks
 
-DIMENSIONS = ("pipeline", "replicate", "shard", "context", "tensor")
+DIMENSIONS = ("replicate", "pipeline", "shard", "context", "tensor")
 
 
 @dataclass(frozen=True)
@@ -21,19 +21,33 @@ class Mesh:
 
     layout: Layout
     device: torch.device
-    whole: DeviceMesh
-    state: DeviceMesh
-    """Over which FSDP shards: [shard x context], or [replicate, shard x context] to shard within a replica (HSDP)."""
+    dimensions: DeviceMesh
+    """All five dimensions."""
+    states: DeviceMesh
+    """[replicate, pipeline, state, tensor]: those who share a sequence share the state as those of `shard` do."""
 
     @classmethod
     def of(cls, layout: Layout, ranks: Ranks) -> "Mesh":
         """Makes the mesh; every rank of the world calls this."""
-        sizes = tuple(getattr(layout, name) for name in DIMENSIONS)
-        whole = init_device_mesh(ranks.device.type, sizes, mesh_dim_names=DIMENSIONS)
-        state = whole["shard", "context"]._flatten("state")
-        if layout.replicate > 1:
-            state = whole["replicate", "state"]
-        return cls(layout, ranks.device, whole, state)
+        sizes = (layout.replicate, layout.pipeline, layout.shard, layout.context, layout.tensor)
+        merged = (layout.replicate, layout.pipeline, layout.shard * layout.context, layout.tensor)
+        device = ranks.device.type
+        return cls(
+            layout,
+            ranks.device,
+            init_device_mesh(device, sizes, mesh_dim_names=DIMENSIONS),
+            init_device_mesh(device, merged, mesh_dim_names=("replicate", "pipeline", "state", "tensor")),
+        )
+
+    @property
+    def state(self) -> DeviceMesh:
+        """The ranks over which FSDP shards, [state], or with replicas [replicate, state] (HSDP)."""
+        return self.states["replicate", "state"] if self.layout.replicate > 1 else self.states["state"]
+
+    @property
+    def tensor(self) -> DeviceMesh:
+        """The ranks that share every matrix."""
+        return self.states["tensor"]
 
     @property
     def data_rank(self) -> int:
@@ -42,8 +56,8 @@ class Mesh:
 
     def at(self, dimension: str) -> int:
         """Returns the coordinate of this rank in a dimension."""
-        return int(self.whole.get_local_rank(dimension))
+        return int(self.dimensions.get_local_rank(dimension))
 
     def group(self, dimension: str) -> dist.ProcessGroup:
         """Returns the ranks that differ from this one in a dimension alone."""
-        return self.whole.get_group(dimension)
+        return self.dimensions.get_group(dimension)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
+from torch.distributed.pipelining.stage import _PipelineStageBase
 
-from tasks.trainer.batches import Batch
 from tasks.trainer.model import Transformer
 from tasks.trainer.parallel.mesh import Mesh
 
@@ -18,7 +18,7 @@ from tasks.trainer.parallel.mesh import Mesh
 class Chunk(Transformer):
     """Some layers of a decoder, as a stage of the pipeline."""
 
-    def forward(self, x: Tensor, documents: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, x: Tensor, documents: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]
         """Returns the hidden state for the next chunk, or in the last one the summed loss, float32 [1]."""
         return self.hidden(x, documents) if self.norm is None else self.loss(x, documents, labels)[None]
 
@@ -47,7 +47,7 @@ class Pipeline:
     def __init__(self, chunks: Sequence[Transformer], mesh: Mesh, microbatches: int) -> None:
         degree, here = mesh.layout.pipeline, mesh.at("pipeline")
         self.mesh, self.is_last, self.is_first = mesh, here == degree - 1, here == 0
-        stages = [
+        stages: list[_PipelineStageBase] = [
             PipelineStage(chunk, here + degree * index, degree * len(chunks), mesh.device, group=mesh.group("pipeline"))
             for index, chunk in enumerate(chunks)
         ]
@@ -58,14 +58,13 @@ class Pipeline:
         else:
             self.schedule = Schedule1F1B(stages[0], microbatches, loss_fn=_loss, scale_grads=False)
 
-    def backward(self, parts: Sequence[Batch], rows: Tensor | None) -> Tensor:
-        """Computes the gradients of the summed loss of all microbatches; returns that loss, 0 but on the last rank."""
-        tokens, labels, documents = (
-            torch.cat([getattr(part, name) for part in parts]).to(self.mesh.device)
-            for name in ("tokens", "labels", "documents")
-        )
-        if rows is not None:
-            tokens, labels = tokens[:, rows], labels[:, rows]
+    def backward(self, microbatches: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+        """Computes the gradients of the summed loss of all microbatches; returns that loss, 0 but on the last rank.
+
+        Args:
+            microbatches: tokens, labels and documents, as for `Transformer.loss`.
+        """
+        tokens, labels, documents = (torch.cat(tensors) for tensors in zip(*microbatches, strict=True))
         losses: list[Tensor] = []
         given = (tokens,) if self.is_first else ()
         self.schedule.step(
@@ -75,7 +74,7 @@ class Pipeline:
             target=labels if self.is_last else None,
             losses=losses if self.is_last else None,
         )
-        return torch.stack([loss.detach() for loss in losses]).sum() if losses else torch.zeros((), device=tokens.device)
+        return torch.stack([torch.zeros((), device=tokens.device), *(loss.detach() for loss in losses)]).sum()
 
 
 def _loss(output: Tensor, target: Tensor) -> Tensor:

@@ -4,24 +4,35 @@ Gradients are those of one rank up to rounding: sums over ranks are taken by the
 """
 
 import math
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
+from tasks.core.digest import sha256_of_file
+from tasks.core.errors import InputError
 from tasks.trainer.batches import Batch
 from tasks.trainer.config import TrainConfig
+from tasks.trainer.layout import Layout
 from tasks.trainer.loss import IGNORED
 from tasks.trainer.model import initial_weight
-from tasks.trainer.optim import AdamW
+from tasks.trainer.optim import AdamW, local
 from tasks.trainer.parallel.apply import apply
-from tasks.trainer.parallel.layout import Layout, check_fit
+from tasks.trainer.parallel.fit import check_fit
 from tasks.trainer.parallel.mesh import Mesh
 from tasks.trainer.parallel.pipeline import Chunk, Pipeline, chunks_of
-from tasks.trainer.ranks import Ranks
+from tasks.trainer.ranks import TIMEOUT, Ranks
 
 
 class Sharded:
@@ -40,18 +51,23 @@ class Sharded:
 
     def __init__(self, run: TrainConfig, layout: Layout, vocab_size: int, seq_len: int, ranks: Ranks) -> None:
         check_fit(layout, run, vocab_size, seq_len, ranks.world)
-        self.run, self.layout, self.mesh = run, layout, Mesh.of(layout, ranks)
+        ranks.join_alone()
+        self.run, self.layout, self.ranks, self.mesh = run, layout, ranks, Mesh.of(layout, ranks)
         self.numbers = range(run.batch_size // run.microbatch)[self.mesh.data_rank :: layout.data_ranks]
         with torch.device("meta"):
             self.chunks = [Chunk(run.model, vocab_size, layers) for layers in chunks_of(run.model.layers, self.mesh)]
         for chunk in self.chunks:
             apply(chunk, self.mesh, run, seq_len)
             chunk.to_empty(device=self.mesh.device)
-        self.parameters: dict[str, DTensor] = {
-            name: parameter for chunk in self.chunks for name, parameter in chunk.named_parameters()
+        self.parameters = {
+            name: cast(DTensor, parameter) for chunk in self.chunks for name, parameter in chunk.named_parameters()
         }
         self._initialise(run)
         self.optimizer = AdamW(self.parameters, run.optim)
+        pinned = self.mesh.device.type == "cuda"
+        self._stager = DefaultStager(StagingOptions(pinned, False, False, pinned))
+        self._everyone = dist.new_group(backend="gloo", timeout=TIMEOUT)
+        self._replica = _replica_group(self.mesh)
         self.pipeline = Pipeline(self.chunks, self.mesh, len(self.numbers)) if layout.pipeline > 1 else None
 
     def _initialise(self, run: TrainConfig) -> None:
@@ -61,12 +77,12 @@ class Sharded:
                 mine = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
                 parameter.to_local().copy_(mine.to_local())
 
-    def gradient(self, parts: Mapping[int, Batch], stop: bool) -> tuple[float, int, bool]:
+    def gradient(self, parts: Mapping[int, Batch], stop: Callable[[], bool]) -> tuple[float, int, bool]:
         """Computes the mean gradient of the whole batch into the `.grad` of the parameters.
 
         Args:
             parts: the microbatches `numbers` of this rank.
-            stop: whether this rank got a SIGTERM.
+            stop: whether this rank has got a SIGTERM, read when the gradient is computed.
 
         Returns:
             Mean loss in nats per token, tokens with a label, and whether any rank got a SIGTERM.
@@ -76,9 +92,8 @@ class Sharded:
         loss, count = self._backward([parts[number] for number in self.numbers])
         # Ranks that share matrices or layers have computed the same tokens.
         counts = self.mesh.at("tensor") == 0 and self.mesh.at("pipeline") == self.layout.pipeline - 1
-        sums = torch.tensor([loss * counts, count * counts, stop], dtype=torch.float64, device=self.mesh.device)
-        if dist.is_initialized():
-            dist.all_reduce(sums)
+        sums = torch.tensor([loss * counts, count * counts, stop()], dtype=torch.float64, device=self.mesh.device)
+        dist.all_reduce(sums)
         loss_sum, total, stopped = sums.tolist()
         for parameter in self.parameters.values():
             assert isinstance(parameter.grad, DTensor)
@@ -87,30 +102,36 @@ class Sharded:
 
     def _backward(self, parts: list[Batch]) -> tuple[float, int]:
         """Sums the gradients of microbatches; returns their summed loss and the number of labels of this rank."""
-        rows = self.chunks[0].rows
+        microbatches = [self._mine(part) for part in parts]
+        count = sum(int((labels != IGNORED).sum()) for _, labels, _ in microbatches)
         if self.pipeline:
-            loss = self.pipeline.backward(parts, rows)
-            labels = [part.labels if rows is None else part.labels[:, rows] for part in parts]
-            return float(loss), sum(int((one != IGNORED).sum()) for one in labels)
+            return float(self.pipeline.backward(microbatches)), count
         total = torch.zeros((), dtype=torch.float64, device=self.mesh.device)
-        count = torch.zeros((), dtype=torch.int64, device=self.mesh.device)
         (model,) = self.chunks
         assert isinstance(model, FSDPModule)
-        for index, part in enumerate(parts):
-            last = index == len(parts) - 1
+        for index, (tokens, labels, documents) in enumerate(microbatches, start=1):
+            last = index == len(microbatches)
             model.set_is_last_backward(last)
             model.set_requires_gradient_sync(last or self.layout.zero > 1)
             model.set_reshard_after_backward(last or self.layout.zero > 2)
-            tokens, labels, documents = (
-                getattr(part, name).to(self.mesh.device, non_blocking=True) for name in ("tokens", "labels", "documents")
-            )
-            if rows is not None:
-                tokens, labels = tokens[:, rows], labels[:, rows]
             loss = model.loss(tokens, documents, labels)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
-            count += (labels != IGNORED).sum()
-        return float(total), int(count)
+        return float(total), count
+
+    def _mine(self, part: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns tokens and labels of a microbatch at this rank's positions, and its documents, on the device."""
+        rows, device = self.chunks[0].rows, self.mesh.device
+        given = (part.tokens, part.labels, part.documents)
+        tokens, labels, documents = (tensor.to(device, non_blocking=True) for tensor in given)
+        return (tokens, labels, documents) if rows is None else (tokens[:, rows], labels[:, rows], documents)
+
+    def load_weights(self, file: Path) -> None:
+        """Loads this rank's part of the weights from a safetensors file, which every rank can read."""
+        state = {name: parameter.detach() for name, parameter in self.parameters.items()}
+        with tempfile.TemporaryDirectory() as alone:  # the reader opens every file of a folder
+            (Path(alone) / file.name).with_suffix(".safetensors").symlink_to(file.absolute())
+            load(state, storage_reader=HuggingFaceStorageReader(alone), process_group=self._everyone)
 
     def clip(self, limit: float) -> float:
         """Scales the gradient so that its Euclidean norm over all ranks is at most `limit`; returns the norm before.
@@ -123,14 +144,58 @@ class Sharded:
             grad = parameter.grad
             assert isinstance(grad, DTensor)
             shares = math.prod(
-                grad.device_mesh.size(dim) for dim, place in enumerate(grad.placements) if isinstance(place, Shard)
+                grad.device_mesh.size(dim) for dim, place in enumerate(grad.placements) if not place.is_replicate()
             )
             total += torch.linalg.vector_norm(grad.to_local(), dtype=torch.float64).square() * shares / ranks
-        if dist.is_initialized():
-            dist.all_reduce(total)
+        dist.all_reduce(total)
         norm = math.sqrt(float(total)) if float(total) >= 0 else math.nan
         if limit < norm < math.inf:
             for parameter in self.parameters.values():
                 assert isinstance(parameter.grad, DTensor)
                 parameter.grad.to_local().mul_(limit / norm)
         return norm
+
+    def stage(self) -> dict[str, Tensor]:
+        """Returns a copy of this rank's part of the state, in memory that the next call overwrites."""
+        return cast(dict[str, Tensor], self._stager.stage(self._state()))
+
+    def _state(self) -> dict[str, Tensor]:
+        return {**{name: parameter.detach() for name, parameter in self.parameters.items()}, **self.optimizer.state()}
+
+    def write(self, staged: dict[str, Tensor], folder: Path) -> dict[str, str]:
+        """Writes what `stage` returned, one file with the model's part and one with the optimizer's; once per replica.
+
+        The ranks of the first replica write everything: they share a disk.
+        """
+        files = {name: 1 if name in self.parameters else 2 for name in staged}
+        writer = HuggingFaceStorageWriter(str(folder), fqn_to_index_mapping=files, save_distributed=True)
+        planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
+        save(staged, storage_writer=writer, planner=planner, process_group=self._everyone)
+        mine = f"shard-{self.ranks.rank + 1:05d}-"
+        return {path.name: sha256_of_file(path) for path in sorted(folder.glob(f"{mine}*"))}
+
+    def read(self, folder: Path | None) -> None:
+        """Loads this rank's part of a checkpoint of any layout; the first replica reads, the others copy from it.
+
+        Raises:
+            InputError: a rank of the first replica has no checkpoint on its disk.
+        """
+        if self.mesh.at("replicate") == 0:
+            if folder is None:
+                raise InputError(
+                    f"rank {self.ranks.rank} does not see the checkpoints of rank 0",
+                    "a replica's ranks must share a disk: raise replicate in [place.train.layout], or use one node",
+                )
+            load(self._state(), storage_reader=HuggingFaceStorageReader(str(folder)), process_group=self._replica)
+        if self.layout.replicate > 1:
+            group = self.mesh.group("replicate")
+            for tensor in self._state().values():
+                dist.broadcast(local(tensor), dist.get_global_rank(group, 0), group=group)
+
+
+def _replica_group(mesh: Mesh) -> dist.ProcessGroup:
+    """Returns the ranks of this rank's replica, over gloo; every rank takes part in making the groups of all."""
+    size = mesh.layout.ranks // mesh.layout.replicate
+    members = [list(range(first, first + size)) for first in range(0, mesh.layout.ranks, size)]
+    mine, _ = dist.new_subgroups_by_enumeration(members, timeout=TIMEOUT, backend="gloo")  # type: ignore[no-untyped-call]
+    return cast(dist.ProcessGroup, mine)

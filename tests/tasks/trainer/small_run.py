@@ -3,7 +3,12 @@
 import hashlib
 from pathlib import Path
 
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tasks.core.digest import sha256_of_file
 from tasks.core.stage import Inputs
+from tasks.trainer import checkpoint
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig, TrainSpec
 from tasks.trainer.spec import make_spec
 from tests.corpora import Made
@@ -30,6 +35,18 @@ def small_spec(made: Made, out: Path, **settings: object) -> TrainSpec:
     out.mkdir(parents=True, exist_ok=True)
     spec = make_spec(small_config(**settings), Inputs({"shards": made.shards, "plan": made.plan}), out)
     return spec.model_copy(update={"weights": WEIGHTS})
+
+
+def save_whole(
+    root: Path, step: int, model: dict[str, Tensor], optimizer: dict[str, Tensor], state: dict[str, object]
+) -> Path:
+    """Writes a checkpoint as one rank does; returns its folder."""
+    folder = checkpoint.unfinished(root, step)
+    checkpoint.begin(folder)
+    for file, tensors in ((checkpoint.MODEL, model), (checkpoint.OPTIMIZER, optimizer)):
+        save_file({name: tensors[name] for name in sorted(tensors)}, folder / file)
+    files = (checkpoint.MODEL, checkpoint.OPTIMIZER)
+    return checkpoint.commit(folder, step, state, {file: sha256_of_file(folder / file) for file in files})
 
 
 def digests(folder: Path, pattern: str = "checkpoints/*/*") -> dict[str, str]:

@@ -28,7 +28,7 @@ from tasks.trainer.fence import FOLDER, Fence
 from tasks.trainer.metrics import FILE, SKIPPED
 from tasks.trainer.recovery import Recovery
 from tests.corpora import Made
-from tests.tasks.trainer.small_run import small_config
+from tests.tasks.trainer.small_run import save_whole, small_config
 from tests.waiting import until
 
 ADDRESS = ArtifactId("test/checkpoint", "dev")
@@ -64,7 +64,7 @@ def lines(run: Path, steps: list[int]) -> None:
 def saved(run: Path, step: int, logged: int | None = None) -> None:
     """Lets a run's folder look as after `step` steps, of which the log holds the first `logged`."""
     lines(run, list(range(step if logged is None else logged)))
-    checkpoint.save(run / "checkpoints", step, {"w": torch.full((3,), step)}, {"m": torch.zeros(3)}, {"run": {}})
+    save_whole(run / "checkpoints", step, {"w": torch.full((3,), step)}, {"m": torch.zeros(3)}, {"run": {}})
 
 
 def test_the_latest_attempt_may_write_and_an_earlier_one_is_told_by_whom_it_is_replaced(tmp_path: Path) -> None:

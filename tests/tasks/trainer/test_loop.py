@@ -36,7 +36,7 @@ def stop_after(trainer: Trainer, step: int) -> None:
     def watch(module: object, inputs: object) -> None:
         trainer.stop_requested = trainer.step == step
 
-    trainer.model.layers["0"].register_forward_pre_hook(watch)
+    trainer.replica.model.layers["0"].register_forward_pre_hook(watch)
 
 
 def poison(trainer: Trainer, steps: range) -> None:
@@ -45,7 +45,7 @@ def poison(trainer: Trainer, steps: range) -> None:
     def spoil(module: object, inputs: object, output: torch.Tensor) -> torch.Tensor:
         return output * float("nan") if trainer.step in steps else output
 
-    trainer.model.layers["1"].register_forward_hook(spoil)
+    trainer.replica.model.layers["1"].register_forward_hook(spoil)
 
 
 def jolt(trainer: Trainer, steps: range) -> None:
@@ -54,7 +54,7 @@ def jolt(trainer: Trainer, steps: range) -> None:
     def shake(module: object, inputs: object, output: torch.Tensor) -> torch.Tensor:
         return -50 * output if trainer.step in steps else output
 
-    trainer.model.norm.register_forward_hook(shake)
+    trainer.replica.model.norm.register_forward_hook(shake)
 
 
 def test_the_loss_falls(made: Made, tmp_path: Path) -> None:
@@ -112,8 +112,8 @@ def test_a_step_that_is_not_finite_changes_nothing_and_names_its_documents(made:
     lines = read_metrics(tmp_path / FILE)
     assert [line["loss"] is None for line in lines] == [False, False, False, True, False, False]
     assert lines[3]["tokens"] == lines[2]["tokens"]
-    assert trainer.optimizer.steps_taken == 5
-    assert all(weight.isfinite().all() for weight in trainer.model.parameters())
+    assert trainer.replica.optimizer.steps_taken == 5
+    assert all(weight.isfinite().all() for weight in trainer.replica.model.parameters())
     (skipped,) = read_metrics(tmp_path / SKIPPED)
     assert (skipped["step"], skipped["reason"]) == (3, "loss_not_finite")
     assert skipped["slices"] == trainer.batches.slices(3)
@@ -155,8 +155,8 @@ def test_bf16_trains_and_keeps_its_state_in_fp32(made: Made, tmp_path: Path) -> 
     trainer = train(small_spec(made, tmp_path, precision="bf16"))
     lines = read_metrics(tmp_path / FILE)
     assert lines[-1]["loss"] < lines[0]["loss"]
-    assert {tensor.dtype for tensor in trainer.optimizer.state().values()} == {torch.float32}
-    assert {weight.dtype for weight in trainer.model.parameters()} == {torch.float32}
+    assert {tensor.dtype for tensor in trainer.replica.optimizer.state().values()} == {torch.float32}
+    assert {weight.dtype for weight in trainer.replica.model.parameters()} == {torch.float32}
 
 
 def test_the_tree_sum_of_two_ranks_is_that_of_one() -> None:

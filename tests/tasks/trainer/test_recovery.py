@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
@@ -26,7 +27,7 @@ from tasks.trainer.recovery import FOLDER, Recovery
 from tests.corpora import Made
 from tests.s3_server import S3Server
 from tests.tasks.trainer.gangs import contents, ended, pod, recipe_of, store_with
-from tests.tasks.trainer.small_run import WEIGHTS, small_config
+from tests.tasks.trainer.small_run import WEIGHTS, save_whole, small_config
 
 ADDRESS = ArtifactId("test/checkpoint", "dev")
 RESUME = f"{ADDRESS.path}/{FOLDER}"
@@ -54,7 +55,7 @@ def grown(run: Path, step: int) -> Path:
     for name in (FILE, SKIPPED):
         lines = [{"step": n, "loss": 1.5, "lr": 0.1, "grad_norm": 1.0, "tokens": n, "step_s": 9.9} for n in range(step)]
         (run / name).write_text("".join(json.dumps(line) + "\n" for line in lines if name == FILE))
-    return checkpoint.save(run / "checkpoints", step, {"w": torch.full((3,), step)}, {"m": torch.zeros(3)}, {"run": {}})
+    return save_whole(run / "checkpoints", step, {"w": torch.full((3,), step)}, {"m": torch.zeros(3)}, {"run": {}})
 
 
 def recovery_of(store: Store, run: Path, fingerprint: str = "a run", **more: tuple[int, ...]) -> Recovery:
@@ -76,7 +77,7 @@ def test_another_machine_goes_on_from_the_newest_checkpoint_in_the_store(remote:
         recovery.push()
     assert pushed(remote) == [4, 6]
     there = move(remote, tmp_path / "there")
-    assert checkpoint.load(there / "checkpoints" / checkpoint.name_of(6)).model["w"].tolist() == [6, 6, 6]
+    assert load_file(there / "checkpoints" / checkpoint.name_of(6) / checkpoint.MODEL)["w"].tolist() == [6, 6, 6]
     lines = [json.loads(line) for line in (there / FILE).read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(6))
     assert "step_s" not in lines[0]

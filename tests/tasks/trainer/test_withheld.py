@@ -70,7 +70,7 @@ def test_nothing_of_a_withheld_document_reaches_the_model_and_nothing_else_chang
         assert torch.equal(blank.labels[~of_gone], batch.labels[~of_gone])
         # Where a document that stays is read, the model has seen the same as with the whole batch.
         with torch.no_grad():
-            before, after = (trainer.model.hidden(one.tokens, one.documents) for one in (batch, blank))
+            before, after = (trainer.replica.model.hidden(one.tokens, one.documents) for one in (batch, blank))
         read = ~of_gone & (batch.labels != IGNORED)
         assert torch.equal(before[read], after[read])
         met += int(gone.sum())
@@ -98,7 +98,7 @@ def test_a_takedown_during_a_run_is_obeyed_from_the_next_checkpoint_on_and_a_res
             if trainer.step == step:
                 withhold(trainer.out, trainer.batches, range(12))
 
-        trainer.model.layers["0"].register_forward_pre_hook(ask)
+        trainer.replica.model.layers["0"].register_forward_pre_hook(ask)
 
     whole, broken = run("whole", None), run("broken", 7)
     found = marks.from_json((tmp_path / "whole" / marks.FILE).read_bytes())
@@ -131,8 +131,8 @@ def test_a_step_without_any_other_document_is_skipped(made: Made, tmp_path: Path
     spec = small_spec(made, tmp_path, steps=3)
     trainer = Trainer(spec, ALONE)
     withhold(tmp_path, trainer.batches, range(3), every=1)
-    before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    before = {name: value.clone() for name, value in trainer.replica.model.state_dict().items()}
     trainer.train()
     assert [line["loss"] for line in read_metrics(tmp_path / FILE)] == [None] * 3
     assert {line["reason"] for line in read_metrics(tmp_path / SKIPPED)} == {"withheld"}
-    assert all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
+    assert all(torch.equal(value, before[name]) for name, value in trainer.replica.model.state_dict().items())

@@ -1,0 +1,125 @@
+"""Exposure: which documents under some tombstones are in a plan, and which of them a checkpoint has learned from.
+
+Reads the index of the shards, the sequences of these documents in the plan, the order of the run, and the same of the
+checkpoint from whose weights the run began (`origin`): a model has learned from all that its initial weights have.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.errors import InputError
+from tasks.formats.tokens.index import DocumentIndex
+from tasks.formats.tokens.origin import origin_of
+from tasks.formats.tokens.plan import Plan
+from tasks.formats.tokens.readings import Reading, Readings
+from tasks.formats.tokens.shard import parse_shard_name
+from tasks.formats.tokens.withheld import covered_entries
+from tasks.formats.tombstones import Tombstones
+
+Row = dict[str, Any]
+"""{id, url, source, sequences, steps, checkpoints, through}: of a plan its sequences with the document; of a checkpoint
+also the steps of its own run that learned from it, and the saved states, as steps done, that have seen it; `through` is
+the checkpoint from whose weights the run began, where that one has seen it, or ""."""
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """The documents that a checkpoint has learned from, and why not all of them can be known, or ""."""
+
+    rows: list[Row] = field(default_factory=list)
+    problem: str = ""
+
+
+def row_of(uid: str, url: str, source: str, **more: Any) -> Row:
+    """Returns a row with nothing but the document, and what is given."""
+    return {
+        "id": uid,
+        "url": url,
+        "source": source,
+        "sequences": [],
+        "steps": [],
+        "checkpoints": [],
+        "through": "",
+    } | more
+
+
+def in_shards(shards: Artifact, tombstones: Tombstones) -> Iterator[tuple[Row, str, int]]:
+    """Yields (row, shard, row in the shard) of the documents of an encoding."""
+    for entry in covered_entries(shards, tombstones).to_pylist():
+        source, _ = parse_shard_name(entry["shard"])
+        yield row_of(entry["doc_uid"].hex(), entry["url"], source), entry["shard"], entry["row"]
+
+
+def in_plan(plan: Artifact, tombstones: Tombstones) -> Iterator[Row]:
+    """Yields the documents of a plan; raises InputError where its shards are gone."""
+    return (row for row, _ in _packed(plan, None, tombstones))
+
+
+def of_checkpoint(
+    checkpoint: Artifact, tombstones: Tombstones, known: dict[ArtifactId, Exposure] | None = None
+) -> Exposure:
+    """Returns the documents that a checkpoint has learned from, in its run or before it.
+
+    Args:
+        checkpoint: of a run.
+        tombstones: what to look for.
+        known: what earlier calls with the same tombstones have returned; filled, so that a long history is read once.
+    """
+    known = {} if known is None else known
+    if checkpoint.address not in known:
+        known[checkpoint.address] = _exposed(checkpoint, tombstones, known)
+    return known[checkpoint.address]
+
+
+def before(checkpoint: Artifact, origin: Artifact, exposure: Exposure) -> list[Row]:
+    """Returns the documents that a checkpoint has learned from because `origin`, from which it comes, has.
+
+    Args:
+        checkpoint: of a run.
+        origin: an earlier checkpoint that its weights come from.
+        exposure: of `origin`.
+    """
+    states = json.loads(checkpoint.read("run.json"))["checkpoint_steps"] if exposure.rows else []
+    more = {"checkpoints": states, "through": str(origin.address)}
+    return [row_of(row["id"], row["url"], row["source"], **more) for row in exposure.rows]
+
+
+def _exposed(checkpoint: Artifact, tombstones: Tombstones, known: dict[ArtifactId, Exposure]) -> Exposure:
+    rows: dict[str, Row] = {}
+    try:
+        rows = {row["id"]: row for row in _learned(checkpoint, tombstones)}
+        origin = origin_of(checkpoint)
+        if origin is None:
+            return Exposure(list(rows.values()))
+        earlier = of_checkpoint(origin, tombstones, known)
+        for row in before(checkpoint, origin, earlier):
+            own = rows.get(row["id"], row)
+            rows[row["id"]] = {**row, "sequences": own["sequences"], "steps": own["steps"]}
+        return Exposure(list(rows.values()), earlier.problem)
+    except (InputError, FileNotFoundError) as error:
+        return Exposure(list(rows.values()), str(error))
+
+
+def _learned(checkpoint: Artifact, tombstones: Tombstones) -> Iterator[Row]:
+    for row, reading in _packed(_input(checkpoint, "plan"), checkpoint, tombstones):
+        if reading.learned:
+            yield {**row, "steps": reading.learned, "checkpoints": reading.checkpoints}
+
+
+def _packed(plan: Artifact, checkpoint: Artifact | None, tombstones: Tombstones) -> Iterator[tuple[Row, Reading]]:
+    """Yields the documents of a plan with their sequences, and who read them."""
+    shards = _input(plan, "shards")
+    readings = Readings(DocumentIndex(shards), Plan.open(plan), checkpoint)
+    for row, shard, place in in_shards(shards, tombstones):
+        reading = readings.of(shard, place)
+        if reading.sequences:
+            yield {**row, "sequences": reading.sequences}, reading
+
+
+def _input(artifact: Artifact, role: str) -> Artifact:
+    """Opens the artifact that another was made from; raises InputError where it is gone."""
+    (address,) = (ref.address for ref in artifact.record.inputs if ref.role == role)
+    return Artifact.open_at(artifact.store, ArtifactId.parse(address))

@@ -1,0 +1,212 @@
+"""The page of a training run: what a person reads in place of ten charts. Pure functions.
+
+At its top three sentences: what became of the run, how fast it was, what needs attention.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median
+from typing import Any
+
+from tasks.core.pages import template
+from tasks.core.progress import duration
+from tasks.formats.tokens.plan import Plan
+from tasks.stages.train.alerts import percentiles
+from tasks.stages.train.chart import chart, smoothed
+from tasks.trainer.config import TrainSpec
+from tasks.trainer.flops import attended_length, flops_per_token, matmul_weights
+from tasks.trainer.mixing import epochs
+
+Lines = Sequence[Mapping[str, Any]]
+
+CHARTS = {
+    "loss": "loss, nats per token",
+    "grad_norm": "gradient norm before clipping",
+    "lr": "learning rate",
+    "tokens_per_s": "tokens per second, all ranks",
+    "mfu": "MFU, share of the peak",
+    "step_s": "seconds per step",
+    "data_wait": "waiting for data, share of the step",
+    "memory_gib": "peak memory of rank 0, GiB",
+    "gpu/busy": "GPU busy, share of the time",
+    "gpu/power_w": "power of the GPU, watts",
+    "gpu/temperature_c": "temperature of the GPU, °C",
+    "gpu/clock_mhz": "clock of the GPU, MHz",
+}
+"""Field of the step log -> name of its chart, in the page's order."""
+SHOWN = 200
+"""Rows that a list of the page has at most."""
+SAMPLED = 200
+"""Sequences of each source whose documents are counted for the attended length."""
+
+
+def content(
+    address: str,
+    spec: TrainSpec,
+    plan: Plan,
+    metrics: Lines,
+    *,
+    skipped: Lines = (),
+    starts: Lines = (),
+    alerts: Lines = (),
+    checkpoints: Sequence[int] = (),
+    failure: str = "",
+) -> dict[str, Any]:
+    """Returns what the page shows.
+
+    Args:
+        address: the artifact of the run.
+        spec: the run.
+        plan: the sequences it reads.
+        metrics: lines of `metrics.jsonl`. Values that depend on the clock may be missing.
+        skipped: lines of `skipped.jsonl`.
+        starts: lines of `starts.jsonl`.
+        alerts: {kind, step, what, do, at}, by step.
+        checkpoints: steps of the checkpoints that are there.
+        failure: what has ended the run; "": it reached its last step.
+    """
+    speed = _speed(metrics, starts)
+    resumed = [start["step"] for start in starts[1:]]
+    return {
+        "address": address,
+        "sentences": [
+            _became(spec, metrics, failure),
+            _fast(speed),
+            _attention(metrics, skipped, resumed, alerts),
+        ],
+        "alerts": alerts,
+        "charts": [_chart(metrics, name, title) for name, title in CHARTS.items()],
+        "speed": speed,
+        "flops": _flops(spec, plan, speed),
+        "data": _data(spec, plan),
+        "skipped": [{**line, "documents": len(line["slices"])} for line in skipped],
+        "starts": starts,
+        "checkpoints": [
+            {"step": step, "milestone": step in spec.run.milestone_steps}
+            for step in sorted({*checkpoints, *(at for at in spec.run.milestone_steps if at <= len(metrics))})
+        ],
+        "settings": _settings(spec, plan),
+    }
+
+
+def page(found: Mapping[str, Any]) -> bytes:
+    """Returns `content` as an HTML page that loads nothing."""
+    html: str = template(__package__, "report.html").render(**found, shown=SHOWN)
+    return html.encode()
+
+
+def _became(spec: TrainSpec, metrics: Lines, failure: str) -> str:
+    losses = [line["loss"] for line in metrics if line["loss"] is not None]
+    if not losses:
+        return f"No step was trained: {failure or 'the run has no step'}."
+    some = max(1, len(losses) // 20)
+    first, last = fmean(losses[:some]), fmean(losses[-some:])
+    steps, tokens = f"{len(metrics):,} of {spec.run.steps:,} steps", f"{metrics[-1]['tokens']:,} tokens"
+    moved = f"loss {'fell' if last < first else 'rose'} from {first:.3f} to {last:.3f} nats per token"
+    if failure:
+        return f"The run ended after {steps} and {tokens} ({failure.rstrip('.')}); until then its {moved}."
+    return f"The run trained {steps} on {tokens}; its {moved} (means over the first and the last twentieth)."
+
+
+def _fast(speed: Mapping[str, Any]) -> str:
+    if "tokens_per_s" not in speed:
+        return "No speed was measured."
+    where = f" on {speed['ranks']} x {speed['device']}" if speed["device"] else ""
+    mfu = f", {speed['mfu']:.1%} of the peak (MFU)" if "mfu" in speed else ""
+    return (
+        f"The median step trained {speed['tokens_per_s']:,.0f} tokens per second{where}{mfu} and waited "
+        f"{speed['data_wait']:.1%} of its time for data; steps took {duration(speed['total_s'])} together."
+    )
+
+
+def _attention(metrics: Lines, skipped: Lines, resumed: Sequence[int], alerts: Lines) -> str:
+    found = []
+    if alerts:
+        kinds = Counter(alert["kind"] for alert in alerts)
+        found.append("alerts: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
+    if skipped:
+        reasons = Counter(line["reason"] for line in skipped)
+        found.append("skipped steps: " + ", ".join(f"{count} {why}" for why, count in sorted(reasons.items())))
+    if resumed:
+        found.append(f"restarts: {len(resumed)}, from step {', '.join(f'{step:,}' for step in resumed[:5])}")
+    if not found:
+        return "Nothing needs attention: no alert, no skipped step, no restart."
+    return f"Look at: {'; '.join(found)}."
+
+
+def _speed(metrics: Lines, starts: Lines) -> dict[str, Any]:
+    """Returns medians and extremes over the steps whose clock is known, and where they ran last."""
+    timed = [line for line in metrics if "step_s" in line]
+    if not timed:
+        return {}
+    found: dict[str, Any] = {"steps": len(timed), "total_s": sum(line["step_s"] for line in timed)}
+    for name in ("tokens_per_s", "mfu", "data_wait"):
+        if values := [line[name] for line in timed if name in line]:
+            found[name] = median(values)
+    found |= percentiles([line["step_s"] for line in timed])
+    if memory := [line["memory_gib"] for line in timed if "memory_gib" in line]:
+        found["memory_gib"] = max(memory)
+    newest = starts[-1] if starts else {}
+    return found | {name: newest.get(name) for name in ("ranks", "device", "peak_flops")}
+
+
+def _flops(spec: TrainSpec, plan: Plan, speed: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns FLOPs per token by the convention and as documents need them, and MFU by both."""
+    model, vocab_size = spec.run.model, plan.format.vocab_size
+    read = [source for source in plan.sources if spec.weights.get(source)]
+    lengths = {source: _lengths(plan, source) for source in read}
+    weights = {source: spec.weights[source] for source in read}
+    attended = sum(weights[source] * attended_length(lengths[source]) for source in read) / sum(weights.values())
+    usual = flops_per_token(model, vocab_size, plan.seq_len)
+    needed = flops_per_token(model, vocab_size, attended)
+    return {
+        "weights": matmul_weights(model, vocab_size),
+        "seq_len": plan.seq_len,
+        "attended": attended,
+        "usual": round(usual),
+        "needed": round(needed),
+        "mfu": speed.get("mfu"),
+        "mfu_needed": speed["mfu"] * needed / usual if "mfu" in speed else None,
+    }
+
+
+def _lengths(plan: Plan, source: str) -> list[int]:
+    """Returns the lengths of the slices in some sequences of a source, evenly spaced."""
+    count = plan.sequences[source]
+    chosen = range(0, count, -(-count // SAMPLED))
+    return [int(length) for number in chosen for length in plan.slices(source, number)["length"]]
+
+
+def _data(spec: TrainSpec, plan: Plan) -> list[dict[str, Any]]:
+    """Returns what the whole run reads of each source."""
+    times = epochs(spec.run, plan.sequences, spec.weights, spec.anneal)
+    anneal = spec.anneal.weights if spec.anneal else {}
+    return [
+        {
+            "source": source,
+            "weight": spec.weights.get(source, 0.0),
+            "anneal": anneal.get(source, 0.0) if spec.anneal else None,
+            "sequences": count,
+            "epochs": times.get(source, 0.0),
+            "tokens": round(times.get(source, 0.0) * count * plan.seq_len) if count else 0,
+        }
+        for source, count in sorted(plan.sequences.items())
+    ]
+
+
+def _settings(spec: TrainSpec, plan: Plan) -> list[tuple[str, str]]:
+    """Returns all settings of the run by dotted path, and those of its sequences."""
+    found: list[tuple[str, str]] = [("seq_len", str(plan.seq_len)), ("vocab_size", str(plan.format.vocab_size))]
+    for name, value in spec.run.model_dump(mode="json").items():
+        inner = value.items() if isinstance(value, dict) and value else ((None, value),)
+        found += [(f"{name}.{key}" if key else name, _setting(one)) for key, one in inner]
+    return found
+
+
+def _setting(value: Any) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _chart(metrics: Lines, name: str, title: str) -> Any:
+    points = [(line["step"], float(line[name])) for line in metrics if line.get(name) is not None]
+    return chart(title, points, smoothed(points) if name == "loss" else ())

@@ -1,0 +1,94 @@
+"""Initial weights of a run: the last ones of an earlier checkpoint.
+
+Reads `model.json` and the last `model.safetensors` of a checkpoint artifact, and the records that lead to its
+tokenizer.
+"""
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.config import changes
+from tasks.core.digest import sha256_of_file
+from tasks.core.errors import InputError
+from tasks.formats.tokens.shard import TokenFormat
+from tasks.trainer.checkpoint import MODEL
+from tasks.trainer.config import InitialSpec, ModelConfig, TrainConfig
+
+log = logging.getLogger(__name__)
+
+_DESCRIPTION = "model.json"
+
+
+def initial_weights(config: TrainConfig, tokens: TokenFormat, checkpoint: Artifact) -> InitialSpec:
+    """Returns where the last weights of an earlier run are, if the run of `config` can begin from them.
+
+    Args:
+        config: settings of the new run.
+        tokens: format of the tokens that it reads.
+        checkpoint: artifact of the earlier run.
+
+    Raises:
+        InputError: the checkpoint lacks a file, or is of another model or tokenizer.
+    """
+    entries = {entry.path: entry for part in checkpoint.parts for entry in part.files}
+    last = max((path for path in entries if path.endswith(f"/{MODEL}")), default="")
+    if not last or _DESCRIPTION not in entries:
+        raise InputError(f"[train] init_from: {checkpoint.address} has no model", "name the checkpoint of a training")
+    described = json.loads(checkpoint.read(_DESCRIPTION))
+    _check_tokenizer(checkpoint, described["tokenizer_sha256"], tokens.tokenizer_sha256)
+    _check_shape(checkpoint, described["model"], config.model)
+    return InitialSpec(artifact=str(checkpoint.address), file=checkpoint.local(last), sha256=entries[last].sha256)
+
+
+def load_initial(load: Callable[[Path], None], initial: InitialSpec) -> None:
+    """Verifies the weights and calls `load` with their file.
+
+    Raises:
+        InputError: the file is gone, is not what its record says, or has other tensors than the model.
+    """
+    try:
+        if sha256_of_file(initial.file) != initial.sha256:
+            raise ValueError("it does not have the sha256 that its record states")
+        load(Path(initial.file))
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        cause = f"{initial.file} of {initial.artifact} cannot be read ({' '.join(str(error).split())})"
+        raise InputError(cause, "restore the file, or begin from another checkpoint") from None
+    log.info("the weights are those of %s", initial.artifact)
+
+
+def _check_shape(checkpoint: Artifact, described: dict[str, Any], model: ModelConfig) -> None:
+    # A setting that came after the checkpoint has its default there.
+    theirs = ModelConfig.model_validate(described).model_dump(mode="json")
+    different = list(changes(theirs, model.model_dump(mode="json"), ""))
+    if different:
+        listed = ", ".join(f"{field} is {ours} and was {before}" for field, before, ours in different)
+        settings = ", ".join(f"{field} = {json.dumps(before)}" for field, before, _ in different)
+        raise InputError(
+            f"[train] init_from: {checkpoint.address} is another model: {listed}",
+            f"set {settings} in [train.model], or leave out init_from",
+        )
+
+
+def _check_tokenizer(checkpoint: Artifact, theirs: str, ours: str) -> None:
+    if theirs == ours:
+        return
+    path = _tokenizer_file(checkpoint)
+    remedy = f'set [tokenizer] file = "{path}"' if path else "import its tokenizer.json with [tokenizer] file"
+    raise InputError(
+        f"[train] init_from: {checkpoint.address} was trained with the tokenizer {theirs[:16]}, and the tokens of this "
+        f"run were made with {ours[:16]}: the same weights would stand for other tokens",
+        f"{remedy} and make the tokens again, or leave out init_from",
+    )
+
+
+def _tokenizer_file(checkpoint: Artifact) -> str:
+    """Returns where the `tokenizer.json` of a checkpoint lies; "" where its records do not lead to it any more."""
+    found: Artifact | None = checkpoint
+    for role in ("shards", "tokenizer"):
+        ref = next((ref for ref in found.record.inputs if ref.role == role), None) if found else None
+        found = Artifact.find(checkpoint.store, ArtifactId.parse(ref.address)) if ref else None
+    return checkpoint.store.url(f"{found.path}/tokenizer.json") if found else ""

@@ -1,0 +1,59 @@
+"""Layout: how the ranks of a run share its work.
+
+Imports pydantic only, so that the Airflow dag-processor can load it. A layout belongs to the place of a run and not to
+its identity: the batches of a step are the same under every layout, and its gradient up to rounding.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+
+from tasks.core.config import Config
+
+RANKS, LAYOUT = "SLUICE_NPROC", "SLUICE_LAYOUT"
+"""Environment of a stage: ranks per node, and a Layout as JSON where the place has one."""
+
+
+class Layout(Config):
+    """Degrees of the dimensions, whose product is the number of ranks.
+
+    Neighbouring ranks differ in `tensor` first, then `context`, `shard`, `pipeline` and `replicate`: what communicates
+    most stays within a node.
+    """
+
+    replicate: int = Field(default=1, ge=1)
+    """Groups with all of the state each, between which gradients are summed (HSDP)."""
+    shard: int = Field(default=1, ge=1)
+    """Ranks that share parameters, gradients and optimizer state (FSDP)."""
+    context: int = Field(default=1, ge=1)
+    """Ranks that share the positions of a sequence; they share the state, too."""
+    tensor: int = Field(default=1, ge=1)
+    """Ranks that share every matrix, and between matrices the positions of a sequence (TP with SP)."""
+    pipeline: int = Field(default=1, ge=1)
+    """Ranks that share the layers."""
+    zero: Literal[1, 2, 3] = 3
+    """What is sharded while a step is computed: 1 the optimizer's state alone, 2 gradients too, 3 parameters too."""
+    schedule: Literal["1f1b", "interleaved"] = "1f1b"
+    """Of the pipeline: one chunk of layers per rank, or `chunks` of them."""
+    chunks: int = Field(default=2, ge=2)
+    """Chunks of layers per rank of the schedule `interleaved`."""
+    recompute: Literal["none", "selective", "full"] = "none"
+    """Activations that the backward pass computes again: none; all but the results of matrix products and attention;
+    or all within a layer."""
+    compile: bool = False
+    """Whether layers are compiled. It takes a minute at the start of a run and pays on GPUs."""
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return self.replicate * self.shard * self.context * self.tensor * self.pipeline
+
+    @property
+    def data_ranks(self) -> int:
+        """The number of ranks with different microbatches."""
+        return self.replicate * self.shard
+
+    @property
+    def chunks_per_rank(self) -> int:
+        """Chunks of layers that a rank has."""
+        return self.chunks if self.pipeline > 1 and self.schedule == "interleaved" else 1

@@ -1,0 +1,153 @@
+"""A model of which every rank has all: data parallelism with the bits of one rank.
+
+Gradients are summed over microbatches as a tree that does not depend on the number of ranks (`ranks`), so 1 and 2 ranks
+write the same checkpoints, byte for byte.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from tasks.core.digest import sha256_of_file
+from tasks.core.errors import InputError
+from tasks.trainer import checkpoint
+from tasks.trainer.batches import Batch
+from tasks.trainer.config import TrainConfig
+from tasks.trainer.loss import IGNORED
+from tasks.trainer.model import Transformer, build
+from tasks.trainer.optim import AdamW, clip
+from tasks.trainer.ranks import Ranks, tree_sum
+
+
+class Replicated:
+    """Model and optimizer of a run.
+
+    Args:
+        run: settings of the run.
+        vocab_size: tokens of the vocabulary.
+        ranks: the process group, already connected.
+
+    Raises:
+        InputError: there are more ranks than microbatches.
+    """
+
+    def __init__(self, run: TrainConfig, vocab_size: int, ranks: Ranks) -> None:
+        self.run, self.ranks = run, ranks
+        microbatches = run.batch_size // run.microbatch
+        if ranks.world > microbatches:
+            raise InputError(
+                f"{ranks.world} ranks cannot share {microbatches} microbatches a step",
+                "use fewer ranks, a smaller microbatch or a larger batch_size",
+            )
+        self.numbers = range(microbatches)[ranks.rank :: ranks.world]
+        self.model = build(run.model, vocab_size, run.init_seed).to(ranks.device)
+        self.optimizer = AdamW(dict(self.model.named_parameters()), run.optim)
+        self._gradient = _flat_gradient(self.model)
+        self._staged: dict[str, Tensor] = {}
+
+    def gradient(self, parts: Mapping[int, Batch], stop: Callable[[], bool]) -> tuple[float, int, bool]:
+        """Computes the mean gradient of the whole batch into the `.grad` of the parameters.
+
+        Args:
+            parts: the microbatches `numbers` of this rank.
+            stop: whether this rank has got a SIGTERM, read when the gradient is computed.
+
+        Returns:
+            Mean loss in nats per token, tokens with a label, and whether any rank got a SIGTERM.
+        """
+
+        def compute(number: int) -> list[Tensor]:
+            return self._backward(parts[number])
+
+        gradient, sums = tree_sum(self.numbers, compute)
+        sums[2] = float(stop())
+        self.ranks.sum([gradient, sums])
+        loss_sum, count, stopped = sums.tolist()
+        # Without a label, where all documents of the batch are withheld, there is no mean.
+        self._gradient.copy_(gradient.div_(max(count, 1)))
+        return loss_sum / max(count, 1), int(count), stopped > 0
+
+    def _backward(self, part: Batch) -> list[Tensor]:
+        """Returns [summed gradient, (summed loss, tokens with a label, 0)] of one microbatch."""
+        device = self.ranks.device
+        given = (part.tokens, part.labels, part.documents)
+        tokens, labels, documents = (tensor.to(device, non_blocking=True) for tensor in given)
+        self._gradient.zero_()
+        with self._autocast():
+            loss = self.model.loss(tokens, documents, labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        count = (labels != IGNORED).sum()
+        sums = torch.stack((loss.detach().double(), count.double(), torch.zeros_like(count, dtype=torch.float64)))
+        return [self._gradient, sums]
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.run.precision == "bf16")
+
+    def load_weights(self, file: Path) -> None:
+        """Loads weights from a safetensors file of rank 0 on all ranks."""
+        if self.ranks.rank == 0:
+            self.model.load_state_dict(load_file(file))
+        self.ranks.copy(self.model.state_dict().values())
+
+    def clip(self, limit: float) -> float:
+        """Scales the gradient so that its Euclidean norm is at most `limit`; returns the norm before."""
+        return clip(self._gradient, limit)
+
+    def stage(self) -> dict[str, dict[str, Tensor]]:
+        """Returns a copy of the state by file, in memory that the next call overwrites; rank 0 alone has one."""
+        if self.ranks.rank:
+            return {}
+        staged = {}
+        for file, tensors in (
+            (checkpoint.MODEL, self.model.state_dict()),
+            (checkpoint.OPTIMIZER, self.optimizer.state()),
+        ):
+            staged[file] = {name: self._copied(name, tensors[name].detach()) for name in sorted(tensors)}
+        return staged
+
+    def _copied(self, name: str, tensor: Tensor) -> Tensor:
+        if name not in self._staged:
+            self._staged[name] = torch.empty_like(tensor, device="cpu")
+        return self._staged[name].copy_(tensor)
+
+    def write(self, staged: dict[str, dict[str, Tensor]], folder: Path) -> dict[str, str]:
+        """Writes what `stage` returned; returns the sha256 of the files by name."""
+        for file, tensors in staged.items():
+            save_file(tensors, folder / file)
+        return {file: sha256_of_file(folder / file) for file in staged}
+
+    def read(self, folder: Path | None) -> None:
+        """Loads a checkpoint on rank 0, if `folder` is one, and copies the state of rank 0 to all ranks."""
+        if folder and self.ranks.rank == 0:
+            with _whole(folder) as whole:
+                self.model.load_state_dict(load_file(whole / checkpoint.MODEL))
+                self.optimizer.load(load_file(whole / checkpoint.OPTIMIZER))
+        self.ranks.copy(self.model.state_dict().values())
+        self.ranks.copy(self.optimizer.state().values())
+
+
+@contextmanager
+def _whole(folder: Path) -> Iterator[Path]:
+    """Yields a checkpoint with whole files: `folder`, or a copy of it that is made of its shards and removed again."""
+    if checkpoint.is_whole(folder):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".whole-") as temporary:
+        yield checkpoint.merge(folder, Path(temporary))
+
+
+def _flat_gradient(model: Transformer) -> Tensor:
+    """Returns one fp32 vector of which every parameter's `.grad` is a view: one tensor to sum over ranks."""
+    params = list(model.parameters())
+    flat = torch.zeros(sum(p.numel() for p in params), dtype=torch.float32, device=params[0].device)
+    offset = 0
+    for param in params:
+        param.grad = flat[offset : offset + param.numel()].view_as(param)
+        offset += param.numel()
+    return flat

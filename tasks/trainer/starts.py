@@ -1,0 +1,24 @@
+"""Starts of a run's ranks, `starts.jsonl`: one line for each, also those after a crash.
+
+A line has step (the first that is trained), at (UTC), host, ranks, device, peak_flops (dense bf16 FLOP/s of one
+device; null where it is not known), flops_per_token (at the sequence length) and tokens_per_step.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tasks.trainer.metrics import read_metrics
+
+FILE = "starts.jsonl"
+
+
+def write_start(folder: Path, line: dict[str, Any]) -> None:
+    """Appends a line to the file in a run's folder."""
+    with (folder / FILE).open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def read_starts(folder: Path) -> list[dict[str, Any]]:
+    """Returns the lines of the file in a run's folder, oldest first; [] where there is none."""
+    return read_metrics(folder / FILE)

@@ -1,0 +1,95 @@
+"""An alert of a run reaches the notifier that the recipe names, from this process and from the log of a pod."""
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from airflow.sdk import BaseNotifier
+
+from operators.alerts import AlertFinder, sent
+from tasks.core.artifact import ArtifactId
+from tasks.core.errors import RecipeError
+from tasks.core.stage import Output
+from tasks.core.store import Store
+from tasks.run.place import AlertsPlace
+from tasks.run.recipe import find_recipe
+from tasks.stages.train.monitor import Monitor
+
+TASK = SimpleNamespace(dag_id="demo.pretrain", task_id="train", run_id="r1")
+POD_LINE = "10:00:01 W [demo/checkpoint@dev] alert: stall at step 7: no step for 61 s. Look at its log."
+
+
+class ToFile(BaseNotifier):
+    """Appends its text to a file; "fail" as text raises."""
+
+    template_fields = ("text", "path")
+
+    def __init__(self, path: str, text: str) -> None:
+        super().__init__()
+        self.path, self.text = path, text
+
+    def notify(self, context: object) -> None:
+        if self.text == "fail":
+            raise ConnectionError("no server")
+        with Path(self.path).open("a") as file:
+            file.write(self.text + "\n")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AlertsPlace:
+    monkeypatch.setenv("ALERTS", str(tmp_path / "alerts"))
+    text = "{{ artifact }} {{ dag_id }} {{ task_id }} {{ run_id }}: {{ alert }}"
+    return AlertsPlace(notifier=f"{__name__}.ToFile", arguments={"path": "${ALERTS}", "text": text})
+
+
+def monitor(folder: Path) -> Monitor:
+    output = Output(Store(str(folder / "store")), ArtifactId("demo/checkpoint", "dev"), "f" * 64)
+    return Monitor(output, SimpleNamespace(out=str(folder), run=SimpleNamespace(steps=9)))  # type: ignore[arg-type]
+
+
+def test_an_alert_of_a_run_in_this_process_is_sent_at_once(place: AlertsPlace, tmp_path: Path) -> None:
+    with sent(place, TASK):
+        monitor(tmp_path).step(3, {"lr": 0.1})
+        (line,) = (tmp_path / "alerts").read_text().splitlines()
+    assert line.startswith("demo/checkpoint@dev demo.pretrain train r1: spike at step 3: the step was skipped")
+    monitor(tmp_path).step(4, {"lr": 0.1})
+    assert len((tmp_path / "alerts").read_text().splitlines()) == 1
+
+
+def test_an_alert_in_the_log_of_a_pod_is_sent_and_other_lines_are_not(place: AlertsPlace, tmp_path: Path) -> None:
+    passed: list[str] = []
+
+    async def read() -> None:
+        finder = AlertFinder(passed.append, place, TASK)
+        for line in ("10:00:00 I [demo/checkpoint@dev] this is attempt 1", POD_LINE):
+            finder(line)
+        await finder.settled()
+
+    asyncio.run(read())
+    assert passed[1] == POD_LINE
+    expected = "demo/checkpoint@dev demo.pretrain train r1: stall at step 7: no step for 61 s. Look at its log.\n"
+    assert (tmp_path / "alerts").read_text() == expected
+
+
+def test_a_notifier_that_fails_does_not_end_the_run(
+    place: AlertsPlace, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing = place.model_copy(update={"arguments": {**place.arguments, "text": "fail"}})
+    with sent(failing, TASK), caplog.at_level(logging.WARNING):
+        monitor(tmp_path).step(3, {"lr": 0.1})
+    assert "did not send the alert: ConnectionError: no server" in caplog.text
+
+
+def test_a_notifier_that_cannot_be_made_is_refused_before_anything_runs(place: AlertsPlace) -> None:
+    for wrong in ({"notifier": "no.such.Class"}, {"arguments": {"channel": "x"}}):
+        with pytest.raises(RecipeError, match=r"\[place.alerts\] notifier"), sent(place.model_copy(update=wrong), TASK):
+            raise AssertionError("it ran")
+
+
+def test_the_section_is_read_from_a_recipe_and_reaches_a_pod_as_text() -> None:
+    recipe = find_recipe("smoke")
+    assert recipe.place.alerts == AlertsPlace()
+    assert AlertsPlace(**json.loads(json.dumps(recipe.place.alerts.model_dump(mode="json")))) == AlertsPlace()

@@ -1,0 +1,175 @@
+"""A run is watched: alerts are in the log, the tracker and the store; its page says at the top what became of it."""
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.commit import commit
+from tasks.core.engine import open_engine
+from tasks.core.errors import TransientError
+from tasks.core.stage import Inputs, Listener, Output
+from tasks.core.store import Store
+from tasks.formats.tokens.plan import Plan
+from tasks.stages.train import alerts, report, stage
+from tasks.stages.train.chart import BUCKETS, chart, thinned
+from tasks.stages.train.monitor import Monitor
+from tasks.trainer.config import TrainSpec
+from tests.corpora import Made
+from tests.tasks.trainer.small_run import small_config, small_spec
+
+
+class Tracker(Listener):
+    """Keeps what a tracker receives."""
+
+    def __init__(self) -> None:
+        self.values: list[tuple[int, str, float]] = []
+        self.files: dict[str, str] = {}
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        self.values += [(step, name, value) for name, value in values.items()]
+
+    def file(self, name: str, data: bytes) -> None:
+        self.files[name] = data.decode(errors="replace")
+
+    def of(self, name: str) -> list[tuple[int, float]]:
+        return [(step, value) for step, known, value in self.values if known == name]
+
+
+def watched(made: Made, folder: Path) -> tuple[Monitor, Tracker, TrainSpec]:
+    spec = small_spec(made, folder / "run", steps=200)
+    output, tracker = Output(Store(str(folder / "store")), ArtifactId("test/checkpoint", "dev"), "f" * 64), Tracker()
+    output.listen(tracker)
+    return Monitor(output, spec), tracker, spec
+
+
+def lines(first: int, count: int, **values: Any) -> list[dict[str, Any]]:
+    usual = {"loss": 2.0, "lr": 0.1, "grad_norm": 1.0, "tokens_per_s": 900.0, "step_s": 0.5, "data_wait": 0.02}
+    return [{"step": step, "tokens": step * 100, **usual, **values} for step in range(first, first + count)]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_a_run_of_the_stage_sends_its_page_and_the_percentiles_of_its_steps(made: Made, tmp_path: Path) -> None:
+    output, tracker = Output(Store(str(tmp_path)), ArtifactId("test/checkpoint", "dev"), "f" * 64), Tracker()
+    output.listen(tracker)
+    config = small_config()
+    with open_engine() as engine:
+        found = stage.run(config, Inputs({"shards": made.shards, "plan": made.plan}), output, engine)
+    page = tracker.files["report.html"]
+    assert "The run trained 12 of 12 steps" in page
+    assert "Nothing needs attention: no alert, no skipped step, no restart." in page
+    assert page.count("<svg") == 7, "loss, gradient norm, rate, tokens/s, step, data wait, memory; no MFU on a CPU"
+    assert "http" not in page, "it loads nothing"
+    assert [step for step, _ in tracker.of("step_s/p90")] == [11]
+    assert len(tracker.of("memory_gib")) == 12
+    record = commit(output, "train", stage.VERSION, config, [made.shards.ref("shards")], found).record
+    assert not [name for name in record.metrics if name.startswith("alerts/")]
+
+
+class Stopper(Tracker):
+    """Stops the rank at a step, as a machine that hangs, until the alert of it arrives."""
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        super().metrics(step, values)
+        if step == 5 and "loss" in values:
+            below = psutil.Process().children(recursive=True)
+            (self.rank,) = [one for one in below if one.cmdline()[1:3] == ["-m", "tasks.trainer"]]
+            self.rank.suspend()
+        if values.get("alert/stall"):
+            self.rank.resume()
+
+
+def test_a_rank_that_hangs_is_a_stall_that_ends_with_its_next_step(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alerts, "STALL_S", 1.5)
+    output, tracker = Output(Store(str(tmp_path)), ArtifactId("test/checkpoint", "dev"), "f" * 64), Stopper()
+    output.listen(tracker)
+    config, inputs = small_config(steps=100, checkpoint_every=100), {"shards": made.shards, "plan": made.plan}
+    with open_engine() as engine:
+        found = stage.run(config, Inputs(inputs), output, engine)
+    # A machine under load may add stalls of its own.
+    shown = [value for _, value in tracker.of("alert/stall")]
+    assert shown == [1.0, 0.0] * int(found.metrics["alerts/stall"])
+    assert f"Look at: alerts: {len(shown) // 2} stall." in tracker.files["report.html"]
+    assert Artifact.find(output.store, output.address) is None
+    commit(output, "train", stage.VERSION, config, [made.shards.ref("shards")], found)
+    assert not output.store.list(f"{output.address.path}/.alerts")
+
+
+def test_an_alert_is_in_the_log_the_tracker_the_store_and_the_page(
+    made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monitor, tracker, spec = watched(made, tmp_path)
+    refused = {"step": 3, "reason": "loss_spike", "loss": "9.1", "grad_norm": "2.0", "slices": [{"shard": "<web>"}]}
+    write(Path(spec.out) / "skipped.jsonl", [refused])
+    write(Path(spec.out) / "metrics.jsonl", lines(0, 3) + lines(3, 1, loss=None, grad_norm=None) + lines(4, 96))
+    with caplog.at_level(logging.WARNING):
+        for line in lines(0, 3):
+            monitor.step(line["step"], line)
+        monitor.step(3, {name: value for name, value in lines(3, 1)[0].items() if name != "loss"})
+        (kept,) = monitor.alerts()
+        for line in lines(4, 96):
+            monitor.step(line["step"], line)
+    assert "alert: spike at step 3: the step was skipped (loss_spike)" in caplog.text
+    assert (kept["kind"], kept["step"]) == ("spike", 3)
+    assert tracker.of("alert/spike") == [(3, 1.0), (54, 0.0)]
+    assert monitor.counts() == {"alerts/spike": 1.0}
+    monitor.send_page(TransientError("the store is away"))
+    page = tracker.files["report.html"]
+    assert "The run ended after 100 of 200 steps" in page
+    assert "the store is away" in page
+    assert "Look at: alerts: 1 spike; skipped steps: 1 loss_spike." in page
+
+
+def test_a_second_attempt_counts_the_alerts_of_the_first_and_none_of_another_run(made: Made, tmp_path: Path) -> None:
+    monitor, _, spec = watched(made, tmp_path)
+    monitor.step(0, {"lr": 0.1})
+    write(Path(spec.out) / "metrics.jsonl", lines(0, 10))
+    again = Monitor(monitor.output, spec)
+    again.step(4, {"lr": 0.1})
+    assert again.counts() == {"alerts/spike": 1.0}
+    again.step(10, {"lr": 0.1})
+    assert again.counts() == {"alerts/spike": 2.0}
+    other = Output(monitor.output.store, monitor.output.address, "0" * 64)
+    assert Monitor(other, spec).counts() == {}
+
+
+def test_a_page_of_a_run_on_gpus_states_mfu_by_both_counts_and_the_peak(made: Made, tmp_path: Path) -> None:
+    spec = small_spec(made, tmp_path)
+    start = {"step": 0, "at": "2026-11-23 10:00:00", "host": "a", "ranks": 8, "device": "NVIDIA H200"}
+    start |= {"peak_flops": 989e12, "flops_per_token": 1e9, "tokens_per_step": 128}
+    found = report.content(
+        "test/checkpoint@dev",
+        spec,
+        Plan.read(spec.plan),
+        # The first step was fetched from the store, which has no clock.
+        [{"step": 0, "loss": 3.0, "lr": 0.1, "grad_norm": 1.0, "tokens": 100}, *lines(1, 11, mfu=0.412)],
+        starts=[start, {**start, "step": 6}],
+    )
+    page = report.page(found).decode()
+    assert "on 8 x NVIDIA H200, 41.2% of the peak (MFU)" in page
+    assert "989 TFLOP/s, dense bf16" in page
+    assert found["flops"]["mfu_needed"] < 0.412
+    assert "restarts: 1, from step 6" in page
+
+
+def test_a_page_of_a_run_without_a_step_says_so(made: Made, tmp_path: Path) -> None:
+    spec = small_spec(made, tmp_path)
+    page = report.page(report.content("x@1", spec, Plan.read(spec.plan), [], failure="no <memory>")).decode()
+    assert "No step was trained: no &lt;memory&gt;." in page
+
+
+def test_a_chart_of_many_steps_keeps_every_spike() -> None:
+    points = [(step, 100.0 if step == 77_777 else step % 7) for step in range(100_000)]
+    assert len(thinned(points)) <= 2 * BUCKETS
+    assert (77_777, 100.0) in thinned(points)
+    assert chart("none", []) == ""

@@ -1,0 +1,80 @@
+"""One rank of a test of layouts: `python -m tests.tasks.trainer.parallel_worker jobs.json results.json`.
+
+Reads a list of jobs, each `{"layout": {..} or null, "steps": [first, until], "tie": bool, "read": folder, "write":
+folder}`, and trains a tiny model on made-up batches in each, one after the other. Rank 0 writes a list with
+`{"losses", "norms"}` per job. A layout of null is the trainer's bit-exact mode.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tasks.trainer import checkpoint
+from tasks.trainer.batches import Batch
+from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
+from tasks.trainer.layout import Layout
+from tasks.trainer.loss import IGNORED
+from tasks.trainer.parallel.sharded import Sharded
+from tasks.trainer.ranks import Ranks
+from tasks.trainer.replicated import Replicated
+from tasks.trainer.saving import Saver
+
+VOCABULARY, SEQ_LEN, MICROBATCHES = 96, 32, 8
+LEARNING_RATE = 1e-2
+
+
+def config(*, tie: bool) -> TrainConfig:
+    """Returns the settings of a job."""
+    model = ModelConfig(layers=4, dim=32, heads=4, kv_heads=2, tie_embeddings=tie)
+    return TrainConfig(model=model, optim=OptimConfig(lr=LEARNING_RATE), batch_size=MICROBATCHES, microbatch=1)
+
+
+def batch(step: int, number: int) -> Batch:
+    """Returns a microbatch of one sequence with some documents and some positions without a label."""
+    random = np.random.default_rng([step, number])
+    tokens, labels = random.integers(0, VOCABULARY, (2, 1, SEQ_LEN))
+    labels[random.random(labels.shape) < 0.1] = IGNORED
+    return Batch.of(tokens, labels, np.cumsum(random.random(tokens.shape) < 0.1, axis=1))
+
+
+def run(job: dict[str, Any], ranks: Ranks) -> dict[str, list[float]]:
+    """Runs a job; returns loss and gradient norm of every step."""
+    settings = config(tie=job.get("tie", True))
+    model: Sharded | Replicated
+    if job["layout"] is None:
+        model = Replicated(settings, VOCABULARY, ranks)
+    else:
+        model = Sharded(settings, Layout(**job["layout"]), VOCABULARY, SEQ_LEN, ranks)
+    first, until = job["steps"]
+    if "read" in job:
+        model.read(Path(job["read"]) / checkpoint.name_of(first))
+        model.optimizer.steps_taken = first
+    losses, norms = [], []
+    for step in range(first, until):
+        loss, _, _ = model.gradient({number: batch(step, number) for number in model.numbers}, lambda: False)
+        norms.append(model.clip(1.0))
+        losses.append(loss)
+        model.optimizer.step(LEARNING_RATE)
+    if "write" in job:
+        with Saver(Path(job["write"]), model, ranks, 1, ()) as saver:
+            saver.save(until, {})
+    return {"losses": losses, "norms": norms}
+
+
+def main() -> None:
+    """Runs all jobs."""
+    torch.set_num_threads(1)
+    jobs, results = Path(sys.argv[1]), Path(sys.argv[2])
+    with Ranks.from_environment() as ranks:
+        ranks.join_alone()
+        found = [run(job, ranks) for job in json.loads(jobs.read_text())]
+        if ranks.rank == 0:
+            results.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Every way to share a run over ranks gives the loss and the gradient of one rank, and reads what any other wrote.
+
+Change something in tasks/trainer/parallel, attention, loss or optim, and run the soak part: all products of four ranks,
+and checkpoints between all layouts.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tasks.core.errors import RecipeError
+from tasks.trainer import checkpoint
+from tasks.trainer.config import ModelConfig, TrainConfig
+from tasks.trainer.layout import Layout
+from tasks.trainer.parallel.fit import check_fit, memory_per_rank
+from tests.tasks.trainer.gangs import free_port
+from tests.tasks.trainer.parallel_worker import SEQ_LEN, VOCABULARY, config
+
+STEPS = 10
+MODES: dict[str, dict[str, Any]] = {
+    "fsdp": {"shard": 2},
+    "zero-2": {"shard": 2, "zero": 2},
+    "zero-1": {"shard": 2, "zero": 1},
+    "replicas": {"replicate": 2},
+    "tensor": {"tensor": 2},
+    "context": {"context": 2},
+    "pipeline": {"pipeline": 2},
+    "interleaved": {"pipeline": 2, "schedule": "interleaved"},
+    "recompute": {"shard": 2, "recompute": "full"},
+    "selective": {"shard": 2, "recompute": "selective"},
+}
+PRODUCTS: dict[str, dict[str, Any]] = {
+    "fsdp of four": {"shard": 4},
+    "hsdp": {"replicate": 2, "shard": 2},
+    "hsdp, zero-1": {"replicate": 2, "shard": 2, "zero": 1},
+    "fsdp x tensor": {"shard": 2, "tensor": 2},
+    "fsdp x context": {"shard": 2, "context": 2},
+    "replicas x tensor": {"replicate": 2, "tensor": 2},
+    "context x tensor": {"context": 2, "tensor": 2},
+    "pipeline x tensor": {"pipeline": 2, "tensor": 2},
+    "pipeline x context": {"pipeline": 2, "context": 2},
+    "interleaved x fsdp": {"pipeline": 2, "shard": 2, "schedule": "interleaved"},
+    "replicas x pipeline": {"replicate": 2, "pipeline": 2},
+    "pipeline of four": {"pipeline": 4},
+    "context of four": {"context": 4},
+    "fsdp x tensor, recomputed": {"shard": 2, "tensor": 2, "recompute": "selective"},
+}
+
+
+def job(layout: dict[str, Any] | None, steps: tuple[int, int] = (0, STEPS), **more: Any) -> dict[str, Any]:
+    # A pipeline has embedding and head on different ranks, and so do the others, to be compared with it.
+    return {"layout": layout, "steps": steps, "tie": False, **more}
+
+
+def run(ranks: int, folder: Path, jobs: list[dict[str, Any]]) -> list[dict[str, list[float]]]:
+    """Runs jobs on some ranks, one after the other."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    command = [sys.executable, "-W", "ignore", "-m", "tests.tasks.trainer.parallel_worker"]
+    shared = {**os.environ, "WORLD_SIZE": str(ranks), "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
+    started = [
+        subprocess.Popen(
+            [*command, str(folder / "jobs.json"), str(folder / "results.json")],
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+        )
+        for rank in range(ranks)
+    ]
+    ends = [process.communicate(timeout=600)[1].decode() for process in started]
+    assert [process.returncode for process in started] == [0] * ranks, "\n".join(ends)
+    found: list[dict[str, list[float]]] = json.loads((folder / "results.json").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def one_rank(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
+    """Loss and gradient norm of every step, of one rank in the bit-exact mode."""
+    (found,) = run(1, tmp_path_factory.mktemp("one"), [job(None)])
+    return found
+
+
+def check_equal(found: dict[str, list[float]], one: dict[str, list[float]], first: int = 0) -> None:
+    for name in ("losses", "norms"):
+        np.testing.assert_allclose(found[name], one[name][first : first + len(found[name])], rtol=0, atol=1e-5)
+
+
+def test_two_ranks_in_every_mode_train_as_one_does(one_rank: dict[str, list[float]], tmp_path: Path) -> None:
+    for found in run(2, tmp_path, [job(layout) for layout in MODES.values()]):
+        check_equal(found, one_rank)
+
+
+@pytest.mark.soak
+def test_four_ranks_in_every_product_of_modes_train_as_one_does(
+    one_rank: dict[str, list[float]], tmp_path: Path
+) -> None:
+    for found in run(4, tmp_path, [job(layout) for layout in PRODUCTS.values()]):
+        check_equal(found, one_rank)
+
+
+def test_a_checkpoint_of_one_layout_is_resumed_in_another_and_becomes_one_file(
+    one_rank: dict[str, list[float]], tmp_path: Path
+) -> None:
+    written = {name: str(tmp_path / name) for name in ("fsdp", "tensor", "one")}
+    run(1, tmp_path / "1", [job(None, (0, 4), write=written["one"])])
+    resumed = run(
+        2,
+        tmp_path / "2",
+        [
+            job(MODES["fsdp"], (0, 4), write=written["fsdp"]),
+            job(MODES["tensor"], (0, 4), write=written["tensor"]),
+            job(MODES["tensor"], (4, 7), read=written["fsdp"]),
+            job(MODES["pipeline"], (4, 7), read=written["tensor"]),
+            job(MODES["fsdp"], (4, 7), read=written["one"]),
+        ],
+    )[2:]
+    resumed += run(
+        1, tmp_path / "3", [job(None, (4, 7), read=written["fsdp"]), job({}, (4, 7), read=written["tensor"])]
+    )
+    for found in resumed:
+        check_equal(found, one_rank, 4)
+    whole, sharded = (Path(written[name]) / checkpoint.name_of(4) for name in ("one", "tensor"))
+    merged = checkpoint.merge(sharded, tmp_path / "merged")
+    assert {path.name for path in merged.iterdir()} == {path.name for path in whole.iterdir()}
+    checkpoint.verify(merged)
+    expected, found = load_file(whole / checkpoint.MODEL), load_file(merged / checkpoint.MODEL)
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        # Adam divides by the root of the squared gradient, so rounding of a tiny one shows.
+        torch.testing.assert_close(found[name], tensor, atol=1e-3, rtol=0)
+
+
+@pytest.mark.soak
+def test_a_checkpoint_of_any_layout_is_resumed_in_any_other(one_rank: dict[str, list[float]], tmp_path: Path) -> None:
+    layouts = {
+        2: {name: MODES[name] for name in ("fsdp", "tensor", "interleaved", "context")},
+        4: {name: PRODUCTS[name] for name in ("hsdp", "fsdp x tensor", "pipeline x tensor", "context x tensor")},
+    }
+    for ranks, named in layouts.items():
+        run(
+            ranks,
+            tmp_path / f"write-{ranks}",
+            [job(at, (0, 4), write=str(tmp_path / name)) for name, at in named.items()],
+        )
+    ranks_of = {name: ranks for ranks, named in layouts.items() for name in named}
+    pairs = list(permutations(ranks_of, 2))
+    for ranks, named in layouts.items():
+        jobs = [job(named[to], (4, 7), read=str(tmp_path / source)) for source, to in pairs if to in named]
+        for found in run(ranks, tmp_path / f"read-{ranks}", jobs):
+            check_equal(found, one_rank, 4)
+    assert len(pairs) == 56
+
+
+@pytest.mark.parametrize(
+    ("layout", "changes", "reason"),
+    [
+        ({"shard": 3}, {}, "its ranks are 3, and there are 4"),
+        ({"shard": 4}, {"batch_size": 6, "microbatch": 1}, "4 ranks cannot share 6 microbatches"),
+        ({"tensor": 4}, {}, "tensor = 4 does not divide kv_heads = 2"),
+        ({"context": 4}, {"seq_len": 36}, "2 x context = 8 does not divide seq_len = 36"),
+        ({"pipeline": 4}, {"tie": True}, "tie_embeddings"),
+        ({"pipeline": 4, "schedule": "interleaved"}, {}, "4 layers cannot be 8 chunks"),
+        ({"pipeline": 4}, {"batch_size": 2, "microbatch": 1}, "2 microbatches per data-parallel rank"),
+    ],
+)
+def test_a_layout_that_cannot_be_is_refused_with_its_reason(
+    layout: dict[str, Any], changes: dict[str, Any], reason: str
+) -> None:
+    seq_len, tie = changes.pop("seq_len", SEQ_LEN), changes.pop("tie", False)
+    with pytest.raises(RecipeError, match=reason):
+        check_fit(Layout(**layout), config(tie=tie).model_copy(update=changes), VOCABULARY, seq_len, 4)
+
+
+def test_memory_is_estimated_by_what_a_rank_has() -> None:
+    run = TrainConfig(model=ModelConfig(layers=24, dim=2048, heads=16, kv_heads=16), precision="bf16")
+    alone, sharded = (memory_per_rank(Layout(**layout), run, 10**9, 2048) for layout in ({}, {"shard": 8}))
+    assert (alone["state"], sharded["state"]) == (12 * 10**9, 1_500_000_000)
+    assert (alone["parameters"], alone["gradients"]) == (2 * 10**9, 4 * 10**9)
+    assert memory_per_rank(Layout(shard=8, zero=1), run, 10**9, 2048)["gradients"] == alone["gradients"]
