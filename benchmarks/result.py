@@ -16,10 +16,15 @@ ROOT = Path(__file__).parents[1]
 def keep(name: str, figures: Mapping[str, Any]) -> None:
     """Writes the figures with date and machine before them, and prints them."""
     target = ROOT / "benchmarks" / "results" / f"{name}.json"
+    store(name, figures, target)
+    print(target.read_text())
+
+
+def store(name: str, figures: Mapping[str, Any], target: Path) -> None:
+    """Writes the figures with date and machine before them to `target`."""
     target.parent.mkdir(exist_ok=True)
     result = {"benchmark": name, "date": datetime.now(UTC).date().isoformat(), "machine": machine(), **figures}
     target.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-    print(target.read_text())
 
 
 def machine() -> dict[str, Any]:

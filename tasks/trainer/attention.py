@@ -18,6 +18,19 @@ Kernel = Callable[[Tensor, Tensor | None], Attend]
 second argument is int64 [queries], the positions of the queries where a rank has some of them, or None."""
 
 
+def document_starts(documents: Tensor) -> Tensor:
+    """Returns int64 [batch, sequence]: the position of the first token of each token's document."""
+    index = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+    begins = torch.ones_like(documents, dtype=torch.bool)
+    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    return torch.where(begins, index, 0).cummax(dim=1).values
+
+
+def document_positions(documents: Tensor) -> Tensor:
+    """Returns int64 [batch, sequence]: how far each token is from the first token of its document."""
+    return torch.arange(documents.shape[1], device=documents.device) - document_starts(documents)
+
+
 def document_mask(documents: Tensor, rows: Tensor | None = None) -> Tensor:
     """Returns bool [batch, 1, queries, sequence]: a query attends to keys of its document that are not later.
 

@@ -9,7 +9,7 @@ unigram model's by 39 % (8 sequences per step, lr 4e-3); 38 % with 4 sequences, 
 """
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -18,6 +18,54 @@ from tasks.formats.tokens.mixture import Anneal, check_weights
 from tasks.trainer.layout import Layout
 
 _CHECKPOINT = re.compile(r"[a-z][a-z0-9_-]*/checkpoint@[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class LinearRope(Config):
+    """Positions divided by a factor; a model needs some training with it."""
+
+    kind: Literal["linear"]
+    factor: float = Field(gt=1)
+    """How many times longer sequences may be."""
+
+
+class Llama3Rope(Config):
+    """Long wavelengths stretched, short ones kept: the scaling of Llama 3.1."""
+
+    kind: Literal["llama3"]
+    factor: float = Field(gt=1)
+    """How many times longer sequences may be."""
+    original_length: int = Field(ge=2)
+    """Positions of the sequences trained on before."""
+    low_freq_factor: float = Field(default=1.0, gt=0)
+    """Wavelengths that fit into the original length at most so many times are stretched by the factor."""
+    high_freq_factor: float = Field(default=4.0, gt=0)
+    """Wavelengths that fit into it at least so many times are kept."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Llama3Rope":
+        if self.low_freq_factor >= self.high_freq_factor:
+            raise Problems([f".low_freq_factor: must be below high_freq_factor {self.high_freq_factor:g}"])
+        return self
+
+
+class YarnRope(Config):
+    """As `Llama3Rope`, with another ramp between both and sharper attention: YaRN."""
+
+    kind: Literal["yarn"]
+    factor: float = Field(gt=1)
+    """How many times longer sequences may be."""
+    original_length: int = Field(ge=2)
+    """Positions of the sequences trained on before."""
+    beta_slow: float = Field(default=1.0, gt=0)
+    """Wavelengths that fit into the original length at most so many times are stretched by the factor."""
+    beta_fast: float = Field(default=32.0, gt=0)
+    """Wavelengths that fit into it at least so many times are kept."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "YarnRope":
+        if self.beta_slow >= self.beta_fast:
+            raise Problems([f".beta_slow: must be below beta_fast {self.beta_fast:g}"])
+        return self
 
 
 class ModelConfig(Config):
@@ -35,6 +83,10 @@ class ModelConfig(Config):
     """Inner width of the SwiGLU layer as a multiple of `dim`, rounded up to a multiple of 32."""
     rope_theta: float = Field(default=10_000.0, gt=1)
     """Base of the rotary wavelengths."""
+    rope_scaling: Annotated[LinearRope | Llama3Rope | YarnRope, Field(discriminator="kind")] | None = Field(
+        default=None, exclude_if=lambda scaling: scaling is None
+    )
+    """Longer wavelengths, for sequences longer than those of the training that initial weights come from."""
     tie_embeddings: bool = True
     """One matrix serves as token embedding and output head."""
     norm_eps: float = Field(default=1e-5, gt=0)

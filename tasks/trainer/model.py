@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tasks.trainer.attention import Attend, Kernel, sdpa_mask
+from tasks.trainer.attention import Attend, Kernel, document_positions, sdpa_mask
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.loss import head_cross_entropy
+from tasks.trainer.rope import rotary, rotate
 
 Recompute = Callable[..., Tensor]
 """Calls a function with arguments, as `torch.utils.checkpoint.checkpoint` does."""
@@ -31,27 +32,6 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Shape and dtype of the result are those of `x`."""
         return F.rms_norm(x.float(), (x.shape[-1],), self.weight.float(), self.eps).to(x.dtype)
-
-
-def rotary(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Returns cosine and sine, float32 [batch, 1, sequence, head_dim / 2], of the rotary angles (arXiv 2104.09864)."""
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim
-    angles = positions.float()[:, None, :, None] * theta**-exponents
-    return angles.cos(), angles.sin()
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turns the pairs (first half, second half) of the last dimension of `x` [batch, heads, sequence, head_dim]."""
-    first, second = x.float().chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
-
-
-def document_positions(documents: Tensor) -> Tensor:
-    """Returns int64 [batch, sequence]: how far each token is from the first token of its document."""
-    index = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
-    starts = torch.ones_like(documents, dtype=torch.bool)
-    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    return index - torch.where(starts, index, 0).cummax(dim=1).values
 
 
 class Attention(nn.Module):
@@ -159,7 +139,7 @@ class Transformer(nn.Module):
         positions = document_positions(documents)
         if self.rows is not None:
             positions = positions[:, self.rows]
-        cos, sin = rotary(positions, self.config.head_dim, self.config.rope_theta)
+        cos, sin = rotary(positions, self.config)
         attend = self.kernel(documents, self.rows)
         if self.embedding is not None:
             x = self.embedding(x)

@@ -4,9 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tasks.trainer.attention import document_positions
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.loss import CHUNK, IGNORED, head_cross_entropy
-from tasks.trainer.model import build, document_positions, parameter_counts
+from tasks.trainer.model import build, parameter_counts
 
 CONFIG = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2)
 VOCABULARY = 50

@@ -1,0 +1,59 @@
+"""The sweep on a GPU, in small on a CPU: everything runs, is written, and keeps to its time."""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from benchmarks import train_gpu
+from benchmarks.train_gpu import SWEEP, TINY, Sweep
+from tasks.trainer.sizes import SIZES
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+CONFIGURATIONS = sum(map(len, TINY.values()))
+
+
+@pytest.fixture(autouse=True)
+def one_rank_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def test_kernels_are_compared_steps_timed_and_the_first_configuration_profiled(tmp_path: Path) -> None:
+    Sweep(tmp_path / "figures.json", 60.0, tiny=True).run()
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    flex = figures["parity"]["kernels"]["flex"]
+    assert flex["equal"]
+    assert flex["leak"] == 0
+    assert [line.get("failed") for line in figures["configurations"]] == [None] * CONFIGURATIONS
+    assert {line["precision"] for line in figures["configurations"]} == {"bf16", "fp8"}
+    assert all(line["tokens_per_s"] > 0 and math.isfinite(line["loss"]) for line in figures["configurations"])
+    assert figures["profile"]["top"][0]["ms_per_step"] > 0
+
+
+def test_what_does_not_fit_is_noted_and_the_next_one_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object, **options: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(train_gpu, "engine_of", full)
+    monkeypatch.setattr(train_gpu, "parity", lambda *arguments: {})
+    Sweep(tmp_path / "figures.json", 60.0, tiny=True).run()
+    lines = json.loads((tmp_path / "figures.json").read_text())["configurations"]
+    assert [line["failed"] for line in lines] == ["out of memory"] * CONFIGURATIONS
+
+
+def test_what_the_time_does_not_last_for_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train_gpu, "parity", lambda *arguments: {})
+    Sweep(tmp_path / "figures.json", 0.0, tiny=True).run()
+    lines = json.loads((tmp_path / "figures.json").read_text())["configurations"]
+    assert ["not_run" in line for line in lines] == [True] * CONFIGURATIONS
+
+
+def test_the_sweep_names_sizes_that_there_are() -> None:
+    assert {variant.size for variant in SWEEP} <= SIZES.keys()

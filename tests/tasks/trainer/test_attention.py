@@ -1,0 +1,179 @@
+"""Every attention kernel computes what the mask says: earlier keys of the same document and no others."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tasks.core.errors import InputError
+from tasks.trainer.attention import Kernel, document_mask, sdpa_mask
+from tasks.trainer.config import ModelConfig
+from tasks.trainer.flex import BLOCK, block_mask, flex
+from tasks.trainer.kernels import best_kernel
+from tasks.trainer.model import Block, build
+from tasks.trainer.varlen import FEWEST, cu_seqlens, varlen
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: these kernels have a backward pass there")
+flex_warns = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
+LENGTHS = ((3, 1, 200, 96, 60), (360,))
+"""Tokens of the documents of two sequences: some within a block, one over several, one sequence without a boundary."""
+
+
+def packed(lengths: tuple[tuple[int, ...], ...] = LENGTHS) -> Tensor:
+    """Numbers of the documents, int64 [sequences, positions]."""
+    return torch.stack([torch.arange(len(row)).repeat_interleave(torch.tensor(row)) for row in lengths])
+
+
+def heads_of(documents: Tensor, width: int = 8) -> tuple[Tensor, Tensor, Tensor]:
+    """Random queries of four heads, keys and values of two."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((documents.shape[0], heads, documents.shape[1], width) for heads in (4, 2, 2))
+    q, k, v = (torch.randn(shape, generator=generator) for shape in shapes)
+    return q, k, v
+
+
+@flex_warns
+@pytest.mark.parametrize("kernel", [sdpa_mask, flex])
+def test_packed_documents_attend_as_each_does_alone(kernel: Kernel) -> None:
+    documents = packed()
+    q, k, v = heads_of(documents)
+    found = kernel(documents, None)(q, k, v)
+    for row, lengths in enumerate(LENGTHS):
+        parts = zip(*(tensor[row].split(lengths, dim=1) for tensor in (q, k, v)), strict=True)
+        alone = [F.scaled_dot_product_attention(*part, is_causal=True, enable_gqa=True) for part in parts]
+        torch.testing.assert_close(found[row], torch.cat(alone, dim=1), atol=2e-6, rtol=1e-5)
+
+
+@flex_warns
+@pytest.mark.parametrize("kernel", [sdpa_mask, flex])
+def test_what_a_document_says_changes_no_bit_of_another(kernel: Kernel) -> None:
+    documents = packed()
+    q, k, v = heads_of(documents)
+    before = kernel(documents, None)(q, k, v)
+    changed = (documents == 2) & (torch.arange(2) == 0)[:, None]
+    for tensor in (q, k, v):
+        tensor += changed[:, None, :, None] * 1e3
+    after = kernel(documents, None)(q, k, v)
+    kept = ~changed[:, None, :, None].expand_as(after)
+    assert torch.equal(before[kept], after[kept])
+    assert not torch.equal(before[~kept], after[~kept])
+
+
+@flex_warns
+def test_a_rank_with_some_positions_computes_their_rows_of_the_whole() -> None:
+    documents = packed()
+    q, k, v = heads_of(documents)
+    whole = sdpa_mask(documents)(q, k, v)
+    rows = torch.cat((torch.arange(90, 180), torch.arange(270, 360)))
+    for kernel in (sdpa_mask, flex):
+        torch.testing.assert_close(kernel(documents, rows)(q[:, :, rows], k, v), whole[:, :, rows])
+
+
+@pytest.mark.parametrize("length", [3 * BLOCK, 2 * BLOCK + 1])
+def test_blocks_are_skipped_computed_whole_or_masked_as_the_mask_says(length: int) -> None:
+    documents = packed(((200, length - 200), (length,)))
+    blocks = -(-length // BLOCK)
+    padded = F.pad(document_mask(documents)[:, 0], (0, blocks * BLOCK - length, 0, blocks * BLOCK - length))
+    seen = padded.unflatten(2, (blocks, BLOCK)).unflatten(1, (blocks, BLOCK)).sum(dim=(2, 4))
+    mask = block_mask(documents)
+    assert torch.equal(mask.kv_num_blocks[:, 0], ((seen > 0) & (seen < BLOCK * BLOCK)).sum(-1))
+    assert mask.full_kv_num_blocks is not None
+    assert torch.equal(mask.full_kv_num_blocks[:, 0], (seen == BLOCK * BLOCK).sum(-1))
+    assert torch.equal(mask.to_dense()[:, 0], (seen > 0).int())
+
+
+def test_cu_seqlens_are_where_documents_begin_and_then_the_end() -> None:
+    documents = packed()
+    begins = [
+        row * documents.shape[1] + index
+        for row, numbers in enumerate(documents.tolist())
+        for index, number in enumerate(numbers)
+        if not index or number != numbers[index - 1]
+    ]
+    found = cu_seqlens(documents)
+    assert found.dtype == torch.int32
+    assert found.tolist() == begins + [documents.numel()] * (FEWEST + 1 - len(begins))
+
+
+def test_batches_with_other_documents_have_cu_seqlens_of_few_shapes() -> None:
+    counts = [1, 7, FEWEST, FEWEST + 1, 30, 2 * FEWEST]
+    found = [cu_seqlens(torch.arange(64)[None].clamp(max=count - 1)) for count in counts]
+    assert [len(one) - 1 for one in found] == [FEWEST] * 3 + [2 * FEWEST] * 3
+    assert all(len(one[one < 64]) == count for one, count in zip(found, counts, strict=True))
+
+
+def by_document(
+    q: Tensor, k: Tensor, v: Tensor, begins: Tensor, ends: Tensor, *longest: int, **options: object
+) -> Tensor:
+    """What torch documents of `varlen_attn` with a causal window: attention within each document, laid end to end."""
+    assert options == {"window_size": (-1, 0), "enable_gqa": True}
+    assert begins is ends
+    assert min(longest) >= int(begins.diff().max())
+    pieces = [tensor.split(begins.diff().tolist()) for tensor in (q, k, v)]
+    parts = [[piece.transpose(0, 1) for piece in group] for group in zip(*pieces, strict=True) if len(group[0])]
+    return torch.cat(
+        [F.scaled_dot_product_attention(*p, is_causal=True, enable_gqa=True).transpose(0, 1) for p in parts]
+    )
+
+
+def test_varlen_lays_documents_end_to_end_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.trainer.varlen.varlen_attn", by_document)
+    documents = packed()
+    q, k, v = heads_of(documents)
+    torch.testing.assert_close(varlen(documents)(q, k, v), sdpa_mask(documents)(q, k, v), atol=2e-6, rtol=1e-5)
+
+
+def test_varlen_refuses_a_part_of_the_positions() -> None:
+    with pytest.raises(InputError, match="whole sequences"):
+        varlen(packed(), torch.arange(4))
+
+
+@flex_warns
+@pytest.mark.parametrize("kernel", [sdpa_mask, flex])
+def test_a_compiled_layer_serves_batches_with_other_documents(kernel: Kernel) -> None:
+    config = ModelConfig(layers=1, dim=32, heads=4, kv_heads=2)
+    layer = Block(config)
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    x, angles = torch.randn(1, 40, 32), torch.ones(1, 1, 40, 4)
+    with torch.no_grad(), torch._dynamo.config.patch(error_on_recompile=True):
+        for lengths in ((40,), (13, 27), (1, 2, 3, 34)):
+            attend = kernel(packed((lengths,)), None)
+            torch.testing.assert_close(
+                compiled(x, angles, angles, attend), layer(x, angles, angles, attend), atol=1e-5, rtol=1e-5
+            )
+
+
+def test_a_cpu_trains_with_the_reference() -> None:
+    assert best_kernel(torch.device("cpu"), torch.float32) is sdpa_mask
+
+
+@on_gpu
+@pytest.mark.parametrize("heads", [2, 4])
+@pytest.mark.parametrize("kernel", [flex, varlen])
+def test_kernels_of_a_gpu_have_the_outputs_and_gradients_of_the_reference(kernel: Kernel, heads: int) -> None:
+    documents = packed().cuda()
+    q, k, v = (tensor.cuda().bfloat16() for tensor in heads_of(documents, 64))
+    inputs = (q, k.repeat_interleave(heads // 2, dim=1), v.repeat_interleave(heads // 2, dim=1))
+    weights = torch.randn_like(q)
+
+    def of(kernel: Kernel, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        leaves = [tensor.to(dtype).requires_grad_() for tensor in inputs]
+        out = kernel(documents, None)(*leaves)
+        return out, *torch.autograd.grad((out * weights).sum(), leaves)
+
+    wanted = of(sdpa_mask, torch.float32)
+    for expected, got in zip(wanted, of(kernel, torch.bfloat16), strict=True):
+        assert float((got.float() - expected).norm() / expected.norm()) < 0.02
+
+
+@on_gpu
+def test_a_gpu_never_gets_a_dense_mask() -> None:
+    device = torch.device("cuda")
+    assert best_kernel(device, torch.bfloat16) is varlen
+    assert best_kernel(device, torch.bfloat16, context=2) is best_kernel(device, torch.float32) is flex
+    model = build(ModelConfig(layers=1, dim=128, heads=2, kv_heads=1), 64, 0).to(device, torch.bfloat16)
+    model.kernel = best_kernel(device, torch.bfloat16)
+    tokens = torch.zeros(2, 360, dtype=torch.int64, device=device)
+    model.loss(tokens, packed().to(device), tokens).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
