@@ -3,7 +3,7 @@
 import gc
 import time
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ from tasks.trainer.attention import Kernel
 from tasks.trainer.batches import Batch
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.flops import attended_length, flops_per_token, peak_flops
-from tasks.trainer.fp8 import use_fp8
 from tasks.trainer.layout import Layout
 from tasks.trainer.parallel.sharded import Sharded
 from tasks.trainer.ranks import Ranks
@@ -32,8 +31,8 @@ class Variant:
     """A model as it is built: what needs other weights or another graph."""
 
     size: str
-    precision: str
-    """bf16 or fp8 (the hidden matrices; the rest bf16)."""
+    precision: Literal["bf16", "fp8"]
+    """Of the forward and backward pass, as in `TrainConfig`."""
     recompute: str = "none"
 
 
@@ -52,13 +51,12 @@ class Workload:
 
 def engine_of(variant: Variant, size: Size, compiled: bool) -> Sharded:
     """Builds the engine of one rank on the device that there is."""
-    run = TrainConfig(model=size.model, steps=1000, batch_size=1, microbatch=1, milestones=1, precision="bf16")
+    run = TrainConfig(
+        model=size.model, steps=1000, batch_size=1, microbatch=1, milestones=1, precision=variant.precision
+    )
     layout = Layout.model_validate({"recompute": variant.recompute, "compile": compiled, "zero": 2})
     ranks = Ranks(0, 1, 0)
-    engine = Sharded(run, layout, size.vocab_size, 2048, ranks)
-    if variant.precision == "fp8":
-        use_fp8(engine.chunks[0].layers, ranks.device)
-    return engine
+    return Sharded(run, layout, size.vocab_size, 2048, ranks)
 
 
 def batches_of(load: Workload, vocab_size: int) -> list[Batch]:

@@ -174,9 +174,10 @@ class TrainConfig(Config):
     microbatch: int = Field(default=4, ge=1)
     """Sequences per forward and backward pass. Gradients are summed over microbatches in an order that does not
     depend on the number of ranks, so the rounding depends on this setting and not on the number of ranks."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """Arithmetic of the forward and backward pass; weights, moments and sums stay fp32. On a processor without bf16
-    instructions `bf16` is slower than `fp32`."""
+    precision: Literal["fp32", "bf16", "fp8"] = "fp32"
+    """Arithmetic of the forward and backward pass; weights, moments and sums stay fp32. `fp8`: matrix products of the
+    layers in fp8, all else in bf16; for GPUs from SM 8.9. On a processor without bf16 instructions `bf16` is slower
+    than `fp32`."""
     threads: int = Field(default=1, ge=1)
     """CPU threads per rank. Part of the identity: another number may split a sum differently."""
     init_seed: int = Field(default=0, ge=0)

@@ -19,6 +19,7 @@ from tasks.trainer.batches import Batch, Batches
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.guard import Guard
 from tasks.trainer.initial import load_initial
+from tasks.trainer.layout import Layout
 from tasks.trainer.loader import Loader
 from tasks.trainer.metrics import Logs
 from tasks.trainer.model import parameter_counts
@@ -62,12 +63,18 @@ class Trainer:
             log.info("%s parameters, %d steps, %d ranks", f"{counts['total']:,}", self.run.steps, ranks.world)
 
     def _replica(self) -> "Replicated | Sharded":
-        """Returns the model, with its state on every rank, or sharded where the place has a layout."""
-        if self.spec.layout is None:
+        """Returns the model: sharded on GPUs and where the place has a layout, else whole on every rank.
+
+        Without a layout the GPUs of a node share the state, and nodes have copies of it.
+        """
+        layout = self.spec.layout
+        if layout is None and self.ranks.device.type == "cuda":
+            layout = Layout(replicate=self.ranks.world // self.ranks.local_world, shard=self.ranks.local_world)
+        if layout is None:
             return Replicated(self.run, self.batches.vocab_size, self.ranks)
         from tasks.trainer.parallel.sharded import Sharded  # imports torch._dynamo: 1.5 CPU-seconds
 
-        return Sharded(self.run, self.spec.layout, self.batches.vocab_size, self.batches.seq_len, self.ranks)
+        return Sharded(self.run, layout, self.batches.vocab_size, self.batches.seq_len, self.ranks)
 
     def train(self) -> None:
         """Trains to the last step.

@@ -28,12 +28,14 @@ class Ranks:
     rank: int
     world: int
     local_rank: int
+    local_world: int = 1
+    """Ranks of this node."""
 
     @classmethod
     def from_environment(cls) -> "Ranks":
-        """Reads RANK, WORLD_SIZE and LOCAL_RANK; without them this process is the only rank."""
-        read = os.environ.get
-        return cls(int(read("RANK", "0")), int(read("WORLD_SIZE", "1")), int(read("LOCAL_RANK", "0")))
+        """Reads what torchrun sets: RANK, WORLD_SIZE, ..; without it this process is the only rank."""
+        names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+        return cls(*(int(os.environ.get(name, default)) for name, default in names.items()))
 
     @property
     def device(self) -> torch.device:

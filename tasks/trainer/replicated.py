@@ -45,6 +45,8 @@ class Replicated:
                 f"{ranks.world} ranks cannot share {microbatches} microbatches a step",
                 "use fewer ranks, a smaller microbatch or a larger batch_size",
             )
+        if run.precision == "fp8":
+            raise InputError("fp8 is for GPUs", 'set [train] precision = "bf16", or train on one')
         self.numbers = range(microbatches)[ranks.rank :: ranks.world]
         self.model = build(run.model, vocab_size, run.init_seed).to(ranks.device)
         self.optimizer = AdamW(dict(self.model.named_parameters()), run.optim)

@@ -1,13 +1,15 @@
 """Turns a model into the part of it that a rank computes.
 
-The order matters: context before tensor, both before recomputation and compilation, which wrap what they left; FSDP
-last, around all of it. As in OLMo-core and torchtitan, FSDP is applied at degree 1, too: mixed precision has one path.
+The order matters: context before tensor, both and fp8 before recomputation and compilation, which wrap what they left;
+FSDP last, around all of it. As in OLMo-core and torchtitan, FSDP is applied at degree 1, too, so that mixed precision
+has one path.
 """
 
 from functools import partial
 
 import torch
 from torch import Tensor
+from torch._ops import OperatorBase
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Partial, Replicate
@@ -15,6 +17,8 @@ from torch.distributed.tensor.parallel import parallelize_module
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from tasks.trainer.config import TrainConfig
+from tasks.trainer.fp8 import use_fp8
+from tasks.trainer.kernels import best_kernel
 from tasks.trainer.loss import head_cross_entropy
 from tasks.trainer.model import Block, Recompute, Transformer
 from tasks.trainer.parallel import placements
@@ -22,14 +26,15 @@ from tasks.trainer.parallel.context import context_kernel, rows_of
 from tasks.trainer.parallel.mesh import Mesh
 
 _STORED = {
-    torch.ops.aten.mm.default,
-    torch.ops.aten.addmm.default,
-    torch.ops.aten._scaled_mm.default,
-    torch.ops.aten._scaled_dot_product_efficient_attention.default,
-    torch.ops.aten._scaled_dot_product_flash_attention.default,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
-    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
-    torch.ops.higher_order.flex_attention,
+    "aten::mm",
+    "aten::addmm",
+    "aten::_scaled_mm",
+    "aten::_scaled_dot_product_efficient_attention",
+    "aten::_scaled_dot_product_flash_attention",
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "aten::_scaled_dot_product_cudnn_attention",
+    "torch_attn::_varlen_attn",
+    "flex_attention",
 }
 """What `selective` recomputation stores: the results of matrix products and attention, which take nearly all time."""
 
@@ -44,17 +49,25 @@ def apply(model: Transformer, mesh: Mesh, run: TrainConfig, seq_len: int) -> Non
         seq_len: positions of a training sequence.
     """
     layout = mesh.layout
+    model.kernel = best_kernel(mesh.device, narrow(run) or torch.float32, layout.context)
     if layout.context > 1:
         model.kernel = context_kernel(model.kernel, mesh.group("context"), seq_len, mesh.device)
         model.rows = rows_of(mesh.at("context"), layout.context, seq_len).to(mesh.device)
     if layout.tensor > 1:
         _split(model, mesh.tensor)
+    if run.precision == "fp8":
+        use_fp8(model.layers, mesh.device)
     for layer in model.layers.values():
         assert isinstance(layer, Block)
         layer.recompute = _RECOMPUTE.get(layout.recompute)
         if layout.compile:
             layer.compile()
     _shard(model, mesh, run)
+
+
+def narrow(run: TrainConfig) -> torch.dtype | None:
+    """Returns the dtype of the forward and backward pass where it is not that of the weights."""
+    return None if run.precision == "fp32" else torch.bfloat16
 
 
 def _split(model: Transformer, mesh: DeviceMesh) -> None:
@@ -78,8 +91,9 @@ def _loss_over_shares(mesh: DeviceMesh, hidden: Tensor, weight: Tensor, labels: 
     return head_cross_entropy(whole, weight.to_local(), labels, mesh.get_group())
 
 
-def _policy(ctx: object, op: object, *args: object, **kwargs: object) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if op in _STORED else CheckpointPolicy.PREFER_RECOMPUTE
+def _policy(ctx: object, op: OperatorBase, *args: object, **kwargs: object) -> CheckpointPolicy:
+    name = op.name()  # type: ignore[no-untyped-call]
+    return CheckpointPolicy.MUST_SAVE if name in _STORED else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 _RECOMPUTE: dict[str, Recompute] = {
@@ -93,8 +107,7 @@ _RECOMPUTE: dict[str, Recompute] = {
 def _shard(model: Transformer, mesh: Mesh, run: TrainConfig) -> None:
     """Shards parameters, gradients and with them the optimizer's state."""
     layout = mesh.layout
-    narrow = torch.bfloat16 if run.precision == "bf16" else None
-    policy = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    policy = MixedPrecisionPolicy(param_dtype=narrow(run), reduce_dtype=torch.float32, cast_forward_inputs=False)
     for part in (*model.layers.values(), model):
         fully_shard(part, mesh=mesh.state, mp_policy=policy, reshard_after_forward=layout.zero == 3)
         assert isinstance(part, FSDPModule)
