@@ -63,4 +63,9 @@ def _train(spec: TrainSpec, out: Path, rank: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    if code not in (0, STOPPED):
+        # The thread that saves may wait for ranks that have ended; Python would wait for it.
+        logging.shutdown()
+        os._exit(code)
+    sys.exit(code)

@@ -72,6 +72,11 @@ class Saver:
         self.wait()
         self._writing = self._thread.submit(self._write, self._stateful.stage(), step, dict(state))
 
+    @property
+    def writing(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._writing is not None and not self._writing.done()
+
     def wait(self) -> None:
         """Waits until the last checkpoint is on disk, on all ranks.
 

@@ -14,6 +14,7 @@ from tasks.core.errors import DriftError, InputError, RecipeError, StoppedError,
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
+from tasks.run.place import TrainPlace
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.result import StageResult
 from tasks.run.runner import run_stage
@@ -22,7 +23,8 @@ from tasks.run.tracking import TrackingContext
 from tasks.stages.crawl.db import crawldb
 from tasks.stages.crawl.db.known import Known
 from tasks.stages.crawl.rank import RANKS
-from tasks.trainer.launch import ranks_here
+from tasks.trainer.launch import layout_here, ranks_here
+from tasks.trainer.layout import LAYOUT, Layout
 from tests.corpora import tokens_in
 
 EMPTY = {
@@ -178,26 +180,31 @@ def test_the_record_tells_code_host_and_times(recipe: Recipe, tmp_path: Path) ->
     assert record.started <= record.finished
 
 
-def test_a_stage_gets_the_ranks_of_its_own_recipe_and_leaves_none_behind(
+def placed(recipe: Recipe, train: TrainPlace) -> Recipe:
+    return recipe.model_copy(update={"place": recipe.place.model_copy(update={"train": train})})
+
+
+def test_a_stage_gets_ranks_and_layout_of_its_own_recipe_and_leaves_none_behind(
     recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SLUICE_NPROC", raising=False)
     seen = []
 
     def run(*_: object) -> Report:
-        seen.append(ranks_here())
+        seen.append((ranks_here(), layout_here()))
         raise InputError("enough")
 
     monkeypatch.setattr("tasks.stages.crawl.inject.run", run)
-    for nproc in (2, 3):
+    layout = Layout(shard=3, recompute="full")
+    for place in (TrainPlace(nproc=2), TrainPlace(nproc=3, layout=layout)):
         with pytest.raises(InputError, match="enough"):
-            run_stage(recipe.override({"place.train.nproc": nproc}), "inject")
-    assert seen == [2, 3]
-    assert "SLUICE_NPROC" not in os.environ
+            run_stage(placed(recipe, place), "inject")
+    assert seen == [(2, None), (3, layout)]
+    assert not {"SLUICE_NPROC", LAYOUT} & os.environ.keys()
     monkeypatch.setenv("SLUICE_NPROC", "5")  # as a pod sets it
     with pytest.raises(InputError, match="enough"):
         run_stage(recipe, "inject")
-    assert (seen[2], os.environ["SLUICE_NPROC"]) == (5, "5")
+    assert (seen[2], os.environ["SLUICE_NPROC"]) == ((5, None), "5")
 
 
 @pytest.mark.parametrize("recrawl", [True, False])
