@@ -1,7 +1,7 @@
 """A takedown through the real Airflow: asked for in the form while a model is trained, and kept by all that follows.
 
-Soak: ten minutes. A version goes from seeds to a model; a longer training of its tokens runs while the form is sent; the
-next version goes from seeds to a model again. To be run after a change of the takedown, the crawl, the plan or the
+Soak: many minutes. A version goes from seeds to a model; a longer training of its tokens runs while the form is sent;
+the next version goes from seeds to a model again. To be run after a change of the takedown, the crawl, the plan or the
 trainer.
 
 The domain is a host of this module, which counts what it is asked for.
