@@ -34,6 +34,7 @@ FORM = {
     "takedown.urls": lines("URLs", "Pages; http and https, with and without www."),
     "takedown.domains": lines("Domains", "Host names, such as example.org; all names below them go with them."),
     "takedown.documents": lines("Document ids", "32 hex digits each, as trace prints them."),
+    "takedown.lift": lines("Lift", "URLs, domains or document ids that are no longer taken down, as they were given."),
     "takedown.reason": line("Reason", "Why, in words; stays on record.", 1000),
     "takedown.requested_by": line("Requested by", "Who asked for it; stays on record.", 300),
     "takedown.from_crawl": Param(

@@ -1,7 +1,9 @@
 """Tombstones: the URLs, domains and documents of a recipe that were taken down, and what they cover.
 
-Writes and reads `tombstones.parquet` (SCHEMA), sorted by kind and value. A takedown contains those before it, so the
-newest one says all that is in force; of two that were made at the same time neither contains the other, and both are.
+Writes and reads `tombstones.parquet` (SCHEMA) and, where any was ever lifted, `lifted.parquet` (LIFTED), sorted by
+kind and value. A takedown contains those before it, so the newest one says all that is in force; of two that were made
+at the same time neither contains the other, and both are. A lift names a tombstone by the takedown that it was first
+part of: it holds against any takedown that still contains this one, and not against a later request for the same value.
 
 A tombstone of a URL covers the page at it: http and https, with and without "www.". One of a domain covers its name and
 all below it, on all ports. One of a document covers that id: a URL with the bytes it had. Copies of the same text at
@@ -32,6 +34,9 @@ TAKEDOWN = "takedown"
 PREVIOUS = "previous"
 """Role in which a takedown reads those before it."""
 FILE = "tombstones.parquet"
+LIFTED_FILE = "lifted.parquet"
+FILES = (FILE, LIFTED_FILE)
+"""What says what is in force: all that counts of a takedown among the inputs of a stage."""
 URL, DOMAIN, DOCUMENT = "url", "domain", "document"
 KINDS = (URL, DOMAIN, DOCUMENT)
 
@@ -44,6 +49,16 @@ SCHEMA = pa.schema(
         pa.field("date", pa.string(), nullable=False),  # of the request, ISO 8601
         pa.field("origin", pa.string(), nullable=False),  # "form", or "crawl" for what a site has withdrawn
         pa.field("takedown", pa.string(), nullable=False),  # id of the artifact that it was first part of
+    ]
+)
+
+LIFTED = pa.schema(
+    [
+        *(SCHEMA.field(name) for name in ("kind", "value", "takedown")),  # the tombstone
+        pa.field("reason", pa.string(), nullable=False),  # why it was lifted
+        pa.field("requested_by", pa.string(), nullable=False),
+        pa.field("date", pa.string(), nullable=False),  # of the request to lift it, ISO 8601
+        pa.field("lifted_by", pa.string(), nullable=False),  # id of the takedown that lifted it
     ]
 )
 
@@ -62,22 +77,54 @@ class Tombstone(NamedTuple):
     takedown: str
 
 
+class Lifted(NamedTuple):
+    """One row of LIFTED."""
+
+    kind: str
+    value: str
+    takedown: str
+    reason: str
+    requested_by: str
+    date: str
+    lifted_by: str
+
+
 def write(file: BinaryIO, stones: Iterable[Tombstone]) -> None:
     """Writes tombstones, sorted; equal ones give equal bytes."""
     rows = [stone._asdict() for stone in sorted(stones)]
     pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), file, compression="zstd", compression_level=3)
 
 
-def read(folders: Iterable[ArtifactFolder]) -> list[Tombstone]:
-    """Returns the tombstones of takedowns, sorted; of several with the same kind and value, that of the oldest date."""
+def write_lifted(file: BinaryIO, lifted: Iterable[Lifted]) -> None:
+    """Writes what was lifted, sorted; equal ones give equal bytes."""
+    rows = [one._asdict() for one in sorted(lifted)]
+    pq.write_table(pa.Table.from_pylist(rows, schema=LIFTED), file, compression="zstd", compression_level=3)
+
+
+def read(folders: Sequence[ArtifactFolder]) -> list[Tombstone]:
+    """Returns the tombstones of takedowns that none of them has lifted, sorted by kind and value.
+
+    Of several with the same kind and value that of the oldest date.
+    """
     found: dict[tuple[str, str], Tombstone] = {}
-    for folder in folders:
-        for row in folder.table(FILE).to_pylist():
-            stone = Tombstone(**row)
-            other = found.setdefault((stone.kind, stone.value), stone)
-            if (stone.date, stone.takedown) < (other.date, other.takedown):
-                found[stone.kind, stone.value] = stone
+    for stone in read_all(folders):
+        other = found.setdefault((stone.kind, stone.value), stone)
+        if (stone.date, stone.takedown) < (other.date, other.takedown):
+            found[stone.kind, stone.value] = stone
     return sorted(found.values())
+
+
+def read_all(folders: Sequence[ArtifactFolder]) -> list[Tombstone]:
+    """Returns all that `read` chooses from: of the same kind and value one for each takedown that made it, sorted."""
+    gone = {(one.kind, one.value, one.takedown) for one in read_lifted(folders)}
+    stones = {Tombstone(**row) for folder in folders for row in folder.table(FILE).to_pylist()}
+    return sorted(one for one in stones if (one.kind, one.value, one.takedown) not in gone)
+
+
+def read_lifted(folders: Sequence[ArtifactFolder]) -> list[Lifted]:
+    """Returns all that takedowns have lifted, sorted."""
+    having = (folder for folder in folders if folder.store.exists(f"{folder.path}/{LIFTED_FILE}"))
+    return sorted({Lifted(**row) for folder in having for row in folder.table(LIFTED_FILE).to_pylist()})
 
 
 def in_force(store: Store, recipe: str) -> list[Artifact]:

@@ -1,7 +1,8 @@
 """Audit of takedowns: all of a recipe, and for what is current the proof that nothing of them is in it.
 
 Reads all takedowns, and of the newest crawl DB, documents and plan the URLs, ids and sequences: what the next cycle,
-the next tokens and the next training read. Nothing is taken from a report: every row is looked at.
+the next tokens and the next training read. Nothing is taken from a report: every row is looked at. Of all models it
+lists what they have read: they cannot forget it, so it does not count as present.
 """
 
 from collections import Counter
@@ -13,9 +14,10 @@ import pyarrow.compute as pc
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.ledger import newest, versions_of
 from tasks.core.store import Store
-from tasks.formats.tombstones import TAKEDOWN, Tombstone, Tombstones, in_force, read
+from tasks.formats.tombstones import TAKEDOWN, Lifted, Tombstone, Tombstones, in_force, read, read_lifted
 from tasks.stages.crawl.db.crawldb import URLS_FILE
-from tasks.stages.takedown.affected import of_artifact
+from tasks.stages.takedown.affected import CHECKPOINT, of_artifact
+from tasks.stages.takedown.report import described
 
 _AGAIN = {
     "crawldb": "run crawl again: its next cycle lists none of them, and marks them",
@@ -30,21 +32,28 @@ def audit(store: Store, recipe: str) -> Found:
     """Returns all takedowns of a recipe, and what of them is in its newest artifacts.
 
     Returns:
-        {recipe, takedowns: [{takedown, date, requested_by, reason, new: {kind: number}}] (oldest first), in_force:
-        {kind: number}, checked: [{artifact, kind, present: number of URLs or documents, examples, says}], absent}.
+        {recipe, takedowns: [{takedown, date, requested_by, reason, new: {kind: number}, lifts: {kind: number}}] (oldest
+        first; `new` is what is still in force of it), in_force: {kind: number}, values: {kind: [value]}, checked:
+        [{artifact, kind, present: number of URLs or documents, examples, says}], absent, models: [of those that have
+        read any, see `described`]}.
 
     Raises:
         InputError: an artifact cannot be read.
     """
-    stones = read(in_force(store, recipe))
+    heads = in_force(store, recipe)
+    stones, lifted = read(heads), read_lifted(heads)
     tombstones = Tombstones.of(stones)
     checked = [*_crawldbs(store, recipe, tombstones), *_newest(store, recipe, tombstones)]
     return {
         "recipe": recipe,
-        "takedowns": [_takedown(one, stones) for one in _by_date(store, recipe)],
+        "takedowns": [_takedown(one, stones, lifted) for one in _by_date(store, recipe)],
         "in_force": dict(Counter(stone.kind for stone in stones)),
+        "values": {
+            kind: [one.value for one in stones if one.kind == kind] for kind in sorted({one.kind for one in stones})
+        },
         "checked": checked,
         "absent": not any(one["present"] for one in checked),
+        "models": _models(store, recipe, tombstones),
     }
 
 
@@ -53,13 +62,15 @@ def render(found: Found) -> str:
     lines = []
     for one in found["takedowns"]:
         by = f" for {one['requested_by']}" if one["requested_by"] else ""
+        lifts = f", lifts {_counts(one['lifts'])}" if one["lifts"] else ""
         why = f": {one['reason']}" if one["reason"] else ""
-        lines.append(f"{one['date'] or 'no date':26} {one['takedown']}  {_counts(one['new'])}{by}{why}")
+        lines.append(f"{one['date'] or 'no date':26} {one['takedown']}  {_counts(one['new'])}{lifts}{by}{why}")
     lines.append(f"in force: {_counts(found['in_force'])}" if lines else f"{found['recipe']} has no takedown")
     lines.append("")
     for one in found["checked"]:
         lines.append(f"{one['artifact']:40} {one['says']}")
         lines += [f"    {example}" for example in one["examples"]]
+    lines += [f"{one['artifact']:40} {_reading(one)}" for one in found["models"]]
     if not found["checked"]:
         lines.append("nothing was made yet")
     return "\n".join(lines)
@@ -70,13 +81,31 @@ def _by_date(store: Store, recipe: str) -> list[Artifact]:
     return sorted(made, key=lambda one: (one.record.config["date"], one.address))
 
 
-def _takedown(one: Artifact, stones: list[Tombstone]) -> Found:
+def _takedown(one: Artifact, stones: list[Tombstone], lifted: list[Lifted]) -> Found:
     config, address = one.record.config, str(one.address)
     return {
         "takedown": address,
         **{name: config[name] for name in ("date", "requested_by", "reason")},
         "new": dict(Counter(stone.kind for stone in stones if stone.takedown == address)),
+        "lifts": dict(Counter(gone.kind for gone in lifted if gone.lifted_by == address)),
     }
+
+
+def _models(store: Store, recipe: str, tombstones: Tombstones) -> list[Found]:
+    """Returns all models that have read some of it, or of which it is not known, by version."""
+    made = (of_artifact(one, tombstones) for one in versions_of(store, f"{recipe}/{CHECKPOINT}"))
+    return [described(one) for one in made if one.rows or one.problem] if tombstones else []
+
+
+def _reading(one: Found) -> str:
+    if one["problem"]:
+        return f"not known: {one['problem']}"
+    steps = f", {one['first_step']} .. {one['last_step']}" if one["steps"] else ""
+    began = f"; began with the weights of {', '.join(one['through'])}" if "through" in one else ""
+    return (
+        f"has read {one['documents']:,} in {one['steps']:,} steps{steps}; "
+        f"seen by the states of steps {', '.join(map(str, one['checkpoints'])) or 'none'}{began}"
+    )
 
 
 def _crawldbs(store: Store, recipe: str, tombstones: Tombstones) -> Iterator[Found]:

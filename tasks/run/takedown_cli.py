@@ -7,6 +7,8 @@ from typing import Any
 from tasks.core.errors import InputError
 from tasks.stages.takedown.config import VERSION_FORMAT, dated
 
+_FIELDS = ("urls", "domains", "documents", "lift")
+
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Adds the arguments of a request."""
@@ -14,6 +16,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         ("url", "urls", "a page"),
         ("domain", "domains", "a host name, with all names below it"),
         ("document", "documents", "a document id, 32 hex digits"),
+        ("lift", "lift", "a URL, domain or document id that is no longer taken down"),
     ):
         help_text = f"{what}; may be given several times, @FILE reads one per line"
         command.add_argument(f"--{name}", action="append", default=[], dest=field, metavar=name.upper(), help=help_text)
@@ -31,7 +34,7 @@ def overrides_of(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         moment = datetime.fromisoformat(options.date) if options.date else datetime.now(UTC)
     except ValueError:
         raise InputError(f'--date "{options.date}" is no date', "write it as 2026-11-21T09:30:00+00:00") from None
-    fields = {f"takedown.{field}": _lines(getattr(options, field)) for field in ("urls", "domains", "documents")}
+    fields = {f"takedown.{field}": _lines(getattr(options, field)) for field in _FIELDS}
     words = {"takedown.reason": options.reason, "takedown.requested_by": options.requested_by}
     version = options.version or moment.strftime(VERSION_FORMAT)
     return version, {**fields, **words, "takedown.from_crawl": options.from_crawl, **dated(moment)}

@@ -8,7 +8,7 @@ themselves keep those that they began with, so that a killed one resumes.
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.stage_spec import StageSpec
 from tasks.core.store import Store
-from tasks.formats.tombstones import FILE, TAKEDOWN, in_force
+from tasks.formats.tombstones import FILES, TAKEDOWN, in_force
 from tasks.run.previous_version import Found
 
 
@@ -35,4 +35,4 @@ def takedowns_in_force(recipe: str, store: Store, stage: StageSpec, own: Artifac
         found = [Artifact.open_at(store, ArtifactId.parse(ref.address)) for ref in refs]
     else:
         found = in_force(store, recipe)
-    return {stage.takedowns: [one.restricted((FILE,)) for one in found]} if found else {}
+    return {stage.takedowns: [one.restricted(FILES) for one in found]} if found else {}

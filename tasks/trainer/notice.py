@@ -8,12 +8,13 @@ import json
 import logging
 from pathlib import Path
 
-from tasks.core.artifact import Artifact, InputRef
+from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.errors import SluiceError
 from tasks.core.stage import Output
+from tasks.core.store import Store
 from tasks.formats.tokens import marks
 from tasks.formats.tokens.withheld import withheld_rows
-from tasks.formats.tombstones import FILE, Tombstones, in_force
+from tasks.formats.tombstones import FILES, Tombstones, in_force
 
 log = logging.getLogger("sluice.train")
 
@@ -59,15 +60,22 @@ class Notice:
 
     def refs(self) -> tuple[InputRef, ...]:
         """Returns references to the takedowns that the run has obeyed, for its record."""
-        obeyed = {address for mark in marks.from_json(self.met() or b"[]") for address in mark.takedowns}
-        return tuple(one.ref(ROLE) for one in self._in_force() if str(one.address) in obeyed)
+        return obeyed(self._output.store, self.met())
 
     def _in_force(self) -> list[Artifact]:
         recipe = self._output.address.name.partition("/")[0]
-        return [one.restricted((FILE,)) for one in in_force(self._output.store, recipe)]
+        return [one.restricted(FILES) for one in in_force(self._output.store, recipe)]
 
     def _write(self, request: dict[str, object]) -> None:
         self._run.mkdir(parents=True, exist_ok=True)
         temporary = self._run / f".{REQUEST}"
         temporary.write_text(json.dumps(request, sort_keys=True) + "\n")
         temporary.rename(self._run / REQUEST)
+
+
+def obeyed(store: Store, met: bytes) -> tuple[InputRef, ...]:
+    """Returns references to the takedowns that a run has obeyed, by the content of its `marks.FILE` (b"": none)."""
+    addresses = {address for mark in marks.from_json(met or b"[]") for address in mark.takedowns}
+    # By address: one that a later takedown contains is not among those in force any more.
+    found = (Artifact.find(store, ArtifactId.parse(address)) for address in sorted(addresses))
+    return tuple(one.restricted(FILES).ref(ROLE) for one in found if one)

@@ -2,7 +2,8 @@
 
 The recipes are copies of the checkout's `demo` and of a smaller `smoke` whose seeds are at the stack's own ports.
 Its soak tests are to be run after a change of DAGs, operators, the runner, the store or the local stack: the whole
-demo, the demo on S3, models made in the corpus, and every kill beyond one of a stage and one of the triggerer.
+demo, the demo on S3, models made in the corpus, a takedown from its form to the next version, and every kill beyond
+one of a stage and one of the triggerer.
 """
 
 import os
@@ -51,6 +52,15 @@ store = "s3://sluice/lake"
 """
 )
 FAULTS = 0.3
+
+# The same work for a takedown, which other tests of its recipe would find in force.
+LEAVING = (
+    SMOKE.replace('name = "smoke"', 'name = "leaving"').replace("[crawl]", "[crawl]\nrecrawl = true")
+    + """
+[place.dask]
+address = ""
+"""
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -187,6 +197,7 @@ def write_recipes(folder: Path, ports: Ports) -> None:
     demo_recipe.write_text(text)
     (folder / "here.toml").write_text(HERE)
     (folder / "lake.toml").write_text(LAKE)
+    (folder / "leaving.toml").write_text(LEAVING)
 
 
 def free_ports() -> Ports:

@@ -1,50 +1,28 @@
 """Both UIs in a real browser: log in, trigger a DAG with its form, see it turn green, read its run in MLflow."""
 
 import re
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tasks.core.ledger import versions_of
 from tasks.core.store import Store
+from tests.system.browser import logged_in, needs_chromium, trigger
 
 playwright = pytest.importorskip("playwright.sync_api")
-
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
-pytestmark = pytest.mark.skipif(
-    not Path(CHROMIUM).exists(), reason="no chromium on this machine (apt-get install chromium)"
-)
-SLOW_MS = 90_000
+pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
 def page(stack) -> Iterator["playwright.Page"]:
     """A page that is logged in to Airflow."""
-    with playwright.sync_playwright() as run:
-        flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        browser = run.chromium.launch(executable_path=CHROMIUM, args=flags)
-        page = browser.new_page(viewport={"width": 1400, "height": 900})
-        page.set_default_timeout(SLOW_MS)
-        page.goto(f"{stack.home.airflow_url}/")
-        page.fill("input[name=username]", "admin")
-        page.fill("input[name=password]", stack.home.password())
-        page.click("button[type=submit]")
-        page.wait_for_url(lambda url: "login" not in url)
+    with logged_in(stack) as page:
         yield page
-        browser.close()
 
 
 def test_a_dag_triggered_with_its_form_turns_green(stack, smoke, page) -> None:
     stack.pause("smoke.corpus", True)
-    page.goto(f"{stack.home.airflow_url}/dags/smoke.crawl")
-    page.get_by_role("button", name="Trigger").first.click()
-    form = page.get_by_role("dialog")
-    form.locator("[name='element_version']").fill("from-the-form")
-    form.locator("[name='element_crawl.max_pages']").fill("12")
-    form.get_by_role("button", name="Trigger", exact=True).click()
-    form.wait_for(state="hidden")
+    trigger(stack, page, "smoke.crawl", {"version": "from-the-form", "crawl.max_pages": "12"})
     runs = [
         run
         for run in stack.airflow.pages("/dags/smoke.crawl/dagRuns", "dag_runs")
@@ -61,13 +39,8 @@ def test_a_dag_triggered_with_its_form_turns_green(stack, smoke, page) -> None:
 def test_a_takedown_is_asked_for_in_its_form_by_lines(stack, page) -> None:
     # A recipe that no other test runs: those of the others would find what they made before the takedown refused.
     stack.pause("web.takedown", False)
-    page.goto(f"{stack.home.airflow_url}/dags/web.takedown")
-    page.get_by_role("button", name="Trigger").first.click()
-    form = page.get_by_role("dialog")
-    form.locator("textarea[name='element_takedown.urls']").fill("https://a.example/<b>x</b>\nhttps://b.example/\n")
-    form.locator("[name='element_takedown.reason']").fill("asked for")
-    form.get_by_role("button", name="Trigger", exact=True).click()
-    form.wait_for(state="hidden")
+    lines = "https://a.example/<b>x</b>\nhttps://b.example/\n"
+    trigger(stack, page, "web.takedown", {"takedown.urls": lines, "takedown.reason": "asked for"})
     (run,) = stack.airflow.pages("/dags/web.takedown/dagRuns", "dag_runs")
     assert stack.finished("web.takedown", run["dag_run_id"])["state"] == "success"
     (made,) = versions_of(Store(str(stack.home.root / "store")), "web/takedown")

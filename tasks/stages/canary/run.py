@@ -3,7 +3,8 @@
 Reads `arms`, `shards` and `plan`; the member's name determines arm and seed. Writes `result.json`: {arm, seed, kind,
 weights, steps, tokens, bpb {source: bits per byte of its held-out text}, target_bpb, loss_curve [[step, loss], ...]}.
 
-Of documents that are taken down before it starts it reads nothing, even where the plan has them (`notice`).
+Of documents that are taken down before it starts it reads nothing, even where the plan has them (`notice`);
+`withheld.json` then says so, and the record names the takedowns.
 A canary trains on one node, whatever the place allots to training; it resumes as training does (`recovery`).
 
 Seeds are paired: with the same seed, every arm has the same initial weights and the same order within each source, so
@@ -18,6 +19,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, SupersededError
 from tasks.core.stage import Inputs, Output, Report
+from tasks.formats.tokens import marks
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import FOLDER as SHARDS
 from tasks.formats.tokens.shard import HELDOUT
@@ -30,7 +32,7 @@ from tasks.trainer.config import TrainSpec
 from tasks.trainer.fence import Fence
 from tasks.trainer.launch import train_local
 from tasks.trainer.metrics import FILE, read_metrics
-from tasks.trainer.notice import Notice
+from tasks.trainer.notice import Notice, obeyed
 from tasks.trainer.recovery import Recovery
 from tasks.trainer.spec import make_spec
 
@@ -49,7 +51,8 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         recovery = Recovery(output, fence.run, (), config.training(seed).keep_checkpoints)
         recovery.restore()
         spec = _spec(config, inputs, fence.run, arm["weights"], seed)
-        Notice(output, inputs["shards"], fence.run).look()
+        notice = Notice(output, inputs["shards"], fence.run)
+        notice.look()
         _train(spec, output, recovery, fence)
         bpb = _measure(config, inputs["shards"], spec, plan)
         target = targets(config, plan.summary)
@@ -65,11 +68,17 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         with output.part(RESULT, conserved=False) as part:
             with part.file(RESULT) as file:
                 file.write(json.dumps(result, indent=1, sort_keys=True).encode() + b"\n")
+            if met := notice.met():
+                with part.file(marks.FILE) as file:
+                    file.write(met)
             part.metric("target_bpb", float(result["target_bpb"]))
             for source, value in bpb.items():
                 part.metric(f"bpb/{source}", value)
     metrics = dict(output.committed[RESULT].metrics)
-    return Report(metrics=metrics, note=f"{metrics['target_bpb']:.4f} bits per byte on the target")
+    path = f"{output.address.path}/{marks.FILE}"
+    met = output.store.read(path) if output.store.exists(path) else b""
+    note = f"{metrics['target_bpb']:.4f} bits per byte on the target"
+    return Report(metrics=metrics, note=note, inputs=obeyed(output.store, met))
 
 
 def _arm(inputs: Inputs, name: str) -> dict[str, Any]:

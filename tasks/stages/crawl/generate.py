@@ -37,7 +37,7 @@ SELECT key, url, host, depth, overdue_days, seed FROM (
   SELECT p.key, p.url, {crawldb.HOST_OF_URL.replace("url", "p.url")} AS host, p.depth, s.key IS NOT NULL AS seed,
     greatest(0, date_diff('second', p.next_due, $now) / 86400.0) AS overdue_days
   FROM previous p LEFT JOIN seeds s ON p.key = s.key
-  WHERE p.next_due <= $now
+  WHERE p.next_due <= $now OR p.next_due IS NULL -- was taken down: out of scope, unless it was lifted
   UNION ALL BY NAME
   SELECT s.key, s.url, s.host, 0 AS depth, true AS seed, 0.0 AS overdue_days
   FROM seeds s ANTI JOIN previous p USING (key)

@@ -36,7 +36,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
             segment = _own(inputs.many("segments"), output.member)
             _attach_urls(connection, config, inputs, output.member)
             _attach_hosts(connection, inputs, segment)
-            _write_urls(connection, part, segment, tombstones_of(inputs))
+            _write_urls(connection, part, segment, tombstones_of(inputs) if "takedowns" in inputs else None)
             _write_hosts(connection, part)
             _write_known(connection, part, previous)
     record = output.committed["urls"]
@@ -85,10 +85,14 @@ def _attach_hosts(connection: duckdb.DuckDBPyConnection, inputs: Inputs, segment
     duck.view(connection, "seen_robots", [(segment, path) for path in segment.files(hostlog.RULES)], crawldb.ROBOTS)
 
 
-def _write_urls(connection: duckdb.DuckDBPyConnection, part: Part, segment: Artifact, tombstones: Tombstones) -> None:
-    query = merge.merged(datetime.now(UTC), f"{segment.path}/")
-    if tombstones:
-        query = takedown.marked(connection, query, tombstones)
+def _write_urls(
+    connection: duckdb.DuckDBPyConnection, part: Part, segment: Artifact, tombstones: Tombstones | None
+) -> None:
+    """Writes all URLs; `tombstones` is None in a recipe that never had a takedown."""
+    now = datetime.now(UTC)
+    query = merge.merged(now, f"{segment.path}/")
+    if tombstones is not None:
+        query = takedown.marked(connection, query, tombstones, now)
 
     def count(batch: pa.RecordBatch) -> None:
         part.metric("unfetched", pc.sum(pc.equal(batch.column("status"), crawldb.UNFETCHED)).as_py())

@@ -154,7 +154,7 @@ def _verdict(found: Found, obstacles: list[Found], recrawl: bool) -> str:
         return _new(found)
     if not recrawl:
         return f"{known['status']}; no cycle comes back to it, since recrawl is false"
-    since = f"due since {time_of(known['next_due'])}"
+    since = f"due since {time_of(known['next_due'])}" if known["next_due"] else "due since its takedown was lifted"
     if listed and not tried:
         return f"{since}; it was listed and not tried: the requests, the time box or its host's turn ended before"
     return f"{since}: the next cycle lists it, unless better URLs use up the requests of the cycle or of its host"

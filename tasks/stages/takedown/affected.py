@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.artifact import RECORD, Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.ledger import Ledger
 from tasks.core.store import Store
@@ -68,6 +68,17 @@ def affected(store: Store, recipe: str, tombstones: Tombstones) -> list[Affected
     others = [one for one in Ledger(store, kind=CHECKPOINT) if not _of(recipe, str(one.address))]
     found += [_elsewhere(one, recipe, tombstones, known) for one in others]
     return [one for one in found if one.rows or one.problem]
+
+
+def unfinished(store: Store, recipe: str) -> list[str]:
+    """Returns the ids of a recipe's trainings that have begun and not ended, sorted.
+
+    Their milestones may have seen anything until they leave it out; what they have read is known when they have ended.
+    """
+    name = f"{recipe}/{CHECKPOINT}"
+    files = [path.removeprefix(f"{name}/").split("/") for path in store.list(name)]
+    ended = {version for version, *rest in files if rest == [RECORD]}
+    return sorted(f"{name}@{version}" for version in {version for version, *_ in files} - ended)
 
 
 def of_artifact(

@@ -26,6 +26,8 @@ class TakedownConfig(Config):
     """Host names, each with all names below it."""
     documents: tuple[str, ...] = ()
     """Document ids: 32 hex digits."""
+    lift: tuple[str, ...] = ()
+    """What is no longer taken down: URLs, domains and document ids as they were given, or as `audit` prints them."""
     reason: str = Field(default="", max_length=1_000)
     """Why, in words."""
     requested_by: str = Field(default="", max_length=300)
@@ -35,7 +37,7 @@ class TakedownConfig(Config):
     from_crawl: bool = False
     """Also take down what sites have withdrawn since it was captured: the list of the newest crawl cycle."""
 
-    @field_validator("urls", "domains", "documents", mode="before")
+    @field_validator("urls", "domains", "documents", "lift", mode="before")
     @classmethod
     def _lines(cls, given: Any) -> Any:
         lines = (given.rstrip("\n").split("\n") if given else ()) if isinstance(given, str) else given

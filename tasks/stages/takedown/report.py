@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.core.pages import template
 from tasks.formats.canonical_url import canonical
-from tasks.formats.tombstones import Tombstone, Tombstones
+from tasks.formats.tombstones import Lifted, Tombstone, Tombstones
 from tasks.stages.takedown.affected import CHECKPOINT, DOCUMENTS, PLAN, SHARDS, Affected, copies
 from tasks.stages.takedown.config import TakedownConfig
 
@@ -33,6 +33,8 @@ def report_of(
     new: Sequence[Tombstone],
     in_force: int,
     met: Sequence[Affected],
+    lifted: Sequence[Lifted] = (),
+    unfinished: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Returns the content of `report.json`.
 
@@ -43,17 +45,17 @@ def report_of(
         new: those that were not in force before.
         in_force: number of all from now on.
         met: artifacts with documents that the new ones cover.
+        lifted: what the request lifts.
+        unfinished: ids of trainings that have not ended.
 
     Returns:
-        {takedown, date, reason, requested_by, summary, new: [{kind, value, reason, origin}], known: number of values
-        that were in force before, in_force, documents: number of different ones, artifacts: [{artifact, kind, finished,
-        documents, next, problem, and of a plan `sequences`, of a checkpoint `steps` of its own run, with `first_step`
-        and `last_step` where there are some, `checkpoints`, and `through`: [the one from whose weights it began, where
-        that one has read some of them]}],
-        found: [{id, url, source, artifacts}], copies: [{artifact, id, url, duplicate_of}], not_found: [values]}.
+        {takedown, date, reason, requested_by, summary, new: [{kind, value, reason, origin}], lifted: [{kind, value,
+        takedown}], known: number of values that were in force before, in_force, documents: number of different ones,
+        artifacts: [see `described`], unfinished, found: [{id, url, source, artifacts}], copies: [{artifact, id, url,
+        duplicate_of}], not_found: [values]}.
     """
     covered = Tombstones.of(new)
-    artifacts = [_artifact(one) for one in met]
+    artifacts = [described(one) for one in met]
     found: dict[str, dict[str, Any]] = {}
     for one in met:
         for row in one.rows:
@@ -66,14 +68,16 @@ def report_of(
         "date": config.date,
         "reason": config.reason,
         "requested_by": config.requested_by,
-        "summary": _summary(new, in_force, len(found), artifacts),
+        "summary": _summary(new, in_force, len(found), artifacts) + (f"; {len(lifted):,} lifted" if lifted else ""),
         "new": [
             {name: getattr(stone, name) for name in ("kind", "value", "reason", "origin")} for stone in sorted(new)
         ],
+        "lifted": [{name: getattr(one, name) for name in ("kind", "value", "takedown")} for one in lifted],
         "known": len(asked) - len(new),
         "in_force": in_force,
         "documents": len(found),
         "artifacts": artifacts,
+        "unfinished": list(unfinished) if new else [],
         "found": sorted(found.values(), key=lambda entry: (entry["url"], entry["id"]))[:SHOWN],
         "copies": copies((one for one in met if one.kind == DOCUMENTS), covered)[:SHOWN],
         "not_found": _not_found(new, found.values())[:SHOWN],
@@ -86,7 +90,14 @@ def page(report: dict[str, Any]) -> bytes:
     return html.encode()
 
 
-def _artifact(one: Affected) -> dict[str, Any]:
+def described(one: Affected) -> dict[str, Any]:
+    """Returns what a takedown met in one artifact, as a line of a report.
+
+    Returns:
+        {artifact, kind, finished, documents, next, problem, and of a plan `sequences`, of a checkpoint `steps`,
+        `checkpoints`, with `first_step` and `last_step` where it has steps of its own, and `through`: [the one from
+        whose weights it began, where that one has read some of them]}.
+    """
     record = one.artifact.record
     entry: dict[str, Any] = {
         "artifact": str(one.artifact.address),

@@ -1,7 +1,8 @@
 """Requests: the lines of a takedown's form as tombstones in canonical form. Pure functions."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import TypeVar
 
 from tasks.core.errors import InputError
 from tasks.formats.canonical_url import canonical
@@ -12,6 +13,7 @@ from tasks.stages.takedown.config import TakedownConfig
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _SHOWN = 120
+T = TypeVar("T")
 
 
 class _Wrong(ValueError):
@@ -36,7 +38,33 @@ def requested(config: TakedownConfig) -> dict[tuple[str, str], None]:
     }
 
 
-def _values(name: str, lines: Sequence[str], check: Callable[[str], str]) -> Iterator[str]:
+def to_lift(config: TakedownConfig, in_force: Container[tuple[str, str]]) -> dict[tuple[str, str], None]:
+    """Returns (kind, canonical value) of every tombstone that a request lifts, each once, in their order.
+
+    Args:
+        config: the request.
+        in_force: (kind, canonical value) of what is taken down.
+
+    Raises:
+        InputError: a line is no URL, domain or document id, or it is not in force; names the line.
+    """
+
+    def find(text: str) -> tuple[str, str]:
+        found = _kind_of(text)
+        if found not in in_force:
+            raise _Wrong("is not in force", "name it as it was taken down; `python -m tasks audit --json` lists all")
+        return found
+
+    return dict.fromkeys(_values("takedown.lift", config.lift, find))
+
+
+def _kind_of(text: str) -> tuple[str, str]:
+    if _ID.fullmatch(text.lower()):
+        return DOCUMENT, _document(text)
+    return (URL, _url(text)) if "/" in text else (DOMAIN, _domain(text))
+
+
+def _values(name: str, lines: Sequence[str], check: Callable[[str], T]) -> Iterator[T]:
     for number, line in enumerate(lines, 1):
         if text := line.strip():
             try:

@@ -1,8 +1,9 @@
 """Stage `takedown`: a request, and all takedowns before it -> the tombstones in force, and a report of what they met.
 
 Reads the settings, the takedowns in force (`previous`) and, where the request says so, `takedown.parquet` of the newest
-crawl cycle (`warc`). Writes `tombstones.parquet` (`tasks.formats.tombstones`), all that are in force from now on. For
-the new ones it looks through the recipe's artifacts as they are at that moment, and writes
+crawl cycle (`warc`). Writes `tombstones.parquet` (`tasks.formats.tombstones`), all that are in force from now on, and
+`lifted.parquet`, all that were lifted, if any ever was. For the new ones it looks through the recipe's artifacts as
+they are at that moment, and writes
 
     report.json      the request, the artifacts and steps that it met, copies elsewhere, and what was not found
     report.html      the same for people
@@ -21,11 +22,25 @@ import pyarrow.parquet as pq
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.tombstones import FILE, PREVIOUS, TAKEDOWN, URL, Tombstone, Tombstones, read, write
-from tasks.stages.takedown.affected import FOUND, Affected, affected
+from tasks.formats.tombstones import (
+    FILE,
+    LIFTED_FILE,
+    PREVIOUS,
+    TAKEDOWN,
+    URL,
+    Lifted,
+    Tombstone,
+    Tombstones,
+    read,
+    read_all,
+    read_lifted,
+    write,
+    write_lifted,
+)
+from tasks.stages.takedown.affected import FOUND, Affected, affected, unfinished
 from tasks.stages.takedown.config import TakedownConfig
 from tasks.stages.takedown.report import page, report_of
-from tasks.stages.takedown.requests import requested
+from tasks.stages.takedown.requests import requested, to_lift
 
 VERSION = 2
 
@@ -37,11 +52,16 @@ def run(config: TakedownConfig, inputs: Inputs, output: Output, engine: Engine) 
     """Writes the tombstones and the report.
 
     Raises:
-        InputError: a line of the request cannot be used, the request names nothing, or it has `from_crawl` and no
-            cycle has been completed.
+        InputError: a line of the request cannot be used, the request names nothing, it lifts what is not in force, or
+            it has `from_crawl` and no cycle has been completed.
     """
-    before = read(inputs.many(PREVIOUS)) if PREVIOUS in inputs else []
+    earlier = inputs.many(PREVIOUS) if PREVIOUS in inputs else []
+    lifted = _lifted(config, read_all(earlier), str(output.address))
+    named = {(one.kind, one.value) for one in lifted}
+    before = [stone for stone in read(earlier) if (stone.kind, stone.value) not in named]
     asked = _requested(config, inputs, str(output.address))
+    if both := sorted(stone.value for stone in asked if (stone.kind, stone.value) in named):
+        raise InputError(f"takedown.lift: the request also takes down {both[0]}", "take it out of one of the two")
     known = {(stone.kind, stone.value) for stone in before}
     new = [stone for stone in asked if (stone.kind, stone.value) not in known]
     stones = sorted([*before, *new])
@@ -51,11 +71,17 @@ def run(config: TakedownConfig, inputs: Inputs, output: Output, engine: Engine) 
             part.count_out(len(stones))
             with part.file(FILE, rows=len(stones)) as file:
                 write(file, stones)
+            if all_lifted := sorted([*read_lifted(earlier), *lifted]):
+                with part.file(LIFTED_FILE) as file:
+                    write_lifted(file, all_lifted)
     recipe = output.address.name.partition("/")[0]
     if "report" not in output.committed:
         covered = Tombstones.of(new)
         met = affected(output.store, recipe, covered)
-        _write_report(output, met, report_of(config, str(output.address), asked, new, len(stones), met))
+        running = unfinished(output.store, recipe)
+        address = str(output.address)
+        report = report_of(config, address, asked, new, len(stones), met, lifted, running)
+        _write_report(output, met, report)
     report = json.loads(output.store.read(f"{output.address.path}/report.json"))
     output.log_file("takedown.html", output.store.read(f"{output.address.path}/report.html"))
     return Report(metrics=_metrics(report), note=report["summary"])
@@ -80,11 +106,21 @@ def _requested(config: TakedownConfig, inputs: Inputs, address: str) -> list[Tom
         for row in warc.table(WITHDRAWN, ["url", "reason"], withdrawn).to_pylist():
             stone = Tombstone(URL, row["url"], row["reason"], str(warc.address), config.date, CRAWL, address)
             found.setdefault((URL, row["url"]), stone)
-    elif not found:
+    elif not found and not any(line.strip() for line in config.lift):
         raise InputError(
             "the takedown names nothing", "give at least one URL, domain or document id, or take the crawl's list"
         )
     return list(found.values())
+
+
+def _lifted(config: TakedownConfig, before: list[Tombstone], address: str) -> list[Lifted]:
+    """Returns what a request lifts: of a value that several takedowns have, the tombstone of each."""
+    values = to_lift(config, {(stone.kind, stone.value) for stone in before})
+    return [
+        Lifted(stone.kind, stone.value, stone.takedown, config.reason, config.requested_by, config.date, address)
+        for stone in before
+        if (stone.kind, stone.value) in values
+    ]
 
 
 def _write_report(output: Output, met: list[Affected], report: dict[str, Any]) -> None:

@@ -68,6 +68,7 @@ class Sharded:
         self._stager = DefaultStager(StagingOptions(pinned, False, False, pinned))
         self._everyone = dist.new_group(backend="gloo", timeout=TIMEOUT)
         self._replica = _replica_group(self.mesh)
+        self._files = self._all_files()
         self.pipeline = Pipeline(self.chunks, self.mesh, len(self.numbers)) if layout.pipeline > 1 else None
 
     def _initialise(self, run: TrainConfig) -> None:
@@ -162,13 +163,19 @@ class Sharded:
     def _state(self) -> dict[str, Tensor]:
         return {**{name: parameter.detach() for name, parameter in self.parameters.items()}, **self.optimizer.state()}
 
+    def _all_files(self) -> dict[str, int]:
+        """Returns which of a rank's two files a tensor goes to, 1 or 2, by name; those of all ranks of a pipeline."""
+        mine = {name: 1 if name in self.parameters else 2 for name in self._state()}
+        everyone: list[dict[str, int]] = [{} for _ in range(self.ranks.world)]
+        dist.all_gather_object(everyone, mine, group=self._everyone)
+        return {name: file for one in everyone for name, file in one.items()}
+
     def write(self, staged: dict[str, Tensor], folder: Path) -> dict[str, str]:
         """Writes what `stage` returned, one file with the model's part and one with the optimizer's; once per replica.
 
         The ranks of the first replica write everything: they share a disk.
         """
-        files = {name: 1 if name in self.parameters else 2 for name in staged}
-        writer = HuggingFaceStorageWriter(str(folder), fqn_to_index_mapping=files, save_distributed=True)
+        writer = HuggingFaceStorageWriter(str(folder), fqn_to_index_mapping=self._files, save_distributed=True)
         planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
         save(staged, storage_writer=writer, planner=planner, process_group=self._everyone)
         mine = f"shard-{self.ranks.rank + 1:05d}-"

@@ -77,3 +77,22 @@ def test_two_takedowns_made_at_the_same_time_are_both_in_force_until_the_next_on
 @pytest.mark.parametrize("stones", [PAGE, DOMAIN, Tombstones()])
 def test_nothing_is_covered_in_an_empty_table(stones: Tombstones) -> None:
     assert covered(stones) == []
+
+
+def test_a_lift_holds_against_what_was_made_at_the_same_time_and_lifts_no_more_than_it_has_seen(tmp_path: Path) -> None:
+    def values() -> list[str]:
+        return [stone.value for stone in read(in_force(Store(str(tmp_path)), "test"))]
+
+    first = take_down(tmp_path, "t1", domains="wrong.net")
+    beside = take_down(tmp_path, "t1b", domains="wrong.net")
+    lifting = take_down(tmp_path, "t2", first, lift="wrong.net")
+    assert values() == ["wrong.net"]  # a request that the lift has not seen
+    again = take_down(tmp_path, "t3", lifting, beside, lift="wrong.net")
+    assert values() == []
+    # Each was begun before the lift, so it contains what was lifted; it ends with the lift beside it, and after it.
+    take_down(tmp_path, "t4", first, beside, urls="http://b.net/")
+    assert values() == ["http://b.net/"]
+    take_down(tmp_path, "t5", *in_force(Store(str(tmp_path)), "test"), urls="http://c.net/")
+    take_down(tmp_path, "t6", first, urls="http://d.net/")
+    assert values() == ["http://b.net/", "http://c.net/", "http://d.net/"]
+    assert len(again.table("lifted.parquet")) == 2

@@ -35,7 +35,7 @@ BEFORE = {
     "train": "13e3389e21916738",
     "evaluate": "1f7bcca59b49bd97",
     "register": "545494146244a0b3",
-    "takedown": "88c7372deb3f0e2f",
+    "takedown": "c3a439011111b286",
 }
 """The first 16 digits for the recipe `demo`, with two inputs."""
 

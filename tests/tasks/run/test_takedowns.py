@@ -76,11 +76,23 @@ def test_a_takedown_binds_later_versions_and_leaves_earlier_ones_as_they_are(rec
             "requested_by": "Ann",
             "reason": "asked",
             "new": {"document": 1},
+            "lifts": {},
         }
     ]
+    assert found["values"] == {"document": [gone]}
     assert main(["audit", "--recipe", text, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == found
     assert "for Ann: asked" in render(found)
+
+    # And back: what is lifted is judged as if it had never been taken down.
+    lifted = ["takedown", "--recipe", text, "--lift", gone, "--reason", "a slip", "--date", "2026-11-22T00:00:00+00:00"]
+    assert main(lifted) == 0
+    back = made(recipe, ("extract", "annotate", "dedup", "consolidate"), "3", "2")["consolidate"]
+    assert artifact(recipe, "smoke/documents@3").record.content == before["consolidate"].content
+    assert "takedown" not in back.rows
+    found = audit(open_store(recipe), recipe.name)
+    assert [(one["new"], one["lifts"]) for one in found["takedowns"]] == [({}, {}), ({}, {"document": 1})]
+    assert "nothing new, lifts 1 document: a slip" in render(found)
 
 
 def test_a_takedown_that_meets_nothing_costs_a_join_and_a_plan_and_no_training(recipe: Recipe) -> None:

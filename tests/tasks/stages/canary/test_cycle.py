@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 from tasks.core.artifact import Artifact
+from tasks.formats.tokens import marks
 from tasks.stages.canary.config import CanaryConfig
 from tasks.trainer.config import ModelConfig
 from tests.conftest import run_stage_in
 from tests.corpora import Made, tokens_in
+from tests.taken_down import take_down
 
 
 def config() -> CanaryConfig:
@@ -55,3 +57,14 @@ def test_a_cycle_trains_every_arm_decides_and_repeats_to_the_byte(tmp_path: Path
     assert decision["current"] == "arm-0"
     assert "| arm-1 | uniform |" in mixture.read("report.md").decode()
     assert again.read("result.json") == runs[0].read("result.json")
+
+
+def test_a_canary_is_on_record_with_the_takedown_that_it_has_obeyed(tmp_path: Path) -> None:
+    made = tokens_in(tmp_path)
+    taken = take_down(tmp_path, domains="h1.org")
+    arms = run_stage_in(tmp_path, "tasks.stages.canary.arms", config(), {"plan": made.plan}, kind="arms")
+    inputs = {"arms": arms, "shards": made.shards, "plan": made.plan}
+    run = run_stage_in(tmp_path, "tasks.stages.canary.run", config(), inputs, member="arm-0-seed-0", kind="canary")
+    (mark,) = marks.of_run(run)
+    assert (mark.step, mark.takedowns) == (0, (str(taken.address),))
+    assert str(taken.address) in {ref.address for ref in run.record.inputs}

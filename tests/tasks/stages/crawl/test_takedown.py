@@ -53,6 +53,26 @@ def test_no_seed_link_or_redirect_leads_to_a_page_that_is_taken_down(crawl, run_
     assert known <= (site.url("/b") in rows)
 
 
+def test_what_is_lifted_is_due_in_the_next_cycle_and_bears_no_mark(crawl, run_stage, tmp_path):
+    pages = {"/": "<a href=/b>b</a>", "/b": "b", "/seed": "s"}
+    with Site(pages) as site:
+        config = config_for(site)
+        both = [site.url("/b"), site.url("/seed")]
+        taken = take_down(tmp_path, "t1", urls="\n".join(both))
+        first = crawl(config, "c1")
+        second = Obeying(run_stage, config, taken, version="c2", previous=first).finish()
+        assert [second.urls()[url]["next_due"] for url in both] == [None, None]
+        lifting = take_down(tmp_path, "t2", taken, lift="\n".join(both))
+        site.requests.clear()
+        one_each = config.model_copy(update={"max_pages": 1})
+        third = Obeying(run_stage, one_each, lifting, version="c3", previous=second).finish()
+        (asked,) = [path for path in site.paths() if path != "/robots.txt"]
+    tried, waiting = sorted((third.urls()[url] for url in both), key=lambda row: row["url"] != site.url(asked))
+    assert (tried["status"], waiting["status"]) == (crawldb.NOT_MODIFIED, crawldb.FETCHED)
+    assert (tried["takedown"], waiting["takedown"], waiting["reason"]) == ("", "", "")
+    assert waiting["next_due"] < tried["next_due"]
+
+
 def test_a_domain_that_is_taken_down_is_not_asked_at_all(run_stage, tmp_path):
     with Site({"/": "home"}) as site:
         takedown = take_down(tmp_path, domains=authority(site.url()).partition(":")[0])

@@ -231,6 +231,22 @@ def test_a_recipe_without_a_crawl_is_told_so(asked):
         why(open_store(recipe), recipe.name, off, "http://a.localhost/")
 
 
+def test_what_was_taken_down_and_lifted_is_due(tmp_path):
+    with Site({"/": "<a href=/a>a</a>", "/a": "a"}) as site:
+        text = f'name = "back"\n[crawl]\nseeds = ["{site.url()}"]\nallow_loopback = true\ndelay_s = 0.0\n'
+        text += f'latency_factor = 0.0\npartitions = 1\nrecrawl = true\n[place]\nstore = "{tmp_path}/store"\n'
+        (tmp_path / "back.toml").write_text(text)
+        recipe = Recipe.load(tmp_path / "back.toml")
+        run(recipe, "c1")
+        run(recipe.override({"takedown.urls": site.url("/a")}), "t1", ("takedown",))
+        run(recipe, "c2", ("inject", "rank", "generate", "fetch", "render", "update"))
+        said = [why(open_store(recipe), recipe.name, recipe.crawl, site.url("/a"))["verdict"]]
+        run(recipe.override({"takedown.lift": site.url("/a")}), "t2", ("takedown",))
+        said.append(why(open_store(recipe), recipe.name, recipe.crawl, site.url("/a"))["verdict"])
+    assert said[0].startswith("no: takedown: ")
+    assert said[1].startswith("due since its takedown was lifted: the next cycle lists it")
+
+
 def test_the_rule_that_is_named_decides_as_the_crawler_does(shared_data):
     """Over real robots.txt files: who says which rule decides says the same as who decides."""
     paths = (

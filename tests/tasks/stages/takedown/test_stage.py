@@ -14,6 +14,8 @@ from tasks.core.config import Config
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
+from tasks.formats.tombstones import in_force
+from tasks.run.audit import audit, render
 from tasks.run.recipe import find_recipe
 from tasks.stages.takedown.config import TakedownConfig
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
@@ -69,6 +71,20 @@ def test_the_report_names_documents_artifacts_and_exactly_the_steps_that_read_th
     assert [entry["url"] for entry in found["copies"]] == [COPY["url"]]
 
 
+def test_the_audit_names_the_models_that_have_read_it_and_the_report_those_that_have_not_ended(trained: tuple) -> None:
+    folder, _, checkpoint = trained
+    store = Store(str(folder))
+    with store.write("test/checkpoint/running/.epochs/000001.json") as file:
+        file.write(b"{}")
+    before = take_down(folder, "audited", *in_force(store, "test"), domains="h2.org")
+    (listed,) = audit(store, "test")["models"]
+    assert listed["artifact"] == str(checkpoint.address)
+    assert listed["checkpoints"] == [10, 20]
+    assert "test/checkpoint@dev                      has read " in render(audit(store, "test"))
+    assert report_of(before)["unfinished"] == ["test/checkpoint@running"]
+    assert "test/checkpoint@running: they leave these out" in before.read("report.html").decode()
+
+
 def test_a_page_that_was_made_of_something_that_is_gone_is_reported_as_not_known(
     trained: tuple, tmp_path: Path
 ) -> None:
@@ -96,6 +112,28 @@ def test_a_takedown_contains_all_before_it_and_keeps_when_and_by_whom_they_were_
     assert rows["http://example.org/b"]["takedown"] == "test/takedown@t1"
     assert report_of(second)["known"] == 1
     assert second.record.rows_in == second.record.rows_out == 3
+
+
+def test_a_lift_ends_what_it_names_on_record_and_a_later_request_is_in_force_again(tmp_path: Path) -> None:
+    first = take_down(tmp_path, "t1", urls="http://a.net/x", domains="wrong.net\nb.net", documents="ab" * 16)
+    lines = "HTTP://A.net:80/x\nWRONG.net\n" + "AB" * 16
+    second = take_down(tmp_path, "t2", first, lift=lines, reason="a slip", requested_by="Ann")
+    assert [row["value"] for row in second.table("tombstones.parquet").to_pylist()] == ["b.net"]
+    lifted = second.table("lifted.parquet").to_pylist()
+    assert [row["value"] for row in lifted] == ["ab" * 16, "wrong.net", "http://a.net/x"]
+    assert lifted[1] == {
+        "kind": "domain", "value": "wrong.net", "takedown": "test/takedown@t1", "reason": "a slip",
+        "requested_by": "Ann", "date": "2026-11-21T09:30:00+00:00", "lifted_by": "test/takedown@t2",
+    }  # fmt: skip
+    assert [one["value"] for one in report_of(second)["lifted"]] == ["ab" * 16, "wrong.net", "http://a.net/x"]
+    assert "3 lifted" in report_of(second)["summary"]
+    third = take_down(tmp_path, "t3", second, domains="wrong.net")
+    assert [row["value"] for row in third.table("tombstones.parquet").to_pylist()] == ["b.net", "wrong.net"]
+    assert third.table("lifted.parquet").to_pylist() == lifted
+    with pytest.raises(InputError, match=r'takedown\.lift, line 2: "sub\.wrong\.net" is not in force'):
+        take_down(tmp_path, "t4", third, lift="b.net\nsub.wrong.net")
+    with pytest.raises(InputError, match=r"takedown\.lift: the request also takes down b\.net"):
+        take_down(tmp_path, "t4", third, lift="b.net", domains="b.net")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from tasks.core.engine import open_engine
 from tasks.core.stage import Inputs, Listener, Output
 from tasks.core.store import Store
 from tasks.formats.tokens import marks
-from tasks.formats.tombstones import Tombstones
+from tasks.formats.tombstones import Tombstones, in_force
 from tasks.run.trace import trace
 from tasks.stages.takedown.affected import of_artifact
 from tasks.stages.train import stage
@@ -61,11 +61,15 @@ def test_a_takedown_during_a_run_is_met_at_a_checkpoint_and_reported_as_read_unt
     class Asking(Listener):
         def metrics(self, step: int, values: object) -> None:
             if step == 0:
-                take_down(tmp_path, domains=DOMAIN)
+                take_down(tmp_path, domains=f"{DOMAIN}\nh2.org")
+            # What is lifted stays blank in this run, and the takedown that it obeys is contained in another by now.
+            if step == 100:
+                take_down(tmp_path, "t2", *in_force(Store(str(tmp_path)), "test"), lift="h2.org")
 
     checkpoint = trained(tmp_path, made, Asking(), steps=200, checkpoint_every=10, milestones=2)
     (mark,) = marks.of_run(checkpoint)
-    assert 0 < mark.step < 200
+    assert 0 < mark.step < 100
+    assert "test/takedown@t1" in {ref.address for ref in checkpoint.record.inputs}
     assert mark.step % 10 == 0
     assert json.loads(checkpoint.read("checkpoints/step-00000200/state.json"))["withheld"][0]["step"] == mark.step
     steps, *_ = reading(made, checkpoint)
