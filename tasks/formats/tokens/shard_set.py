@@ -62,11 +62,6 @@ class ShardSet:
         return tuple(sorted({parse_shard_name(name)[0] for name in self._files}))
 
     @property
-    def paths(self) -> tuple[str, ...]:
-        """The local paths of all shards, in name order; fetches those of a remote store."""
-        return tuple(self._local(name) for name in sorted(self._files))
-
-    @property
     def all_names(self) -> tuple[str, ...]:
         """The names of all shards, sorted."""
         return tuple(sorted(self._files))
@@ -93,10 +88,6 @@ class ShardSet:
     def n_documents(self, source: str, split: str = TRAIN) -> int:
         """Returns the documents of a source."""
         return sum(self.shard(name).rows for name in self.names(source, split))
-
-    def slice(self, shard: str, row: int, start: int, length: int) -> NDArray[Any]:
-        """Returns tokens of one document of a shard; see `Shard.slice`."""
-        return self.shard(shard).slice(row, start, length)
 
     def heldout(self, source: str) -> Iterator[tuple[bytes, NDArray[Any], int]]:
         """Yields (document id, tokens with end-of-text, UTF-8 bytes of its text) of the held-out documents."""

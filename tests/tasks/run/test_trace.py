@@ -15,7 +15,6 @@ from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.run.trace import render, trace, trace_domain, trace_step
 from tasks.stages.extract.stage import REJECTED as NO_DOCUMENT
-from tasks.stages.tokens.bpe import load
 from tasks.stages.tokens.config import EncodeConfig, PackConfig
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 from tests.conftest import run_stage_in
@@ -79,25 +78,6 @@ def test_every_page_is_traced_to_exactly_the_steps_that_read_it(run: tuple) -> N
         assert trace(store, "test", "dev", row["id"])["documents"] == found["documents"]
         splits.add(document["split"])
     assert splits == {"train", "heldout"}
-
-
-def test_every_token_of_a_step_is_traced_to_a_page_whose_text_has_it(run: tuple) -> None:
-    folder, made, checkpoint = run
-    _, order, plan, shards = reading(made, checkpoint)
-    tokenizer, texts = load(made.tokenizer), {row["id"]: row["text"] for row in corpus(60)}
-    encoded = {doc_id: [*tokenizer.encode(text).ids, shards.format.eos_id] for doc_id, text in texts.items()}
-    compared = 0
-    for step in range(20):
-        found = trace(Store(str(folder)), "test", "dev", f"step:{step}")
-        for one, (source, sequence, _) in zip(found["sequences"], order.batch(step), strict=True):
-            read: list[int] = []
-            for number, _, offset, length in plan.slices(source, sequence).tolist():
-                read += shards.shard(plan.shards[number]).flat[offset : offset + length].tolist()
-            for piece in one["slices"]:
-                start, length, pos = piece["start"], piece["length"], piece["pos"]
-                assert encoded[piece["id"]][start : start + length] == read[pos : pos + length]
-                compared += length
-    assert compared == 20 * 4 * 32
 
 
 def test_a_domain_is_traced_to_all_its_kept_pages_and_their_steps(run: tuple) -> None:
