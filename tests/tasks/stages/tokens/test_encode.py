@@ -186,7 +186,8 @@ def test_a_part_without_a_kept_document_is_no_obstacle(tmp_path: Path) -> None:
 
 
 def test_a_cut_shard_is_refused_with_its_path(tmp_path: Path) -> None:
-    path = ShardSet.open(tokens_in(tmp_path).shards).paths[0]
+    shards = tokens_in(tmp_path).shards
+    path = shards.local(shards.files("shards/")[0])
     cut = tmp_path / "cut.arrow"
     cut.write_bytes(Path(path).read_bytes()[:-40])
     with pytest.raises(InputError, match=r"cut\.arrow is not a readable token shard"):
