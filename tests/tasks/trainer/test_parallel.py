@@ -141,8 +141,8 @@ def test_a_checkpoint_of_one_layout_is_resumed_in_another_and_becomes_one_file(
 @pytest.mark.soak
 def test_a_checkpoint_of_any_layout_is_resumed_in_any_other(one_rank: dict[str, list[float]], tmp_path: Path) -> None:
     layouts = {
-        2: {name: MODES[name] for name in ("fsdp", "tensor", "interleaved", "context")},
-        4: {name: PRODUCTS[name] for name in ("hsdp", "fsdp x tensor", "pipeline x tensor", "context x tensor")},
+        2: {name: MODES[name] for name in ("fsdp", "tensor", "interleaved")},
+        4: {name: PRODUCTS[name] for name in ("hsdp", "fsdp x tensor", "pipeline x tensor")},
     }
     for ranks, named in layouts.items():
         run(
@@ -156,7 +156,7 @@ def test_a_checkpoint_of_any_layout_is_resumed_in_any_other(one_rank: dict[str, 
         jobs = [job(named[to], (4, 7), read=str(tmp_path / source)) for source, to in pairs if to in named]
         for found in run(ranks, tmp_path / f"read-{ranks}", jobs):
             check_equal(found, one_rank, 4)
-    assert len(pairs) == 56
+    assert len(pairs) == 30
 
 
 @pytest.mark.parametrize(
