@@ -39,11 +39,30 @@ class Guard:
             loss: mean over the batch, nats per token.
             norm: of the gradient before clipping.
         """
-        reason = self._reason(loss, norm)
+        reason = self.reason(loss, norm)
         self._refused = self._refused + 1 if reason else 0
         if not reason:
             self._losses.append(loss)
         return reason
+
+    def reason(self, loss: float, norm: float) -> str | None:
+        """Returns the reason to skip a step, or None; arguments as for `refusal`."""
+        if not math.isfinite(loss):
+            return "loss_not_finite"
+        if not math.isfinite(norm):
+            return "gradient_not_finite"
+        return "loss_spike" if loss > self.bound else None
+
+    @property
+    def mean(self) -> float:
+        """Mean of the latest losses; 0 where there is none."""
+        return fmean(self._losses) if self._losses else 0.0
+
+    @property
+    def bound(self) -> float:
+        """The largest loss that is not a spike."""
+        full = len(self._losses) == WINDOW
+        return fmean(self._losses) + DEVIATIONS * pstdev(self._losses) if full else math.inf
 
     def check_refused(self, step: int) -> None:
         """Raises InputError when too many steps in a row were refused: skipping does not help any more."""
@@ -56,12 +75,3 @@ class Guard:
     def state(self) -> dict[str, list[float] | int]:
         """Returns the constructor arguments of an equal guard."""
         return {"losses": list(self._losses), "refused": self._refused}
-
-    def _reason(self, loss: float, norm: float) -> str | None:
-        if not math.isfinite(loss):
-            return "loss_not_finite"
-        if not math.isfinite(norm):
-            return "gradient_not_finite"
-        if len(self._losses) == WINDOW and loss > fmean(self._losses) + DEVIATIONS * pstdev(self._losses):
-            return "loss_spike"
-        return None

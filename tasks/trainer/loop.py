@@ -10,13 +10,15 @@ import json
 import logging
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.core.errors import InputError
-from tasks.trainer import checkpoint
+from tasks.trainer import checkpoint, poison
 from tasks.trainer.batches import Batch, Batches
 from tasks.trainer.config import TrainSpec
+from tasks.trainer.faults import POISON, Faults
 from tasks.trainer.guard import Guard
 from tasks.trainer.initial import load_initial
 from tasks.trainer.layout import Layout
@@ -57,6 +59,7 @@ class Trainer:
         self.stop_requested = False
         self.logs: Logs | None = None
         self.telemetry = Telemetry(self.run, self.batches.vocab_size, self.batches.seq_len, ranks)
+        self.faults = Faults(self.out, ranks)
         self.withheld = Withheld(self.out, ranks, self._resume())
         if ranks.rank == 0:
             counts = parameter_counts(self.run.model, self.batches.vocab_size)
@@ -118,8 +121,10 @@ class Trainer:
         if self.withheld:
             parts = {number: self._blanked(number, part) for number, part in parts.items()}
         waited = time.perf_counter() - started
-        loss, count, stop = self.replica.gradient(parts, lambda: self.stop_requested)
-        norm = self.replica.clip(self.run.optim.clip)
+        loss, norm, count, stop = self._gradient(parts)
+        if count and (reason := self.guard.reason(loss, norm)) and self._blanked_poison(parts, reason):
+            parts = {number: self._blanked(number, part) for number, part in parts.items()}
+            loss, norm, count, stop = self._gradient(parts)
         refused = self.guard.refusal(loss, norm) if count else REASON
         if refused:
             self._skip(refused, loss, norm)
@@ -133,6 +138,28 @@ class Trainer:
         self.step += 1
         values |= {"step_s": round(seconds, 4), "data_wait": round(waited / seconds, 4)}
         return values | self.telemetry.of_step(seconds), stop
+
+    def _gradient(self, parts: Mapping[int, Batch]) -> tuple[float, float, int, bool]:
+        """Computes the clipped gradient; returns loss, gradient norm, labels, and whether any rank got a SIGTERM."""
+        loss, count, stop = self.replica.gradient(parts, lambda: self.stop_requested)
+        return loss, self.replica.clip(self.run.optim.clip), count, stop
+
+    def _blanked_poison(self, parts: Mapping[int, Batch], reason: str) -> bool:
+        """Withholds the documents that have spoilt this step from now on; returns whether there are any."""
+        slices = poison.slices_with_losses(self.replica, self.batches, self.ranks, self.step, parts)
+        rows = poison.guilty(slices, self.guard.mean, self.guard.bound)
+        if not rows:
+            return False
+        self.withheld.poisoned(self.step, reason, rows)
+        count = sum(map(len, rows.values()))
+        self.faults.report(
+            POISON,
+            self.step,
+            f"{reason}: {count} document{'s' * (count > 1)} blank from here on: "
+            + ", ".join(f"{shard} row {', '.join(map(str, found))}" for shard, found in rows.items()),
+            f"see them with `trace step:{self.step}`; if they are of one shard or site, find out how they came in",
+        )
+        return True
 
     def _blanked(self, number: int, part: Batch) -> Batch:
         """Returns a microbatch of this step without what is withheld."""

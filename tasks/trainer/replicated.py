@@ -5,12 +5,14 @@ write the same checkpoints, byte for byte.
 """
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -87,6 +89,15 @@ class Replicated:
         count = (labels != IGNORED).sum()
         sums = torch.stack((loss.detach().double(), count.double(), torch.zeros_like(count, dtype=torch.float64)))
         return [self._gradient, sums]
+
+    def probe(self, parts: Sequence[Batch]) -> NDArray[np.float64]:
+        """Returns the summed loss of each part, shape (parts,), with the present weights and without gradients."""
+        losses = []
+        for part in parts:
+            given = (part.tokens, part.documents, part.labels)
+            with torch.no_grad(), self._autocast():
+                losses.append(float(self.model.loss(*(tensor.to(self.ranks.device) for tensor in given))))
+        return np.array(losses)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.run.precision == "bf16")

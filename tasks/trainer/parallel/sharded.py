@@ -5,12 +5,14 @@ Gradients are those of one rank up to rounding: sums over ranks are taken by the
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
@@ -118,6 +120,20 @@ class Sharded:
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return float(total), count
+
+    def probe(self, parts: Sequence[Batch]) -> NDArray[np.float64] | None:
+        """Returns the summed loss of each part at this rank's positions, shape (parts,); None with a pipeline.
+
+        Of ranks that share every matrix, and so compute the same loss, one returns it and the others zeros.
+        """
+        if self.pipeline:
+            return None
+        losses = []
+        with torch.no_grad():
+            for part in parts:
+                tokens, labels, documents = self._mine(part)
+                losses.append(float(self.chunks[0].loss(tokens, documents, labels)))
+        return np.array(losses) * (self.mesh.at("tensor") == 0)
 
     def _mine(self, part: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Returns tokens and labels of a microbatch at this rank's positions, and its documents, on the device."""
