@@ -14,12 +14,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from tasks.core.errors import InputError
-from tasks.trainer import checkpoint, poison
+from tasks.trainer import checkpoint, poison, rollback
 from tasks.trainer.batches import Batch, Batches
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.faults import POISON, Faults
-from tasks.trainer.guard import Guard
+from tasks.trainer.faults import POISON, ROLLBACK, Faults
+from tasks.trainer.guard import ROLL_BACK_AFTER, Guard
 from tasks.trainer.initial import load_initial
 from tasks.trainer.layout import Layout
 from tasks.trainer.loader import Loader
@@ -56,6 +58,8 @@ class Trainer:
         self.batches = Batches(spec)
         self.replica = self._replica()
         self.step, self.tokens, self.guard = 0, 0, Guard()
+        self.passed: rollback.Passed = []
+        self.has_trained = True
         self.stop_requested = False
         self.logs: Logs | None = None
         self.telemetry = Telemetry(self.run, self.batches.vocab_size, self.batches.seq_len, ranks)
@@ -101,6 +105,8 @@ class Trainer:
                 values, stop = self._train_step(loader)
                 if self.logs:
                     self.logs.metrics.write(values)
+                if self.guard.refused == ROLL_BACK_AFTER:
+                    self._roll_back(saver)
                 # Before the checkpoint, whose state has the mark: a resumed run does not look again.
                 if self._checkpoint_due() and self.step < self.run.steps:
                     self.withheld.look(self.step)
@@ -121,11 +127,13 @@ class Trainer:
         if self.withheld:
             parts = {number: self._blanked(number, part) for number, part in parts.items()}
         waited = time.perf_counter() - started
-        loss, norm, count, stop = self._gradient(parts)
+        passed = rollback.is_passed(self.passed, self.step)
+        loss, norm, count, stop = self._nothing() if passed else self._gradient(parts)
         if count and (reason := self.guard.reason(loss, norm)) and self._blanked_poison(parts, reason):
             parts = {number: self._blanked(number, part) for number, part in parts.items()}
             loss, norm, count, stop = self._gradient(parts)
-        refused = self.guard.refusal(loss, norm) if count else REASON
+        refused = self.guard.refusal(loss, norm) if count else rollback.PASSED_OVER if passed else REASON
+        self.has_trained = not refused
         if refused:
             self._skip(refused, loss, norm)
         else:
@@ -143,6 +151,12 @@ class Trainer:
         """Computes the clipped gradient; returns loss, gradient norm, labels, and whether any rank got a SIGTERM."""
         loss, count, stop = self.replica.gradient(parts, lambda: self.stop_requested)
         return loss, self.replica.clip(self.run.optim.clip), count, stop
+
+    def _nothing(self) -> tuple[float, float, int, bool]:
+        """As `_gradient`, of a step that is passed over."""
+        stop = torch.tensor([float(self.stop_requested)], device=self.ranks.device)
+        self.ranks.sum([stop])
+        return 0.0, 0.0, 0, bool(stop > 0)
 
     def _blanked_poison(self, parts: Mapping[int, Batch], reason: str) -> bool:
         """Withholds the documents that have spoilt this step from now on; returns whether there are any."""
@@ -174,8 +188,30 @@ class Trainer:
             self.logs.skipped.write(line | {"slices": self.batches.slices(self.step)})
         self.guard.check_refused(self.step)
 
+    def _roll_back(self, saver: Saver) -> None:
+        """Goes back to a checkpoint before the refused steps and passes over all since; without one goes on."""
+        saver.wait()
+        root, first, until = self.out / "checkpoints", self.step - ROLL_BACK_AFTER, self.step
+        committed = max((step for step in self.run.milestone_steps if step <= until), default=0)
+        found = rollback.target(root, first, committed, self.passed) if self.ranks.rank == 0 else None
+        state = json.loads(self.ranks.broadcast_text(json.dumps(found)))
+        if not state:
+            return
+        self._load(root, state)
+        self.passed.append((self.step, until))
+        if self.ranks.local_rank == 0:
+            rollback.drop_after(root, self.step)
+        self.ranks.barrier()
+        if self.logs:
+            self.logs = Logs.at(self.out, self.step)
+        what = f"{ROLL_BACK_AFTER} steps refused in a row from step {first}; back to step {self.step}"
+        do = "see the documents in skipped.jsonl; if it recurs lower optim.lr"
+        self.faults.report(ROLLBACK, first, f"{what}, steps up to {until - 1} are passed over", do)
+
     def _checkpoint_due(self) -> bool:
-        return self.step % self.run.checkpoint_every == 0 or self.step in self.run.milestone_steps
+        """Whether to save: at milestones, and now and then where the last step has changed the weights."""
+        now_and_then = self.step % self.run.checkpoint_every == 0 and self.has_trained
+        return now_and_then or self.step in self.run.milestone_steps
 
     def _saver(self) -> Saver:
         root, run = self.out / "checkpoints", self.run
@@ -190,6 +226,7 @@ class Trainer:
         withheld = self.withheld.state()
         return {
             **({"withheld": withheld} if withheld else {}),
+            **({"passed": self.passed} if self.passed else {}),
             "steps_taken": self.replica.optimizer.steps_taken,
             "tokens": self.tokens,
             "guard": self.guard.state(),
@@ -224,11 +261,16 @@ class Trainer:
                 "give this run an empty folder, or delete that one",
             )
         if state:
-            here = root / checkpoint.name_of(state["step"])
-            self.replica.read(here if here.exists() else None)
-            self.replica.optimizer.steps_taken = state["steps_taken"]
-            self.step, self.tokens, self.guard = state["step"], state["tokens"], Guard(**state["guard"])
+            self._load(root, state)
+            self.passed = [(first, end) for first, end in state.get("passed", ())]
             log.info("resumed at step %d of %d", self.step, self.run.steps)
         elif self.spec.initial:
             load_initial(self.replica.load_weights, self.spec.initial)
         return list(state.get("withheld", ())) if state else []
+
+    def _load(self, root: Path, state: Mapping[str, Any]) -> None:
+        """Loads the checkpoint of a state on all ranks; what the run withholds and passes over stays."""
+        here = root / checkpoint.name_of(state["step"])
+        self.replica.read(here if here.exists() else None)
+        self.replica.optimizer.steps_taken = state["steps_taken"]
+        self.step, self.tokens, self.guard = state["step"], state["tokens"], Guard(**state["guard"])

@@ -1,6 +1,7 @@
 """Ranks with faults: `python -m tests.tasks.trainer.faulty <spec.json> <faults.json>` is one rank of a run.
 
-Faults by name: `poison` tokens that are not a number to the model; `weight`, `gradient` and
+Faults by name: `poison` tokens that are not a number to the model; `damage` a step in
+which the weights become so; `weight`, `gradient` and
 `contribution` {rank, step}: a bit that flips there once, in the weights after the step, in the summed gradient or in
 what the rank adds to it.
 """
@@ -33,6 +34,19 @@ def poison(trainer: Trainer, poisonous: list[int]) -> None:
     trainer.replica.model.embedding.register_forward_hook(spoil)
 
 
+def damage(trainer: Trainer, step: int) -> None:
+    """Makes the weights not a number in a step, as a batch does that no bound refuses."""
+    take = trainer.replica.optimizer.step
+
+    def spoilt(lr: float) -> None:
+        take(lr)
+        if trainer.step == step:
+            with torch.no_grad():
+                trainer.replica.model.norm.weight.fill_(float("nan"))
+
+    trainer.replica.optimizer.step = spoilt
+
+
 def ranks_of(spec: TrainSpec, ranks: int, **faults: Any) -> list[int]:
     """Runs all ranks once; returns their exit codes."""
     out = Path(spec.out)
@@ -63,6 +77,8 @@ def main() -> int:
             trainer = Trainer(spec, ranks)
             if "poison" in faults:
                 poison(trainer, faults["poison"])
+            if "damage" in faults:
+                damage(trainer, faults["damage"])
             trainer.train()
     except Exception as error:
         logging.error("%s", failure.record(Path(spec.out), int(os.environ["RANK"]), error).cause)
