@@ -23,6 +23,7 @@ from tasks.trainer.config import TrainSpec
 from tasks.trainer.faults import POISON, ROLLBACK, Faults
 from tasks.trainer.guard import ROLL_BACK_AFTER, Guard
 from tasks.trainer.initial import load_initial
+from tasks.trainer.integrity import Gradient, Integrity
 from tasks.trainer.layout import Layout
 from tasks.trainer.loader import Loader
 from tasks.trainer.metrics import Logs
@@ -31,6 +32,7 @@ from tasks.trainer.optim import learning_rate
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.replicated import Replicated
 from tasks.trainer.saving import Saver
+from tasks.trainer.self_test import processor
 from tasks.trainer.telemetry import Telemetry
 from tasks.trainer.withheld import REASON, Withheld
 
@@ -64,6 +66,7 @@ class Trainer:
         self.logs: Logs | None = None
         self.telemetry = Telemetry(self.run, self.batches.vocab_size, self.batches.seq_len, ranks)
         self.faults = Faults(self.out, ranks)
+        self.integrity = Integrity(self.out, ranks, self.replica, self.faults, f"{self.telemetry.device} {processor()}")
         self.withheld = Withheld(self.out, ranks, self._resume())
         if ranks.rank == 0:
             counts = parameter_counts(self.run.model, self.batches.vocab_size)
@@ -147,12 +150,21 @@ class Trainer:
         values |= {"step_s": round(seconds, 4), "data_wait": round(waited / seconds, 4)}
         return values | self.telemetry.of_step(seconds), stop
 
-    def _gradient(self, parts: Mapping[int, Batch]) -> tuple[float, float, int, bool]:
-        """Computes the clipped gradient; returns loss, gradient norm, labels, and whether any rank got a SIGTERM."""
-        loss, count, stop = self.replica.gradient(parts, lambda: self.stop_requested)
-        return loss, self.replica.clip(self.run.optim.clip), count, stop
+    def _gradient(self, parts: Mapping[int, Batch]) -> Gradient:
+        """Computes the clipped gradient."""
 
-    def _nothing(self) -> tuple[float, float, int, bool]:
+        def compute() -> Gradient:
+            loss, count, stop = self.replica.gradient(parts, lambda: self.stop_requested)
+            norm = self.replica.clip(self.run.optim.clip)
+            self.integrity.check_weights(self.step)
+            return loss, norm, count, stop
+
+        def refused(found: Gradient) -> bool:
+            return bool(found[2] and self.guard.reason(found[0], found[1]))
+
+        return self.integrity.gradient(self.step, compute, refused)
+
+    def _nothing(self) -> Gradient:
         """As `_gradient`, of a step that is passed over."""
         stop = torch.tensor([float(self.stop_requested)], device=self.ranks.device)
         self.ranks.sum([stop])
@@ -218,6 +230,7 @@ class Trainer:
         return Saver(root, self.replica, self.ranks, run.keep_checkpoints, run.milestone_steps)
 
     def _save(self, saver: Saver) -> None:
+        self.integrity.check_state(self.step)
         if self.logs:
             self.logs.sync()
         saver.save(self.step, self._state())

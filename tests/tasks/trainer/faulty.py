@@ -1,22 +1,16 @@
-"""Ranks with faults: `python -m tests.tasks.trainer.faulty <spec.json> <faults.json>` is one rank of a run.
+"""Ranks with faults, as processes.
 
-Faults by name: `poison` tokens that are not a number to the model; `damage` a step in
-which the weights become so; `weight`, `gradient` and
-`contribution` {rank, step}: a bit that flips there once, in the weights after the step, in the summed gradient or in
-what the rank adds to it.
+Faults by name: `poison`, tokens that are not a number to the model; `damage`, a step in which the weights become so;
+`weight`, `gradient` and `share`: a bit that flips.
 """
 
-import json
-import logging
+import multiprocessing
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tasks.core.config import canonical_json
 from tasks.trainer import failure
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.loop import Trainer
@@ -47,44 +41,80 @@ def damage(trainer: Trainer, step: int) -> None:
     trainer.replica.optimizer.step = spoilt
 
 
+def flip(tensor: torch.Tensor, bit: int) -> None:
+    """Flips one bit of the smallest value that is not 0."""
+    flat = tensor.detach().view(-1)
+    at = int(flat.abs().masked_fill(flat == 0, float("inf")).argmin())
+    flat[at : at + 1].view(torch.int32).bitwise_xor_(1 << bit)
+
+
+def flip_weight(trainer: Trainer, rank: int, step: int, bit: int) -> None:
+    """Flips a bit of a rank's weights after a step."""
+    take = trainer.replica.optimizer.step
+
+    def wrong(lr: float) -> None:
+        take(lr)
+        if (trainer.ranks.rank, trainer.step) == (rank, step):
+            flip(trainer.replica.model.norm.weight, bit)
+
+    trainer.replica.optimizer.step = wrong
+
+
+def flip_gradient(trainer: Trainer, rank: int, step: int, bit: int) -> None:
+    """Flips a bit of the summed gradient that a rank has, before its optimizer reads it."""
+    clip = trainer.replica.clip
+
+    def wrong(limit: float) -> float:
+        norm = clip(limit)
+        if (trainer.ranks.rank, trainer.step) == (rank, step):
+            flip(trainer.replica.model.norm.weight.grad, bit)
+        return norm
+
+    trainer.replica.clip = wrong
+
+
+def flip_share(trainer: Trainer, rank: int, step: int, bit: int) -> None:
+    """Flips a bit, once, of the gradient that a rank adds to the sum."""
+    backward, left = trainer.replica._backward, [1]
+
+    def wrong(part: object) -> list[torch.Tensor]:
+        found = backward(part)
+        if (trainer.ranks.rank, trainer.step) == (rank, step) and left:
+            left.pop()
+            flip(found[0], bit)
+        return found
+
+    trainer.replica._backward = wrong
+
+
+FAULTS = {"poison": poison, "damage": damage, "weight": flip_weight, "gradient": flip_gradient, "share": flip_share}
+
+
 def ranks_of(spec: TrainSpec, ranks: int, **faults: Any) -> list[int]:
     """Runs all ranks once; returns their exit codes."""
-    out = Path(spec.out)
-    (out / "given.json").write_text(canonical_json(spec))
-    (out / "faults.json").write_text(json.dumps(faults))
-    shared = {**os.environ, "WORLD_SIZE": str(ranks), "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.tasks.trainer.faulty"]
-    with (out / "log").open("a") as log:
-        started = [
-            subprocess.Popen(
-                [*command, str(out / "given.json"), str(out / "faults.json")],
-                env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)},
-                stderr=log,
-            )
-            for rank in range(ranks)
-        ]
-        return [process.wait(120) for process in started]
+    shared = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    shared |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
+    # Forked: a process of its own would import torch, which takes longer than the run.
+    fork = multiprocessing.get_context("fork")
+    started = [fork.Process(target=_rank, args=(spec, rank, shared, faults)) for rank in range(ranks)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(120)
+        process.kill()
+    return [process.exitcode or 0 for process in started]
 
 
-def main() -> int:
-    """Runs one rank."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+def _rank(spec: TrainSpec, rank: int, shared: dict[str, str], faults: dict[str, Any]) -> None:
+    os.environ |= {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
     torch.set_num_threads(1)
-    spec = TrainSpec.model_validate_json(Path(sys.argv[1]).read_bytes())
-    faults = json.loads(Path(sys.argv[2]).read_text())
     try:
         with Ranks.from_environment() as ranks:
             trainer = Trainer(spec, ranks)
-            if "poison" in faults:
-                poison(trainer, faults["poison"])
-            if "damage" in faults:
-                damage(trainer, faults["damage"])
+            for name, given in faults.items():
+                FAULTS[name](trainer, **given)
             trainer.train()
     except Exception as error:
-        logging.error("%s", failure.record(Path(spec.out), int(os.environ["RANK"]), error).cause)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        failure.record(Path(spec.out), rank, error)
+        os._exit(1)
+    os._exit(0)

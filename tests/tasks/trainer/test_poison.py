@@ -77,7 +77,7 @@ def test_a_poisoned_shard_is_blank_its_documents_are_named_and_the_run_ends(spoi
     stop_after(resumed, 6)
     with pytest.raises(Stopped):
         resumed.train()
-    assert ranks_of(broken, 2, poison=tokens) == [0, 0]
+    assert ranks_of(broken, 2, poison={"poisonous": tokens}) == [0, 0]
     assert digests(tmp_path / "whole").items() <= digests(tmp_path / "broken").items()
     assert (tmp_path / "broken" / marks.FILE).read_bytes() == (tmp_path / "whole" / marks.FILE).read_bytes()
     assert read_metrics(tmp_path / "broken" / FAULTS) == reported

@@ -53,7 +53,7 @@ def test_a_run_goes_back_before_the_step_that_damaged_the_weights_and_passes_ove
     for name, stop in (("before", 10), ("while", 15)):
         broken = run(made, tmp_path / name, stop)
         if name == "before":
-            assert ranks_of(broken, 2, damage=DAMAGED) == [0, 0]
+            assert ranks_of(broken, 2, damage={"step": DAMAGED}) == [0, 0]
         else:
             again = Trainer(broken, ALONE)
             damage(again, DAMAGED)
