@@ -7,9 +7,12 @@ restart meets again when it repeats a step is one line.
 import json
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tasks.trainer.metrics import read_metrics
-from tasks.trainer.ranks import Ranks
+
+if TYPE_CHECKING:  # imports torch
+    from tasks.trainer.ranks import Ranks
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +29,7 @@ class Faults:
         ranks: the process group.
     """
 
-    def __init__(self, out: Path, ranks: Ranks) -> None:
+    def __init__(self, out: Path, ranks: "Ranks") -> None:
         self._path, self._writes = out / FILE, ranks.rank == 0
         self._known = {(line["kind"], line["step"], line["what"]) for line in read_metrics(self._path)}
 

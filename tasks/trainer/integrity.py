@@ -63,13 +63,16 @@ class Integrity:
         faults: where corrupt ranks are named.
         device: name of this rank's kind of device.
 
+    Attributes:
+        names: "rank 3 on node-7" for every rank, in their order.
+
     Raises:
         TransientError: a rank fails the self-test.
     """
 
     def __init__(self, out: Path, ranks: Ranks, replica: Replica, faults: Faults, device: str) -> None:
         self._ranks, self._replica, self._faults, self._device = ranks, replica, faults, device
-        self._names = named(ranks)
+        self.names = named(ranks)
         self._suspects = Suspects(out, ranks)
         self._norms: deque[float] = deque(maxlen=RECENT)
         if failed := failed_self_test(ranks, device):
@@ -135,7 +138,7 @@ class Integrity:
             for name in self._suspects.of(step, what, hashes):
                 self._report(step, f"{name} had other {what} than when the step was repeated")
             return
-        self._suspects.keep(step, what, hashes, self._names)
+        self._suspects.keep(step, what, hashes, self.names)
         failed = failed_self_test(self._ranks, self._device)
         test = f"; {self._listed(failed)} fails the self-test" if failed else ""
         self._end(step, f"{self._listed(corrupt)}: {what} not equal to those of the other replicas{test}")
@@ -150,4 +153,4 @@ class Integrity:
         self._faults.report(CORRUPTION, step, what, _DO)
 
     def _listed(self, corrupt: Sequence[int]) -> str:
-        return " or ".join(self._names[rank] for rank in corrupt)
+        return " or ".join(self.names[rank] for rank in corrupt)

@@ -20,7 +20,7 @@ from tasks.core.errors import InputError
 from tasks.trainer import checkpoint, poison, rollback
 from tasks.trainer.batches import Batch, Batches
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.faults import POISON, ROLLBACK, Faults
+from tasks.trainer.faults import POISON, ROLLBACK, SLOW_RANK, Faults
 from tasks.trainer.guard import ROLL_BACK_AFTER, Guard
 from tasks.trainer.initial import load_initial
 from tasks.trainer.integrity import Gradient, Integrity
@@ -29,6 +29,7 @@ from tasks.trainer.loader import Loader
 from tasks.trainer.metrics import Logs
 from tasks.trainer.model import parameter_counts
 from tasks.trainer.optim import learning_rate
+from tasks.trainer.pace import Pace
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.replicated import Replicated
 from tasks.trainer.saving import Saver
@@ -61,7 +62,7 @@ class Trainer:
         self.replica = self._replica()
         self.step, self.tokens, self.guard = 0, 0, Guard()
         self.passed: rollback.Passed = []
-        self.has_trained = True
+        self.has_trained, self.pace = True, Pace()
         self.stop_requested = False
         self.logs: Logs | None = None
         self.telemetry = Telemetry(self.run, self.batches.vocab_size, self.batches.seq_len, ranks)
@@ -137,6 +138,7 @@ class Trainer:
             loss, norm, count, stop = self._gradient(parts)
         refused = self.guard.refusal(loss, norm) if count else rollback.PASSED_OVER if passed else REASON
         self.has_trained = not refused
+        self._name_slow_ranks()
         if refused:
             self._skip(refused, loss, norm)
         else:
@@ -163,6 +165,13 @@ class Trainer:
             return bool(found[2] and self.guard.reason(found[0], found[1]))
 
         return self.integrity.gradient(self.step, compute, refused)
+
+    def _name_slow_ranks(self) -> None:
+        for rank, mine, others in self.pace.step(self.replica.seconds):
+            name = self.integrity.names[rank]
+            what = f"{name} computes {mine:.3f} s per step in the median, the others {others:.3f} s"
+            do = "compare the clock, temperature and load of its device with those of the others"
+            self.faults.report(SLOW_RANK, self.step, what, do)
 
     def _nothing(self) -> Gradient:
         """As `_gradient`, of a step that is passed over."""
