@@ -132,10 +132,8 @@ class Trainer:
             parts = {number: self._blanked(number, part) for number, part in parts.items()}
         waited = time.perf_counter() - started
         passed = rollback.is_passed(self.passed, self.step)
-        loss, norm, count, stop = self._nothing() if passed else self._gradient(parts)
-        if count and (reason := self.guard.reason(loss, norm)) and self._blanked_poison(parts, reason):
-            parts = {number: self._blanked(number, part) for number, part in parts.items()}
-            loss, norm, count, stop = self._gradient(parts)
+        found = self._nothing() if passed else self._without_poison(parts, self._gradient(parts))
+        loss, norm, count, stop = found
         refused = self.guard.refusal(loss, norm) if count else rollback.PASSED_OVER if passed else REASON
         self.has_trained = not refused
         self._name_slow_ranks()
@@ -179,22 +177,23 @@ class Trainer:
         self.ranks.sum([stop])
         return 0.0, 0.0, 0, bool(stop > 0)
 
-    def _blanked_poison(self, parts: Mapping[int, Batch], reason: str) -> bool:
-        """Withholds the documents that have spoilt this step from now on; returns whether there are any."""
+    def _without_poison(self, parts: Mapping[int, Batch], found: Gradient) -> Gradient:
+        """Returns the gradient without the documents that spoil this step, and withholds them; `found` if none do."""
+        loss, norm, count, stop = found
+        reason = self.guard.reason(loss, norm) if count else None
+        if not reason:
+            return found
         slices = poison.slices_with_losses(self.replica, self.batches, self.ranks, self.step, parts)
         rows = poison.guilty(slices, self.guard.mean, self.guard.bound)
         if not rows:
-            return False
+            return found
         self.withheld.poisoned(self.step, reason, rows)
-        count = sum(map(len, rows.values()))
-        self.faults.report(
-            POISON,
-            self.step,
-            f"{reason}: {count} document{'s' * (count > 1)} blank from here on: "
-            + ", ".join(f"{shard} row {', '.join(map(str, found))}" for shard, found in rows.items()),
-            f"see them with `trace step:{self.step}`; if they are of one shard or site, find out how they came in",
-        )
-        return True
+        rest = self._gradient({number: self._blanked(number, part) for number, part in parts.items()})
+        if self.guard.reason(*rest[:2]):
+            self.withheld.withdraw()
+            return found
+        self.faults.report(POISON, self.step, *poison.described(self.step, reason, rows))
+        return (*rest[:3], stop or rest[3])
 
     def _blanked(self, number: int, part: Batch) -> Batch:
         """Returns a microbatch of this step without what is withheld."""

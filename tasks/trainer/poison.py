@@ -3,7 +3,8 @@
 A refused step has not changed the weights, so the loss of each document of its batch is computed again with them,
 without any other document in its sequence, and without a gradient. Guilty is what is not finite, and then, from the
 largest excess over the mean loss down, what must go for the rest of the batch to be within the bound. Where that is
-more than half of the batch, it is not the documents: the weights are bad, or the hardware.
+more than half of the batch, or the step is bad without them too, it is not the documents: the weights are, or the
+hardware.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -109,6 +110,16 @@ def guilty(slices: Sequence[Slice], mean: float, bound: float) -> dict[str, list
     for one in found:
         rows.setdefault(one.shard, set()).add(one.row)
     return {shard: sorted(rows[shard]) for shard in sorted(rows)}
+
+
+def described(step: int, reason: str, rows: Mapping[str, Sequence[int]]) -> tuple[str, str]:
+    """Returns what was found, and what to do about it."""
+    count = sum(map(len, rows.values()))
+    places = ", ".join(f"{shard} row {', '.join(map(str, found))}" for shard, found in rows.items())
+    return (
+        f"{reason}: {count} document{'s' * (count > 1)} blank from here on: {places}",
+        f"see them with `trace step:{step}`; if they are of one shard or site, find out how they came in",
+    )
 
 
 def _places(slices: Slices) -> list[tuple[int, int]]:

@@ -67,6 +67,12 @@ class Withheld:
         """Withholds documents that have spoilt a step from that step on; every rank calls this with equal arguments."""
         self._add(Mark(step=step, reason=reason, rows={shard: tuple(found) for shard, found in rows.items()}))
 
+    def withdraw(self) -> None:
+        """Takes the newest mark back; every rank calls this."""
+        self._marks.pop()
+        self._rows = _rows(self._marks)
+        self._write()
+
     def _add(self, mark: Mark) -> None:
         self._marks.append(mark)
         self._rows = _rows(self._marks)

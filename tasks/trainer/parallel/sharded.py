@@ -197,12 +197,19 @@ class Sharded:
 
         The ranks of the first replica write everything: they share a disk.
         """
-        files = {name: 1 if name in self.parameters else 2 for name in staged}
+        files = dict[str, int]()
+        for mine_of_all in self._gathered({name: 1 if name in self.parameters else 2 for name in staged}):
+            files |= mine_of_all  # the first rank decides for all, and has only some of a pipeline's layers
         writer = HuggingFaceStorageWriter(str(folder), fqn_to_index_mapping=files, save_distributed=True)
         planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
         save(staged, storage_writer=writer, planner=planner, process_group=self._everyone)
         mine = f"shard-{self.ranks.rank + 1:05d}-"
         return {path.name: sha256_of_file(path) for path in sorted(folder.glob(f"{mine}*"))}
+
+    def _gathered(self, files: dict[str, int]) -> list[dict[str, int]]:
+        everyone: list[dict[str, int]] = [{} for _ in range(self.layout.ranks)]
+        dist.all_gather_object(everyone, files, group=self._everyone)
+        return everyone
 
     def read(self, folder: Path | None) -> None:
         """Loads this rank's part of a checkpoint of any layout; the first replica reads, the others copy from it.

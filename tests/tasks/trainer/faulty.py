@@ -15,6 +15,7 @@ from tasks.trainer import failure
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.loop import Trainer
 from tasks.trainer.ranks import Ranks
+from tasks.trainer.replicated import Replicated
 from tests.tasks.trainer.gangs import free_port
 
 
@@ -87,7 +88,26 @@ def flip_share(trainer: Trainer, rank: int, step: int, bit: int) -> None:
     trainer.replica._backward = wrong
 
 
-FAULTS = {"poison": poison, "damage": damage, "weight": flip_weight, "gradient": flip_gradient, "share": flip_share}
+def nan(trainer: Trainer, rank: int, step: int) -> None:
+    """Makes what a rank computes not a number in a step."""
+
+    def spoil(module: object, inputs: object, output: torch.Tensor) -> torch.Tensor:
+        return output * float("nan") if (trainer.ranks.rank, trainer.step) == (rank, step) else output
+
+    chunks = [trainer.replica.model] if isinstance(trainer.replica, Replicated) else trainer.replica.chunks
+    for chunk in chunks:
+        for layer in chunk.layers.values():
+            layer.register_forward_hook(spoil)
+
+
+FAULTS = {
+    "nan": nan,
+    "poison": poison,
+    "damage": damage,
+    "weight": flip_weight,
+    "gradient": flip_gradient,
+    "share": flip_share,
+}
 
 
 def ranks_of(spec: TrainSpec, ranks: int, **faults: Any) -> list[int]:

@@ -7,11 +7,14 @@ import pytest
 import torch
 
 from tasks.core.errors import TransientError
+from tasks.formats.tokens import marks
 from tasks.trainer import failure
-from tasks.trainer.config import TrainSpec
+from tasks.trainer.config import ModelConfig, TrainSpec
 from tasks.trainer.faults import FILE as FAULTS
 from tasks.trainer.integrity import EVERY, FAR, SOME, Integrity
-from tasks.trainer.metrics import read_metrics
+from tasks.trainer.layout import Layout
+from tasks.trainer.metrics import FILE as METRICS
+from tasks.trainer.metrics import SKIPPED, read_metrics
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.self_test import hash_of, minority, self_test
 from tests.corpora import Made
@@ -74,6 +77,19 @@ def test_a_flipped_bit_of_a_rank_s_gradient_names_it_and_the_step_is_right(
     assert what.startswith("rank 1 on ")
     assert what.endswith("computed two gradients from the same batch")
     assert digests(tmp_path) == clean
+
+
+@pytest.mark.parametrize("layout", [None, {"shard": 2}, {"pipeline": 2}])
+def test_what_is_not_finite_on_one_rank_is_refused_by_all(
+    made: Made, tmp_path: Path, layout: dict[str, int] | None
+) -> None:
+    spec = small_spec(made, tmp_path, steps=6, model=ModelConfig(layers=2, dim=32, heads=4, tie_embeddings=False))
+    spec = spec.model_copy(update={"layout": layout and Layout.model_validate(layout)})
+    assert ranks_of(spec, 2, nan={"rank": 1, "step": 3}) == [0, 0]
+    assert [line["loss"] is None for line in read_metrics(tmp_path / METRICS)] == [False] * 3 + [True] + [False] * 2
+    assert [line["step"] for line in read_metrics(tmp_path / SKIPPED)] == [3]
+    assert not (tmp_path / marks.FILE).exists(), "it was not the documents"
+    assert read_metrics(tmp_path / FAULTS) == []
 
 
 class Fixed:
