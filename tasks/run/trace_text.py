@@ -55,7 +55,7 @@ def _document(document: Found, run: Found | None) -> list[str]:
         return [*lines, "  held out   measures bits per byte; no step reads it"]
     lines.append(f"  sequences  {_some(document['sequences'])}")
     if "withheld_from" in document:
-        lines.append(f"  withheld   from step {document['withheld_from']:,} on: it was taken down")
+        lines.append(f"  withheld   from step {document['withheld_from']:,} on: taken down, or it had spoilt that step")
     if run is None:
         return [*lines, "  steps      none yet: nothing was trained from this plan"]
     if not document["steps"]:
@@ -93,7 +93,11 @@ def _step(found: Found) -> list[str]:
         lines += ["", f"{sequence['source']} sequence {sequence['sequence']:,}, epoch {sequence['epoch']}"]
         for piece in sequence["slices"]:
             last = piece["start"] + piece["length"] - 1
-            text = "withheld: it was taken down" if piece.get("withheld") else " ".join(piece["text"].split())
+            text = (
+                "withheld: taken down, or it had spoilt a step"
+                if piece.get("withheld")
+                else " ".join(piece["text"].split())
+            )
             lines.append(f"  {piece['url'] or piece['id']}  tokens {piece['start']:,} .. {last:,}")
             lines.append(f"    {text[:_WIDTH]}")
     left = len(found["sequences"]) - len(shown)

@@ -16,8 +16,10 @@ from tasks.core.errors import InputError
 WINDOW = 128
 """Steps a loss is compared with; before there are as many, only values that are not finite are refused."""
 DEVIATIONS = 6.0
+ROLL_BACK_AFTER = 5
+"""Refused steps in a row after which the run goes back to a checkpoint, if it can (`rollback`)."""
 MAX_REFUSED = 10
-"""Steps in a row that may be refused."""
+"""Refused steps in a row that end the run."""
 
 
 class Guard:
@@ -25,12 +27,12 @@ class Guard:
 
     Args:
         losses: of the latest steps taken, oldest first.
-        refused: steps in a row refused so far.
+        refused: steps in a row refused so far; an attribute, too.
     """
 
     def __init__(self, losses: Sequence[float] = (), refused: int = 0) -> None:
         self._losses = deque(losses, maxlen=WINDOW)
-        self._refused = refused
+        self.refused = refused
 
     def refusal(self, loss: float, norm: float) -> str | None:
         """Returns the reason to skip a step, or None; adds the loss of a step that is taken to the window.
@@ -39,15 +41,34 @@ class Guard:
             loss: mean over the batch, nats per token.
             norm: of the gradient before clipping.
         """
-        reason = self._reason(loss, norm)
-        self._refused = self._refused + 1 if reason else 0
+        reason = self.reason(loss, norm)
+        self.refused = self.refused + 1 if reason else 0
         if not reason:
             self._losses.append(loss)
         return reason
 
+    def reason(self, loss: float, norm: float) -> str | None:
+        """Returns the reason to skip a step, or None; arguments as for `refusal`."""
+        if not math.isfinite(loss):
+            return "loss_not_finite"
+        if not math.isfinite(norm):
+            return "gradient_not_finite"
+        return "loss_spike" if loss > self.bound else None
+
+    @property
+    def mean(self) -> float:
+        """Mean of the latest losses; 0 where there is none."""
+        return fmean(self._losses) if self._losses else 0.0
+
+    @property
+    def bound(self) -> float:
+        """The largest loss that is not a spike."""
+        full = len(self._losses) == WINDOW
+        return fmean(self._losses) + DEVIATIONS * pstdev(self._losses) if full else math.inf
+
     def check_refused(self, step: int) -> None:
         """Raises InputError when too many steps in a row were refused: skipping does not help any more."""
-        if self._refused >= MAX_REFUSED:
+        if self.refused >= MAX_REFUSED:
             raise InputError(
                 f"the loss was not finite or out of bounds for {MAX_REFUSED} steps in a row, up to step {step}",
                 "lower optim.lr, or look at the documents in skipped.jsonl",
@@ -55,13 +76,4 @@ class Guard:
 
     def state(self) -> dict[str, list[float] | int]:
         """Returns the constructor arguments of an equal guard."""
-        return {"losses": list(self._losses), "refused": self._refused}
-
-    def _reason(self, loss: float, norm: float) -> str | None:
-        if not math.isfinite(loss):
-            return "loss_not_finite"
-        if not math.isfinite(norm):
-            return "gradient_not_finite"
-        if len(self._losses) == WINDOW and loss > fmean(self._losses) + DEVIATIONS * pstdev(self._losses):
-            return "loss_spike"
-        return None
+        return {"losses": list(self._losses), "refused": self.refused}

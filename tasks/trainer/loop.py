@@ -10,23 +10,30 @@ import json
 import logging
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from tasks.core.errors import InputError
-from tasks.trainer import checkpoint
+from tasks.trainer import checkpoint, poison, rollback
 from tasks.trainer.batches import Batch, Batches
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.guard import Guard
+from tasks.trainer.faults import POISON, ROLLBACK, SLOW_RANK, Faults
+from tasks.trainer.guard import ROLL_BACK_AFTER, Guard
 from tasks.trainer.initial import load_initial
+from tasks.trainer.integrity import Gradient, Integrity
 from tasks.trainer.layout import Layout
 from tasks.trainer.loader import Loader
 from tasks.trainer.metrics import Logs
 from tasks.trainer.model import parameter_counts
 from tasks.trainer.optim import learning_rate
+from tasks.trainer.pace import Pace
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.replicated import Replicated
 from tasks.trainer.saving import Saver
+from tasks.trainer.self_test import processor
 from tasks.trainer.telemetry import Telemetry
 from tasks.trainer.withheld import REASON, Withheld
 
@@ -54,9 +61,13 @@ class Trainer:
         self.batches = Batches(spec)
         self.replica = self._replica()
         self.step, self.tokens, self.guard = 0, 0, Guard()
+        self.passed: rollback.Passed = []
+        self.has_trained, self.pace = True, Pace()
         self.stop_requested = False
         self.logs: Logs | None = None
         self.telemetry = Telemetry(self.run, self.batches.vocab_size, self.batches.seq_len, ranks)
+        self.faults = Faults(self.out, ranks)
+        self.integrity = Integrity(self.out, ranks, self.replica, self.faults, f"{self.telemetry.device} {processor()}")
         self.withheld = Withheld(self.out, ranks, self._resume())
         if ranks.rank == 0:
             counts = parameter_counts(self.run.model, self.batches.vocab_size)
@@ -98,6 +109,8 @@ class Trainer:
                 values, stop = self._train_step(loader)
                 if self.logs:
                     self.logs.metrics.write(values)
+                if self.guard.refused == ROLL_BACK_AFTER:
+                    self._roll_back(saver)
                 # Before the checkpoint, whose state has the mark: a resumed run does not look again.
                 if self._checkpoint_due() and self.step < self.run.steps:
                     self.withheld.look(self.step)
@@ -118,9 +131,12 @@ class Trainer:
         if self.withheld:
             parts = {number: self._blanked(number, part) for number, part in parts.items()}
         waited = time.perf_counter() - started
-        loss, count, stop = self.replica.gradient(parts, lambda: self.stop_requested)
-        norm = self.replica.clip(self.run.optim.clip)
-        refused = self.guard.refusal(loss, norm) if count else REASON
+        passed = rollback.is_passed(self.passed, self.step)
+        found = self._nothing() if passed else self._without_poison(parts, self._gradient(parts))
+        loss, norm, count, stop = found
+        refused = self.guard.refusal(loss, norm) if count else rollback.PASSED_OVER if passed else REASON
+        self.has_trained = not refused
+        self._name_slow_ranks()
         if refused:
             self._skip(refused, loss, norm)
         else:
@@ -133,6 +149,51 @@ class Trainer:
         self.step += 1
         values |= {"step_s": round(seconds, 4), "data_wait": round(waited / seconds, 4)}
         return values | self.telemetry.of_step(seconds), stop
+
+    def _gradient(self, parts: Mapping[int, Batch]) -> Gradient:
+        """Computes the clipped gradient."""
+
+        def compute() -> Gradient:
+            loss, count, stop = self.replica.gradient(parts, lambda: self.stop_requested)
+            norm = self.replica.clip(self.run.optim.clip)
+            self.integrity.check_weights(self.step)
+            return loss, norm, count, stop
+
+        def refused(found: Gradient) -> bool:
+            return bool(found[2] and self.guard.reason(found[0], found[1]))
+
+        return self.integrity.gradient(self.step, compute, refused)
+
+    def _name_slow_ranks(self) -> None:
+        for rank, mine, others in self.pace.step(self.replica.seconds):
+            name = self.integrity.names[rank]
+            what = f"{name} computes {mine:.3f} s per step in the median, the others {others:.3f} s"
+            do = "compare the clock, temperature and load of its device with those of the others"
+            self.faults.report(SLOW_RANK, self.step, what, do)
+
+    def _nothing(self) -> Gradient:
+        """As `_gradient`, of a step that is passed over."""
+        stop = torch.tensor([float(self.stop_requested)], device=self.ranks.device)
+        self.ranks.sum([stop])
+        return 0.0, 0.0, 0, bool(stop > 0)
+
+    def _without_poison(self, parts: Mapping[int, Batch], found: Gradient) -> Gradient:
+        """Returns the gradient without the documents that spoil this step, and withholds them; `found` if none do."""
+        loss, norm, count, stop = found
+        reason = self.guard.reason(loss, norm) if count else None
+        if not reason:
+            return found
+        slices = poison.slices_with_losses(self.replica, self.batches, self.ranks, self.step, parts)
+        rows = poison.guilty(slices, self.guard.mean, self.guard.bound)
+        if not rows:
+            return found
+        self.withheld.poisoned(self.step, reason, rows)
+        rest = self._gradient({number: self._blanked(number, part) for number, part in parts.items()})
+        if self.guard.reason(*rest[:2]):
+            self.withheld.withdraw()
+            return found
+        self.faults.report(POISON, self.step, *poison.described(self.step, reason, rows))
+        return (*rest[:3], stop or rest[3])
 
     def _blanked(self, number: int, part: Batch) -> Batch:
         """Returns a microbatch of this step without what is withheld."""
@@ -147,14 +208,37 @@ class Trainer:
             self.logs.skipped.write(line | {"slices": self.batches.slices(self.step)})
         self.guard.check_refused(self.step)
 
+    def _roll_back(self, saver: Saver) -> None:
+        """Goes back to a checkpoint before the refused steps and passes over all since; without one goes on."""
+        saver.wait()
+        root, first, until = self.out / "checkpoints", self.step - ROLL_BACK_AFTER, self.step
+        committed = max((step for step in self.run.milestone_steps if step <= until), default=0)
+        found = rollback.target(root, first, committed, self.passed) if self.ranks.rank == 0 else None
+        state = json.loads(self.ranks.broadcast_text(json.dumps(found)))
+        if not state:
+            return
+        self._load(root, state)
+        self.passed.append((self.step, until))
+        if self.ranks.local_rank == 0:
+            rollback.drop_after(root, self.step)
+        self.ranks.barrier()
+        if self.logs:
+            self.logs = Logs.at(self.out, self.step)
+        what = f"{ROLL_BACK_AFTER} steps refused in a row from step {first}; back to step {self.step}"
+        do = "see the documents in skipped.jsonl; if it recurs lower optim.lr"
+        self.faults.report(ROLLBACK, first, f"{what}, steps up to {until - 1} are passed over", do)
+
     def _checkpoint_due(self) -> bool:
-        return self.step % self.run.checkpoint_every == 0 or self.step in self.run.milestone_steps
+        """Whether to save: at milestones, and now and then where the last step has changed the weights."""
+        now_and_then = self.step % self.run.checkpoint_every == 0 and self.has_trained
+        return now_and_then or self.step in self.run.milestone_steps
 
     def _saver(self) -> Saver:
         root, run = self.out / "checkpoints", self.run
         return Saver(root, self.replica, self.ranks, run.keep_checkpoints, run.milestone_steps)
 
     def _save(self, saver: Saver) -> None:
+        self.integrity.check_state(self.step)
         if self.logs:
             self.logs.sync()
         saver.save(self.step, self._state())
@@ -163,6 +247,7 @@ class Trainer:
         withheld = self.withheld.state()
         return {
             **({"withheld": withheld} if withheld else {}),
+            **({"passed": self.passed} if self.passed else {}),
             "steps_taken": self.replica.optimizer.steps_taken,
             "tokens": self.tokens,
             "guard": self.guard.state(),
@@ -197,11 +282,16 @@ class Trainer:
                 "give this run an empty folder, or delete that one",
             )
         if state:
-            here = root / checkpoint.name_of(state["step"])
-            self.replica.read(here if here.exists() else None)
-            self.replica.optimizer.steps_taken = state["steps_taken"]
-            self.step, self.tokens, self.guard = state["step"], state["tokens"], Guard(**state["guard"])
+            self._load(root, state)
+            self.passed = [(first, end) for first, end in state.get("passed", ())]
             log.info("resumed at step %d of %d", self.step, self.run.steps)
         elif self.spec.initial:
             load_initial(self.replica.load_weights, self.spec.initial)
         return list(state.get("withheld", ())) if state else []
+
+    def _load(self, root: Path, state: Mapping[str, Any]) -> None:
+        """Loads the checkpoint of a state on all ranks; what the run withholds and passes over stays."""
+        here = root / checkpoint.name_of(state["step"])
+        self.replica.read(here if here.exists() else None)
+        self.replica.optimizer.steps_taken = state["steps_taken"]
+        self.step, self.tokens, self.guard = state["step"], state["tokens"], Guard(**state["guard"])

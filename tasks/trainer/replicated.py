@@ -5,12 +5,15 @@ write the same checkpoints, byte for byte.
 """
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -23,6 +26,7 @@ from tasks.trainer.loss import IGNORED
 from tasks.trainer.model import Transformer, build
 from tasks.trainer.optim import AdamW, clip
 from tasks.trainer.ranks import Ranks, tree_sum
+from tasks.trainer.self_test import hash_of
 
 
 class Replicated:
@@ -51,6 +55,8 @@ class Replicated:
         self.model = build(run.model, vocab_size, run.init_seed).to(ranks.device)
         self.optimizer = AdamW(dict(self.model.named_parameters()), run.optim)
         self._gradient = _flat_gradient(self.model)
+        self.replica_size, self.hashes, self.seconds = 1, list[float](), list[float]()
+        self.share: int | None = None
         self._staged: dict[str, Tensor] = {}
 
     def gradient(self, parts: Mapping[int, Batch], stop: Callable[[], bool]) -> tuple[float, int, bool]:
@@ -61,16 +67,27 @@ class Replicated:
             stop: whether this rank has got a SIGTERM, read when the gradient is computed.
 
         Returns:
-            Mean loss in nats per token, tokens with a label, and whether any rank got a SIGTERM.
+            Mean loss in nats per token, tokens with a label, and whether any rank got a SIGTERM. After it `hashes` and
+            `seconds` have what each rank began with, and how long it has computed; `share` is the hash of this rank's
+            part of the gradient.
         """
+        started = time.perf_counter()
 
         def compute(number: int) -> list[Tensor]:
             return self._backward(parts[number])
 
         gradient, sums = tree_sum(self.numbers, compute)
         sums[2] = float(stop())
+        self.share = int(hash_of([gradient]))
+        ranks = torch.zeros((2, self.ranks.world), dtype=torch.float64, device=sums.device)
+        if self.ranks.world > 1:
+            ranks[0, self.ranks.rank] = hash_of(self.model.parameters()).double()
+        ranks[1, self.ranks.rank] = time.perf_counter() - started
+        sums = torch.cat((sums, ranks.flatten()))
         self.ranks.sum([gradient, sums])
-        loss_sum, count, stopped = sums.tolist()
+        loss_sum, count, stopped = sums[:3].tolist()
+        hashes, self.seconds = sums[3:].view(2, -1).tolist()
+        self.hashes = hashes if self.ranks.world > 1 else []
         # Without a label, where all documents of the batch are withheld, there is no mean.
         self._gradient.copy_(gradient.div_(max(count, 1)))
         return loss_sum / max(count, 1), int(count), stopped > 0
@@ -87,6 +104,19 @@ class Replicated:
         count = (labels != IGNORED).sum()
         sums = torch.stack((loss.detach().double(), count.double(), torch.zeros_like(count, dtype=torch.float64)))
         return [self._gradient, sums]
+
+    def state_hash(self) -> Tensor:
+        """Returns the hash of weights and optimizer state, int64 scalar."""
+        return hash_of([*self.model.parameters(), *self.optimizer.state().values()])
+
+    def probe(self, parts: Sequence[Batch]) -> NDArray[np.float64]:
+        """Returns the summed loss of each part, shape (parts,), with the present weights and without gradients."""
+        losses = []
+        for part in parts:
+            given = (part.tokens, part.documents, part.labels)
+            with torch.no_grad(), self._autocast():
+                losses.append(float(self.model.loss(*(tensor.to(self.ranks.device) for tensor in given))))
+        return np.array(losses)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.run.precision == "bf16")

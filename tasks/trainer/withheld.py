@@ -1,4 +1,4 @@
-"""Withheld documents: those that were taken down before or during a run, blank from a checkpoint on.
+"""Withheld documents: taken down before or during a run and blank from a checkpoint on, or poisoned and blank at once.
 
 Reads `withhold.json` (`notice`); rank 0 writes `withheld.json` (`tasks.formats.tokens.marks`). A mark is part of the
 state of every checkpoint from its step on, so a resumed run and any number of ranks see the same batches.
@@ -56,14 +56,28 @@ class Withheld:
         text = path.read_text() if self._ranks.rank == 0 and path.exists() else "{}"
         request = json.loads(self._ranks.broadcast_text(text))
         # What is lifted while the run goes on stays blank: its order of batches has passed these documents by.
-        if all(self._rows.get(shard, frozenset()).issuperset(rows) for shard, rows in request.get("rows", {}).items()):
+        known = _rows([mark for mark in self._marks if mark.takedowns])
+        if all(known.get(shard, frozenset()).issuperset(rows) for shard, rows in request.get("rows", {}).items()):
             return
-        self._marks.append(Mark(step=step, **request))
-        self._rows = _rows(self._marks)
-        self._write()
+        self._add(Mark(step=step, **request))
         if self._ranks.rank == 0:
             count = sum(map(len, request["rows"].values()))
             log.info("from step %d on %d documents are withheld: %s", step, count, ", ".join(request["takedowns"]))
+
+    def poisoned(self, step: int, reason: str, rows: Mapping[str, Sequence[int]]) -> None:
+        """Withholds documents that have spoilt a step from that step on; every rank calls this with equal arguments."""
+        self._add(Mark(step=step, reason=reason, rows={shard: tuple(found) for shard, found in rows.items()}))
+
+    def withdraw(self) -> None:
+        """Takes the newest mark back; every rank calls this."""
+        self._marks.pop()
+        self._rows = _rows(self._marks)
+        self._write()
+
+    def _add(self, mark: Mark) -> None:
+        self._marks.append(mark)
+        self._rows = _rows(self._marks)
+        self._write()
 
     def state(self) -> list[dict[str, Any]]:
         """Returns the marks for the state of a checkpoint; empty while there is none."""
@@ -79,17 +93,7 @@ class Withheld:
             eos_id: the end-of-text token.
         """
         gone = [self._gone(found, plan) for found in slices]
-        if not any(found.any() for found in gone):
-            return batch
-        hidden = np.zeros(batch.tokens.shape, dtype=bool)
-        for row, (found, withheld) in enumerate(zip(slices, gone, strict=True)):
-            over = np.repeat(withheld, found["length"])
-            hidden[row, : len(over)] = over
-            # The label of a position is the token behind it; behind the last one the last document goes on.
-            hidden[row, len(over) :] = withheld[-1]
-        predicted = np.concatenate([hidden[:, 1:], hidden[:, -1:]], axis=1)
-        tokens = batch.tokens.masked_fill(torch.from_numpy(hidden), eos_id)
-        return replace(batch, tokens=tokens, labels=batch.labels.masked_fill(torch.from_numpy(predicted), IGNORED))
+        return hide(batch, slices, gone, eos_id) if any(found.any() for found in gone) else batch
 
     def _gone(self, slices: Slices, plan: Plan) -> NDArray[np.bool_]:
         """Returns which slices are of withheld documents, shape (slices,)."""
@@ -107,6 +111,26 @@ class Withheld:
         temporary = path.with_suffix(".aside")
         temporary.write_bytes(marks.to_json(self._marks))
         temporary.rename(path)
+
+
+def hide(batch: Batch, slices: Sequence[Slices], gone: Sequence[NDArray[np.bool_]], eos_id: int) -> Batch:
+    """Returns a batch in which some slices are blank.
+
+    Args:
+        batch: some sequences.
+        slices: of each of these sequences.
+        gone: which slices of each sequence, shape (slices,).
+        eos_id: the end-of-text token.
+    """
+    hidden = np.zeros(batch.tokens.shape, dtype=bool)
+    for row, (found, withheld) in enumerate(zip(slices, gone, strict=True)):
+        over = np.repeat(withheld, found["length"])
+        hidden[row, : len(over)] = over
+        # The label of a position is the token behind it; behind the last one the last document goes on.
+        hidden[row, len(over) :] = withheld[-1]
+    predicted = np.concatenate([hidden[:, 1:], hidden[:, -1:]], axis=1)
+    tokens = batch.tokens.masked_fill(torch.from_numpy(hidden), eos_id)
+    return replace(batch, tokens=tokens, labels=batch.labels.masked_fill(torch.from_numpy(predicted), IGNORED))
 
 
 def _rows(found: Sequence[Mark]) -> dict[str, frozenset[int]]:

@@ -1,12 +1,15 @@
-"""Marks of a training run: from which step on it no longer read documents that were taken down meanwhile.
+"""Marks of a training run: from which step on it no longer read some documents, taken down meanwhile or poisoned.
 
 Writes and reads `withheld.json` of a checkpoint, a list of {step, takedowns, rows: {shard: [row, ..]}}, ascending by
-step: from that step on these rows of the token shards were blank. The file is there only where there is a mark.
+step: from that step on these rows of the token shards were blank. A mark of documents that spoilt a step has no
+takedowns and a `reason`. The file is there only where there is a mark.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+from pydantic import Field
 
 from tasks.core.artifact import Artifact
 from tasks.core.config import Config, canonical_json
@@ -18,12 +21,13 @@ class Mark(Config):
     """Documents that are blank from a step on.
 
     `step` counts from 0; `takedowns` are ids of artifacts; `rows` has the ascending rows of each shard, of this mark's
-    takedowns together.
+    takedowns together. `reason` is why the step was refused whose documents these are; "" for takedowns.
     """
 
     step: int
-    takedowns: tuple[str, ...]
+    takedowns: tuple[str, ...] = ()
     rows: dict[str, tuple[int, ...]]
+    reason: str = Field(default="", exclude_if=lambda reason: not reason)
 
 
 def to_json(marks: Sequence[Mark]) -> bytes:

@@ -6,15 +6,24 @@
     data_wait  steps wait for their data a tenth of the time
     slow       MFU (tokens per second where it is not known) has fallen by a fifth against the steps before
 
-An alert is raised once, and again only after it has ended. The last two are judged by medians over `RECENT` steps that
-took `RECENT_S` or longer together: of what lasts some seconds nobody has to know, and a laptop has such seconds often.
-Pure functions of what they are given; nothing is read or written here.
+and what the ranks report of themselves (`tasks.trainer.faults`):
+
+    poison     documents have spoilt a step and are blank from then on
+    rollback   the run went back to a checkpoint and passes over some steps
+    corruption a rank computed or kept something else than it should
+    slow_rank  a rank computes a step for longer than the others
+
+An alert is raised once, and again only after it has ended. `data_wait` and `slow` are judged by medians over `RECENT`
+steps that took `RECENT_S` or longer together: of what lasts some seconds nobody has to know, and a laptop has such
+seconds often. Pure functions of what they are given; nothing is read or written here.
 """
 
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
+
+from tasks.trainer import faults
 
 STALL_S = 60.0
 STALL_STEPS = 10.0
@@ -29,8 +38,8 @@ WAITING, FLOWING = 0.1, 0.05
 FALLEN, RECOVERED = 0.8, 0.9
 """Share of the speed before that raises `slow`, and the one above which it ends."""
 CALM = 50
-"""Steps without another skipped one after which a spike has ended."""
-KINDS = ("stall", "spike", "data_wait", "slow")
+"""Steps without another one after which a spike or a fault has ended."""
+KINDS = ("stall", "spike", "data_wait", "slow", *faults.KINDS)
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,7 @@ class Watch:
         self._recent_s = 0.0
         self._before: deque[float] = deque(maxlen=BEFORE)
         self._last_skip = first_step
+        self._last_fault: dict[str, int] = {}
 
     def step(self, step: int, values: Mapping[str, float], now: float, reason: str = "") -> Iterator[Alert]:
         """Takes the values of a step; yields the alerts that it raises.
@@ -79,11 +89,18 @@ class Watch:
         self._step, self._at = step, now
         self.open.pop("stall", None)
         yield from self._spike(step, "loss" not in values, reason)
+        for kind in [kind for kind, last in self._last_fault.items() if step - last > CALM]:
+            self.open.pop(kind, None)
         if "step_s" in values:
             speed = values.get("mfu", values["tokens_per_s"])
             self._push(values["step_s"], values["data_wait"], speed)
             yield from self._data_wait(step)
             yield from self._slow(step, "MFU" if "mfu" in values else "tokens per second")
+
+    def fault(self, kind: str, step: int, what: str, do: str) -> Iterator[Alert]:
+        """Takes what a rank has reported (`tasks.trainer.faults`); yields the alert, once per episode of a kind."""
+        self._last_fault[kind] = step
+        yield from self._raised(kind, step, what, do)
 
     def tick(self, now: float) -> Iterator[Alert]:
         """Yields the alert of a run that makes no step any more, or does not end after its last one."""

@@ -1,7 +1,7 @@
 """Watches a running training: alerts, percentiles of the step time, and the page of the run.
 
-Reads the step log, `starts.jsonl` and `skipped.jsonl` in the run's folder. Writes each alert as a warning into the log,
-as the metric `alert/<kind>` (1 from its step on, 0 from its end on) to the tracker, and as
+Reads the step log, `starts.jsonl`, `skipped.jsonl` and `faults.jsonl` in the run's folder. Writes each alert as a
+warning into the log, as the metric `alert/<kind>` (1 from its step on, 0 from its end on) to the tracker, and as
 `.alerts/<step>-<kind>.json` ({kind, step, what, do, at, fingerprint}) into the artifact's folder, where it can be read
 during the run and is removed when the artifact is committed. Sends `report.html` to the tracker at the end, however the
 run ends.
@@ -22,7 +22,7 @@ from tasks.core.stage import Output
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.train import report
 from tasks.stages.train.alerts import RECENT, Alert, Watch
-from tasks.trainer import checkpoint
+from tasks.trainer import checkpoint, faults
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.metrics import FILE, SKIPPED, proven_steps, read_metrics
 from tasks.trainer.starts import read_starts
@@ -46,6 +46,7 @@ class Monitor:
         self.output, self.spec, self.run = output, spec, Path(spec.out)
         self.watch = Watch(proven_steps(self.run / FILE), spec.run.steps, time.monotonic())
         self._shown: set[str] = set()
+        self._faults = len(self._reported())
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
         """Takes the values of a step (see `Watch.step`)."""
@@ -57,6 +58,13 @@ class Monitor:
     def tick(self) -> None:
         """Looks at the clock; for calls between steps, several times a second."""
         self._report(self.watch.tick(time.monotonic()), self.watch.last_step)
+        reported = self._reported()
+        for line in reported[self._faults :]:
+            self._report(self.watch.fault(**line), line["step"])
+        self._faults = len(reported)
+
+    def _reported(self) -> list[dict[str, Any]]:
+        return read_metrics(self.run / faults.FILE)
 
     def alerts(self) -> list[dict[str, Any]]:
         """Returns the alerts of all attempts at the artifact, by step; raises SluiceError."""
@@ -73,13 +81,20 @@ class Monitor:
             log.warning("[%s] no report: %s: %s", self.output.address, type(error).__name__, error)
 
     def counts(self) -> dict[str, float]:
-        """Returns the numbers of alerts by kind, "alerts/<kind>"; without what a store does not answer."""
+        """Returns the numbers of alerts and faults by kind; without alerts where a store does not answer.
+
+        Returns:
+            "alerts/<kind>": of all attempts at the artifact. "faults/<kind>": in the log of this machine, each one.
+        """
+        self.tick()
+        found = Counter(line["kind"] for line in self._reported())
+        each = {f"faults/{kind}": float(count) for kind, count in sorted(found.items())}
         try:
             kinds = Counter(alert["kind"] for alert in self.alerts())
         except SluiceError as error:
             log.warning("[%s] alerts are not counted: %s", self.output.address, error)
-            return {}
-        return {f"alerts/{kind}": float(count) for kind, count in sorted(kinds.items())}
+            return each
+        return each | {f"alerts/{kind}": float(count) for kind, count in sorted(kinds.items())}
 
     def _content(self, failure: BaseException | None) -> dict[str, Any]:
         root = self.run / "checkpoints"
@@ -91,6 +106,7 @@ class Monitor:
             skipped=read_metrics(self.run / SKIPPED),
             starts=read_starts(self.run),
             alerts=self.alerts(),
+            faults=self._reported(),
             checkpoints=checkpoint.steps_at(root),
             failure=_words(failure) if failure else "",
         )

@@ -49,6 +49,7 @@ def content(
     skipped: Lines = (),
     starts: Lines = (),
     alerts: Lines = (),
+    faults: Lines = (),
     checkpoints: Sequence[int] = (),
     failure: str = "",
 ) -> dict[str, Any]:
@@ -62,6 +63,7 @@ def content(
         skipped: lines of `skipped.jsonl`.
         starts: lines of `starts.jsonl`.
         alerts: {kind, step, what, do, at}, by step.
+        faults: lines of `faults.jsonl`.
         checkpoints: steps of the checkpoints that are there.
         failure: what has ended the run; "": it reached its last step.
     """
@@ -75,6 +77,7 @@ def content(
             _attention(metrics, skipped, resumed, alerts),
         ],
         "alerts": alerts,
+        "faults": faults,
         "charts": [_chart(metrics, name, title) for name, title in CHARTS.items()],
         "speed": speed,
         "flops": _flops(spec, plan, speed),

@@ -5,12 +5,14 @@ Gradients are those of one rank up to rounding: sums over ranks are taken by the
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
@@ -33,6 +35,7 @@ from tasks.trainer.parallel.fit import check_fit
 from tasks.trainer.parallel.mesh import Mesh
 from tasks.trainer.parallel.pipeline import Chunk, Pipeline, chunks_of
 from tasks.trainer.ranks import TIMEOUT, Ranks
+from tasks.trainer.self_test import hash_of
 
 
 class Sharded:
@@ -64,6 +67,8 @@ class Sharded:
         }
         self._initialise(run)
         self.optimizer = AdamW(self.parameters, run.optim)
+        self.replica_size, self.hashes, self.seconds = layout.ranks // layout.replicate, list[float](), list[float]()
+        self.share: int | None = None  # attention's gradient on a GPU is added in no fixed order
         pinned = self.mesh.device.type == "cuda"
         self._stager = DefaultStager(StagingOptions(pinned, False, False, pinned))
         self._everyone = dist.new_group(backend="gloo", timeout=TIMEOUT)
@@ -86,7 +91,8 @@ class Sharded:
             stop: whether this rank has got a SIGTERM, read when the gradient is computed.
 
         Returns:
-            Mean loss in nats per token, tokens with a label, and whether any rank got a SIGTERM.
+            Mean loss in nats per token, tokens with a label, and whether any rank got a SIGTERM. After it `hashes` has
+            what each rank began with, where there are replicas.
         """
         for parameter in self.parameters.values():
             parameter.grad = None
@@ -94,8 +100,14 @@ class Sharded:
         # Ranks that share matrices or layers have computed the same tokens.
         counts = self.mesh.at("tensor") == 0 and self.mesh.at("pipeline") == self.layout.pipeline - 1
         sums = torch.tensor([loss * counts, count * counts, stop()], dtype=torch.float64, device=self.mesh.device)
+        copies = self.layout.replicate > 1
+        if copies:
+            hashes = torch.zeros(self.layout.ranks, dtype=torch.float64, device=self.mesh.device)
+            hashes[self.ranks.rank] = hash_of(map(local, self.parameters.values())).double()
+            sums = torch.cat((sums, hashes))
         dist.all_reduce(sums)
-        loss_sum, total, stopped = sums.tolist()
+        loss_sum, total, stopped = sums[:3].tolist()
+        self.hashes = sums[3:].tolist() if copies else []
         for parameter in self.parameters.values():
             assert isinstance(parameter.grad, DTensor)
             parameter.grad.to_local().div_(max(total, 1))
@@ -119,6 +131,24 @@ class Sharded:
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return float(total), count
+
+    def state_hash(self) -> Tensor:
+        """Returns the hash of this rank's part of weights and optimizer state, int64 scalar."""
+        return hash_of(map(local, self._state().values()))
+
+    def probe(self, parts: Sequence[Batch]) -> NDArray[np.float64] | None:
+        """Returns the summed loss of each part at this rank's positions, shape (parts,); None with a pipeline.
+
+        Of ranks that share every matrix, and so compute the same loss, one returns it and the others zeros.
+        """
+        if self.pipeline:
+            return None
+        losses = []
+        with torch.no_grad():
+            for part in parts:
+                tokens, labels, documents = self._mine(part)
+                losses.append(float(self.chunks[0].loss(tokens, documents, labels)))
+        return np.array(losses) * (self.mesh.at("tensor") == 0)
 
     def _mine(self, part: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Returns tokens and labels of a microbatch at this rank's positions, and its documents, on the device."""

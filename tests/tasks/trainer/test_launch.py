@@ -1,7 +1,9 @@
 """Runs in processes of their own: exit codes, restarts, and no process left behind."""
 
+import contextlib
 import errno
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from tasks.core.config import canonical_json
 from tasks.core.errors import InputError, StoreError, TransientError
 from tasks.trainer import checkpoint, failure, parent_watch
 from tasks.trainer.config import TrainSpec
+from tasks.trainer.faults import FILE as FAULTS
 from tasks.trainer.launch import LOG, explain, train_local, training_command
 from tasks.trainer.metrics import DETERMINISTIC, FILE, read_metrics
 from tests.corpora import Made
@@ -106,6 +109,33 @@ def test_killed_ranks_resume_and_end_with_the_same_bytes(
     assert "connectFullMesh" not in log  # a rank that finds an address of the attempt before
     final = f"checkpoints/{checkpoint.name_of(120)}/*"
     assert digests(tmp_path / "whole", final) == digests(tmp_path / "broken", final) != {}
+
+
+@pytest.mark.soak
+def test_twenty_kills_of_ranks_and_agents_leave_no_trace(made: Made, tmp_path: Path) -> None:
+    settings = {"steps": 640, "checkpoint_every": 20, "milestones": 1}
+    whole, broken = (small_spec(made, tmp_path / name, **settings) for name in ("whole", "broken"))
+    train_local(whole, lambda step, values: None, 1)
+    draw = random.Random(20)
+    # Ten in the steps in which a checkpoint is written, ten anywhere; of a rank or of the agent.
+    due = [30 * number + (20 - 30 * number % 20 if number % 2 else draw.randint(0, 19)) for number in range(1, 21)]
+    victims = [draw.choice(("tasks.trainer", "tasks.trainer", "tasks.trainer.agent")) for _ in due]
+    kills = list(zip(due, victims, strict=True))
+
+    def kill(step: int, values: dict[str, float]) -> None:
+        if kills and step >= kills[0][0]:
+            alive = trainers(broken, kills.pop(0)[1])
+            draw.choice(alive).send_signal(signal.SIGKILL)
+
+    for _ in range(21):
+        with contextlib.suppress(TransientError):  # the agent was killed, or had restarted its ranks often enough
+            train_local(broken, kill, 2)
+            break
+    assert not kills
+    final = f"checkpoints/{checkpoint.name_of(640)}/*"
+    assert digests(tmp_path / "whole", final) == digests(tmp_path / "broken", final) != {}
+    assert [line["step"] for line in read_metrics(tmp_path / "broken" / FILE)] == list(range(640))
+    assert read_metrics(tmp_path / "broken" / FAULTS) == []
 
 
 def test_sigterm_saves_and_ends_with_143(made: Made, tmp_path: Path) -> None:

@@ -130,6 +130,26 @@ def test_an_alert_is_in_the_log_the_tracker_the_store_and_the_page(
     assert "Look at: alerts: 1 spike; skipped steps: 1 loss_spike." in page
 
 
+def test_what_the_ranks_report_is_an_alert_once_per_episode_and_each_one_is_on_the_page(
+    made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monitor, tracker, spec = watched(made, tmp_path)
+    write(Path(spec.out) / "metrics.jsonl", lines(0, 100))
+    found = [{"kind": "poison", "step": step, "what": f"blank <row {step}>", "do": "see it"} for step in (3, 5)]
+    with caplog.at_level(logging.WARNING):
+        for line in lines(0, 60):
+            write(Path(spec.out) / "faults.jsonl", [one for one in found if one["step"] <= line["step"]])
+            monitor.step(line["step"], line)
+            monitor.tick()
+    assert caplog.text.count("alert: poison at step") == 1
+    assert "alert: poison at step 3: blank <row 3>. See it." in caplog.text
+    assert tracker.of("alert/poison") == [(3, 1.0), (56, 0.0)]
+    assert monitor.counts() == {"faults/poison": 2.0, "alerts/poison": 1.0}
+    monitor.send_page()
+    assert "blank &lt;row 5&gt;" in tracker.files["report.html"]
+    assert Monitor(monitor.output, spec).counts() == monitor.counts(), "a second attempt raises none of them again"
+
+
 def test_a_second_attempt_counts_the_alerts_of_the_first_and_none_of_another_run(made: Made, tmp_path: Path) -> None:
     monitor, _, spec = watched(made, tmp_path)
     monitor.step(0, {"lr": 0.1})

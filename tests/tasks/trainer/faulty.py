@@ -1,0 +1,140 @@
+"""Ranks with faults, as processes.
+
+Faults by name: `poison`, tokens that are not a number to the model; `damage`, a step in which the weights become so;
+`weight`, `gradient` and `share`: a bit that flips.
+"""
+
+import multiprocessing
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tasks.trainer import failure
+from tasks.trainer.config import TrainSpec
+from tasks.trainer.loop import Trainer
+from tasks.trainer.ranks import Ranks
+from tasks.trainer.replicated import Replicated
+from tests.tasks.trainer.gangs import free_port
+
+
+def poison(trainer: Trainer, poisonous: list[int]) -> None:
+    """Makes what the model reads not a number wherever it reads one of some tokens."""
+    tokens = torch.tensor(poisonous)
+
+    def spoil(module: object, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+        return output.masked_fill(torch.isin(inputs[0], tokens)[..., None], float("nan"))
+
+    trainer.replica.model.embedding.register_forward_hook(spoil)
+
+
+def damage(trainer: Trainer, step: int) -> None:
+    """Makes the weights not a number in a step, as a batch does that no bound refuses."""
+    take = trainer.replica.optimizer.step
+
+    def spoilt(lr: float) -> None:
+        take(lr)
+        if trainer.step == step:
+            with torch.no_grad():
+                trainer.replica.model.norm.weight.fill_(float("nan"))
+
+    trainer.replica.optimizer.step = spoilt
+
+
+def flip(tensor: torch.Tensor, bit: int) -> None:
+    """Flips one bit of the smallest value that is not 0."""
+    flat = tensor.detach().view(-1)
+    at = int(flat.abs().masked_fill(flat == 0, float("inf")).argmin())
+    flat[at : at + 1].view(torch.int32).bitwise_xor_(1 << bit)
+
+
+def flip_weight(trainer: Trainer, rank: int, step: int, bit: int) -> None:
+    """Flips a bit of a rank's weights after a step."""
+    take = trainer.replica.optimizer.step
+
+    def wrong(lr: float) -> None:
+        take(lr)
+        if (trainer.ranks.rank, trainer.step) == (rank, step):
+            flip(trainer.replica.model.norm.weight, bit)
+
+    trainer.replica.optimizer.step = wrong
+
+
+def flip_gradient(trainer: Trainer, rank: int, step: int, bit: int) -> None:
+    """Flips a bit of the summed gradient that a rank has, before its optimizer reads it."""
+    clip = trainer.replica.clip
+
+    def wrong(limit: float) -> float:
+        norm = clip(limit)
+        if (trainer.ranks.rank, trainer.step) == (rank, step):
+            flip(trainer.replica.model.norm.weight.grad, bit)
+        return norm
+
+    trainer.replica.clip = wrong
+
+
+def flip_share(trainer: Trainer, rank: int, step: int, bit: int) -> None:
+    """Flips a bit, once, of the gradient that a rank adds to the sum."""
+    backward, left = trainer.replica._backward, [1]
+
+    def wrong(part: object) -> list[torch.Tensor]:
+        found = backward(part)
+        if (trainer.ranks.rank, trainer.step) == (rank, step) and left:
+            left.pop()
+            flip(found[0], bit)
+        return found
+
+    trainer.replica._backward = wrong
+
+
+def nan(trainer: Trainer, rank: int, step: int) -> None:
+    """Makes what a rank computes not a number in a step."""
+
+    def spoil(module: object, inputs: object, output: torch.Tensor) -> torch.Tensor:
+        return output * float("nan") if (trainer.ranks.rank, trainer.step) == (rank, step) else output
+
+    chunks = [trainer.replica.model] if isinstance(trainer.replica, Replicated) else trainer.replica.chunks
+    for chunk in chunks:
+        for layer in chunk.layers.values():
+            layer.register_forward_hook(spoil)
+
+
+FAULTS = {
+    "nan": nan,
+    "poison": poison,
+    "damage": damage,
+    "weight": flip_weight,
+    "gradient": flip_gradient,
+    "share": flip_share,
+}
+
+
+def ranks_of(spec: TrainSpec, ranks: int, **faults: Any) -> list[int]:
+    """Runs all ranks once; returns their exit codes."""
+    shared = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    shared |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
+    # Forked: a process of its own would import torch, which takes longer than the run.
+    fork = multiprocessing.get_context("fork")
+    started = [fork.Process(target=_rank, args=(spec, rank, shared, faults)) for rank in range(ranks)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(120)
+        process.kill()
+    return [process.exitcode or 0 for process in started]
+
+
+def _rank(spec: TrainSpec, rank: int, shared: dict[str, str], faults: dict[str, Any]) -> None:
+    os.environ |= {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    torch.set_num_threads(1)
+    try:
+        with Ranks.from_environment() as ranks:
+            trainer = Trainer(spec, ranks)
+            for name, given in faults.items():
+                FAULTS[name](trainer, **given)
+            trainer.train()
+    except Exception as error:
+        failure.record(Path(spec.out), rank, error)
+        os._exit(1)
+    os._exit(0)
