@@ -112,12 +112,15 @@ class ModelConfig(Config):
 
 
 class OptimConfig(Config):
-    """AdamW and its learning-rate schedule."""
+    """The optimizer and its learning-rate schedule."""
 
+    name: Literal["adamw", "muon"] = Field(default="adamw", exclude_if=lambda name: name == "adamw")
+    """`muon`: Muon for the matrices of the layers, AdamW for embedding, head and norms. Updates of both have the same
+    size, so the other settings serve both."""
     lr: float = Field(default=4e-3, gt=0)
     """Peak learning rate."""
     betas: tuple[float, float] = (0.9, 0.95)
-    """Decay of the first and second moment."""
+    """Decay of AdamW's first and second moment."""
     eps: float = Field(default=1e-8, gt=0)
     """Added to the root of the second moment."""
     weight_decay: float = Field(default=0.1, ge=0)

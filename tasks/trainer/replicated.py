@@ -21,7 +21,7 @@ from tasks.trainer.batches import Batch
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.loss import IGNORED
 from tasks.trainer.model import Transformer, build
-from tasks.trainer.optim import AdamW, clip
+from tasks.trainer.optim import build_optimizer, clip, load_optimizer
 from tasks.trainer.ranks import Ranks, tree_sum
 
 
@@ -49,7 +49,7 @@ class Replicated:
             raise InputError("fp8 is for GPUs", 'set [train] precision = "bf16", or train on one')
         self.numbers = range(microbatches)[ranks.rank :: ranks.world]
         self.model = build(run.model, vocab_size, run.init_seed).to(ranks.device)
-        self.optimizer = AdamW(dict(self.model.named_parameters()), run.optim)
+        self.optimizer = build_optimizer(dict(self.model.named_parameters()), run)
         self._gradient = _flat_gradient(self.model)
         self._staged: dict[str, Tensor] = {}
 
@@ -129,7 +129,7 @@ class Replicated:
         if folder and self.ranks.rank == 0:
             with _whole(folder) as whole:
                 self.model.load_state_dict(load_file(whole / checkpoint.MODEL))
-                self.optimizer.load(load_file(whole / checkpoint.OPTIMIZER))
+                load_optimizer(self.optimizer, load_file(whole / checkpoint.OPTIMIZER))
         self.ranks.copy(self.model.state_dict().values())
         self.ranks.copy(self.optimizer.state().values())
 

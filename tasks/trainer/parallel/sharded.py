@@ -22,12 +22,13 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
+from tasks.trainer.adamw import local
 from tasks.trainer.batches import Batch
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.layout import Layout
 from tasks.trainer.loss import IGNORED
 from tasks.trainer.model import initial_weight
-from tasks.trainer.optim import AdamW, local
+from tasks.trainer.optim import build_optimizer
 from tasks.trainer.parallel.apply import apply
 from tasks.trainer.parallel.fit import check_fit
 from tasks.trainer.parallel.mesh import Mesh
@@ -63,7 +64,7 @@ class Sharded:
             name: cast(DTensor, parameter) for chunk in self.chunks for name, parameter in chunk.named_parameters()
         }
         self._initialise(run)
-        self.optimizer = AdamW(self.parameters, run.optim)
+        self.optimizer = build_optimizer(self.parameters, run)
         pinned = self.mesh.device.type == "cuda"
         self._stager = DefaultStager(StagingOptions(pinned, False, False, pinned))
         self._everyone = dist.new_group(backend="gloo", timeout=TIMEOUT)

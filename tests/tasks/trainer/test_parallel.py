@@ -1,6 +1,6 @@
 """Every way to share a run over ranks gives the loss and the gradient of one rank, and reads what any other wrote.
 
-Change something in tasks/trainer/parallel, attention, loss or optim, and run the soak part: all products of four ranks,
+Change something in tasks/trainer/parallel, attention, loss, adamw or muon, and run the soak part: all products of four ranks,
 and checkpoints between all layouts.
 """
 
@@ -157,6 +157,28 @@ def test_a_checkpoint_of_any_layout_is_resumed_in_any_other(one_rank: dict[str, 
         for found in run(ranks, tmp_path / f"read-{ranks}", jobs):
             check_equal(found, one_rank, 4)
     assert len(pairs) == 56
+
+
+def test_muon_takes_the_steps_of_one_rank_and_its_state_goes_to_other_layouts(tmp_path: Path) -> None:
+    def muon(layout: dict[str, Any] | None, steps: tuple[int, int] = (0, 7), **more: Any) -> dict[str, Any]:
+        return job(layout, steps, optimizer="muon", **more)
+
+    written = {name: str(tmp_path / name) for name in ("fsdp", "one")}
+    one, _ = run(1, tmp_path / "1", [muon(None), muon(None, (0, 4), write=written["one"])])
+    modes = ("fsdp", "tensor", "pipeline")
+    jobs = [*(muon(MODES[mode]) for mode in modes), muon(MODES["fsdp"], (0, 4), write=written["fsdp"])]
+    jobs += [muon(MODES["tensor"], (4, 7), read=written[name]) for name in written]
+    found = run(2, tmp_path / "2", jobs)
+    found += run(1, tmp_path / "3", [muon(None, (4, 7), read=written["fsdp"])])
+    for result, first in zip(found, (0, 0, 0, 0, 4, 4, 4), strict=True):
+        check_equal(result, one, first)
+
+
+@pytest.mark.soak
+def test_muon_on_four_ranks_takes_the_steps_of_one(tmp_path: Path) -> None:
+    (one,) = run(1, tmp_path / "1", [job(None, optimizer="muon")])
+    for found in run(4, tmp_path / "4", [job(layout, optimizer="muon") for layout in PRODUCTS.values()]):
+        check_equal(found, one)
 
 
 @pytest.mark.parametrize(
