@@ -43,7 +43,8 @@ def orthogonalised(matrix: Tensor, dtype: torch.dtype) -> Tensor:
     for _ in range(ITERATIONS):
         gram = x @ x.T
         x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return (x if matrix.shape[0] <= matrix.shape[1] else x.T).float()
+    found: Tensor = x if matrix.shape[0] <= matrix.shape[1] else x.T
+    return found.float()
 
 
 class Muon:

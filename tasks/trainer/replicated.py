@@ -1,7 +1,7 @@
 """A model of which every rank has all: data parallelism with the bits of one rank.
 
 Gradients are summed over microbatches as a tree that does not depend on the number of ranks (`ranks`), so 1 and 2 ranks
-write the same checkpoints, byte for byte.
+write the same checkpoints, byte for byte; not where gradients are sent compressed (`compression`).
 """
 
 import tempfile
@@ -18,6 +18,7 @@ from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.trainer import checkpoint
 from tasks.trainer.batches import Batch
+from tasks.trainer.compression import build_sum
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.loss import IGNORED
 from tasks.trainer.model import Transformer, build
@@ -51,6 +52,7 @@ class Replicated:
         self.model = build(run.model, vocab_size, run.init_seed).to(ranks.device)
         self.optimizer = build_optimizer(dict(self.model.named_parameters()), run)
         self._gradient = _flat_gradient(self.model)
+        self._compressed = build_sum(run.compression) if run.compression and ranks.world > 1 else None
         self._staged: dict[str, Tensor] = {}
 
     def gradient(self, parts: Mapping[int, Batch], stop: Callable[[], bool]) -> tuple[float, int, bool]:
@@ -69,11 +71,22 @@ class Replicated:
 
         gradient, sums = tree_sum(self.numbers, compute)
         sums[2] = float(stop())
-        self.ranks.sum([gradient, sums])
+        self._sum(gradient)
+        self.ranks.sum([sums])
         loss_sum, count, stopped = sums.tolist()
         # Without a label, where all documents of the batch are withheld, there is no mean.
         self._gradient.copy_(gradient.div_(max(count, 1)))
         return loss_sum / max(count, 1), int(count), stopped > 0
+
+    def _sum(self, gradient: Tensor) -> None:
+        """Adds the gradients of all ranks, in place."""
+        if self._compressed is None:
+            self.ranks.sum([gradient])
+            return
+        params = dict(self.model.named_parameters())
+        parts = torch.split(gradient, [param.numel() for param in params.values()])
+        named = {name: part.view_as(params[name]) for name, part in zip(params, parts, strict=True)}
+        self._compressed.sum(named, self.optimizer.steps_taken)
 
     def _backward(self, part: Batch) -> list[Tensor]:
         """Returns [summed gradient, (summed loss, tokens with a label, 0)] of one microbatch."""

@@ -24,6 +24,7 @@ from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.trainer.adamw import local
 from tasks.trainer.batches import Batch
+from tasks.trainer.compression import build_sum
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.layout import Layout
 from tasks.trainer.loss import IGNORED
@@ -69,6 +70,8 @@ class Sharded:
         self._stager = DefaultStager(StagingOptions(pinned, False, False, pinned))
         self._everyone = dist.new_group(backend="gloo", timeout=TIMEOUT)
         self._replica = _replica_group(self.mesh)
+        compressed = run.compression if layout.replicate > 1 else None
+        self._compressed = build_sum(compressed, self.mesh.group("replicate")) if compressed else None
         self.pipeline = Pipeline(self.chunks, self.mesh, len(self.numbers)) if layout.pipeline > 1 else None
 
     def _initialise(self, run: TrainConfig) -> None:
@@ -91,6 +94,9 @@ class Sharded:
         for parameter in self.parameters.values():
             parameter.grad = None
         loss, count = self._backward([parts[number] for number in self.numbers])
+        if self._compressed:
+            gradients = {name: local(cast(DTensor, param.grad)) for name, param in self.parameters.items()}
+            self._compressed.sum(gradients, self.optimizer.steps_taken)
         # Ranks that share matrices or layers have computed the same tokens.
         counts = self.mesh.at("tensor") == 0 and self.mesh.at("pipeline") == self.layout.pipeline - 1
         sums = torch.tensor([loss * counts, count * counts, stop()], dtype=torch.float64, device=self.mesh.device)

@@ -1,7 +1,7 @@
 """Every way to share a run over ranks gives the loss and the gradient of one rank, and reads what any other wrote.
 
-Change something in tasks/trainer/parallel, attention, loss, adamw or muon, and run the soak part: all products of four ranks,
-and checkpoints between all layouts.
+Change something in tasks/trainer/parallel, attention, loss, adamw or muon, and run the soak part: all products of four
+ranks, and checkpoints between all layouts.
 """
 
 import json
@@ -169,8 +169,7 @@ def test_muon_takes_the_steps_of_one_rank_and_its_state_goes_to_other_layouts(tm
     jobs = [*(muon(MODES[mode]) for mode in modes), muon(MODES["fsdp"], (0, 4), write=written["fsdp"])]
     jobs += [muon(MODES["tensor"], (4, 7), read=written[name]) for name in written]
     found = run(2, tmp_path / "2", jobs)
-    found += run(1, tmp_path / "3", [muon(None, (4, 7), read=written["fsdp"])])
-    for result, first in zip(found, (0, 0, 0, 0, 4, 4, 4), strict=True):
+    for result, first in zip(found, (0, 0, 0, 0, 4, 4), strict=True):
         check_equal(result, one, first)
 
 
