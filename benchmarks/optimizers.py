@@ -1,7 +1,7 @@
 """Held-out loss of Muon and AdamW at equal steps, and of gradients that two ranks send compressed.
 
 `python -m benchmarks.optimizers` trains a small decoder on the bytes of the standard library's sources, each optimizer
-at three learning rates, then on two ranks with each compression; every tenth file is held out. Writes
+at four learning rates, then on two ranks with each compression; every tenth file is held out. Writes
 `benchmarks/results/optimizers.json`. Some minutes of one core.
 """
 
@@ -26,9 +26,9 @@ from tasks.trainer.ranks import Ranks
 from tasks.trainer.replicated import Replicated
 
 VOCABULARY, SEQ_LEN, BATCH, HELD_OUT = 256, 128, 8, 64
-STEPS = 120
+STEPS = 300
 MODEL = {"layers": 4, "dim": 64, "heads": 4, "kv_heads": 2}
-RATES = (2e-3, 4e-3, 8e-3)
+RATES = (2e-3, 4e-3, 8e-3, 1.6e-2)
 COMPRESSIONS: tuple[dict[str, Any] | None, ...] = (
     None,
     {"kind": "bf16"},

@@ -81,17 +81,19 @@ def test_fewer_bytes_are_sent(found: list[dict[str, Any]]) -> None:
     assert found[0]["sent"]["powersgd"] == 4 * narrow
 
 
-def test_a_run_learns_under_both_engines(tmp_path: Path) -> None:
-    engines: list[dict[str, Any] | None] = [None, {"replicate": 2}]
+def test_a_run_learns_under_both_engines_and_is_resumed(tmp_path: Path) -> None:
+    replicas, written = {"replicate": 2}, str(tmp_path / "checkpoints")
     narrow, low = {"kind": "bf16"}, {"kind": "powersgd", "rank": 8}
-    jobs = [job(None, (0, 10)), *(job(layout, (0, 10), compression=narrow) for layout in engines)]
-    jobs += [job(layout, (0, 20), batches=1, compression=low) for layout in engines]
-    exact, rounded, rounded_too, approximate, approximate_too = (
+    jobs = [job(None, (0, 10)), job(None, (0, 10), compression=narrow)]
+    jobs += [job(replicas, (0, 6), compression=narrow, write=written)]
+    jobs += [job(replicas, (6, 10), compression=narrow, read=written)]
+    jobs += [job(layout, (0, 20), batches=1, compression=low) for layout in (None, replicas)]
+    exact, rounded, until, after, approximate, approximate_too = (
         np.array(one["losses"]) for one in run(2, tmp_path, jobs)
     )
-    np.testing.assert_allclose(rounded, exact, atol=5e-3)
-    np.testing.assert_allclose(rounded_too, exact, atol=5e-3)
-    assert not np.array_equal(rounded, exact)
+    for found in (rounded, np.concatenate([until, after])):
+        np.testing.assert_allclose(found, exact, atol=5e-3)
+        assert not np.array_equal(found, exact)
     # Random tokens, learned by heart: nothing is further from a low rank.
     assert approximate[-1] < 0.5 * approximate[0]
     np.testing.assert_allclose(approximate_too, approximate, atol=5e-3)

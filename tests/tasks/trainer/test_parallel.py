@@ -174,6 +174,15 @@ def test_muon_takes_the_steps_of_one_rank_and_its_state_goes_to_other_layouts(tm
 
 
 @pytest.mark.soak
+def test_replicas_that_send_bf16_train_as_one_rank_does_whatever_they_are(
+    one_rank: dict[str, list[float]], tmp_path: Path
+) -> None:
+    layouts = [PRODUCTS[name] for name in ("hsdp", "hsdp, zero-1", "replicas x tensor", "replicas x pipeline")]
+    for found in run(4, tmp_path, [job(layout, compression={"kind": "bf16"}) for layout in layouts]):
+        np.testing.assert_allclose(found["losses"], one_rank["losses"], rtol=0, atol=5e-3)
+
+
+@pytest.mark.soak
 def test_muon_on_four_ranks_takes_the_steps_of_one(tmp_path: Path) -> None:
     (one,) = run(1, tmp_path / "1", [job(None, optimizer="muon")])
     for found in run(4, tmp_path / "4", [job(layout, optimizer="muon") for layout in PRODUCTS.values()]):
