@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config, Problems
 from tasks.formats.tokens.mixture import Anneal, check_weights
+from tasks.trainer.compression_config import Bf16Compression, PowerSgdCompression
 from tasks.trainer.layout import Layout
 
 _CHECKPOINT = re.compile(r"[a-z][a-z0-9_-]*/checkpoint@[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -112,12 +113,15 @@ class ModelConfig(Config):
 
 
 class OptimConfig(Config):
-    """AdamW and its learning-rate schedule."""
+    """The optimizer and its learning-rate schedule."""
 
+    name: Literal["adamw", "muon"] = Field(default="adamw", exclude_if=lambda name: name == "adamw")
+    """`muon`: Muon for the matrices of the layers, AdamW for embedding, head and norms. Updates of both have the same
+    size, so the other settings serve both."""
     lr: float = Field(default=4e-3, gt=0)
     """Peak learning rate."""
     betas: tuple[float, float] = (0.9, 0.95)
-    """Decay of the first and second moment."""
+    """Decay of AdamW's first and second moment."""
     eps: float = Field(default=1e-8, gt=0)
     """Added to the root of the second moment."""
     weight_decay: float = Field(default=0.1, ge=0)
@@ -178,6 +182,11 @@ class TrainConfig(Config):
     """Arithmetic of the forward and backward pass; weights, moments and sums stay fp32. `fp8`: matrix products of the
     layers in fp8, all else in bf16; for GPUs from SM 8.9. On a processor without bf16 instructions `bf16` is slower
     than `fp32`."""
+    compression: Annotated[Bf16Compression | PowerSgdCompression, Field(discriminator="kind")] | None = Field(
+        default=None, exclude_if=lambda compression: compression is None
+    )
+    """How gradients are sent between ranks with a copy of the model each, where the network is slow; None: in fp32.
+    With it the result depends on the number of ranks."""
     threads: int = Field(default=1, ge=1)
     """CPU threads per rank. Part of the identity: another number may split a sum differently."""
     init_seed: int = Field(default=0, ge=0)

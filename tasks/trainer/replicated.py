@@ -1,7 +1,7 @@
 """A model of which every rank has all: data parallelism with the bits of one rank.
 
 Gradients are summed over microbatches as a tree that does not depend on the number of ranks (`ranks`), so 1 and 2 ranks
-write the same checkpoints, byte for byte.
+write the same checkpoints, byte for byte; not where gradients are sent compressed (`compression`).
 """
 
 import tempfile
@@ -21,10 +21,11 @@ from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.trainer import checkpoint
 from tasks.trainer.batches import Batch
+from tasks.trainer.compression import build_sum
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.loss import IGNORED
 from tasks.trainer.model import Transformer, build
-from tasks.trainer.optim import AdamW, clip
+from tasks.trainer.optim import build_optimizer, clip, load_optimizer
 from tasks.trainer.ranks import Ranks, tree_sum
 from tasks.trainer.self_test import hash_of
 
@@ -53,8 +54,9 @@ class Replicated:
             raise InputError("fp8 is for GPUs", 'set [train] precision = "bf16", or train on one')
         self.numbers = range(microbatches)[ranks.rank :: ranks.world]
         self.model = build(run.model, vocab_size, run.init_seed).to(ranks.device)
-        self.optimizer = AdamW(dict(self.model.named_parameters()), run.optim)
+        self.optimizer = build_optimizer(dict(self.model.named_parameters()), run)
         self._gradient = _flat_gradient(self.model)
+        self._compressed = build_sum(run.compression) if run.compression and ranks.world > 1 else None
         self.replica_size, self.hashes, self.seconds = 1, list[float](), list[float]()
         self.share: int | None = None
         self._staged: dict[str, Tensor] = {}
@@ -84,13 +86,24 @@ class Replicated:
             ranks[0, self.ranks.rank] = hash_of(self.model.parameters()).double()
         ranks[1, self.ranks.rank] = time.perf_counter() - started
         sums = torch.cat((sums, ranks.flatten()))
-        self.ranks.sum([gradient, sums])
+        self._sum(gradient)
+        self.ranks.sum([sums])
         loss_sum, count, stopped = sums[:3].tolist()
         hashes, self.seconds = sums[3:].view(2, -1).tolist()
         self.hashes = hashes if self.ranks.world > 1 else []
         # Without a label, where all documents of the batch are withheld, there is no mean.
         self._gradient.copy_(gradient.div_(max(count, 1)))
         return loss_sum / max(count, 1), int(count), stopped > 0
+
+    def _sum(self, gradient: Tensor) -> None:
+        """Adds the gradients of all ranks, in place."""
+        if self._compressed is None:
+            self.ranks.sum([gradient])
+            return
+        params = dict(self.model.named_parameters())
+        parts = torch.split(gradient, [param.numel() for param in params.values()])
+        named = {name: part.view_as(params[name]) for name, part in zip(params, parts, strict=True)}
+        self._compressed.sum(named, self.optimizer.steps_taken)
 
     def _backward(self, part: Batch) -> list[Tensor]:
         """Returns [summed gradient, (summed loss, tokens with a label, 0)] of one microbatch."""
@@ -159,7 +172,7 @@ class Replicated:
         if folder and self.ranks.rank == 0:
             with _whole(folder) as whole:
                 self.model.load_state_dict(load_file(whole / checkpoint.MODEL))
-                self.optimizer.load(load_file(whole / checkpoint.OPTIMIZER))
+                load_optimizer(self.optimizer, load_file(whole / checkpoint.OPTIMIZER))
         self.ranks.copy(self.model.state_dict().values())
         self.ranks.copy(self.optimizer.state().values())
 

@@ -108,8 +108,10 @@ def _shard(model: Transformer, mesh: Mesh, run: TrainConfig) -> None:
     """Shards parameters, gradients and with them the optimizer's state."""
     layout = mesh.layout
     policy = MixedPrecisionPolicy(param_dtype=narrow(run), reduce_dtype=torch.float32, cast_forward_inputs=False)
+    # Replicas whose gradients are compressed add them after the last microbatch, and not here.
+    over = mesh.states["state"] if run.compression else mesh.state
     for part in (*model.layers.values(), model):
-        fully_shard(part, mesh=mesh.state, mp_policy=policy, reshard_after_forward=layout.zero == 3)
+        fully_shard(part, mesh=over, mp_policy=policy, reshard_after_forward=layout.zero == 3)
         assert isinstance(part, FSDPModule)
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)

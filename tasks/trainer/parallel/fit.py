@@ -75,7 +75,8 @@ def memory_per_rank(layout: Layout, run: TrainConfig, parameters: int, seq_len: 
 
     Parameters, moments and summed gradients are fp32. Activations per layer and token: 34 x dim bytes in bf16 with a
     fused attention (Korthikanti et al. 2022, arXiv 2205.05198, equation 2 without its attention term), twice that in
-    fp32; 2 x dim with `full` recomputation, 10 x dim x 2 with `selective`.
+    fp32; 2 x dim with `full` recomputation, 10 x dim x 2 with `selective`. The moments are AdamW's: Muon has fewer, and
+    PowerSGD keeps two copies of the gradient that do not count here.
     """
     width = 2 if run.precision == "bf16" else 4
     own = parameters / (layout.tensor * layout.pipeline)

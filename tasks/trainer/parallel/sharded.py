@@ -24,12 +24,14 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
+from tasks.trainer.adamw import local
 from tasks.trainer.batches import Batch
+from tasks.trainer.compression import build_sum
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.layout import Layout
 from tasks.trainer.loss import IGNORED
 from tasks.trainer.model import initial_weight
-from tasks.trainer.optim import AdamW, local
+from tasks.trainer.optim import build_optimizer
 from tasks.trainer.parallel.apply import apply
 from tasks.trainer.parallel.fit import check_fit
 from tasks.trainer.parallel.mesh import Mesh
@@ -66,7 +68,7 @@ class Sharded:
             name: cast(DTensor, parameter) for chunk in self.chunks for name, parameter in chunk.named_parameters()
         }
         self._initialise(run)
-        self.optimizer = AdamW(self.parameters, run.optim)
+        self.optimizer = build_optimizer(self.parameters, run)
         self.replica_size, self.hashes, self.seconds = layout.ranks // layout.replicate, list[float](), list[float]()
         self.share: int | None = None  # attention's gradient on a GPU is added in no fixed order
         pinned = self.mesh.device.type == "cuda"
@@ -74,6 +76,8 @@ class Sharded:
         self._everyone = dist.new_group(backend="gloo", timeout=TIMEOUT)
         self._replica = _replica_group(self.mesh)
         self._files = self._all_files()
+        compressed = run.compression if layout.replicate > 1 else None
+        self._compressed = build_sum(compressed, self.mesh.group("replicate")) if compressed else None
         self.pipeline = Pipeline(self.chunks, self.mesh, len(self.numbers)) if layout.pipeline > 1 else None
 
     def _initialise(self, run: TrainConfig) -> None:
@@ -97,6 +101,9 @@ class Sharded:
         for parameter in self.parameters.values():
             parameter.grad = None
         loss, count = self._backward([parts[number] for number in self.numbers])
+        if self._compressed:
+            gradients = {name: local(cast(DTensor, param.grad)) for name, param in self.parameters.items()}
+            self._compressed.sum(gradients, self.optimizer.steps_taken)
         # Ranks that share matrices or layers have computed the same tokens.
         counts = self.mesh.at("tensor") == 0 and self.mesh.at("pipeline") == self.layout.pipeline - 1
         sums = torch.tensor([loss * counts, count * counts, stop()], dtype=torch.float64, device=self.mesh.device)

@@ -1,8 +1,9 @@
 """One rank of a test of layouts: `python -m tests.tasks.trainer.parallel_worker jobs.json results.json`.
 
-Reads a list of jobs, each `{"layout": {..} or null, "steps": [first, until], "tie": bool, "read": folder, "write":
-folder}`, and trains a tiny model on made-up batches in each, one after the other. Rank 0 writes a list with
-`{"losses", "norms"}` per job. A layout of null is the trainer's bit-exact mode.
+Reads a list of jobs, each `{"layout": {..} or null, "steps": [first, until], "tie": bool, "optimizer": name,
+"compression": settings, "batches": different ones, "read": folder, "write": folder}`, and trains a tiny model on
+made-up batches in each, one after the other. Rank 0 writes a list with `{"losses", "norms"}` per job. A layout of null
+is the trainer's bit-exact mode.
 """
 
 import json
@@ -27,10 +28,12 @@ VOCABULARY, SEQ_LEN, MICROBATCHES = 96, 32, 8
 LEARNING_RATE = 1e-2
 
 
-def config(*, tie: bool) -> TrainConfig:
+def config(*, tie: bool, **more: Any) -> TrainConfig:
     """Returns the settings of a job."""
     model = ModelConfig(layers=4, dim=32, heads=4, kv_heads=2, tie_embeddings=tie)
-    return TrainConfig(model=model, optim=OptimConfig(lr=LEARNING_RATE), batch_size=MICROBATCHES, microbatch=1)
+    optim = OptimConfig(name=more.get("optimizer", "adamw"), lr=LEARNING_RATE)
+    settings = {"model": model, "optim": optim, "compression": more.get("compression")}
+    return TrainConfig.model_validate({**settings, "batch_size": MICROBATCHES, "microbatch": 1})
 
 
 def batch(step: int, number: int) -> Batch:
@@ -43,7 +46,7 @@ def batch(step: int, number: int) -> Batch:
 
 def run(job: dict[str, Any], ranks: Ranks) -> dict[str, list[float]]:
     """Runs a job; returns loss and gradient norm of every step."""
-    settings = config(tie=job.get("tie", True))
+    settings = config(**{"tie": True, **job})
     model: Sharded | Replicated
     if job["layout"] is None:
         model = Replicated(settings, VOCABULARY, ranks)
@@ -55,7 +58,8 @@ def run(job: dict[str, Any], ranks: Ranks) -> dict[str, list[float]]:
         model.optimizer.steps_taken = first
     losses, norms = [], []
     for step in range(first, until):
-        loss, _, _ = model.gradient({number: batch(step, number) for number in model.numbers}, lambda: False)
+        drawn = step % job.get("batches", until)
+        loss, _, _ = model.gradient({number: batch(drawn, number) for number in model.numbers}, lambda: False)
         norms.append(model.clip(1.0))
         losses.append(loss)
         model.optimizer.step(LEARNING_RATE)

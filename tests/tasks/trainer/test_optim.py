@@ -1,11 +1,14 @@
-"""The optimizer is torch's AdamW, and the schedules go where they say."""
+"""AdamW is torch's, the schedules go where they say, and clipping bounds the norm."""
+
+import copy
 
 import pytest
 import torch
 from torch import nn
 
+from tasks.trainer.adamw import AdamW
 from tasks.trainer.config import OptimConfig
-from tasks.trainer.optim import AdamW, clip, learning_rate
+from tasks.trainer.optim import clip, learning_rate
 
 
 def test_steps_equal_those_of_torch() -> None:
@@ -14,7 +17,10 @@ def test_steps_equal_those_of_torch() -> None:
     theirs.load_state_dict(ours.state_dict())
     config = OptimConfig(weight_decay=0.1)
     groups = [{"params": [theirs.weight], "weight_decay": 0.1}, {"params": [theirs.bias], "weight_decay": 0.0}]
-    optimizer, reference = AdamW(ours, config), torch.optim.AdamW(groups, betas=config.betas, eps=config.eps)
+    optimizer, reference = (
+        AdamW(dict(ours.named_parameters()), config),
+        torch.optim.AdamW(groups, betas=config.betas, eps=config.eps),
+    )
     for step in range(5):
         for layer in (ours, theirs):
             layer.zero_grad()
@@ -24,6 +30,23 @@ def test_steps_equal_those_of_torch() -> None:
         optimizer.step(0.01 * (step + 1))
         reference.step()
     torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=1e-5, atol=1e-7)
+
+
+def test_the_kernel_for_all_parameters_takes_the_steps_of_one_after_the_other() -> None:
+    layers = {"layer": nn.Linear(5, 4), "embedding": nn.Embedding(3, 5), "empty": nn.Embedding(0, 5)}
+    models = [nn.ModuleDict(layers), nn.ModuleDict(copy.deepcopy(layers))]
+    plain, fused = (AdamW(dict(model.named_parameters()), OptimConfig(weight_decay=0.1)) for model in models)
+    for step in range(5):
+        for model in models:
+            for number, param in enumerate(model.parameters()):
+                generator = torch.Generator().manual_seed(10 * step + number)
+                param.grad = torch.randn(param.shape, generator=generator)
+        plain.step(0.01)
+        fused.steps_taken += 1
+        with torch.no_grad():
+            fused._fused(0.01)
+    torch.testing.assert_close(models[1].state_dict(), models[0].state_dict(), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(fused.state(), plain.state(), rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "wsd"])

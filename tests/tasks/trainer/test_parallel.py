@@ -1,7 +1,7 @@
 """Every way to share a run over ranks gives the loss and the gradient of one rank, and reads what any other wrote.
 
-Change something in tasks/trainer/parallel, attention, loss or optim, and run the soak part: all products of four ranks,
-and checkpoints between all layouts.
+Change something in tasks/trainer/parallel, attention, loss, adamw or muon, and run the soak part: all products of four
+ranks, and checkpoints between all layouts.
 """
 
 import json
@@ -157,6 +157,36 @@ def test_a_checkpoint_of_any_layout_is_resumed_in_any_other(one_rank: dict[str, 
         for found in run(ranks, tmp_path / f"read-{ranks}", jobs):
             check_equal(found, one_rank, 4)
     assert len(pairs) == 30
+
+
+def test_muon_takes_the_steps_of_one_rank_and_its_state_goes_to_other_layouts(tmp_path: Path) -> None:
+    def muon(layout: dict[str, Any] | None, steps: tuple[int, int] = (0, 7), **more: Any) -> dict[str, Any]:
+        return job(layout, steps, optimizer="muon", **more)
+
+    written = {name: str(tmp_path / name) for name in ("fsdp", "one")}
+    one, _ = run(1, tmp_path / "1", [muon(None), muon(None, (0, 4), write=written["one"])])
+    modes = ("fsdp", "tensor", "pipeline")
+    jobs = [*(muon(MODES[mode]) for mode in modes), muon(MODES["fsdp"], (0, 4), write=written["fsdp"])]
+    jobs += [muon(MODES["tensor"], (4, 7), read=written[name]) for name in written]
+    found = run(2, tmp_path / "2", jobs)
+    for result, first in zip(found, (0, 0, 0, 0, 4, 4), strict=True):
+        check_equal(result, one, first)
+
+
+@pytest.mark.soak
+def test_replicas_that_send_bf16_train_as_one_rank_does_whatever_they_are(
+    one_rank: dict[str, list[float]], tmp_path: Path
+) -> None:
+    layouts = [PRODUCTS[name] for name in ("hsdp", "hsdp, zero-1", "replicas x tensor", "replicas x pipeline")]
+    for found in run(4, tmp_path, [job(layout, compression={"kind": "bf16"}) for layout in layouts]):
+        np.testing.assert_allclose(found["losses"], one_rank["losses"], rtol=0, atol=5e-3)
+
+
+@pytest.mark.soak
+def test_muon_on_four_ranks_takes_the_steps_of_one(tmp_path: Path) -> None:
+    (one,) = run(1, tmp_path / "1", [job(None, optimizer="muon")])
+    for found in run(4, tmp_path / "4", [job(layout, optimizer="muon") for layout in PRODUCTS.values()]):
+        check_equal(found, one)
 
 
 @pytest.mark.parametrize(
