@@ -78,7 +78,7 @@ def memory_per_rank(layout: Layout, run: TrainConfig, parameters: int, seq_len: 
     fp32; 2 x dim with `full` recomputation, 10 x dim x 2 with `selective`. The moments are AdamW's: Muon has fewer, and
     PowerSGD keeps two copies of the gradient that do not count here.
     """
-    width = 2 if run.precision == "bf16" else 4
+    width = 4 if run.precision == "fp32" else 2
     own = parameters / (layout.tensor * layout.pipeline)
     sharded = layout.shard * layout.context
     per_layer = {"none": 17, "selective": 10, "full": 1}[layout.recompute] * width * run.model.dim
