@@ -44,7 +44,7 @@ def training_pages(made: Made) -> dict[str, tuple[str, int, list[int]]]:
     """Returns the training documents: id -> (shard, row, tokens without end-of-text)."""
     shards = ShardSet.open(made.shards)
     return {
-        shards.shard(name).uid(row).hex(): (name, row, shards.slice(name, row, 0, int(size) - 1).tolist())
+        shards.shard(name).uid(row).hex(): (name, row, shards.shard(name).slice(row, 0, int(size) - 1).tolist())
         for source in shards.sources
         for name in shards.names(source, TRAIN)
         for row, size in enumerate(shards.shard(name).lengths)

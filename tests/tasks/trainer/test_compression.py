@@ -81,6 +81,7 @@ def test_fewer_bytes_are_sent(found: list[dict[str, Any]]) -> None:
     assert found[0]["sent"]["powersgd"] == 4 * narrow
 
 
+@pytest.mark.soak
 def test_a_run_learns_under_both_engines_and_is_resumed(tmp_path: Path) -> None:
     replicas, written = {"replicate": 2}, str(tmp_path / "checkpoints")
     narrow, low = {"kind": "bf16"}, {"kind": "powersgd", "rank": 8}

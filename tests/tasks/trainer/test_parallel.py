@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from tests.tasks.trainer.gangs import free_port
 from tests.tasks.trainer.parallel_worker import SEQ_LEN, VOCABULARY, config
 
 STEPS = 10
+SOAK = pytest.mark.soak
 MODES: dict[str, dict[str, Any]] = {
     "fsdp": {"shard": 2},
     "zero-2": {"shard": 2, "zero": 2},
@@ -93,8 +95,13 @@ def check_equal(found: dict[str, list[float]], one: dict[str, list[float]], firs
         np.testing.assert_allclose(found[name], one[name][first : first + len(found[name])], rtol=0, atol=1e-5)
 
 
-def test_two_ranks_in_every_mode_train_as_one_does(one_rank: dict[str, list[float]], tmp_path: Path) -> None:
-    for found in run(2, tmp_path, [job(layout) for layout in MODES.values()]):
+@pytest.mark.parametrize(
+    ("modes", "steps"), [(("zero-1", "tensor", "context", "interleaved"), 4), pytest.param(MODES, STEPS, marks=SOAK)]
+)
+def test_two_ranks_train_as_one_does_in_every_mode(
+    one_rank: dict[str, list[float]], tmp_path: Path, modes: Iterable[str], steps: int
+) -> None:
+    for found in run(2, tmp_path, [job(MODES[mode], (0, steps)) for mode in modes]):
         check_equal(found, one_rank)
 
 
@@ -110,24 +117,23 @@ def test_a_checkpoint_of_one_layout_is_resumed_in_another_and_becomes_one_file(
     one_rank: dict[str, list[float]], tmp_path: Path
 ) -> None:
     written = {name: str(tmp_path / name) for name in ("fsdp", "tensor", "one")}
-    run(1, tmp_path / "1", [job(None, (0, 4), write=written["one"])])
+    run(1, tmp_path / "1", [job(None, (0, 2), write=written["one"])])
     resumed = run(
         2,
         tmp_path / "2",
         [
-            job(MODES["fsdp"], (0, 4), write=written["fsdp"]),
-            job(MODES["tensor"], (0, 4), write=written["tensor"]),
-            job(MODES["tensor"], (4, 7), read=written["fsdp"]),
-            job(MODES["pipeline"], (4, 7), read=written["tensor"]),
-            job(MODES["fsdp"], (4, 7), read=written["one"]),
+            job(MODES["fsdp"], (0, 2), write=written["fsdp"]),
+            job(MODES["tensor"], (0, 2), write=written["tensor"]),
+            job(MODES["pipeline"], (2, 4), read=written["tensor"]),
+            job(MODES["fsdp"], (2, 4), read=written["one"]),
         ],
     )[2:]
     resumed += run(
-        1, tmp_path / "3", [job(None, (4, 7), read=written["fsdp"]), job({}, (4, 7), read=written["tensor"])]
+        1, tmp_path / "3", [job(None, (2, 4), read=written["fsdp"]), job({}, (2, 4), read=written["tensor"])]
     )
     for found in resumed:
-        check_equal(found, one_rank, 4)
-    whole, sharded = (Path(written[name]) / checkpoint.name_of(4) for name in ("one", "tensor"))
+        check_equal(found, one_rank, 2)
+    whole, sharded = (Path(written[name]) / checkpoint.name_of(2) for name in ("one", "tensor"))
     merged = checkpoint.merge(sharded, tmp_path / "merged")
     assert {path.name for path in merged.iterdir()} == {path.name for path in whole.iterdir()}
     checkpoint.verify(merged)
@@ -159,6 +165,7 @@ def test_a_checkpoint_of_any_layout_is_resumed_in_any_other(one_rank: dict[str, 
     assert len(pairs) == 30
 
 
+@pytest.mark.soak
 def test_muon_takes_the_steps_of_one_rank_and_its_state_goes_to_other_layouts(tmp_path: Path) -> None:
     def muon(layout: dict[str, Any] | None, steps: tuple[int, int] = (0, 7), **more: Any) -> dict[str, Any]:
         return job(layout, steps, optimizer="muon", **more)

@@ -43,7 +43,7 @@ def test_an_imported_tokenizer_is_copied_and_encodes(tmp_path: Path) -> None:
     last = Tokenizer.from_file(path).get_vocab_size() - 1
     assert shards.format.eos_id == last
     name = shards.names("web")[0]
-    assert shards.slice(name, 0, 0, int(shards.shard(name).lengths[0]))[-1] == last
+    assert shards.shard(name).slice(0, 0, int(shards.shard(name).lengths[0]))[-1] == last
 
 
 def test_the_bytes_of_the_file_count_in_the_fingerprint(tmp_path: Path) -> None:
