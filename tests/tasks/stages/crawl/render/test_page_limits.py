@@ -1,7 +1,6 @@
 """What one page may cost, and what is taken of it. With real Chromium."""
 
 import asyncio
-import time
 
 import pytest
 from aiohttp import web
@@ -80,12 +79,10 @@ def test_an_endless_stream_ends_at_the_cap_on_bytes(render):
             await response.write(b"x" * 65536)
 
     with Site({"/endless": endless}) as site:
-        begin = time.monotonic()
         rendered = render(site, "<p>text</p><script>fetch('/endless').then(r => r.text())</script>", max_bytes=1 << 20)
     assert rendered.spent == "bytes"
     assert rendered.received <= (1 << 20) + (64 << 10)
     assert b"<p>text</p>" in rendered.shown.html
-    assert time.monotonic() - begin < 10
 
 
 def test_a_page_cannot_lie_about_what_it_shows(render):
