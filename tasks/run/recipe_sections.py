@@ -47,7 +47,7 @@ READ: Mapping[str, tuple[type[Config], tuple[str, ...]]] = {
     "annotate": (AnnotateConfig, ("use", "settings")),
     "consolidate": (ConsolidateConfig, ("filters", "limits", "sources", "trusted", "gold", "mask_pii")),
     "tokenizer": (TokenizerConfig, ("weights",)),
-    "encode": (EncodeConfig, ("columns",)),
+    "encode": (EncodeConfig, ("columns", "token_files")),
     "pack": (PackConfig, ("by",)),
     "canary": (CanaryConfig, ("current", "target", "guarded")),
     "train": (TrainConfig, ("mixture", "anneal", "replay")),

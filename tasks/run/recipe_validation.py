@@ -11,11 +11,11 @@ from typing import Any
 from tasks.core.config import nearest
 from tasks.filters.catalogue import measured
 from tasks.filters.learned.trained import misfit
-from tasks.formats.tokens.labels import SOURCE
+from tasks.formats.tokens.labels import SOURCE, UNKNOWN
 from tasks.run.catalogue import NEEDS
 from tasks.run.recipe_sections import Sections
 from tasks.stages.annotate.config import AnnotateConfig
-from tasks.stages.consolidate.config import ConsolidateConfig
+from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig
 from tasks.stages.extract.config import WEB, ExtractConfig
 from tasks.stages.perplexity.config import ANY_LANGUAGE
 
@@ -74,10 +74,15 @@ def _sources(sections: Sections) -> Iterator[str]:
     for at, name in _named_sources(sections) if known else ():  # without any, [extract] reports it
         if name not in known:
             yield f'{at}: the recipe has no source "{name}": {nearest(name, known)}'
-    mixed = (*known, *(files.name for files in sections.encode.token_files)) if sections.encode else known
-    for at, name in _mixed_sources(sections) if known else ():
-        if name not in mixed:
-            yield f'{at}: the recipe has no source "{name}": {nearest(name, mixed)}'
+    encoded = (*known, *(files.name for files in sections.encode.token_files)) if sections.encode else known
+    for at, name in _measured_sources(sections) if known else ():
+        if name not in encoded:
+            yield f'{at}: the recipe has no source "{name}": {nearest(name, encoded)}'
+    by, mixed = sections.pack.by if sections.pack else SOURCE, _weighted(sections, encoded)
+    for at, name in _weighted_names(sections) if known else ():
+        if mixed and name not in mixed:
+            what = "the recipe has no source" if by == SOURCE else f"{by}, which [pack] groups by, has no value"
+            yield f'{at}: {what} "{name}": {nearest(name, mixed)}'
 
 
 def _named_sources(sections: Sections) -> Iterator[tuple[str, str]]:
@@ -101,14 +106,26 @@ def _named_sources(sections: Sections) -> Iterator[tuple[str, str]]:
         yield from (("tokenizer.weights", name) for name in sections.tokenizer.weights)
 
 
-def _mixed_sources(sections: Sections) -> Iterator[tuple[str, str]]:
-    """Yields every source of a mixture, after the dotted path of its field."""
-    if sections.pack and sections.pack.by != SOURCE:
-        return  # mixtures weight the values of another column, which only the documents know
+def _measured_sources(sections: Sections) -> Iterator[tuple[str, str]]:
+    """Yields every source whose held-out text counts, after the dotted path of its field."""
     if sections.canary:
-        yield from (("canary.current", name) for name in sections.canary.current)
         yield from (("canary.target", name) for name in sections.canary.target)
         yield from (("canary.guarded", name) for name in sections.canary.guarded)
+
+
+def _weighted(sections: Sections, sources: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the names that mixtures can weight; empty where only the documents know them."""
+    if sections.pack is None or sections.pack.by == SOURCE:
+        return sources
+    if sections.pack.by != "tier" or sections.encode is None:
+        return ()
+    return (GOLD, SILVER, *([UNKNOWN] if sections.encode.token_files else []))
+
+
+def _weighted_names(sections: Sections) -> Iterator[tuple[str, str]]:
+    """Yields every name in a mixture, after the dotted path of its field."""
+    if sections.canary:
+        yield from (("canary.current", name) for name in sections.canary.current)
     if sections.train:
         yield from (("train.mixture", name) for name in sections.train.mixture)
         if sections.train.anneal:

@@ -47,13 +47,14 @@ class CanaryConfig(Config):
     """Maximum number of held-out tokens per source on which an arm is scored."""
 
     target: dict[str, float] = {}
-    """The objective: weight of the held-out bits per byte by source; sums to 1. Empty: equal weights."""
+    """The objective: weight of the held-out bits per byte by source, whatever `[pack] by` is; sums to 1. Empty: equal
+    weights."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     """Simultaneous confidence, over all arms of a cycle, of the intervals that must exclude 0."""
     guard_share: float = Field(default=0.02, ge=0)
     """Tolerated relative increase of the bits per byte of a guarded source against the current mixture."""
     guarded: tuple[str, ...] = ()
-    """Sources that must not regress; empty: all of them."""
+    """Sources of documents, whatever `[pack] by` is, that must not regress; empty: all of them."""
 
     @field_validator("current", "target")
     @classmethod

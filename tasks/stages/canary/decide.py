@@ -157,10 +157,13 @@ def _response(
     sources: list[str],
     target: dict[str, float],
 ) -> dict[str, Any] | None:
-    """Returns the summary of the fit; None if there are too few arms or sources for one."""
-    if len(arms) < 3 or len(sources) < 2:
-        return None
+    """Returns the summary of the fit; None if there are too few arms or sources for one.
+
+    Nor is there one where the arms weight another column than the source (`[pack] by`), by which they are measured.
+    """
     weights = np.array([[arm["weights"].get(source, 0.0) for source in sources] for arm in arms])
+    if len(arms) < 3 or len(sources) < 2 or not weights.any():
+        return None
     fitted = response.fit(weights, bpb, sources, target)
     # Bounded by the largest share of each source in any arm: the fit must not extrapolate.
     best = fitted.best(weights.max(0))

@@ -58,7 +58,10 @@ def _verdict(row: dict[str, Any], decision: dict[str, Any]) -> str:
 def _fit(decision: dict[str, Any]) -> list[str]:
     fit = decision["response"]
     if fit is None:
-        return ["Too few arms or sources to fit a response."]
+        return [
+            "No response is fitted: there are too few arms or sources, or the arms weight another column than the "
+            "source, by which they are measured."
+        ]
     weights = ", ".join(f"{source} {share:.3f}" for source, share in sorted(fit["proposed_weights"].items()))
     agreement = fit["rank_agreement"]
     ranks = "is not defined" if agreement is None else f"is {agreement:.2f}"

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core.pages import template
+from tasks.stages.consolidate.config import GOLD
 from tasks.stages.consolidate.funnel import KEPT, totals
-from tasks.stages.consolidate.rules import GOLD
 
 SAMPLE = pa.schema(
     [

@@ -8,6 +8,9 @@ from pydantic import Field, ValidationInfo, field_validator
 from tasks.core.config import Config, nearest
 from tasks.filters.catalogue import SCORE_SETTINGS, complete, filter_of, known, require_unique
 
+SILVER, GOLD = "silver", "gold"
+"""The tiers of kept documents."""
+
 # Prefixes of Arrow's names of numeric and boolean types.
 _NUMBERS = ("int", "uint", "float", "halffloat", "double", "bool")
 

@@ -13,10 +13,8 @@ from tasks.core.part import POISON
 from tasks.filters.base import fields
 from tasks.filters.catalogue import filter_of
 from tasks.formats.tombstones import TAKEDOWN
-from tasks.stages.consolidate.config import ConsolidateConfig
+from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig
 from tasks.stages.consolidate.funnel import DEDUP, KEPT, LANGUAGE, QUALITY
-
-SILVER, GOLD = "silver", "gold"
 
 
 def read_by_tiers(config: ConsolidateConfig) -> list[str]:

@@ -35,7 +35,7 @@ from tasks.formats.documents import DOCUMENT
 from tasks.formats.tombstones import TAKEDOWN
 from tasks.stages.consolidate import audit
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts
-from tasks.stages.consolidate.config import ConsolidateConfig
+from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig
 from tasks.stages.consolidate.figure import draw, table
 from tasks.stages.consolidate.funnel import (
     ENDED,
@@ -50,7 +50,7 @@ from tasks.stages.consolidate.funnel import (
 )
 from tasks.stages.consolidate.mask import masked, masked_metadata, masked_titles
 from tasks.stages.consolidate.resolve import resolve
-from tasks.stages.consolidate.rules import GOLD, SILVER, check_measured, step_of
+from tasks.stages.consolidate.rules import check_measured, step_of
 from tasks.stages.consolidate.verdicts import COLUMNS, Verdicts, verdicts
 
 VERSION = 7

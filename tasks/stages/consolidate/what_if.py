@@ -13,13 +13,11 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts
-from tasks.stages.consolidate.config import ConsolidateConfig
+from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig
 from tasks.stages.consolidate.funnel import EXTRACT, STEPS
 from tasks.stages.consolidate.mask import masked
 from tasks.stages.consolidate.resolve import resolve
 from tasks.stages.consolidate.rules import (
-    GOLD,
-    SILVER,
     check_measured,
     read_by_tiers,
     step_of,

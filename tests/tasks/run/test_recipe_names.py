@@ -51,10 +51,25 @@ def test_sequences_are_grouped_by_a_column_that_the_shards_have() -> None:
     said = refused({"pack.by": "topic"})
     assert 'pack.by: the shards have no column "topic": add it to encode.columns' in said
     assert "or name one of source, tier, language" in said
-    by_tier = {"pack.by": "tier", "canary.current": {"gold": 0.5, "silver": 0.5}, "canary.target": {"gold": 1.0}}
-    assert DEMO.override(by_tier).pack.by == "tier"
-    assert DEMO.override({**by_tier, "pack.by": "host", "encode.columns": ["host"]}).encode.columns == ("host",)
     assert '"tokens" is a column of every shard: leave it out' in refused({"encode.columns": ["tokens"]})
+
+
+def test_grouped_by_another_column_mixtures_name_its_values_and_targets_still_sources() -> None:
+    by_tier = {"pack.by": "tier", "canary.current": {"gold": 0.5, "silver": 0.5}, "canary.target": {"web": 1.0}}
+    assert DEMO.override(by_tier).pack.by == "tier"
+    said = refused({**by_tier, "canary.current": {"gold": 0.5, "sliver": 0.5}})
+    assert (
+        said == 'override: canary.current: tier, which [pack] groups by, has no value "sliver". Did you mean "silver"?'
+    )
+    for field, names in (("target", {"gold": 1.0}), ("guarded", ["gold"])):
+        said = refused({**by_tier, f"canary.{field}": names})
+        assert said == f'override: canary.{field}: the recipe has no source "gold": known are: code, packages, web.'
+    files = [{"name": "bought", "path": "/data/*.idx"}]
+    unknown = {**by_tier, "canary.current": {"gold": 0.5, "unknown": 0.5}}
+    assert 'has no value "unknown"' in refused(unknown)
+    assert DEMO.override({**unknown, "encode.token_files": files}).encode.token_files[0].name == "bought"
+    by_host = {"pack.by": "host", "encode.columns": ["host"], "canary.current": {"only.documents.know": 1.0}}
+    assert DEMO.override(by_host).encode.columns == ("host",)
 
 
 def test_sources_that_the_recipe_has_are_taken_wherever_they_are_named() -> None:

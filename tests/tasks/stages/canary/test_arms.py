@@ -10,6 +10,7 @@ from tasks.core.errors import InputError, RecipeError
 from tasks.formats.tokens.mixture import repetitions, resolve
 from tasks.stages.canary.arms import choose, parse_member, targets
 from tasks.stages.canary.config import CanaryConfig
+from tasks.stages.tokens.config import PackConfig
 from tests.conftest import run_stage_in
 from tests.corpora import tokens_in
 
@@ -53,6 +54,15 @@ def test_a_current_mixture_above_the_cap_is_refused_with_the_numbers() -> None:
     config = CanaryConfig(current={"web": 0.5, "books": 0.5}, steps=100, batch_size=16)
     with pytest.raises(RecipeError, match=r'reads "books" 8.0 times, above \[canary\] repetition_cap = 4'):
         choose(config, {"web": 10_000, "books": 100})
+
+
+def test_a_current_mixture_with_a_name_that_the_plan_has_not_is_refused_with_those_that_it_has(tmp_path: Path) -> None:
+    inputs = {"shards": tokens_in(tmp_path).shards}
+    plan = run_stage_in(
+        tmp_path, "tasks.stages.tokens.pack", PackConfig(seq_len=32, by="language"), inputs, version="l"
+    )
+    with pytest.raises(RecipeError, match=r'\[canary\] current.* no source is called "fr"\. Known are: de, en'):
+        run_stage_in(tmp_path, "tasks.stages.canary.arms", CanaryConfig(current={"fr": 1.0}), {"plan": plan})
 
 
 def test_an_impossible_cap_ends_with_an_error_and_not_in_an_endless_loop() -> None:

@@ -101,3 +101,14 @@ def test_the_report_has_a_row_per_arm_and_the_picture_is_a_png() -> None:
     assert "replaced |" in report
     assert "proposes" in report
     assert figure(decision)[:4] == b"\x89PNG"
+
+
+def test_arms_that_weight_another_column_than_the_source_are_compared_without_a_response() -> None:
+    tiers = [{**arm, "weights": {"gold": arm["weights"]["code"], "silver": arm["weights"]["web"]}} for arm in ARMS]
+    rows = [{**row, "weights": tiers[int(row["arm"][-1])]["weights"]} for row in results([0, 0, 0.1, 0])]
+    decision = decide(CanaryConfig(target={"web": 1.0}), tiers, rows)
+    assert decision["promoted"]
+    assert decision["weights"] == {"gold": 0.8, "silver": 0.2}
+    assert decision["response"] is None
+    assert "or the arms weight another column than the source" in markdown(decision)
+    assert figure(decision)

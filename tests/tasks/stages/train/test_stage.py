@@ -7,16 +7,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.errors import RecipeError
 from tasks.core.store import Store
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
+from tasks.stages.tokens.config import PackConfig
 from tasks.trainer import model_file
-from tasks.trainer.config import TrainConfig
+from tasks.trainer.config import AnnealConfig, ReplayConfig, TrainConfig
 from tests.conftest import run_stage_in
 from tests.corpora import Made
 from tests.tasks.trainer.small_run import small_config
@@ -99,3 +102,21 @@ def test_a_stage_killed_in_the_middle_ends_with_the_same_bytes(made: Made, tmp_p
     broken = train(made, tmp_path / "broken", config)
     assert contents(whole) == contents(broken)
     assert whole.record.content == broken.record.content
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"mixture": {"en": 0.5, "fr": 0.5}}, "mixture"),
+        ({"anneal": AnnealConfig(share=0.5, mixture={"fr": 1.0})}, r"anneal\.mixture"),
+        ({"replay": ReplayConfig(share=0.5, old=("fr",))}, r"replay\.old"),
+    ],
+)
+def test_a_name_that_is_no_value_of_the_plans_column_is_refused_before_anything_runs(
+    made: Made, tmp_path: Path, settings: dict[str, Any], field: str
+) -> None:
+    by_language = PackConfig(seq_len=32, by="language")
+    plan = run_stage_in(tmp_path, "tasks.stages.tokens.pack", by_language, {"shards": made.shards}, kind="plan")
+    with pytest.raises(RecipeError, match=rf'\[train\] {field}.* no source is called "fr"\. Known are: de, en'):
+        train(made._replace(plan=plan), tmp_path, small_config(**settings))
+    assert not list(tmp_path.rglob("spec.json")), "the run had begun"
