@@ -185,7 +185,7 @@ def text_of(store: Store, shards: Artifact, seed: int) -> str:
     def piece(length: int) -> list[int]:
         shard = names[int(draw.integers(len(names)))]
         row = int(draw.integers(opened.shard(shard).rows - 1))
-        return opened.slice(shard, row, int(draw.integers(0, DOCUMENT - length)), length).tolist()
+        return opened.shard(shard).slice(row, int(draw.integers(0, DOCUMENT - length)), length).tolist()
 
     tokens = [*piece(100), *(token for _ in range(20) for token in piece(5))]
     return str(load(Artifact.open_at(store, ArtifactId("big/tokenizer", "dev"))).decode(tokens))
