@@ -109,7 +109,8 @@ def test_a_worker_killed_while_it_creates_the_pod_leaves_one_pod(stack, cluster,
     assert train_task(stack, run_id)["try_number"] == 2
 
 
-@pytest.mark.parametrize("service", ["triggerer", pytest.param("scheduler", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("service", ["triggerer", "scheduler"])
 def test_a_service_killed_while_a_pod_trains_changes_nothing(stack, cluster, undisturbed, version, service) -> None:
     run_id = started(stack, version)
     trains(stack, cluster, version)

@@ -52,6 +52,7 @@ def test_a_wrong_override_fails_at_once_and_says_why(stack) -> None:
     assert time.monotonic() - began < 60  # no retries
 
 
+@pytest.mark.soak
 def test_without_mlflow_the_work_goes_on_and_is_told_later(stack, smoke, airflow_until) -> None:
     home = stack.home
     stack.pause("smoke.corpus", True)

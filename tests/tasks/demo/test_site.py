@@ -16,14 +16,8 @@ Site = dict[str, dict[str, Page]]
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The site rendered twice, in two processes and two folders."""
-    return [rendered(tmp_path_factory.mktemp(name)) for name in ("one", "two")]
-
-
-@pytest.fixture(scope="module")
-def site(folders: list[Path]) -> Site:
-    return load(folders[0], PORTS)
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    return load(rendered(tmp_path_factory.mktemp("site")), PORTS)
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +45,9 @@ def test_three_hosts_have_over_400_pages_with_different_content(site: Site) -> N
     assert len(set(bodies)) == len(bodies)
 
 
-def test_rendering_twice_gives_the_same_bytes(site: Site, folders: list[Path]) -> None:
-    again = load(folders[1], PORTS)
+@pytest.mark.soak
+def test_rendering_twice_gives_the_same_bytes(site: Site, tmp_path: Path) -> None:
+    again = load(rendered(tmp_path), PORTS)
     differing = [(host, path) for host in HOSTS for path in site[host] if again[host].get(path) != site[host][path]]
     assert not differing
 

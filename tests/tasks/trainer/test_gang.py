@@ -20,12 +20,14 @@ from tasks.trainer import checkpoint
 from tasks.trainer.gang import ADDRESS, NODE, NODES, PORT, Gang, node_of
 from tasks.trainer.gang_agent import decisive_code
 from tasks.trainer.launch import explain, train_local, training_command
+from tasks.trainer.loop import Trainer
 from tasks.trainer.metrics import FILE, read_metrics
 from tasks.trainer.recovery import FOLDER
 from tests.corpora import Made
 from tests.s3_server import S3Server
 from tests.tasks.trainer.gangs import contents, ended, free_port, gang, pod, recipe_of, store_with, trained_in
 from tests.tasks.trainer.small_run import WEIGHTS, digests, small_config, small_spec
+from tests.tasks.trainer.test_loop import ALONE
 from tests.waiting import until
 
 CONFIG = small_config(steps=600, checkpoint_every=20)
@@ -136,7 +138,7 @@ def test_all_ranks_of_a_gang_resume_when_one_is_killed(made: Made, tmp_path: Pat
     rank.send_signal(signal.SIGKILL)
     assert codes(nodes) == [0, 0]
     alone = small_spec(made, tmp_path / "alone", **settings)
-    train_local(alone, lambda step, values: None)
+    Trainer(alone, ALONE).train()
     assert digests(tmp_path / "0") == digests(tmp_path / "alone")
     assert digests(tmp_path / "1") == {}
 

@@ -18,9 +18,11 @@ from tasks.trainer import checkpoint, failure, parent_watch
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.faults import FILE as FAULTS
 from tasks.trainer.launch import LOG, explain, train_local, training_command
+from tasks.trainer.loop import Trainer
 from tasks.trainer.metrics import DETERMINISTIC, FILE, read_metrics
 from tests.corpora import Made
 from tests.tasks.trainer.small_run import digests, small_spec
+from tests.tasks.trainer.test_loop import ALONE
 from tests.waiting import until
 
 LONG = 100_000
@@ -88,13 +90,11 @@ def test_trainers_end_with_the_pipe_that_their_parent_held(made: Made, tmp_path:
     until(lambda: not trainers(spec), 20)
 
 
-@pytest.mark.parametrize(("ranks", "kills"), [(1, [30]), (2, [30, 80])])
-def test_killed_ranks_resume_and_end_with_the_same_bytes(
-    made: Made, tmp_path: Path, ranks: int, kills: list[int]
-) -> None:
+def test_killed_ranks_resume_and_end_with_the_same_bytes(made: Made, tmp_path: Path) -> None:
     settings = {"steps": 120, "checkpoint_every": 20, "milestones": 1}
     whole, broken = (small_spec(made, tmp_path / name, **settings) for name in ("whole", "broken"))
-    train_local(whole, lambda step, values: None, 1)
+    Trainer(whole, ALONE).train()
+    kills = [30, 80]
     due = list(kills)
 
     def kill(step: int, values: dict[str, float]) -> None:
@@ -102,7 +102,7 @@ def test_killed_ranks_resume_and_end_with_the_same_bytes(
             due.pop(0)
             trainers(broken)[-1].send_signal(signal.SIGKILL)
 
-    train_local(broken, kill, ranks)
+    train_local(broken, kill, 2)
     assert not due
     log = (tmp_path / "broken" / LOG).read_text()
     assert log.count("[rank 0] INFO resumed at step") == len(kills)

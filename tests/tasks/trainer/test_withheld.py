@@ -118,10 +118,11 @@ def test_a_takedown_during_a_run_is_obeyed_from_the_next_checkpoint_on_and_a_res
 
 
 def test_one_rank_and_two_withhold_the_same(made: Made, tmp_path: Path) -> None:
-    for ranks in (1, 2):
-        spec = small_spec(made, tmp_path / str(ranks), steps=6)
-        withhold(tmp_path / str(ranks), Batches(spec), range(6))
-        train_local(spec, lambda step, values: None, ranks)
+    one, two = (small_spec(made, tmp_path / ranks, steps=6) for ranks in ("1", "2"))
+    for spec in (one, two):
+        withhold(Path(spec.out), Batches(spec), range(6))
+    Trainer(one, ALONE).train()
+    train_local(two, lambda step, values: None, 2)
     assert digests(tmp_path / "1") == digests(tmp_path / "2")
     (mark,) = marks.from_json((tmp_path / "2" / marks.FILE).read_bytes())
     assert mark.step == 0

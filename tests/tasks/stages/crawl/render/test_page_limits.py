@@ -6,15 +6,19 @@ import pytest
 from aiohttp import web
 from crawl_site import Site
 
+from tests.soak import soak_but
 
-def test_a_script_without_end_is_ended_with_its_browser(render, browsers):
+
+@pytest.mark.parametrize(
+    "script", soak_but([0], ["for (;;) {}", "addEventListener('load', () => { for (;;) {} })", "for (;;) alert(1)"])
+)
+def test_a_script_without_end_is_ended_with_its_browser(render, browsers, script):
     from tasks.stages.crawl.render.page import PageError
 
-    for script in ("for (;;) {}", "addEventListener('load', () => { for (;;) {} })", "for (;;) alert(1)"):
-        with Site({}) as site, pytest.raises(PageError) as caught:
-            render(site, f"<p>text</p><script>{script}</script>", timeout_s=1.0)
-        assert caught.value.reason == "render_timeout"
-        assert browsers() == []
+    with Site({}) as site, pytest.raises(PageError) as caught:
+        render(site, f"<p>text</p><script>{script}</script>", timeout_s=1.0)
+    assert caught.value.reason == "render_timeout"
+    assert browsers() == []
 
 
 def test_a_page_that_never_rests_is_taken_as_it_is_when_its_time_is_over(render):
