@@ -182,11 +182,15 @@ def test_a_page_of_a_run_on_gpus_states_mfu_by_both_counts_and_the_peak(made: Ma
         spec,
         Plan.read(spec.plan),
         # The first step was fetched from the store, which has no clock.
-        [{"step": 0, "loss": 3.0, "lr": 0.1, "grad_norm": 1.0, "tokens": 100}, *lines(1, 11, mfu=0.412)],
+        [
+            {"step": 0, "loss": 3.0, "lr": 0.1, "grad_norm": 1.0, "tokens": 100},
+            *lines(1, 11, mfu=0.412, tokens_per_s=1_234_567.0),
+        ],
         starts=[start, {**start, "step": 6}],
     )
     page = report.page(found).decode()
-    assert "on 8 x NVIDIA H200, 41.2% of the peak (MFU)" in page
+    assert "1,234,567 tokens per second on 8 x NVIDIA H200, 41.2% of the peak (MFU)" in page
+    assert "<th>tokens per second, median<td>1,234,567" in page
     assert "989 TFLOP/s, dense bf16" in page
     assert found["flops"]["mfu_needed"] < 0.412
     assert "restarts: 1, from step 6" in page
