@@ -97,7 +97,7 @@ class Trainer:
         signal.signal(signal.SIGTERM, self._request_stop)
         if self.ranks.rank == 0:
             self.logs = Logs.at(self.out, self.step)
-            self.telemetry.started(self.out, self.step)
+            self.telemetry.started(self.out, self.step, self.replica.layout)
         if not self.step:
             self.withheld.look(0)
         with (

@@ -42,6 +42,9 @@ class Replicated:
         InputError: there are more ranks than microbatches.
     """
 
+    layout = None
+    """Every rank has all of the model."""
+
     def __init__(self, run: TrainConfig, vocab_size: int, ranks: Ranks) -> None:
         self.run, self.ranks = run, ranks
         microbatches = run.batch_size // run.microbatch

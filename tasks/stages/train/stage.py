@@ -22,7 +22,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.core.artifact import Artifact
 from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
 from tasks.core.errors import SupersededError
@@ -36,6 +35,7 @@ from tasks.trainer import milestones
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.fence import Fence
 from tasks.trainer.gang import Gang
+from tasks.trainer.initial import changed_settings
 from tasks.trainer.launch import layout_here, train_local
 from tasks.trainer.metrics import DETERMINISTIC, FILE, read_metrics
 from tasks.trainer.mixing import epochs
@@ -70,7 +70,7 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     notice = Notice(output, inputs["shards"], fence.run)
     notice.look()
     monitor = Monitor(output, spec)
-    begun = _begun(inputs[origin.ROLE], output) if origin.ROLE in inputs else ""
+    begun = _begun(config, inputs, output)
 
     def follow(step: int, values: dict[str, float]) -> None:
         output.log_metrics(step, values)
@@ -118,8 +118,16 @@ def join(config: TrainConfig, inputs: Inputs) -> None:
         train_local(spec, lambda step, values: None, gang=Gang.from_environment())
 
 
-def _begun(checkpoint: Artifact, output: Output) -> str:
+def _begun(config: TrainConfig, inputs: Inputs, output: Output) -> str:
     """Returns a clause for the note of the run: from which weights it begins, and what these have read too much."""
+    if not config.init_from:
+        return ""
+    if origin.ROLE not in inputs:
+        name = config.init_from.partition("@")[0]
+        begun = f"; began from random weights, since no other version of {name} was complete"
+        log.warning("[%s] %s", output.address, begun.removeprefix("; "))
+        return begun
+    checkpoint = inputs[origin.ROLE]
     recipe = output.address.name.partition("/")[0]
     tombstones = Tombstones.read(in_force(output.store, recipe))
     exposed = exposure.of_checkpoint(checkpoint, tombstones) if tombstones else exposure.Exposure()
@@ -128,7 +136,8 @@ def _begun(checkpoint: Artifact, output: Output) -> str:
         count = len(exposed.rows)
         begun += f", which has learned from {count:,} document{'s' * (count > 1)} now taken down"
         log.warning("[%s] %s", output.address, begun.removeprefix("; "))
-    return begun
+    changed = changed_settings(checkpoint, config.model)
+    return f"{begun}, with {changed}" if changed else begun
 
 
 def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]], met: bytes) -> None:
