@@ -1,7 +1,8 @@
 """Ranks with faults, as processes.
 
 Faults by name: `poison`, tokens that are not a number to the model; `damage`, a step in which the weights become so;
-`weight`, `gradient` and `share`: a bit that flips.
+`weight`, `gradient`, `share` and `activation`: a bit that flips, the last one once or whenever a rank computes;
+`self_test`: a rank that fails it; `slow`: one whose fixed problem takes longer.
 """
 
 import multiprocessing
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tasks.trainer import failure
+from tasks.trainer import failure, self_test
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.loop import Trainer
 from tasks.trainer.ranks import Ranks
@@ -56,9 +57,17 @@ def flip_weight(trainer: Trainer, rank: int, step: int, bit: int) -> None:
     def wrong(lr: float) -> None:
         take(lr)
         if (trainer.ranks.rank, trainer.step) == (rank, step):
-            flip(trainer.replica.model.norm.weight, bit)
+            flip(norm_of(trainer), bit)
 
     trainer.replica.optimizer.step = wrong
+
+
+def norm_of(trainer: Trainer) -> torch.Tensor:
+    """What a rank has of a norm's weight."""
+    if isinstance(trainer.replica, Replicated):
+        return trainer.replica.model.norm.weight
+    norms = (tensor for name, tensor in trainer.replica.parameters.items() if name.endswith("ffn_norm.weight"))
+    return next(norms).to_local()
 
 
 def flip_gradient(trainer: Trainer, rank: int, step: int, bit: int) -> None:
@@ -88,16 +97,44 @@ def flip_share(trainer: Trainer, rank: int, step: int, bit: int) -> None:
     trainer.replica._backward = wrong
 
 
+def activation(trainer: Trainer, rank: int, step: int, bit: int, last: int | None = None) -> None:
+    """Flips a bit of what a rank's layers return: once in a step, or whenever they compute from it to the last one."""
+    done: list[int] = []
+
+    def wrong(module: object, inputs: object, output: torch.Tensor) -> torch.Tensor:
+        hit = trainer.step == step and not done if last is None else step <= trainer.step <= last
+        if trainer.ranks.rank != rank or not hit:
+            return output
+        done.append(step)
+        other = output.detach().clone()
+        flip(other, bit)
+        return output + (other - output.detach())
+
+    for layer in layers_of(trainer):
+        layer.register_forward_hook(wrong)
+
+
+def layers_of(trainer: Trainer) -> list[torch.nn.Module]:
+    """The layers that a rank has."""
+    chunks = [trainer.replica.model] if isinstance(trainer.replica, Replicated) else trainer.replica.chunks
+    return [layer for chunk in chunks for layer in chunk.layers.values()]
+
+
+def slow(trainer: Trainer, rank: int) -> None:
+    """Makes a rank take longer for the problem that all are timed by."""
+    timed = trainer.replica._stopwatch.seconds
+    if trainer.ranks.rank == rank:
+        trainer.replica._stopwatch.seconds = lambda: timed() * 50
+
+
 def nan(trainer: Trainer, rank: int, step: int) -> None:
     """Makes what a rank computes not a number in a step."""
 
     def spoil(module: object, inputs: object, output: torch.Tensor) -> torch.Tensor:
         return output * float("nan") if (trainer.ranks.rank, trainer.step) == (rank, step) else output
 
-    chunks = [trainer.replica.model] if isinstance(trainer.replica, Replicated) else trainer.replica.chunks
-    for chunk in chunks:
-        for layer in chunk.layers.values():
-            layer.register_forward_hook(spoil)
+    for layer in layers_of(trainer):
+        layer.register_forward_hook(spoil)
 
 
 FAULTS = {
@@ -107,6 +144,8 @@ FAULTS = {
     "weight": flip_weight,
     "gradient": flip_gradient,
     "share": flip_share,
+    "activation": activation,
+    "slow": slow,
 }
 
 
@@ -129,6 +168,8 @@ def _rank(spec: TrainSpec, rank: int, shared: dict[str, str], faults: dict[str, 
     os.environ |= {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
     torch.set_num_threads(1)
     try:
+        if faults.pop("self_test", None) == rank:
+            self_test.self_test = lambda device: 7
         with Ranks.from_environment() as ranks:
             trainer = Trainer(spec, ranks)
             for name, given in faults.items():
