@@ -15,6 +15,7 @@ import torch
 from tasks.trainer import failure, self_test
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.loop import Trainer
+from tasks.trainer.model import Transformer
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.replicated import Replicated
 from tests.tasks.trainer.gangs import free_port
@@ -27,7 +28,9 @@ def poison(trainer: Trainer, poisonous: list[int]) -> None:
     def spoil(module: object, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
         return output.masked_fill(torch.isin(inputs[0], tokens)[..., None], float("nan"))
 
-    trainer.replica.model.embedding.register_forward_hook(spoil)
+    for chunk in chunks_of(trainer):
+        if chunk.embedding is not None:
+            chunk.embedding.register_forward_hook(spoil)
 
 
 def damage(trainer: Trainer, step: int) -> None:
@@ -43,10 +46,10 @@ def damage(trainer: Trainer, step: int) -> None:
     trainer.replica.optimizer.step = spoilt
 
 
-def flip(tensor: torch.Tensor, bit: int) -> None:
-    """Flips one bit of the smallest value that is not 0."""
+def flip(tensor: torch.Tensor, bit: int, largest: bool = False) -> None:
+    """Flips one bit of the smallest value that is not 0, or of the largest one."""
     flat = tensor.detach().view(-1)
-    at = int(flat.abs().masked_fill(flat == 0, float("inf")).argmin())
+    at = int(flat.abs().argmax() if largest else flat.abs().masked_fill(flat == 0, float("inf")).argmin())
     flat[at : at + 1].view(torch.int32).bitwise_xor_(1 << bit)
 
 
@@ -107,7 +110,7 @@ def activation(trainer: Trainer, rank: int, step: int, bit: int, last: int | Non
             return output
         done.append(step)
         other = output.detach().clone()
-        flip(other, bit)
+        flip(other, bit, largest=True)
         return output + (other - output.detach())
 
     for layer in layers_of(trainer):
@@ -116,8 +119,12 @@ def activation(trainer: Trainer, rank: int, step: int, bit: int, last: int | Non
 
 def layers_of(trainer: Trainer) -> list[torch.nn.Module]:
     """The layers that a rank has."""
-    chunks = [trainer.replica.model] if isinstance(trainer.replica, Replicated) else trainer.replica.chunks
-    return [layer for chunk in chunks for layer in chunk.layers.values()]
+    return [layer for chunk in chunks_of(trainer) for layer in chunk.layers.values()]
+
+
+def chunks_of(trainer: Trainer) -> list[Transformer]:
+    """What a rank has of the model."""
+    return [trainer.replica.model] if isinstance(trainer.replica, Replicated) else trainer.replica.chunks
 
 
 def slow(trainer: Trainer, rank: int) -> None:
@@ -127,14 +134,16 @@ def slow(trainer: Trainer, rank: int) -> None:
         trainer.replica._stopwatch.seconds = lambda: timed() * 50
 
 
-def nan(trainer: Trainer, rank: int, step: int) -> None:
-    """Makes what a rank computes not a number in a step."""
+def nan(trainer: Trainer, number: int, step: int) -> None:
+    """Makes what a microbatch of a step becomes not a number, whoever computes it."""
+    trouble = trainer.batches.microbatches(step, [number])[number].tokens
 
-    def spoil(module: object, inputs: object, output: torch.Tensor) -> torch.Tensor:
-        return output * float("nan") if (trainer.ranks.rank, trainer.step) == (rank, step) else output
+    def spoil(module: object, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+        return output * float("nan") if torch.equal(inputs[0], trouble) else output
 
-    for layer in layers_of(trainer):
-        layer.register_forward_hook(spoil)
+    for chunk in chunks_of(trainer):
+        if chunk.embedding is not None:
+            chunk.embedding.register_forward_hook(spoil)
 
 
 FAULTS = {
