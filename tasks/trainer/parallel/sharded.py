@@ -168,18 +168,20 @@ class Sharded:
         first = (self.mesh.data_rank + shift) % self.layout.data_ranks
         return range(self.run.batch_size // self.run.microbatch)[first :: self.layout.data_ranks]
 
-    def probe(self, parts: Sequence[Batch]) -> NDArray[np.float64] | None:
-        """Returns the summed loss of each part at this rank's positions, shape (parts,); None with a pipeline.
+    def probe(self, parts: Sequence[Batch]) -> NDArray[np.float64]:
+        """Returns the summed loss of each part at this rank's positions, shape (parts,), without gradients.
 
-        Of ranks that share every matrix, and so compute the same loss, one returns it and the others zeros.
+        Of ranks that share every matrix, and so compute the same loss, one returns it and the others zeros; in a
+        pipeline the last one.
         """
-        if self.pipeline:
-            return None
         losses = []
         with torch.no_grad():
             for part in parts:
                 tokens, labels, documents = self._mine(part)
-                losses.append(float(self.chunks[0].loss(tokens, documents, labels)))
+                if self.pipeline:
+                    losses.append(self.pipeline.loss(tokens, labels, documents, self._everyone))
+                else:
+                    losses.append(float(self.chunks[0].loss(tokens, documents, labels)))
         return np.array(losses) * (self.mesh.at("tensor") == 0)
 
     def _mine(self, part: Batch) -> tuple[Tensor, Tensor, Tensor]:

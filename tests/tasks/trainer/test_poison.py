@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from tasks.formats.tokens import marks
+from tasks.trainer.config import ModelConfig
 from tasks.trainer.faults import FILE as FAULTS
 from tasks.trainer.guard import WINDOW
+from tasks.trainer.layout import Layout
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.metrics import FILE, read_metrics
 from tasks.trainer.poison import Slice, guilty
@@ -81,6 +83,37 @@ def test_a_poisoned_shard_is_blank_its_documents_are_named_and_the_run_ends(spoi
     assert digests(tmp_path / "whole").items() <= digests(tmp_path / "broken").items()
     assert (tmp_path / "broken" / marks.FILE).read_bytes() == (tmp_path / "whole" / marks.FILE).read_bytes()
     assert read_metrics(tmp_path / "broken" / FAULTS) == reported
+
+
+@pytest.mark.parametrize(
+    ("ranks", "layout"),
+    [
+        (2, {"pipeline": 2}),
+        pytest.param(2, {"pipeline": 2, "schedule": "interleaved"}, marks=pytest.mark.soak),
+        pytest.param(2, {"shard": 2}, marks=pytest.mark.soak),
+        pytest.param(4, {"pipeline": 2, "shard": 2}, marks=pytest.mark.soak),
+        pytest.param(4, {"pipeline": 2, "tensor": 2}, marks=pytest.mark.soak),
+        pytest.param(4, {"pipeline": 2, "context": 2}, marks=pytest.mark.soak),
+    ],
+)
+def test_in_a_layout_the_documents_are_found_that_one_rank_finds(
+    spoilt: Made, tmp_path: Path, ranks: int, layout: dict[str, int]
+) -> None:
+    model = ModelConfig(layers=4, dim=32, heads=4, kv_heads=2, tie_embeddings=False)
+    alone, shared = (
+        small_spec(spoilt, tmp_path / name, model=model, steps=4, batch_size=8, checkpoint_every=4, milestones=1)
+        for name in ("alone", "shared")
+    )
+    trainer = Trainer(alone, ALONE)
+    tokens = tokens_of_books(trainer)
+    poison(trainer, tokens)
+    trainer.train()
+    shared = shared.model_copy(update={"layout": Layout.model_validate(layout)})
+    assert ranks_of(shared, ranks, poison={"poisonous": tokens}) == [0] * ranks
+    found = read_metrics(tmp_path / "shared" / FAULTS)
+    assert len(found) > 1
+    assert found == read_metrics(tmp_path / "alone" / FAULTS)
+    assert all(line["loss"] is not None for line in read_metrics(tmp_path / "shared" / FILE))
 
 
 def test_of_a_spike_the_fewest_documents_are_guilty_that_bring_the_rest_below_the_bound() -> None:
