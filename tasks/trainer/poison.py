@@ -110,12 +110,13 @@ def guilty(slices: Sequence[Slice], mean: float, bound: float) -> dict[str, list
     return {shard: sorted(rows[shard]) for shard in sorted(rows)}
 
 
-def described(step: int, reason: str, rows: Mapping[str, Sequence[int]]) -> tuple[str, str]:
+def described(step: int, reason: str, rows: Mapping[str, Sequence[int]], shards: Sequence[str] = ()) -> tuple[str, str]:
     """Returns what was found, and what to do about it."""
     count = sum(map(len, rows.values()))
     places = ", ".join(f"{shard} row {', '.join(map(str, found))}" for shard, found in rows.items())
+    whole = f"; and all of {', '.join(shards)}, whose documents have spoilt steps before" if shards else ""
     return (
-        f"{reason}: {count} document{'s' * (count > 1)} blank from here on: {places}",
+        f"{reason}: {count} document{'s' * (count > 1)} blank from here on: {places}{whole}",
         f"see them with `trace step:{step}`; if they are of one shard or site, find out how they came in",
     )
 

@@ -11,6 +11,7 @@ from tasks.trainer.guard import Guard
 from tasks.trainer.integrity import Gradient, Integrity
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.replicated import Replicated
+from tasks.trainer.spoilt_shards import spoilt_shards
 from tasks.trainer.withheld import Withheld
 
 if TYPE_CHECKING:
@@ -50,12 +51,13 @@ class StepGradient:
         rows = poison.guilty(slices, guard.mean, guard.bound)
         if not rows:
             return found
-        self.withheld.poisoned(step, reason, rows)
+        shards = spoilt_shards(self.withheld.marks, rows, step, self.batches)
+        self.withheld.poisoned(step, reason, rows, shards)
         rest = self._checked(step, self.blanked(step, parts), guard)
         if guard.reason(*rest[:2]):
             self.withheld.withdraw()
             return found
-        self.faults.report(POISON, step, *poison.described(step, reason, rows))
+        self.faults.report(POISON, step, *poison.described(step, reason, rows, shards))
         return (*rest[:3], stop or rest[3])
 
     def blanked(self, step: int, parts: Mapping[int, Batch]) -> Mapping[int, Batch]:
