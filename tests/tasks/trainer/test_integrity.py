@@ -252,5 +252,30 @@ def test_fifty_clean_runs_raise_nothing(made: Made, tmp_path: Path) -> None:
     for number in range(50):
         folder = tmp_path / str(number)
         spec = small_spec(made, folder, steps=12, init_seed=number, seed=number)
+        spec = spec.model_copy(update={"check_every": 2})
         assert ranks_of(spec, 2) == [0, 0]
         assert read_metrics(folder / FAULTS) == [], json.dumps(number)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("ranks", "layout"),
+    [
+        (2, {"shard": 2}),
+        (2, {"tensor": 2}),
+        (2, {"context": 2}),
+        (2, {"pipeline": 2, "schedule": "interleaved"}),
+        (4, {"replicate": 2, "shard": 2}),
+        (4, {"replicate": 2, "tensor": 2}),
+        (4, {"shard": 2, "tensor": 2}),
+        (4, {"pipeline": 2, "shard": 2}),
+    ],
+)
+def test_clean_runs_in_a_layout_raise_nothing(made: Made, tmp_path: Path, ranks: int, layout: dict[str, int]) -> None:
+    for number in range(3):
+        model = ModelConfig(layers=4, dim=32, heads=4, kv_heads=2, tie_embeddings=False)
+        spec = layout_at(made, tmp_path / str(number), layout, batch_size=8, seed=number, steps=16)
+        run = spec.run.model_copy(update={"model": model})
+        spec = spec.model_copy(update={"run": run, "check_every": 2})
+        assert ranks_of(spec, ranks) == [0] * ranks
+        assert read_metrics(tmp_path / str(number) / FAULTS) == []
