@@ -27,13 +27,12 @@ def poison(trainer: Trainer, poisonous: list[int]) -> None:
     tokens = torch.tensor(poisonous)
 
     def spoil(module: object, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
-        if not isinstance(output, DTensor):
-            return output.masked_fill(torch.isin(inputs[0], tokens)[..., None], float("nan"))
-        # Ranks that share matrices have some positions each of what they embed together.
-        read = inputs[0].to_local() if isinstance(inputs[0], DTensor) else inputs[0]
-        bad = torch.isin(read, tokens).chunk(output.device_mesh.size(), dim=1)[output.device_mesh.get_local_rank()]
-        spoilt = output.to_local().masked_fill(bad[..., None], float("nan"))
-        return DTensor.from_local(spoilt, output.device_mesh, output.placements, run_check=False)
+        read, part = inputs[0], slice(None)
+        if isinstance(read, DTensor):
+            # Ranks that share matrices embed some positions each.
+            read, at = read.to_local(), read.device_mesh.get_local_rank() * output.shape[1]
+            part = slice(at, at + output.shape[1])
+        return output.masked_fill(torch.isin(read[:, part], tokens)[..., None], float("nan"))
 
     for chunk in chunks_of(trainer):
         if chunk.embedding is not None:
