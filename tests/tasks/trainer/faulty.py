@@ -17,8 +17,8 @@ from tasks.trainer import failure, self_test
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.loop import Trainer
 from tasks.trainer.model import Transformer
+from tasks.trainer.parallel.sharded import Sharded  # here: forked ranks need not import it, for 1.5 s each
 from tasks.trainer.ranks import Ranks
-from tasks.trainer.replicated import Replicated
 from tests.tasks.trainer.gangs import free_port
 
 
@@ -73,7 +73,7 @@ def flip_weight(trainer: Trainer, rank: int, step: int, bit: int) -> None:
 
 def norm_of(trainer: Trainer) -> torch.Tensor:
     """What a rank has of a norm's weight."""
-    if isinstance(trainer.replica, Replicated):
+    if not isinstance(trainer.replica, Sharded):
         return trainer.replica.model.norm.weight
     norms = (tensor for name, tensor in trainer.replica.parameters.items() if name.endswith("ffn_norm.weight"))
     return next(norms).to_local()
@@ -130,7 +130,7 @@ def layers_of(trainer: Trainer) -> list[torch.nn.Module]:
 
 def chunks_of(trainer: Trainer) -> list[Transformer]:
     """What a rank has of the model."""
-    return [trainer.replica.model] if isinstance(trainer.replica, Replicated) else trainer.replica.chunks
+    return trainer.replica.chunks if isinstance(trainer.replica, Sharded) else [trainer.replica.model]
 
 
 def slow(trainer: Trainer, rank: int) -> None:
