@@ -25,7 +25,7 @@ from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
 from tasks.run.tracking import TrackingContext, describe, outbox
 from tasks.run.tracking.run import StageRun
-from tasks.trainer.layout import LAYOUT, RANKS
+from tasks.trainer.layout import CHECK, LAYOUT, RANKS
 
 log = logging.getLogger("sluice.runner")
 
@@ -149,11 +149,12 @@ def _run(recipe: Recipe, resolved: ResolvedStage, output: Output, on_dask: bool)
 
 @contextmanager
 def _training(place: TrainPlace) -> Iterator[None]:
-    """Sets ranks and layout of a training run, unless the environment has them (as in a pod).
+    """Sets ranks, layout and checks of a training run, unless the environment has them (as in a pod).
 
     Only while the stage runs: the next recipe of this process may have another place.
     """
-    wanted = {RANKS: str(place.nproc), **({LAYOUT: place.layout.model_dump_json()} if place.layout else {})}
+    wanted = {RANKS: str(place.nproc), CHECK: str(place.check_every)}
+    wanted |= {LAYOUT: place.layout.model_dump_json()} if place.layout else {}
     added = {name: value for name, value in wanted.items() if name not in os.environ}
     os.environ.update(added)
     try:

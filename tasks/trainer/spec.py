@@ -16,11 +16,17 @@ from tasks.formats.tokens.mixture import Anneal
 from tasks.formats.tokens.plan import FOLDER, Plan
 from tasks.trainer.config import ShardsSpec, TrainConfig, TrainSpec
 from tasks.trainer.initial import initial_weights
-from tasks.trainer.layout import Layout
+from tasks.trainer.layout import CHECK_EVERY, Layout
 from tasks.trainer.mixing import mix
 
 
-def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path, layout: Layout | None = None) -> TrainSpec:
+def make_spec(
+    config: TrainConfig,
+    inputs: Inputs,
+    scratch: Path,
+    layout: Layout | None = None,
+    check_every: int = CHECK_EVERY,
+) -> TrainSpec:
     """Returns the specification of the run.
 
     Raises:
@@ -44,6 +50,7 @@ def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path, layout: Layout
         plan=str(_local(inputs["plan"], scratch / "input" / "plan")),
         out=str(scratch),
         layout=layout,
+        check_every=check_every,
     )
 
 

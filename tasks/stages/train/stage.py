@@ -36,7 +36,7 @@ from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.fence import Fence
 from tasks.trainer.gang import Gang
 from tasks.trainer.initial import changed_settings
-from tasks.trainer.launch import layout_here, train_local
+from tasks.trainer.launch import check_every_here, layout_here, train_local
 from tasks.trainer.metrics import DETERMINISTIC, FILE, read_metrics
 from tasks.trainer.mixing import epochs
 from tasks.trainer.notice import Notice
@@ -66,7 +66,7 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     fence.inherit()
     recovery = Recovery(output, fence.run, config.milestone_steps, config.keep_checkpoints)
     recovery.restore()
-    spec = make_spec(config, inputs, fence.run, layout_here())
+    spec = make_spec(config, inputs, fence.run, layout_here(), check_every_here())
     notice = Notice(output, inputs["shards"], fence.run)
     notice.look()
     monitor = Monitor(output, spec)
@@ -114,7 +114,7 @@ def join(config: TrainConfig, inputs: Inputs) -> None:
         SluiceError: as on node 0.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-node-") as folder:
-        spec = make_spec(config, inputs, Path(folder), layout_here())
+        spec = make_spec(config, inputs, Path(folder), layout_here(), check_every_here())
         train_local(spec, lambda step, values: None, gang=Gang.from_environment())
 
 

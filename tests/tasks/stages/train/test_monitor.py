@@ -21,6 +21,7 @@ from tasks.stages.train.chart import BUCKETS, chart, thinned
 from tasks.stages.train.monitor import Monitor
 from tasks.trainer.config import InitialSpec, TrainSpec
 from tests.corpora import Made
+from tests.tasks.trainer.faulty import ranks_of
 from tests.tasks.trainer.small_run import small_config, small_spec
 
 
@@ -211,3 +212,14 @@ def test_a_chart_of_many_steps_keeps_every_spike() -> None:
     assert len(thinned(points)) <= 2 * BUCKETS
     assert (77_777, 100.0) in thinned(points)
     assert chart("none", []) == ""
+
+
+def test_a_rank_that_is_named_for_corruption_is_an_alert_in_store_and_tracker(made: Made, tmp_path: Path) -> None:
+    monitor, tracker, spec = watched(made, tmp_path)
+    short = spec.model_copy(update={"run": small_config(steps=4), "check_every": 2})
+    assert ranks_of(short, 2, share={"rank": 1, "step": 3, "bit": 0}) == [0, 0]
+    monitor.tick()
+    (alert,) = monitor.alerts()
+    assert (alert["kind"], alert["step"], alert["what"].startswith("rank 1 on ")) == ("corruption", 3, True)
+    assert [value for _, value in tracker.of("alert/corruption")] == [1.0]
+    assert monitor.counts() == {"faults/corruption": 1.0, "alerts/corruption": 1.0}
