@@ -14,6 +14,7 @@ from tasks.core.config import Config, nearest
 from tasks.core.errors import RecipeError
 from tasks.run.catalogue import STAGES
 from tasks.trainer.layout import Layout
+from tasks.trainer.place_config import CheckpointLocations, PreemptionNotice
 
 P = TypeVar("P", bound=Config)
 
@@ -143,6 +144,12 @@ class TrainPlace(Config):
 
     layout: Layout | None = None
     """How the ranks of a training run share model and batch; None: each has all of the model. Canaries have none."""
+
+    checkpoints: CheckpointLocations = CheckpointLocations()
+    """Where checkpoints are kept. Those of canaries are in scratch and in the store."""
+
+    preemption: PreemptionNotice | None = None
+    """Who announces that this machine will be taken away; None: SIGTERM does, as for pods."""
 
 
 class AlertsPlace(Config):

@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,10 +138,19 @@ def steps_at(root: Path) -> list[int]:
     return sorted(int(match[1]) for match in names if match)
 
 
-def prune(root: Path, keep: int, milestones: Collection[int]) -> None:
-    """Deletes all checkpoints but the newest `keep` and those of the milestone steps."""
-    for step in [step for step in steps_at(root) if step not in milestones][:-keep]:
+def prune(root: Path, keep: int, keep_every: int, milestones: Collection[int]) -> None:
+    """Deletes the checkpoints that are `superfluous` and not of a milestone step."""
+    for step in superfluous([step for step in steps_at(root) if step not in milestones], keep, keep_every):
         shutil.rmtree(root / name_of(step))
+
+
+def superfluous(steps: Sequence[int], keep: int, keep_every: int) -> list[int]:
+    """Returns those of ascending steps that are neither of the newest `keep` nor a multiple of `keep_every` (0: none).
+
+    >>> superfluous([10, 20, 30, 40, 50], 2, 20)
+    [10, 30]
+    """
+    return [step for step in steps[:-keep] if not keep_every or step % keep_every]
 
 
 def _sync(path: Path) -> None:

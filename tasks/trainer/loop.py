@@ -66,7 +66,7 @@ class Trainer:
         self.stop_requested = False
         self.logs: Logs | None = None
         self.telemetry = Telemetry(self.run, self.batches.vocab_size, self.batches.seq_len, ranks)
-        self.faults = Faults(self.out, ranks)
+        self.faults = Faults(self.out, ranks.rank == 0)
         self.integrity = Integrity(self.out, ranks, self.replica, self.faults, f"{self.telemetry.device} {processor()}")
         self.withheld = Withheld(self.out, ranks, self._resume())
         if ranks.rank == 0:
@@ -235,7 +235,7 @@ class Trainer:
 
     def _saver(self) -> Saver:
         root, run = self.out / "checkpoints", self.run
-        return Saver(root, self.replica, self.ranks, run.keep_checkpoints, run.milestone_steps)
+        return Saver(root, self.replica, self.ranks, run.keep_checkpoints, run.milestone_steps, self.spec.keep_every)
 
     def _save(self, saver: Saver) -> None:
         self.integrity.check_state(self.step)

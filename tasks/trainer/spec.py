@@ -20,7 +20,9 @@ from tasks.trainer.layout import Layout
 from tasks.trainer.mixing import mix
 
 
-def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path, layout: Layout | None = None) -> TrainSpec:
+def make_spec(
+    config: TrainConfig, inputs: Inputs, scratch: Path, layout: Layout | None = None, keep_every: int = 0
+) -> TrainSpec:
     """Returns the specification of the run.
 
     Raises:
@@ -44,6 +46,7 @@ def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path, layout: Layout
         plan=str(_local(inputs["plan"], scratch / "input" / "plan")),
         out=str(scratch),
         layout=layout,
+        keep_every=keep_every,
     )
 
 

@@ -64,5 +64,5 @@ def test_a_checkpoint_that_was_being_written_does_not_count(tmp_path: Path) -> N
 def test_pruning_keeps_the_newest_and_the_milestones(tmp_path: Path) -> None:
     for step in range(1, 8):
         save(tmp_path, step)
-    checkpoint.prune(tmp_path, 2, {3, 7})
+    checkpoint.prune(tmp_path, 2, 0, {3, 7})
     assert checkpoint.steps_at(tmp_path) == [3, 5, 6, 7]

@@ -60,7 +60,7 @@ def grown(run: Path, step: int) -> Path:
 
 def recovery_of(store: Store, run: Path, fingerprint: str = "a run", **more: tuple[int, ...]) -> Recovery:
     run.mkdir(parents=True, exist_ok=True)
-    return Recovery(output_in(store, fingerprint), run, more.get("milestones", ()), 2)
+    return Recovery(output_in(store, fingerprint), run, more.get("milestones", ()))
 
 
 def move(store: Store, folder: Path) -> Path:
