@@ -54,7 +54,7 @@ class CopyLocation:
                 if self._marker(step)["fingerprint"] != self.output.fingerprint:
                     self.drop(step)
 
-    def fetch(self, step: int) -> None:
+    def fetch(self, step: int) -> dict[str, bytes]:
         """See `Location`."""
         marker = self._marker(step)
         first = marker["first"]
@@ -69,6 +69,7 @@ class CopyLocation:
                 raise InputError(f"{marker['folder']}/{file} does not have the sha256 its marker states", "delete it")
             lines[file] += found
         install(self.store, marker["folder"], self.run, step, lines)
+        return lines
 
     def due(self, step: int, last: bool) -> bool:
         """Whether the checkpoint of a step is to be copied; `last`: the run ends."""

@@ -28,8 +28,11 @@ class Location(Protocol):
     def steps(self) -> list[int]:
         """Returns the steps of the committed checkpoints, ascending, without verifying them; raises SluiceError."""
 
-    def fetch(self, step: int) -> None:
-        """Brings a checkpoint into scratch, with the log of its steps; it is verified there.
+    def fetch(self, step: int) -> dict[str, bytes]:
+        """Brings a checkpoint into scratch, and verifies it there.
+
+        Returns:
+            the lines of the steps before it, by file of the run; {} where scratch has them.
 
         Raises:
             InputError, FileNotFoundError: it is damaged or incomplete.
@@ -52,9 +55,10 @@ class Scratch:
         """See `Location`."""
         return checkpoint.steps_at(self.root)
 
-    def fetch(self, step: int) -> None:
+    def fetch(self, step: int) -> dict[str, bytes]:
         """See `Location`."""
         checkpoint.verify(self.root / checkpoint.name_of(step))
+        return {}
 
     def drop(self, step: int) -> None:
         """See `Location`."""
@@ -73,11 +77,12 @@ class Milestones:
         """See `Location`."""
         return [int(name[-8:]) for name in committed(self.output)]
 
-    def fetch(self, step: int) -> None:
+    def fetch(self, step: int) -> dict[str, bytes]:
         """See `Location`."""
         folder = f"{self.output.address.path}/checkpoints/{checkpoint.name_of(step)}"
         lines = committed_lines(self.output, step)
         install(self.output.store, folder, self.run, step, lines)
+        return lines
 
     def drop(self, step: int) -> None:
         """Does nothing: what is committed stays, and cannot be made again."""
@@ -107,7 +112,11 @@ def committed_lines(output: Output, until: int) -> dict[str, bytes]:
 
 
 def install(store: Store, folder: str, run: Path, step: int, lines: dict[str, bytes]) -> None:
-    """Copies a checkpoint into scratch, verifies it there, and writes the log of its steps."""
+    """Copies a checkpoint from a folder of a store into scratch; verifies it there, and that it has lines of all steps.
+
+    Raises:
+        InputError, FileNotFoundError, SluiceError: as `Location.fetch`.
+    """
     name = checkpoint.name_of(step)
     steps = [json.loads(line)["step"] for line in lines[FILE].splitlines()]
     if steps != list(range(step)):
@@ -121,7 +130,5 @@ def install(store: Store, folder: str, run: Path, step: int, lines: dict[str, by
             shutil.copyfileobj(source, target, 1 << 20)
     if checkpoint.verify(temporary)["step"] != step:
         raise InputError(f"{store.url(folder)} is a checkpoint of another step", "delete the copy")
-    for file, content in lines.items():
-        (run / file).write_bytes(content)
     shutil.rmtree(run / "checkpoints" / name, ignore_errors=True)
     temporary.rename(run / "checkpoints" / name)

@@ -63,19 +63,35 @@ class Recovery:
         if not any(steps[location.name] for location in self.locations[1:]):
             return  # the ranks verify what is in scratch
         here = max(steps[self.scratch.name], default=0)
+        newest = self._newest(steps)
+        if newest is None:
+            log.warning("[%s] no checkpoint can be used: the run begins at its first step", self.output.address)
+            return
+        step, name, lines = newest
+        for file, content in lines.items():
+            (self.run / file).write_bytes(content)
+        if name != self.scratch.name:
+            log.info("[%s] step %d fetched from %s: this machine has step %d", self.output.address, step, name, here)
+        self._fetch_for_rollback(step, steps)
+
+    def _fetch_for_rollback(self, newest: int, steps: dict[str, list[int]]) -> None:
+        """Brings one more checkpoint into scratch, where a rollback from the first steps would find none."""
+        milestone = max((step for step in self.milestone_steps if step <= newest), default=0)  # none goes behind it
+        before = {name: [step for step in found if milestone <= step < newest] for name, found in steps.items()}
+        if milestone < newest and not before[self.scratch.name]:
+            self._newest(before)
+
+    def _newest(self, steps: dict[str, list[int]]) -> tuple[int, str, dict[str, bytes]] | None:
+        """Brings the newest good checkpoint of the given steps, by location, into scratch.
+
+        Returns:
+            its step, the name of its location, and what `Location.fetch` returned; None: there is none.
+        """
         for step in sorted({step for found in steps.values() for step in found}, reverse=True):
             for location in self.locations:
-                if step not in steps[location.name]:
-                    continue
-                found = self._fetched(location, step)
-                if found and location is not self.scratch:
-                    what = f"step {step} fetched from {location.name}: this machine has step {here}"
-                    log.info("[%s] %s", self.output.address, what)
-                if found:
-                    return
-                if found is None:
-                    steps[location.name] = []
-        log.warning("[%s] no checkpoint can be used: the run begins at its first step", self.output.address)
+                if step in steps[location.name] and (lines := self._fetched(location, step, steps)) is not None:
+                    return step, location.name, lines
+        return None
 
     def _listed(self, location: Location) -> list[int]:
         try:
@@ -86,21 +102,23 @@ class Recovery:
             self._unreadable(location, 0, error)
             return []
 
-    def _fetched(self, location: Location, step: int) -> bool | None:
-        """Returns whether the checkpoint is now in scratch and good; None: the location does not answer."""
+    def _fetched(self, location: Location, step: int, steps: dict[str, list[int]]) -> dict[str, bytes] | None:
+        """Returns the lines of a checkpoint that is now in scratch and good, else None; drops one that is damaged.
+
+        A location that does not answer is left out of `steps`.
+        """
         try:
-            location.fetch(step)
+            return location.fetch(step)
         except (FileNotFoundError, InputError) as error:
             self._report(step, f"the checkpoint of step {step} in {location.name} cannot be used: {error}")
             try:
                 location.drop(step)
             except (SluiceError, OSError) as other:
                 log.warning("[%s] it cannot be removed: %s", self.output.address, other)
-            return False
         except (SluiceError, OSError) as error:
+            steps[location.name] = []
             self._unreadable(location, step, error)
-            return None
-        return True
+        return None
 
     def _unreadable(self, location: Location, step: int, error: Exception) -> None:
         if location.required:
