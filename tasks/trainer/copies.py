@@ -75,8 +75,13 @@ class CopyLocation:
         """Whether the checkpoint of a step is to be copied; `last`: the run ends."""
         return step > self.newest and (last or step - self.newest >= self.settings.every or not self.newest)
 
-    def put(self, step: int, first: int) -> None:
-        """Copies a checkpoint of scratch, with the lines of the steps from the milestone `first` on, and commits it.
+    def put(self, step: int, first: int, here: Path) -> None:
+        """Copies a checkpoint and the lines of its steps, and commits the copy.
+
+        Args:
+            step: of the checkpoint.
+            first: the milestone before it; the copy has the lines of the steps from there on.
+            here: folder of the checkpoint.
 
         Raises:
             SupersededError: another attempt has taken the run over.
@@ -87,7 +92,7 @@ class CopyLocation:
         name = checkpoint.name_of(step)
         folder = f"{self.folder}/{name}-{self.output.attempt}"
         try:
-            sums = self._write(step, folder, first)
+            sums = self._write(step, folder, first, here)
         except BaseException:
             with suppress(SluiceError, OSError):  # a full disk must not stay full of half a checkpoint
                 self.store.remove(folder)
@@ -123,9 +128,8 @@ class CopyLocation:
         """Removes all copies; raises SluiceError."""
         self.store.remove(self.folder)
 
-    def _write(self, step: int, folder: str, first: int) -> dict[str, str]:
+    def _write(self, step: int, folder: str, first: int, here: Path) -> dict[str, str]:
         """Writes all files but the marker; returns the sha256 of those with lines."""
-        here = self.run / "checkpoints" / checkpoint.name_of(step)
         checkpoint.verify(here)
         for file in checkpoint.read_state(here)[1]:
             with self.store.write(f"{folder}/{file}") as target, (here / file).open("rb") as source:

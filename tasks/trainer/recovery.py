@@ -10,6 +10,7 @@ the next location, and only then by an older step. What is wrong with a location
 """
 
 import logging
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.trainer import checkpoint, milestones
 from tasks.trainer.copies import CopyLocation
+from tasks.trainer.copying import Copier
 from tasks.trainer.faults import CHECKPOINT, Faults
 from tasks.trainer.locations import Location, Milestones, Scratch
 from tasks.trainer.metrics import FILE, proven_steps
@@ -28,6 +30,8 @@ log = logging.getLogger("sluice.train")
 
 FOLDER = ".resume"
 """Of the copies in the artifact's folder; the commit of the artifact removes it."""
+WAIT_S = 60.0
+"""Seconds that a run waits at its end for copies in another location than the store."""
 
 
 class Recovery:
@@ -45,8 +49,9 @@ class Recovery:
     ) -> None:
         self.output, self.run, self.milestone_steps = output, run, milestone_steps
         self.scratch, self.faults = Scratch(run), Faults(run)
-        self.copies = _copies(output, run, settings or CheckpointLocations())
-        self.locations: list[Location] = [self.scratch, *self.copies, Milestones(output, run)]
+        copies = _copies(output, run, settings or CheckpointLocations())
+        self.copiers = [Copier(location, run, number) for number, location in enumerate(copies)]
+        self.locations: list[Location] = [self.scratch, *copies, Milestones(output, run)]
         self._failing: set[str] = set()
 
     def restore(self) -> None:
@@ -150,7 +155,7 @@ class Recovery:
         milestones.publish(self.output, self.run, self.milestone_steps, until_step)
 
     def keep_up(self, until_step: int) -> None:
-        """Does `publish` and `push` during the run: a store that is unavailable for a while does not end it.
+        """Commits milestones, and begins copies, during the run; what is unavailable for a while does not end it.
 
         Checkpoints are written beside the training: what is not on disk yet is left for the next call.
 
@@ -161,10 +166,10 @@ class Recovery:
             self.publish(min(until_step, max(self.scratch.steps(), default=0)))
         except (TransientError, OSError) as error:
             log.warning("[%s] milestones are late: %s", self.output.address, error)
-        self.push()
+        self._copy(last=False)
 
     def push(self, last: bool = False) -> None:
-        """Copies the newest checkpoint to every location that is due; their errors do not fail the run.
+        """Copies the newest checkpoint to every location that is due, and waits; errors do not fail the run.
 
         Args:
             last: the run ends; every location is due.
@@ -172,45 +177,81 @@ class Recovery:
         Raises:
             SupersededError: another attempt has taken the run over.
         """
-        step = max(self.scratch.steps(), default=0)
-        for location in self.copies:
-            if step and location.due(step, last):
-                self._push(location, step)
+        self.wait()
+        self._copy(last)
+        self.wait()
 
-    def _push(self, location: CopyLocation, step: int) -> None:
-        try:
-            if self._late(step):  # a run that resumes after this step does not reach these milestones again
-                self.publish(step)
-            if location.store is not self.output.store or step not in self.milestone_steps:
-                location.put(step, max((earlier for earlier in self.milestone_steps if earlier < step), default=0))
-            location.prune()
-        except SupersededError:
-            raise
-        except Exception as error:  # stores raise many kinds; the next checkpoint is tried again
-            what = f"the checkpoint of step {step} is not in {location.name}: {error}"
-            log.warning("[%s] %s", self.output.address, what)
-            if location.name not in self._failing:
-                self._report(step, what)
-            self._failing.add(location.name)
+    def wait(self) -> None:
+        """Waits for the copies that are being made: for those in the store without limit, which has to answer.
+
+        Raises:
+            SupersededError: another attempt has taken the run over.
+        """
+        deadline = time.monotonic() + WAIT_S
+        for copier in self.copiers:
+            copier.wait(None if copier.location.required else max(0.0, deadline - time.monotonic()))
+            self._take(copier)
+
+    def _copy(self, last: bool) -> None:
+        step = max(self.scratch.steps(), default=0)
+        first = max((earlier for earlier in self.milestone_steps if earlier < step), default=0)
+        for copier in self.copiers:
+            self._take(copier)
+            if not step or copier.busy or not copier.location.due(step, last):
+                continue
+            try:
+                if self._late(step):  # a run that resumes after this step does not reach these milestones again
+                    self.publish(step)
+            except SupersededError:
+                raise
+            except Exception as error:  # stores raise many kinds; the next checkpoint is tried again
+                self._failed(copier.location, step, error)
+                continue
+            # The store has a milestone as part of the artifact.
+            if not copier.location.required or step not in self.milestone_steps:
+                copier.start(step, first)
+
+    def _take(self, copier: Copier) -> None:
+        """Reports how a copy has ended."""
+        if (result := copier.result()) is None:
             return
+        (step, error), location = result, copier.location
+        if isinstance(error, SupersededError):
+            raise error
+        if error is not None:
+            self._failed(location, step, error)
+        elif location.name in self._failing:
+            self._failing.discard(location.name)
+            log.info("[%s] %s has copies again, from step %d on", self.output.address, location.name, step)
+
+    def _failed(self, location: CopyLocation, step: int, error: BaseException) -> None:
+        what = f"the checkpoint of step {step} is not in {location.name}: {error}"
         if location.name in self._failing:
-            what = f"checkpoints are copied to {location.name} again, from step {step} on"
-            log.info("[%s] %s", self.output.address, what)
-        self._failing.discard(location.name)
+            log.warning("[%s] %s", self.output.address, what)
+        else:
+            self._report(step, what)
+        self._failing.add(location.name)
 
     def _late(self, step: int) -> bool:
         names = [checkpoint.name_of(milestone) for milestone in self.milestone_steps if milestone <= step]
         return any(name not in self.output.committed for name in names)
 
     def clear(self) -> None:
-        """Removes the copies of a run that is done; those in the artifact's folder go with its commit."""
-        for location in self.copies:
-            if location.store is self.output.store:
+        """Removes the copies of a run that is done; those in the artifact's folder go with its commit.
+
+        Raises:
+            SupersededError: another attempt has taken the run over.
+        """
+        self.wait()
+        for copier in self.copiers:
+            if copier.location.required:
                 continue
             try:
-                location.clear()
+                if copier.busy:
+                    raise TransientError("a copy goes on", "look whether it answers")
+                copier.location.clear()
             except (SluiceError, OSError) as error:
-                log.warning("[%s] copies are left in %s: %s", self.output.address, location.name, error)
+                log.warning("[%s] copies are left in %s: %s", self.output.address, copier.location.name, error)
 
 
 def _copies(output: Output, run: Path, settings: CheckpointLocations) -> list[CopyLocation]:

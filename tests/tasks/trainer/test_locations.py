@@ -6,8 +6,11 @@ import itertools
 import json
 import shutil
 import tempfile
+import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import BinaryIO
 
 import psutil
 import pytest
@@ -15,7 +18,8 @@ from safetensors.torch import load_file
 
 from tasks.core.errors import SupersededError, TransientError
 from tasks.core.store import Store
-from tasks.trainer import checkpoint
+from tasks.trainer import checkpoint, copying
+from tasks.trainer import recovery as recovery_module
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.faults import FILE as FAULTS
 from tasks.trainer.metrics import FILE, read_metrics
@@ -236,8 +240,10 @@ def test_a_store_that_does_not_answer_leaves_the_folder_its_copies_up_to_the_nex
         for step in (2, 4, 5, 6):
             grown(run, step)
             recovery.keep_up(step)
+            recovery.wait()
         assert kept_in(folder) == [2, 4]
     recovery.keep_up(7)
+    recovery.wait()
     assert (kept_in(folder), pushed(remote)) == ([4, 6], [6])
     assert list(recovery.output.committed) == [checkpoint.name_of(5)]
 
@@ -278,6 +284,37 @@ def test_an_attempt_that_was_replaced_commits_no_copy(remote: Store, tmp_path: P
     with pytest.raises(SupersededError):
         recovery.push()
     assert kept_in(folder) == pushed(remote) == []
+
+
+def test_a_folder_that_blocks_holds_up_neither_the_run_nor_the_store_and_is_a_fault(
+    remote: Store, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    run = tmp_path / "run"
+    recovery = recovery_of(remote, run, folder)
+    blocked = recovery.copiers[0].location.store
+    write = blocked.write
+
+    def block(path: str) -> AbstractContextManager[BinaryIO]:
+        answers.wait(60)
+        return write(path)
+
+    monkeypatch.setattr(blocked, "write", block)
+    monkeypatch.setattr(copying, "STUCK_S", 0.0)
+    monkeypatch.setattr(recovery_module, "WAIT_S", 0.1)
+    for step in (4, 6, 8):
+        grown(run, step)
+        checkpoint.prune(run / "checkpoints", 1, 0, ())
+        recovery.push()
+    assert (kept_in(folder), pushed(remote)) == ([], [6, 8])
+    (fault,) = faults_of(run)
+    assert "step 4 is not in the folder" in fault
+    assert "the copy goes on since" in fault
+    answers.set()
+    recovery.copiers[0].wait(None)
+    assert kept_in(folder) == [4], "the ranks have removed it from scratch meanwhile"
+    recovery.push()
+    assert kept_in(folder) == [4, 8]
 
 
 def test_a_run_that_loses_its_machine_goes_on_from_the_folder_to_the_bytes_of_one_that_stayed(

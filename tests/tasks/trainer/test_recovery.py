@@ -171,9 +171,11 @@ def test_a_store_that_is_away_for_a_while_does_not_stop_the_run(
     with monkeypatch.context() as outage:
         outage.setattr(recovery.output.store, "write", away)
         recovery.keep_up(4)
+        recovery.wait()
     assert "milestones are late: the store does not answer" in caplog.text
     assert "step 6 is not in the store: the store does not answer" in caplog.text
     recovery.keep_up(5)
+    recovery.wait()
     assert list(recovery.output.committed) == [checkpoint.name_of(4)]
     assert pushed(remote) == [6]
 
