@@ -248,7 +248,7 @@ def test_a_store_that_does_not_answer_leaves_the_folder_its_copies_up_to_the_nex
     assert list(recovery.output.committed) == [checkpoint.name_of(5)]
 
 
-def test_every_location_keeps_the_newest_and_every_so_manieth(remote: Store, tmp_path: Path, folder: Path) -> None:
+def test_every_location_keeps_the_newest_and_those_of_every_sixth_step(remote: Store, tmp_path: Path, folder: Path) -> None:
     run = tmp_path / "run"
     recovery = recovery_of(remote, run, folder, keep=2, keep_every=6)
     for step in range(1, 17):
