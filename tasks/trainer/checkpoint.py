@@ -8,20 +8,17 @@ complete. torch is not imported here: the stage verifies and copies checkpoints 
 """
 
 import json
-import logging
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tasks.core.config import canonical_json, sha256_of_json
 from tasks.core.digest import sha256_of_file
-from tasks.core.errors import InputError
+from tasks.core.errors import InputError, TransientError
 from tasks.trainer import tensor_files
-
-log = logging.getLogger(__name__)
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 NAME = re.compile(r"step-(\d{8})")
@@ -122,13 +119,23 @@ def merge(folder: Path, target: Path) -> Path:
     return commit(written, state["step"], state, recorded)
 
 
-def newest_good(root: Path) -> tuple[Path, dict[str, Any]] | None:
-    """Returns folder and state of the newest checkpoint under `root` that verifies, or None; logs what is skipped."""
+def newest_good(root: Path, skipped: Callable[[int, InputError], None]) -> tuple[Path, dict[str, Any]] | None:
+    """Returns folder and state of the newest checkpoint under `root` that verifies; None where there is none at all.
+
+    Args:
+        root: folder of the checkpoints.
+        skipped: called with step and cause of each one that does not verify.
+
+    Raises:
+        TransientError: there are some, and none verifies.
+    """
     for step in reversed(steps_at(root)):
         try:
             return root / name_of(step), verify(root / name_of(step))
         except InputError as error:
-            log.warning("checkpoint of step %d skipped: %s", step, error)
+            skipped(step, error)
+    if steps_at(root):
+        raise TransientError(f"no checkpoint in {root} verifies", "run again: a start looks at the other locations")
     return None
 
 

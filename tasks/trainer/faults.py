@@ -30,6 +30,11 @@ class Faults:
         self._path, self._writes = out / FILE, writes
         self._known = {(line["kind"], line["step"], line["what"]) for line in read_metrics(self._path)}
 
+    def damaged(self, step: int, error: Exception) -> None:
+        """Records a checkpoint that cannot be used."""
+        do = "look at the disk or the network of that location; the run goes on without it"
+        self.report(CHECKPOINT, step, f"the checkpoint of step {step} cannot be used: {error}".rstrip("."), do)
+
     def report(self, kind: str, step: int, what: str, do: str) -> None:
         """Records a fault.
 

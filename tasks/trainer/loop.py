@@ -268,7 +268,7 @@ class Trainer:
             the marks of withheld documents in its state.
         """
         root = self.out / "checkpoints"
-        newest = checkpoint.newest_good(root) if self.ranks.rank == 0 else None
+        newest = checkpoint.newest_good(root, self.faults.damaged) if self.ranks.rank == 0 else None
         own = json.dumps([self._identity(), newest and newest[1]])
         identity, state = json.loads(self.ranks.broadcast_text(own))
         if identity != self._identity():

@@ -65,12 +65,11 @@ class Recovery:
         """
         self._drop_unproven()
         steps = {location.name: self._listed(location) for location in self.locations}
-        if not any(steps[location.name] for location in self.locations[1:]):
-            return  # the ranks verify what is in scratch
         here = max(steps[self.scratch.name], default=0)
         newest = self._newest(steps)
         if newest is None:
-            log.warning("[%s] no checkpoint can be used: the run begins at its first step", self.output.address)
+            if any(steps.values()):
+                log.warning("[%s] no checkpoint can be used: the run begins at its first step", self.output.address)
             return
         step, name, lines = newest
         for file, content in lines.items():

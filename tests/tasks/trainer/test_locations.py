@@ -109,8 +109,9 @@ def test_a_damaged_copy_is_followed_by_the_same_step_elsewhere_and_only_then_by_
         damage_at(place, damage, run, folder, remote)
     recovery_of(remote, run, folder).restore()
     expected = 4 if len(places) == 3 else 6
-    (found, state) = checkpoint.newest_good(run / "checkpoints") or pytest.fail("there is none")
-    assert (state["step"], load_file(found / checkpoint.MODEL)["w"].tolist()) == (expected, [expected] * 3)
+    restored = run / "checkpoints" / checkpoint.name_of(expected)
+    assert checkpoint.verify(restored)["step"] == expected
+    assert load_file(restored / checkpoint.MODEL)["w"].tolist() == [expected] * 3
     assert max(checkpoint.steps_at(run / "checkpoints")) == expected, "the damaged one is gone"
     assert [line["step"] for line in read_metrics(run / FILE)][:expected] == list(range(expected))
     # A location is looked at until a good copy is found; without its marker a copy does not exist.
@@ -248,7 +249,9 @@ def test_a_store_that_does_not_answer_leaves_the_folder_its_copies_up_to_the_nex
     assert list(recovery.output.committed) == [checkpoint.name_of(5)]
 
 
-def test_every_location_keeps_the_newest_and_those_of_every_sixth_step(remote: Store, tmp_path: Path, folder: Path) -> None:
+def test_every_location_keeps_the_newest_and_those_of_every_sixth_step(
+    remote: Store, tmp_path: Path, folder: Path
+) -> None:
     run = tmp_path / "run"
     recovery = recovery_of(remote, run, folder, keep=2, keep_every=6)
     for step in range(1, 17):
