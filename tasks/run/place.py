@@ -14,6 +14,7 @@ from tasks.core.config import Config, nearest
 from tasks.core.errors import RecipeError
 from tasks.run.catalogue import STAGES
 from tasks.trainer.layout import CHECK_EVERY, Layout
+from tasks.trainer.place_config import CheckpointLocations, PreemptionNotice
 
 P = TypeVar("P", bound=Config)
 
@@ -147,6 +148,12 @@ class TrainPlace(Config):
     check_every: int = Field(default=CHECK_EVERY, ge=0)
     """Steps between two checks in which ranks compute one another's share of the gradient, for which a step takes about
     twice as long; 0: on suspicion only."""
+
+    checkpoints: CheckpointLocations = CheckpointLocations()
+    """Where checkpoints are kept. Those of canaries are in scratch and in the store."""
+
+    preemption: PreemptionNotice | None = None
+    """Who announces that this machine will be taken away; None: SIGTERM does, as for pods."""
 
 
 class AlertsPlace(Config):

@@ -152,8 +152,8 @@ class TrainConfig(Config):
     """Seed of the order of sequences."""
     checkpoint_every: int = Field(default=100, ge=1)
     """Steps between checkpoints that a restart resumes from."""
-    keep_checkpoints: int = Field(default=2, ge=1)
-    """Newest checkpoints kept beside the milestones."""
+    keep_checkpoints: int = 2
+    """Newest checkpoints kept in scratch beside the milestones; at least 2, which a rollback needs."""
     milestones: int = Field(default=3, ge=1)
     """Evenly spaced checkpoints that become part of the artifact; the last one is the trained model."""
     mixture: dict[str, float] = {}
@@ -188,6 +188,11 @@ class TrainConfig(Config):
             wrong.append(f"batch_size {self.batch_size} must be a multiple of microbatch {self.microbatch}")
         if self.milestones > self.steps:
             wrong.append(f"{self.milestones} milestones do not fit into {self.steps} steps")
+        if self.keep_checkpoints < 2:
+            wrong.append(
+                f".keep_checkpoints: {self.keep_checkpoints} is too few: where the step after the newest checkpoint is "
+                "refused, a rollback goes to the one before it; set 2 or more"
+            )
         if self.anneal and not 0 < self.anneal_from < self.steps:
             wrong.append(
                 f".anneal.share: a share of {self.anneal.share:g} of {self.steps} steps leaves one of the two stages "
@@ -251,3 +256,5 @@ class TrainSpec(Config):
     """How ranks share the work; None: each has all of the model and some of the microbatches, with the bits of one."""
     check_every: int = CHECK_EVERY
     """Steps between two checks of the ranks' shares of the gradient (`integrity`); 0: on suspicion only."""
+    keep_every: int = 0
+    """Checkpoints of steps that are multiples of it are kept in scratch, too; 0: none."""

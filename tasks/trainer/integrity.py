@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from tasks.core.errors import TransientError
-from tasks.trainer.copies import Copies
 from tasks.trainer.faults import CORRUPTION, Faults
+from tasks.trainer.rank_copies import Copies
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.self_test import failed_self_test, gathered, named
 from tasks.trainer.suspects import Suspects

@@ -67,7 +67,7 @@ class Trainer:
         self.stop_requested = False
         self.logs: Logs | None = None
         self.telemetry = Telemetry(self.run, self.batches.vocab_size, self.batches.seq_len, ranks)
-        self.faults = Faults(self.out, ranks)
+        self.faults = Faults(self.out, ranks.rank == 0)
         device = f"{self.telemetry.device} {processor()}"
         self.integrity = Integrity(self.out, ranks, self.replica, self.faults, device, spec.check_every)
         self.withheld = Withheld(self.out, ranks, self._resume())
@@ -201,7 +201,7 @@ class Trainer:
 
     def _saver(self) -> Saver:
         root, run = self.out / "checkpoints", self.run
-        return Saver(root, self.replica, self.ranks, run.keep_checkpoints, run.milestone_steps)
+        return Saver(root, self.replica, self.ranks, run.keep_checkpoints, run.milestone_steps, self.spec.keep_every)
 
     def _save(self, saver: Saver) -> None:
         self.integrity.check_state(self.step)
@@ -234,7 +234,7 @@ class Trainer:
             the marks of withheld documents in its state.
         """
         root = self.out / "checkpoints"
-        newest = checkpoint.newest_good(root) if self.ranks.rank == 0 else None
+        newest = checkpoint.newest_good(root, self.faults.damaged) if self.ranks.rank == 0 else None
         own = json.dumps([self._identity(), newest and newest[1]])
         identity, state = json.loads(self.ranks.broadcast_text(own))
         if identity != self._identity():

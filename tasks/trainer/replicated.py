@@ -23,10 +23,10 @@ from tasks.trainer import checkpoint
 from tasks.trainer.batches import Batch
 from tasks.trainer.compression import build_sum
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.copies import Copies
 from tasks.trainer.loss import IGNORED
 from tasks.trainer.model import Transformer, build
 from tasks.trainer.optim import build_optimizer, clip, load_optimizer
+from tasks.trainer.rank_copies import Copies
 from tasks.trainer.ranks import Ranks, tree_sum
 from tasks.trainer.self_test import hash_of
 

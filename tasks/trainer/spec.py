@@ -26,6 +26,7 @@ def make_spec(
     scratch: Path,
     layout: Layout | None = None,
     check_every: int = CHECK_EVERY,
+    keep_every: int = 0,
 ) -> TrainSpec:
     """Returns the specification of the run.
 
@@ -51,6 +52,7 @@ def make_spec(
         out=str(scratch),
         layout=layout,
         check_every=check_every,
+        keep_every=keep_every,
     )
 
 

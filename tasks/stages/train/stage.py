@@ -6,7 +6,7 @@ milestone `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors
 steps up to it (`milestones`), then `model.json` (architecture), `run.json` (the mapping of steps to sequences, for
 trace) and `loss.parquet`. Documents that are taken down before the run or during it are blank from the next checkpoint
 on, and `withheld.json` says from which step (`notice`, `withheld`). Training runs in child processes (`launch`) in the
-folder of the attempt (`fence`): a killed stage resumes from the newest checkpoint that verifies, there or in the store
+folder of the attempt (`fence`): a killed stage resumes from the newest checkpoint that verifies at any location
 (`recovery`), and ends with the same bytes. Before the commit the rows of every milestone and of the run are checked
 against its steps. `monitor` raises alerts during the run and sends its page to the tracker.
 
@@ -33,6 +33,7 @@ from tasks.stages.train.figure import loss_curve
 from tasks.stages.train.monitor import Monitor
 from tasks.trainer import milestones
 from tasks.trainer.config import TrainConfig, TrainSpec
+from tasks.trainer.faults import FILE as FAULTS
 from tasks.trainer.fence import Fence
 from tasks.trainer.gang import Gang
 from tasks.trainer.initial import changed_settings
@@ -40,6 +41,7 @@ from tasks.trainer.launch import check_every_here, layout_here, train_local
 from tasks.trainer.metrics import DETERMINISTIC, FILE, read_metrics
 from tasks.trainer.mixing import epochs
 from tasks.trainer.notice import Notice
+from tasks.trainer.place_config import checkpoints_here
 from tasks.trainer.recovery import Recovery
 from tasks.trainer.spec import make_spec
 
@@ -64,12 +66,14 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     """Trains the recipe's model; see the module's description."""
     fence = Fence(output)
     fence.inherit()
-    recovery = Recovery(output, fence.run, config.milestone_steps, config.keep_checkpoints)
+    locations = checkpoints_here()
+    recovery = Recovery(output, fence.run, config.milestone_steps, locations)
+    known = len(read_metrics(fence.run / FAULTS))
     recovery.restore()
-    spec = make_spec(config, inputs, fence.run, layout_here(), check_every_here())
+    spec = make_spec(config, inputs, fence.run, layout_here(), check_every_here(), locations.keep_every)
     notice = Notice(output, inputs["shards"], fence.run)
     notice.look()
-    monitor = Monitor(output, spec)
+    monitor = Monitor(output, spec, known)
     begun = _begun(config, inputs, output)
 
     def follow(step: int, values: dict[str, float]) -> None:
@@ -91,7 +95,7 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
         fence.leave()
         raise
     except BaseException as error:
-        recovery.push()  # usually SIGTERM: the saved run can resume on another machine
+        recovery.push(last=True)  # usually SIGTERM: the saved run can resume on another machine
         monitor.send_page(error)
         raise
     recovery.publish(config.steps)
@@ -100,6 +104,7 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     milestones.check_committed(output, config.milestone_steps)
     if "model" not in output.committed:
         _describe(output, spec, metrics, notice.met())
+    recovery.clear()
     output.log_file("loss.png", loss_curve(metrics))
     monitor.send_page()
     report = _report(metrics, spec)
@@ -114,7 +119,7 @@ def join(config: TrainConfig, inputs: Inputs) -> None:
         SluiceError: as on node 0.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-node-") as folder:
-        spec = make_spec(config, inputs, Path(folder), layout_here(), check_every_here())
+        spec = make_spec(config, inputs, Path(folder), layout_here(), check_every_here(), checkpoints_here().keep_every)
         train_local(spec, lambda step, values: None, gang=Gang.from_environment())
 
 

@@ -29,7 +29,6 @@ from tasks.trainer.adamw import local
 from tasks.trainer.batches import Batch
 from tasks.trainer.compression import build_sum
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.copies import Copies
 from tasks.trainer.layout import Layout
 from tasks.trainer.loss import IGNORED
 from tasks.trainer.model import initial_weight, parameter_counts
@@ -40,6 +39,7 @@ from tasks.trainer.parallel.contribution import contribution_of
 from tasks.trainer.parallel.fit import check_fit, memory_per_rank
 from tasks.trainer.parallel.mesh import Mesh
 from tasks.trainer.parallel.pipeline import Chunk, Pipeline, chunks_of
+from tasks.trainer.rank_copies import Copies
 from tasks.trainer.ranks import TIMEOUT, Ranks
 from tasks.trainer.self_test import hash_of
 

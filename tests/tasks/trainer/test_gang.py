@@ -14,14 +14,17 @@ import pytest
 from tasks.core.config import canonical_json
 from tasks.core.errors import InputError, RecipeError, TransientError
 from tasks.core.store import Store
+from tasks.run.join_node import join_stage
 from tasks.run.runner import run_stage
 from tasks.run.shell import main
 from tasks.trainer import checkpoint
 from tasks.trainer.gang import ADDRESS, NODE, NODES, PORT, Gang, node_of
 from tasks.trainer.gang_agent import decisive_code
-from tasks.trainer.launch import explain, train_local, training_command
+from tasks.trainer.launch import explain, layout_here, train_local, training_command
+from tasks.trainer.layout import Layout
 from tasks.trainer.loop import Trainer
 from tasks.trainer.metrics import FILE, read_metrics
+from tasks.trainer.place_config import PreemptionNotice, checkpoints_here, preemption_here
 from tasks.trainer.recovery import FOLDER
 from tests.corpora import Made
 from tests.s3_server import S3Server
@@ -120,6 +123,20 @@ def test_a_stage_that_runs_on_one_node_is_left_to_node_0(
         monkeypatch.setenv(name, value)
     assert main(["evaluate", "--recipe", recipe_of(whole, CONFIG).text]) == 0
     assert "the stage evaluate runs on node 0 alone" in caplog.text
+
+
+def test_a_node_that_joins_has_the_layout_the_locations_and_the_notice_of_the_place(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    monkeypatch.setattr(
+        "tasks.stages.train.stage.join",
+        lambda config, inputs: seen.append((layout_here(), checkpoints_here().keep_every, preemption_here())),
+    )
+    place = {"layout": {"shard": 2}, "checkpoints.keep_every": 50, "preemption": {"provider": "aws"}}
+    changes = {f"place.train.{name}": value for name, value in place.items()}
+    join_stage(recipe_of(store, CONFIG).override(changes), "train")
+    assert seen == [(Layout(shard=2), 50, PreemptionNotice(provider="aws"))]
 
 
 def test_a_canary_in_a_gang_trains_alone(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
