@@ -34,6 +34,7 @@ from tests.tasks.trainer.test_loop import ALONE
 from tests.waiting import until
 
 CONFIG = small_config(steps=600, checkpoint_every=20)
+SHORT = small_config()
 ENDLESS = {"steps": 100_000, "checkpoint_every": 100_000}
 
 
@@ -42,6 +43,14 @@ def whole(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store where one node has made what `CONFIG` makes, and nothing happened to it."""
     store = store_with(made, tmp_path_factory.mktemp("whole") / "store", WEIGHTS)
     run_stage(recipe_of(store, CONFIG), "train")
+    return store
+
+
+@pytest.fixture(scope="module")
+def done(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store where one node has made what `SHORT` makes."""
+    store = store_with(made, tmp_path_factory.mktemp("done") / "store", WEIGHTS)
+    run_stage(recipe_of(store, SHORT), "train")
     return store
 
 
@@ -106,22 +115,22 @@ def test_a_node_that_vanishes_ends_the_others_with_a_code_that_asks_for_a_restar
 
 
 def test_a_node_of_a_run_that_is_done_has_nothing_to_do(
-    whole: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    done: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, value in {NODES: "2", NODE: "1", ADDRESS: "no-such-host.invalid"}.items():
         monkeypatch.setenv(name, value)
-    before = sorted(whole.rglob("*"))
-    assert main(["train", "--recipe", recipe_of(whole, CONFIG).text]) == 0
+    before = sorted(done.rglob("*"))
+    assert main(["train", "--recipe", recipe_of(done, SHORT).text]) == 0
     assert "there is nothing to join" in caplog.text
-    assert sorted(whole.rglob("*")) == before
+    assert sorted(done.rglob("*")) == before
 
 
 def test_a_stage_that_runs_on_one_node_is_left_to_node_0(
-    whole: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    done: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, value in {NODES: "2", NODE: "1", ADDRESS: "no-such-host.invalid"}.items():
         monkeypatch.setenv(name, value)
-    assert main(["evaluate", "--recipe", recipe_of(whole, CONFIG).text]) == 0
+    assert main(["evaluate", "--recipe", recipe_of(done, SHORT).text]) == 0
     assert "the stage evaluate runs on node 0 alone" in caplog.text
 
 

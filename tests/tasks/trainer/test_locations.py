@@ -320,6 +320,7 @@ def test_a_folder_that_blocks_holds_up_neither_the_run_nor_the_store_and_is_a_fa
     assert kept_in(folder) == [4, 8]
 
 
+@pytest.mark.soak
 def test_a_run_that_loses_its_machine_goes_on_from_the_folder_to_the_bytes_of_one_that_stayed(
     made: Made, remote: Store, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
