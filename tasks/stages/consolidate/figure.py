@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from tasks.stages.consolidate.funnel import KEPT, left_after, totals
+from tasks.stages.consolidate.funnel import KEPT, STEPS, left_after, totals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_LABELS = ("captures", "after extract", "after language", "after quality", "kept (after dedup)")
+_LABELS = ("captures", *(f"after {step}" for step in STEPS[:-2]), "kept (after dedup)")
 _MOST = 12
 """Maximum number of bars of a panel; the table has all."""
 # Inches. MLflow shows figures about 600 pixels wide: the panels are stacked, so that text is readable.
