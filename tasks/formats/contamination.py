@@ -4,6 +4,7 @@ The files of an artifact `contamination`, row by row and part by part beside the
 
     contamination/<part>.parquet  one row per document, in their order: the struct FOUND, null where nothing was found
     matches/<part>.parquet        one row per document and item found in it (MATCH)
+    sets.parquet                  one row per evaluation set: its name as `set`, and counts
 
 Shares are of an item's n-grams: the distinct ones, without those that are common in the corpus.
 """
@@ -16,6 +17,7 @@ from tasks.formats.documents import mark_of, same_mark
 KIND = "contamination"
 """Kind of the artifact, its role as an input, and the folder with one row per document."""
 MATCHES = "matches"
+SETS_FILE = "sets.parquet"
 CONTAMINATED = "contaminated"
 """The reason of a document that goes, and the name of the column FOUND."""
 

@@ -1,4 +1,4 @@
-"""Stage consolidate: documents, attributes, duplicates, contamination -> kept (masked) and rejected documents, and the funnel.
+"""Stage consolidate: documents and all verdicts on them -> kept (masked) and rejected documents, and the funnel.
 
 Reads `extracted`, `attributes`, `duplicates` and, where the recipe makes it, `contamination`, co-partitioned (checked),
 and the takedowns in force (`takedowns`): their documents are rejected first of all, whatever their source, and shown
@@ -15,8 +15,8 @@ nowhere. Writes
     audit.html               sample documents of every verdict
     copies/ counts/ hosts/ samples/   duplicates among the passing documents, and the tables of each part
 
-Reasons are ordered by filter, then contamination, duplication last. Duplicates are resolved after filtering, so that a filtered document is
-never the keeper of one that passes.
+Reasons are ordered by filter, then contamination, duplication last. Duplicates are resolved after filtering, so that a
+filtered or contaminated document is never the keeper of one that passes.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Wiring of the stage `consolidate`: documents, attributes, duplicates and contamination -> kept and rejected documents."""
+"""Wiring of the stage `consolidate`: documents and all verdicts on them -> kept and rejected documents."""
 
 from tasks.core.stage_spec import StageSpec
 

@@ -19,11 +19,10 @@ from tasks.core import parquet
 from tasks.core.pages import template
 from tasks.core.stage import Part
 from tasks.core.store import Store
-from tasks.formats.contamination import CONTAMINATED, KIND, MATCH, MATCHES
+from tasks.formats.contamination import CONTAMINATED, KIND, MATCH, MATCHES, SETS_FILE
 from tasks.stages.decontaminate.config import DecontaminateConfig
 
 PAGE = "report.html"
-SETS_FILE = "sets.parquet"
 SETS = pa.schema(
     [
         pa.field("set", pa.string(), nullable=False),
