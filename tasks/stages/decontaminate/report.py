@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -104,7 +105,7 @@ def _largest(tables: list[pa.Table], most: int) -> pa.Table:
 def write(part: Part, config: DecontaminateConfig, items: pa.Table, result: Result) -> None:
     """Writes the table and the page."""
     with part.file(SETS_FILE, rows=result.sets.num_rows) as file:
-        file.write(as_parquet(result.sets))
+        pq.write_table(result.sets, file, compression="zstd", compression_level=3)
     with part.file(PAGE) as file:
         file.write(page(config, items, result))
 
@@ -138,10 +139,10 @@ def _beginnings(items: pa.Table, shown: Iterable[pa.Table]) -> dict[tuple[str, s
     return found
 
 
-def as_parquet(table: pa.Table) -> bytes:
-    """Returns a table as a Parquet file."""
+def as_csv(table: pa.Table) -> bytes:
+    """Returns a table as CSV, which MLflow shows as a table."""
     file = io.BytesIO()
-    pq.write_table(table, file, compression="zstd", compression_level=3)
+    pa_csv.write_csv(table, file)
     return file.getvalue()
 
 

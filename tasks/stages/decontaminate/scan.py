@@ -81,6 +81,8 @@ def _batches(texts: pa.ChunkedArray) -> Iterator[tuple[int, list[str]]]:
 
 def _hits(index: NgramIndex, texts: Sequence[str]) -> Iterator[tuple[int, pa.Table, int]]:
     """Yields, for each text with a hit, its place in `texts`, its HITS by word, and the hash of its normalised form."""
+    if not index.widths:
+        return  # every item is too short
     normal = [normalise(text) for text in texts]
     split = [one.split() for one in normal]
     ends = np.cumsum([len(one) for one in split])

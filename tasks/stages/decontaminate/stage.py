@@ -7,7 +7,7 @@ Reads `extracted` (documents/) and the files of the sets. Writes
     common.parquet          the n-grams that are common in the corpus: number, and hash
     contamination/ matches/ per part, the verdicts (`tasks.formats.contamination`)
     sets.parquet            per set: items, those too short or common, those found, documents (`report.SETS`)
-    report.html             the same for people, with the largest matches; also in MLflow
+    report.html             the same for people, with the largest matches; also in MLflow, beside `matches.csv`
 
 No document is dropped or changed: that is up to consolidate.
 
@@ -67,11 +67,11 @@ def run(config: DecontaminateConfig, inputs: Inputs, output: Output, engine: Eng
         found = evaluation_index.build(config, (item for one in config.sets for item in read_items(one)))
         with output.part("index", conserved=False) as part:
             evaluation_index.write(part, *found)
-    work = partial(_scan, config, store, folder, extracted.folder)
+    work = partial(_scan, config.ngram, config.common, store, folder, extracted.folder)
     output.map_parts(engine, work, [PartSpec(f"scan-{name}", name) for name in names], conserved=False)
     if "common" not in output.committed:
         _write_common(config, names, output)
-    work = partial(_judge, config, store, folder, extracted.folder)
+    work = partial(_judge, config.ngram, store, folder, extracted.folder)
     output.map_parts(engine, work, [PartSpec(name, name) for name in names])
     index = NgramIndex.read(config.ngram, store, folder)
     items = parquet.read(store.local(f"{folder}/{ITEMS_FILE}"))
@@ -80,21 +80,16 @@ def run(config: DecontaminateConfig, inputs: Inputs, output: Output, engine: Eng
         with output.part("report", conserved=False) as part:
             report.write(part, config, items, result)
     output.log_file("report.html", store.read(f"{folder}/{report.PAGE}"))
-    output.log_file("contamination.parquet", report.as_parquet(result.largest))
+    output.log_file("matches.csv", report.as_csv(result.largest))
     return Report(metrics=report.metrics(result), note=report.note(result))
 
 
-def _scan(
-    config: DecontaminateConfig, store: Store, folder: str, extracted: ArtifactFolder, part: Part, name: str
-) -> None:
-    index = NgramIndex.read(config.ngram, store, folder)
-    scan_part(index, extracted, config.common, config.ngram, part, name)
+def _scan(ngram: int, common: int, store: Store, folder: str, extracted: ArtifactFolder, part: Part, name: str) -> None:
+    scan_part(NgramIndex.read(ngram, store, folder), extracted, common, ngram, part, name)
 
 
-def _judge(
-    config: DecontaminateConfig, store: Store, folder: str, extracted: ArtifactFolder, part: Part, name: str
-) -> None:
-    index = NgramIndex.read(config.ngram, store, folder)
+def _judge(ngram: int, store: Store, folder: str, extracted: ArtifactFolder, part: Part, name: str) -> None:
+    index = NgramIndex.read(ngram, store, folder)
     judge_part(index, _common(store, folder, index), extracted, store, folder, part, name)
 
 

@@ -7,12 +7,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
+from tasks.core.store import Store
 from tasks.formats.contamination import CONTAMINATED, KIND
+from tasks.formats.text import normalise
 from tasks.stages.decontaminate.config import DecontaminateConfig, EvaluationSet
+from tasks.stages.decontaminate.scan import word_places
 from tests.conftest import run_stage_in
+from tests.s3_server import S3Server
 from tests.tasks.stages.dedup.made import corpus, document, rows_of
 
 STAGE = "tasks.stages.decontaminate.stage"
@@ -139,6 +145,60 @@ def test_ids_texts_and_kinds_are_as_the_settings_say(tmp_path: Path) -> None:
     one = EvaluationSet(name="quiz", path=str(path), kind="parquet", fields=("asked", "more"), id_field="key")
     made = looked_at(tmp_path, DecontaminateConfig(sets=(one,)), {"page": f"{QUESTION} {SHORT}"})
     assert matches(made)["page"] == [("7", 1.0)]
+
+
+def test_items_that_are_all_too_short_are_counted_and_nothing_is_found(tmp_path: Path) -> None:
+    made = looked_at(
+        tmp_path, sets(tmp_path, [{"query": TOO_SHORT}, {"query": ""}]), {"page": f"{TOO_SHORT} {QUESTION}"}
+    )
+    (row,) = made.table("sets.parquet").to_pylist()
+    assert (row["items"], row["too_short"], made.record.metrics["contaminated"]) == (2, 2, 0)
+
+
+def test_no_item_is_found_across_two_documents(tmp_path: Path) -> None:
+    config, split = sets(tmp_path, [{"query": QUESTION}]), QUESTION.split()
+    halves = [" ".join(split[:12]), " ".join(split[12:20])]
+    rows = [document(text, f"{number}", id=f"{number:032x}") for number, text in enumerate(halves)]
+    inputs = {"extracted": corpus(tmp_path, rows, parts=1)["extracted"]}
+    assert matches(run_stage_in(tmp_path, STAGE, config, inputs)) == {}
+
+
+def test_the_place_of_an_item_is_its_longest_run(tmp_path: Path) -> None:
+    beginning = " ".join(QUESTION.split()[:20])
+    text = f"{beginning} as I said before: {QUESTION} Or, again, {beginning}?"
+    (row,) = rows_of(looked_at(tmp_path, sets(tmp_path, [{"query": QUESTION}]), {"page": text}), "matches/")
+    assert text[row["begin"] : row["end"]] == QUESTION
+    assert (row["share"], row["words"]) == (1, len(QUESTION.split()))
+
+
+def test_a_page_with_a_whole_set_lists_the_items_of_the_largest_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.stages.decontaminate.judge.MOST_ITEMS", 3)
+    questions = [" ".join(f"q{number}x{place}" for place in range(20 + number)) for number in range(8)]
+    page = " . ".join(question if number > 4 else question[:-6] for number, question in enumerate(questions))
+    made = looked_at(tmp_path, sets(tmp_path, [{"query": question} for question in questions]), {"page": page})
+    assert matches(made) == {"page": [(f"quiz.jsonl:{number}", 1.0) for number in (8, 7, 6)]}
+    (best,) = [row[CONTAMINATED] for row in rows_of(made, f"{KIND}/") if row[CONTAMINATED]]
+    assert best["items"] == 8
+
+
+@settings(max_examples=50)
+@given(st.text(st.sampled_from("aZ \n\t.'-½ﬁée\u0301\u200b\u00ad漢字กำ\u2028\x00İ_"), max_size=60))
+def test_each_word_stands_where_it_is_said_to(text: str) -> None:
+    split = normalise(text).split()
+    begins, ends = word_places(text, len(split))
+    for word, begin, end in zip(split, begins, ends, strict=True):
+        assert word in normalise(text[begin:end]).split()
+
+
+def test_sets_on_an_object_store_are_read_there(s3: S3Server, tmp_path: Path) -> None:
+    store = Store(f"s3://sluice/{tmp_path.name}")
+    with store.write("quiz.jsonl") as file:
+        file.write(json.dumps({"query": QUESTION}).encode())
+    one = EvaluationSet(name="quiz", path=f"{store.root}/*.jsonl", fields=("query",))
+    made = looked_at(tmp_path, DecontaminateConfig(sets=(one,)), {"page": QUESTION})
+    assert matches(made)["page"] == [("quiz.jsonl:1", 1.0)]
 
 
 @pytest.mark.parametrize(
