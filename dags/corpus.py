@@ -4,12 +4,13 @@
 |---|---|
 | reads | the asset `warc` where the recipe crawls, and the files that `[extract]` names |
 | makes | `extracted`, `attributes`, `duplicates`, and the asset `documents` (kept and rejected, with reasons) |
+| | and `contamination`, where `[decontaminate]` names evaluation sets |
 | costs | CPU: all parts run on Dask where the recipe's place names a cluster, or makes one for the run |
 | next | `tokens` starts by itself |
 
-Documents are never changed or dropped before `consolidate`: `annotate` and `dedup` write columns beside them, so a new
-threshold costs one join and not a new run. Classifiers and perplexity models are trained where the recipe names
-training data.
+Documents are never changed or dropped before `consolidate`: `annotate`, `dedup` and `decontaminate` write columns
+beside them, so a new threshold costs one join and not a new run. Classifiers and perplexity models are trained where
+the recipe names training data.
 """
 
 from airflow.sdk import DAG

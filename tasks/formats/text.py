@@ -15,7 +15,7 @@ import functools
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import xxhash
@@ -237,8 +237,26 @@ def shingles(split: Sequence[str], size: int = 5) -> NDArray[np.uint64]:
 
     if not split:
         return np.empty(0, dtype=np.uint64)
-    width = min(size, len(split))
-    return _splitmix(rolled(hash_words(split), width) + np.uint64(width))
+    ((_, found),) = ngrams(hash_words(split), [min(size, len(split))])
+    return found
+
+
+def ngrams(hashes: NDArray[np.uint64], widths: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint64]]]:
+    """Hashes the runs of several widths in one pass: each run is one word longer than the run of the pass before.
+
+    Args:
+        hashes: hash of each word (`hash_words`), shape (words,).
+        widths: words per run, ascending, each at least 1.
+
+    Yields:
+        each width with the hashes of its runs, uint64 of shape (max(0, words - width + 1),), spread evenly as those
+        of `shingles`; runs of different widths have different hashes.
+    """
+    total, length = rolled(hashes, 1), 1
+    for width in widths:
+        while length < min(width, len(hashes)):
+            total, length = extended(total[:-1], hashes[length:]), length + 1
+        yield width, _splitmix(total[: max(0, len(hashes) - width + 1)] + hashes.dtype.type(width))
 
 
 def _splitmix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:

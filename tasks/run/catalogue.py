@@ -10,6 +10,7 @@ from tasks.stages.canary import wiring as canary
 from tasks.stages.classifiers import wiring as classifiers
 from tasks.stages.consolidate import wiring as consolidate
 from tasks.stages.crawl import wiring as crawl
+from tasks.stages.decontaminate import wiring as decontaminate
 from tasks.stages.dedup import wiring as dedup
 from tasks.stages.evaluate import wiring as evaluate
 from tasks.stages.extract import wiring as extract
@@ -21,7 +22,7 @@ from tasks.stages.tokens import wiring as tokens
 from tasks.stages.train import wiring as train
 
 _WIRINGS = (
-    *(crawl, extract, classifiers, perplexity, annotate, dedup, consolidate),
+    *(crawl, extract, classifiers, perplexity, annotate, dedup, decontaminate, consolidate),
     *(tokens, spans, canary, train, evaluate, register, takedown),
 )
 

@@ -11,6 +11,8 @@ from tasks.core.errors import InputError
 from tasks.core.groups import named_in
 from tasks.core.parquet_ranges import rows_with
 from tasks.core.store import Store
+from tasks.formats.contamination import KIND as CONTAMINATION
+from tasks.formats.contamination import MATCHES
 from tasks.formats.key_index import OWN_FOLDER, KeyIndex
 from tasks.formats.tokens.index import DocumentIndex, Entry
 from tasks.formats.tokens.origin import origin_of, origin_ref
@@ -136,6 +138,19 @@ class Chain:
             return {}
         rows = rows_with(artifact, path, "id", [doc_id], CAPTURE).to_pylist()
         return rows[0] if rows else {}
+
+    def items_in(self, part: str, doc_id: str) -> list[Found]:
+        """Returns the evaluation items in one document of a part, [{set, item, share, words}], the largest share first.
+
+        Empty where none were looked for.
+        """
+        contamination = self.artifacts.get(CONTAMINATION)
+        path = f"{MATCHES}/{part}.parquet"
+        if contamination is None or path not in contamination.files(MATCHES):
+            return []
+        columns = ["set", "item", "share", "words"]
+        rows: list[Found] = rows_with(contamination, path, "id", [doc_id], columns).to_pylist()
+        return rows
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from tasks.stages.canary.config import CanaryConfig
 from tasks.stages.classifiers.config import ClassifiersConfig
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.decontaminate.config import DecontaminateConfig
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.evaluate.config import EvaluateConfig
 from tasks.stages.extract.config import ExtractConfig
@@ -68,6 +69,7 @@ class Recipe(Config):
     perplexity: PerplexityConfig = PerplexityConfig()
     annotate: AnnotateConfig = AnnotateConfig()
     dedup: DedupConfig = DedupConfig()
+    decontaminate: DecontaminateConfig = DecontaminateConfig()
     consolidate: ConsolidateConfig = Field(default=ConsolidateConfig(), validate_default=True)
     tokenizer: TokenizerConfig = TokenizerConfig()
     encode: EncodeConfig = EncodeConfig()

@@ -48,10 +48,11 @@ def _document(document: Found, run: Found | None) -> list[str]:
         lines.append(f"  capture    {document['warc_file']} {place}{fetched}")
     if document["fate"] == "rejected":
         copy = f", a copy of {document['duplicate_of']}" if document.get("duplicate_of") else ""
-        return [*lines, f"  rejected   {', '.join(document['reasons'])}{copy}"]
+        return [*lines, f"  rejected   {', '.join(document['reasons'])}{copy}", *_items(document)]
     if document["fate"] == "extracted":
         return [*lines, "  extracted  not yet judged: the stage consolidate has not run"]
     lines.append(f"  kept       {document['n_tokens']:,} tokens in {document['shard']}, row {document['row']:,}")
+    lines += _items(document)
     if document["split"] != "train":
         return [*lines, "  held out   measures bits per byte; no step reads it"]
     lines.append(f"  sequences  {_some(document['sequences'])}")
@@ -65,6 +66,14 @@ def _document(document: Found, run: Found | None) -> list[str]:
     lines.append(f"  steps      {_some(document['steps'])}{skipped}")
     seen_by = [f"step-{count:08d}" for count in document["checkpoints"]]
     return [*lines, f"  seen by    {', '.join(seen_by) or 'no checkpoint'}"]
+
+
+def _items(document: Found) -> list[str]:
+    """Returns the evaluation items that the document contains."""
+    items = document.get("items", [])
+    shown = [f"{one['set']} {one['item']} ({one['share']:.0%}, {one['words']:,} words)" for one in items[:_SHOWN]]
+    more = [f"and {len(items) - _SHOWN:,} more"] if len(items) > _SHOWN else []
+    return [f"  contains   {', '.join([*shown, *more])}"] if items else []
 
 
 def _before(earlier: Found) -> list[str]:

@@ -12,6 +12,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.config import assign, changes, parse
 from tasks.core.errors import InputError
 from tasks.core.store import Store
+from tasks.formats.contamination import KIND as CONTAMINATION
 from tasks.formats.tombstones import in_force
 from tasks.run.lineage import artifact_of_version
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs
@@ -116,4 +117,8 @@ def inputs_at(store: Store, recipe: str, version: str, source_version: str = "")
         return found
 
     inputs = opened("extracted"), opened("attributes"), opened("duplicates")
-    return AlignedInputs(*inputs, store, "", tuple(in_force(store, recipe)))
+    looked_for = CONTAMINATION in named or (
+        made is None and artifact_of_version(store, recipe, CONTAMINATION, source_version or version)
+    )
+    contamination = opened(CONTAMINATION) if looked_for else None
+    return AlignedInputs(*inputs, store, "", tuple(in_force(store, recipe)), contamination)

@@ -1,6 +1,6 @@
-"""Join of documents, attributes and duplicates by position.
+"""Join of documents, attributes, duplicates and contamination by position.
 
-Reads the three inputs of the stage and the groups of the attributes (`tasks.core.groups`). Every read checks that the
+Reads these inputs of the stage and the groups of the attributes (`tasks.core.groups`). Every read checks that the
 ids agree: with another row order, documents would get the verdicts of others.
 """
 
@@ -20,6 +20,8 @@ from tasks.core.errors import InputError
 from tasks.core.groups import KIND, groups_of, path_of
 from tasks.core.part import POISON
 from tasks.core.store import Store
+from tasks.formats.contamination import CONTAMINATED, found_in
+from tasks.formats.contamination import KIND as CONTAMINATION
 from tasks.formats.documents import mark_of, same_mark, same_rows
 from tasks.formats.tombstones import Tombstones
 
@@ -41,11 +43,12 @@ class AlignedParts:
     store: Store
     folder: str
     takedowns: tuple[ArtifactFolder, ...] = ()
+    contamination: ArtifactFolder | None = None
 
     def part(
         self, name: str, documents: list[str] | None, judged: Sequence[str], copies: list[str] | None
     ) -> tuple[pa.Table, pa.Table, pa.Table]:
-        """Reads one part of the three inputs.
+        """Reads one part of the inputs.
 
         Args:
             name: the part.
@@ -55,13 +58,16 @@ class AlignedParts:
 
         Returns:
             documents, attributes and duplicates. Attributes have `id`, `error` (of the first annotator that failed on a
-            document; null for none) and a column for each annotator of `judged`: null where any annotator failed.
+            document; null for none) and a column for each annotator of `judged`: null where any annotator failed. Where
+            the evaluation sets were looked for, they also have `contaminated` (`tasks.formats.contamination`).
 
         Raises:
             InputError: ids or their order differ.
         """
         rows = self.extracted.table(f"documents/{name}.parquet", columns=documents)
         found = self._found(name, rows, judged)
+        if self.contamination:
+            found = found.append_column(CONTAMINATED, found_in(self.contamination, name, rows.column("id")))
         duplicates = self.duplicates.table(f"duplicates/{name}.parquet", columns=copies)
         same_rows(rows, duplicates, f"{self.extracted.address} and {self.duplicates.address}, {name}")
         return rows, found, duplicates
@@ -109,6 +115,7 @@ class AlignedInputs:
     store: Store
     folder: str
     takedowns: tuple[Artifact, ...] = ()
+    contamination: Artifact | None = None
 
     @cached_property
     def groups(self) -> dict[str, Artifact]:
@@ -119,7 +126,8 @@ class AlignedInputs:
         """Returns the part names of all inputs; raises InputError if they differ."""
         documents = _names(self.extracted, "documents/")
         measured = ((group, f"{KIND}/") for group in self.groups.values())
-        for artifact, folder in (*measured, (self.duplicates, "duplicates/")):
+        looked_at = [(self.contamination, f"{CONTAMINATION}/")] if self.contamination else []
+        for artifact, folder in (*measured, (self.duplicates, "duplicates/"), *looked_at):
             if _names(artifact, folder) != documents:
                 raise InputError(
                     f"{artifact.address} has other parts than {self.extracted.address}",
@@ -139,8 +147,15 @@ class AlignedInputs:
             annotator: Measured(group.folder, bool(group.record.metrics.get(POISON)))
             for annotator, group in self.groups.items()
         }
-        taken = tuple(one.folder for one in self.takedowns)
-        return AlignedParts(self.extracted.folder, self.duplicates.folder, groups, self.store, self.folder, taken)
+        return AlignedParts(
+            extracted=self.extracted.folder,
+            duplicates=self.duplicates.folder,
+            groups=groups,
+            store=self.store,
+            folder=self.folder,
+            takedowns=tuple(one.folder for one in self.takedowns),
+            contamination=self.contamination.folder if self.contamination else None,
+        )
 
 
 def _without(found: pa.StructArray, failed_on: pa.BooleanArray) -> pa.StructArray:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core.pages import template
+from tasks.formats.contamination import CONTAMINATED
 from tasks.stages.consolidate.config import GOLD
 from tasks.stages.consolidate.funnel import KEPT, totals
 
@@ -52,6 +53,9 @@ def samples(documents: pa.Table, judged: pa.Table, reasons: Sequence[Sequence[st
         texts: their texts, masked; "" is not shown.
     """
     measured = [_rounded(row) for row in _lists_as_lengths(judged).to_pylist()]
+    for row in measured:
+        if row.get(CONTAMINATED, "") is None:
+            del row[CONTAMINATED]  # most documents contain no item
     return pa.table(
         {
             "reason": [why[0] if why else "" for why in reasons],

@@ -1,7 +1,7 @@
 """Settings of the consolidate stage. A change costs the join, not a new pass over the texts."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -31,6 +31,14 @@ class ConsolidateConfig(Config):
 
     dedup: bool = True
     """Drop duplicates of documents that pass the filters, as `duplicate_exact` and `duplicate_near`."""
+
+    contaminated: Literal["drop", "keep"] = Field(default="drop", exclude_if=lambda value: value == "drop")
+    """What becomes of documents that contain an item of `[decontaminate]`, of whatever source: `drop` rejects them as
+    `contaminated`; `keep` leaves them to the report of that stage, and to the scores of a model that has read them."""
+
+    contaminated_share: float = Field(default=0.0, ge=0, le=1, exclude_if=lambda share: share == 0.0)
+    """Share of an item's n-grams from which a document counts as contaminated; 0: one n-gram is enough, as for GPT-3.
+    A document that quotes a sentence of an item stays with a share of 0.5."""
 
     mask_pii: bool = True
     """Replace personal data found by the annotator `pii` with its kind in angle brackets, such as `<email>`."""

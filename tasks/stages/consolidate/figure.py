@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from tasks.stages.consolidate.funnel import KEPT, left_after, totals
+from tasks.stages.consolidate.funnel import DECONTAMINATE, KEPT, STEPS, left_after, totals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_LABELS = ("captures", "after extract", "after language", "after quality", "kept (after dedup)")
 _MOST = 12
 """Maximum number of bars of a panel; the table has all."""
 # Inches. MLflow shows figures about 600 pixels wide: the panels are stacked, so that text is readable.
@@ -32,11 +31,12 @@ def draw(funnel: pa.Table, title: str) -> bytes:
     kept = [row for row in totals(funnel, ["language", "step"]) if row["step"] == KEPT]
     by_language = _largest({row["language"]: row["documents"] for row in kept})
     # Heights are proportional to the number of bars, so that bars have the same thickness in each panel.
-    rows = [len(_LABELS) + _AROUND, len(lost) + _AROUND, len(by_language) + _AROUND]
+    places = _places(funnel)
+    rows = [len(places) + _AROUND, len(lost) + _AROUND, len(by_language) + _AROUND]
     # Without pyplot: no display, no global state.
     figure = Figure(figsize=(_WIDTH, _BAR * sum(rows) + _AROUND * _BAR), layout="constrained")
     steps, reasons, languages = figure.subplots(3, 1, height_ratios=rows)
-    _steps(steps, funnel)
+    _steps(steps, funnel, places)
     _bars(reasons, lost, "documents gone, by first reason", "tab:red")
     _bars(languages, by_language, "documents kept, by language", "tab:green")
     # A "$" in a name would begin a formula.
@@ -46,13 +46,22 @@ def draw(funnel: pa.Table, title: str) -> bytes:
     return file.getvalue()
 
 
-def _steps(axes: "Axes", funnel: pa.Table) -> None:
-    places = range(len(_LABELS))
-    begin = [0] * len(_LABELS)
-    for source, numbers in sorted(left_after(funnel).items()):
-        axes.barh(places, numbers, left=begin, label=source, height=0.7)
+def _places(funnel: pa.Table) -> dict[int, str]:
+    """Returns the labels of the bars by their place in `left_after`; decontamination is a bar where it took any."""
+    labels = dict(enumerate(("captures", *(f"after {step}" for step in STEPS[:-2]), "kept (after dedup)")))
+    if DECONTAMINATE not in funnel.column("step").to_pylist():
+        del labels[STEPS.index(DECONTAMINATE) + 1]
+    return labels
+
+
+def _steps(axes: "Axes", funnel: pa.Table, labels: Mapping[int, str]) -> None:
+    bars = range(len(labels))
+    begin = [0] * len(labels)
+    for source, left in sorted(left_after(funnel).items()):
+        numbers = [left[place] for place in labels]
+        axes.barh(bars, numbers, left=begin, label=source, height=0.7)
         begin = [before + number for before, number in zip(begin, numbers, strict=True)]
-    _label(axes, list(_LABELS), begin, "documents left")
+    _label(axes, list(labels.values()), begin, "documents left")
     axes.set_xlim(0, max([*begin, 1]) * 1.5)  # room for the legend
     for text in axes.legend(loc="lower right").get_texts():
         text.set_parse_math(False)

@@ -10,7 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-EXTRACT, LANGUAGE, QUALITY, DEDUP, KEPT = STEPS = ("extract", "language", "quality", "dedup", "kept")
+EXTRACT, LANGUAGE, QUALITY, DECONTAMINATE, DEDUP, KEPT = STEPS = (
+    *("extract", "language", "quality", "decontaminate", "dedup", "kept"),
+)
 FUNNEL = pa.schema(
     [
         pa.field("source", pa.string(), nullable=False),
@@ -77,7 +79,8 @@ def totals(funnel: pa.Table, keys: Sequence[str]) -> list[dict[str, Any]]:
 def left_after(funnel: pa.Table) -> dict[str, list[int]]:
     """Returns for every source the number of documents at the start and after each step except the last.
 
-    The numbers are captures, after extract, after language, after quality, after dedup (the kept documents).
+    The numbers are captures, after extract, after language, after quality, after decontaminate, after dedup (the kept
+    documents).
     """
     lost: dict[str, dict[str, int]] = {}
     for row in funnel.to_pylist():

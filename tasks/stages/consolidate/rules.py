@@ -12,9 +12,10 @@ from tasks.core.errors import InputError
 from tasks.core.part import POISON
 from tasks.filters.base import fields
 from tasks.filters.catalogue import filter_of
+from tasks.formats.contamination import CONTAMINATED
 from tasks.formats.tombstones import TAKEDOWN
 from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig
-from tasks.stages.consolidate.funnel import DEDUP, KEPT, LANGUAGE, QUALITY
+from tasks.stages.consolidate.funnel import DECONTAMINATE, DEDUP, KEPT, LANGUAGE, QUALITY
 
 
 def read_by_tiers(config: ConsolidateConfig) -> list[str]:
@@ -53,22 +54,33 @@ def reasons(
     Args:
         config: the stage's settings.
         sources: source of each document.
-        attributes: `error`, and the columns of the filters' annotators, in the same order.
+        attributes: `error`, the columns of the filters' annotators, in the same order, and `contaminated`, where the
+            evaluation sets were looked for.
         taken_down: whether each document is taken down, shape (rows,): of a trusted source too, before any filter.
     """
     broken = attributes.column("error").is_valid().to_numpy(zero_copy_only=False)
     found: list[list[str]] = [
         [TAKEDOWN] if gone else [POISON] if bad else [] for gone, bad in zip(taken_down, broken, strict=True)
     ]
-    places = np.flatnonzero(~taken_down & ~broken & in_scope(config, sources))
-    if not len(places):
-        return found
-    for name in config.filters:
+    readable = ~taken_down & ~broken
+    places = np.flatnonzero(readable & in_scope(config, sources))
+    for name in config.filters if len(places) else ():
         rule = filter_of(name, config.limits[name])
         measured = fields(attributes.column(name).take(pa.array(places)).combine_chunks())
         for reason, goes in rule.reasons(measured):
             for place in places[goes]:
                 found[place].append(reason)
+    for place in np.flatnonzero(readable & contaminated(config, attributes)):
+        found[place].append(CONTAMINATED)
+    return found
+
+
+def contaminated(config: ConsolidateConfig, attributes: pa.Table) -> NDArray[np.bool_]:
+    """Returns a mask of the documents to drop because of evaluation items in them, of whatever source."""
+    if CONTAMINATED not in attributes.column_names or config.contaminated == "keep":
+        return np.zeros(attributes.num_rows, np.bool_)
+    share = pc.fill_null(pc.struct_field(attributes.column(CONTAMINATED), "share"), -1.0)
+    found: NDArray[np.bool_] = share.to_numpy() >= np.float32(config.contaminated_share)
     return found
 
 
@@ -86,9 +98,11 @@ def _reaches(attributes: pa.Table, annotator: str, field: str, least: float) -> 
 
 
 def step_of(reason: str) -> str:
-    """Returns the step of the funnel of a first reason: LANGUAGE, DEDUP or QUALITY; KEPT for ""."""
+    """Returns the step of the funnel of a first reason: LANGUAGE, DECONTAMINATE, DEDUP or QUALITY; KEPT for ""."""
     if not reason:
         return KEPT
     if reason.startswith("language_"):
         return LANGUAGE
+    if reason == CONTAMINATED:
+        return DECONTAMINATE
     return DEDUP if reason.startswith("duplicate_") else QUALITY

@@ -1,20 +1,22 @@
-"""Stage consolidate: documents, attributes and duplicates -> kept (masked) and rejected documents, and the funnel.
+"""Stage consolidate: documents and all verdicts on them -> kept (masked) and rejected documents, and the funnel.
 
-Reads `extracted`, `attributes` and `duplicates`, co-partitioned (checked), and the takedowns in force (`takedowns`):
-their documents are rejected first of all, whatever their source, and shown nowhere. Writes
+Reads `extracted`, `attributes`, `duplicates` and, where the recipe makes it, `contamination`, co-partitioned (checked),
+and the takedowns in force (`takedowns`): their documents are rejected first of all, whatever their source, and shown
+nowhere. Writes
 
     kept/<part>.parquet      kept documents; text, title and metadata masked; with language, score and tier
                              (KEPT_SCHEMA)
     rejected/<part>.parquet  dropped documents: first reason, all reasons, the document they duplicate (schema
-                             REJECTED), and the attributes that the filters read, one struct column each
+                             REJECTED), the attributes that the filters read, one struct column each, and the evaluation
+                             item found in it (`tasks.formats.contamination.FOUND`), where such were looked for
     index/ keys/             the rows of the rejected ones by URL and id (`tasks.formats.key_index`)
     funnel.parquet           source x language x step x reason x tier: documents and bytes (`funnel`)
     hosts.parquet            documents and kept documents per host
     audit.html               sample documents of every verdict
     copies/ counts/ hosts/ samples/   duplicates among the passing documents, and the tables of each part
 
-Reasons are ordered by filter, duplication last. Duplicates are resolved after filtering, so that a filtered document is
-never the keeper of one that passes.
+Reasons are ordered by filter, then contamination, duplication last. Duplicates are resolved after filtering, so that a
+filtered or contaminated document is never the keeper of one that passes.
 """
 
 from collections import Counter
@@ -31,6 +33,7 @@ from tasks.core.groups import KIND
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.filters.language_codes import UNDETERMINED
 from tasks.formats import key_index
+from tasks.formats.contamination import CONTAMINATED
 from tasks.formats.documents import DOCUMENT
 from tasks.formats.tombstones import TAKEDOWN
 from tasks.stages.consolidate import audit
@@ -81,7 +84,10 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     """
     extracted, attributes, duplicates = (inputs[role] for role in ("extracted", "attributes", "duplicates"))
     taken_down = tuple(inputs.many("takedowns")) if "takedowns" in inputs else ()
-    aligned = AlignedInputs(extracted, attributes, duplicates, output.store, output.address.path, taken_down)
+    aligned = AlignedInputs(
+        *(extracted, attributes, duplicates, output.store, output.address.path, taken_down),
+        contamination=inputs.get("contamination"),
+    )
     names = aligned.names()
     check_measured(config, aligned.measured(names[0]), str(attributes.address))
     parts = aligned.parts
@@ -188,11 +194,16 @@ def _write_rejected(
     }
     columns = [added[name] if name in added else dropped.column(name).combine_chunks() for name in REJECTED.names]
     rows = pa.table(columns, schema=REJECTED)
-    for name in config.filters:
+    for name in _decisive(config, judged):
         if name not in REJECTED.names:
             rows = rows.append_column(name, judged.column(name).filter(is_dropped))
     part.table("rejected", rows.combine_chunks(), out=False)
     key_index.write_own(part, _words(rows))
+
+
+def _decisive(config: ConsolidateConfig, judged: pa.Table) -> list[str]:
+    """Returns the columns that decide, as they stand beside a rejected document and on the audit page."""
+    return [*config.filters, *([CONTAMINATED] if CONTAMINATED in judged.column_names else [])]
 
 
 def _words(rows: pa.Table) -> Iterator[tuple[int, int]]:
@@ -223,7 +234,7 @@ def _write_samples(
     places = pa.array(rows, pa.int64())
     shown, attributes = documents.take(places), judged.take(places)
     texts = masked(config, shown, attributes, [not reasons[row] for row in rows])
-    measured = attributes.select(list(config.filters))
+    measured = attributes.select(_decisive(config, attributes))
     part.table("samples", audit.samples(shown, measured, [reasons[row] for row in rows], texts), out=False)
 
 

@@ -1,4 +1,4 @@
-"""Wiring of the stage `consolidate`: documents, attributes and duplicates -> kept and rejected documents."""
+"""Wiring of the stage `consolidate`: documents and all verdicts on them -> kept and rejected documents."""
 
 from tasks.core.stage_spec import StageSpec
 
@@ -11,6 +11,7 @@ STAGES = (
         "documents",
         asset="documents",
         inputs={"extracted": "extracted", "attributes": "attributes", "duplicates": "duplicates"},
+        optional_inputs={"contamination": "contamination"},
         takedowns="takedowns",
     ),
 )

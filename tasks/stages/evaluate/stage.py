@@ -4,6 +4,8 @@ Reads the last milestone of `checkpoint`, the held-out and training shards of `s
 `documents/<source>.parquet` (document id, bytes, tokens, bits, bits of the unigram model), `scores.json`
 {bpb, unigram_bpb, gain, step, sources {source: {bpb, unigram_bpb, documents, bytes}}} and `samples.json` (continuations
 of the first tokens of held-out documents). `bpb` is the unweighted mean over sources; `gain` is 1 - bpb / unigram_bpb.
+Where the recipe looks for evaluation sets, reads `contamination`, too, and adds to `scores.json` which of their items
+the model has read (`contamination.learned`).
 """
 
 import json
@@ -25,6 +27,7 @@ from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.formats.tokens.shard import HELDOUT
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.stages.evaluate.config import EvaluateConfig
+from tasks.stages.evaluate.contamination import learned
 from tasks.stages.evaluate.unigram import unigram_bits
 from tasks.trainer import model_file
 from tasks.trainer.bpb import Heldout, document_bits, heldout, use_threads
@@ -57,6 +60,8 @@ def run(config: EvaluateConfig, inputs: Inputs, output: Output, engine: Engine) 
                 )
                 _write(part, documents[source], bits, unigram)
     scores = summarise({source: output.committed[source] for source in sources}, step)
+    if "contamination" in inputs:
+        scores["contamination"] = learned(inputs["contamination"], checkpoint)
     if "scores" not in output.committed:
         with output.part("scores", conserved=False) as part:
             _write_json(part, "scores.json", scores)
@@ -134,4 +139,7 @@ def _report(scores: dict[str, Any]) -> Report:
     for source, score in scores["sources"].items():
         metrics[f"bpb/{source}"] = score["bpb"]
     note = f"{scores['bpb']:.3f} bits per byte, {scores['gain']:.0%} below the unigram model"
+    for name, count in scores.get("contamination", {}).get("sets", {}).items():
+        metrics[f"contaminated_items/{name}"] = count["items"]
+        note += f"; has read {count['items']:,} items of {name}" if count["items"] else ""
     return Report(metrics=metrics, note=note)

@@ -10,5 +10,6 @@ STAGES = (
         "pretrain",
         "scores",
         inputs={"checkpoint": "checkpoint", "shards": "shards", "tokenizer": "tokenizer"},
+        optional_inputs={"contamination": "contamination"},
     ),
 )

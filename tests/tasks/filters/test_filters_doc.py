@@ -19,6 +19,7 @@ from tasks.run.runner import open_store, run_stage
 from tasks.run.tracking import TrackingContext
 from tasks.stages.annotate.config import AnnotateConfig
 from tasks.stages.consolidate.config import ConsolidateConfig
+from tasks.stages.decontaminate.config import DecontaminateConfig
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = ROOT / "docs" / "filters.md"
@@ -108,10 +109,12 @@ def test_the_new_filter_has_settings_that_are_checked(own_filter: ModuleType) ->
 
 
 def test_the_settings_shown_are_settings() -> None:
-    settings, models, _, parser = map(tomllib.loads, blocks("toml"))
+    settings, sets, models, _, parser = map(tomllib.loads, blocks("toml"))
     assert set(parser["extract"]) == {"files", "parsers"}
     AnnotateConfig(**settings["annotate"])
     ConsolidateConfig(**settings["consolidate"])
+    assert DecontaminateConfig(**sets["decontaminate"]).active
+    ConsolidateConfig(**sets["consolidate"])
     assert find_recipe("demo").override(models).perplexity.active
 
 

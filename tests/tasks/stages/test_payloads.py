@@ -21,6 +21,8 @@ from tasks.stages.classifiers.texts import gather
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.stage import consolidate_part
+from tasks.stages.decontaminate import stage as decontaminate
+from tasks.stages.decontaminate.config import DecontaminateConfig, EvaluationSet
 from tasks.stages.dedup import stage as dedup
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.perplexity.config import PerplexityConfig, Reference
@@ -83,6 +85,14 @@ def _dedup(folder: Path, parts: int) -> None:
     dedup.run(DedupConfig(), Inputs({"extracted": extracted, "prose_score": scores}), output, _Scales())
 
 
+def _decontaminate(folder: Path, parts: int) -> None:
+    extracted = _artifact(folder, "extracted", ["documents", "rejected"], parts)
+    (file := folder / "quiz.jsonl").write_text('{"query": "what is the longest river of the smallest continent"}\n')
+    sets = tuple(EvaluationSet(name=f"quiz-{number}", path=str(file), fields=("query",)) for number in range(50))
+    output = Output(extracted.store, ArtifactId("test/contamination", "dev"), "f" * 64)
+    decontaminate.run(DecontaminateConfig(sets=sets), Inputs({"extracted": extracted}), output, _Scales())
+
+
 def _consolidate(folder: Path, parts: int) -> None:
     extracted, attributes, duplicates = (
         _artifact(folder, name, [name], parts) for name in ("documents", "attributes", "duplicates")
@@ -113,7 +123,9 @@ def _perplexity(folder: Path, parts: int) -> None:
     crawled(PerplexityConfig(references=(reference,), cut_source="web"), extracted, _Scales())
 
 
-@pytest.mark.parametrize("stage", [_annotate, _dedup, _consolidate, _encode, _tokenizer, _classifiers, _perplexity])
+@pytest.mark.parametrize(
+    "stage", [_annotate, _dedup, _decontaminate, _consolidate, _encode, _tokenizer, _classifiers, _perplexity]
+)
 def test_what_is_sent_to_a_worker_does_not_grow_with_the_number_of_parts(
     stage: Callable[[Path, int], None], tmp_path: Path
 ) -> None:
