@@ -1,9 +1,9 @@
-"""Alerts of a training run, sent by an Airflow notifier while the run goes on.
+"""Alerts of a training run, sent while the run goes on: as a gauge of Airflow's metrics, and by an Airflow notifier.
 
-Reads the lines that the stage logs, `[<artifact>] alert: <text>`: in the task's own process as log records, of a pod as
-the lines of its log, which the triggerer reads. `[place.alerts]` names the notifier: any class of a provider or of
-yours, whose templated arguments may use `alert` (the text), `artifact`, `dag_id`, `task_id` and `run_id`. A notifier
-that fails is logged; the run goes on, and the alert is in the task's log in any case.
+Reads the lines that the stage logs, `[<artifact>] alert: <kind> at <text>`: in the task's own process as log records,
+of a pod as the lines of its log, which the triggerer reads. `[place.alerts]` names the notifier: any class of a
+provider or of yours, whose templated arguments may use `alert` (kind and text), `artifact`, `dag_id`, `task_id` and
+`run_id`. A notifier that fails is logged; the run goes on, and the alert is in the task's log in any case.
 """
 
 import asyncio
@@ -16,13 +16,14 @@ from typing import Any
 from airflow.sdk.module_loading import import_string
 from asgiref.sync import sync_to_async
 
+from operators import stats
 from tasks.core.errors import RecipeError
 from tasks.run.place import AlertsPlace, all_filled
 
 log = logging.getLogger("sluice.alerts.sent")
 
 LOGGER = "sluice.alerts"
-_LINE = re.compile(r"\[(\S+)\] alert: (.+)")
+_LINE = re.compile(r"\[(\S+)\] alert: ((\w+) at .+)")
 
 
 def notifier_of(place: AlertsPlace) -> Any:
@@ -48,15 +49,18 @@ def check(place: AlertsPlace) -> None:
 
 
 def send(place: AlertsPlace, line: str, instance: Any) -> None:
-    """Sends the alert in a line by the place's notifier; does nothing with other lines. Never raises.
+    """Sends the alert in a line; does nothing with other lines. Never raises.
 
     Args:
-        place: the notifier; with none, nothing is sent.
+        place: the notifier; with none, only the gauge is sent.
         line: of a log.
         instance: the task instance; None where it is not known.
     """
     match = _LINE.search(line)
-    if not match or not place.notifier:
+    if not match:
+        return
+    stats.alert(match[1], match[3])
+    if not place.notifier:
         return
     names = ("dag_id", "task_id", "run_id")
     context = {"artifact": match[1], "alert": match[2], **{name: getattr(instance, name, "") for name in names}}
@@ -97,6 +101,8 @@ class _Sender(logging.Handler):
 class AlertFinder:
     """Passes the lines of a pod on, and sends the alerts in them, in a thread, since notifiers may block.
 
+    For a triggerer, whose metrics it connects.
+
     Args:
         pass_on: takes each line.
         place: the notifier.
@@ -106,11 +112,12 @@ class AlertFinder:
     def __init__(self, pass_on: Callable[[str], None], place: AlertsPlace, instance: Any) -> None:
         self.pass_on, self.place, self.instance = pass_on, place, instance
         self._sending: set[asyncio.Task[None]] = set()
+        stats.ready()
 
     def __call__(self, line: str) -> None:
         """Takes one line of the pod's log."""
         self.pass_on(line)
-        if self.place.notifier and _LINE.search(line):
+        if _LINE.search(line):
             task = asyncio.create_task(sync_to_async(send)(self.place, line, self.instance))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)

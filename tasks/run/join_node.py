@@ -10,7 +10,7 @@ from tasks.core.artifact import Artifact
 from tasks.run.adoption import adoptable, made_at_source_version
 from tasks.run.input_resolution import check_drift, resolve
 from tasks.run.recipe import Recipe
-from tasks.run.runner import open_store
+from tasks.run.runner import open_store, training_environment
 
 log = logging.getLogger("sluice.join_node")
 
@@ -33,6 +33,7 @@ def join_stage(
         log.info("[%s] adopted from version %s: there is nothing to join", resolved.address, source_version)
     elif hasattr(resolved.module, "join"):
         log.info("[%s] joining %s, fingerprint %s", resolved.address, stage, resolved.fingerprint[:16])
-        resolved.module.join(resolved.config, resolved.inputs)
+        with training_environment(recipe.place.train):
+            resolved.module.join(resolved.config, resolved.inputs)
     else:
         log.info("[%s] the stage %s runs on node 0 alone", resolved.address, stage)

@@ -8,12 +8,13 @@ import os
 import re
 from typing import Any, Literal, TypeVar
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
 from tasks.core.config import Config, nearest
 from tasks.core.errors import RecipeError
 from tasks.run.catalogue import STAGES
-from tasks.trainer.layout import Layout
+from tasks.trainer.layout import CHECK_EVERY, Layout
+from tasks.trainer.place_config import CheckpointLocations, PreemptionNotice
 
 P = TypeVar("P", bound=Config)
 
@@ -143,6 +144,16 @@ class TrainPlace(Config):
 
     layout: Layout | None = None
     """How the ranks of a training run share model and batch; None: each has all of the model. Canaries have none."""
+
+    check_every: int = Field(default=CHECK_EVERY, ge=0)
+    """Steps between two checks in which ranks compute one another's share of the gradient, for which a step takes about
+    twice as long; 0: on suspicion only."""
+
+    checkpoints: CheckpointLocations = CheckpointLocations()
+    """Where checkpoints are kept. Those of canaries are in scratch and in the store."""
+
+    preemption: PreemptionNotice | None = None
+    """Who announces that this machine will be taken away; None: SIGTERM does, as for pods."""
 
 
 class AlertsPlace(Config):

@@ -20,12 +20,13 @@ from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.run.adoption import adoptable, made_at_source_version
 from tasks.run.input_resolution import ResolvedStage, check_drift, resolve
-from tasks.run.place import TrainPlace, filled
+from tasks.run.place import TrainPlace, all_filled, filled
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
 from tasks.run.tracking import TrackingContext, describe, outbox
 from tasks.run.tracking.run import StageRun
-from tasks.trainer.layout import LAYOUT, RANKS
+from tasks.trainer.layout import CHECK, LAYOUT, RANKS
+from tasks.trainer.place_config import CHECKPOINTS, PREEMPTION
 
 log = logging.getLogger("sluice.runner")
 
@@ -136,7 +137,7 @@ def _run(recipe: Recipe, resolved: ResolvedStage, output: Output, on_dask: bool)
     started = datetime.now(UTC)
     log.info("[%s] running %s, fingerprint %s", resolved.address, resolved.spec.name, resolved.fingerprint[:16])
     address = filled(recipe.place.dask.address) if on_dask else ""
-    with _training(recipe.place.train), open_engine(address, recipe.place.workers) as engine:
+    with training_environment(recipe.place.train), open_engine(address, recipe.place.workers) as engine:
         report = resolved.module.run(resolved.config, resolved.inputs, output, engine)
     refs = (*resolved.refs, *resolved.named_only)
     artifact = commit(output, resolved.spec.name, resolved.module.VERSION, resolved.config, refs, report, started)
@@ -148,12 +149,14 @@ def _run(recipe: Recipe, resolved: ResolvedStage, output: Output, on_dask: bool)
 
 
 @contextmanager
-def _training(place: TrainPlace) -> Iterator[None]:
-    """Sets ranks and layout of a training run, unless the environment has them (as in a pod).
+def training_environment(place: TrainPlace) -> Iterator[None]:
+    """Sets the variables of a training run, unless the environment has them (as in a pod).
 
     Only while the stage runs: the next recipe of this process may have another place.
     """
-    wanted = {RANKS: str(place.nproc), **({LAYOUT: place.layout.model_dump_json()} if place.layout else {})}
+    settings = {LAYOUT: place.layout, CHECKPOINTS: all_filled(place.checkpoints), PREEMPTION: place.preemption}
+    wanted = {RANKS: str(place.nproc), CHECK: str(place.check_every)}
+    wanted |= {name: setting.model_dump_json() for name, setting in settings.items() if setting}
     added = {name: value for name, value in wanted.items() if name not in os.environ}
     os.environ.update(added)
     try:

@@ -137,9 +137,9 @@ def trace_step(store: Store, recipe: str, version: str, step: int, most: int | N
 
     Returns:
         {asked, kind: "step", artifacts, measured, run, step, skipped, first_checkpoint, sequences: [{source, sequence,
-        epoch, slices: [{id, url, start, length, pos, text}]}]}; `text` is the beginning of what the model read: nothing
-        of a slice that is `withheld`, because it was taken down before. The first `most` sequences have slices,
-        or all.
+        epoch, slices: [{id, url, start, length, pos, text}]}]}; `skipped` is why the step did not change the model, or
+        ""; `text` is the beginning of what the model read: nothing of a slice that is `withheld`, because it was taken
+        down before, or because it or its shard had spoilt steps. The first `most` sequences have slices, or all.
 
     Raises:
         InputError: nothing was trained, or the run had fewer steps.
@@ -159,7 +159,7 @@ def trace_step(store: Store, recipe: str, version: str, step: int, most: int | N
     return {
         **_head(chain, f"step:{step}", "step"),
         "step": step,
-        "skipped": step in chain.readings.skipped_steps,
+        "skipped": chain.readings.why_skipped(step),
         "first_checkpoint": _first_checkpoint(run, step),
         "sequences": sequences,
         "before": _before(chain, lambda of: {}),

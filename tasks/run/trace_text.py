@@ -6,6 +6,7 @@ Found = dict[str, Any]
 
 _SHOWN = 12
 _WIDTH = 100
+_WITHHELD = "taken down, or it or its shard had spoilt that step"
 
 
 def render(found: Found) -> str:
@@ -56,7 +57,7 @@ def _document(document: Found, run: Found | None) -> list[str]:
         return [*lines, "  held out   measures bits per byte; no step reads it"]
     lines.append(f"  sequences  {_some(document['sequences'])}")
     if "withheld_from" in document:
-        lines.append(f"  withheld   from step {document['withheld_from']:,} on: taken down, or it had spoilt that step")
+        lines.append(f"  withheld   from step {document['withheld_from']:,} on: {_WITHHELD}")
     if run is None:
         return [*lines, "  steps      none yet: nothing was trained from this plan"]
     if not document["steps"]:
@@ -92,7 +93,7 @@ def _before(earlier: Found) -> list[str]:
 
 def _step(found: Found) -> list[str]:
     run = found["run"]
-    skipped = ", skipped: it did not change the model" if found["skipped"] else ""
+    skipped = f", skipped ({found['skipped']}): it did not change the model" if found["skipped"] else ""
     lines = [
         f"step {found['step']:,} of {run['steps']:,}: {len(found['sequences'])} sequences, "
         f"first in checkpoint step-{found['first_checkpoint']:08d}{skipped}"
@@ -102,11 +103,7 @@ def _step(found: Found) -> list[str]:
         lines += ["", f"{sequence['source']} sequence {sequence['sequence']:,}, epoch {sequence['epoch']}"]
         for piece in sequence["slices"]:
             last = piece["start"] + piece["length"] - 1
-            text = (
-                "withheld: taken down, or it had spoilt a step"
-                if piece.get("withheld")
-                else " ".join(piece["text"].split())
-            )
+            text = f"withheld: {_WITHHELD}" if piece.get("withheld") else " ".join(piece["text"].split())
             lines.append(f"  {piece['url'] or piece['id']}  tokens {piece['start']:,} .. {last:,}")
             lines.append(f"    {text[:_WIDTH]}")
     left = len(found["sequences"]) - len(shown)

@@ -2,8 +2,8 @@
 
 Wraps torchrun, which returns 1 for every failure, with exit codes that tell failures apart: 0 is done, 2 a run that
 cannot work as configured, 137 a rank that was killed (usually out of memory) more often than it may be restarted, 143
-stopped on request after a checkpoint. Several nodes are described by torchrun's variables (see `gang`) and run without
-torchrun (see `gang_agent`).
+stopped after a checkpoint, by SIGTERM or by the notice of a preemption (see `preemption`). Several nodes are described
+by torchrun's variables (see `gang`) and run without torchrun (see `gang_agent`).
 
 A single rank needs no rendezvous: it is supervised here without torchrun, which saves importing torch a second time
 (1.5 CPU-seconds of the 4 that an empty run takes).
@@ -15,11 +15,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 
-from tasks.trainer import parent_watch
+from tasks.trainer import parent_watch, preemption
+from tasks.trainer.config import TrainSpec
+from tasks.trainer.faults import PREEMPTION, Faults
 from tasks.trainer.gang import Gang
+from tasks.trainer.metrics import FILE, last_step
+from tasks.trainer.place_config import preemption_here
 
 MAX_RESTARTS = 5
 """How many crashes are followed by a restart of all ranks; after that the agent returns the exit code."""
@@ -50,6 +55,8 @@ def main() -> int:
     arguments = parser.parse_args()
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if notice := preemption_here():
+        preemption.watch(notice, partial(_preempted, arguments.spec))
     if gang := Gang.from_environment():
         from tasks.trainer.gang_agent import run_gang
 
@@ -57,6 +64,16 @@ def main() -> int:
         logging.basicConfig(level=logging.INFO, format=f"{where} %(levelname)s %(message)s", stream=sys.stderr)
         return run_gang(arguments.spec, arguments.nproc, gang, MAX_RESTARTS, FINAL)
     return run_alone(arguments.spec) if arguments.nproc == 1 else run_ranks(arguments.spec, arguments.nproc)
+
+
+def _preempted(spec: Path, what: str) -> None:
+    """Records the notice of a preemption and does what SIGTERM does, by SIGTERM."""
+    out = Path(TrainSpec.model_validate_json(spec.read_bytes()).out)
+    try:
+        do = "nothing: the run saves and ends, and resumes on another machine"
+        Faults(out).report(PREEMPTION, last_step(out / FILE), what, do)
+    finally:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
 def run_alone(spec: Path) -> int:

@@ -109,6 +109,11 @@ class Batches:
         count = self.batch_size // self.microbatch
         return [self.plan.slices(source, sequence) for source, sequence, _ in self.order.batch(step)[number::count]]
 
+    def documents(self, step: int) -> set[tuple[str, int]]:
+        """Returns (shard, row) of the documents of which a step's batch has tokens."""
+        found = np.concatenate([self.plan.slices(source, sequence) for source, sequence, _ in self.order.batch(step)])
+        return {(self.plan.shards[shard], row) for shard, row in found[["shard", "row"]].tolist()}
+
     def slices(self, step: int) -> list[dict[str, Any]]:
         """Returns the document slices of a step's batch for a log.
 

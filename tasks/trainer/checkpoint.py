@@ -8,20 +8,17 @@ complete. torch is not imported here: the stage verifies and copies checkpoints 
 """
 
 import json
-import logging
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tasks.core.config import canonical_json, sha256_of_json
 from tasks.core.digest import sha256_of_file
-from tasks.core.errors import InputError
+from tasks.core.errors import InputError, TransientError
 from tasks.trainer import tensor_files
-
-log = logging.getLogger(__name__)
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 NAME = re.compile(r"step-(\d{8})")
@@ -122,13 +119,23 @@ def merge(folder: Path, target: Path) -> Path:
     return commit(written, state["step"], state, recorded)
 
 
-def newest_good(root: Path) -> tuple[Path, dict[str, Any]] | None:
-    """Returns folder and state of the newest checkpoint under `root` that verifies, or None; logs what is skipped."""
+def newest_good(root: Path, skipped: Callable[[int, InputError], None]) -> tuple[Path, dict[str, Any]] | None:
+    """Returns folder and state of the newest checkpoint under `root` that verifies; None where there is none at all.
+
+    Args:
+        root: folder of the checkpoints.
+        skipped: called with step and cause of each one that does not verify.
+
+    Raises:
+        TransientError: there are some, and none verifies.
+    """
     for step in reversed(steps_at(root)):
         try:
             return root / name_of(step), verify(root / name_of(step))
         except InputError as error:
-            log.warning("checkpoint of step %d skipped: %s", step, error)
+            skipped(step, error)
+    if steps_at(root):
+        raise TransientError(f"no checkpoint in {root} verifies", "run again: a start looks at the other locations")
     return None
 
 
@@ -138,10 +145,19 @@ def steps_at(root: Path) -> list[int]:
     return sorted(int(match[1]) for match in names if match)
 
 
-def prune(root: Path, keep: int, milestones: Collection[int]) -> None:
-    """Deletes all checkpoints but the newest `keep` and those of the milestone steps."""
-    for step in [step for step in steps_at(root) if step not in milestones][:-keep]:
+def prune(root: Path, keep: int, keep_every: int, milestones: Collection[int]) -> None:
+    """Deletes the checkpoints that are `superfluous` and not of a milestone step."""
+    for step in superfluous([step for step in steps_at(root) if step not in milestones], keep, keep_every):
         shutil.rmtree(root / name_of(step))
+
+
+def superfluous(steps: Sequence[int], keep: int, keep_every: int) -> list[int]:
+    """Returns those of ascending steps that are neither of the newest `keep` nor a multiple of `keep_every` (0: none).
+
+    >>> superfluous([10, 20, 30, 40, 50], 2, 20)
+    [10, 30]
+    """
+    return [step for step in steps[:-keep] if not keep_every or step % keep_every]
 
 
 def _sync(path: Path) -> None:

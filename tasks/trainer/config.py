@@ -16,57 +16,10 @@ from pydantic import Field, field_validator, model_validator
 from tasks.core.config import Config, Problems
 from tasks.formats.tokens.mixture import Anneal, check_weights
 from tasks.trainer.compression_config import Bf16Compression, PowerSgdCompression
-from tasks.trainer.layout import Layout
+from tasks.trainer.layout import CHECK_EVERY, Layout
+from tasks.trainer.rope_config import LinearRope, Llama3Rope, YarnRope
 
 _CHECKPOINT = re.compile(r"[a-z][a-z0-9_-]*/checkpoint@[A-Za-z0-9][A-Za-z0-9._-]*")
-
-
-class LinearRope(Config):
-    """Positions divided by a factor; a model needs some training with it."""
-
-    kind: Literal["linear"]
-    factor: float = Field(gt=1)
-    """How many times longer sequences may be."""
-
-
-class Llama3Rope(Config):
-    """Long wavelengths stretched, short ones kept: the scaling of Llama 3.1."""
-
-    kind: Literal["llama3"]
-    factor: float = Field(gt=1)
-    """How many times longer sequences may be."""
-    original_length: int = Field(ge=2)
-    """Positions of the sequences trained on before."""
-    low_freq_factor: float = Field(default=1.0, gt=0)
-    """Wavelengths that fit into the original length at most so many times are stretched by the factor."""
-    high_freq_factor: float = Field(default=4.0, gt=0)
-    """Wavelengths that fit into it at least so many times are kept."""
-
-    @model_validator(mode="after")
-    def _ordered(self) -> "Llama3Rope":
-        if self.low_freq_factor >= self.high_freq_factor:
-            raise Problems([f".low_freq_factor: must be below high_freq_factor {self.high_freq_factor:g}"])
-        return self
-
-
-class YarnRope(Config):
-    """As `Llama3Rope`, with another ramp between both and sharper attention: YaRN."""
-
-    kind: Literal["yarn"]
-    factor: float = Field(gt=1)
-    """How many times longer sequences may be."""
-    original_length: int = Field(ge=2)
-    """Positions of the sequences trained on before."""
-    beta_slow: float = Field(default=1.0, gt=0)
-    """Wavelengths that fit into the original length at most so many times are stretched by the factor."""
-    beta_fast: float = Field(default=32.0, gt=0)
-    """Wavelengths that fit into it at least so many times are kept."""
-
-    @model_validator(mode="after")
-    def _ordered(self) -> "YarnRope":
-        if self.beta_slow >= self.beta_fast:
-            raise Problems([f".beta_slow: must be below beta_fast {self.beta_fast:g}"])
-        return self
 
 
 class ModelConfig(Config):
@@ -199,8 +152,8 @@ class TrainConfig(Config):
     """Seed of the order of sequences."""
     checkpoint_every: int = Field(default=100, ge=1)
     """Steps between checkpoints that a restart resumes from."""
-    keep_checkpoints: int = Field(default=2, ge=1)
-    """Newest checkpoints kept beside the milestones."""
+    keep_checkpoints: int = 2
+    """Newest checkpoints kept in scratch beside the milestones; at least 2, which a rollback needs."""
     milestones: int = Field(default=3, ge=1)
     """Evenly spaced checkpoints that become part of the artifact; the last one is the trained model."""
     mixture: dict[str, float] = {}
@@ -235,6 +188,11 @@ class TrainConfig(Config):
             wrong.append(f"batch_size {self.batch_size} must be a multiple of microbatch {self.microbatch}")
         if self.milestones > self.steps:
             wrong.append(f"{self.milestones} milestones do not fit into {self.steps} steps")
+        if self.keep_checkpoints < 2:
+            wrong.append(
+                f".keep_checkpoints: {self.keep_checkpoints} is too few: where the step after the newest checkpoint is "
+                "refused, a rollback goes to the one before it; set 2 or more"
+            )
         if self.anneal and not 0 < self.anneal_from < self.steps:
             wrong.append(
                 f".anneal.share: a share of {self.anneal.share:g} of {self.steps} steps leaves one of the two stages "
@@ -296,3 +254,7 @@ class TrainSpec(Config):
     """Local folder for checkpoints, metrics and logs; only one run writes to it at a time."""
     layout: Layout | None = None
     """How ranks share the work; None: each has all of the model and some of the microbatches, with the bits of one."""
+    check_every: int = CHECK_EVERY
+    """Steps between two checks of the ranks' shares of the gradient (`integrity`); 0: on suspicion only."""
+    keep_every: int = 0
+    """Checkpoints of steps that are multiples of it are kept in scratch, too; 0: none."""

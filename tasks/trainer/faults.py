@@ -1,44 +1,46 @@
-"""Faults of a run: poisoned documents, rolled-back steps, corrupt ranks, slow ranks.
+"""Faults of a run: poisoned documents, rolled-back steps, corrupt or slow ranks, checkpoints, preemptions.
 
-Rank 0 appends each to `faults.jsonl` in the run's folder as {kind, step, what, do} and to the log. A fault that a
-restart meets again when it repeats a step is one line.
+Each is a line of `faults.jsonl` in the run's folder, {kind, step, what, do}, and of the log. A fault that a restart
+meets again when it repeats a step is one line. Several processes append: rank 0, the agent, and the stage.
 """
 
 import json
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tasks.trainer.metrics import read_metrics
-
-if TYPE_CHECKING:  # imports torch
-    from tasks.trainer.ranks import Ranks
 
 log = logging.getLogger(__name__)
 
 FILE = "faults.jsonl"
 POISON, ROLLBACK, CORRUPTION, SLOW_RANK = "poison", "rollback", "corruption", "slow_rank"
-KINDS = (POISON, ROLLBACK, CORRUPTION, SLOW_RANK)
+CHECKPOINT, PREEMPTION = "checkpoint", "preemption"
+KINDS = (POISON, ROLLBACK, CORRUPTION, SLOW_RANK, CHECKPOINT, PREEMPTION)
 
 
 class Faults:
-    """The faults of a run, on one rank; only rank 0 writes.
+    """The faults of a run, as one process reports them.
 
     Args:
         out: folder of the run.
-        ranks: the process group.
+        writes: whether this process writes; of the ranks, which all see the same, rank 0 alone does.
     """
 
-    def __init__(self, out: Path, ranks: "Ranks") -> None:
-        self._path, self._writes = out / FILE, ranks.rank == 0
+    def __init__(self, out: Path, writes: bool = True) -> None:
+        self._path, self._writes = out / FILE, writes
         self._known = {(line["kind"], line["step"], line["what"]) for line in read_metrics(self._path)}
+
+    def damaged(self, step: int, error: Exception) -> None:
+        """Records a checkpoint that cannot be used."""
+        do = "look at the disk or the network of that location; the run goes on without it"
+        self.report(CHECKPOINT, step, f"the checkpoint of step {step} cannot be used: {error}".rstrip("."), do)
 
     def report(self, kind: str, step: int, what: str, do: str) -> None:
         """Records a fault.
 
         Args:
             kind: one of KINDS.
-            step: 0-based.
+            step: 0-based; of a checkpoint the number of steps that it is after.
             what: what was seen, naming ranks or documents; without a full stop.
             do: what a person should do; without a full stop.
         """

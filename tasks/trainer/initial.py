@@ -21,6 +21,8 @@ from tasks.trainer.config import InitialSpec, ModelConfig, TrainConfig
 log = logging.getLogger(__name__)
 
 _DESCRIPTION = "model.json"
+_NOT_IN_WEIGHTS = ("rope_theta", "rope_scaling", "norm_eps")
+"""Settings of a model that no tensor depends on: another value is a continued training, as for a longer context."""
 
 
 def initial_weights(config: TrainConfig, tokens: TokenFormat, checkpoint: Artifact) -> InitialSpec:
@@ -32,7 +34,8 @@ def initial_weights(config: TrainConfig, tokens: TokenFormat, checkpoint: Artifa
         checkpoint: artifact of the earlier run.
 
     Raises:
-        InputError: the checkpoint lacks a file, or is of another model or tokenizer.
+        InputError: the checkpoint lacks a file, is of another tokenizer, or of a model whose weights do not fit or mean
+            something else. Other differences are allowed (`changed_settings`).
     """
     entries = {entry.path: entry for part in checkpoint.parts for entry in part.files}
     last = max((path for path in entries if path.endswith(f"/{MODEL}")), default="")
@@ -60,17 +63,35 @@ def load_initial(load: Callable[[Path], None], initial: InitialSpec) -> None:
     log.info("the weights are those of %s", initial.artifact)
 
 
-def _check_shape(checkpoint: Artifact, described: dict[str, Any], model: ModelConfig) -> None:
+def changed_settings(checkpoint: Artifact, model: ModelConfig) -> str:
+    """Returns which settings of a model differ from those of a checkpoint ("rope_theta 5e5 (was 1e4)"); "" if none."""
+    found = _changes(json.loads(checkpoint.read(_DESCRIPTION))["model"], model)
+    return ", ".join(f"{field} {_shown(ours)} (was {_shown(before)})" for field, before, ours in found)
+
+
+def _changes(described: dict[str, Any], model: ModelConfig) -> list[tuple[str, Any, Any]]:
+    """Returns setting, its value in the checkpoint and in `model`, for each that differs."""
     # A setting that came after the checkpoint has its default there.
-    theirs = ModelConfig.model_validate(described).model_dump(mode="json")
-    different = list(changes(theirs, model.model_dump(mode="json"), ""))
+    theirs = ModelConfig.model_validate(described)
+    found = changes(theirs.model_dump(mode="json"), model.model_dump(mode="json"), "")
+    # The inner width is rounded, so another multiple may be the same model.
+    return [one for one in found if one[0] != "ffn_multiple" or theirs.ffn_dim != model.ffn_dim]
+
+
+def _check_shape(checkpoint: Artifact, described: dict[str, Any], model: ModelConfig) -> None:
+    """Refuses a model with other tensors, or with the same ones in another meaning, such as another number of heads."""
+    different = [one for one in _changes(described, model) if one[0].partition(".")[0] not in _NOT_IN_WEIGHTS]
     if different:
-        listed = ", ".join(f"{field} is {ours} and was {before}" for field, before, ours in different)
-        settings = ", ".join(f"{field} = {json.dumps(before)}" for field, before, _ in different)
+        listed = ", ".join(f"{field} is {_shown(ours)} and was {_shown(before)}" for field, before, ours in different)
+        settings = ", ".join(f"{field} = {_shown(before)}" for field, before, _ in different)
         raise InputError(
             f"[train] init_from: {checkpoint.address} is another model: {listed}",
             f"set {settings} in [train.model], or leave out init_from",
         )
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else json.dumps(value)
 
 
 def _check_tokenizer(checkpoint: Artifact, theirs: str, ours: str) -> None:

@@ -1,56 +1,65 @@
-"""Silent corruption: ranks that compute or keep something else than the others, found by hashes and named.
+"""Silent corruption: ranks that compute or keep something else than they should, found by comparison and named.
 
-Ranks with copies of the same weights exchange a hash of theirs at every step, in the sum that the step takes anyway,
+Weights. Ranks with copies of the same exchange a hash of theirs at every step, in the sum that the step takes anyway,
 and of all their state before a checkpoint. Where they differ the run cannot know who is right: it ends, so that all
-ranks begin again with the newest checkpoint, and names the rank when it has repeated the step (`suspects`). A rank's
-share of a gradient has no copy: where loss or norm look wrong, and for some steps without a reason, it is computed
-again and must have equal bits. Both need the bits of a step to be equal when it is repeated.
+ranks begin again with the newest checkpoint, and names the rank when it has repeated the step (`suspects`).
 
-Silent errors of this kind are a matter of fact in large fleets: Dixit et al. 2021, arXiv 2102.11245.
+Gradients. What a rank adds to a sum has no copy. Where loss or norm look wrong, and at an interval, every rank computes
+the share of the next rank and then its own again, and both must be what that rank and itself have found. A flip that
+came once gives itself away when it does not come again, a device that always computes wrong when another one does it.
+
+Both need gradients to be equal when they are computed again: to the bit on a CPU, to a tolerance on a GPU. Silent
+errors of this kind are a matter of fact in large fleets: Dixit et al. 2021, arXiv 2102.11245.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import torch
 from torch import Tensor
 
 from tasks.core.errors import TransientError
 from tasks.trainer.faults import CORRUPTION, Faults
+from tasks.trainer.rank_copies import Copies
 from tasks.trainer.ranks import Ranks
-from tasks.trainer.self_test import failed_self_test, minority, named
+from tasks.trainer.self_test import failed_self_test, gathered, named
 from tasks.trainer.suspects import Suspects
 
 FAR = 10.0
 """A norm that is so many times the median of the norms before is computed again."""
 RECENT, SOME = 64, 8
 """Norms that are compared with, at most and at least."""
-EVERY = 200
-"""Every so many steps a gradient is computed twice without a reason."""
 ATTEMPTS = 3
-"""Computations after which a rank's share of a gradient must have been equal twice in a row."""
+"""Rounds of computing again, in one of which all ranks must agree."""
 _DO = "take the node of this rank out of the pool and test its hardware if it is named again"
 
 
 class Replica(Protocol):
-    """A model with copies on several ranks."""
+    """The part of a model that a rank computes."""
 
-    hashes: list[float]
-    """Of each rank's weights when it began the last gradient; [] where no rank has a copy of another's."""
-    replica_size: int
-    """Ranks r and r + replica_size have copies of the same."""
-    share: int | None
-    """Hash of what this rank added to the last gradient; None where its bits are not equal when it is repeated."""
+    copies: list[Copies]
+    """What this rank has copies of."""
+    hashes: list[list[float]]
+    """For each of `copies` the hash of every rank's weights when it began the last gradient."""
+    peers: list[int]
+    """The ranks that compute the same as this one of other microbatches, itself included."""
+    share: float
+    """Fingerprint of what this rank added to the last gradient."""
+    share_tolerance: float
+    """Relative difference of two fingerprints of the same share; 0: they have the same bits."""
 
-    def state_hash(self) -> Tensor:
-        """Returns the hash of weights and optimizer state, int64 scalar."""
+    def state_hashes(self) -> list[Tensor]:
+        """Returns for each of `copies` the hash of weights and optimizer state, int64 scalar."""
 
 
 Gradient = tuple[float, float, int, bool]
 """Loss, gradient norm, labels, and whether any rank got a SIGTERM."""
+Compute = Callable[[int], Gradient]
+"""Computes a gradient, on all ranks, of the microbatches of the rank so many places further in `peers`."""
 
 
 class Integrity:
@@ -62,6 +71,7 @@ class Integrity:
         replica: the model.
         faults: where corrupt ranks are named.
         device: name of this rank's kind of device.
+        every: steps from one check of the shares to the next; 0: on suspicion only.
 
     Attributes:
         names: "rank 3 on node-7" for every rank, in their order.
@@ -70,11 +80,14 @@ class Integrity:
         TransientError: a rank fails the self-test.
     """
 
-    def __init__(self, out: Path, ranks: Ranks, replica: Replica, faults: Faults, device: str) -> None:
+    def __init__(self, out: Path, ranks: Ranks, replica: Replica, faults: Faults, device: str, every: int) -> None:
         self._ranks, self._replica, self._faults, self._device = ranks, replica, faults, device
-        self.names = named(ranks)
+        self._every, self.names = every, named(ranks)
         self._suspects = Suspects(out, ranks)
         self._norms: deque[float] = deque(maxlen=RECENT)
+        # Other kinds of device round otherwise, so that each rank can be compared with itself only.
+        alike = len(set(gathered(ranks, device))) == 1
+        self._shift = 1 if alike and len(replica.peers) > 1 else 0
         if failed := failed_self_test(ranks, device):
             self._end(0, f"{self._listed(failed)} fails the self-test")
 
@@ -84,20 +97,16 @@ class Integrity:
         Raises:
             TransientError: they are not equal; names the rank if it can.
         """
-        if self._replica.hashes:
-            self._compare(step, "weights", self._replica.hashes)
+        self._compare(step, "weights", self._replica.hashes)
 
     def check_state(self, step: int) -> None:
         """Compares all state, before it is saved as that after `step` steps; raises as `check_weights`."""
-        if self._ranks.world <= self._replica.replica_size:
-            return
-        hashes = torch.zeros(self._ranks.world, dtype=torch.float64, device=self._ranks.device)
-        hashes[self._ranks.rank] = self._replica.state_hash().double()
-        self._ranks.sum([hashes])
-        self._compare(step, "state", hashes.tolist())
+        if self._replica.copies:
+            _, hashes = self._ranks.sum_and_collect(self._no_sums(), self._replica.state_hashes())
+            self._compare(step, "state", hashes)
 
-    def gradient(self, step: int, compute: Callable[[], Gradient], refused: Callable[[Gradient], bool]) -> Gradient:
-        """Returns the gradient of a step, computed until two results agree where there is a suspicion.
+    def gradient(self, step: int, compute: Compute, refused: Callable[[Gradient], bool]) -> Gradient:
+        """Returns the gradient of a step, computed until all ranks agree where there is a suspicion.
 
         Args:
             step: 0-based.
@@ -105,45 +114,89 @@ class Integrity:
             refused: whether the guard would refuse it.
 
         Raises:
-            TransientError: a rank does not compute the same twice.
+            TransientError: a rank does not compute what another one does, or not the same twice.
         """
-        found = compute()
-        if self._replica.share is None or not self._suspicious(step, found[1], refused(found)):
+        if self._every and (step + 1) % self._every == 0:
+            return self._agreed(step, compute, (None, None), False)
+        found = compute(0)
+        if not self._suspicious(found[1], refused(found)):
             return found
-        corrupt: list[int] = []
-        for _ in range(ATTEMPTS):
-            before, stop = self._replica.share, found[3]
-            loss, norm, count, stopped = compute()
-            found = (loss, norm, count, stop or stopped)
-            differs = torch.zeros(self._ranks.world, dtype=torch.float64, device=self._ranks.device)
-            differs[self._ranks.rank] = float(before != self._replica.share)
-            self._ranks.sum([differs])
-            if not differs.any():
-                return found
-            corrupt = differs.nonzero().flatten().tolist()
-            self._report(step, f"{self._listed(corrupt)} computed two gradients from the same batch")
-        return self._end(step, f"{self._listed(corrupt)} does not compute the same gradient twice")
+        return self._agreed(step, compute, (None, self._replica.share), found[3])
 
-    def _suspicious(self, step: int, norm: float, refused: bool) -> bool:
+    def _agreed(self, step: int, compute: Compute, before: tuple[float | None, float | None], stop: bool) -> Gradient:
+        """Computes the next rank's share and the own one until nobody differs; returns the gradient.
+
+        Args:
+            step: 0-based.
+            compute: see `gradient`.
+            before: this rank's fingerprints of both, as far as it has computed them before.
+            stop: whether any rank has got a SIGTERM.
+        """
+        named: list[int] = []
+        for _ in range(ATTEMPTS):
+            stop |= compute(self._shift)[3]
+            across = self._replica.share
+            loss, norm, count, stopped = compute(0)
+            stop, found = stop | stopped, (across, self._replica.share)
+            twice = [old is None or self._same(old, new) for old, new in zip(before, found, strict=True)]
+            wavering, apart = self._differing(found, all(twice))
+            if wavering:
+                named = wavering
+                self._report(step, f"{self._listed(named)} computed two gradients from the same batch")
+            if not apart:
+                return loss, norm, count, stop
+            if not wavering and None not in before:
+                self._end_tested(step, apart, "does not compute the gradient that another rank does")
+            before = found
+        return self._end(step, f"{self._listed(named)} does not compute the same gradient twice")
+
+    def _differing(self, found: tuple[float, float], is_steady: bool) -> tuple[list[int], list[int]]:
+        """Returns the ranks that differ from themselves, and those that differ from others.
+
+        Args:
+            found: this rank's fingerprints of the next rank's share and of its own.
+            is_steady: whether both are what they were before.
+        """
+        peers = self._replica.peers
+        following = peers[(peers.index(self._ranks.rank) + self._shift) % len(peers)]
+        row = [torch.tensor(float(value), dtype=torch.float64) for value in (*found, following, not is_steady)]
+        across, own, following_of, wavering = self._ranks.sum_and_collect(self._no_sums(), row)[1]
+        pairs = [
+            (rank, int(other))
+            for rank, other in enumerate(following_of)
+            if not self._same(across[rank], own[int(other)])
+        ]
+        # Who is wrong differs in two pairs, who is right in one; where there are two peers both differ in both.
+        counts = [sum(rank in pair for pair in pairs) for rank in range(self._ranks.world)]
+        apart = [rank for rank, count in enumerate(counts) if count and count == max(counts)]
+        return [rank for rank, value in enumerate(wavering) if value], apart
+
+    def _same(self, one: float, other: float) -> bool:
+        if one == other or (math.isnan(one) and math.isnan(other)):
+            return True
+        return abs(one - other) <= self._replica.share_tolerance * abs(one)
+
+    def _suspicious(self, norm: float, refused: bool) -> bool:
         far = len(self._norms) >= SOME and norm > FAR * median(self._norms)
         if not refused and not far:
             self._norms.append(norm)
-        return refused or far or step % EVERY == EVERY - 1
+        return refused or far
 
-    def _compare(self, step: int, what: str, hashes: Sequence[float]) -> None:
-        size = self._replica.replica_size
-        groups = [{rank: hashes[rank] for rank in range(first, len(hashes), size)} for first in range(size)]
-        corrupt = sorted(rank for group in groups for rank in minority(group))
-        if not corrupt:
-            for name in self._suspects.of(step, what, hashes):
-                self._report(step, f"{name} had other {what} than when the step was repeated")
-            return
-        self._suspects.keep(step, what, hashes, self.names)
+    def _compare(self, step: int, what: str, hashes: Sequence[Sequence[float]]) -> None:
+        for copies, of_ranks in zip(self._replica.copies, hashes, strict=True):
+            named = copies.of(what)
+            if corrupt := copies.differing(of_ranks):
+                self._suspects.keep(step, named, of_ranks, self.names)
+                self._end_tested(step, corrupt, f"{named} not equal to those of the other {copies.holders}")
+            for name in self._suspects.of(step, named, of_ranks):
+                self._report(step, f"{name} had other {named} than when the step was repeated")
+
+    def _end_tested(self, step: int, corrupt: Sequence[int], what: str) -> NoReturn:
         failed = failed_self_test(self._ranks, self._device)
         test = f"; {self._listed(failed)} fails the self-test" if failed else ""
-        self._end(step, f"{self._listed(corrupt)}: {what} not equal to those of the other replicas{test}")
+        self._end(step, f"{self._listed(corrupt)}: {what}{test}")
 
-    def _end(self, step: int, what: str) -> Gradient:
+    def _end(self, step: int, what: str) -> NoReturn:
         self._report(step, what)
         raise TransientError(
             f"silent corruption at step {step}: {what}", "all ranks begin again with the newest checkpoint"
@@ -154,3 +207,6 @@ class Integrity:
 
     def _listed(self, corrupt: Sequence[int]) -> str:
         return " or ".join(self.names[rank] for rank in corrupt)
+
+    def _no_sums(self) -> Tensor:
+        return torch.zeros(0, dtype=torch.float64, device=self._ranks.device)

@@ -29,7 +29,7 @@ from tasks.core.errors import (
 from tasks.trainer import failure, parent_watch
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.gang import Gang
-from tasks.trainer.layout import LAYOUT, RANKS, Layout
+from tasks.trainer.layout import CHECK, CHECK_EVERY, LAYOUT, RANKS, Layout
 from tasks.trainer.metrics import FILE, MetricsTail
 
 log = logging.getLogger("sluice.train")
@@ -62,6 +62,11 @@ def layout_here() -> Layout | None:
     """Returns the layout that the place configures, which is not part of the fingerprint either."""
     configured = os.environ.get(LAYOUT)
     return Layout.model_validate_json(configured) if configured else None
+
+
+def check_every_here() -> int:
+    """Returns the steps between two checks of the ranks that the place configures; not part of the fingerprint."""
+    return int(os.environ.get(CHECK) or CHECK_EVERY)
 
 
 def _ranks_for(spec: TrainSpec, nodes: int) -> int:

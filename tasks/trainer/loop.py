@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tasks.core.errors import InputError
-from tasks.trainer import checkpoint, poison, rollback
-from tasks.trainer.batches import Batch, Batches
+from tasks.trainer import checkpoint, rollback
+from tasks.trainer.batches import Batches
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.faults import POISON, ROLLBACK, SLOW_RANK, Faults
+from tasks.trainer.faults import ROLLBACK, SLOW_RANK, Faults
 from tasks.trainer.guard import ROLL_BACK_AFTER, Guard
 from tasks.trainer.initial import load_initial
 from tasks.trainer.integrity import Gradient, Integrity
@@ -34,6 +34,7 @@ from tasks.trainer.ranks import Ranks
 from tasks.trainer.replicated import Replicated
 from tasks.trainer.saving import Saver
 from tasks.trainer.self_test import processor
+from tasks.trainer.step_gradient import StepGradient
 from tasks.trainer.telemetry import Telemetry
 from tasks.trainer.withheld import REASON, Withheld
 
@@ -62,13 +63,17 @@ class Trainer:
         self.replica = self._replica()
         self.step, self.tokens, self.guard = 0, 0, Guard()
         self.passed: rollback.Passed = []
-        self.has_trained, self.pace = True, Pace()
+        self.has_trained, self.pace = True, Pace(self.replica.timed)
         self.stop_requested = False
         self.logs: Logs | None = None
         self.telemetry = Telemetry(self.run, self.batches.vocab_size, self.batches.seq_len, ranks)
-        self.faults = Faults(self.out, ranks)
-        self.integrity = Integrity(self.out, ranks, self.replica, self.faults, f"{self.telemetry.device} {processor()}")
+        self.faults = Faults(self.out, ranks.rank == 0)
+        device = f"{self.telemetry.device} {processor()}"
+        self.integrity = Integrity(self.out, ranks, self.replica, self.faults, device, spec.check_every)
         self.withheld = Withheld(self.out, ranks, self._resume())
+        self.gradient = StepGradient(
+            self.replica, self.batches, ranks, self.integrity, self.withheld, self.faults, lambda: self.stop_requested
+        )
         if ranks.rank == 0:
             counts = parameter_counts(self.run.model, self.batches.vocab_size)
             log.info("%s parameters, %d steps, %d ranks", f"{counts['total']:,}", self.run.steps, ranks.world)
@@ -97,7 +102,7 @@ class Trainer:
         signal.signal(signal.SIGTERM, self._request_stop)
         if self.ranks.rank == 0:
             self.logs = Logs.at(self.out, self.step)
-            self.telemetry.started(self.out, self.step)
+            self.telemetry.started(self.out, self.step, self.replica.layout)
         if not self.step:
             self.withheld.look(0)
         with (
@@ -127,12 +132,10 @@ class Trainer:
         """Trains on the batch of `self.step`; returns its metrics and whether any rank got a SIGTERM."""
         started = time.perf_counter()
         lr = learning_rate(self.run.optim, self.step, self.run.steps)
-        parts = loader.microbatches(self.step)
-        if self.withheld:
-            parts = {number: self._blanked(number, part) for number, part in parts.items()}
+        parts = self.gradient.blanked(self.step, loader.microbatches(self.step))
         waited = time.perf_counter() - started
         passed = rollback.is_passed(self.passed, self.step)
-        found = self._nothing() if passed else self._without_poison(parts, self._gradient(parts))
+        found = self._nothing() if passed else self.gradient.of(self.step, parts, self.guard)
         loss, norm, count, stop = found
         refused = self.guard.refusal(loss, norm) if count else rollback.PASSED_OVER if passed else REASON
         self.has_trained = not refused
@@ -150,55 +153,18 @@ class Trainer:
         values |= {"step_s": round(seconds, 4), "data_wait": round(waited / seconds, 4)}
         return values | self.telemetry.of_step(seconds), stop
 
-    def _gradient(self, parts: Mapping[int, Batch]) -> Gradient:
-        """Computes the clipped gradient."""
-
-        def compute() -> Gradient:
-            loss, count, stop = self.replica.gradient(parts, lambda: self.stop_requested)
-            norm = self.replica.clip(self.run.optim.clip)
-            self.integrity.check_weights(self.step)
-            return loss, norm, count, stop
-
-        def refused(found: Gradient) -> bool:
-            return bool(found[2] and self.guard.reason(found[0], found[1]))
-
-        return self.integrity.gradient(self.step, compute, refused)
-
     def _name_slow_ranks(self) -> None:
         for rank, mine, others in self.pace.step(self.replica.seconds):
             name = self.integrity.names[rank]
-            what = f"{name} computes {mine:.3f} s per step in the median, the others {others:.3f} s"
+            what = f"{name} computes {mine:.4f} s per {self.replica.timed} in the median, the others {others:.4f} s"
             do = "compare the clock, temperature and load of its device with those of the others"
             self.faults.report(SLOW_RANK, self.step, what, do)
 
     def _nothing(self) -> Gradient:
-        """As `_gradient`, of a step that is passed over."""
+        """As the gradient of a step, of one that is passed over."""
         stop = torch.tensor([float(self.stop_requested)], device=self.ranks.device)
         self.ranks.sum([stop])
         return 0.0, 0.0, 0, bool(stop > 0)
-
-    def _without_poison(self, parts: Mapping[int, Batch], found: Gradient) -> Gradient:
-        """Returns the gradient without the documents that spoil this step, and withholds them; `found` if none do."""
-        loss, norm, count, stop = found
-        reason = self.guard.reason(loss, norm) if count else None
-        if not reason:
-            return found
-        slices = poison.slices_with_losses(self.replica, self.batches, self.ranks, self.step, parts)
-        rows = poison.guilty(slices, self.guard.mean, self.guard.bound)
-        if not rows:
-            return found
-        self.withheld.poisoned(self.step, reason, rows)
-        rest = self._gradient({number: self._blanked(number, part) for number, part in parts.items()})
-        if self.guard.reason(*rest[:2]):
-            self.withheld.withdraw()
-            return found
-        self.faults.report(POISON, self.step, *poison.described(self.step, reason, rows))
-        return (*rest[:3], stop or rest[3])
-
-    def _blanked(self, number: int, part: Batch) -> Batch:
-        """Returns a microbatch of this step without what is withheld."""
-        slices = self.batches.slices_of(self.step, number)
-        return self.withheld.blank(part, slices, self.batches.plan, self.batches.eos_id)
 
     def _skip(self, reason: str, loss: float, norm: float) -> None:
         """Logs a step that is not taken, with the documents of its batch; model and optimizer stay as they are."""
@@ -235,7 +201,7 @@ class Trainer:
 
     def _saver(self) -> Saver:
         root, run = self.out / "checkpoints", self.run
-        return Saver(root, self.replica, self.ranks, run.keep_checkpoints, run.milestone_steps)
+        return Saver(root, self.replica, self.ranks, run.keep_checkpoints, run.milestone_steps, self.spec.keep_every)
 
     def _save(self, saver: Saver) -> None:
         self.integrity.check_state(self.step)
@@ -268,7 +234,7 @@ class Trainer:
             the marks of withheld documents in its state.
         """
         root = self.out / "checkpoints"
-        newest = checkpoint.newest_good(root) if self.ranks.rank == 0 else None
+        newest = checkpoint.newest_good(root, self.faults.damaged) if self.ranks.rank == 0 else None
         own = json.dumps([self._identity(), newest and newest[1]])
         identity, state = json.loads(self.ranks.broadcast_text(own))
         if identity != self._identity():

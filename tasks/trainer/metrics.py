@@ -18,6 +18,8 @@ SKIPPED = "skipped.jsonl"
 DETERMINISTIC = ("step", "loss", "lr", "grad_norm", "tokens")
 """Fields that are equal when a run is repeated; the others depend on the clock or the machine, and may be
 missing."""
+_TAIL_BYTES = 1 << 16
+"""More than two lines take."""
 
 
 class StepLog:
@@ -70,6 +72,16 @@ def proven_steps(path: Path) -> int:
     """Returns how many steps from 0 on a file of steps has, each once and in order, before the first gap."""
     steps = [line["step"] for line in read_metrics(path)]
     return next((at for at, step in enumerate(steps) if step != at), len(steps))
+
+
+def last_step(path: Path) -> int:
+    """Returns the newest step of a file of steps, by its last lines alone; 0 where there is none."""
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        lines = file.read().split(b"\n")[:-1]
+    return int(json.loads(lines[-1])["step"]) if lines else 0
 
 
 class MetricsTail:

@@ -29,10 +29,10 @@ class Prober(Protocol):
 
     numbers: range
 
-    def probe(self, parts: Sequence[Batch]) -> NDArray[np.float64] | None:
+    def probe(self, parts: Sequence[Batch]) -> NDArray[np.float64]:
         """Returns the summed loss of each part as far as it is this rank's to count, shape (parts,), without gradients.
 
-        All ranks call this with equally many parts. None, on all ranks: no rank has a whole model.
+        All ranks call this with equally many parts.
         """
 
 
@@ -49,7 +49,7 @@ class Slice:
 def slices_with_losses(
     prober: Prober, batches: Batches, ranks: Ranks, step: int, parts: Mapping[int, Batch]
 ) -> list[Slice]:
-    """Returns the slices of a step's batch with their losses, equal on all ranks; [] where they cannot be computed.
+    """Returns the slices of a step's batch with their losses, equal on all ranks.
 
     Args:
         prober: the model.
@@ -65,8 +65,6 @@ def slices_with_losses(
     shares = count // len(prober.numbers)
     most = max(sum(sizes[number] for number in range(first, count, shares)) for first in range(shares))
     losses = prober.probe([*mine, *[mine[0]] * (most - len(mine))])
-    if losses is None:
-        return []
     whole = torch.zeros((2, sum(sizes.values())), dtype=torch.float64, device=ranks.device)
     begins = {number: sum(sizes[before] for before in range(number)) for number in range(count)}
     at = [begins[number] + index for number in prober.numbers for index in range(sizes[number])]
@@ -112,12 +110,13 @@ def guilty(slices: Sequence[Slice], mean: float, bound: float) -> dict[str, list
     return {shard: sorted(rows[shard]) for shard in sorted(rows)}
 
 
-def described(step: int, reason: str, rows: Mapping[str, Sequence[int]]) -> tuple[str, str]:
+def described(step: int, reason: str, rows: Mapping[str, Sequence[int]], shards: Sequence[str] = ()) -> tuple[str, str]:
     """Returns what was found, and what to do about it."""
     count = sum(map(len, rows.values()))
     places = ", ".join(f"{shard} row {', '.join(map(str, found))}" for shard, found in rows.items())
+    whole = f"; and all of {', '.join(shards)}, whose documents have spoilt steps before" if shards else ""
     return (
-        f"{reason}: {count} document{'s' * (count > 1)} blank from here on: {places}",
+        f"{reason}: {count} document{'s' * (count > 1)} blank from here on: {places}{whole}",
         f"see them with `trace step:{step}`; if they are of one shard or site, find out how they came in",
     )
 

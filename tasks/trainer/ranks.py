@@ -78,6 +78,25 @@ class Ranks:
             for tensor in tensors:
                 dist.all_reduce(tensor)
 
+    def sum_and_collect(self, sums: Tensor, own: Sequence[Tensor]) -> tuple[list[float], list[list[float]]]:
+        """Adds sums over ranks and collects some numbers of each rank, in one collective.
+
+        Args:
+            sums: float64 [n].
+            own: numbers of this rank, scalars that float64 has exactly.
+
+        Returns:
+            The sums, and for each number of `own` those of all ranks in their order.
+        """
+        table = torch.zeros((len(own), self.world), dtype=torch.float64, device=sums.device)
+        for row, number in zip(table, own, strict=True):
+            row[self.rank] = number
+        both = torch.cat((sums, table.flatten()))
+        self.sum([both])
+        values = both.tolist()
+        first = len(values) - len(own) * self.world
+        return values[:first], [values[at : at + self.world] for at in range(first, len(values), self.world)]
+
     def broadcast_text(self, text: str) -> str:
         """Returns the text of rank 0 on every rank."""
         if self.world == 1:

@@ -1,74 +1,145 @@
-"""Recovery checkpoints in the store: what a run needs to resume on another machine.
+"""Recovery of a run: its checkpoints at several locations, and the search for the newest good one.
 
-Writes `.resume/<checkpoint>-<attempt>/` (the checkpoint's files, and the steps since the last milestone) into the
-artifact's folder, and then, exclusively, `.resume/<checkpoint>.json`, which names it: a folder without such a record is
-ignored. The newest few are kept; the commit of the artifact removes all of them. Where the store is a local or shared
-folder, the scratch folder lies in it and nothing is copied.
+Checkpoints are written into scratch by the ranks, copied from there to a folder and to the store (`copies`), and some
+become milestones of the artifact (`milestones`). Where the store is a local or shared folder, scratch lies in it and
+there are no copies in `.resume`.
 
-A run resumes from the newest checkpoint on this machine's disk, in `.resume`, or among the milestones.
+A run resumes from the newest step of which any location has a good copy: a damaged one is followed by the same step at
+the next location, and only then by an older step. What is wrong with a location is a fault of the run
+(`faults.jsonl`); the run goes on.
 """
 
-import json
 import logging
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from tasks.core.errors import InputError, SupersededError, TransientError
+from tasks.core.errors import InputError, SluiceError, SupersededError, TransientError
 from tasks.core.stage import Output
-from tasks.core.store import AlreadyPublished
+from tasks.core.store import Store
 from tasks.trainer import checkpoint, milestones
+from tasks.trainer.copies import CopyLocation
+from tasks.trainer.copying import Copier
+from tasks.trainer.faults import CHECKPOINT, Faults
+from tasks.trainer.locations import Location, Milestones, Scratch
 from tasks.trainer.metrics import FILE, proven_steps
+from tasks.trainer.place_config import CheckpointLocations
 
 log = logging.getLogger("sluice.train")
 
 FOLDER = ".resume"
+"""Of the copies in the artifact's folder; the commit of the artifact removes it."""
+WAIT_S = 60.0
+"""Seconds that a run waits at its end for copies in another location than the store."""
 
 
 class Recovery:
-    """Copies checkpoints between a run's folder and the store.
+    """The checkpoints of a run at all locations.
 
     Args:
         output: the artifact that the run writes.
         run: folder of the run.
         milestone_steps: steps that become part of the artifact, ascending; none for a canary.
-        keep: how many checkpoints beside the milestones.
+        settings: of the locations.
     """
 
-    def __init__(self, output: Output, run: Path, milestone_steps: Sequence[int], keep: int) -> None:
-        self.output, self.run, self.milestone_steps, self.keep = output, run, milestone_steps, keep
-        self.folder = f"{output.address.path}/{FOLDER}"
-        self.pushed = 0
-        # A scratch folder inside the store survives the machine anyway.
-        self.needed = not run.is_relative_to(output.store.root)
+    def __init__(
+        self, output: Output, run: Path, milestone_steps: Sequence[int], settings: CheckpointLocations | None = None
+    ) -> None:
+        self.output, self.run, self.milestone_steps = output, run, milestone_steps
+        self.scratch, self.faults = Scratch(run), Faults(run)
+        copies = _copies(output, run, settings or CheckpointLocations())
+        self.copiers = [Copier(location, run, number) for number, location in enumerate(copies)]
+        self.locations: list[Location] = [self.scratch, *copies, Milestones(output, run)]
+        self._failing: set[str] = set()
 
     def restore(self) -> None:
-        """Fetches the newest checkpoint of this run from the store, if this machine has none as new.
+        """Brings the newest good checkpoint into scratch, if it is not there; removes the damaged ones on the way.
 
-        Checkpoints of this machine whose steps are not all in the run's log are removed: the artifact must have a row
-        for every step.
+        Checkpoints of scratch whose steps are not all in the run's log are removed: the artifact must have a row for
+        every step.
+
+        Raises:
+            SluiceError, OSError: the store cannot be read, or scratch cannot be written.
         """
         self._drop_unproven()
-        stored = [*self._milestones(), *(self._pushed() if self.needed else ())]
-        here = _newest_here(self.run / "checkpoints") if stored else 0  # reads whole files
-        for step, fetch in sorted(stored, key=lambda entry: entry[0], reverse=True):
-            if step <= here:
-                return
-            try:
-                fetch()
-            except (FileNotFoundError, InputError) as error:  # removed meanwhile, or damaged
-                log.warning("the checkpoint of step %d in the store cannot be used: %s", step, error)
-                continue
-            log.info("[%s] step %d fetched from the store: this machine has step %d", self.output.address, step, here)
+        steps = {location.name: self._listed(location) for location in self.locations}
+        here = max(steps[self.scratch.name], default=0)
+        newest = self._newest(steps)
+        if newest is None:
+            if any(steps.values()):
+                log.warning("[%s] no checkpoint can be used: the run begins at its first step", self.output.address)
             return
+        step, name, lines = newest
+        for file, content in lines.items():
+            (self.run / file).write_bytes(content)
+        if name != self.scratch.name:
+            log.info("[%s] step %d fetched from %s: this machine has step %d", self.output.address, step, name, here)
+        self._fetch_for_rollback(step, steps)
+
+    def _fetch_for_rollback(self, newest: int, steps: dict[str, list[int]]) -> None:
+        """Brings one more checkpoint into scratch, where a rollback from the first steps would find none."""
+        milestone = max((step for step in self.milestone_steps if step <= newest), default=0)  # none goes behind it
+        before = {name: [step for step in found if milestone <= step < newest] for name, found in steps.items()}
+        if milestone < newest and not before[self.scratch.name]:
+            self._newest(before)
+
+    def _newest(self, steps: dict[str, list[int]]) -> tuple[int, str, dict[str, bytes]] | None:
+        """Brings the newest good checkpoint of the given steps, by location, into scratch.
+
+        Returns:
+            its step, the name of its location, and what `Location.fetch` returned; None: there is none.
+        """
+        for step in sorted({step for found in steps.values() for step in found}, reverse=True):
+            for location in self.locations:
+                if step in steps[location.name] and (lines := self._fetched(location, step, steps)) is not None:
+                    return step, location.name, lines
+        return None
+
+    def _listed(self, location: Location) -> list[int]:
+        try:
+            if isinstance(location, CopyLocation):
+                location.drop_others()
+            return location.steps()
+        except (SluiceError, OSError) as error:
+            self._unreadable(location, 0, error)
+            return []
+
+    def _fetched(self, location: Location, step: int, steps: dict[str, list[int]]) -> dict[str, bytes] | None:
+        """Returns the lines of a checkpoint that is now in scratch and good, else None; drops one that is damaged.
+
+        A location that does not answer is left out of `steps`.
+        """
+        try:
+            return location.fetch(step)
+        except (FileNotFoundError, InputError) as error:
+            self._report(step, f"the checkpoint of step {step} in {location.name} cannot be used: {error}")
+            try:
+                location.drop(step)
+            except (SluiceError, OSError) as other:
+                log.warning("[%s] it cannot be removed: %s", self.output.address, other)
+        except (SluiceError, OSError) as error:
+            steps[location.name] = []
+            self._unreadable(location, step, error)
+        return None
+
+    def _unreadable(self, location: Location, step: int, error: Exception) -> None:
+        if location.required:
+            raise error
+        self._report(step, f"checkpoints in {location.name} cannot be read: {error}")
+
+    def _report(self, step: int, what: str) -> None:
+        do = "look at the disk or the network of that location; the run goes on without it"
+        self.run.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):  # a full disk: it is in the log
+            self.faults.report(CHECKPOINT, step, what.rstrip("."), do)
 
     def _drop_unproven(self) -> None:
-        root, proven = self.run / "checkpoints", proven_steps(self.run / FILE)
-        for step in [step for step in checkpoint.steps_at(root) if step > proven]:
+        proven = proven_steps(self.run / FILE)
+        for step in [step for step in self.scratch.steps() if step > proven]:
             log.warning("[%s] step %d is not resumed from: the log has %d steps", self.output.address, step, proven)
-            shutil.rmtree(root / checkpoint.name_of(step))
+            self.scratch.drop(step)
 
     def publish(self, until_step: int) -> None:
         """Commits the milestones up to `until_step`, whose files must exist.
@@ -83,134 +154,116 @@ class Recovery:
         milestones.publish(self.output, self.run, self.milestone_steps, until_step)
 
     def keep_up(self, until_step: int) -> None:
-        """Does `publish` and `push` during the run: a store that is unavailable for a while does not end it.
+        """Commits milestones, and begins copies, during the run; what is unavailable for a while does not end it.
 
         Checkpoints are written beside the training: what is not on disk yet is left for the next call.
 
         Raises:
             SluiceError: as `publish`, where waiting does not help.
         """
-        saved = checkpoint.steps_at(self.run / "checkpoints")
         try:
-            self.publish(min(until_step, max(saved, default=0)))
+            self.publish(min(until_step, max(self.scratch.steps(), default=0)))
         except (TransientError, OSError) as error:
             log.warning("[%s] milestones are late: %s", self.output.address, error)
-        self.push()
+        self._copy(last=False)
 
-    def push(self) -> None:
-        """Copies the run's newest checkpoint into the store, unless it exists; a store's errors do not fail the run.
+    def push(self, last: bool = False) -> None:
+        """Copies the newest checkpoint to every location that is due, and waits; errors do not fail the run.
+
+        Args:
+            last: the run ends; every location is due.
 
         Raises:
             SupersededError: another attempt has taken the run over.
         """
-        steps = checkpoint.steps_at(self.run / "checkpoints") if self.needed else []
-        if not steps or steps[-1] <= self.pushed:
-            return
-        step = steps[-1]
-        try:
-            # A run that resumes after this step does not reach these milestones again.
-            self.publish(step)
-            if step not in self.milestone_steps:
-                self._push(step)
-            self.pushed = step
-            self._prune()
-        except SupersededError:
-            raise
-        except Exception as error:  # stores raise many kinds; the next checkpoint is tried again
-            log.warning("[%s] the checkpoint of step %d is not in the store: %s", self.output.address, step, error)
+        self.wait()
+        self._copy(last)
+        self.wait()
 
-    def _push(self, step: int) -> None:
-        name, store = checkpoint.name_of(step), self.output.store
-        here = self.run / "checkpoints" / name
-        checkpoint.verify(here)
-        folder = f"{self.folder}/{name}-{self.output.attempt}"
-        for file in checkpoint.read_state(here)[1]:
-            with store.write(f"{folder}/{file}") as target, (here / file).open("rb") as source:
-                shutil.copyfileobj(source, target, 1 << 20)
-        first = max((milestone for milestone in self.milestone_steps if milestone < step), default=0)
-        for source_name in milestones.FOLDERS:
-            with store.write(f"{folder}/{source_name}") as target:
-                target.write(milestones.lines_of(self.run, source_name, first, step))
-        record = {"fingerprint": self.output.fingerprint, "folder": folder, "first": first}
-        self.output.check_fence()
-        try:
-            store.publish(f"{self.folder}/{name}.json", json.dumps(record).encode())
-        except AlreadyPublished:  # another attempt at the same run: its bytes are equal
-            store.remove(folder)
+    def wait(self) -> None:
+        """Waits for the copies that are being made: for those in the store without limit, which has to answer.
 
-    def _prune(self) -> None:
-        """Removes checkpoints older than the newest `keep`, and unfinished ones that are as old."""
-        store = self.output.store
-        below = {path: path[len(self.folder) + 1 :] for path in store.list(self.folder)}
-        records = sorted(path for path, name in below.items() if "/" not in name)
-        oldest = below[records[-self.keep]].removesuffix(".json") if len(records) >= self.keep else ""
-        for path in [path for path in records if below[path].removesuffix(".json") < oldest]:
-            store.remove(path)
-        for name in sorted({name.split("/")[0] for name in below.values() if "/" in name}):
-            if name.rpartition("-")[0] < oldest:
-                store.remove(f"{self.folder}/{name}")
-
-    def _pushed(self) -> Iterator[tuple[int, Callable[[], None]]]:
-        """Yields step and fetch function of every pushed checkpoint of this run; removes those of another run."""
-        store = self.output.store
-        for path in store.list(self.folder):
-            name = checkpoint.NAME.fullmatch(path[len(self.folder) + 1 :].removesuffix(".json"))
-            if not name:
-                continue
-            record = json.loads(store.read(path))
-            if record["fingerprint"] == self.output.fingerprint:
-                yield int(name[1]), partial(self._fetch_pushed, name[0], record)
-            else:
-                store.remove(path)
-                store.remove(record["folder"])
-
-    def _milestones(self) -> Iterator[tuple[int, Callable[[], None]]]:
-        for name in self._committed():
-            fetch = partial(self._fetch, name, self._of_artifact(f"checkpoints/{name}"), name, "")
-            yield int(name[-8:]), fetch
-
-    def _committed(self) -> list[str]:
-        return sorted(name for name in self.output.committed if checkpoint.NAME.fullmatch(name))
-
-    def _fetch_pushed(self, name: str, record: dict[str, Any]) -> None:
-        self._fetch(name, record["folder"], checkpoint.name_of(record["first"]), record["folder"])
-
-    def _fetch(self, name: str, folder: str, milestone: str, rest: str) -> None:
-        """Copies a checkpoint, and the steps before it, into the run's folder.
-
-        Args:
-            name: of the checkpoint.
-            folder: folder of the store with its files.
-            milestone: the last one whose steps are included.
-            rest: folder of the store with the steps after that; empty: there are none.
+        Raises:
+            SupersededError: another attempt has taken the run over.
         """
-        temporary = self.run / "checkpoints" / f".{name}"
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        (temporary / checkpoint.STATE).write_bytes(self.output.store.read(f"{folder}/{checkpoint.STATE}"))
-        for file in checkpoint.read_state(temporary)[1].keys() - {checkpoint.STATE}:
-            with self.output.store.open(f"{folder}/{file}") as source, (temporary / file).open("wb") as target:
-                shutil.copyfileobj(source, target, 1 << 20)
-        checkpoint.verify(temporary)
-        for source_name, target_folder in milestones.FOLDERS.items():
-            paths = [
-                self._of_artifact(f"{target_folder}/{part}.jsonl") for part in self._committed() if part <= milestone
-            ]
-            paths += [f"{rest}/{source_name}"] if rest else []
-            (self.run / source_name).write_bytes(b"".join(self.output.store.read(path) for path in paths))
-        shutil.rmtree(self.run / "checkpoints" / name, ignore_errors=True)
-        temporary.rename(self.run / "checkpoints" / name)
+        deadline = time.monotonic() + WAIT_S
+        for copier in self.copiers:
+            copier.wait(None if copier.location.required else max(0.0, deadline - time.monotonic()))
+            self._take(copier)
 
-    def _of_artifact(self, path: str) -> str:
-        return f"{self.output.address.path}/{path}"
+    def _copy(self, last: bool) -> None:
+        step = max(self.scratch.steps(), default=0)
+        first = max((earlier for earlier in self.milestone_steps if earlier < step), default=0)
+        for copier in self.copiers:
+            self._take(copier)
+            if not step or copier.busy or not copier.location.due(step, last):
+                continue
+            try:
+                if self._late(step):  # a run that resumes after this step does not reach these milestones again
+                    self.publish(step)
+            except SupersededError:
+                raise
+            except Exception as error:  # stores raise many kinds; the next checkpoint is tried again
+                self._failed(copier.location, step, error)
+                continue
+            # The store has a milestone as part of the artifact.
+            if not copier.location.required or step not in self.milestone_steps:
+                copier.start(step, first)
+
+    def _take(self, copier: Copier) -> None:
+        """Reports how a copy has ended."""
+        if (result := copier.result()) is None:
+            return
+        (step, error), location = result, copier.location
+        if isinstance(error, SupersededError):
+            raise error
+        if error is not None:
+            self._failed(location, step, error)
+        elif location.name in self._failing:
+            self._failing.discard(location.name)
+            log.info("[%s] %s has copies again, from step %d on", self.output.address, location.name, step)
+
+    def _failed(self, location: CopyLocation, step: int, error: BaseException) -> None:
+        what = f"the checkpoint of step {step} is not in {location.name}: {error}"
+        if location.name in self._failing:
+            log.warning("[%s] %s", self.output.address, what)
+        else:
+            self._report(step, what)
+        self._failing.add(location.name)
+
+    def _late(self, step: int) -> bool:
+        names = [checkpoint.name_of(milestone) for milestone in self.milestone_steps if milestone <= step]
+        return any(name not in self.output.committed for name in names)
+
+    def clear(self) -> None:
+        """Removes the copies of a run that is done; those in the artifact's folder go with its commit.
+
+        Raises:
+            SupersededError: another attempt has taken the run over.
+        """
+        self.wait()
+        for copier in self.copiers:
+            if copier.location.required:
+                continue
+            try:
+                if copier.busy:
+                    raise TransientError("a copy goes on", "look whether it answers")
+                copier.location.clear()
+            except (SluiceError, OSError) as error:
+                log.warning("[%s] copies are left in %s: %s", self.output.address, copier.location.name, error)
 
 
-def _newest_here(root: Path) -> int:
-    """Returns the step of the newest checkpoint under `root` that verifies, 0 where there is none."""
-    for step in reversed(checkpoint.steps_at(root)):
-        try:
-            checkpoint.verify(root / checkpoint.name_of(step))
-        except InputError:
-            continue
-        return step
-    return 0
+def _copies(output: Output, run: Path, settings: CheckpointLocations) -> list[CopyLocation]:
+    """Returns the locations with copies, nearest first."""
+    found = []
+    if (folder := settings.folder) is not None:
+        # By the fingerprint, too: several stores may share the folder.
+        below = f"{output.address.path}/{output.fingerprint[:16]}"
+        found.append(
+            CopyLocation(f"the folder {folder.path}", Store(folder.path), below, output, run, folder, required=False)
+        )
+    # Scratch inside the store survives the machine anyway.
+    if not run.is_relative_to(output.store.root):
+        below = f"{output.address.path}/{FOLDER}"
+        found.append(CopyLocation("the store", output.store, below, output, run, settings.store, required=True))
+    return found

@@ -26,6 +26,7 @@ from tasks.trainer.config import TrainConfig
 from tasks.trainer.loss import IGNORED
 from tasks.trainer.model import Transformer, build
 from tasks.trainer.optim import build_optimizer, clip, load_optimizer
+from tasks.trainer.rank_copies import Copies
 from tasks.trainer.ranks import Ranks, tree_sum
 from tasks.trainer.self_test import hash_of
 
@@ -42,6 +43,9 @@ class Replicated:
         InputError: there are more ranks than microbatches.
     """
 
+    layout = None
+    """Every rank has all of the model."""
+
     def __init__(self, run: TrainConfig, vocab_size: int, ranks: Ranks) -> None:
         self.run, self.ranks = run, ranks
         microbatches = run.batch_size // run.microbatch
@@ -52,20 +56,22 @@ class Replicated:
             )
         if run.precision == "fp8":
             raise InputError("fp8 is for GPUs", 'set [train] precision = "bf16", or train on one')
-        self.numbers = range(microbatches)[ranks.rank :: ranks.world]
+        self.numbers = self.numbers_of(0)
         self.model = build(run.model, vocab_size, run.init_seed).to(ranks.device)
         self.optimizer = build_optimizer(dict(self.model.named_parameters()), run)
         self._gradient = _flat_gradient(self.model)
         self._compressed = build_sum(run.compression) if run.compression and ranks.world > 1 else None
-        self.replica_size, self.hashes, self.seconds = 1, list[float](), list[float]()
-        self.share: int | None = None
+        everyone = list(range(ranks.world))
+        self.peers, self.copies = everyone, [Copies("", "replicas", [everyone])] if ranks.world > 1 else []
+        self.hashes, self.seconds = list[list[float]](), list[float]()
+        self.share, self.share_tolerance, self.timed = 0.0, 0.0, "step"
         self._staged: dict[str, Tensor] = {}
 
     def gradient(self, parts: Mapping[int, Batch], stop: Callable[[], bool]) -> tuple[float, int, bool]:
         """Computes the mean gradient of the whole batch into the `.grad` of the parameters.
 
         Args:
-            parts: the microbatches `numbers` of this rank.
+            parts: the microbatches of this rank by number; those of `numbers`, or to check another rank its own.
             stop: whether this rank has got a SIGTERM, read when the gradient is computed.
 
         Returns:
@@ -74,23 +80,17 @@ class Replicated:
             part of the gradient.
         """
         started = time.perf_counter()
+        own = [hash_of(self.model.parameters())] if self.copies else []
 
         def compute(number: int) -> list[Tensor]:
             return self._backward(parts[number])
 
-        gradient, sums = tree_sum(self.numbers, compute)
+        gradient, sums = tree_sum(list(parts), compute)
         sums[2] = float(stop())
-        self.share = int(hash_of([gradient]))
-        ranks = torch.zeros((2, self.ranks.world), dtype=torch.float64, device=sums.device)
-        if self.ranks.world > 1:
-            ranks[0, self.ranks.rank] = hash_of(self.model.parameters()).double()
-        ranks[1, self.ranks.rank] = time.perf_counter() - started
-        sums = torch.cat((sums, ranks.flatten()))
+        self.share = float(hash_of([gradient]))
+        own.append(torch.tensor(time.perf_counter() - started, dtype=torch.float64))
         self._sum(gradient)
-        self.ranks.sum([sums])
-        loss_sum, count, stopped = sums[:3].tolist()
-        hashes, self.seconds = sums[3:].view(2, -1).tolist()
-        self.hashes = hashes if self.ranks.world > 1 else []
+        (loss_sum, count, stopped), (*self.hashes, self.seconds) = self.ranks.sum_and_collect(sums, own)
         # Without a label, where all documents of the batch are withheld, there is no mean.
         self._gradient.copy_(gradient.div_(max(count, 1)))
         return loss_sum / max(count, 1), int(count), stopped > 0
@@ -118,9 +118,14 @@ class Replicated:
         sums = torch.stack((loss.detach().double(), count.double(), torch.zeros_like(count, dtype=torch.float64)))
         return [self._gradient, sums]
 
-    def state_hash(self) -> Tensor:
-        """Returns the hash of weights and optimizer state, int64 scalar."""
-        return hash_of([*self.model.parameters(), *self.optimizer.state().values()])
+    def state_hashes(self) -> list[Tensor]:
+        """Returns for each of `copies` the hash of weights and optimizer state, int64 scalar."""
+        return [hash_of([*self.model.parameters(), *self.optimizer.state().values()])] if self.copies else []
+
+    def numbers_of(self, shift: int) -> range:
+        """Returns the microbatches of the rank that is so many places further in `peers`."""
+        microbatches = self.run.batch_size // self.run.microbatch
+        return range(microbatches)[(self.ranks.rank + shift) % self.ranks.world :: self.ranks.world]
 
     def probe(self, parts: Sequence[Batch]) -> NDArray[np.float64]:
         """Returns the summed loss of each part, shape (parts,), with the present weights and without gradients."""

@@ -38,10 +38,13 @@ class Saver:
         ranks: the process group.
         keep: newest checkpoints that are kept beside the milestones.
         milestones: steps whose checkpoints are kept for good.
+        keep_every: checkpoints of steps that are multiples of it are kept, too; 0: none.
     """
 
-    def __init__(self, root: Path, state: Stateful, ranks: Ranks, keep: int, milestones: Sequence[int]) -> None:
-        self.root, self.keep, self.milestones = root, keep, milestones
+    def __init__(
+        self, root: Path, state: Stateful, ranks: Ranks, keep: int, milestones: Sequence[int], keep_every: int = 0
+    ) -> None:
+        self.root, self.keep, self.milestones, self.keep_every = root, keep, milestones, keep_every
         self._stateful, self._ranks = state, ranks
         # Of its own: collectives of the thread must not mix with those of the loop. Over gloo also beside GPUs.
         self._group = dist.new_group(backend="gloo", timeout=TIMEOUT) if ranks.world > 1 else None
@@ -100,7 +103,7 @@ class Saver:
         if self._ranks.rank == 0:
             everyone = {file: value for one in digests for file, value in one.items()}
             checkpoint.commit(folder, step, state, everyone)
-            checkpoint.prune(self.root, self.keep, self.milestones)
+            checkpoint.prune(self.root, self.keep, self.keep_every, self.milestones)
         self._barrier()
         shutil.rmtree(folder, ignore_errors=True)  # on the disk of another node, where nothing is committed
 

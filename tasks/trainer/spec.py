@@ -16,11 +16,18 @@ from tasks.formats.tokens.mixture import Anneal
 from tasks.formats.tokens.plan import FOLDER, Plan
 from tasks.trainer.config import ShardsSpec, TrainConfig, TrainSpec
 from tasks.trainer.initial import initial_weights
-from tasks.trainer.layout import Layout
+from tasks.trainer.layout import CHECK_EVERY, Layout
 from tasks.trainer.mixing import mix
 
 
-def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path, layout: Layout | None = None) -> TrainSpec:
+def make_spec(
+    config: TrainConfig,
+    inputs: Inputs,
+    scratch: Path,
+    layout: Layout | None = None,
+    check_every: int = CHECK_EVERY,
+    keep_every: int = 0,
+) -> TrainSpec:
     """Returns the specification of the run.
 
     Raises:
@@ -44,6 +51,8 @@ def make_spec(config: TrainConfig, inputs: Inputs, scratch: Path, layout: Layout
         plan=str(_local(inputs["plan"], scratch / "input" / "plan")),
         out=str(scratch),
         layout=layout,
+        check_every=check_every,
+        keep_every=keep_every,
     )
 
 

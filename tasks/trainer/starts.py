@@ -1,7 +1,8 @@
 """Starts of a run's ranks, `starts.jsonl`: one line for each, also those after a crash.
 
 A line has step (the first that is trained), at (UTC), host, ranks, device, peak_flops (dense bf16 FLOP/s of one
-device; null where it is not known), flops_per_token (at the sequence length) and tokens_per_step.
+device; null where it is not known), flops_per_token (at the sequence length), tokens_per_step, parameters (of the
+model) and layout (what of it is no default; null where every rank has the whole model).
 """
 
 import json

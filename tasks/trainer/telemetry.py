@@ -14,6 +14,8 @@ import torch
 
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.flops import flops_per_token, peak_flops
+from tasks.trainer.layout import Layout
+from tasks.trainer.model import parameter_counts
 from tasks.trainer.nvml import Nvml
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.starts import write_start
@@ -39,15 +41,18 @@ class Telemetry:
         self.device = torch.cuda.get_device_name(ranks.device) if cuda else "CPU"
         self.tokens_per_step = run.batch_size * seq_len
         self.flops_per_token = flops_per_token(run.model, vocab_size, seq_len)
+        self.parameters = parameter_counts(run.model, vocab_size)["total"]
         self.peak = peak_flops(self.device)
         self._nvml = Nvml.of(f"GPU-{torch.cuda.get_device_properties(ranks.device).uuid}") if cuda else None
         self._sampled = float("-inf")
 
-    def started(self, out: Path, step: int) -> None:
-        """Records in the run's folder `out` that the ranks begin with `step`."""
+    def started(self, out: Path, step: int, layout: Layout | None) -> None:
+        """Records in the run's folder `out` that the ranks begin with `step`, sharing the work as in `layout`."""
         line = {"step": step, "at": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}", "host": socket.gethostname()}
         line |= {"ranks": self.ranks.world, "device": self.device, "peak_flops": self.peak}
         line |= {"flops_per_token": self.flops_per_token, "tokens_per_step": self.tokens_per_step}
+        line |= {"parameters": self.parameters}
+        line |= {"layout": layout.model_dump(exclude_defaults=True) if layout else None}
         write_start(out, line)
 
     def of_step(self, seconds: float) -> dict[str, float]:

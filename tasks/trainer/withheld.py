@@ -44,11 +44,15 @@ class Withheld:
     def __init__(self, out: Path, ranks: Ranks, state: Sequence[Mapping[str, Any]] = ()) -> None:
         self._out, self._ranks = out, ranks
         self._marks = [Mark.model_validate(mark) for mark in state]
-        self._rows = _rows(self._marks)
-        self._write()
+        self._index()
 
     def __bool__(self) -> bool:
-        return bool(self._rows)
+        return bool(self._marks)
+
+    @property
+    def marks(self) -> Sequence[Mark]:
+        """The marks so far."""
+        return self._marks
 
     def look(self, step: int) -> None:
         """Reads the request on rank 0, and withholds its documents on all ranks from `step` on."""
@@ -64,19 +68,30 @@ class Withheld:
             count = sum(map(len, request["rows"].values()))
             log.info("from step %d on %d documents are withheld: %s", step, count, ", ".join(request["takedowns"]))
 
-    def poisoned(self, step: int, reason: str, rows: Mapping[str, Sequence[int]]) -> None:
-        """Withholds documents that have spoilt a step from that step on; every rank calls this with equal arguments."""
-        self._add(Mark(step=step, reason=reason, rows={shard: tuple(found) for shard, found in rows.items()}))
+    def poisoned(self, step: int, reason: str, rows: Mapping[str, Sequence[int]], shards: tuple[str, ...] = ()) -> None:
+        """Withholds documents that have spoilt a step from that step on; every rank calls this with equal arguments.
+
+        Args:
+            step: 0-based.
+            reason: why the step was refused.
+            rows: of the documents, by shard.
+            shards: those that are withheld as a whole.
+        """
+        found = {shard: tuple(several) for shard, several in rows.items()}
+        self._add(Mark(step=step, reason=reason, rows=found, shards=shards))
 
     def withdraw(self) -> None:
         """Takes the newest mark back; every rank calls this."""
         self._marks.pop()
-        self._rows = _rows(self._marks)
-        self._write()
+        self._index()
 
     def _add(self, mark: Mark) -> None:
         self._marks.append(mark)
+        self._index()
+
+    def _index(self) -> None:
         self._rows = _rows(self._marks)
+        self._shards = {shard for mark in self._marks for shard in mark.shards}
         self._write()
 
     def state(self) -> list[dict[str, Any]]:
@@ -98,7 +113,8 @@ class Withheld:
     def _gone(self, slices: Slices, plan: Plan) -> NDArray[np.bool_]:
         """Returns which slices are of withheld documents, shape (slices,)."""
         places = slices[["shard", "row"]].tolist()
-        return np.array([row in self._rows.get(plan.shards[shard], ()) for shard, row in places])
+        names = [(plan.shards[shard], row) for shard, row in places]
+        return np.array([shard in self._shards or row in self._rows.get(shard, ()) for shard, row in names])
 
     def _write(self) -> None:
         """Writes the marks of the run so far; removes those of a run that went further than its checkpoint."""

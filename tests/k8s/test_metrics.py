@@ -1,5 +1,6 @@
 """Dashboard and alerts ask for metrics that Airflow sends and the mapping keeps: by its registry, by its own client."""
 
+import asyncio
 import json
 import re
 import socket
@@ -7,6 +8,7 @@ import socket
 import pytest
 import yaml
 
+from tasks.stages.train import alerts
 from tests.k8s.conftest import K8S
 from tests.k8s.statsd import mapped, sample
 
@@ -18,8 +20,8 @@ FOREIGN = {
     "DCGM_FI_DEV_GPU_UTIL",  # NVIDIA DCGM exporter
 }
 WORDS = {
-    *("sum", "max", "avg", "by", "rate", "increase", "histogram_quantile", "label_values", "absent", "or"),
-    *("le", "dag_id", "task_id", "state", "status", "pool_name", "phase", "reason", "pod"),
+    *("sum", "max", "avg", "by", "rate", "increase", "histogram_quantile", "label_values", "absent", "or", "time"),
+    *("le", "dag_id", "task_id", "state", "status", "pool_name", "phase", "reason", "pod", "recipe", "kind"),
 }
 
 
@@ -35,10 +37,14 @@ def registry():
     return read_metrics_yaml(str(YAML_REGISTRY_PATH))
 
 
+OURS = {"airflow_sluice_alert": ("gauge", {"recipe", "artifact", "member", "kind"})}
+"""Series of `operators.stats`."""
+
+
 @pytest.fixture(scope="module")
 def known(registry, mappings):
-    """Every series that Prometheus can hold of Airflow: name -> (kind, labels)."""
-    series = {}
+    """Every series that Prometheus can hold of Airflow and of ours: name -> (kind, labels)."""
+    series = dict(OURS)
     for metric in registry:
         stat = "airflow." + metric["name"].format(
             job_name="SchedulerJob", dag_file="x", **dict.fromkeys(VARIABLES, "x")
@@ -153,6 +159,27 @@ def test_what_airflow_really_sends_becomes_the_series_of_the_dashboard(sent, map
         ("airflow_job_start", "counter", {"job": "SchedulerJob"}),
     ]
     assert all(one.series <= set(known) for one in made)
+
+
+def test_an_alert_that_a_triggerer_reads_in_the_log_of_a_pod_becomes_the_series_of_the_rules(sent, mappings):
+    from operators import stats as ours
+    from operators.alerts import AlertFinder
+    from tasks.run.place import AlertsPlace
+
+    async def read():
+        finder = AlertFinder(lambda line: None, AlertsPlace(), None)
+        finder("10:00:00 I [demo/checkpoint@dev] this is attempt 1")
+        finder("10:00:01 W [demo/checkpoint@dev] alert: data_wait at step 7: it waits. Look.")
+        await finder.settled()
+
+    ours.ready.cache_clear()
+    (line,) = sent(lambda stats: asyncio.run(read()))
+    made = sample(line, mappings)
+    assert {made.name: (made.kind, set(made.labels))} == OURS
+    assert (made.labels["recipe"], made.labels["kind"]) == ("demo", "data_wait")
+    asked = {name: expression for name, expression in expressions() if name.startswith("Training")}
+    named = set(re.findall(r"[a-z_]+", " ".join(re.findall(r'kind=~?"([^"]*)"', " ".join(asked.values())))))
+    assert named == set(alerts.KINDS)
 
 
 def test_metrics_are_off_until_the_environment_says_on(airflow_db, monkeypatch):

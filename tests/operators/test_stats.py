@@ -1,11 +1,12 @@
 """Numbers of a stage on the wire: Airflow's own StatsD client, with the settings of airflow.cfg."""
 
 import socket
+import time
 from dataclasses import replace
 
 import pytest
 
-from operators.stats import tell
+from operators.stats import alert, tell
 from tasks.run.result import StageResult
 
 RESULT = StageResult(
@@ -65,3 +66,13 @@ def test_rows_and_metrics_of_a_stage_are_gauges_with_labels(sent):
 
 def test_an_artifact_that_was_there_already_is_not_told_again(sent):
     assert sent(lambda: tell(replace(RESULT, skipped=True))) == []
+
+
+def test_an_alert_is_the_time_at_which_it_was_raised(sent):
+    before = time.time()
+    (line,) = sent(lambda: alert("demo/checkpoint@v1", "stall"))
+    assert ".sluice.alert" in line
+    assert all(label in line for label in ("recipe=demo", "artifact=checkpoint", "member=all", "kind=stall"))
+    value, kind = line.split(":")[1].split("|")
+    assert kind == "g"
+    assert int(before) <= float(value) <= time.time()

@@ -1,6 +1,10 @@
-"""The next version of a shipped recipe costs what is different in it, and begins from the promoted mixture."""
+"""The next version of a shipped recipe costs what is different in it, and begins from the promoted mixture.
+
+Or from the weights of the version before.
+"""
 
 import json
+import re
 import time
 
 from tasks.demo.drive import Chain
@@ -34,6 +38,31 @@ def test_a_limit_that_keeps_the_same_documents_is_no_work_from_corpus_to_pretrai
     assert found["artifacts"]["documents"] == "smoke/documents@limit"
     assert found["artifacts"]["checkpoint"] == "smoke/checkpoint@limit"
     assert any(document["fate"] == "kept" for document in found["documents"])
+
+
+def test_a_version_begins_from_the_weights_of_the_one_before_and_a_page_is_traced_through_both(stack, smoke) -> None:
+    import mlflow
+
+    conf = {"version": "begun", "source_version": "dev", "overrides": {"train.init_from": "smoke/checkpoint@dev"}}
+    assert stack.run("smoke.pretrain", conf)["state"] == "success"
+    first, second = (stack.artifact("smoke/checkpoint", version) for version in ("dev", "begun"))
+    assert not second.record.adopted_from
+    assert "began from smoke/checkpoint@dev" in second.record.note
+    losses = [one.table("loss.parquet")["loss"].to_pylist() for one in (first, second)]
+    assert losses[1][0] < losses[0][0] - 0.5
+
+    url = re.search(r"http://\w+\.localhost:\d+/\S*", smoke.printed.partition("\nTrace\n")[2])[0]
+    found = trace(first.store, "smoke", "begun", url)
+    (before,) = found["before"]
+    assert before["checkpoint"] == "smoke/checkpoint@dev"
+    own = trace(first.store, "smoke", "dev", url)
+    assert [one["steps"] for one in before["documents"]] == [one["steps"] for one in own["documents"]]
+    assert found["documents"][0]["steps"]
+    assert own["before"] == []
+
+    client = mlflow.MlflowClient(tracking_uri=stack.home.mlflow_url)
+    (model,) = client.search_model_versions("name='smoke' and tags.`sluice.artifact` = 'smoke/model@begun'")
+    assert model.tags["sluice.initial"] == f"smoke/checkpoint@dev {first.record.fingerprint[:16]}"
 
 
 def test_a_promoted_mixture_is_what_the_next_version_begins_from(stack, smoke) -> None:

@@ -2,7 +2,7 @@
 
 Writes and reads `withheld.json` of a checkpoint, a list of {step, takedowns, rows: {shard: [row, ..]}}, ascending by
 step: from that step on these rows of the token shards were blank. A mark of documents that spoilt a step has no
-takedowns and a `reason`. The file is there only where there is a mark.
+takedowns and a `reason`, and `shards` where all of a shard is blank. The file is there only where there is a mark.
 """
 
 from bisect import bisect_left
@@ -21,13 +21,15 @@ class Mark(Config):
     """Documents that are blank from a step on.
 
     `step` counts from 0; `takedowns` are ids of artifacts; `rows` has the ascending rows of each shard, of this mark's
-    takedowns together. `reason` is why the step was refused whose documents these are; "" for takedowns.
+    takedowns together. `reason` is why the step was refused whose documents these are; "" for takedowns. Of `shards`
+    every row is blank.
     """
 
     step: int
     takedowns: tuple[str, ...] = ()
     rows: dict[str, tuple[int, ...]]
     reason: str = Field(default="", exclude_if=lambda reason: not reason)
+    shards: tuple[str, ...] = Field(default=(), exclude_if=lambda shards: not shards)
 
 
 def to_json(marks: Sequence[Mark]) -> bytes:
@@ -51,7 +53,8 @@ def first_blank(marks: Iterable[Mark], shard: str, row: int) -> int | None:
     >>> first_blank([Mark(step=5, takedowns=(), rows={"web-train-00000-000": (2,)})], "web-train-00000-000", 2)
     5
     """
-    return next((mark.step for mark in marks if _has(mark.rows.get(shard, ()), row)), None)
+    blank = (mark.step for mark in marks if shard in mark.shards or _has(mark.rows.get(shard, ()), row))
+    return next(blank, None)
 
 
 def _has(rows: Sequence[int], row: int) -> bool:

@@ -80,11 +80,19 @@ class Readings:
 
     @cached_property
     def skipped_steps(self) -> frozenset[int]:
-        """Steps whose batch was read but did not change the model (a spike, not a number)."""
+        """Steps whose batch did not change the model: a spike, not a number, or passed over after a rollback."""
         if self._checkpoint is None:
             return frozenset()
         table = self._checkpoint.table("loss.parquet", ["step"], pc.field("loss").is_null())
         return frozenset(table.column("step").to_pylist())
+
+    def why_skipped(self, step: int) -> str:
+        """Returns why a step did not change the model: "loss_spike", "passed_over" (`tasks.trainer`); "" for others."""
+        if self._checkpoint is None or self.run is None or step not in self.skipped_steps:
+            return ""
+        milestone = next(count for count in self.run["checkpoint_steps"] if count > step)
+        lines = map(json.loads, self._checkpoint.read(f"skipped/step-{milestone:08d}.jsonl").splitlines())
+        return next((str(line["reason"]) for line in lines if line["step"] == step), "")
 
     def of(self, shard: str, row: int, ranges: Sequence[tuple[int, int]] | None = None) -> Reading:
         """Returns who read a document, or some of its tokens.

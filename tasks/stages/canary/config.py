@@ -97,6 +97,5 @@ class CanaryConfig(Config):
             init_seed=seed,
             seed=seed,
             checkpoint_every=max(1, self.steps // 4),
-            keep_checkpoints=1,
             milestones=1,
         )

@@ -48,7 +48,7 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         plan = Plan.open(inputs["plan"])
         fence = Fence(output)
         fence.inherit()
-        recovery = Recovery(output, fence.run, (), config.training(seed).keep_checkpoints)
+        recovery = Recovery(output, fence.run, ())
         recovery.restore()
         spec = _spec(config, inputs, fence.run, arm["weights"], seed)
         notice = Notice(output, inputs["shards"], fence.run)
@@ -109,7 +109,7 @@ def _train(spec: TrainSpec, output: Output, recovery: Recovery, fence: Fence) ->
         fence.leave()
         raise
     except BaseException:
-        recovery.push()
+        recovery.push(last=True)
         raise
 
 

@@ -6,12 +6,14 @@
     data_wait  steps wait for their data a tenth of the time
     slow       MFU (tokens per second where it is not known) has fallen by a fifth against the steps before
 
-and what the ranks report of themselves (`tasks.trainer.faults`):
+and what the processes of the run report (`tasks.trainer.faults`):
 
     poison     documents have spoilt a step and are blank from then on
     rollback   the run went back to a checkpoint and passes over some steps
     corruption a rank computed or kept something else than it should
     slow_rank  a rank computes a step for longer than the others
+    checkpoint a checkpoint is damaged, or a location takes none
+    preemption the machine will be taken away
 
 An alert is raised once, and again only after it has ended. `data_wait` and `slow` are judged by medians over `RECENT`
 steps that took `RECENT_S` or longer together: of what lasts some seconds nobody has to know, and a laptop has such
@@ -98,7 +100,7 @@ class Watch:
             yield from self._slow(step, "MFU" if "mfu" in values else "tokens per second")
 
     def fault(self, kind: str, step: int, what: str, do: str) -> Iterator[Alert]:
-        """Takes what a rank has reported (`tasks.trainer.faults`); yields the alert, once per episode of a kind."""
+        """Takes what has been reported (`tasks.trainer.faults`); yields the alert, once per episode of a kind."""
         self._last_fault[kind] = step
         yield from self._raised(kind, step, what, do)
 

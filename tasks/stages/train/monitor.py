@@ -40,13 +40,14 @@ class Monitor:
     Args:
         output: the artifact that the run writes.
         spec: the run; the steps in the log of its folder are not watched again.
+        known_faults: faults that earlier attempts have raised alerts for, the first ones in the file; None: all in it.
     """
 
-    def __init__(self, output: Output, spec: TrainSpec) -> None:
+    def __init__(self, output: Output, spec: TrainSpec, known_faults: int | None = None) -> None:
         self.output, self.spec, self.run = output, spec, Path(spec.out)
         self.watch = Watch(proven_steps(self.run / FILE), spec.run.steps, time.monotonic())
         self._shown: set[str] = set()
-        self._faults = len(self._reported())
+        self._faults = len(self._reported()) if known_faults is None else known_faults
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
         """Takes the values of a step (see `Watch.step`)."""

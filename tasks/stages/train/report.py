@@ -71,6 +71,8 @@ def content(
     resumed = [start["step"] for start in starts[1:]]
     return {
         "address": address,
+        "recipe": address.partition("/")[0],
+        "version": address.partition("@")[2],
         "sentences": [
             _became(spec, metrics, failure),
             _fast(speed),
@@ -83,7 +85,8 @@ def content(
         "flops": _flops(spec, plan, speed),
         "data": _data(spec, plan),
         "skipped": [{**line, "documents": len(line["slices"])} for line in skipped],
-        "starts": starts,
+        "starts": [{**start, "layout": _layout(start)} for start in starts],
+        "model": {"parameters": starts[-1].get("parameters") if starts else None, "weights": _weights(spec)},
         "checkpoints": [
             {"step": step, "milestone": step in spec.run.milestone_steps}
             for step in sorted({*checkpoints, *(at for at in spec.run.milestone_steps if at <= len(metrics))})
@@ -171,6 +174,22 @@ def _flops(spec: TrainSpec, plan: Plan, speed: Mapping[str, Any]) -> dict[str, A
         "mfu": speed.get("mfu"),
         "mfu_needed": speed["mfu"] * needed / usual if "mfu" in speed else None,
     }
+
+
+def _layout(start: Mapping[str, Any]) -> str:
+    """Returns how the ranks of a start share the work; "" for a line from before layouts were recorded."""
+    if "layout" not in start:
+        return ""
+    if start["layout"] is None:
+        return "the whole model on each rank, bit for bit as on one"
+    return ", ".join(f"{name} = {_setting(value)}" for name, value in start["layout"].items()) or "sharded, one rank"
+
+
+def _weights(spec: TrainSpec) -> str:
+    """Returns what the weights were before the first step."""
+    if spec.initial:
+        return f"the last ones of {spec.initial.artifact} (sha256 {spec.initial.sha256[:16]})"
+    return f"random, of init_seed {spec.run.init_seed}"
 
 
 def _lengths(plan: Plan, source: str) -> list[int]:

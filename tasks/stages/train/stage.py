@@ -6,7 +6,7 @@ milestone `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors
 steps up to it (`milestones`), then `model.json` (architecture), `run.json` (the mapping of steps to sequences, for
 trace) and `loss.parquet`. Documents that are taken down before the run or during it are blank from the next checkpoint
 on, and `withheld.json` says from which step (`notice`, `withheld`). Training runs in child processes (`launch`) in the
-folder of the attempt (`fence`): a killed stage resumes from the newest checkpoint that verifies, there or in the store
+folder of the attempt (`fence`): a killed stage resumes from the newest checkpoint that verifies at any location
 (`recovery`), and ends with the same bytes. Before the commit the rows of every milestone and of the run are checked
 against its steps. `monitor` raises alerts during the run and sends its page to the tracker.
 
@@ -22,7 +22,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.core.artifact import Artifact
 from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
 from tasks.core.errors import SupersededError
@@ -34,12 +33,15 @@ from tasks.stages.train.figure import loss_curve
 from tasks.stages.train.monitor import Monitor
 from tasks.trainer import milestones
 from tasks.trainer.config import TrainConfig, TrainSpec
+from tasks.trainer.faults import FILE as FAULTS
 from tasks.trainer.fence import Fence
 from tasks.trainer.gang import Gang
-from tasks.trainer.launch import layout_here, train_local
+from tasks.trainer.initial import changed_settings
+from tasks.trainer.launch import check_every_here, layout_here, train_local
 from tasks.trainer.metrics import DETERMINISTIC, FILE, read_metrics
 from tasks.trainer.mixing import epochs
 from tasks.trainer.notice import Notice
+from tasks.trainer.place_config import checkpoints_here
 from tasks.trainer.recovery import Recovery
 from tasks.trainer.spec import make_spec
 
@@ -64,13 +66,15 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     """Trains the recipe's model; see the module's description."""
     fence = Fence(output)
     fence.inherit()
-    recovery = Recovery(output, fence.run, config.milestone_steps, config.keep_checkpoints)
+    locations = checkpoints_here()
+    recovery = Recovery(output, fence.run, config.milestone_steps, locations)
+    known = len(read_metrics(fence.run / FAULTS))
     recovery.restore()
-    spec = make_spec(config, inputs, fence.run, layout_here())
+    spec = make_spec(config, inputs, fence.run, layout_here(), check_every_here(), locations.keep_every)
     notice = Notice(output, inputs["shards"], fence.run)
     notice.look()
-    monitor = Monitor(output, spec)
-    begun = _begun(inputs[origin.ROLE], output) if origin.ROLE in inputs else ""
+    monitor = Monitor(output, spec, known)
+    begun = _begun(config, inputs, output)
 
     def follow(step: int, values: dict[str, float]) -> None:
         output.log_metrics(step, values)
@@ -91,7 +95,7 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
         fence.leave()
         raise
     except BaseException as error:
-        recovery.push()  # usually SIGTERM: the saved run can resume on another machine
+        recovery.push(last=True)  # usually SIGTERM: the saved run can resume on another machine
         monitor.send_page(error)
         raise
     recovery.publish(config.steps)
@@ -100,6 +104,7 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     milestones.check_committed(output, config.milestone_steps)
     if "model" not in output.committed:
         _describe(output, spec, metrics, notice.met())
+    recovery.clear()
     output.log_file("loss.png", loss_curve(metrics))
     monitor.send_page()
     report = _report(metrics, spec)
@@ -114,12 +119,20 @@ def join(config: TrainConfig, inputs: Inputs) -> None:
         SluiceError: as on node 0.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-node-") as folder:
-        spec = make_spec(config, inputs, Path(folder), layout_here())
+        spec = make_spec(config, inputs, Path(folder), layout_here(), check_every_here(), checkpoints_here().keep_every)
         train_local(spec, lambda step, values: None, gang=Gang.from_environment())
 
 
-def _begun(checkpoint: Artifact, output: Output) -> str:
+def _begun(config: TrainConfig, inputs: Inputs, output: Output) -> str:
     """Returns a clause for the note of the run: from which weights it begins, and what these have read too much."""
+    if not config.init_from:
+        return ""
+    if origin.ROLE not in inputs:
+        name = config.init_from.partition("@")[0]
+        begun = f"; began from random weights, since no other version of {name} was complete"
+        log.warning("[%s] %s", output.address, begun.removeprefix("; "))
+        return begun
+    checkpoint = inputs[origin.ROLE]
     recipe = output.address.name.partition("/")[0]
     tombstones = Tombstones.read(in_force(output.store, recipe))
     exposed = exposure.of_checkpoint(checkpoint, tombstones) if tombstones else exposure.Exposure()
@@ -128,7 +141,8 @@ def _begun(checkpoint: Artifact, output: Output) -> str:
         count = len(exposed.rows)
         begun += f", which has learned from {count:,} document{'s' * (count > 1)} now taken down"
         log.warning("[%s] %s", output.address, begun.removeprefix("; "))
-    return begun
+    changed = changed_settings(checkpoint, config.model)
+    return f"{begun}, with {changed}" if changed else begun
 
 
 def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]], met: bytes) -> None:

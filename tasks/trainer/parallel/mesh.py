@@ -3,6 +3,7 @@
 Reads the process group of this process; makes a group per dimension.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -57,6 +58,14 @@ class Mesh:
     def at(self, dimension: str) -> int:
         """Returns the coordinate of this rank in a dimension."""
         return int(self.dimensions.get_local_rank(dimension))
+
+    def ranks_along(self, *dimensions: str) -> list[list[int]]:
+        """Returns the ranks that differ in these dimensions alone, group by group; each rank is in one group."""
+        grid = self.dimensions.mesh
+        last = tuple(range(grid.ndim - len(dimensions), grid.ndim))
+        grid = grid.movedim(tuple(DIMENSIONS.index(one) for one in dimensions), last)
+        found: list[list[int]] = grid.reshape(-1, math.prod(grid.shape[at] for at in last)).tolist()
+        return found
 
     def group(self, dimension: str) -> dist.ProcessGroup:
         """Returns the ranks that differ from this one in a dimension alone."""

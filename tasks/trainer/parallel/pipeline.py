@@ -7,6 +7,7 @@ The schedules are torch's: 1F1B (Narayanan et al. 2019, PipeDream) with one chun
 from collections.abc import Sequence
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 from torch.distributed.pipelining.stage import _PipelineStageBase
@@ -47,6 +48,7 @@ class Pipeline:
     def __init__(self, chunks: Sequence[Transformer], mesh: Mesh, microbatches: int) -> None:
         degree, here = mesh.layout.pipeline, mesh.at("pipeline")
         self.mesh, self.is_last, self.is_first = mesh, here == degree - 1, here == 0
+        self.chunks, self.degree = chunks, degree
         stages: list[_PipelineStageBase] = [
             PipelineStage(chunk, here + degree * index, degree * len(chunks), mesh.device, group=mesh.group("pipeline"))
             for index, chunk in enumerate(chunks)
@@ -75,6 +77,35 @@ class Pipeline:
             losses=losses if self.is_last else None,
         )
         return torch.stack([torch.zeros((), device=tokens.device), *(loss.detach() for loss in losses)]).sum()
+
+    def loss(self, tokens: Tensor, labels: Tensor, documents: Tensor, group: dist.ProcessGroup) -> float:
+        """Returns the summed loss of some sequences, 0 but on the last rank; without a gradient.
+
+        One chunk after the other computes while the rest wait: this is for a search, not for training. Other than with
+        the schedule any number of sequences can be given.
+
+        Args:
+            tokens: at this rank's positions, as for `Transformer.loss`.
+            labels: likewise.
+            documents: likewise.
+            group: all ranks, over gloo.
+        """
+        x, last = tokens, self.degree * len(self.chunks) - 1
+        for index in range(last + 1):
+            if index % self.degree != self.mesh.at("pipeline"):
+                continue
+            if index:
+                held: list[Tensor] = [x]
+                dist.recv_object_list(held, self._rank_of(index - 1), group)
+                x = held[0].to(tokens.device)
+            with torch.no_grad():
+                x = self.chunks[index // self.degree](x, documents, labels)
+            if index < last:
+                dist.send_object_list([x.cpu()], self._rank_of(index + 1), group)
+        return float(x) if self.is_last else 0.0
+
+    def _rank_of(self, index: int) -> int:
+        return dist.get_global_rank(self.mesh.group("pipeline"), index % self.degree)
 
 
 def _loss(output: Tensor, target: Tensor) -> Tensor:

@@ -33,10 +33,13 @@ from tasks.trainer.layout import Layout
 from tasks.trainer.loss import IGNORED
 from tasks.trainer.model import initial_weight, parameter_counts
 from tasks.trainer.optim import build_optimizer
+from tasks.trainer.pace import Stopwatch
 from tasks.trainer.parallel.apply import apply
+from tasks.trainer.parallel.contribution import contribution_of
 from tasks.trainer.parallel.fit import check_fit, memory_per_rank
 from tasks.trainer.parallel.mesh import Mesh
 from tasks.trainer.parallel.pipeline import Chunk, Pipeline, chunks_of
+from tasks.trainer.rank_copies import Copies
 from tasks.trainer.ranks import TIMEOUT, Ranks
 from tasks.trainer.self_test import hash_of
 
@@ -65,7 +68,7 @@ class Sharded:
             log.info("a rank needs about %.2f GiB (%s) beside the logits", sum(needs.values()) / 2**30, parts)
         ranks.join_alone()
         self.run, self.layout, self.ranks, self.mesh = run, layout, ranks, Mesh.of(layout, ranks)
-        self.numbers = range(run.batch_size // run.microbatch)[self.mesh.data_rank :: layout.data_ranks]
+        self.numbers = self.numbers_of(0)
         with torch.device("meta"):
             self.chunks = [Chunk(run.model, vocab_size, layers) for layers in chunks_of(run.model.layers, self.mesh)]
         for chunk in self.chunks:
@@ -76,8 +79,12 @@ class Sharded:
         }
         self._initialise(run)
         self.optimizer = build_optimizer(self.parameters, run)
-        self.replica_size, self.hashes, self.seconds = layout.ranks // layout.replicate, list[float](), list[float]()
-        self.share: int | None = None  # attention's gradient on a GPU is added in no fixed order
+        self._contribution = contribution_of(self.chunks, self.mesh)
+        self.share, self.share_tolerance = 0.0, self._contribution.tolerance
+        self.peers = next(group for group in self.mesh.ranks_along("replicate", "shard") if ranks.rank in group)
+        self.copies = _copies(self.mesh)
+        self._stopwatch = Stopwatch(self.mesh.device)
+        self.hashes, self.seconds, self.timed = list[list[float]](), list[float](), "fixed matrix product"
         pinned = self.mesh.device.type == "cuda"
         self._stager = DefaultStager(StagingOptions(pinned, False, False, pinned))
         self._everyone = dist.new_group(backend="gloo", timeout=TIMEOUT)
@@ -98,30 +105,28 @@ class Sharded:
         """Computes the mean gradient of the whole batch into the `.grad` of the parameters.
 
         Args:
-            parts: the microbatches `numbers` of this rank.
+            parts: the microbatches of this rank by number; those of `numbers`, or to check other ranks theirs.
             stop: whether this rank has got a SIGTERM, read when the gradient is computed.
 
         Returns:
-            Mean loss in nats per token, tokens with a label, and whether any rank got a SIGTERM. After it `hashes` has
-            what each rank began with, where there are replicas.
+            Mean loss in nats per token, tokens with a label, and whether any rank got a SIGTERM. After it `hashes` and
+            now and then `seconds` have what each rank began with, and how long a fixed problem takes it; `share` is the
+            fingerprint of this rank's part of the gradient.
         """
+        own = [hash_of(map(local, self._copied(copies, self.parameters).values())) for copies in self.copies]
+        own.append(torch.tensor(self._stopwatch.seconds(), dtype=torch.float64))
         for parameter in self.parameters.values():
             parameter.grad = None
-        loss, count = self._backward([parts[number] for number in self.numbers])
+        loss, count = self._backward(list(parts.values()))
+        self.share = self._contribution.take()
         if self._compressed:
             gradients = {name: local(cast(DTensor, param.grad)) for name, param in self.parameters.items()}
             self._compressed.sum(gradients, self.optimizer.steps_taken)
         # Ranks that share matrices or layers have computed the same tokens.
         counts = self.mesh.at("tensor") == 0 and self.mesh.at("pipeline") == self.layout.pipeline - 1
         sums = torch.tensor([loss * counts, count * counts, stop()], dtype=torch.float64, device=self.mesh.device)
-        copies = self.layout.replicate > 1
-        if copies:
-            hashes = torch.zeros(self.layout.ranks, dtype=torch.float64, device=self.mesh.device)
-            hashes[self.ranks.rank] = hash_of(map(local, self.parameters.values())).double()
-            sums = torch.cat((sums, hashes))
-        dist.all_reduce(sums)
-        loss_sum, total, stopped = sums[:3].tolist()
-        self.hashes = sums[3:].tolist() if copies else []
+        (loss_sum, total, stopped), (*self.hashes, seconds) = self.ranks.sum_and_collect(sums, own)
+        self.seconds = seconds if any(seconds) else []
         for parameter in self.parameters.values():
             assert isinstance(parameter.grad, DTensor)
             parameter.grad.to_local().div_(max(total, 1))
@@ -146,22 +151,37 @@ class Sharded:
             total += loss.detach()
         return float(total), count
 
-    def state_hash(self) -> Tensor:
-        """Returns the hash of this rank's part of weights and optimizer state, int64 scalar."""
-        return hash_of(map(local, self._state().values()))
+    def state_hashes(self) -> list[Tensor]:
+        """Returns for each of `copies` the hash of this rank's part of weights and optimizer state, int64 scalar."""
+        return [hash_of(map(local, self._copied(copies, self._state()).values())) for copies in self.copies]
 
-    def probe(self, parts: Sequence[Batch]) -> NDArray[np.float64] | None:
-        """Returns the summed loss of each part at this rank's positions, shape (parts,); None with a pipeline.
+    def _copied(self, copies: Copies, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Returns the tensors of a state that `copies` means, by name."""
+        if not copies.name:
+            return state
+        whole = {name for name, parameter in self.parameters.items() if _is_whole(parameter)}
+        # The optimizer's tensors are named "<moment>.<parameter>".
+        return {name: state[name] for name in state if name in whole or name.partition(".")[2] in whole}
 
-        Of ranks that share every matrix, and so compute the same loss, one returns it and the others zeros.
+    def numbers_of(self, shift: int) -> range:
+        """Returns the microbatches of the rank that is so many places further in `peers`."""
+        first = (self.mesh.data_rank + shift) % self.layout.data_ranks
+        return range(self.run.batch_size // self.run.microbatch)[first :: self.layout.data_ranks]
+
+    def probe(self, parts: Sequence[Batch]) -> NDArray[np.float64]:
+        """Returns the summed loss of each part at this rank's positions, shape (parts,), without gradients.
+
+        Of ranks that share every matrix, and so compute the same loss, one returns it and the others zeros; in a
+        pipeline the last one.
         """
-        if self.pipeline:
-            return None
         losses = []
         with torch.no_grad():
             for part in parts:
                 tokens, labels, documents = self._mine(part)
-                losses.append(float(self.chunks[0].loss(tokens, documents, labels)))
+                if self.pipeline:
+                    losses.append(self.pipeline.loss(tokens, labels, documents, self._everyone))
+                else:
+                    losses.append(float(self.chunks[0].loss(tokens, documents, labels)))
         return np.array(losses) * (self.mesh.at("tensor") == 0)
 
     def _mine(self, part: Batch) -> tuple[Tensor, Tensor, Tensor]:
@@ -242,6 +262,22 @@ class Sharded:
             group = self.mesh.group("replicate")
             for tensor in self._state().values():
                 dist.broadcast(local(tensor), dist.get_global_rank(group, 0), group=group)
+
+
+def _copies(mesh: Mesh) -> list[Copies]:
+    """Returns what ranks have copies of: replicas all their state, and ranks that share matrices the norms."""
+    found = []
+    if mesh.layout.replicate > 1:
+        found.append(Copies("", "replicas", mesh.ranks_along("replicate")))
+    if mesh.layout.tensor > 1:
+        found.append(Copies("norms", "ranks that share its matrices", mesh.ranks_along("tensor")))
+    return found
+
+
+def _is_whole(parameter: DTensor) -> bool:
+    """Whether all ranks that share matrices have the same of a parameter."""
+    names = parameter.device_mesh.mesh_dim_names or ()
+    return "tensor" in names and parameter.placements[names.index("tensor")].is_replicate()
 
 
 def _replica_group(mesh: Mesh) -> dist.ProcessGroup:

@@ -1,11 +1,11 @@
 """A run that begins from the weights of another: lineage, look-ups and takedowns follow both."""
 
 import json
+import logging
 import re
 import tomllib
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
@@ -22,70 +22,17 @@ from tasks.run.input_resolution import as_read_by, resolve
 from tasks.run.join_node import join_stage
 from tasks.run.lineage import artifacts_of_version
 from tasks.run.recipe import Recipe, find_recipe
-from tasks.run.runner import StageResult, run_stage
+from tasks.run.runner import run_stage
 from tasks.run.trace import render, trace
 from tasks.run.tracking import TrackingContext
 from tasks.stages.spans.config import SpansConfig
 from tests.conftest import run_stage_in
-from tests.corpora import Made, corpus, tokens_in
+from tests.corpora import tokens_in
 from tests.taken_down import take_down
+from tests.tasks.run.months import FROM_OCTOBER, PAGES, READ, Months, months
 from tests.tasks.run.test_recipe_validation import BOOKS, read
-from tests.tasks.run.test_trace import reading
 
-PAGES = corpus(60)
-READ = {"october": PAGES[:40], "november": PAGES[20:]}
-TINY = {"layers": 1, "dim": 16, "heads": 2, "kv_heads": 1}
-FROM_OCTOBER = {"train.init_from": "test/checkpoint@october"}
-
-
-class Months(NamedTuple):
-    """Two versions of a recipe, of which the second begins from the weights of the first."""
-
-    store: Store
-    recipe: Recipe
-    tokens: dict[str, Made]
-    tokenizer: str
-    """File of the tokenizer of the first version, which the second imports."""
-
-    def run(self, stage: str, version: str, source: str | None = None, **changes: Any) -> StageResult:
-        recipe = self.recipe.override({name.replace("__", "."): value for name, value in changes.items()})
-        context = TrackingContext("", recipe.name)
-        return run_stage(recipe, stage, version=version, source_version=source, tracking=context)
-
-    def checkpoint(self, version: str) -> Artifact:
-        return Artifact.open_at(self.store, ArtifactId("test/checkpoint", version))
-
-    def steps(self, version: str) -> dict[str, list[int]]:
-        """Walks over all batches of a version: document id -> steps that read it."""
-        found = reading(self.tokens[version], self.checkpoint(version))[0]
-        return {row["id"]: sorted(found[row["id"]]) for row in PAGES}
-
-
-@pytest.fixture(scope="module")
-def months(tmp_path_factory: pytest.TempPathFactory) -> Months:
-    folder = tmp_path_factory.mktemp("months")
-    tokens = {"october": tokens_in(folder, READ["october"], version="october")}
-    tokenizer = Store(str(folder)).url("test/tokenizer/october/tokenizer.json")
-    tokens["november"] = tokens_in(folder, READ["november"], version="november", tokenizer_file=tokenizer)
-    settings: dict[str, Any] = {
-        "name": "test",
-        "place.store": str(folder),
-        "place.train.nproc": 1,
-        "crawl.enabled": False,
-        "makes": ["documents", "tokens", "checkpoint"],
-        "extract.files": [{"name": "books", "kind": "text", "path": "/nowhere/*.txt"}],
-        "canary.current": {},
-        "consolidate.sources": ["books"],
-        "train.model": TINY,
-        "train.steps": 12,
-        "train.batch_size": 4,
-        "train.checkpoint_every": 3,
-        "train.milestones": 2,
-    }
-    made = Months(Store(str(folder)), find_recipe("smoke").override(settings), tokens, tokenizer)
-    made.run("train", "october")
-    made.run("train", "november", train__init_from="test/checkpoint@october")
-    return made
+__all__ = ["months"]
 
 
 def test_the_checkpoint_is_an_input_that_counts_and_that_the_ledger_knows(months: Months) -> None:
@@ -126,7 +73,7 @@ def test_the_previous_version_is_the_newest_when_the_run_began(months: Months) -
         found = resolve(recipe, months.store, "train", version, "november", "")
         return str(found.inputs["initial"].address) if "initial" in found.inputs else ""
 
-    assert chosen("next").rpartition("@")[2] in ("november", "again", "december")
+    assert chosen("next") not in ("", "test/checkpoint@october")
     # An attempt that was killed began when October was there and November was not yet, or before both.
     later = months.checkpoint("october").record.finished + timedelta(seconds=1)
     assert later < months.checkpoint("november").record.finished
@@ -147,6 +94,43 @@ def test_the_previous_version_is_the_newest_when_the_run_began(months: Months) -
     assert "test/checkpoint@october" in {ref.address for ref in same.refs}
     made = resolve(recipe, months.store, "train", "november", None, "")
     assert str(made.inputs["initial"].address) == "test/checkpoint@october", "what it was made from"
+
+
+def test_where_there_is_no_previous_version_the_run_begins_from_random_weights_and_says_so(
+    months: Months, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        months.run("train", "first", "october", train__init_from="nobody/checkpoint@previous")
+    record = months.checkpoint("first").record
+    said = "began from random weights, since no other version of nobody/checkpoint was complete"
+    assert record.note.endswith(f"; {said}")
+    assert f"[test/checkpoint@first] {said}" in caplog.text
+    assert "initial" not in {ref.role for ref in record.inputs}
+    assert trace(months.store, "test", "first", PAGES[0]["url"])["before"] == []
+
+
+def test_mlflow_names_the_checkpoint_at_the_run_and_at_the_registered_model(
+    months: Months, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    monkeypatch.chdir(tmp_path)  # where it keeps files
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    settings = {"train__init_from": "test/checkpoint@october", "train__model__rope_theta": 500_000.0}
+    for stage in ("train", "evaluate", "register"):
+        months.run(stage, "tracked", "november", TrackingContext(uri, "test"), **settings)
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    experiment = client.get_experiment_by_name("test")
+    assert experiment
+    (run,) = client.search_runs([experiment.experiment_id], "tags.`sluice.stage` = 'train'")
+    october = months.checkpoint("october").record
+    (dataset,) = (one for one in run.inputs.dataset_inputs if one.tags[0].value == "initial")
+    assert (dataset.dataset.name, dataset.dataset.digest) == (october.artifact, october.content[:16])
+    note = run.data.tags["mlflow.note.content"]
+    assert "began from test/checkpoint@october, with rope_theta 500000.0 (was 10000.0)" in note
+    (model,) = client.search_model_versions("name='test'")
+    assert model.tags["sluice.initial"] == f"test/checkpoint@october {october.fingerprint[:16]}"
+    assert model.tags["sluice.artifact"] == "test/model@tracked"
 
 
 def test_a_page_is_traced_to_the_steps_of_both_runs(months: Months) -> None:

@@ -23,8 +23,17 @@ from tasks.run.tracking import TrackingContext
 from tasks.stages.crawl.db import crawldb
 from tasks.stages.crawl.db.known import Known
 from tasks.stages.crawl.rank import RANKS
-from tasks.trainer.launch import layout_here, ranks_here
-from tasks.trainer.layout import LAYOUT, Layout
+from tasks.trainer.launch import check_every_here, layout_here, ranks_here
+from tasks.trainer.layout import CHECK, CHECK_EVERY, LAYOUT, Layout
+from tasks.trainer.place_config import (
+    CHECKPOINTS,
+    PREEMPTION,
+    CheckpointLocations,
+    CopyFolder,
+    PreemptionNotice,
+    checkpoints_here,
+    preemption_here,
+)
 from tests.corpora import tokens_in
 
 EMPTY = {
@@ -184,27 +193,31 @@ def placed(recipe: Recipe, train: TrainPlace) -> Recipe:
     return recipe.model_copy(update={"place": recipe.place.model_copy(update={"train": train})})
 
 
-def test_a_stage_gets_ranks_and_layout_of_its_own_recipe_and_leaves_none_behind(
+def test_a_stage_gets_the_place_of_training_of_its_own_recipe_and_leaves_none_behind(
     recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SLUICE_NPROC", raising=False)
+    monkeypatch.setenv("NVME", "/mnt/nvme")
     seen = []
 
     def run(*_: object) -> Report:
-        seen.append((ranks_here(), layout_here()))
+        seen.append((ranks_here(), layout_here(), check_every_here(), checkpoints_here().folder, preemption_here()))
         raise InputError("enough")
 
     monkeypatch.setattr("tasks.stages.crawl.inject.run", run)
-    layout = Layout(shard=3, recompute="full")
-    for place in (TrainPlace(nproc=2), TrainPlace(nproc=3, layout=layout)):
+    layout, notice = Layout(shard=3, recompute="full"), PreemptionNotice(provider="gcp")
+    locations = CheckpointLocations(folder=CopyFolder(path="${NVME}/checkpoints", every=500))
+    other = TrainPlace(nproc=3, layout=layout, check_every=7, checkpoints=locations, preemption=notice)
+    for place in (TrainPlace(nproc=2), other):
         with pytest.raises(InputError, match="enough"):
             run_stage(placed(recipe, place), "inject")
-    assert seen == [(2, None), (3, layout)]
-    assert not {"SLUICE_NPROC", LAYOUT} & os.environ.keys()
+    folder = CopyFolder(path="/mnt/nvme/checkpoints", every=500)
+    assert seen == [(2, None, CHECK_EVERY, None, None), (3, layout, 7, folder, notice)]
+    assert not {"SLUICE_NPROC", LAYOUT, CHECK, CHECKPOINTS, PREEMPTION} & os.environ.keys()
     monkeypatch.setenv("SLUICE_NPROC", "5")  # as a pod sets it
     with pytest.raises(InputError, match="enough"):
         run_stage(recipe, "inject")
-    assert (seen[2], os.environ["SLUICE_NPROC"]) == ((5, None), "5")
+    assert (seen[2][:2], os.environ["SLUICE_NPROC"]) == ((5, None), "5")
 
 
 @pytest.mark.parametrize("recrawl", [True, False])

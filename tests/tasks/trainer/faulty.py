@@ -1,7 +1,8 @@
 """Ranks with faults, as processes.
 
 Faults by name: `poison`, tokens that are not a number to the model; `damage`, a step in which the weights become so;
-`weight`, `gradient` and `share`: a bit that flips.
+`weight`, `gradient`, `share` and `activation`: a bit that flips, the last one once or whenever a rank computes;
+`self_test`: a rank that fails it; `slow`: one whose fixed problem takes longer.
 """
 
 import multiprocessing
@@ -10,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
-from tasks.trainer import failure
+from tasks.trainer import failure, self_test
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.loop import Trainer
+from tasks.trainer.model import Transformer
+from tasks.trainer.parallel.sharded import Sharded  # here: forked ranks need not import it, for 1.5 s each
 from tasks.trainer.ranks import Ranks
-from tasks.trainer.replicated import Replicated
 from tests.tasks.trainer.gangs import free_port
 
 
@@ -24,9 +27,16 @@ def poison(trainer: Trainer, poisonous: list[int]) -> None:
     tokens = torch.tensor(poisonous)
 
     def spoil(module: object, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
-        return output.masked_fill(torch.isin(inputs[0], tokens)[..., None], float("nan"))
+        read, part = inputs[0], slice(None)
+        if isinstance(read, DTensor):
+            # Ranks that share matrices embed some positions each.
+            read, at = read.to_local(), read.device_mesh.get_local_rank() * output.shape[1]
+            part = slice(at, at + output.shape[1])
+        return output.masked_fill(torch.isin(read[:, part], tokens)[..., None], float("nan"))
 
-    trainer.replica.model.embedding.register_forward_hook(spoil)
+    for chunk in chunks_of(trainer):
+        if chunk.embedding is not None:
+            chunk.embedding.register_forward_hook(spoil)
 
 
 def damage(trainer: Trainer, step: int) -> None:
@@ -42,10 +52,10 @@ def damage(trainer: Trainer, step: int) -> None:
     trainer.replica.optimizer.step = spoilt
 
 
-def flip(tensor: torch.Tensor, bit: int) -> None:
-    """Flips one bit of the smallest value that is not 0."""
+def flip(tensor: torch.Tensor, bit: int, largest: bool = False) -> None:
+    """Flips one bit of the smallest value that is not 0, or of the largest one."""
     flat = tensor.detach().view(-1)
-    at = int(flat.abs().masked_fill(flat == 0, float("inf")).argmin())
+    at = int(flat.abs().argmax() if largest else flat.abs().masked_fill(flat == 0, float("inf")).argmin())
     flat[at : at + 1].view(torch.int32).bitwise_xor_(1 << bit)
 
 
@@ -56,9 +66,17 @@ def flip_weight(trainer: Trainer, rank: int, step: int, bit: int) -> None:
     def wrong(lr: float) -> None:
         take(lr)
         if (trainer.ranks.rank, trainer.step) == (rank, step):
-            flip(trainer.replica.model.norm.weight, bit)
+            flip(norm_of(trainer), bit)
 
     trainer.replica.optimizer.step = wrong
+
+
+def norm_of(trainer: Trainer) -> torch.Tensor:
+    """What a rank has of a norm's weight."""
+    if not isinstance(trainer.replica, Sharded):
+        return trainer.replica.model.norm.weight
+    norms = (tensor for name, tensor in trainer.replica.parameters.items() if name.endswith("ffn_norm.weight"))
+    return next(norms).to_local()
 
 
 def flip_gradient(trainer: Trainer, rank: int, step: int, bit: int) -> None:
@@ -88,16 +106,50 @@ def flip_share(trainer: Trainer, rank: int, step: int, bit: int) -> None:
     trainer.replica._backward = wrong
 
 
-def nan(trainer: Trainer, rank: int, step: int) -> None:
-    """Makes what a rank computes not a number in a step."""
+def activation(trainer: Trainer, rank: int, step: int, bit: int, last: int | None = None) -> None:
+    """Flips a bit of what a rank's layers return: once in a step, or whenever they compute from it to the last one."""
+    done: list[int] = []
 
-    def spoil(module: object, inputs: object, output: torch.Tensor) -> torch.Tensor:
-        return output * float("nan") if (trainer.ranks.rank, trainer.step) == (rank, step) else output
+    def wrong(module: object, inputs: object, output: torch.Tensor) -> torch.Tensor:
+        hit = trainer.step == step and not done if last is None else step <= trainer.step <= last
+        if trainer.ranks.rank != rank or not hit:
+            return output
+        done.append(step)
+        other = output.detach().clone()
+        flip(other, bit, largest=True)
+        return output + (other - output.detach())
 
-    chunks = [trainer.replica.model] if isinstance(trainer.replica, Replicated) else trainer.replica.chunks
-    for chunk in chunks:
-        for layer in chunk.layers.values():
-            layer.register_forward_hook(spoil)
+    for layer in layers_of(trainer):
+        layer.register_forward_hook(wrong)
+
+
+def layers_of(trainer: Trainer) -> list[torch.nn.Module]:
+    """The layers that a rank has."""
+    return [layer for chunk in chunks_of(trainer) for layer in chunk.layers.values()]
+
+
+def chunks_of(trainer: Trainer) -> list[Transformer]:
+    """What a rank has of the model."""
+    return trainer.replica.chunks if isinstance(trainer.replica, Sharded) else [trainer.replica.model]
+
+
+def slow(trainer: Trainer, rank: int) -> None:
+    """Makes a rank take longer for the problem that all are timed by."""
+    timed = trainer.replica._stopwatch.seconds
+    if trainer.ranks.rank == rank:
+        trainer.replica._stopwatch.seconds = lambda: timed() * 50
+
+
+def nan(trainer: Trainer, number: int, step: int) -> None:
+    """Makes what a microbatch of a step becomes not a number, whoever computes it."""
+    trouble = trainer.batches.microbatches(step, [number])[number].tokens
+
+    def spoil(module: object, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+        return output * float("nan") if torch.equal(inputs[0], trouble) else output
+
+    for chunk in chunks_of(trainer):
+        if chunk.embedding is not None:
+            chunk.embedding.register_forward_hook(spoil)
 
 
 FAULTS = {
@@ -107,6 +159,8 @@ FAULTS = {
     "weight": flip_weight,
     "gradient": flip_gradient,
     "share": flip_share,
+    "activation": activation,
+    "slow": slow,
 }
 
 
@@ -129,6 +183,8 @@ def _rank(spec: TrainSpec, rank: int, shared: dict[str, str], faults: dict[str, 
     os.environ |= {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
     torch.set_num_threads(1)
     try:
+        if faults.pop("self_test", None) == rank:
+            self_test.self_test = lambda device: 7
         with Ranks.from_environment() as ranks:
             trainer = Trainer(spec, ranks)
             for name, given in faults.items():

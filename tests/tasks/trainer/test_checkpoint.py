@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tasks.core.errors import InputError
+from tasks.core.errors import InputError, TransientError
 from tasks.trainer import checkpoint
 from tests.tasks.trainer.small_run import digests, save_whole
 
@@ -33,9 +33,7 @@ def test_the_same_state_gives_the_same_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file", [checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.STATE])
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
-def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
-    tmp_path: Path, file: str, damage: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(tmp_path: Path, file: str, damage: str) -> None:
     save(tmp_path, 1)
     path = save(tmp_path, 2) / file
     data = bytearray(path.read_bytes())
@@ -45,12 +43,22 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
         path.unlink()
     else:
         path.write_bytes(data if damage == "flip" else data[: len(data) // 2])
-    found = checkpoint.newest_good(tmp_path)
+    skipped: list[int] = []
+    found = checkpoint.newest_good(tmp_path, lambda step, error: skipped.append(step))
     assert found
     assert found[1]["step"] == 1
-    assert "step 2 skipped" in caplog.text
+    assert skipped == [2]
     with pytest.raises(InputError):
         checkpoint.verify(tmp_path / checkpoint.name_of(2))
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_at_the_first_step(tmp_path: Path) -> None:
+    """Other locations may have good ones: the next start of the stage looks there."""
+    assert checkpoint.newest_good(tmp_path, lambda step, error: None) is None
+    for step in (1, 2):
+        (save(tmp_path, step) / checkpoint.MODEL).unlink()
+    with pytest.raises(TransientError, match=r"no checkpoint in .* verifies"):
+        checkpoint.newest_good(tmp_path, lambda step, error: None)
 
 
 def test_a_checkpoint_that_was_being_written_does_not_count(tmp_path: Path) -> None:
@@ -64,5 +72,5 @@ def test_a_checkpoint_that_was_being_written_does_not_count(tmp_path: Path) -> N
 def test_pruning_keeps_the_newest_and_the_milestones(tmp_path: Path) -> None:
     for step in range(1, 8):
         save(tmp_path, step)
-    checkpoint.prune(tmp_path, 2, {3, 7})
+    checkpoint.prune(tmp_path, 2, 0, {3, 7})
     assert checkpoint.steps_at(tmp_path) == [3, 5, 6, 7]

@@ -123,7 +123,7 @@ def test_a_checkpoint_whose_steps_are_not_all_in_the_log_is_not_gone_on_from(tmp
     for step in (4, 8, 12):
         saved(run, step)
     lines(run, [0, 1, 2, 3, 4, 5, 8, 9, 10, 11])
-    recovery = Recovery(output_in(tmp_path / "store"), run, (4, 12), 2)
+    recovery = Recovery(output_in(tmp_path / "store"), run, (4, 12))
     recovery.restore()
     assert checkpoint.steps_at(run / "checkpoints") == [4]
 

@@ -14,14 +14,17 @@ import pytest
 from tasks.core.config import canonical_json
 from tasks.core.errors import InputError, RecipeError, TransientError
 from tasks.core.store import Store
+from tasks.run.join_node import join_stage
 from tasks.run.runner import run_stage
 from tasks.run.shell import main
 from tasks.trainer import checkpoint
 from tasks.trainer.gang import ADDRESS, NODE, NODES, PORT, Gang, node_of
 from tasks.trainer.gang_agent import decisive_code
-from tasks.trainer.launch import explain, train_local, training_command
+from tasks.trainer.launch import explain, layout_here, train_local, training_command
+from tasks.trainer.layout import Layout
 from tasks.trainer.loop import Trainer
 from tasks.trainer.metrics import FILE, read_metrics
+from tasks.trainer.place_config import PreemptionNotice, checkpoints_here, preemption_here
 from tasks.trainer.recovery import FOLDER
 from tests.corpora import Made
 from tests.s3_server import S3Server
@@ -31,6 +34,7 @@ from tests.tasks.trainer.test_loop import ALONE
 from tests.waiting import until
 
 CONFIG = small_config(steps=600, checkpoint_every=20)
+SHORT = small_config()
 ENDLESS = {"steps": 100_000, "checkpoint_every": 100_000}
 
 
@@ -39,6 +43,14 @@ def whole(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store where one node has made what `CONFIG` makes, and nothing happened to it."""
     store = store_with(made, tmp_path_factory.mktemp("whole") / "store", WEIGHTS)
     run_stage(recipe_of(store, CONFIG), "train")
+    return store
+
+
+@pytest.fixture(scope="module")
+def done(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store where one node has made what `SHORT` makes."""
+    store = store_with(made, tmp_path_factory.mktemp("done") / "store", WEIGHTS)
+    run_stage(recipe_of(store, SHORT), "train")
     return store
 
 
@@ -103,23 +115,37 @@ def test_a_node_that_vanishes_ends_the_others_with_a_code_that_asks_for_a_restar
 
 
 def test_a_node_of_a_run_that_is_done_has_nothing_to_do(
-    whole: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    done: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, value in {NODES: "2", NODE: "1", ADDRESS: "no-such-host.invalid"}.items():
         monkeypatch.setenv(name, value)
-    before = sorted(whole.rglob("*"))
-    assert main(["train", "--recipe", recipe_of(whole, CONFIG).text]) == 0
+    before = sorted(done.rglob("*"))
+    assert main(["train", "--recipe", recipe_of(done, SHORT).text]) == 0
     assert "there is nothing to join" in caplog.text
-    assert sorted(whole.rglob("*")) == before
+    assert sorted(done.rglob("*")) == before
 
 
 def test_a_stage_that_runs_on_one_node_is_left_to_node_0(
-    whole: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    done: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, value in {NODES: "2", NODE: "1", ADDRESS: "no-such-host.invalid"}.items():
         monkeypatch.setenv(name, value)
-    assert main(["evaluate", "--recipe", recipe_of(whole, CONFIG).text]) == 0
+    assert main(["evaluate", "--recipe", recipe_of(done, SHORT).text]) == 0
     assert "the stage evaluate runs on node 0 alone" in caplog.text
+
+
+def test_a_node_that_joins_has_the_layout_the_locations_and_the_notice_of_the_place(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    monkeypatch.setattr(
+        "tasks.stages.train.stage.join",
+        lambda config, inputs: seen.append((layout_here(), checkpoints_here().keep_every, preemption_here())),
+    )
+    place = {"layout": {"shard": 2}, "checkpoints.keep_every": 50, "preemption": {"provider": "aws"}}
+    changes = {f"place.train.{name}": value for name, value in place.items()}
+    join_stage(recipe_of(store, CONFIG).override(changes), "train")
+    assert seen == [(Layout(shard=2), 50, PreemptionNotice(provider="aws"))]
 
 
 def test_a_canary_in_a_gang_trains_alone(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,15 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
 from tasks.formats.tokens.plan import Plan
+from tasks.stages.tokens.config import PackConfig
 from tasks.trainer import model_file
-from tasks.trainer.config import ModelConfig, TrainSpec
+from tasks.trainer.config import LinearRope, ModelConfig, TrainSpec
+from tasks.trainer.initial import changed_settings
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.metrics import FILE, read_metrics
+from tasks.trainer.model import Transformer
 from tasks.trainer.spec import make_spec
+from tests.conftest import run_stage_in
 from tests.corpora import Made
 from tests.tasks.trainer.small_run import digests, small_config, small_spec
 from tests.tasks.trainer.test_loop import ALONE, stop_after, train
@@ -64,7 +68,9 @@ def test_the_last_weights_are_taken_and_all_else_begins_anew(made: Made, first: 
     random = small_spec(made, tmp_path / "random", seed=1)
     train(random)
     begun, anew = (read_metrics(Path(one.out) / FILE) for one in (spec, random))
-    assert [line["lr"] for line in begun] == [line["lr"] for line in anew]
+    rates = [line["lr"] for line in begun]
+    assert rates == [line["lr"] for line in anew], "with the warm-up"
+    assert rates[0] < rates[1] == max(rates)
     assert begun[0]["loss"] < anew[0]["loss"] - 0.1
 
 
@@ -103,11 +109,78 @@ def test_damaged_weights_are_refused(made: Made, first: Artifact, tmp_path: Path
         Trainer(spec.model_copy(update={"initial": initial}), ALONE)
 
 
+OTHER = {
+    "layers": 3,
+    "dim": 64,
+    "heads": 2,
+    "kv_heads": 1,
+    "ffn_multiple": 4.0,
+    "rope_theta": 500_000.0,
+    "rope_scaling": LinearRope(kind="linear", factor=2.0),
+    "tie_embeddings": False,
+    "norm_eps": 1e-6,
+}
+"""Another value of each setting of a model."""
+
+
+def shapes(model: ModelConfig) -> dict[str, torch.Size]:
+    with torch.device("meta"):
+        return {name: tensor.shape for name, tensor in Transformer(model, 300).state_dict().items()}
+
+
+def test_a_setting_of_the_model_is_free_where_no_tensor_depends_on_it(
+    made: Made, first: Artifact, tmp_path: Path
+) -> None:
+    assert OTHER.keys() == ModelConfig.model_fields.keys()
+    before = small_config().model
+    for name, value in OTHER.items():
+        model = ModelConfig(**{**before.model_dump(), name: value})
+        if shapes(model) == shapes(before):
+            assert spec_from(made, first, tmp_path / name, model=model).initial
+            assert changed_settings(first, model).startswith(f"{name} ")
+        else:
+            said = rf"another model: {name} is .* and was .*\. Set {name} = .* in \[train\.model\], or leave out"
+            with pytest.raises(InputError, match=said):
+                spec_from(made, first, tmp_path / name, model=model)
+    assert changed_settings(first, before) == ""
+
+
 def test_another_model_is_refused_with_both_values_and_the_setting(made: Made, first: Artifact, tmp_path: Path) -> None:
-    other = ModelConfig(layers=2, dim=64, heads=4, kv_heads=2)
+    before = small_config().model
+    other = before.model_copy(update={"dim": 64, "rope_theta": 500_000.0})
     said = r"checkpoint@first is another model: dim is 64 and was 32\. Set dim = 32 in \[train\.model\], or leave out"
     with pytest.raises(InputError, match=said):
         spec_from(made, first, tmp_path, model=other)
+    # The tensors have the same shapes, and other columns of them would be a head.
+    split = before.model_copy(update={"heads": 8, "kv_heads": 4})
+    assert shapes(split) == shapes(before)
+    with pytest.raises(InputError, match="heads is 8 and was 4, kv_heads is 4 and was 2"):
+        spec_from(made, first, tmp_path, model=split)
+
+
+def test_a_multiple_that_is_rounded_to_the_same_width_is_the_same_model(
+    made: Made, first: Artifact, tmp_path: Path
+) -> None:
+    same = small_config().model.model_copy(update={"ffn_multiple": 2.7})
+    assert spec_from(made, first, tmp_path, model=same).initial
+    assert changed_settings(first, same) == ""
+
+
+def test_longer_sequences_with_scaled_positions_begin_from_the_weights(
+    made: Made, first: Artifact, tmp_path: Path
+) -> None:
+    longer = run_stage_in(
+        tmp_path, "tasks.stages.tokens.pack", PackConfig(seq_len=64), {"shards": made.shards}, kind="plan"
+    )
+    scaled = ModelConfig.model_validate({**small_config().model.model_dump(), "rope_scaling": OTHER["rope_scaling"]})
+    settings = {"model": scaled, "steps": 2, "milestones": 1}
+    begun = spec_from(made._replace(plan=longer), first, tmp_path / "begun", **settings)
+    anew = small_spec(made._replace(plan=longer), tmp_path / "anew", **settings)
+    for spec in (begun, anew):
+        train(spec.model_copy(update={"weights": begun.weights}))
+    losses = [read_metrics(Path(spec.out) / FILE)[0]["loss"] for spec in (begun, anew)]
+    assert losses[0] < losses[1] - 0.1
+    assert changed_settings(first, scaled) == 'rope_scaling {"kind": "linear", "factor": 2.0} (was none)'
 
 
 def test_an_artifact_without_a_model_is_refused(made: Made, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Silent corruption: a flipped bit names its rank, the run ends with the bytes of a clean one, and clean runs are."""
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,10 @@ import torch
 
 from tasks.core.errors import TransientError
 from tasks.formats.tokens import marks
-from tasks.trainer import failure
+from tasks.trainer import failure, pace
 from tasks.trainer.config import ModelConfig, TrainSpec
 from tasks.trainer.faults import FILE as FAULTS
-from tasks.trainer.integrity import EVERY, FAR, SOME, Integrity
+from tasks.trainer.integrity import FAR, SOME, Integrity
 from tasks.trainer.layout import Layout
 from tasks.trainer.metrics import FILE as METRICS
 from tasks.trainer.metrics import SKIPPED, read_metrics
@@ -20,6 +21,8 @@ from tasks.trainer.self_test import hash_of, minority, self_test
 from tests.corpora import Made
 from tests.tasks.trainer.faulty import ranks_of
 from tests.tasks.trainer.small_run import digests, small_spec
+
+SOAK = pytest.mark.soak
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +36,10 @@ def clean(made: Made, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
 
 def spec_at(made: Made, folder: Path) -> TrainSpec:
     return small_spec(made, folder, steps=9, checkpoint_every=3, milestones=1, keep_checkpoints=9)
+
+
+def losses(folder: Path) -> list[float]:
+    return [line["loss"] for line in read_metrics(folder / METRICS)]
 
 
 def whats(folder: Path) -> list[str]:
@@ -79,13 +86,93 @@ def test_a_flipped_bit_of_a_rank_s_gradient_names_it_and_the_step_is_right(
     assert digests(tmp_path) == clean
 
 
+def test_a_low_bit_of_a_gradient_is_found_in_the_step_that_is_checked(
+    made: Made, clean: dict[str, str], tmp_path: Path
+) -> None:
+    spec = spec_at(made, tmp_path).model_copy(update={"check_every": 4})
+    assert ranks_of(spec, 2, share={"rank": 0, "step": 7, "bit": 0}) == [0, 0]
+    (what,) = whats(tmp_path)
+    assert what.startswith("rank 0 on ")
+    assert what.endswith("computed two gradients from the same batch")
+    assert digests(tmp_path) == clean
+
+
+def test_a_rank_that_always_computes_wrong_is_found_by_the_others_and_ends_the_run(made: Made, tmp_path: Path) -> None:
+    spec = small_spec(made, tmp_path, batch_size=6).model_copy(update={"check_every": 4})
+    assert ranks_of(spec, 3, activation={"rank": 1, "step": 5, "bit": 12, "last": 99}) == [1, 1, 1]
+    (what,) = whats(tmp_path)
+    assert what.startswith("rank 1 on ")
+    assert what.endswith(": does not compute the gradient that another rank does")
+    assert {one.cause for one in failure.recorded(tmp_path)} == {f"silent corruption at step 7: {what}"}
+
+
+def test_a_rank_that_fails_the_self_test_at_the_start_is_refused_by_rank_and_machine(
+    made: Made, tmp_path: Path
+) -> None:
+    assert ranks_of(small_spec(made, tmp_path, batch_size=6), 3, self_test=2) == [1, 1, 1]
+    named = f"rank 2 on {socket.gethostname()} fails the self-test"
+    assert whats(tmp_path) == [named]
+    assert {one.cause for one in failure.recorded(tmp_path)} == {f"silent corruption at step 0: {named}"}
+    assert not list(tmp_path.glob("checkpoints/step-*"))
+
+
+def layout_at(made: Made, folder: Path, layout: dict[str, int], **settings: int) -> TrainSpec:
+    model = ModelConfig(layers=2, dim=32, heads=4, tie_embeddings=False)
+    spec = small_spec(made, folder, model=model, **{"checkpoint_every": 4, "milestones": 1, **settings})
+    return spec.model_copy(update={"layout": Layout.model_validate(layout), "check_every": 4})
+
+
+@pytest.mark.parametrize(
+    ("ranks", "layout"),
+    [
+        (2, {"shard": 2}),
+        pytest.param(2, {"replicate": 2}, marks=SOAK),
+        pytest.param(2, {"shard": 2, "zero": 1}, marks=SOAK),
+        pytest.param(4, {"replicate": 2, "shard": 2}, marks=SOAK),
+    ],
+)
+def test_in_a_layout_a_flip_in_a_gradient_names_its_rank_and_no_other(
+    made: Made, tmp_path: Path, ranks: int, layout: dict[str, int]
+) -> None:
+    for name, fault in (("clean", {}), ("flipped", {"activation": {"rank": 1, "step": 7, "bit": 10}})):
+        assert ranks_of(layout_at(made, tmp_path / name, layout, batch_size=8), ranks, **fault) == [0] * ranks
+    assert whats(tmp_path / "clean") == []
+    (what,) = whats(tmp_path / "flipped")
+    assert what.startswith("rank 1 on ")
+    assert what.endswith("computed two gradients from the same batch")
+    assert losses(tmp_path / "flipped") == losses(tmp_path / "clean")
+
+
+@pytest.mark.parametrize("layout", [{"tensor": 2}, pytest.param({"replicate": 2}, marks=SOAK)])
+def test_in_a_layout_copies_that_differ_end_the_run_and_are_named_after_it(
+    made: Made, tmp_path: Path, layout: dict[str, int]
+) -> None:
+    spec = layout_at(made, tmp_path, layout)
+    assert ranks_of(spec, 2, weight={"rank": 1, "step": 5, "bit": 20}) == [1, 1]
+    assert ranks_of(spec, 2) == [0, 0]
+    first, second = whats(tmp_path)
+    assert "not equal to those of the other" in first
+    assert second.startswith("rank 1 on ")
+    assert second.endswith("than when the step was repeated")
+
+
+def test_a_slow_rank_of_a_sharded_run_is_named(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "RECENT", 10)
+    monkeypatch.setattr(pace, "EVERY", 1)
+    assert ranks_of(layout_at(made, tmp_path, {"shard": 2}), 2, slow={"rank": 1}) == [0, 0]
+    (line,) = read_metrics(tmp_path / FAULTS)
+    assert line["kind"] == "slow_rank"
+    assert line["what"].startswith("rank 1 on ")
+    assert "per fixed matrix product" in line["what"]
+
+
 @pytest.mark.parametrize("layout", [None, {"shard": 2}, {"pipeline": 2}])
 def test_what_is_not_finite_on_one_rank_is_refused_by_all(
     made: Made, tmp_path: Path, layout: dict[str, int] | None
 ) -> None:
     spec = small_spec(made, tmp_path, steps=6, model=ModelConfig(layers=2, dim=32, heads=4, tie_embeddings=False))
     spec = spec.model_copy(update={"layout": layout and Layout.model_validate(layout)})
-    assert ranks_of(spec, 2, nan={"rank": 1, "step": 3}) == [0, 0]
+    assert ranks_of(spec, 2, nan={"number": 1, "step": 3}) == [0, 0]
     assert [line["loss"] is None for line in read_metrics(tmp_path / METRICS)] == [False] * 3 + [True] + [False] * 2
     assert [line["step"] for line in read_metrics(tmp_path / SKIPPED)] == [3]
     assert not (tmp_path / marks.FILE).exists(), "it was not the documents"
@@ -95,15 +182,15 @@ def test_what_is_not_finite_on_one_rank_is_refused_by_all(
 class Fixed:
     """A replica whose share of the gradient is what the test says."""
 
-    def __init__(self, shares: list[int]) -> None:
-        self.shares, self.share, self.hashes, self.replica_size = iter(shares), 0, list[float](), 1
+    def __init__(self, shares: list[float], tolerance: float = 0.0) -> None:
+        self.shares, self.share, self.share_tolerance = iter(shares), 0.0, tolerance
+        self.copies, self.hashes, self.peers = [], [], [0]
+        self.calls: list[int] = []
 
-    def compute(self) -> tuple[float, float, int, bool]:
+    def compute(self, shift: int, norm: float = 1.0) -> tuple[float, float, int, bool]:
         self.share = next(self.shares)
-        return 2.0, 1.0, 8, False
-
-    def state_hash(self) -> torch.Tensor:
-        raise NotImplementedError
+        self.calls.append(shift)
+        return 2.0, norm, 8, False
 
 
 class Kept:
@@ -114,28 +201,38 @@ class Kept:
         self.lines.append(what)
 
 
+def alone(folder: Path, replica: Fixed, every: int) -> tuple[Integrity, Kept]:
+    faults = Kept()
+    return Integrity(folder, Ranks(0, 1, 0), replica, faults, "CPU", every), faults  # type: ignore[arg-type]
+
+
 def test_a_rank_that_never_computes_the_same_ends_the_run(tmp_path: Path) -> None:
-    replica, faults = Fixed([1, 2, 3, 4]), Kept()
-    integrity = Integrity(tmp_path, Ranks(0, 1, 0), replica, faults, "CPU")  # type: ignore[arg-type]
+    replica = Fixed([1, 2, 3, 4, 5, 6])
+    integrity, faults = alone(tmp_path, replica, 5)
     with pytest.raises(TransientError, match=r"rank 0 on .* does not compute the same gradient twice"):
-        integrity.gradient(EVERY - 1, replica.compute, lambda found: False)
-    assert len(faults.lines) == 4
+        integrity.gradient(4, replica.compute, lambda found: False)
+    assert len(faults.lines) == 3
+
+
+def test_where_kernels_add_in_no_order_only_what_is_beyond_their_noise_is_a_fault(tmp_path: Path) -> None:
+    integrity, faults = alone(tmp_path, replica := Fixed([1.0, 1.001], 0.01), 5)
+    integrity.gradient(4, replica.compute, lambda found: False)
+    assert (len(replica.calls), faults.lines) == (2, [])
+    integrity, faults = alone(tmp_path, replica := Fixed([1.0, 1.1, 1.0, 1.0], 0.01), 5)
+    integrity.gradient(4, replica.compute, lambda found: False)
+    assert (len(replica.calls), len(faults.lines)) == (4, 1)
 
 
 def test_a_gradient_is_computed_again_only_on_suspicion(tmp_path: Path) -> None:
     norms = [1.0] * SOME + [2.0, FAR + 1, 1.0]
-    replica, faults = Fixed([7] * 200), Kept()
-    integrity = Integrity(tmp_path, Ranks(0, 1, 0), replica, faults, "CPU")  # type: ignore[arg-type]
-    calls: list[int] = []
+    replica = Fixed([7] * 200)
+    integrity, faults = alone(tmp_path, replica, 0)
+    computed = []
     for step, norm in enumerate(norms):
-
-        def compute(norm: float = norm, step: int = step) -> tuple[float, float, int, bool]:
-            calls.append(step)
-            replica.compute()
-            return 2.0, norm, 8, False
-
-        integrity.gradient(step, compute, lambda found: False)
-    assert [step for step in set(calls) if calls.count(step) > 1] == [SOME + 1]
+        before = len(replica.calls)
+        integrity.gradient(step, lambda shift, norm=norm: replica.compute(shift, norm), lambda found: False)
+        computed.append(len(replica.calls) - before)
+    assert computed == [1] * (SOME + 1) + [3, 1]
     assert faults.lines == []
 
 
@@ -155,5 +252,30 @@ def test_fifty_clean_runs_raise_nothing(made: Made, tmp_path: Path) -> None:
     for number in range(50):
         folder = tmp_path / str(number)
         spec = small_spec(made, folder, steps=12, init_seed=number, seed=number)
+        spec = spec.model_copy(update={"check_every": 2})
         assert ranks_of(spec, 2) == [0, 0]
         assert read_metrics(folder / FAULTS) == [], json.dumps(number)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("ranks", "layout"),
+    [
+        (2, {"shard": 2}),
+        (2, {"tensor": 2}),
+        (2, {"context": 2}),
+        (2, {"pipeline": 2, "schedule": "interleaved"}),
+        (4, {"replicate": 2, "shard": 2}),
+        (4, {"replicate": 2, "tensor": 2}),
+        (4, {"shard": 2, "tensor": 2}),
+        (4, {"pipeline": 2, "shard": 2}),
+    ],
+)
+def test_clean_runs_in_a_layout_raise_nothing(made: Made, tmp_path: Path, ranks: int, layout: dict[str, int]) -> None:
+    for number in range(3):
+        model = ModelConfig(layers=4, dim=32, heads=4, kv_heads=2, tie_embeddings=False)
+        spec = layout_at(made, tmp_path / str(number), layout, batch_size=8, seed=number, steps=16)
+        run = spec.run.model_copy(update={"model": model})
+        spec = spec.model_copy(update={"run": run, "check_every": 2})
+        assert ranks_of(spec, ranks) == [0] * ranks
+        assert read_metrics(tmp_path / str(number) / FAULTS) == []

@@ -10,6 +10,7 @@ import torch
 from tasks.core.errors import InputError
 from tasks.trainer import checkpoint
 from tasks.trainer.config import TrainSpec
+from tasks.trainer.faults import FILE as FAULTS
 from tasks.trainer.guard import MAX_REFUSED, WINDOW
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.metrics import DETERMINISTIC, FILE, SKIPPED, MetricsTail, read_metrics
@@ -91,6 +92,8 @@ def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one(
     with caplog.at_level(logging.INFO):
         train(spec)
     assert "resumed at step 9" in caplog.text
+    (fault,) = read_metrics(tmp_path / FAULTS)
+    assert (fault["kind"], fault["step"]) == ("checkpoint", 12)
     assert digests(tmp_path) == before
     assert curve(spec) == lines
 

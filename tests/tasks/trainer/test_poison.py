@@ -7,16 +7,22 @@ import pytest
 import torch
 
 from tasks.formats.tokens import marks
+from tasks.formats.tokens.marks import Mark
+from tasks.trainer.config import ModelConfig
 from tasks.trainer.faults import FILE as FAULTS
 from tasks.trainer.guard import WINDOW
+from tasks.trainer.layout import Layout
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.metrics import FILE, read_metrics
 from tasks.trainer.poison import Slice, guilty
+from tasks.trainer.spoilt_shards import REPEATED, spoilt_shards
 from tests.corpora import Made, corpus, tokens_in
 from tests.tasks.trainer.faulty import poison, ranks_of
 from tests.tasks.trainer.small_run import digests, small_spec
 from tests.tasks.trainer.test_loop import ALONE, stop_after
 from tests.tasks.trainer.test_withheld import places
+
+SOAK = pytest.mark.soak
 
 BELL = "\a"
 
@@ -64,12 +70,18 @@ def test_a_poisoned_shard_is_blank_its_documents_are_named_and_the_run_ends(spoi
     assert len(read) > 10
     found = marks.from_json((tmp_path / "whole" / marks.FILE).read_bytes())
     named = [(shard, row) for mark in found for shard, rows in mark.rows.items() for row in rows]
-    assert sorted(named) == sorted(read), "each once, and no other"
+    whole = {shard for mark in found for shard in mark.shards}
+    assert len(set(named)) == len(named) >= len(whole) * REPEATED
+    assert set(named) <= set(read), "and no other"
+    assert {shard for shard, _ in set(read) - set(named)} <= whole, "shards that spoil steps again and again"
+    assert whole
     assert {mark.reason for mark in found} == {"loss_not_finite"}
     assert all(mark.takedowns == () for mark in found)
     reported = read_metrics(tmp_path / "whole" / FAULTS)
     assert [(line["kind"], line["step"]) for line in reported] == [("poison", mark.step) for mark in found]
     assert "blank from here on: my-books-train-0000" in reported[0]["what"]
+    said = " ".join(line["what"] for line in reported)
+    assert all(f"and all of {shard}" in said or f", {shard}" in said for shard in whole)
 
     broken = small_spec(spoilt, tmp_path / "broken", keep_checkpoints=9)
     resumed = Trainer(broken, ALONE)
@@ -81,6 +93,53 @@ def test_a_poisoned_shard_is_blank_its_documents_are_named_and_the_run_ends(spoi
     assert digests(tmp_path / "whole").items() <= digests(tmp_path / "broken").items()
     assert (tmp_path / "broken" / marks.FILE).read_bytes() == (tmp_path / "whole" / marks.FILE).read_bytes()
     assert read_metrics(tmp_path / "broken" / FAULTS) == reported
+
+
+@pytest.mark.parametrize(
+    ("ranks", "layout"),
+    [
+        (2, {"pipeline": 2}),
+        pytest.param(2, {"pipeline": 2, "schedule": "interleaved"}, marks=SOAK),
+        pytest.param(2, {"shard": 2}, marks=SOAK),
+        pytest.param(4, {"pipeline": 2, "shard": 2}, marks=SOAK),
+        pytest.param(4, {"pipeline": 2, "tensor": 2}, marks=SOAK),
+        pytest.param(4, {"pipeline": 2, "context": 2}, marks=SOAK),
+    ],
+)
+def test_in_a_layout_the_documents_are_found_that_one_rank_finds(
+    spoilt: Made, tmp_path: Path, ranks: int, layout: dict[str, int]
+) -> None:
+    model = ModelConfig(layers=4, dim=32, heads=4, kv_heads=2, tie_embeddings=False)
+    alone, shared = (
+        small_spec(spoilt, tmp_path / name, model=model, steps=4, batch_size=8, checkpoint_every=4, milestones=1)
+        for name in ("alone", "shared")
+    )
+    trainer = Trainer(alone, ALONE)
+    tokens = tokens_of_books(trainer)
+    poison(trainer, tokens)
+    trainer.train()
+    shared = shared.model_copy(update={"layout": Layout.model_validate(layout)})
+    assert ranks_of(shared, ranks, poison={"poisonous": tokens}) == [0] * ranks
+    found = read_metrics(tmp_path / "shared" / FAULTS)
+    assert len(found) > 1
+    assert found == read_metrics(tmp_path / "alone" / FAULTS)
+    assert all(line["loss"] is not None for line in read_metrics(tmp_path / "shared" / FILE))
+
+
+class Read:
+    """Batches in which step n has the documents n and n + 1 of every shard."""
+
+    def documents(self, step: int) -> set[tuple[str, int]]:
+        return {(shard, row) for shard in ("web", "code") for row in (step, step + 1)}
+
+
+def test_a_shard_is_spoilt_where_most_of_what_it_gave_lately_has_spoilt_steps() -> None:
+    spoiling = [Mark(step=step, reason="loss_not_finite", rows={"web": (step, step + 1)}) for step in (2, 3)]
+    assert spoilt_shards(spoiling, {"web": [4]}, 4, Read()) == ("web",)  # type: ignore[arg-type]
+    assert spoilt_shards(spoiling[:1], {"web": [3, 4]}, 3, Read()) == (), "twice is not repeatedly"  # type: ignore[arg-type]
+    assert spoilt_shards(spoiling, {"web": [40]}, 40, Read()) == (), "four of 42 documents"  # type: ignore[arg-type]
+    taken_down = [Mark(step=step, takedowns=("t",), rows={"web": (step, step + 1)}) for step in (2, 3)]
+    assert spoilt_shards(taken_down, {"web": [4]}, 4, Read()) == ()  # type: ignore[arg-type]
 
 
 def test_of_a_spike_the_fewest_documents_are_guilty_that_bring_the_rest_below_the_bound() -> None:

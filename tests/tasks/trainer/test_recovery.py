@@ -60,12 +60,12 @@ def grown(run: Path, step: int) -> Path:
 
 def recovery_of(store: Store, run: Path, fingerprint: str = "a run", **more: tuple[int, ...]) -> Recovery:
     run.mkdir(parents=True, exist_ok=True)
-    return Recovery(output_in(store, fingerprint), run, more.get("milestones", ()), 2)
+    return Recovery(output_in(store, fingerprint), run, more.get("milestones", ()))
 
 
-def move(store: Store, folder: Path) -> Path:
+def move(store: Store, folder: Path, **more: tuple[int, ...]) -> Path:
     """Restores into a machine that has nothing; returns the folder of the run there."""
-    recovery_of(store, folder).restore()
+    recovery_of(store, folder, **more).restore()
     return folder
 
 
@@ -106,8 +106,9 @@ def test_what_this_machine_has_is_kept_if_it_is_newer(remote: Store, tmp_path: P
     recovery.push()
     there = tmp_path / "there"
     grown(there, 6)
-    assert checkpoint.steps_at(move(remote, there) / "checkpoints") == [6]
-    shutil.rmtree(there / "checkpoints" / checkpoint.name_of(6))
+    assert checkpoint.steps_at(move(remote, there) / "checkpoints") == [4, 6], "4 is for a rollback"
+    assert len((there / FILE).read_text().splitlines()) == 6
+    shutil.rmtree(there / "checkpoints")
     grown(there, 3)
     assert checkpoint.steps_at(move(remote, there) / "checkpoints") == [3, 4]
 
@@ -142,8 +143,8 @@ def test_milestones_are_committed_before_a_checkpoint_that_is_newer(remote: Stor
     grown(run, 6)
     recovery.push()
     assert list(recovery.output.committed) == [checkpoint.name_of(4)]
-    there = move(remote, tmp_path / "there")
-    assert checkpoint.steps_at(there / "checkpoints") == [6]
+    there = move(remote, tmp_path / "there", milestones=(4, 8))
+    assert checkpoint.steps_at(there / "checkpoints") == [4, 6]
     assert [json.loads(line)["step"] for line in (there / FILE).read_text().splitlines()] == list(range(6))
 
 
@@ -152,8 +153,8 @@ def test_a_machine_that_has_nothing_goes_on_from_the_newest_milestone(tmp_path: 
     grown(run, 4)
     grown(run, 8)
     recovery_of(store, run, milestones=(4, 8, 12)).publish(8)
-    there = move(store, tmp_path / "there")
-    assert checkpoint.steps_at(there / "checkpoints") == [8]
+    there = move(store, tmp_path / "there", milestones=(4, 8, 12))
+    assert checkpoint.steps_at(there / "checkpoints") == [8], "no rollback goes behind a milestone"
     assert [json.loads(line)["step"] for line in (there / FILE).read_text().splitlines()] == list(range(8))
 
 
@@ -170,9 +171,11 @@ def test_a_store_that_is_away_for_a_while_does_not_stop_the_run(
     with monkeypatch.context() as outage:
         outage.setattr(recovery.output.store, "write", away)
         recovery.keep_up(4)
+        recovery.wait()
     assert "milestones are late: the store does not answer" in caplog.text
     assert "step 6 is not in the store: the store does not answer" in caplog.text
     recovery.keep_up(5)
+    recovery.wait()
     assert list(recovery.output.committed) == [checkpoint.name_of(4)]
     assert pushed(remote) == [6]
 

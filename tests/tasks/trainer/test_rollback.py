@@ -4,25 +4,31 @@ from pathlib import Path
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from tasks.core.errors import InputError
+from tasks.core.store import Store
+from tasks.stages.canary.config import CanaryConfig
 from tasks.trainer import checkpoint
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.faults import FILE as FAULTS
 from tasks.trainer.guard import ROLL_BACK_AFTER
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.metrics import FILE, SKIPPED, read_metrics
+from tasks.trainer.recovery import Recovery
 from tasks.trainer.rollback import MAX_ROLLBACKS, drop_after, target
 from tests.corpora import Made
 from tests.tasks.trainer.faulty import damage, ranks_of
-from tests.tasks.trainer.small_run import digests, save_whole, small_spec
+from tests.tasks.trainer.small_run import digests, save_whole, small_config, small_spec
 from tests.tasks.trainer.test_loop import ALONE, stop_after
+from tests.tasks.trainer.test_recovery import output_in
 
 DAMAGED = 7
+SETTINGS = {"steps": 24, "checkpoint_every": 3, "milestones": 1}
 
 
 def run(made: Made, folder: Path, stop: int | None = None) -> TrainSpec:
-    spec = small_spec(made, folder, steps=24, checkpoint_every=3, milestones=1, keep_checkpoints=9)
+    spec = small_spec(made, folder, **SETTINGS, keep_checkpoints=9)
     trainer = Trainer(spec, ALONE)
     damage(trainer, DAMAGED)
     if stop is None:
@@ -60,6 +66,41 @@ def test_a_run_goes_back_before_the_step_that_damaged_the_weights_and_passes_ove
             again.train()
         assert digests(tmp_path / "whole").items() <= digests(tmp_path / name).items()
         assert read_metrics(tmp_path / name / FAULTS) == [fault]
+
+
+def test_one_checkpoint_is_too_few_for_a_rollback_and_is_refused_with_the_settings() -> None:
+    with pytest.raises(ValidationError, match=r"keep_checkpoints: 1 is too few.*a rollback goes to the one before it"):
+        small_config(keep_checkpoints=1)
+    assert CanaryConfig().training(0).keep_checkpoints >= 2
+
+
+def test_two_checkpoints_are_enough_where_the_newest_one_has_the_damage(made: Made, tmp_path: Path) -> None:
+    """The default. Step 5 damages the weights, which are saved, and step 6 is refused."""
+    trainer = Trainer(small_spec(made, tmp_path, **SETTINGS), ALONE)
+    assert trainer.run.keep_checkpoints == 2
+    damage(trainer, 5)
+    trainer.train()
+    (fault,) = read_metrics(tmp_path / FAULTS)
+    assert "refused in a row from step 6; back to step 3" in fault["what"]
+    assert read_metrics(tmp_path / FILE)[-1]["loss"] is not None
+
+
+def test_a_machine_that_fetched_its_checkpoint_has_the_one_before_it_too(made: Made, tmp_path: Path) -> None:
+    """Step 5 damages the weights, which are saved and copied; then the machine is lost."""
+    spec, store = small_spec(made, tmp_path / "here", **SETTINGS), Store(f"memory://{tmp_path.name}")
+    trainer, recovery = Trainer(spec, ALONE), Recovery(output_in(store), tmp_path / "here", (24,))
+    damage(trainer, 5)
+    for step in (3, 6):
+        stop_after(trainer, step - 1)
+        with pytest.raises(Stopped):
+            trainer.train()
+        recovery.push()
+    there = small_spec(made, tmp_path / "there", **SETTINGS)
+    Recovery(output_in(store), tmp_path / "there", (24,)).restore()
+    assert checkpoint.steps_at(tmp_path / "there" / "checkpoints") == [3, 6]
+    Trainer(there, ALONE).train()
+    assert "back to step 3" in read_metrics(tmp_path / "there" / FAULTS)[0]["what"]
+    assert len(read_metrics(tmp_path / "there" / FILE)) == 24
 
 
 def test_a_run_that_goes_back_too_often_or_has_nothing_to_go_back_to_ends(made: Made, tmp_path: Path) -> None:

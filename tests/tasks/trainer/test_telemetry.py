@@ -8,6 +8,8 @@ import torch
 
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.flops import flops_per_token
+from tasks.trainer.layout import Layout
+from tasks.trainer.model import build
 from tasks.trainer.nvml import Nvml
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.starts import read_starts
@@ -48,11 +50,14 @@ class Driver:
 
 def test_a_step_on_a_cpu_has_its_memory_and_no_mfu(tmp_path: Path) -> None:
     telemetry = Telemetry(RUN, 300, 32, Ranks(0, 2, 0))
-    telemetry.started(tmp_path, 5)
+    telemetry.started(tmp_path, 5, Layout(shard=2))
     values = telemetry.of_step(0.5)
     assert values.keys() == {"memory_gib"}
     assert 0.05 < values["memory_gib"] < 100
-    (start,) = read_starts(tmp_path)
+    telemetry.started(tmp_path, 7, None)
+    start, again = read_starts(tmp_path)
+    assert (start["layout"], again["layout"]) == ({"shard": 2}, None)
+    assert start["parameters"] == sum(weight.numel() for weight in build(RUN.model, 300, 0).parameters())
     assert (start["step"], start["ranks"], start["device"], start["peak_flops"]) == (5, 2, "CPU", None)
     assert (start["tokens_per_step"], start["flops_per_token"]) == (8 * 32, flops_per_token(RUN.model, 300, 32))
 

@@ -42,7 +42,7 @@ def mlflow_server(folder: Path, port: int) -> Iterator[str]:
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db",
                "--artifacts-destination", str(folder / "artifacts"), "--host", "127.0.0.1", "--port", str(port),
                "--workers", "1", "--app-name", "sluice"]  # fmt: skip
-    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
+    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     server = subprocess.Popen(command, cwd=folder, start_new_session=True, stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL, env=environment)  # fmt: skip
     try:

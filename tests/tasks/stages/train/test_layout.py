@@ -13,8 +13,9 @@ from tasks.core.errors import RecipeError
 from tasks.trainer import checkpoint, model_file
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.layout import LAYOUT, RANKS, Layout
+from tests.conftest import run_stage_in
 from tests.corpora import Made
-from tests.tasks.stages.train.test_stage import kill_when, train
+from tests.tasks.stages.train.test_stage import STAGE, kill_when, train
 from tests.tasks.trainer.small_run import small_config
 
 CONFIG = small_config(model=ModelConfig(layers=2, dim=32, heads=4, kv_heads=2, tie_embeddings=False), steps=60)
@@ -58,6 +59,20 @@ def test_a_sharded_run_that_is_killed_and_goes_on_in_another_layout_makes_the_ar
     last = f"checkpoints/{checkpoint.name_of(60)}/{checkpoint.MODEL}"
     model, _ = model_file.load_model(Path(found.local("model.json")), Path(found.local(last)))
     assert sum(weight.numel() for weight in model.parameters()) > 10_000
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("layout", [{"tensor": 2}, {"shard": 2}, {"pipeline": 2}])
+def test_ranks_of_a_layout_begin_from_the_weights_of_an_earlier_run(
+    made: Made, alone: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, int]
+) -> None:
+    config = CONFIG.model_copy(update={"init_from": str(alone.address), "steps": 3, "milestones": 1})
+    inputs = {"shards": made.shards, "plan": made.plan, "initial": alone}
+    one = run_stage_in(tmp_path / "one", STAGE, config, inputs, kind="checkpoint")
+    place(monkeypatch, **layout)
+    shared = run_stage_in(tmp_path / "shared", STAGE, config, inputs, kind="checkpoint")
+    np.testing.assert_allclose(curve(shared), curve(one), atol=1e-5, rtol=0)
+    assert curve(one)[0, 0] < curve(alone)[0, 0] - 0.5
 
 
 def test_a_layout_with_other_ranks_than_the_place_is_refused(

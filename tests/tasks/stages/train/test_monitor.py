@@ -19,8 +19,9 @@ from tasks.formats.tokens.plan import Plan
 from tasks.stages.train import alerts, report, stage
 from tasks.stages.train.chart import BUCKETS, chart, thinned
 from tasks.stages.train.monitor import Monitor
-from tasks.trainer.config import TrainSpec
+from tasks.trainer.config import InitialSpec, TrainSpec
 from tests.corpora import Made
+from tests.tasks.trainer.faulty import ranks_of
 from tests.tasks.trainer.small_run import small_config, small_spec
 
 
@@ -68,6 +69,14 @@ def test_a_run_of_the_stage_sends_its_page_and_the_percentiles_of_its_steps(made
     assert "Nothing needs attention: no alert, no skipped step, no restart." in page
     assert page.count("<svg") == 7, "loss, gradient norm, rate, tokens/s, step, data wait, memory; no MFU on a CPU"
     assert "http" not in page, "it loads nothing"
+    for shown in (
+        "<th>weights at the start<td>random, of init_seed 0",
+        "<td>the whole model on each rank, bit for bit as on one",
+        "<th>parameters<td>34,336",
+        "<code>scores.json</code> of test/scores@dev",
+        "python -m tasks trace --recipe test --version dev step:N",
+    ):
+        assert shown in page, shown
     assert [step for step, _ in tracker.of("step_s/p90")] == [11]
     assert len(tracker.of("memory_gib")) == 12
     record = commit(output, "train", stage.VERSION, config, [made.shards.ref("shards")], found).record
@@ -167,19 +176,29 @@ def test_a_page_of_a_run_on_gpus_states_mfu_by_both_counts_and_the_peak(made: Ma
     spec = small_spec(made, tmp_path)
     start = {"step": 0, "at": "2026-11-23 10:00:00", "host": "a", "ranks": 8, "device": "NVIDIA H200"}
     start |= {"peak_flops": 989e12, "flops_per_token": 1e9, "tokens_per_step": 128}
+    start |= {"parameters": 8_030_261_248, "layout": {"shard": 4, "tensor": 2, "compile": True}}
+    spec = spec.model_copy(update={"initial": InitialSpec(artifact="mine/checkpoint@1", file="/x", sha256="5e" * 32)})
     found = report.content(
         "test/checkpoint@dev",
         spec,
         Plan.read(spec.plan),
         # The first step was fetched from the store, which has no clock.
-        [{"step": 0, "loss": 3.0, "lr": 0.1, "grad_norm": 1.0, "tokens": 100}, *lines(1, 11, mfu=0.412)],
+        [
+            {"step": 0, "loss": 3.0, "lr": 0.1, "grad_norm": 1.0, "tokens": 100},
+            *lines(1, 11, mfu=0.412, tokens_per_s=1_234_567.0),
+        ],
         starts=[start, {**start, "step": 6}],
     )
     page = report.page(found).decode()
-    assert "on 8 x NVIDIA H200, 41.2% of the peak (MFU)" in page
+    assert "1,234,567 tokens per second on 8 x NVIDIA H200, 41.2% of the peak (MFU)" in page
+    assert "<th>tokens per second, median<td>1,234,567" in page
     assert "989 TFLOP/s, dense bf16" in page
     assert found["flops"]["mfu_needed"] < 0.412
     assert "restarts: 1, from step 6" in page
+    assert "<td>41.2 % = FLOPs per token · tokens per second / (ranks ·" in page
+    assert "<td>shard = 4, tensor = 2, compile = True" in page
+    assert "<th>parameters<td>8,030,261,248" in page
+    assert "the last ones of mine/checkpoint@1 (sha256 5e5e5e5e5e5e5e5e)" in page
 
 
 def test_a_page_of_a_run_without_a_step_says_so(made: Made, tmp_path: Path) -> None:
@@ -193,3 +212,14 @@ def test_a_chart_of_many_steps_keeps_every_spike() -> None:
     assert len(thinned(points)) <= 2 * BUCKETS
     assert (77_777, 100.0) in thinned(points)
     assert chart("none", []) == ""
+
+
+def test_a_rank_that_is_named_for_corruption_is_an_alert_in_store_and_tracker(made: Made, tmp_path: Path) -> None:
+    monitor, tracker, spec = watched(made, tmp_path)
+    short = spec.model_copy(update={"run": small_config(steps=4), "check_every": 2})
+    assert ranks_of(short, 2, share={"rank": 1, "step": 3, "bit": 0}) == [0, 0]
+    monitor.tick()
+    (alert,) = monitor.alerts()
+    assert (alert["kind"], alert["step"], alert["what"].startswith("rank 1 on ")) == ("corruption", 3, True)
+    assert [value for _, value in tracker.of("alert/corruption")] == [1.0]
+    assert monitor.counts() == {"faults/corruption": 1.0, "alerts/corruption": 1.0}

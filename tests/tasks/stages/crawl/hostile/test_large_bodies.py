@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from tests.tasks.stages.crawl.hostile.conftest import MAX_MEMORY_MB, crawl_in
 
 BODY = 8 << 20
@@ -21,6 +23,7 @@ def stalling(path):
     return answer()
 
 
+@pytest.mark.soak
 def test_many_large_bodies_at_once_take_bounded_memory_and_all_are_had(web, tmp_path):
     hosts = [web.host(stalling) for _ in range(HOSTS)]
     config = {"seeds": [host.url() for host in hosts], "allow_loopback": True, "delay_s": 0.0, "partitions": 1}

@@ -1,5 +1,6 @@
 """Pages and sitemaps with more links than anybody can follow: memory holds, and what is followed are real pages."""
 
+import pytest
 from hostile_web import page
 
 from tests.tasks.stages.crawl.hostile.conftest import MAX_MEMORY_MB, crawl_in
@@ -19,6 +20,7 @@ def linked(count, length):
     return answer
 
 
+@pytest.mark.soak
 def test_links_without_number_take_bounded_memory(web, tmp_path):
     host = web.host(linked(5000, 800))
     config = {"seeds": [host.url()], "allow_loopback": True, "delay_s": 0.0, "latency_factor": 0.0, "partitions": 1}

@@ -1,0 +1,130 @@
+"""The notice of a spot machine's end does what SIGTERM does; nothing else that a metadata server says does anything."""
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tasks.core.config import canonical_json
+from tasks.core.errors import StoppedError
+from tasks.core.store import Store
+from tasks.trainer import checkpoint
+from tasks.trainer.faults import FILE as FAULTS
+from tasks.trainer.launch import training_command
+from tasks.trainer.metrics import FILE, last_step, read_metrics
+from tasks.trainer.place_config import PREEMPTION, PreemptionNotice
+from tasks.trainer.preemption import Aws, Gcp, NoAnswer, watch
+from tests.corpora import Made
+from tests.tasks.trainer.metadata_server import MetadataServer, metadata_server
+from tests.tasks.trainer.small_run import small_config, small_spec
+from tests.tasks.trainer.test_gang import ENDLESS, agents, codes
+from tests.tasks.trainer.test_recovery import Fate, train
+from tests.waiting import until
+
+
+@pytest.fixture
+def server() -> Iterator[MetadataServer]:
+    with metadata_server() as server:
+        yield server
+
+
+def settings(server: MetadataServer, provider: str) -> str:
+    return PreemptionNotice(provider=provider, url=server.url, poll_s=0.1).model_dump_json()  # type: ignore[arg-type]
+
+
+def test_a_run_of_the_stage_saves_and_ends_as_after_sigterm(
+    made: Made,
+    server: MetadataServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store, config = Store(str(tmp_path)), small_config(steps=2000, checkpoint_every=2000)
+    monkeypatch.setenv(PREEMPTION, settings(server, "aws"))
+
+    def preempt() -> None:
+        server.preempted = True
+
+    with pytest.raises(StoppedError):
+        train(made, store, config, Fate(5, preempt))
+    (run,) = tmp_path.glob("**/epoch-000001")
+    (step,) = checkpoint.steps_at(run / "checkpoints")
+    assert 5 < step < 2000
+    assert checkpoint.verify(run / "checkpoints" / checkpoint.name_of(step))["step"] == len(read_metrics(run / FILE))
+    (fault,) = read_metrics(run / FAULTS)
+    assert (fault["kind"], fault["what"]) == ("preemption", "EC2 will terminate this machine at 2026-11-23T10:12:00Z")
+    assert 5 <= fault["step"] <= step
+    assert "alert: preemption at step" in caplog.text
+    tokens = [request for request in server.requests if request[0] == "PUT"]
+    assert len(tokens) == 1, "of the six hours of a token"
+
+
+def test_the_agent_of_two_ranks_ends_with_143(made: Made, server: MetadataServer, tmp_path: Path) -> None:
+    spec = small_spec(made, tmp_path, **ENDLESS)
+    path = tmp_path / "given.json"
+    path.write_text(canonical_json(spec))
+    # A proxy that does not exist: requests are direct.
+    environment = {**os.environ, PREEMPTION: settings(server, "gcp"), "http_proxy": "http://127.0.0.1:9"}
+    agent = subprocess.Popen(training_command(str(path), 2), stdin=subprocess.DEVNULL, env=environment)
+    until(lambda: last_step(tmp_path / FILE) > 3)
+    assert agent.poll() is None
+    server.preempted = True
+    assert agent.wait(60) == 143
+    (step,) = checkpoint.steps_at(tmp_path / "checkpoints")
+    assert step == len(read_metrics(tmp_path / FILE))
+    (fault,) = read_metrics(tmp_path / FAULTS)
+    assert fault["what"] == "Compute Engine has begun to preempt this machine"
+
+
+@pytest.mark.soak
+def test_a_node_that_is_preempted_takes_the_gang_along_with_a_checkpoint(
+    made: Made, server: MetadataServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PREEMPTION, settings(server, "gcp"))
+    nodes = agents(made, tmp_path, ENDLESS, ENDLESS)
+    until(lambda: last_step(tmp_path / "0" / FILE) > 3)
+    server.preempted = True
+    assert codes(nodes) == [143, 143]
+    assert len(checkpoint.steps_at(tmp_path / "0" / "checkpoints")) == 1
+
+
+def test_a_machine_that_is_not_marked_has_no_notice_and_an_expired_token_is_renewed(server: MetadataServer) -> None:
+    aws, gcp = Aws(server.url), Gcp(server.url)
+    assert aws.notice() == gcp.notice() == ""
+    server.forget_tokens()
+    assert aws.notice() == ""
+    assert [status for method, path, status in server.requests if "instance-action" in path] == [404, 401, 404]
+    server.preempted = True
+    assert "terminate" in aws.notice()
+    assert "preempt" in gcp.notice()
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>log in first</html>", b'{"action": "dance"}', b"[]", b"TRUE", b"null"])
+def test_what_is_not_documented_is_no_notice(server: MetadataServer, body: bytes) -> None:
+    server.body = body
+    with pytest.raises(NoAnswer):
+        Aws(server.url).notice()
+    with pytest.raises(NoAnswer):  # the header Metadata-Flavor is missing: another server
+        Gcp(server.url).notice()
+
+
+def test_a_server_that_does_not_answer_is_one_line_and_is_asked_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    given = PreemptionNotice(provider="gcp", url=f"http://127.0.0.1:{port}", poll_s=0.02)
+    found: list[str] = []
+    thread = watch(given, found.append)
+    until(lambda: "no answer about preemptions from gcp" in caplog.text)
+    thread.join(0.3)
+    assert thread.is_alive()
+    assert caplog.text.count("no answer") == 1
+    with metadata_server(port) as server:
+        server.preempted = True
+        thread.join(10)
+    assert found == ["Compute Engine has begun to preempt this machine"]
