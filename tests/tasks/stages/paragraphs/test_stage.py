@@ -82,7 +82,9 @@ def test_what_one_site_repeats_and_what_goes_between_sites_are_told_apart(tmp_pa
 
 def test_a_page_that_was_captured_again_repeats_nothing(tmp_path: Path) -> None:
     again = [page(f"again{n}", own("x"), COPIED.replace(",", " - "), day=n) for n in range(5)]
-    assert not any(found_in(looked_at(tmp_path / "alone", again), again).values())
+    other = [page(f"other{n}", own("y"), COPIED, day=n) for n in range(5)]
+    two = [*again, *other]  # ten documents of two texts: fewer than three
+    assert not any(found_in(looked_at(tmp_path / "two", two), two).values())
     both = [*again, *SITES]
     found = found_in(looked_at(tmp_path / "both", both), both)
     assert {name for name, value in found.items() if value and name[0] == "b"} == {"b0", "b1", "b2"}
