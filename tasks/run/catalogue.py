@@ -14,6 +14,7 @@ from tasks.stages.decontaminate import wiring as decontaminate
 from tasks.stages.dedup import wiring as dedup
 from tasks.stages.evaluate import wiring as evaluate
 from tasks.stages.extract import wiring as extract
+from tasks.stages.paragraphs import wiring as paragraphs
 from tasks.stages.perplexity import wiring as perplexity
 from tasks.stages.register import wiring as register
 from tasks.stages.spans import wiring as spans
@@ -22,7 +23,7 @@ from tasks.stages.tokens import wiring as tokens
 from tasks.stages.train import wiring as train
 
 _WIRINGS = (
-    *(crawl, extract, classifiers, perplexity, annotate, dedup, decontaminate, consolidate),
+    *(crawl, extract, classifiers, perplexity, annotate, dedup, decontaminate, paragraphs, consolidate),
     *(tokens, spans, canary, train, evaluate, register, takedown),
 )
 

@@ -14,6 +14,8 @@ from tasks.core.store import Store
 from tasks.formats.contamination import KIND as CONTAMINATION
 from tasks.formats.contamination import MATCHES
 from tasks.formats.key_index import OWN_FOLDER, KeyIndex
+from tasks.formats.paragraphs import KIND as PARAGRAPHS
+from tasks.formats.paragraphs import REPEATS
 from tasks.formats.tokens.index import DocumentIndex, Entry
 from tasks.formats.tokens.origin import origin_of, origin_ref
 from tasks.formats.tokens.plan import Plan
@@ -144,12 +146,21 @@ class Chain:
 
         Empty where none were looked for.
         """
-        contamination = self.artifacts.get(CONTAMINATION)
-        path = f"{MATCHES}/{part}.parquet"
-        if contamination is None or path not in contamination.files(MATCHES):
+        return self._rows_of(CONTAMINATION, MATCHES, part, doc_id, ["set", "item", "share", "words"])
+
+    def repeats_in(self, part: str, doc_id: str) -> list[Found]:
+        """Returns the repeated paragraphs in one document of a part, [{begin, end, documents, domains}], as they stand.
+
+        Empty where none were looked for.
+        """
+        return self._rows_of(PARAGRAPHS, REPEATS, part, doc_id, ["begin", "end", "documents", "domains"])
+
+    def _rows_of(self, kind: str, folder: str, part: str, doc_id: str, columns: list[str]) -> list[Found]:
+        artifact = self.artifacts.get(kind)
+        path = f"{folder}/{part}.parquet"
+        if artifact is None or path not in artifact.files(folder):
             return []
-        columns = ["set", "item", "share", "words"]
-        rows: list[Found] = rows_with(contamination, path, "id", [doc_id], columns).to_pylist()
+        rows: list[Found] = rows_with(artifact, path, "id", [doc_id], columns).to_pylist()
         return rows
 
 

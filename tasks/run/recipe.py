@@ -30,6 +30,7 @@ from tasks.stages.decontaminate.config import DecontaminateConfig
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.evaluate.config import EvaluateConfig
 from tasks.stages.extract.config import ExtractConfig
+from tasks.stages.paragraphs.config import ParagraphsConfig
 from tasks.stages.perplexity.config import PerplexityConfig
 from tasks.stages.register.config import RegisterConfig
 from tasks.stages.spans.config import SpansConfig
@@ -70,6 +71,7 @@ class Recipe(Config):
     annotate: AnnotateConfig = AnnotateConfig()
     dedup: DedupConfig = DedupConfig()
     decontaminate: DecontaminateConfig = DecontaminateConfig()
+    paragraphs: ParagraphsConfig = ParagraphsConfig()
     consolidate: ConsolidateConfig = Field(default=ConsolidateConfig(), validate_default=True)
     tokenizer: TokenizerConfig = TokenizerConfig()
     encode: EncodeConfig = EncodeConfig()

@@ -1,7 +1,7 @@
 """Trace: from a page to every training step and checkpoint that saw it, and from a step to its pages.
 
-Reads committed artifacts only, those of them that exist: extracted, attributes, contamination, documents, shards, plan
-and checkpoint.
+Reads committed artifacts only, those of them that exist: extracted, attributes, contamination, paragraphs, documents,
+shards, plan and checkpoint.
 Which versions belong together is read from the records, from the checkpoint upwards, and not inferred from equal names.
 
     URL -> documents (WARC file and offset, kept or why not) -> shard rows -> sequences -> steps -> checkpoints
@@ -189,13 +189,13 @@ def _head(chain: Chain, asked: str, kind: str) -> Found:
 def _kept(chain: Chain, entry: Entry) -> Found:
     """Returns a kept document: its capture, where its tokens lie, and every step and checkpoint that saw it."""
     capture = chain.row("documents", "kept/", entry.part, entry.uid.hex())
-    return {**_in_shards(chain, entry), **capture, **_items(chain, entry.part, entry.uid.hex())}
+    return {**_in_shards(chain, entry), **capture, **_contents(chain, entry.part, entry.uid.hex())}
 
 
-def _items(chain: Chain, part: str, doc_id: str) -> Found:
-    """Returns the evaluation items in a document as `items`; empty where there are none."""
-    items = chain.items_in(part, doc_id)
-    return {"items": items} if items else {}
+def _contents(chain: Chain, part: str, doc_id: str) -> Found:
+    """Returns the evaluation items in a document as `items`, its repeated paragraphs as `repeats`, if there are any."""
+    found = {"items": chain.items_in(part, doc_id), "repeats": chain.repeats_in(part, doc_id)}
+    return {name: rows for name, rows in found.items() if rows}
 
 
 def _in_shards(chain: Chain, entry: Entry) -> Found:
@@ -234,7 +234,7 @@ def _not_kept(chain: Chain, column: str, values: Sequence[str]) -> list[Found]:
         {
             **chain.row("extracted", "documents/", part, row["id"]),
             **row,
-            **_items(chain, part, row["id"]),
+            **_contents(chain, part, row["id"]),
             "fate": "rejected",
         }
         for part, row in chain.rows("documents", "rejected/", column, values, columns)

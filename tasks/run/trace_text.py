@@ -48,11 +48,11 @@ def _document(document: Found, run: Found | None) -> list[str]:
         lines.append(f"  capture    {document['warc_file']} {place}{fetched}")
     if document["fate"] == "rejected":
         copy = f", a copy of {document['duplicate_of']}" if document.get("duplicate_of") else ""
-        return [*lines, f"  rejected   {', '.join(document['reasons'])}{copy}", *_items(document)]
+        return [*lines, f"  rejected   {', '.join(document['reasons'])}{copy}", *_contents(document)]
     if document["fate"] == "extracted":
         return [*lines, "  extracted  not yet judged: the stage consolidate has not run"]
     lines.append(f"  kept       {document['n_tokens']:,} tokens in {document['shard']}, row {document['row']:,}")
-    lines += _items(document)
+    lines += _contents(document)
     if document["split"] != "train":
         return [*lines, "  held out   measures bits per byte; no step reads it"]
     lines.append(f"  sequences  {_some(document['sequences'])}")
@@ -68,12 +68,16 @@ def _document(document: Found, run: Found | None) -> list[str]:
     return [*lines, f"  seen by    {', '.join(seen_by) or 'no checkpoint'}"]
 
 
-def _items(document: Found) -> list[str]:
-    """Returns the evaluation items that the document contains."""
+def _contents(document: Found) -> list[str]:
+    """Returns the evaluation items that the document contains, and what it repeats."""
     items = document.get("items", [])
     shown = [f"{one['set']} {one['item']} ({one['share']:.0%}, {one['words']:,} words)" for one in items[:_SHOWN]]
     more = [f"and {len(items) - _SHOWN:,} more"] if len(items) > _SHOWN else []
-    return [f"  contains   {', '.join([*shown, *more])}"] if items else []
+    lines = [f"  contains   {', '.join([*shown, *more])}"] if items else []
+    repeats = document.get("repeats", [])
+    most = max(((one["documents"], one["domains"]) for one in repeats), default=(0, 0))
+    counts = f"{len(repeats):,} paragraphs, the most common of {most[0]:,} documents on {most[1]:,} domains"
+    return [*lines, f"  repeats    {counts}"] if repeats else lines
 
 
 def _before(earlier: Found) -> list[str]:

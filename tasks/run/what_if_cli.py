@@ -13,6 +13,7 @@ from tasks.core.config import assign, changes, parse
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.contamination import KIND as CONTAMINATION
+from tasks.formats.paragraphs import KIND as PARAGRAPHS
 from tasks.formats.tombstones import in_force
 from tasks.run.lineage import artifact_of_version
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs
@@ -117,8 +118,10 @@ def inputs_at(store: Store, recipe: str, version: str, source_version: str = "")
         return found
 
     inputs = opened("extracted"), opened("attributes"), opened("duplicates")
-    looked_for = CONTAMINATION in named or (
-        made is None and artifact_of_version(store, recipe, CONTAMINATION, source_version or version)
-    )
-    contamination = opened(CONTAMINATION) if looked_for else None
-    return AlignedInputs(*inputs, store, "", tuple(in_force(store, recipe)), contamination)
+
+    def optional(role: str) -> Artifact | None:
+        there = made is None and artifact_of_version(store, recipe, role, source_version or version)
+        return opened(role) if role in named or there else None
+
+    looked_for = optional(CONTAMINATION), optional(PARAGRAPHS)
+    return AlignedInputs(*inputs, store, "", tuple(in_force(store, recipe)), *looked_for)

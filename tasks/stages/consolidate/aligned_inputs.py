@@ -1,4 +1,4 @@
-"""Join of documents, attributes, duplicates and contamination by position.
+"""Join of documents, attributes, duplicates, contamination and repeated paragraphs by position.
 
 Reads these inputs of the stage and the groups of the attributes (`tasks.core.groups`). Every read checks that the
 ids agree: with another row order, documents would get the verdicts of others.
@@ -23,6 +23,8 @@ from tasks.core.store import Store
 from tasks.formats.contamination import CONTAMINATED, found_in
 from tasks.formats.contamination import KIND as CONTAMINATION
 from tasks.formats.documents import mark_of, same_mark, same_rows
+from tasks.formats.paragraphs import KIND as PARAGRAPHS
+from tasks.formats.paragraphs import REPEATED, repeated_in
 from tasks.formats.tombstones import Tombstones
 
 
@@ -44,6 +46,7 @@ class AlignedParts:
     folder: str
     takedowns: tuple[ArtifactFolder, ...] = ()
     contamination: ArtifactFolder | None = None
+    paragraphs: ArtifactFolder | None = None
 
     def part(
         self, name: str, documents: list[str] | None, judged: Sequence[str], copies: list[str] | None
@@ -59,7 +62,8 @@ class AlignedParts:
         Returns:
             documents, attributes and duplicates. Attributes have `id`, `error` (of the first annotator that failed on a
             document; null for none) and a column for each annotator of `judged`: null where any annotator failed. Where
-            the evaluation sets were looked for, they also have `contaminated` (`tasks.formats.contamination`).
+            such were looked for, they also have `contaminated` (`tasks.formats.contamination`) and
+            `repeated_paragraphs` (`tasks.formats.paragraphs`).
 
         Raises:
             InputError: ids or their order differ.
@@ -68,6 +72,8 @@ class AlignedParts:
         found = self._found(name, rows, judged)
         if self.contamination:
             found = found.append_column(CONTAMINATED, found_in(self.contamination, name, rows.column("id")))
+        if self.paragraphs:
+            found = found.append_column(REPEATED, repeated_in(self.paragraphs, name, rows.column("id")))
         duplicates = self.duplicates.table(f"duplicates/{name}.parquet", columns=copies)
         same_rows(rows, duplicates, f"{self.extracted.address} and {self.duplicates.address}, {name}")
         return rows, found, duplicates
@@ -116,6 +122,7 @@ class AlignedInputs:
     folder: str
     takedowns: tuple[Artifact, ...] = ()
     contamination: Artifact | None = None
+    paragraphs: Artifact | None = None
 
     @cached_property
     def groups(self) -> dict[str, Artifact]:
@@ -126,7 +133,8 @@ class AlignedInputs:
         """Returns the part names of all inputs; raises InputError if they differ."""
         documents = _names(self.extracted, "documents/")
         measured = ((group, f"{KIND}/") for group in self.groups.values())
-        looked_at = [(self.contamination, f"{CONTAMINATION}/")] if self.contamination else []
+        looked_for = ((self.contamination, f"{CONTAMINATION}/"), (self.paragraphs, f"{PARAGRAPHS}/"))
+        looked_at = [(artifact, folder) for artifact, folder in looked_for if artifact]
         for artifact, folder in (*measured, (self.duplicates, "duplicates/"), *looked_at):
             if _names(artifact, folder) != documents:
                 raise InputError(
@@ -155,6 +163,7 @@ class AlignedInputs:
             folder=self.folder,
             takedowns=tuple(one.folder for one in self.takedowns),
             contamination=self.contamination.folder if self.contamination else None,
+            paragraphs=self.paragraphs.folder if self.paragraphs else None,
         )
 
 

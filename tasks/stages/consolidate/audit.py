@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from tasks.core.pages import template
 from tasks.formats.contamination import CONTAMINATED
+from tasks.formats.paragraphs import REPEATED
 from tasks.stages.consolidate.config import GOLD
 from tasks.stages.consolidate.funnel import KEPT, totals
 
@@ -54,8 +55,9 @@ def samples(documents: pa.Table, judged: pa.Table, reasons: Sequence[Sequence[st
     """
     measured = [_rounded(row) for row in _lists_as_lengths(judged).to_pylist()]
     for row in measured:
-        if row.get(CONTAMINATED, "") is None:
-            del row[CONTAMINATED]  # most documents contain no item
+        for name in (CONTAMINATED, REPEATED):
+            if row.get(name, "") is None:
+                del row[name]  # most documents contain no item, and repeat nothing
     return pa.table(
         {
             "reason": [why[0] if why else "" for why in reasons],

@@ -40,6 +40,14 @@ class ConsolidateConfig(Config):
     """Share of an item's n-grams from which a document counts as contaminated; 0: one n-gram is enough, as for GPT-3.
     A document that quotes a sentence of an item stays with a share of 0.5."""
 
+    repeated_share: float = Field(default=0.5, ge=0, le=1, exclude_if=lambda share: share == 0.5)
+    """Share of its characters in repeated paragraphs (`[paragraphs]`) above which a document of a filtered source goes
+    as `repeated_paragraphs`; 1: none goes for its share."""
+
+    cut_repeated: int = Field(default=0, ge=0, exclude_if=lambda words: words == 0)
+    """Cut the repeated paragraphs out of documents of filtered sources that are kept, and reject as
+    `repeated_paragraphs` those of which fewer than so many words would be left; 0: cut nothing."""
+
     mask_pii: bool = True
     """Replace personal data found by the annotator `pii` with its kind in angle brackets, such as `<email>`."""
 
@@ -88,6 +96,8 @@ class ConsolidateConfig(Config):
             raise ValueError('drop_lines needs "c4" among the filters')
         if drop_lines and info.data["limits"].get("c4", {}).get("min_sentences", 1) < 1:
             raise ValueError("drop_lines needs a c4.min_sentences of 1 or more: a text could lose all its lines")
+        if drop_lines and info.data.get("cut_repeated"):
+            raise ValueError("drop_lines and cut_repeated together could take all lines of a text: use one of them")
         return drop_lines
 
     def marks(self) -> Iterator[tuple[str, str, float]]:

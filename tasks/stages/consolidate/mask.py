@@ -1,4 +1,7 @@
-"""Masking of personal data in texts, titles and metadata, and removal of lines that a rule drops. Pure functions."""
+"""Masking of personal data in texts, titles and metadata, and removal of lines that a rule drops or others repeat.
+
+Pure functions. All spans are places in the extracted text and are applied at once, so that none moves another.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +14,7 @@ import pyarrow.compute as pc
 from tasks.core.errors import InputError
 from tasks.core.stage import Part
 from tasks.filters.recognisers.scan import find
+from tasks.formats.paragraphs import REPEATED
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.rules import in_scope
 
@@ -90,11 +94,35 @@ def _spans(
     if config.drop_lines:
         shortened = pa.array(in_scope(config, documents.column("source")) & np.asarray(stays, np.bool_))
         lines = pc.if_else(shortened, judged.column("c4"), pa.scalar(None, judged.column("c4").type)).to_pylist()
-    for text, found, dropped in zip(documents.column("text").to_pylist(), personal, lines, strict=True):
+    texts = documents.column("text").to_pylist()
+    repeated = _repeated(config, documents, judged, stays)
+    for text, found, dropped, again in zip(texts, personal, lines, repeated, strict=True):
         if found is None:
             yield None
         else:
-            yield [*found["spans"], *(_line_spans(text, dropped["dropped_lines"]) if dropped else ())]
+            dropped_lines = _line_spans(text, dropped["dropped_lines"]) if dropped else ()
+            yield [*found["spans"], *dropped_lines, *(_whole_lines(text, again["spans"]) if again else ())]
+
+
+def _repeated(
+    config: ConsolidateConfig, documents: pa.Table, judged: pa.Table, stays: Sequence[bool]
+) -> list[Mapping[str, Any] | None]:
+    """Returns the repeated paragraphs (`tasks.formats.paragraphs.FOUND`) to cut from each text, None for none."""
+    if not config.cut_repeated or REPEATED not in judged.column_names:
+        return [None] * documents.num_rows
+    shortened = pa.array(in_scope(config, documents.column("source")) & np.asarray(stays, np.bool_))
+    column = judged.column(REPEATED)
+    cut: list[Mapping[str, Any] | None] = pc.if_else(shortened, column, pa.scalar(None, column.type)).to_pylist()
+    return cut
+
+
+def _whole_lines(text: str, spans: Sequence[Mapping[str, int]]) -> Iterator[Mapping[str, Any]]:
+    """Yields the spans of paragraphs, each with the indentation before it and the line ends behind it."""
+    for span in spans:
+        begin, end = text.rfind("\n", 0, span["begin"]) + 1, span["end"]
+        while end < len(text) and text[end].isspace():
+            end = text.find("\n", end) + 1 or len(text)
+        yield {"kind": "", "start": begin, "end": end}
 
 
 def _line_spans(text: str, numbers: Sequence[int]) -> Iterator[Mapping[str, Any]]:

@@ -13,6 +13,7 @@ from tasks.core.part import POISON
 from tasks.filters.base import fields
 from tasks.filters.catalogue import filter_of
 from tasks.formats.contamination import CONTAMINATED
+from tasks.formats.paragraphs import REPEATED
 from tasks.formats.tombstones import TAKEDOWN
 from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig
 from tasks.stages.consolidate.funnel import DECONTAMINATE, DEDUP, KEPT, LANGUAGE, QUALITY
@@ -54,8 +55,8 @@ def reasons(
     Args:
         config: the stage's settings.
         sources: source of each document.
-        attributes: `error`, the columns of the filters' annotators, in the same order, and `contaminated`, where the
-            evaluation sets were looked for.
+        attributes: `error`, the columns of the filters' annotators, in the same order, and `contaminated` and
+            `repeated_paragraphs`, where such were looked for.
         taken_down: whether each document is taken down, shape (rows,): of a trusted source too, before any filter.
     """
     broken = attributes.column("error").is_valid().to_numpy(zero_copy_only=False)
@@ -72,6 +73,8 @@ def reasons(
                 found[place].append(reason)
     for place in np.flatnonzero(readable & contaminated(config, attributes)):
         found[place].append(CONTAMINATED)
+    for place in np.flatnonzero(readable & in_scope(config, sources) & repeats(config, attributes)):
+        found[place].append(REPEATED)
     return found
 
 
@@ -81,6 +84,19 @@ def contaminated(config: ConsolidateConfig, attributes: pa.Table) -> NDArray[np.
         return np.zeros(attributes.num_rows, np.bool_)
     share = pc.fill_null(pc.struct_field(attributes.column(CONTAMINATED), "share"), -1.0)
     found: NDArray[np.bool_] = share.to_numpy() >= np.float32(config.contaminated_share)
+    return found
+
+
+def repeats(config: ConsolidateConfig, attributes: pa.Table) -> NDArray[np.bool_]:
+    """Returns a mask of the documents with too many repeated paragraphs, or too few words without them."""
+    if REPEATED not in attributes.column_names:
+        return np.zeros(attributes.num_rows, np.bool_)
+    column = attributes.column(REPEATED)
+    share = pc.fill_null(pc.struct_field(column, "share"), 0.0).to_numpy()
+    found: NDArray[np.bool_] = share > np.float32(config.repeated_share)
+    if config.cut_repeated:
+        left = pc.fill_null(pc.struct_field(column, "words_left"), config.cut_repeated).to_numpy()
+        found = found | (left < config.cut_repeated)
     return found
 
 

@@ -1,22 +1,23 @@
 """Stage consolidate: documents and all verdicts on them -> kept (masked) and rejected documents, and the funnel.
 
-Reads `extracted`, `attributes`, `duplicates` and, where the recipe makes it, `contamination`, co-partitioned (checked),
-and the takedowns in force (`takedowns`): their documents are rejected first of all, whatever their source, and shown
-nowhere. Writes
+Reads `extracted`, `attributes`, `duplicates` and, where the recipe makes them, `contamination` and `paragraphs`,
+co-partitioned (checked), and the takedowns in force (`takedowns`): their documents are rejected first of all, whatever
+their source, and shown nowhere. Writes
 
     kept/<part>.parquet      kept documents; text, title and metadata masked; with language, score and tier
                              (KEPT_SCHEMA)
     rejected/<part>.parquet  dropped documents: first reason, all reasons, the document they duplicate (schema
-                             REJECTED), the attributes that the filters read, one struct column each, and the evaluation
-                             item found in it (`tasks.formats.contamination.FOUND`), where such were looked for
+                             REJECTED), the attributes that the filters read, one struct column each, the evaluation
+                             item found in it and its repeated paragraphs (`tasks.formats.contamination.FOUND`,
+                             `tasks.formats.paragraphs.FOUND`), where such were looked for
     index/ keys/             the rows of the rejected ones by URL and id (`tasks.formats.key_index`)
     funnel.parquet           source x language x step x reason x tier: documents and bytes (`funnel`)
     hosts.parquet            documents and kept documents per host
     audit.html               sample documents of every verdict
     copies/ counts/ hosts/ samples/   duplicates among the passing documents, and the tables of each part
 
-Reasons are ordered by filter, then contamination, duplication last. Duplicates are resolved after filtering, so that a
-filtered or contaminated document is never the keeper of one that passes.
+Reasons are ordered by filter, then contamination, repeated paragraphs, duplication last. Duplicates are resolved after
+filtering, so that a filtered or contaminated document is never the keeper of one that passes.
 """
 
 from collections import Counter
@@ -35,6 +36,7 @@ from tasks.filters.language_codes import UNDETERMINED
 from tasks.formats import key_index
 from tasks.formats.contamination import CONTAMINATED
 from tasks.formats.documents import DOCUMENT
+from tasks.formats.paragraphs import REPEATED
 from tasks.formats.tombstones import TAKEDOWN
 from tasks.stages.consolidate import audit
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts
@@ -87,6 +89,7 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     aligned = AlignedInputs(
         *(extracted, attributes, duplicates, output.store, output.address.path, taken_down),
         contamination=inputs.get("contamination"),
+        paragraphs=inputs.get("paragraphs"),
     )
     names = aligned.names()
     check_measured(config, aligned.measured(names[0]), str(attributes.address))
@@ -203,7 +206,7 @@ def _write_rejected(
 
 def _decisive(config: ConsolidateConfig, judged: pa.Table) -> list[str]:
     """Returns the columns that decide, as they stand beside a rejected document and on the audit page."""
-    return [*config.filters, *([CONTAMINATED] if CONTAMINATED in judged.column_names else [])]
+    return [*config.filters, *(name for name in (CONTAMINATED, REPEATED) if name in judged.column_names)]
 
 
 def _words(rows: pa.Table) -> Iterator[tuple[int, int]]:

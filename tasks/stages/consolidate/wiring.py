@@ -11,7 +11,7 @@ STAGES = (
         "documents",
         asset="documents",
         inputs={"extracted": "extracted", "attributes": "attributes", "duplicates": "duplicates"},
-        optional_inputs={"contamination": "contamination"},
+        optional_inputs={"contamination": "contamination", "paragraphs": "paragraphs"},
         takedowns="takedowns",
     ),
 )

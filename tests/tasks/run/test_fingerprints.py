@@ -25,6 +25,7 @@ BEFORE = {
     "annotate": "1bf7e89bf41467eb",
     "dedup": "2853237cfff85697",
     "decontaminate": "304fad0449dfeec2",
+    "paragraphs": "fd362c95be8ac166",
     "consolidate": "348557d9c077df80",
     "tokenizer": "4737db81ae50015c",
     "encode": "2bd3b1353357ca76",

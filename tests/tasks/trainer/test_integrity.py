@@ -253,7 +253,7 @@ def test_fifty_clean_runs_raise_nothing(made: Made, tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         spec = small_spec(made, folder, steps=12, init_seed=number, seed=number)
         spec = spec.model_copy(update={"check_every": 2})
-        assert ranks_of(spec, 2) == [0, 0]
+        assert ranks_of(spec, 2) == [0, 0], failure.recorded(folder)
         assert read_metrics(folder / FAULTS) == [], json.dumps(number)
 
 
@@ -277,5 +277,5 @@ def test_clean_runs_in_a_layout_raise_nothing(made: Made, tmp_path: Path, ranks:
         spec = layout_at(made, tmp_path / str(number), layout, batch_size=8, seed=number, steps=16)
         run = spec.run.model_copy(update={"model": model})
         spec = spec.model_copy(update={"run": run, "check_every": 2})
-        assert ranks_of(spec, ranks) == [0] * ranks
+        assert ranks_of(spec, ranks) == [0] * ranks, failure.recorded(tmp_path / str(number))
         assert read_metrics(tmp_path / str(number) / FAULTS) == []

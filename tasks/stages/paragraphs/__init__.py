@@ -1,0 +1,1 @@
+"""Repeated paragraphs: looks for text that stands in several documents; drops and cuts nothing itself."""

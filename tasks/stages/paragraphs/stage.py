@@ -1,0 +1,103 @@
+"""Stage paragraphs: documents -> which paragraphs of which documents are repeated in the corpus.
+
+Reads `extracted` (documents/). Writes
+
+    places/ runs/             per part, the paragraphs and what is to be counted of them (`scan`)
+    counts/ top/              per range of hashes, documents and domains of the repeated ones (`count`)
+    top.parquet               the most repeated of all ranges (`count.COUNTS`)
+    paragraphs/ repeats/      per part, the findings (`tasks.formats.paragraphs`)
+    examples/                 per part, beginnings of the most repeated ones (`mark`)
+    boilerplate.parquet       the 100 most repeated paragraphs with counts and an example (`report.BOILERPLATE`)
+    report.html               the same for people; also in MLflow
+
+No document is dropped or changed: that is up to consolidate.
+
+    scan     per part, on workers             the one pass over the texts
+    count    per range of hashes, on workers  exact numbers of documents and domains
+    top      in this process                  the 100 most repeated
+    mark     per part, on workers             share and spans
+
+Memory of this process: 100 rows per range of hashes, one range at a time.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+
+import pyarrow.parquet as pq
+
+from tasks.core import parquet
+from tasks.core.artifact import PartRecord
+from tasks.core.engine import Engine
+from tasks.core.errors import InputError
+from tasks.core.stage import Inputs, Output, PartSpec, Report
+from tasks.stages.paragraphs import report
+from tasks.stages.paragraphs.config import ParagraphsConfig
+from tasks.stages.paragraphs.count import COUNTS, bounds, count_part, most
+from tasks.stages.paragraphs.mark import TOP_FILE, mark_part
+from tasks.stages.paragraphs.scan import scan_part
+
+VERSION = 1
+
+
+def run(config: ParagraphsConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
+    """Looks for repeated paragraphs in all documents; raises InputError where there is no document."""
+    extracted = inputs["extracted"]
+    names = [path.removeprefix("documents/").removesuffix(".parquet") for path in extracted.files("documents/")]
+    if not names:
+        raise InputError(f"{extracted.address} holds no documents", "look at its rejected/ for the reasons")
+    store, folder = output.store, output.address.path
+    work = partial(scan_part, config.min_words, extracted.folder)
+    scanned = output.map_parts(engine, work, [PartSpec(f"scan-{name}", name) for name in names], conserved=False)
+    ranges = max(1, -(-int(_sum(scanned, "counted")) // config.bucket_paragraphs))
+    specs = [PartSpec(f"range-{n:05d}-of-{ranges:05d}", hashes) for n, hashes in enumerate(bounds(ranges))]
+    counting = partial(count_part, config, store, folder, names)
+    counted = output.map_parts(engine, counting, specs, conserved=False)
+    of_ranges = [spec.name for spec in specs]
+    _write_top(of_ranges, output)
+    marking = partial(mark_part, extracted.folder, store, folder, of_ranges)
+    marked = output.map_parts(engine, marking, [PartSpec(name, name) for name in names])
+    metrics = _metrics(scanned, counted, marked)
+    if "report" not in output.committed:
+        with output.part("report", conserved=False) as part:
+            report.write(part, config, report.collect(store, folder, names), metrics)
+    output.log_file("report.html", store.read(f"{folder}/{report.PAGE}"))
+    output.log_file("boilerplate.parquet", store.read(f"{folder}/{report.TABLE}"))
+    return Report(metrics=metrics, note=_note(metrics))
+
+
+def _write_top(ranges: Iterable[str], output: Output) -> None:
+    """Writes the most repeated paragraphs of all ranges."""
+    if "top" in output.committed:
+        return
+    top = COUNTS.empty_table()
+    for name in ranges:
+        top = most([top, parquet.read(output.store.local(f"{output.address.path}/top/{name}.parquet"))])
+    with output.part("top", conserved=False) as part, part.file(TOP_FILE, rows=top.num_rows) as file:
+        pq.write_table(top, file, compression="zstd", compression_level=3)
+
+
+def _sum(records: Iterable[PartRecord], name: str) -> float:
+    return sum(record.metrics.get(name, 0.0) for record in records)
+
+
+def _metrics(
+    scanned: Iterable[PartRecord], counted: Iterable[PartRecord], marked: Iterable[PartRecord]
+) -> dict[str, float]:
+    marked, counted = list(marked), list(counted)
+    characters = _sum(marked, "characters")
+    return {
+        "documents": float(sum(record.rows_in for record in marked)),
+        "documents_with_repeats": _sum(marked, "documents_with_repeats"),
+        "paragraphs": _sum(scanned, "paragraphs"),
+        "distinct": _sum(counted, "distinct"),
+        "repeated": _sum(counted, "repeated"),
+        "repeated_share": _sum(marked, "repeated_characters") / characters if characters else 0.0,
+    }
+
+
+def _note(metrics: dict[str, float]) -> str:
+    return (
+        f"{metrics['repeated']:,.0f} of {metrics['distinct']:,.0f} paragraphs are repeated; "
+        f"{metrics['documents_with_repeats']:,.0f} of {metrics['documents']:,.0f} documents repeat others in "
+        f"{metrics['repeated_share']:.1%} of the characters"
+    )
