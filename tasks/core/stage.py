@@ -14,7 +14,7 @@ import json
 import logging
 import math
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -174,6 +174,14 @@ class Output:
         record = part.record(conserved=conserved)
         self.check_fence()
         self.committed[name] = commit_part(self.store, self.address.path, self.fingerprint, record)
+
+    def leave_out(self, names: Iterable[str]) -> None:
+        """Leaves parts out of the artifact; commit clears their files away. For what only this stage has read.
+
+        Until then they are there, so that a stage that is killed resumes with them.
+        """
+        for name in names:
+            del self.committed[name]
 
     def progress(self, done: float, total: float, note: str = "") -> None:
         """Reports the progress of a stage that is not divided into parts."""
