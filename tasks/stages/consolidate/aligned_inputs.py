@@ -134,7 +134,12 @@ class AlignedInputs:
         return documents
 
     def pairs(self) -> list[str]:
-        """Returns dedup's files of verified pairs, by the number of their bucket."""
+        """Returns dedup's files of verified pairs, by the number of their bucket; raises InputError if it has none."""
+        if self.duplicates.files("pairs.parquet"):
+            raise InputError(
+                f"{self.duplicates.address} has its pairs in one file, as an earlier Sluice wrote them",
+                "run dedup again at another version",
+            )
         return self.duplicates.files("pairs/")
 
     def measured(self, name: str) -> pa.Schema:
