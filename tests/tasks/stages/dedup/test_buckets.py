@@ -20,6 +20,7 @@ from tasks.stages.dedup.mix import mix
 from tasks.stages.dedup.preference import order, preferences
 from tasks.stages.dedup.records import BAND, EDGE, PAIR, TEXT, packed, pair_key
 from tests.conftest import run_stage_in
+from tests.s3_server import S3Server
 from tests.tasks.stages.dedup import reference
 from tests.tasks.stages.dedup.made import corpus, document, rows_of
 from tests.tasks.stages.dedup.test_gold import read
@@ -80,12 +81,28 @@ def test_real_pages_get_the_verdicts_of_one_process(shared_data: Path, tmp_path:
     assert found_in(made) == (expected.verdicts, expected.pairs)
 
 
+def test_a_long_chain_over_many_buckets_is_one_cluster(tmp_path: Path) -> None:
+    words = [f"w{index}" for index in range(300)]
+    rows = [document(" ".join(words[start : start + 60]), f"{start}") for start in range(0, 240, 3)]
+    config = DedupConfig(pairs_per_part=60, records_per_bucket=250)
+    made = run_stage_in(tmp_path, DEDUP, config, corpus(tmp_path, rows, 4))
+    assert found_in(made) == reference.expected(rows, config)[:2]
+    assert (made.record.metrics["clusters"], made.record.metrics["largest_cluster"]) == (1, 80)
+
+
 def test_only_what_is_read_later_stays_in_the_artifact(tmp_path: Path) -> None:
     made = run_stage_in(tmp_path, DEDUP, DedupConfig(**FINE), corpus(tmp_path, mixed(3)))
     kept = {"bands", "duplicates", "pairs", "parts.json", "preference", "sizes", "sources", "texts", "verdicts"}
     assert {path.partition("/")[0] for path in made.files()} == kept
     there = {path.relative_to(tmp_path / made.path).as_posix() for path in (tmp_path / made.path).rglob("*.*")}
     assert there == {*made.files(), ".artifact.json"}
+
+
+def test_on_an_object_store_the_files_are_the_same(s3: S3Server, tmp_path: Path) -> None:
+    config, inputs = DedupConfig(), corpus(tmp_path, mixed(5, 40))
+    there = run_stage_in("s3://sluice/buckets", DEDUP, config, inputs)
+    assert there.record.content == run_stage_in(tmp_path, DEDUP, config, inputs).record.content
+    assert there.verify() == []
 
 
 def test_the_pairs_of_a_cluster_are_in_the_file_of_its_bucket(tmp_path: Path) -> None:
