@@ -6,7 +6,7 @@ Reads one part of `extracted` (id, fetched_at, text) and of the group `prose_sco
     texts/<part>.bin        a sorted run of TEXT: the hash of each text that has words
     bands/<part>.bin        a sorted run of BAND: the key of each band of its signature
 
-That is 52 bytes per document and 24 per band. The runs of a part depend on its documents alone.
+That is 52 bytes per document and 24 per band. The runs of a part depend on its documents and its number.
 """
 
 from typing import NamedTuple

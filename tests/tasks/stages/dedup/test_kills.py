@@ -8,12 +8,16 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tasks.core.artifact import Artifact
+from tasks.core.engine import Engine
+from tasks.core.errors import SupersededError
 from tasks.core.store import Store
 from tasks.stages.dedup.config import DedupConfig
 from tests.conftest import run_stage_in
@@ -57,6 +61,31 @@ def test_a_run_killed_in_a_pass_resumes_and_ends_with_the_same_bytes(
     assert resumed.record.content == undisturbed.record.content
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert before
+
+
+class _Overtaken(Engine):
+    """Before the pairs are verified, another attempt does all the work and clears away what is between."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        if items and items[0][0].name.startswith("verified"):
+            made(self._folder)
+        return super().map(fn, items)
+
+
+def test_an_attempt_that_is_overtaken_ends_as_superseded_and_harms_nothing(
+    tmp_path: Path, undisturbed: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus(tmp_path, mixed(7), 4)
+    engines = iter([_Overtaken(tmp_path), Engine()])
+    monkeypatch.setattr("tests.conftest.open_engine", lambda **_: nullcontext(next(engines)))
+    with pytest.raises(SupersededError, match="another attempt has committed it"):
+        made(tmp_path)
+    artifact = made(tmp_path)
+    assert artifact.record.content == undisturbed.record.content
+    assert artifact.verify() == []
 
 
 @pytest.mark.soak
