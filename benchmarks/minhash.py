@@ -2,8 +2,8 @@
 
     python -m benchmarks.minhash [--texts FILE.jsonl.zst] [--rounds 3]
 
-Each contender starts from plain text and ends with what it stores for the comparison: Sluice with the text key and
-band keys of `tasks.stages.dedup.signatures` in a Parquet file, datatrove with the signature files of its first stage,
+Each contender starts from plain text and ends with what it stores for the comparison: Sluice with the sorted runs
+of text and band keys of `tasks.stages.dedup.signatures`, datatrove with the signature files of its first stage,
 datasketch, which brings no words of its own, with `MinHash` objects over the words of one regular expression. One
 process and one thread each, CPU seconds, best of the rounds, taken in turn so that a busy machine hits all alike. The
 peers live in an environment of their own (540 MB under `.sluice/benchmarks/minhash`, made on the first run). Writes
@@ -71,17 +71,18 @@ print(time.process_time() - begin)
 
 SLUICE = """
 import json, sys, tempfile, time
+import numpy as np
 import pyarrow as pa
-from benchmarks.result import keep, peer_python
+from tasks.formats.sorted_runs import by_key
 from tasks.stages.dedup.config import DedupConfig
-from tasks.stages.dedup.signatures import sign
-import pyarrow.parquet as pq
+from tasks.stages.dedup.signatures import records, sign
 
 texts = pa.chunked_array([[json.loads(line) for line in open(sys.argv[1])]])
 sign(texts.slice(0, 1), DedupConfig())
 begin = time.process_time()
 with tempfile.TemporaryFile() as file:
-    pq.write_table(sign(texts, DedupConfig()), file, compression="zstd", compression_level=3)
+    for run in records(sign(texts, DedupConfig()), 0):
+        file.write(by_key(run).tobytes())
 print(time.process_time() - begin)
 """
 

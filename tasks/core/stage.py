@@ -14,14 +14,14 @@ import json
 import logging
 import math
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tasks.core.artifact import Artifact, ArtifactId, InputRef, PartRecord
+from tasks.core.artifact import RECORD, Artifact, ArtifactId, InputRef, PartRecord
 from tasks.core.engine import Engine
-from tasks.core.errors import InputError
+from tasks.core.errors import InputError, SupersededError
 from tasks.core.part import PARTS, POISON, Part, PartSpec, commit_part, make_part, make_run, part_names
 from tasks.core.progress import Progress
 from tasks.core.store import Store
@@ -154,16 +154,24 @@ class Output:
             fn: called with a fresh `Part` and the spec's payload; must be picklable.
             specs: the parts, with unique names.
             conserved: whether rows in must equal rows out plus rejected.
+
+        Raises:
+            SupersededError: another attempt has committed the artifact, and what it left out of it is gone.
         """
         missing = [spec for spec in specs if spec.name not in self.committed]
         done, rows = len(specs) - len(missing), 0
         if done:
             log.info("[%s] %d of %d parts are there already", self.address, done, len(specs))
         make = partial(make_part, self.store, self.address.path, self.fingerprint, self.attempt, fn, conserved)
-        for _, records in engine.map(partial(make_run, make), in_runs(missing)):
-            self.committed |= {record.name: record for record in records}
-            done, rows = done + len(records), rows + sum(record.rows_in for record in records)
-            self._progress.report(done, len(specs), f"{rows:,} rows on {engine.name}")
+        try:
+            for _, records in engine.map(partial(make_run, make), in_runs(missing)):
+                self.committed |= {record.name: record for record in records}
+                done, rows = done + len(records), rows + sum(record.rows_in for record in records)
+                self._progress.report(done, len(specs), f"{rows:,} rows on {engine.name}")
+        except FileNotFoundError as error:
+            if not self.store.exists(f"{self.address.path}/{RECORD}"):
+                raise
+            raise SupersededError(f"{self.address}: another attempt has committed it meanwhile") from error
         return [self.committed[spec.name] for spec in specs]
 
     @contextlib.contextmanager
@@ -174,6 +182,14 @@ class Output:
         record = part.record(conserved=conserved)
         self.check_fence()
         self.committed[name] = commit_part(self.store, self.address.path, self.fingerprint, record)
+
+    def leave_out(self, names: Iterable[str]) -> None:
+        """Leaves parts out of the artifact; commit clears their files away. For what only this stage has read.
+
+        Until then they are there, so that a stage that is killed resumes with them.
+        """
+        for name in names:
+            del self.committed[name]
 
     def progress(self, done: float, total: float, note: str = "") -> None:
         """Reports the progress of a stage that is not divided into parts."""

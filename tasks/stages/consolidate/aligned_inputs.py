@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.core import parquet
-from tasks.core.artifact import Artifact, ArtifactFolder
+from tasks.core.artifact import Artifact, ArtifactFolder, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.groups import KIND, groups_of, path_of
 from tasks.core.part import POISON
@@ -106,9 +106,15 @@ class AlignedParts:
         """Returns source and reason of the captures and files that extract rejected in one part."""
         return self.extracted.table(f"rejected/{name}.parquet", columns=["source", "reason"])
 
+    @property
+    def own_folder(self) -> ArtifactFolder:
+        """This stage's artifact."""
+        name, _, version = self.folder.rpartition("/")
+        return ArtifactFolder(self.store, ArtifactId(name, version), self.folder)
+
     def own(self, path: str) -> pa.Table:
         """Reads a file of this stage's artifact."""
-        return parquet.read(self.store.local(f"{self.folder}/{path}"))
+        return self.own_folder.table(path)
 
 
 @dataclass(frozen=True)
@@ -142,6 +148,15 @@ class AlignedInputs:
                     "run the stage that makes it on these documents again",
                 )
         return documents
+
+    def pairs(self) -> list[str]:
+        """Returns dedup's files of verified pairs, by the number of their bucket; raises InputError if it has none."""
+        if self.duplicates.files("pairs.parquet"):
+            raise InputError(
+                f"{self.duplicates.address} has its pairs in one file, as an earlier Sluice wrote them",
+                "run dedup again at another version",
+            )
+        return self.duplicates.files("pairs/")
 
     def measured(self, name: str) -> pa.Schema:
         """Returns the fields of all annotators' columns, as in one part."""

@@ -14,10 +14,10 @@ their source, and shown nowhere. Writes
     funnel.parquet           source x language x step x reason x tier: documents and bytes (`funnel`)
     hosts.parquet            documents and kept documents per host
     audit.html               sample documents of every verdict
-    copies/ counts/ hosts/ samples/   duplicates among the passing documents, and the tables of each part
+    counts/ hosts/ samples/  the tables of each part
 
 Reasons are ordered by filter, then contamination, repeated paragraphs, duplication last. Duplicates are resolved after
-filtering, so that a filtered or contaminated document is never the keeper of one that passes.
+filtering (`resolve`), so that a filtered or contaminated document is never the keeper of one that passes.
 """
 
 from collections import Counter
@@ -37,6 +37,7 @@ from tasks.formats import key_index
 from tasks.formats.contamination import CONTAMINATED
 from tasks.formats.documents import DOCUMENT
 from tasks.formats.paragraphs import REPEATED
+from tasks.formats.sorted_runs import Buckets
 from tasks.formats.tombstones import TAKEDOWN
 from tasks.stages.consolidate import audit
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts
@@ -54,11 +55,11 @@ from tasks.stages.consolidate.funnel import (
     totals,
 )
 from tasks.stages.consolidate.mask import masked, masked_metadata, masked_titles
-from tasks.stages.consolidate.resolve import resolve
+from tasks.stages.consolidate.resolve import leave_out, resolve_parts, resolved
 from tasks.stages.consolidate.rules import check_measured, step_of
 from tasks.stages.consolidate.verdicts import COLUMNS, Verdicts, verdicts
 
-VERSION = 7
+VERSION = 8
 
 _SCORES = [pa.field("language", pa.string(), nullable=False), pa.field("prose_score", pa.float32())]
 _SHOWN = ("language", "prose_score")
@@ -94,9 +95,9 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     names = aligned.names()
     check_measured(config, aligned.measured(names[0]), str(attributes.address))
     parts = aligned.parts
-    _write_copies(config, parts, names, output)
-    specs = [PartSpec(name, name) for name in names]
-    key_index.merge(output, engine, output.map_parts(engine, partial(consolidate_part, config, parts), specs))
+    copies = resolve_parts(config, parts, aligned, output, engine)
+    specs = [PartSpec(name, number) for number, name in enumerate(names)]
+    key_index.merge(output, engine, output.map_parts(engine, partial(consolidate_part, config, parts, copies), specs))
     output.check_poison(f"the column `error` of {_error_folders(parts)}")
     _write_whole(config, parts, names, output)
     funnel = parts.own("funnel.parquet")
@@ -105,6 +106,7 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     output.log_file("funnel.csv", table(funnel))
     output.log_file("audit.html", output.store.read(f"{output.address.path}/audit.html"))
     metrics = _metrics(funnel)
+    leave_out(output)
     return Report(metrics=metrics, note=_note(metrics))
 
 
@@ -128,24 +130,17 @@ def _write_whole(config: ConsolidateConfig, aligned: AlignedParts, names: list[s
             file.write(audit.page(funnel, hosts, shown))
 
 
-def _write_copies(config: ConsolidateConfig, aligned: AlignedParts, names: list[str], output: Output) -> None:
-    if "copies" in output.committed:
-        return
-    found = resolve(config, aligned, names)
-    with output.part("copies", conserved=False) as part:
-        for name in names:
-            with part.file(f"copies/{name}.parquet", rows=found[name].num_rows) as file:
-                pq.write_table(found[name], file, compression="zstd", compression_level=3)
-
-
-def consolidate_part(config: ConsolidateConfig, aligned: AlignedParts, part: Part, name: str) -> None:
-    """Writes one part; runs on a worker."""
+def consolidate_part(
+    config: ConsolidateConfig, aligned: AlignedParts, copies: Buckets, part: Part, number: int
+) -> None:
+    """Writes the part with a number; runs on a worker."""
+    name = part.name
     read = [annotator for annotator in aligned.groups if annotator in (*config.reads(), *_SHOWN)]
     documents, judged, duplicates = aligned.part(name, None, read, COLUMNS)
     part.count_in(documents.num_rows)
-    resolved = aligned.own(f"copies/{name}.parquet")
     gone = aligned.taken_down(name, documents.num_rows)
-    found = verdicts(config, documents.column("source"), judged, resolved, duplicates, gone)
+    copied = resolved(aligned, copies, number)
+    found = verdicts(config, documents.column("source"), judged, copied, duplicates, gone)
     stays = found.stays
     part.metric("promoted", pc.sum(duplicates.filter(stays).column("duplicate_of").is_valid()).as_py() or 0)
     documents = _scored(documents, judged)

@@ -5,7 +5,7 @@ reading small columns and the join.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import nsmallest
 from typing import NamedTuple
@@ -76,7 +76,7 @@ class _Place(NamedTuple):
 
 
 def what_if(before: ConsolidateConfig, after: ConsolidateConfig, aligned: AlignedInputs, examples: int = 5) -> Answer:
-    """Compares two settings; memory is bounded by one part and the examples.
+    """Compares two settings; memory is bounded by one part, the examples, and 100 bytes for each document with a copy.
 
     Args:
         before: the current settings.
@@ -94,7 +94,7 @@ def what_if(before: ConsolidateConfig, after: ConsolidateConfig, aligned: Aligne
     counts: tuple[Counter[_Verdict], Counter[_Verdict]] = (Counter(), Counter())
     refused = Counter[tuple[str, str]]()
     sums, shown = Counter[bool](), dict[bool, list[_Place]]({True: [], False: []})
-    for name, was, will in zip(names, *(_verdicts(config, parts, names) for config in (before, after)), strict=True):
+    for name, was, will in zip(names, *(_verdicts(config, aligned) for config in (before, after)), strict=True):
         _add_refused(refused, parts.refused(name))
         for count, ends in zip(counts, (was, will), strict=True):
             count.update(ends)
@@ -132,11 +132,11 @@ def _by_side(moved: Iterable[_Place]) -> dict[bool, list[_Place]]:
     return found
 
 
-def _verdicts(config: ConsolidateConfig, aligned: AlignedParts, names: Sequence[str]) -> Iterator[list[_Verdict]]:
+def _verdicts(config: ConsolidateConfig, inputs: AlignedInputs) -> Iterator[list[_Verdict]]:
     """Yields for every part the verdict on each document."""
-    copies = resolve(config, aligned, names)
+    copies, aligned = resolve(config, inputs), inputs.parts
     measured = list(dict.fromkeys([*config.filters, *read_by_tiers(config)]))
-    for name in names:
+    for name in inputs.names():
         documents, judged, duplicates = aligned.part(name, ["id", "source"], measured, COLUMNS)
         sources = documents.column("source")
         gone = aligned.taken_down(name, documents.num_rows)

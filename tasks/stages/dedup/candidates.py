@@ -1,65 +1,131 @@
 """Candidate pairs: texts that share a band of their signatures.
 
-Pure functions over arrays. A pair is ordered (better, worse) by rank, so that each pair occurs once.
+Reads the runs `bands/` of all parts, one bucket of keys at a time, and `preference/` of texts in large groups. Writes
+
+    candidates/<bucket>.bin   a run of PAIR, by a hash of the pair: what several buckets find meets in one batch
+    wanted/<bucket>.bin       a run of PLACE: the texts of these pairs
+
+Memory: the records of the bucket, and a block of pairs.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.core.part import Part
+from tasks.formats import sorted_runs
+from tasks.formats.sorted_runs import Buckets
+from tasks.stages.dedup import preference
+from tasks.stages.dedup.records import BAND, PAIR, PLACE, packed, pair_key
+from tasks.stages.dedup.workspace import Workspace
 
-def pairs_of_band(keys: NDArray[np.uint64], ranks: NDArray[np.int64], max_bucket: int) -> tuple[NDArray[np.int64], int]:
-    """Returns the candidate pairs of one band.
+Preferences = Callable[[NDArray[np.uint64]], NDArray[np.void]]
+"""Maps places to records of preference."""
+
+WANTED = "wanted"
+_BLOCK = 1 << 20
+"""Pairs per block, about: 24 MB, and as much again three times to sort them."""
+
+
+def candidates_part(work: Workspace, made: Buckets, part: Part, number: int) -> None:
+    """Finds the pairs of one bucket of `made`; runs on a worker."""
+    config = work.config
+    bands = work.bucket_of_parts("bands", BAND, number, made.count)
+    if not config.exact:
+        bands["text"] = bands["place"]  # every document stands for itself
+    names = work.names()
+    shared, starts, large = shared_texts(
+        bands, config.minhash.max_bucket, lambda places: preference.read(work.own, names, places)
+    )
+    del bands
+    part.metric("large_buckets", large)
+    wanted = packed(PLACE, key=np.unique(shared))
+    sorted_runs.write(part, made.beside(WANTED).path(number), [wanted])
+    blocks = (_distinct(shared[left], shared[right]) for left, right in pairs(starts, config.minhash.max_bucket))
+    part.metric("found_pairs", sorted_runs.write(part, made.path(number), blocks))
+
+
+def shared_texts(
+    bands: NDArray[np.void], max_bucket: int, preferences: Preferences
+) -> tuple[NDArray[np.uint64], NDArray[np.int64], int]:
+    """Returns the texts that share a key with another text, grouped by key.
 
     Args:
-        keys: uint64 array of shape (texts,), the key of the band of each text.
-        ranks: int64 array of shape (texts,), distinct, 0 for the most preferred.
-        max_bucket: size up to which all pairs of a bucket are returned; in a larger bucket each text is paired only
-            with the `max_bucket` most preferred ones.
+        bands: dtype BAND, in any order.
+        max_bucket: a group of more texts is ordered by preference.
+        preferences: of texts in such groups.
 
     Returns:
-        int64 array of shape (pairs, 2) of indices into `keys`, better first; and the number of larger buckets.
+        uint64 array of shape (members,), the place of each text once per key; int64 array of the same shape, the index
+        of the first member of its group; and the number of groups larger than `max_bucket`.
     """
-    order = np.lexsort((ranks, keys))
-    starts = np.concatenate(([0], np.flatnonzero(np.diff(keys[order])) + 1)) if len(keys) else np.empty(0, np.int64)
-    sizes = np.diff(np.append(starts, len(keys)))
-    found = []
-    for size in np.unique(sizes[sizes > 1]):
-        # Vectorised over buckets of one size: most have two or three members, and a Python loop over them is slow.
-        members = order[starts[sizes == size][:, None] + np.arange(size)]
-        worse, better = _within(int(size), max_bucket)
-        found.append(np.stack([members[:, better].ravel(), members[:, worse].ravel()], axis=1))
-    pairs = np.concatenate(found) if found else np.empty((0, 2), dtype=np.int64)
-    return pairs, int((sizes > max_bucket).sum())
+    bands = bands[np.lexsort((bands["place"], bands["text"], bands["key"]))]
+    new_key = np.append(True, bands["key"][1:] != bands["key"][:-1])[: len(bands)]
+    new_text = new_key.copy()
+    new_text[1:] |= bands["text"][1:] != bands["text"][:-1]
+    group = np.cumsum(new_key) - 1
+    sizes = np.bincount(group[new_text], minlength=0)
+    rank = np.zeros(len(bands), np.int64)
+    large = np.flatnonzero(sizes[group] > max_bucket)
+    if len(large):
+        rank[large] = _ranks_of_texts(bands["place"][large], new_text[large], preferences)
+    kept = np.flatnonzero(new_text & (sizes[group] > 1))
+    kept = kept[np.lexsort((rank[kept], group[kept]))]
+    group = group[kept]
+    first = np.append(True, group[1:] != group[:-1])[: len(group)]
+    starts = np.maximum.accumulate(np.where(first, np.arange(len(group)), 0))
+    return bands["place"][kept], starts, int((sizes > max_bucket).sum())
 
 
-def _within(size: int, max_bucket: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns indices (worse, better) of the pairs to verify in one bucket that is sorted by rank."""
-    if size <= max_bucket:
-        return np.tril_indices(size, -1)
-    worse, better = np.tril_indices(size, -1, max_bucket)
-    return worse, better
+def _ranks_of_texts(
+    places: NDArray[np.uint64], new_text: NDArray[np.bool_], preferences: Preferences
+) -> NDArray[np.int64]:
+    """Returns for each document of some groups the rank of the most preferred one with its text."""
+    order = preference.order(preferences(places), places)
+    ranks = np.empty(len(places), np.int64)
+    ranks[order] = np.arange(len(places))
+    starts = np.flatnonzero(new_text)
+    return np.repeat(np.minimum.reduceat(ranks, starts), np.diff(np.append(starts, len(places))))
 
 
-def all_pairs(
-    bands: Iterable[NDArray[np.uint64]], ranks: NDArray[np.int64], max_bucket: int
-) -> tuple[NDArray[np.int64], int]:
-    """Returns the union of the candidate pairs of all bands; see `pairs_of_band`.
+def pairs(
+    starts: NDArray[np.int64], max_bucket: int, block: int = _BLOCK
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Yields the pairs of members to verify: each with all before it in its group, but with no more than `max_bucket`.
+
+    In a group of up to `max_bucket` that is all pairs; in a larger one each is paired with the most preferred ones.
 
     Args:
-        bands: keys of each band; an iterator keeps only one band in memory.
-        ranks: as for `pairs_of_band`.
-        max_bucket: as for `pairs_of_band`.
+        starts: shape (members,), index of the first member of each one's group.
+        max_bucket: see above.
+        block: pairs per array, about; the most is `max_bucket` more.
 
-    Returns:
-        int64 array of shape (pairs, 2), distinct and sorted; and the number of buckets larger than `max_bucket`.
+    Yields:
+        two int64 arrays of one shape: indices of members.
     """
-    united = np.empty(0, dtype=np.int64)
-    large = 0
-    width = np.int64(max(1, len(ranks)))  # a pair as one integer: two indices below 2^31.5 fit into 63 bits
-    for keys in bands:
-        pairs, more = pairs_of_band(keys, ranks, max_bucket)
-        united = np.union1d(united, pairs[:, 0] * width + pairs[:, 1])
-        large += more
-    return np.stack([united // width, united % width], axis=1), large
+    counts = np.minimum(np.arange(len(starts)) - starts, max_bucket)
+    ends = np.cumsum(counts)
+    first = 0
+    while first < len(starts):
+        before = ends[first] - counts[first]
+        last = max(first + 1, int(np.searchsorted(ends, before + block, side="right")))
+        mine = counts[first:last]
+        later = np.repeat(np.arange(first, last), mine)
+        within = np.arange(len(later)) - np.repeat(ends[first:last] - mine - before, mine)
+        yield starts[later] + within, later
+        first = last
+
+
+def _distinct(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> NDArray[np.void]:
+    """Returns pairs (dtype PAIR), each once, sorted by key."""
+    left, right = np.minimum(one, other), np.maximum(one, other)
+    return distinct(packed(PAIR, key=pair_key(left, right), left=left, right=right))
+
+
+def distinct(found: NDArray[np.void]) -> NDArray[np.void]:
+    """Returns each pair once (dtype PAIR), sorted by key."""
+    found = found[np.lexsort((found["right"], found["left"], found["key"]))]
+    again = (found["left"][1:] == found["left"][:-1]) & (found["right"][1:] == found["right"][:-1])
+    kept: NDArray[np.void] = found[~np.append(False, again)[: len(found)]]
+    return kept

@@ -1,50 +1,39 @@
-"""Clusters of duplicates, and the order of preference of documents.
+"""Division of the links into clusters: every link with the label of its cluster, at the bucket of this label.
 
-Pure functions over arrays. A cluster is a connected component of verified pairs and equal texts; it serves reports and
-the division of work. Which documents are dropped is decided by the rule in `tasks.formats.duplicate_resolution`.
+Reads the runs `verified/` and `equal/`, and those of the last round of `components`, one bucket of texts at a time.
+Writes `clusters/<bucket>.bin`, a run of LABELLED. A cluster is a connected component of verified pairs and equal texts;
+it serves reports and the division of work. Which documents are dropped is decided by the rule in
+`tasks.formats.duplicate_resolution`.
 """
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import NDArray
+
+from tasks.core.part import Part
+from tasks.formats import sorted_runs
+from tasks.formats.sorted_runs import Buckets
+from tasks.stages.dedup.components import labels_of
+from tasks.stages.dedup.mix import mix
+from tasks.stages.dedup.records import EDGE, LABELLED, LINK, packed
+from tasks.stages.dedup.workspace import Workspace
 
 
-def preference(quality: pa.ChunkedArray, fetched_at: pa.ChunkedArray, ids: pa.ChunkedArray) -> NDArray[np.int64]:
-    """Ranks documents: highest quality first, then earliest fetch (unknown last), then smallest id.
-
-    Returns:
-        int64 array of shape (documents,): the rank of each, 0 for the most preferred.
-    """
-    table = pa.table({"quality": quality, "fetched_at": fetched_at, "id": ids})
-    # Unknown values come last by default.
-    keys = [("quality", "descending"), ("fetched_at", "ascending"), ("id", "ascending")]
-    order = pc.sort_indices(table, sort_keys=keys).to_numpy()
-    ranks = np.empty(len(order), dtype=np.int64)
-    ranks[order] = np.arange(len(order))
-    return ranks
-
-
-def components(count: int, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns connected components, by propagation of the smallest node along the pairs.
-
-    Pointer jumping (Shiloach and Vishkin 1982) halves the distance to the smallest node in each round, so a chain of n
-    texts takes about log2(n) rounds.
+def clusters_part(
+    work: Workspace, links: tuple[Buckets, ...], stars: Buckets | None, made: Buckets, part: Part, number: int
+) -> None:
+    """Labels the links from the texts of one bucket of `made`; runs on a worker.
 
     Args:
-        count: number of nodes.
-        pairs: int64 array of shape (pairs, 2).
-
-    Returns:
-        int64 array of shape (count,): the smallest node of each node's component.
+        work: the stage's files.
+        links: runs of LINK.
+        stars: the last round of the search for components; None where no pair was verified.
+        made: the runs that this pass writes.
+        part: the part to write.
+        number: of the bucket.
     """
-    label = np.arange(count, dtype=np.int64)
-    while len(pairs):
-        left, right = label[pairs[:, 0]], label[pairs[:, 1]]
-        if np.array_equal(left, right):
-            break
-        smaller, larger = np.minimum(left, right), np.maximum(left, right)
-        np.minimum.at(label, larger, smaller)
-        while not np.array_equal(label, label[label]):
-            label = label[label]
-    return label
+    found = np.concatenate([work.bucket(run, LINK, number, made.count) for run in links])
+    edges = work.bucket(stars, EDGE, number, made.count) if stars else np.empty(0, EDGE)
+    label = labels_of(found["left"], edges)
+    columns = {name: found[name] for name in ("left", "right", "jaccard", "equal")}
+    labelled = packed(LABELLED, key=mix(label), label=label, **columns)
+    order = np.lexsort((found["right"], found["left"], labelled["key"]))
+    sorted_runs.write(part, made.path(number), [labelled[order]])

@@ -63,7 +63,11 @@ class DedupConfig(Config):
     """Jaccard similarity of the shingle sets from which a candidate pair is a duplicate."""
 
     pairs_per_part: int = Field(default=50_000, ge=1)
-    """Candidate pairs per verification task. Bounds the memory of a worker, which loads the texts of these pairs."""
+    """Candidate pairs per verification task, about."""
+
+    records_per_bucket: int = Field(default=1_000_000, ge=1)
+    """Records per task that compares the whole corpus: hashes, band keys, edges. Bounds the memory of a worker, about
+    200 bytes for each; small values cost a look at every part by each task."""
 
     alarm_share: float = Field(default=0.5, ge=0, le=1)
     """Share of duplicates above which a source is reported in a warning and in the metrics."""

@@ -1,14 +1,20 @@
 """Exact duplicates: texts that are equal after normalisation of case, punctuation and layout.
 
-Pure functions over arrays. A text without words has no key, so that empty texts are not duplicates of one another.
+Reads the runs `texts/` of all parts, one bucket of hashes at a time. Writes `equal/<bucket>.bin`, a run of LINK: each
+text that several documents have, and the others of these. A text without words has no hash, so that empty texts are
+not duplicates of one another.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.core.part import Part
+from tasks.formats import sorted_runs
+from tasks.formats.sorted_runs import Buckets
 from tasks.formats.text import digest128
-
-KEY_BYTES = 16
+from tasks.stages.dedup.mix import mix
+from tasks.stages.dedup.records import LINK, TEXT, packed
+from tasks.stages.dedup.workspace import Workspace
 
 
 def text_key(normalised: str) -> bytes | None:
@@ -16,24 +22,25 @@ def text_key(normalised: str) -> bytes | None:
     return bytes.fromhex(digest128(normalised)) if normalised else None
 
 
-def group_equal(keys: NDArray[np.uint64], has_key: NDArray[np.bool_], order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns for every document the most preferred one with the same text.
+def equal_links(texts: NDArray[np.void]) -> NDArray[np.void]:
+    """Returns the links (dtype LINK) from the first document of each text to the others with it.
 
     Args:
-        keys: shape (documents, 2), the two halves of each text key; ignored where `has_key` is False.
-        has_key: shape (documents,).
-        order: shape (documents,), rank of each document, distinct, 0 for the most preferred.
-
-    Returns:
-        int64 array of shape (documents,): index of the most preferred copy, or its own index for one without copies.
+        texts: dtype TEXT, in any order.
     """
-    best = np.arange(len(keys), dtype=np.int64)
-    rows = np.flatnonzero(has_key)
-    rows = rows[np.lexsort((order[rows], keys[rows, 1], keys[rows, 0]))]
-    if len(rows) == 0:
-        return best
-    changed = np.any(keys[rows[1:]] != keys[rows[:-1]], axis=1)
-    starts = np.concatenate(([0], np.flatnonzero(changed) + 1))
-    sizes = np.diff(np.append(starts, len(rows)))
-    best[rows] = np.repeat(rows[starts], sizes)
-    return best
+    texts = texts[np.lexsort((texts["place"], texts["low"], texts["key"]))]
+    repeats = (texts["key"][1:] == texts["key"][:-1]) & (texts["low"][1:] == texts["low"][:-1])
+    again = np.flatnonzero(repeats) + 1
+    starts = np.arange(len(texts))
+    starts[again] = 0
+    first = np.maximum.accumulate(starts)[again]
+    left = texts["place"][first]
+    jaccard, equal = np.ones(len(again), np.float32), np.ones(len(again), np.uint8)
+    return packed(LINK, key=mix(left), left=left, right=texts["place"][again], jaccard=jaccard, equal=equal)
+
+
+def equal_part(work: Workspace, made: Buckets, part: Part, number: int) -> None:
+    """Links the equal texts of one bucket of `made`; runs on a worker."""
+    links = equal_links(work.bucket_of_parts("texts", TEXT, number, made.count))
+    part.metric("links", len(links))
+    sorted_runs.write(part, made.path(number), [sorted_runs.by_key(links)])

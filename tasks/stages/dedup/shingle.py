@@ -12,6 +12,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.stages.dedup.mix import mix
+
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
 _CHUNK = 1 << 18  # bytes per cumulative sum: four arrays of 2 MB
 
@@ -60,7 +62,7 @@ def shingle(normalised: Sequence[str], size: int) -> tuple[NDArray[np.uint64], N
     counts = np.where(words > 0, np.maximum(words - size + 1, 1), 0)
     before = np.cumsum(counts) - counts
     places = np.repeat(first - before, counts) + np.arange(counts.sum())
-    return _mix(ngrams[places]), counts
+    return mix(ngrams[places]), counts
 
 
 def _word_hashes(data: NDArray[np.uint8]) -> NDArray[np.uint64]:
@@ -82,7 +84,7 @@ def _chunk(data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.
     sums = np.zeros(span + 1, dtype=np.uint64)
     np.cumsum(data[begin:end] * up[:span], out=sums[1:])
     # The sum over a word, made independent of its offset in the chunk.
-    return _mix((sums[ends - begin] - sums[starts - begin]) * down[starts - begin])
+    return mix((sums[ends - begin] - sums[starts - begin]) * down[starts - begin])
 
 
 def _ngrams(hashes: NDArray[np.uint64], width: int) -> NDArray[np.uint64]:
@@ -93,10 +95,3 @@ def _ngrams(hashes: NDArray[np.uint64], width: int) -> NDArray[np.uint64]:
         total *= np.uint64(_BASE)
         total += padded[offset : offset + len(hashes)]
     return total
-
-
-def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Finaliser of splitmix64 (Steele, Lea, Flood 2014): every input bit reaches every output bit."""
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))

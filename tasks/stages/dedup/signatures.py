@@ -1,66 +1,89 @@
-"""Signatures of documents: the first pass, one row per document with the columns of the comparison.
+"""Signatures of documents: the pass over all texts, part by part.
 
-Reads one part of `extracted` (id, source, fetched_at, text) and of the group `prose_score`. Writes
-`signatures/<part>.parquet` in the same row order: id, source, fetched_at, prose_score, text_key (16 bytes, null for a
-text without words) and one column `band_<n>` per band. That is about 200 bytes per document with 16 bands.
+Reads one part of `extracted` (id, fetched_at, text) and of the group `prose_score`. Writes
+
+    preference/<part>.bin   the order of preference, one record per document in row order (`preference`)
+    texts/<part>.bin        a sorted run of TEXT: the hash of each text that has words
+    bands/<part>.bin        a sorted run of BAND: the key of each band of its signature
+
+That is 52 bytes per document and 24 per band. The runs of a part depend on its documents and its number.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from tasks.core import groups
-from tasks.core.artifact import ArtifactFolder
 from tasks.core.part import Part
+from tasks.formats import sorted_runs
 from tasks.formats.documents import mark_of, same_mark
+from tasks.formats.places import places_of
 from tasks.formats.text import normalise
+from tasks.stages.dedup import preference
 from tasks.stages.dedup.config import DedupConfig
-from tasks.stages.dedup.exact import KEY_BYTES, text_key
+from tasks.stages.dedup.exact import text_key
 from tasks.stages.dedup.minhash import MinHasher, band_keys
+from tasks.stages.dedup.mix import mix
+from tasks.stages.dedup.records import BAND, TEXT, packed
 from tasks.stages.dedup.shingle import batches, shingle
+from tasks.stages.dedup.workspace import Workspace
 
-FOLDER = "signatures"
-
-
-def path_of(part_name: str) -> str:
-    """Returns the signature file of a part, relative to the artifact."""
-    return f"{FOLDER}/{part_name}.parquet"
+TEXTS, BANDS = "texts", "bands"
+"""Folders of the runs."""
 
 
-def band_column(band: int) -> str:
-    """Returns the name of a band's column."""
-    return f"band_{band:02d}"
+class Signed(NamedTuple):
+    """What is compared of texts.
 
-
-def sign_part(config: DedupConfig, extracted: ArtifactFolder, scores: ArtifactFolder, part: Part, name: str) -> None:
-    """Computes the signatures of one part; runs on a worker.
-
-    Args:
-        config: the stage's settings.
-        extracted: the documents.
-        scores: the group `prose_score`.
-        part: the part to write.
-        name: the part's name in both inputs.
+    `texts` uint64 (texts, 2): halves of the hash of each text; zeros for a text without words. `words` bool (texts,):
+    whether it has any. `bands` uint64 (texts, bands): keys; without columns unless `config.near`.
     """
+
+    texts: NDArray[np.uint64]
+    words: NDArray[np.bool_]
+    bands: NDArray[np.uint64]
+
+
+def sign_part(work: Workspace, part: Part, item: tuple[int, str]) -> None:
+    """Computes the signatures of one part of the corpus, given by number and name; runs on a worker."""
+    number, name = item
     source, group_path = f"documents/{name}.parquet", groups.path_of(name)
-    documents = extracted.table(source, columns=["id", "source", "fetched_at", "text"])
-    scored = scores.table(group_path, columns=["prose_score"])
+    documents = work.extracted.table(source, columns=["id", "fetched_at", "text"])
+    scored = work.scores.table(group_path, columns=["prose_score"])
     same_mark(
-        mark_of(documents.column("id")), scored, f"{extracted.address} {source} and {scores.address} {group_path}"
+        mark_of(documents.column("id")),
+        scored,
+        f"{work.extracted.address} {source} and {work.scores.address} {group_path}",
     )
     # Null where the annotator failed: such a document is the least preferred.
     score = pc.fill_null(pc.struct_field(scored.column("prose_score"), "score"), 0.0)
-    table = documents.drop_columns("text").append_column("prose_score", score)
-    signed = sign(documents.column("text"), config)
-    for column in signed.column_names:
-        table = table.append_column(column, signed.column(column))
-    with part.file(path_of(name), rows=table.num_rows) as file:
-        pq.write_table(table, file, compression="zstd", compression_level=3)
+    own = preference.preferences(score, documents.column("fetched_at"), documents.column("id"))
+    with part.file(f"{preference.FOLDER}/{name}.bin", rows=len(own)) as file:
+        file.write(own.tobytes())
+    signed = sign(documents.column("text"), work.config)
+    texts, bands = records(signed, number)
+    sorted_runs.write(part, f"{TEXTS}/{name}.bin", [sorted_runs.by_key(texts)])
+    sorted_runs.write(part, f"{BANDS}/{name}.bin", [sorted_runs.by_key(bands)])
+    part.metric("texts", len(texts))
 
 
-def sign(texts: pa.ChunkedArray, config: DedupConfig) -> pa.Table:
-    """Returns the columns `text_key` and, if `config.near`, `band_<n>` of the texts."""
+def records(signed: Signed, part: int) -> tuple[NDArray[np.void], NDArray[np.void]]:
+    """Returns the records (dtypes TEXT and BAND) of the texts with words of the part with a number."""
+    rows = np.flatnonzero(signed.words)
+    places, keys = places_of(part, rows), signed.bands[rows]
+    high, low = signed.texts[rows, 0], signed.texts[rows, 1]
+    count = keys.shape[1]
+    # One bijection per band: equal keys of one band stay equal, those of two bands are equal by chance only (2^-64).
+    salted = keys ^ mix(np.arange(1, count + 1, dtype=np.uint64))
+    bands = packed(BAND, key=salted.ravel(), text=np.repeat(high, count), place=np.repeat(places, count))
+    return packed(TEXT, key=high, low=low, place=places), bands
+
+
+def sign(texts: pa.ChunkedArray, config: DedupConfig) -> Signed:
+    """Returns the hashes and the band keys of texts."""
     settings = config.minhash
     hasher = MinHasher(settings.permutations, settings.seed)
     keys: list[bytes | None] = []
@@ -71,8 +94,6 @@ def sign(texts: pa.ChunkedArray, config: DedupConfig) -> pa.Table:
         if config.near:
             signatures = hasher.signatures(*shingle(normalised, settings.shingle))
             bands.append(band_keys(signatures, settings.bands, settings.rows))
-    columns = {"text_key": pa.array(keys, pa.binary(KEY_BYTES))}
-    if config.near:
-        united = np.concatenate(bands)
-        columns |= {band_column(band): pa.array(united[:, band]) for band in range(settings.bands)}
-    return pa.table(columns)
+    words = np.array([key is not None for key in keys], np.bool_)
+    halves = np.frombuffer(b"".join(key or bytes(16) for key in keys), ">u8").astype(np.uint64).reshape(-1, 2)
+    return Signed(halves, words, np.concatenate(bands) if config.near else np.empty((len(keys), 0), np.uint64))

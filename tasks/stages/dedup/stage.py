@@ -2,88 +2,78 @@
 
 Reads `extracted` (text, source, fetched_at) and the group `prose_score` (tasks.core.groups). Writes
 
-    duplicates/<part>.parquet  one row per document, in the order of `extracted` (schema DUPLICATES)
-    pairs.parquet              every verified pair of texts with its similarity (schema PAIRS)
-    signatures/ candidates/ verified/   intermediate results, for resumption and audits
+    duplicates/<part>.parquet   one row per document, in the order of `extracted` (`duplicates.DUPLICATES`)
+    pairs/<bucket>.parquet      every verified pair of texts with its similarity (`keepers.PAIRS`)
+    sources/ sizes/             counts of duplicates by source, and of clusters by size
+    preference/ texts/ bands/   what is compared, part by part; parts.json: the names of these parts in order
 
-Documents are not dropped here. The steps:
+Documents are not dropped here. Every pass is parts on the engine, and resumes at the first one without a record:
 
-    signatures   per part, on the workers     text -> text key, band keys
-    candidates   in this process              pairs of texts that share a band
-    verified     per batch of pairs, workers  true Jaccard of the two texts
-    duplicates   in this process              order of preference, `tasks.formats.duplicate_resolution`
+    sign         per part      text -> hash, band keys, order of preference, as sorted runs
+    equal        per bucket    equal hashes
+    candidates   per bucket    pairs of texts that share a band
+    shingle      per part      shingle sets of the texts of these pairs
+    verify       per bucket    true Jaccard of the two texts of each pair
+    large small  per bucket    connected components of the verified pairs, round by round (`components`)
+    clusters     per bucket    pairs and equal texts by cluster
+    pairs        per bucket    keepers, `tasks.formats.duplicate_resolution`
+    <part>       per part      the verdicts on its documents
 
-Only the first and the third step read texts, and they take most of the time. The steps in this process need about 120
-bytes of memory per document and 24 per candidate pair.
+A bucket is a range of hashes, of band keys, pairs, texts or clusters, and has about `records_per_bucket` records: this
+and the largest part bound the memory of a worker. This process has only counts. What the passes in between have written
+is cleared away at the end.
 """
 
+import json
+from collections.abc import Callable, Sequence
 from functools import partial
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-from numpy.typing import NDArray
+from typing import Any
 
 from tasks.core import parquet
-from tasks.core.artifact import Artifact
+from tasks.core.artifact import Artifact, ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.groups import KIND
-from tasks.core.stage import Inputs, Output, PartSpec, Report, part_names
-from tasks.formats.duplicate_resolution import choose
-from tasks.stages.dedup.candidates import all_pairs
-from tasks.stages.dedup.clusters import components
+from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
+from tasks.formats.sorted_runs import Buckets, bucket_count
+from tasks.stages.dedup.candidates import WANTED, candidates_part
+from tasks.stages.dedup.clusters import clusters_part
+from tasks.stages.dedup.components import large_part, small_part
 from tasks.stages.dedup.config import DedupConfig
-from tasks.stages.dedup.corpus import Corpus
-from tasks.stages.dedup.exact import group_equal
-from tasks.stages.dedup.metrics import alarm, loss_shares
+from tasks.stages.dedup.duplicates import SOURCES_FOLDER, duplicates_part
+from tasks.stages.dedup.exact import equal_part
+from tasks.stages.dedup.keepers import CLUSTER_SIZES, VERDICTS, keepers_part
+from tasks.stages.dedup.metrics import alarm, cluster_sizes, loss_shares
+from tasks.stages.dedup.shingle_sets import shingle_part
 from tasks.stages.dedup.signatures import sign_part
-from tasks.stages.dedup.verify import VERIFIED, Texts, batches, verify_part
+from tasks.stages.dedup.verify import EDGES, verify_part
+from tasks.stages.dedup.workspace import PARTS_FILE, Workspace
 
-VERSION = 2
+VERSION = 3
 
-DUPLICATES = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("duplicate_of", pa.string()),  # the keeper; null for a document that is kept
-        pa.field("kind", pa.string()),  # "exact" | "near"
-        pa.field("jaccard", pa.float32()),  # similarity to duplicate_of
-        pa.field("cluster", pa.string()),  # id of the cluster's most preferred document; null without copies
-        pa.field("text", pa.string()),  # id of the most preferred document with the same text; null without copies
-        pa.field("rank", pa.int64()),  # order of preference in the whole corpus, 0 first; null without copies
-    ]
-)
-PAIRS = pa.schema(
-    [
-        pa.field("better", pa.string(), nullable=False),  # values of `text` above
-        pa.field("worse", pa.string(), nullable=False),
-        pa.field("jaccard", pa.float32(), nullable=False),
-    ]
-)
+_LINKS = 8
+"""A link in the choice of keepers takes as much memory as so many records elsewhere: both documents are objects."""
 
 
 def run(config: DedupConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Writes duplicates, pairs and intermediate results.
+    """Writes duplicates, pairs and what is compared.
 
     Raises:
         InputError: the inputs are empty or do not have the same parts.
     """
     extracted, scores = inputs["extracted"], inputs["prose_score"]
     names = _common_parts(extracted, scores)
-    specs = [PartSpec(f"sign-{name}", name) for name in names]
-    output.map_parts(engine, partial(sign_part, config, extracted.folder, scores.folder), specs, conserved=False)
-
-    corpus = Corpus.read(output.store, output.address.path, names)
-    texts = np.arange(len(corpus), dtype=np.int64)
-    if config.exact:
-        texts = group_equal(corpus.text_keys(), corpus.has_words, corpus.ranks)
-    _find_candidates(config, corpus, texts, extracted, output)
-    verified = _verify(config, corpus, extracted, output, engine)
-    _write_pairs(corpus, verified, output)
-    duplicates = _judge(corpus, texts, verified)
-    for name, start, end in zip(names, corpus.starts, corpus.starts[1:], strict=False):
-        _write_part(output, name, duplicates.slice(start, end - start))
-    return Report(metrics=_metrics(config, corpus, duplicates))
+    own = ArtifactFolder(output.store, output.address, output.address.path)
+    passes = _Passes(Workspace(config, extracted.folder, scores.folder, own), names, output, engine)
+    passes.sign()
+    links = [passes.equal()] if config.exact else []
+    if config.near:
+        links += passes.near()
+    verdicts = passes.keepers([run for run in links if run])
+    passes.verdicts(verdicts)
+    report = Report(metrics=passes.metrics(verdicts))
+    output.leave_out(passes.between)
+    return report
 
 
 def _common_parts(extracted: Artifact, scores: Artifact) -> list[str]:
@@ -101,101 +91,122 @@ def _names(artifact: Artifact, folder: str) -> list[str]:
     return [path.removeprefix(folder).removesuffix(".parquet") for path in artifact.files(folder)]
 
 
-def _find_candidates(
-    config: DedupConfig, corpus: Corpus, texts: NDArray[np.int64], extracted: Artifact, output: Output
-) -> None:
-    """Writes the candidate pairs, one file per batch; of equal texts only the most preferred is compared."""
-    if "candidates" in output.committed:
-        return
-    rows = np.flatnonzero((texts == np.arange(len(texts))) & corpus.has_words)
-    bands = corpus.bands(config.minhash.bands if config.near else 0, rows)
-    found, large = all_pairs(bands, corpus.ranks[rows], config.minhash.max_bucket)
-    parts = batches(rows[found], _texts(corpus, extracted), config.pairs_per_part)
-    with output.part("candidates", conserved=False) as part:
-        part.metric("candidate_pairs", len(found))
-        part.metric("large_buckets", large)
-        for name, pairs in zip(part_names(len(parts)), parts, strict=True):
-            with part.file(f"candidates/{name}.parquet", rows=len(pairs)) as file:
-                pq.write_table(pa.table({"better": pairs[:, 0], "worse": pairs[:, 1]}), file, compression="zstd")
+class _Passes:
+    """The passes of one run, in their order.
+
+    Args:
+        work: settings and files.
+        names: the parts of the corpus.
+        output: the artifact being written.
+        engine: executor of the parts.
+    """
+
+    def __init__(self, work: Workspace, names: list[str], output: Output, engine: Engine) -> None:
+        self._work = work
+        self._names = names
+        self._output = output
+        self._engine = engine
+        self._per_bucket = work.config.records_per_bucket
+        self._stars: Buckets | None = None
+        self._texts = 0
+        self._counts = dict.fromkeys(("large_buckets", "candidate_pairs", "verified_pairs", "links"), 0)
+        self.between: list[str] = []
+        """Names of the parts that no later stage and no later cycle reads."""
+
+    def sign(self) -> None:
+        """Runs the pass over all texts."""
+        if "parts" not in self._output.committed:
+            with self._output.part("parts", conserved=False) as part, part.file(PARTS_FILE) as file:
+                file.write(json.dumps(self._names, indent=0).encode())
+        records = self._map(sign_part, [PartSpec(f"sign-{name}", (n, name)) for n, name in enumerate(self._names)])
+        self._texts = _sum(records, "texts")
+
+    def equal(self) -> Buckets | None:
+        """Finds equal texts; returns their links, if any."""
+        made = Buckets("equal", bucket_count(self._texts, self._per_bucket))
+        return made if self._count("links", self._over(made, equal_part)) else None
+
+    def near(self) -> list[Buckets]:
+        """Finds and verifies pairs, and the components of their graph; returns the links, if any."""
+        found = Buckets("candidates", bucket_count(self._texts * self._work.config.minhash.bands, self._per_bucket))
+        records = self._over(found, candidates_part)
+        self._count("large_buckets", records)
+        pairs = _sum(records, "found_pairs")
+        if not pairs:
+            return []
+        specs = [PartSpec(f"shingle-{name}", (number, name)) for number, name in enumerate(self._names)]
+        self._map(shingle_part, specs, found.beside(WANTED), between=True)
+        made = Buckets("verified", bucket_count(pairs, self._work.config.pairs_per_part))
+        records = self._over(made, verify_part, found)
+        self._count("candidate_pairs", records)
+        verified = self._count("verified_pairs", records)
+        if not verified:
+            return []
+        self._stars = self._components(made.beside(EDGES), verified)
+        self._counts["links"] += verified
+        return [made]
+
+    def _components(self, edges: Buckets, pairs: int) -> Buckets:
+        """Repeats large-star and small-star until neither changes an edge; returns the last edges."""
+        count, number, moved = bucket_count(2 * pairs, self._per_bucket), 0, True
+        while moved:
+            large = Buckets(f"large-{number:02d}", count)
+            moved = _sum(self._over(large, large_part, edges), "moved_edges") > 0
+            edges = Buckets(f"small-{number:02d}", count)
+            moved = _sum(self._over(edges, small_part, large), "moved_edges") > 0 or moved
+            number += 1
+        return edges
+
+    def keepers(self, links: Sequence[Buckets]) -> Buckets:
+        """Divides the links into clusters and chooses keepers; returns the runs of pairs, with verdicts beside them."""
+        if not links:
+            return Buckets("pairs", 0)
+        clusters = Buckets("clusters", bucket_count(self._counts["links"], self._per_bucket))
+        self._over(clusters, clusters_part, tuple(links), self._stars)
+        made = Buckets("pairs", bucket_count(_LINKS * self._counts["links"], self._per_bucket))
+        self._over(made, keepers_part, clusters, between=False)
+        return made
+
+    def verdicts(self, pairs: Buckets) -> None:
+        """Writes the verdicts on the documents of each part."""
+        specs = [PartSpec(name, number) for number, name in enumerate(self._names)]
+        work = partial(duplicates_part, self._work, pairs.beside(VERDICTS))
+        self._output.map_parts(self._engine, work, specs)
+
+    def metrics(self, pairs: Buckets) -> dict[str, float]:
+        """Returns the summary of all passes, from their counts."""
+        shares = loss_shares(map(self._own, (f"{SOURCES_FOLDER}/{name}.parquet" for name in self._names)))
+        clusters, largest = cluster_sizes(map(self._own, pairs.beside(CLUSTER_SIZES).paths("parquet")))
+        counts = {name: float(count) for name, count in self._counts.items() if name != "links"}
+        return {
+            "documents": float(sum(self._output.committed[name].rows_in for name in self._names)),
+            **(counts if self._work.config.near else {}),
+            "clusters": float(clusters),
+            "largest_cluster": float(largest),
+            "sources_over_alarm_share": float(len(alarm(shares, self._work.config.alarm_share))),
+            **{f"loss_share/{source}": share for source, share in shares.items()},
+        }
+
+    def _own(self, path: str) -> Any:
+        return parquet.read(self._work.own.local(path))
+
+    def _over(self, made: Buckets, fn: Callable[..., None], *read: Any, between: bool = True) -> list[PartRecord]:
+        """Makes all buckets of a pass from the runs that it reads."""
+        specs = [PartSpec(made.name(number), number) for number in range(made.count)]
+        return self._map(fn, specs, *read, made, between=between)
+
+    def _map(
+        self, fn: Callable[..., None], specs: Sequence[PartSpec], *given: Any, between: bool = False
+    ) -> list[PartRecord]:
+        self.between += [spec.name for spec in specs] if between else []
+        work: Callable[[Part, Any], None] = partial(fn, self._work, *given)
+        return self._output.map_parts(self._engine, work, specs, conserved=False)
+
+    def _count(self, name: str, records: Sequence[PartRecord]) -> int:
+        counted = _sum(records, name)
+        self._counts[name] += counted
+        return counted
 
 
-def _verify(config: DedupConfig, corpus: Corpus, extracted: Artifact, output: Output, engine: Engine) -> pa.Table:
-    """Verifies the candidates on the workers; returns the verified pairs."""
-    paths = [entry.path for entry in output.committed["candidates"].files]
-    specs = [PartSpec(f"verify-{path[len('candidates/') : -len('.parquet')]}", path) for path in paths]
-    work = partial(verify_part, config, _texts(corpus, extracted), output.store, output.address.path)
-    records = output.map_parts(engine, work, specs, conserved=False)
-    tables = [VERIFIED.empty_table()]
-    for record in records:
-        tables.append(parquet.read(output.store.local(f"{output.address.path}/{record.files[0].path}")))
-    return pa.concat_tables(tables)
-
-
-def _texts(corpus: Corpus, extracted: Artifact) -> Texts:
-    return Texts(extracted.folder, tuple(f"documents/{name}.parquet" for name in corpus.names), corpus.starts)
-
-
-def _write_pairs(corpus: Corpus, verified: pa.Table, output: Output) -> None:
-    if "pairs" in output.committed:
-        return
-    columns = [corpus.ids.take(verified.column(side)) for side in ("better", "worse")]
-    table = pa.table([*columns, verified.column("jaccard")], schema=PAIRS).sort_by(
-        [("better", "ascending"), ("worse", "ascending")]
-    )
-    with output.part("pairs", conserved=False) as part, part.file("pairs.parquet", rows=table.num_rows) as file:
-        pq.write_table(table, file, compression="zstd", compression_level=3)
-
-
-def _judge(corpus: Corpus, texts: NDArray[np.int64], verified: pa.Table) -> pa.Table:
-    """Returns the verdicts on all documents (schema DUPLICATES), in row order."""
-    pairs = np.stack([verified.column(side).to_numpy() for side in ("better", "worse")], axis=1)
-    equal = np.flatnonzero(texts != np.arange(len(corpus)))
-    label = components(len(corpus), np.concatenate([pairs, np.stack([texts[equal], equal], axis=1)]))
-    members = np.flatnonzero(np.bincount(label, minlength=len(corpus))[label] > 1)
-    members = members[np.argsort(corpus.ranks[members])]
-    choice = choose(texts[members], pairs, verified.column("jaccard").to_numpy())
-
-    keeper = members[choice.keeper]
-    goes = keeper != members
-    exact = texts[keeper] == texts[members]
-    _, first, inverse = np.unique(label[members], return_index=True, return_inverse=True)
-    columns = {
-        "duplicate_of": _spread(len(corpus), members[goes], corpus.ids.take(pa.array(keeper[goes]))),
-        "kind": _spread(len(corpus), members[goes], pa.array(np.where(exact[goes], "exact", "near"), pa.string())),
-        "jaccard": _spread(len(corpus), members[goes], pa.array(choice.jaccard[goes])),
-        "cluster": _spread(len(corpus), members, corpus.ids.take(pa.array(members[first[inverse]]))),
-        "text": _spread(len(corpus), members, corpus.ids.take(pa.array(texts[members]))),
-        "rank": _spread(len(corpus), members, pa.array(corpus.ranks[members])),
-    }
-    return pa.table({"id": corpus.ids, **columns}, schema=DUPLICATES)
-
-
-def _spread(count: int, rows: NDArray[np.int64], values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Returns a column of `count` rows with `values` at `rows` and null elsewhere."""
-    place = np.zeros(count, dtype=np.int64)
-    place[rows] = np.arange(len(rows))
-    missing = np.ones(count, dtype=np.bool_)
-    missing[rows] = False
-    return values.take(pa.array(place, mask=missing))
-
-
-def _write_part(output: Output, name: str, duplicates: pa.Table) -> None:
-    if name in output.committed:
-        return
-    with output.part(name) as part:
-        part.count_in(duplicates.num_rows)
-        for kind in ("exact", "near"):
-            part.metric(f"{kind}_duplicates", duplicates.column("kind").to_pylist().count(kind))
-        part.table("duplicates", duplicates.combine_chunks())
-
-
-def _metrics(config: DedupConfig, corpus: Corpus, duplicates: pa.Table) -> dict[str, float]:
-    shares = loss_shares(corpus.table.column("source"), duplicates.column("duplicate_of").is_valid())
-    clusters = duplicates.column("cluster").drop_null().value_counts().field("counts").to_numpy(zero_copy_only=False)
-    return {
-        "documents": float(len(corpus)),
-        "clusters": float(len(clusters)),
-        "largest_cluster": float(max(clusters, default=0)),
-        "sources_over_alarm_share": float(len(alarm(shares, config.alarm_share))),
-        **{f"loss_share/{source}": share for source, share in shares.items()},
-    }
+def _sum(records: Sequence[PartRecord], metric: str) -> int:
+    return int(sum(record.metrics[metric] for record in records))

@@ -124,6 +124,21 @@ def test_a_killed_stage_resumes_at_the_first_missing_part(tmp_path: Path) -> Non
     assert not list((tmp_path / "killed").rglob("*.tmp"))
 
 
+def test_a_part_that_is_left_out_resumes_until_the_commit_clears_its_files_away(tmp_path: Path) -> None:
+    def opened() -> Output:
+        return Output(Store(str(tmp_path)), ArtifactId("test/toy", "dev"), "f" * 64)
+
+    output = opened()
+    for name in ("between", "result"):
+        with output.part(name) as part, part.file(f"{name}/a.txt") as file:
+            file.write(name.encode())
+    output.leave_out(["between"])
+    assert set(opened().committed) == {"between", "result"}
+    artifact = commit(output, "toy", 1, ToyConfig(), [], Report())
+    assert artifact.files() == ["result/a.txt"]
+    assert not list(tmp_path.rglob("between/*"))
+
+
 def test_unfinished_parts_of_other_settings_are_not_reused(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     with (

@@ -11,9 +11,10 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId, FileEntry, PartRecord, Record
 from tasks.core.engine import Engine
-from tasks.core.part import part_names
+from tasks.core.part import PartSpec, part_names
 from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
+from tasks.formats.sorted_runs import Buckets
 from tasks.stages.annotate import stage as annotate
 from tasks.stages.annotate.config import AnnotateConfig
 from tasks.stages.classifiers.config import ClassifierSettings, CrawlTexts, Texts
@@ -98,7 +99,8 @@ def _consolidate(folder: Path, parts: int) -> None:
         _artifact(folder, name, [name], parts) for name in ("documents", "attributes", "duplicates")
     )
     aligned = AlignedInputs(extracted, attributes, duplicates, extracted.store, "test/documents/dev")
-    _weighed(partial(consolidate_part, ConsolidateConfig(), aligned.parts), part_names(parts))
+    specs = [PartSpec(name, number) for number, name in enumerate(part_names(parts))]
+    _weighed(partial(consolidate_part, ConsolidateConfig(), aligned.parts, Buckets("resolved", MANY)), specs)
 
 
 def _encode(folder: Path, parts: int) -> None:

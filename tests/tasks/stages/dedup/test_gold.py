@@ -45,7 +45,7 @@ def found_pairs(gold: Gold) -> set[frozenset[str]]:
     for row in rows_of(gold.artifact, "duplicates/"):
         of_text.setdefault(row["text"] or row["id"], []).append(gold.names[row["id"]])
     found = {frozenset((a, b)) for group in of_text.values() for a in group for b in group if a != b}
-    for pair in gold.artifact.table("pairs.parquet").to_pylist():
+    for pair in rows_of(gold.artifact, "pairs/"):
         found |= {frozenset((a, b)) for a in of_text[pair["better"]] for b in of_text[pair["worse"]]}
     return found
 

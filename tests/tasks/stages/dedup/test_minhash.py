@@ -4,9 +4,6 @@ import numpy as np
 import pytest
 from datasketch import MinHash
 
-from tasks.stages.dedup.candidates import all_pairs, pairs_of_band
-from tasks.stages.dedup.clusters import components
-from tasks.stages.dedup.exact import group_equal
 from tasks.stages.dedup.minhash import MinHasher, band_keys
 from tasks.stages.dedup.verify import jaccard
 
@@ -56,43 +53,6 @@ def test_band_keys_are_equal_exactly_where_all_rows_of_the_band_are() -> None:
     swapped = one.copy()
     swapped[0, [0, 1]] = one[0, [1, 0]]
     assert not (band_keys(one, 4, 8) == band_keys(swapped, 4, 8))[0, 0]
-
-
-def test_a_bucket_gives_each_pair_once_with_the_preferred_text_first() -> None:
-    keys = np.array([5, 9, 5, 7, 5, 9], dtype=np.uint64)
-    ranks = np.array([3, 0, 1, 2, 5, 4])
-    pairs, large = pairs_of_band(keys, ranks, 10)
-    assert (sorted(map(tuple, pairs.tolist())), large) == ([(0, 4), (1, 5), (2, 0), (2, 4)], 0)
-    pairs, large = pairs_of_band(keys, ranks, 2)
-    assert large == 1
-    none, _ = pairs_of_band(np.empty(0, np.uint64), np.empty(0, np.int64), 2)
-    assert none.shape == (0, 2)
-
-
-def test_in_a_large_bucket_every_text_meets_the_most_preferred_ones() -> None:
-    pairs, large = pairs_of_band(np.ones(50, np.uint64), np.arange(50)[::-1], 4)
-    assert large == 1
-    assert len(pairs) == 4 * 3 // 2 + 46 * 4
-    assert {better for better, _ in pairs.tolist()} == {49, 48, 47, 46}
-
-
-def test_a_pair_found_in_several_bands_is_verified_once() -> None:
-    band = np.array([1, 1, 2], dtype=np.uint64)
-    pairs, _ = all_pairs([band, band, np.array([3, 4, 4], np.uint64)], np.arange(3), 10)
-    assert pairs.tolist() == [[0, 1], [1, 2]]
-
-
-def test_components_are_named_by_their_smallest_member_even_along_a_long_chain() -> None:
-    chain = np.stack([np.arange(1, 5000), np.arange(5000 - 1)], axis=1)[::-1]
-    assert not components(5000, chain).any()
-    assert components(6, np.array([[5, 1], [4, 2], [1, 4]])).tolist() == [0, 1, 1, 3, 1, 1]
-    assert components(3, np.empty((0, 2), np.int64)).tolist() == [0, 1, 2]
-
-
-def test_equal_keys_form_groups_led_by_the_most_preferred() -> None:
-    keys = np.array([[1, 1], [1, 2], [1, 1], [0, 0], [1, 1], [0, 0]], dtype=np.uint64)
-    has_key = np.array([True, True, True, False, True, False])
-    assert group_equal(keys, has_key, np.array([5, 0, 2, 1, 3, 4])).tolist() == [2, 1, 2, 3, 2, 5]
 
 
 @pytest.mark.parametrize(

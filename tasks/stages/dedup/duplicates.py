@@ -1,0 +1,87 @@
+"""The verdicts on the documents of one part of the corpus, in their order.
+
+Reads one part of `extracted` (id, source) and its range of the runs `verdicts/`. Writes
+
+    duplicates/<part>.parquet   one row per document (schema DUPLICATES)
+    sources/<part>.parquet      documents and duplicates of each source (schema SOURCES)
+"""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from tasks.core.part import Part
+from tasks.formats import sorted_runs
+from tasks.formats.packed_ids import unpack
+from tasks.formats.places import range_of, row_of
+from tasks.formats.sorted_runs import Buckets
+from tasks.stages.dedup.records import KINDS, VERDICT
+from tasks.stages.dedup.workspace import Workspace
+
+DUPLICATES = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("duplicate_of", pa.string()),  # the keeper; null for a document that is kept
+        pa.field("kind", pa.string()),  # "exact" | "near"
+        pa.field("jaccard", pa.float32()),  # similarity to duplicate_of
+        pa.field("cluster", pa.string()),  # id of the cluster's most preferred document; null without copies
+        pa.field("text", pa.string()),  # id of the most preferred document with the same text; null without copies
+        pa.field("rank", pa.int32()),  # order of preference in the cluster, 0 first; null without copies
+        pa.field("bucket", pa.int32()),  # number of the file in pairs/ with the cluster's pairs; null without copies
+    ]
+)
+SOURCES = pa.schema(
+    [
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("documents", pa.int64(), nullable=False),
+        pa.field("duplicates", pa.int64(), nullable=False),
+    ]
+)
+SOURCES_FOLDER = "sources"
+
+
+def duplicates_part(work: Workspace, verdicts: Buckets, part: Part, number: int) -> None:
+    """Writes one part, given by its number; runs on a worker."""
+    documents = work.extracted.table(f"documents/{part.name}.parquet", columns=["id", "source"])
+    part.count_in(documents.num_rows)
+    found = sorted_runs.by_key(sorted_runs.read_range(work.own, verdicts.paths(), VERDICT, *range_of(number)))
+    table = verdict_table(documents.column("id").combine_chunks(), found)
+    for kind in KINDS[1:]:
+        part.metric(f"{kind}_duplicates", int((found["kind"] == KINDS.index(kind)).sum()))
+    part.table("duplicates", table)
+    with part.file(f"{SOURCES_FOLDER}/{part.name}.parquet") as file:
+        pq.write_table(_sources(documents.column("source"), table.column("duplicate_of").is_valid()), file)
+
+
+def verdict_table(ids: pa.Array, found: NDArray[np.void]) -> pa.Table:
+    """Returns the rows of documents (schema DUPLICATES).
+
+    Args:
+        ids: of the documents of the part.
+        found: dtype VERDICT, sorted, those of its documents in clusters.
+    """
+    row = np.zeros(len(ids), np.int64)
+    row[row_of(found["key"])] = np.arange(len(found))
+    alone = np.ones(len(ids), np.bool_)
+    alone[row_of(found["key"])] = False
+    kept = alone.copy()
+    kept[row_of(found["key"])] = found["kind"] == KINDS.index("")
+    dropped, member = (pa.array(row, mask=mask) for mask in (kept, alone))
+    columns = [
+        unpack(found["keeper"]).take(dropped),
+        pa.array(KINDS).take(pa.array(found["kind"])).take(dropped),
+        pa.array(found["jaccard"]).take(dropped),
+        unpack(found["cluster"]).take(member),
+        unpack(found["text"]).take(member),
+        pa.array(found["rank"].astype(np.int32)).take(member),
+        pa.array(found["bucket"].astype(np.int32)).take(member),
+    ]
+    return pa.table([ids, *columns], schema=DUPLICATES)
+
+
+def _sources(sources: pa.ChunkedArray, duplicate: pa.ChunkedArray) -> pa.Table:
+    table = pa.table({"source": sources, "lost": pc.cast(duplicate, pa.int64())})
+    counted = table.group_by("source").aggregate([("lost", "count"), ("lost", "sum")]).sort_by("source")
+    return pa.table([counted.column(name) for name in ("source", "lost_count", "lost_sum")], schema=SOURCES)

@@ -1,0 +1,111 @@
+"""Choice of keepers, cluster by cluster.
+
+Reads the runs `clusters/`, one bucket of clusters at a time, and `preference/` of their documents. Writes
+
+    verdicts/<bucket>.bin      a run of VERDICT, by place: one for each document of a cluster
+    pairs/<bucket>.parquet     every verified pair of texts with its similarity (schema PAIRS)
+    sizes/<bucket>.parquet     how many clusters there are of each size (schema SIZES)
+
+Memory: about 600 bytes per document of the bucket, for the rule in `tasks.formats.duplicate_resolution`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from tasks.core.part import Part
+from tasks.formats import sorted_runs
+from tasks.formats.duplicate_resolution import choose
+from tasks.formats.packed_ids import unpack
+from tasks.formats.sorted_runs import Buckets
+from tasks.stages.dedup import preference
+from tasks.stages.dedup.records import KINDS, LABELLED, VERDICT
+from tasks.stages.dedup.workspace import Workspace
+
+PAIRS = pa.schema(
+    [
+        pa.field("better", pa.string(), nullable=False),  # values of `text` in duplicates
+        pa.field("worse", pa.string(), nullable=False),
+        pa.field("jaccard", pa.float32(), nullable=False),
+    ]
+)
+SIZES = pa.schema([pa.field("size", pa.int64(), nullable=False), pa.field("clusters", pa.int64(), nullable=False)])
+VERDICTS, CLUSTER_SIZES = "verdicts", "sizes"
+
+
+class Members(NamedTuple):
+    """The documents of some clusters, most preferred first.
+
+    `places` uint64 (documents,); `ids` uint64 (documents, 2); `label` uint64 (documents,), of the cluster; `text` int64
+    (documents,), the index of the most preferred document with the same text.
+    """
+
+    places: NDArray[np.uint64]
+    ids: NDArray[np.uint64]
+    label: NDArray[np.uint64]
+    text: NDArray[np.int64]
+
+
+def keepers_part(work: Workspace, clusters: Buckets, made: Buckets, part: Part, number: int) -> None:
+    """Decides on the documents of one bucket of `made`; runs on a worker."""
+    links = work.bucket(clusters, LABELLED, number, made.count)
+    members = _members(work, links)
+    near = links[links["equal"] == 0]
+    pairs = _text_pairs(members, near)
+    found, sizes = _verdicts(members, pairs, near["jaccard"], number)
+    sorted_runs.write(part, made.beside(VERDICTS).path(number), [sorted_runs.by_key(found)])
+    with part.file(made.path(number, "parquet"), rows=len(pairs)) as file:
+        pq.write_table(_named(members, pairs, near["jaccard"]), file, compression="zstd", compression_level=3)
+    size, count = np.unique(sizes, return_counts=True)
+    with part.file(made.beside(CLUSTER_SIZES).path(number, "parquet"), rows=len(size)) as file:
+        pq.write_table(pa.table([size.astype(np.int64), count.astype(np.int64)], schema=SIZES), file)
+
+
+def _members(work: Workspace, links: NDArray[np.void]) -> Members:
+    places, first = np.unique(np.concatenate([links["left"], links["right"]]), return_index=True)
+    label = np.concatenate([links["label"], links["label"]])[first]
+    text = places.copy()
+    equal = links[links["equal"] == 1]
+    text[np.searchsorted(places, equal["right"])] = equal["left"]
+    records = preference.read(work.own, work.names(), places)
+    order = preference.order(records, places)
+    _, best, inverse = np.unique(text[order], return_index=True, return_inverse=True)
+    return Members(places[order], records["id"][order], label[order], best[inverse].astype(np.int64))
+
+
+def _text_pairs(members: Members, near: NDArray[np.void]) -> NDArray[np.int64]:
+    """Returns the indices of the two texts of each pair, the better one first, shape (pairs, 2)."""
+    by_place = np.argsort(members.places)
+    sorted_places = members.places[by_place]
+    sides = [members.text[by_place[np.searchsorted(sorted_places, near[side])]] for side in ("left", "right")]
+    return np.sort(np.stack(sides, axis=1), axis=1)
+
+
+def _verdicts(
+    members: Members, pairs: NDArray[np.int64], jaccard: NDArray[np.float32], bucket: int
+) -> tuple[NDArray[np.void], NDArray[np.int64]]:
+    """Returns the verdicts (dtype VERDICT), and the sizes of the clusters."""
+    choice = choose(members.text, pairs, jaccard)
+    keeper = choice.keeper
+    equal = members.text[keeper] == members.text
+    goes = keeper != np.arange(len(keeper))
+    _, first, inverse, sizes = np.unique(members.label, return_index=True, return_inverse=True, return_counts=True)
+    order = np.argsort(inverse, kind="stable")  # by cluster, in each by preference
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    found = np.zeros(len(keeper), VERDICT)
+    found["key"], found["rank"], found["bucket"] = members.places, rank, bucket
+    found["kind"] = np.where(goes, np.where(equal, KINDS.index("exact"), KINDS.index("near")), KINDS.index(""))
+    found["jaccard"] = choice.jaccard
+    for name, index in (("keeper", keeper), ("cluster", first[inverse]), ("text", members.text)):
+        found[name] = members.ids[index]
+    return found, sizes
+
+
+def _named(members: Members, pairs: NDArray[np.int64], jaccard: NDArray[np.float32]) -> pa.Table:
+    columns = [unpack(members.ids[pairs[:, side]]) for side in (0, 1)]
+    table = pa.table([*columns, pa.array(jaccard)], schema=PAIRS)
+    return table.sort_by([("better", "ascending"), ("worse", "ascending")])

@@ -1,0 +1,64 @@
+"""The packed records that the passes of this stage exchange, in sorted runs (`tasks.formats.sorted_runs`).
+
+A document is named by its place (`tasks.formats.places`), and a text by the place of its first document: the smallest
+of all with equal text.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.formats.packed_ids import HALVES
+from tasks.stages.dedup.mix import mix
+
+TEXT = np.dtype([("key", "<u8"), ("low", "<u8"), ("place", "<u8")])
+"""A document with words, by the two halves of its text's hash (`exact.text_key`)."""
+
+BAND = np.dtype([("key", "<u8"), ("text", "<u8"), ("place", "<u8")])
+"""A document with words, by one band of its signature. `text` is the first half of the hash of its text."""
+
+PAIR = np.dtype([("key", "<u8"), ("left", "<u8"), ("right", "<u8")])
+"""Two texts that share a band, left < right, by a hash of both."""
+
+PLACE = np.dtype([("key", "<u8")])
+"""A place."""
+
+LINK = np.dtype([("key", "<u8"), ("left", "<u8"), ("right", "<u8"), ("jaccard", "<f4"), ("equal", "u1")])
+"""A verified pair of texts; or (`equal`) a text and another document with it. By a hash of left."""
+
+EDGE = np.dtype([("key", "<u8"), ("node", "<u8"), ("other", "<u8")])
+"""An edge of the graph of verified pairs, by a hash of `node`."""
+
+LABELLED = np.dtype(
+    [("key", "<u8"), ("label", "<u8"), ("left", "<u8"), ("right", "<u8"), ("jaccard", "<f4"), ("equal", "u1")]
+)
+"""A link with the label of its cluster, by a hash of the label."""
+
+VERDICT = np.dtype(
+    [
+        ("key", "<u8"),
+        ("keeper", HALVES),
+        ("jaccard", "<f4"),
+        ("kind", "u1"),
+        ("cluster", HALVES),
+        ("text", HALVES),
+        ("rank", "<u4"),
+        ("bucket", "<u4"),
+    ]
+)
+"""The verdict on a document of a cluster, by its place. `kind` is an index into `KINDS`."""
+
+KINDS = ("", "exact", "near")
+"""Kinds of verdicts; "" for a document that is kept."""
+
+
+def pair_key(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Returns a hash of each pair, uniform over 64 bits."""
+    return mix(mix(left) + right)
+
+
+def packed(dtype: np.dtype[np.void], **columns: NDArray[np.generic]) -> NDArray[np.void]:
+    """Returns records with the given columns; the other fields are 0."""
+    records = np.zeros(len(next(iter(columns.values()))), dtype)
+    for name, column in columns.items():
+        records[name] = column
+    return records

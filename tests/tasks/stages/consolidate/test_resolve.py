@@ -1,0 +1,79 @@
+"""Duplicates are resolved bucket by bucket as in one bucket, and nothing of it is left in the artifact."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tasks.core.artifact import Artifact
+from tasks.core.errors import InputError
+from tasks.stages.consolidate.aligned_inputs import AlignedInputs
+from tasks.stages.consolidate.config import ConsolidateConfig
+from tasks.stages.consolidate.resolve import resolve
+from tasks.stages.dedup.config import DedupConfig
+from tests.conftest import run_stage_in
+from tests.tasks.stages.consolidate.test_stage import CONSOLIDATE
+from tests.tasks.stages.dedup.made import corpus, rows_of
+from tests.tasks.stages.dedup.test_buckets import DEDUP, mixed
+from tests.tasks.stages.dedup.test_stage import reopened
+
+CONFIG = ConsolidateConfig(filters=("gopher_quality",))
+
+
+def prepared(folder: Path, per_bucket: int = 1_000_000) -> dict[str, Artifact]:
+    """A corpus in which every fourth document is poor, many of them keepers."""
+    rows = [{**row, "poor": number % 4 == 0} for number, row in enumerate(mixed(6))]
+    inputs = corpus(folder, rows, 3)
+    duplicates = run_stage_in(folder, DEDUP, DedupConfig(records_per_bucket=per_bucket), inputs, kind="duplicates")
+    return {**reopened(folder), "duplicates": duplicates}
+
+
+def stays(artifact: Artifact) -> set[str]:
+    return {row["id"] for row in rows_of(artifact, "kept/")}
+
+
+def test_many_buckets_keep_what_one_keeps(tmp_path: Path) -> None:
+    many, one = prepared(tmp_path / "many", 100), prepared(tmp_path / "one")
+    assert len(many["duplicates"].files("pairs/")) > 3
+    assert len(one["duplicates"].files("pairs/")) == 1
+    made = [run_stage_in(tmp_path / name, CONSOLIDATE, CONFIG, held) for name, held in (("many", many), ("one", one))]
+    assert made[0].record.content == made[1].record.content
+    assert made[0].record.metrics["promoted"] > 3
+    assert not made[0].files("survivors") + made[0].files("resolved")
+
+
+def test_what_is_resolved_in_one_process_is_what_the_passes_resolve(tmp_path: Path) -> None:
+    inputs = prepared(tmp_path, 100)
+    aligned = AlignedInputs(
+        inputs["extracted"], inputs["attributes"], inputs["duplicates"], inputs["extracted"].store, ""
+    )
+    copies = pa.concat_tables(resolve(CONFIG, aligned).values()).to_pylist()
+    rejected = rows_of(run_stage_in(tmp_path, CONSOLIDATE, CONFIG, inputs), "rejected/")
+    dropped = {row["id"]: (row["duplicate_of"], row["reason"]) for row in rejected if "duplicate_" in row["reason"]}
+    assert {row["id"]: (row["duplicate_of"], f"duplicate_{row['kind']}") for row in copies} == dropped
+    assert len(dropped) > 10
+
+
+def test_a_stage_that_stopped_in_a_bucket_resumes_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run_stage_in(tmp_path / "whole", CONSOLIDATE, CONFIG, prepared(tmp_path / "whole", 100))
+    inputs = prepared(tmp_path / "stopped", 100)
+    with monkeypatch.context() as broken:
+        broken.setattr("tasks.stages.consolidate.resolve.copies_of", lambda *_: json.loads("stopped here"))
+        with pytest.raises(ValueError, match="Expecting value"):
+            run_stage_in(tmp_path / "stopped", CONSOLIDATE, CONFIG, inputs)
+    assert list((tmp_path / "stopped").rglob("resolved/*.bin"))
+    monkeypatch.setattr("tasks.stages.consolidate.resolve.dropped", None)
+    resumed = run_stage_in(tmp_path / "stopped", CONSOLIDATE, CONFIG, inputs)
+    assert resumed.record.content == whole.record.content
+
+
+def test_duplicates_of_an_earlier_sluice_are_refused_and_not_taken_for_none(tmp_path: Path) -> None:
+    inputs = prepared(tmp_path)
+    record = inputs["duplicates"].record
+    entry = record.parts[0].files[0].model_copy(update={"path": "pairs.parquet"})
+    parts = (*record.parts, record.parts[0].model_copy(update={"name": "old", "files": (entry,)}))
+    duplicates = inputs["duplicates"]
+    old = Artifact(duplicates.store, duplicates.address, record.model_copy(update={"parts": parts}))
+    with pytest.raises(InputError, match="has its pairs in one file"):
+        run_stage_in(tmp_path, CONSOLIDATE, CONFIG, {**inputs, "duplicates": old})
