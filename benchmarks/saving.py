@@ -37,11 +37,12 @@ def batch(number: int) -> Batch:
     return Batch.of(tokens[0], tokens[1], np.zeros((1, SEQ_LEN), dtype=np.int64))
 
 
-def step(model: Replicated, number: int) -> float:
+def step(model: Replicated, number: int, saver: Saver) -> float:
     """Trains one step; returns its seconds."""
     started = time.perf_counter()
     model.gradient({0: batch(number)}, lambda: False)
     model.clip(1.0)
+    saver.wait_for_copy()
     model.optimizer.step(1e-4)
     return time.perf_counter() - started
 
@@ -56,17 +57,17 @@ def main() -> None:
     usual, calls, windows, extra = [], [], [], []
     with tempfile.TemporaryDirectory() as folder, Saver(Path(folder), model, Ranks(0, 1, 0), 1, ()) as saver:
         for number in range(3):  # the first save allocates what the others use again
-            step(model, number)
+            step(model, number, saver)
         saver.save(1, {})
         saver.wait()
         for number in range(rounds):
-            usual += [step(model, n) for n in range(6)]
+            usual += [step(model, n, saver) for n in range(6)]
             started = time.perf_counter()
             saver.save(2 + number, {})
             calls.append(time.perf_counter() - started)
             taken: list[float] = []
             while saver.writing:
-                taken.append(step(model, len(taken)))
+                taken.append(step(model, len(taken), saver))
             windows.append(time.perf_counter() - started)
             extra.append(calls[-1] + sum(taken) - len(taken) * statistics.median(usual[-6:]))
     each = statistics.median(usual)

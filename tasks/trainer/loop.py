@@ -111,7 +111,7 @@ class Trainer:
             self._saver() as saver,
         ):
             while self.step < self.run.steps:
-                values, stop = self._train_step(loader)
+                values, stop = self._train_step(loader, saver)
                 if self.logs:
                     self.logs.metrics.write(values)
                 if self.guard.refused == ROLL_BACK_AFTER:
@@ -128,7 +128,7 @@ class Trainer:
     def _request_stop(self, number: int, frame: object) -> None:
         self.stop_requested = True
 
-    def _train_step(self, loader: Loader) -> tuple[dict[str, Any], bool]:
+    def _train_step(self, loader: Loader, saver: Saver) -> tuple[dict[str, Any], bool]:
         """Trains on the batch of `self.step`; returns its metrics and whether any rank got a SIGTERM."""
         started = time.perf_counter()
         lr = learning_rate(self.run.optim, self.step, self.run.steps)
@@ -143,6 +143,7 @@ class Trainer:
         if refused:
             self._skip(refused, loss, norm)
         else:
+            saver.wait_for_copy()
             self.replica.optimizer.step(lr)
             self.tokens += count
         seconds = time.perf_counter() - started

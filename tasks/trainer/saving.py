@@ -1,4 +1,7 @@
-"""Saves checkpoints beside the training: the loop copies the state, a thread of each rank writes it.
+"""Saves checkpoints beside the training: a thread of each rank copies the state, and writes the copy.
+
+A step changes the state only at its end, so the copy is made while the next gradient is computed, and the loop waits
+for it before the step of the optimizer (`wait_for_copy`).
 
 Writes `<root>/step-<nnnnnnnn>/` (see `checkpoint`). At most one is being written; the next `save` waits for it.
 """
@@ -10,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+import torch
 import torch.distributed as dist
 
 from tasks.trainer import checkpoint
@@ -48,7 +52,8 @@ class Saver:
         self._stateful, self._ranks = state, ranks
         # Of its own: collectives of the thread must not mix with those of the loop. Over gloo also beside GPUs.
         self._group = dist.new_group(backend="gloo", timeout=TIMEOUT) if ranks.world > 1 else None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="save")
+        self._thread = ThreadPoolExecutor(1, "save", _use, (ranks.device,))
+        self._copying: Future[Any] | None = None
         self._writing: Future[None] | None = None
 
     def __enter__(self) -> Self:
@@ -63,7 +68,7 @@ class Saver:
             self._thread.shutdown(wait=kind is None, cancel_futures=True)
 
     def save(self, step: int, state: Mapping[str, Any]) -> None:
-        """Copies the state and returns; its checkpoint is written meanwhile.
+        """Begins a checkpoint and returns; `wait_for_copy` must be called before the state changes.
 
         Args:
             step: steps that are done.
@@ -73,7 +78,14 @@ class Saver:
             OSError: the checkpoint before this one could not be written.
         """
         self.wait()
-        self._writing = self._thread.submit(self._write, self._stateful.stage(), step, dict(state))
+        self._copying = self._thread.submit(self._stateful.stage)
+        self._writing = self._thread.submit(self._write, self._copying, step, dict(state))
+
+    def wait_for_copy(self) -> None:
+        """Waits until the state of the last `save` is copied: from then on it may change."""
+        if self._copying:
+            self._copying.result()
+            self._copying = None
 
     @property
     def writing(self) -> bool:
@@ -86,16 +98,17 @@ class Saver:
         Raises:
             OSError: it could not be written.
         """
+        self.wait_for_copy()
         if self._writing:
             self._writing.result()
             self._writing = None
 
-    def _write(self, staged: Any, step: int, state: dict[str, Any]) -> None:
+    def _write(self, copy: "Future[Any]", step: int, state: dict[str, Any]) -> None:
         folder = checkpoint.unfinished(self.root, step)
         if self._ranks.rank == 0:
             checkpoint.begin(folder)
         self._barrier()
-        mine = self._stateful.write(staged, folder)
+        mine = self._stateful.write(copy.result(), folder)
         digests = [mine]
         if self._group:
             digests = [{} for _ in range(self._ranks.world)]
@@ -110,3 +123,9 @@ class Saver:
     def _barrier(self) -> None:
         if self._group:
             dist.barrier(self._group)
+
+
+def _use(device: torch.device) -> None:
+    """Makes a GPU the current one of a thread, whose copies are awaited there."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -184,3 +185,18 @@ def test_the_tail_of_the_metrics_tells_each_step_once_across_a_restart(tmp_path:
     aside.write_text('{"step": 0}\n{"step": 1}\n{"step": 2}\n')
     aside.rename(path)
     assert [line["step"] for line in tail.new_lines()] == [2]
+
+
+def test_a_checkpoint_has_the_state_of_its_step_however_long_the_copy_takes(made: Made, tmp_path: Path) -> None:
+    usual, slow = (small_spec(made, tmp_path / name, keep_checkpoints=9) for name in ("usual", "slow"))
+    train(usual)
+    trainer = Trainer(slow, ALONE)
+    stage = trainer.replica.stage
+
+    def slowly() -> object:
+        time.sleep(0.1)  # several steps of this model
+        return stage()
+
+    trainer.replica.stage = slowly  # type: ignore[method-assign, assignment]
+    trainer.train()
+    assert digests(Path(usual.out)) == digests(Path(slow.out)) != {}
