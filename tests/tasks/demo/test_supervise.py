@@ -61,16 +61,16 @@ def steady(home: Home) -> list[psutil.Process]:
 def test_a_killed_service_starts_again_and_its_orphans_go_first(home: Home) -> None:
     status = ready(home)
     assert status is not None
+    until(lambda: len(steady(home)) == 2)  # the service and its child
     before = steady(home)
-    assert len(before) == 2  # the service and its child
     os.kill(status.services["steady"].pid, signal.SIGKILL)
     until(lambda: (now := ready(home)) and now.services["steady"].restarts == 1)
     assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in before)
-    assert len(steady(home)) == 2
+    until(lambda: len(steady(home)) == 2)
 
 
 def test_down_leaves_no_process(home: Home) -> None:
-    assert len(steady(home)) == 2
+    until(lambda: len(steady(home)) == 2)
     stack.down(home, say=lambda _: None)
     assert marked(home.root) == []
     assert read_status(home.run) is None

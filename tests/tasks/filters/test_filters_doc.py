@@ -20,6 +20,7 @@ from tasks.run.tracking import TrackingContext
 from tasks.stages.annotate.config import AnnotateConfig
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.decontaminate.config import DecontaminateConfig
+from tasks.stages.paragraphs.config import ParagraphsConfig
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = ROOT / "docs" / "filters.md"
@@ -109,10 +110,12 @@ def test_the_new_filter_has_settings_that_are_checked(own_filter: ModuleType) ->
 
 
 def test_the_settings_shown_are_settings() -> None:
-    settings, sets, models, _, parser = map(tomllib.loads, blocks("toml"))
+    settings, paragraphs, sets, models, _, parser = map(tomllib.loads, blocks("toml"))
     assert set(parser["extract"]) == {"files", "parsers"}
     AnnotateConfig(**settings["annotate"])
     ConsolidateConfig(**settings["consolidate"])
+    assert ParagraphsConfig(**paragraphs["paragraphs"]).active
+    ConsolidateConfig(**paragraphs["consolidate"])
     assert DecontaminateConfig(**sets["decontaminate"]).active
     ConsolidateConfig(**sets["consolidate"])
     assert find_recipe("demo").override(models).perplexity.active
