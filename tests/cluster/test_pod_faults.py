@@ -243,7 +243,6 @@ def test_a_trainer_that_lives_on_a_silent_node_is_fenced_off_from_its_successor(
 # Airflow
 
 
-@pytest.mark.smoke
 def test_a_second_process_of_the_task_finds_the_pod_of_the_first(task, cluster, saved, undisturbed) -> None:
     one = task()
     one.process()

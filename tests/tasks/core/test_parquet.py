@@ -73,6 +73,7 @@ def test_bytes_and_paths_give_the_same_table(tmp_path: Path) -> None:
         assert [len(batch) for batch in rows.iter_batches(batch_size=4)] == [4, 4, 2]
 
 
+@pytest.mark.soak
 def test_a_process_that_finds_nothing_to_keep_ends_with_its_error_and_not_by_abort(tmp_path: Path) -> None:
     """Where a process ends at once after reading, threads of Arrow may still hold what it read."""
     prepare(tmp_path, [document(text(seed), f"{seed}", language="fr") for seed in range(8)], parts=4)

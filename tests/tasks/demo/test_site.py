@@ -11,6 +11,7 @@ import pytest
 
 from tasks.demo.site import HOSTS, Host, Page, load, rendered
 
+pytestmark = pytest.mark.soak  # rendering takes long, and every system test crawls what was rendered
 PORTS = dict(zip(HOSTS, (18701, 18702, 18703), strict=True))
 Site = dict[str, dict[str, Page]]
 
@@ -45,7 +46,6 @@ def test_three_hosts_have_over_400_pages_with_different_content(site: Site) -> N
     assert len(set(bodies)) == len(bodies)
 
 
-@pytest.mark.soak
 def test_rendering_twice_gives_the_same_bytes(site: Site, tmp_path: Path) -> None:
     again = load(rendered(tmp_path), PORTS)
     differing = [(host, path) for host in HOSTS for path in site[host] if again[host].get(path) != site[host][path]]

@@ -155,6 +155,7 @@ def test_a_canary_in_a_gang_trains_alone(made: Made, tmp_path: Path, monkeypatch
     assert steps_done(tmp_path) == 3
 
 
+@pytest.mark.soak
 def test_all_ranks_of_a_gang_resume_when_one_is_killed(made: Made, tmp_path: Path) -> None:
     settings = {"steps": 80, "checkpoint_every": 20}
     nodes = agents(made, tmp_path, settings, settings)

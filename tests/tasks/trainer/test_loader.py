@@ -110,6 +110,7 @@ def test_shards_on_s3_give_the_same_batches_while_three_requests_in_ten_fail(
     assert s3.faults.told
 
 
+@pytest.mark.soak
 def test_a_loader_killed_in_the_middle_leaves_a_cache_that_gives_the_same_batches(
     spec: TrainSpec, remote: TrainSpec, tmp_path: Path
 ) -> None:

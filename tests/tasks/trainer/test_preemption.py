@@ -62,6 +62,7 @@ def test_a_run_of_the_stage_saves_and_ends_as_after_sigterm(
     assert len(tokens) == 1, "of the six hours of a token"
 
 
+@pytest.mark.soak
 def test_the_agent_of_two_ranks_ends_with_143(made: Made, server: MetadataServer, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, **ENDLESS)
     path = tmp_path / "given.json"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from tasks.filters.batch import Batch
 from tasks.filters.catalogue import annotator
@@ -47,6 +48,7 @@ def test_samples_are_folded_by_verdict_with_the_numbers_that_decided(tmp_path: P
     assert "gopher_quality: " not in shut
 
 
+@pytest.mark.soak
 def test_what_is_shown_does_not_depend_on_the_number_of_workers_or_parts(tmp_path: Path) -> None:
     rows = [document(text(seed), f"{seed}", poor=seed % 3 == 0) for seed in range(12)]
     config = ConsolidateConfig(samples=2)

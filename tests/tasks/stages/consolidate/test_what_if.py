@@ -78,6 +78,7 @@ def test_the_examples_are_those_of_the_smallest_ids_in_any_number_of_parts(tmp_p
         assert answer.lost == 12
 
 
+@pytest.mark.soak
 def test_memory_does_not_grow_with_the_documents_that_move(tmp_path: Path) -> None:
     after = ConsolidateConfig(limits={"language": {"keep": ("de",)}})
 

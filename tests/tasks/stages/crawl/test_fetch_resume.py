@@ -203,6 +203,7 @@ def test_a_kill_while_captures_wait_for_the_store_costs_no_request(s3, tmp_path)
     assert again <= 32 - before + 4 + 3
 
 
+@pytest.mark.soak
 def test_a_fetch_told_to_stop_while_its_store_is_away_leaves_its_captures_to_the_next_attempt(s3, tmp_path):
     folder = f"s3://sluice/{tmp_path.name}"
     with Site(linked(30)) as site:

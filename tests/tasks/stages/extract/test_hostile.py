@@ -99,6 +99,7 @@ def test_a_page_that_takes_too_much_is_set_aside(
     assert re.match(rf"Poison: ({expected}): ", json.loads(line)["error"])
 
 
+@pytest.mark.soak
 def test_a_worker_stays_below_1500_megabytes_whatever_it_reads(
     warc_artifact: Callable[..., Artifact], warc: Make, tmp_path: Path
 ) -> None:

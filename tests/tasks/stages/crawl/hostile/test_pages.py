@@ -91,6 +91,7 @@ def test_a_page_that_a_parser_is_slow_on_does_not_stall_the_fetch(kept):
     assert "/found" in hosts["15k attributes of one small page"].paths()
 
 
+@pytest.mark.soak
 def test_a_page_too_deep_for_the_parser_does_not_stall_the_fetch(kept):
     hosts, found = kept(DEEP)
     assert found.reasons(hosts) == dict.fromkeys(hosts, "")

@@ -302,6 +302,7 @@ def start(folder, config):
 
 
 @pytest.mark.parametrize("how", soak_but([1], [signal.SIGKILL, signal.SIGTERM]))
+@pytest.mark.soak
 def test_a_rendering_that_is_ended_goes_on_after_its_committed_parts(
     chromium, segment, run_stage, rendered, tmp_path, how
 ):
