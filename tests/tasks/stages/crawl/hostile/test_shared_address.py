@@ -2,6 +2,7 @@
 
 import itertools
 
+import pytest
 from hostile_web import page
 
 from tests.tasks.stages.crawl.hostile.conftest import crawl_in
@@ -14,6 +15,7 @@ def begins(hosts):
     return sorted(begin for host in hosts for begin, _, _ in host.requests)
 
 
+@pytest.mark.soak  # gaps between arrivals: beside three other workers requests are seen late
 def test_an_address_is_asked_at_its_pace_and_holds_up_no_other(web, good_web, tmp_path):
     links = page(b"".join(b"<a href=/%d>x</a>" % number for number in range(PAGES)))
     shared = [web.host(links) for _ in range(HOSTS)]
