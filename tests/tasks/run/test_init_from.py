@@ -109,6 +109,7 @@ def test_where_there_is_no_previous_version_the_run_begins_from_random_weights_a
     assert trace(months.store, "test", "first", PAGES[0]["url"])["before"] == []
 
 
+@pytest.mark.soak
 def test_mlflow_names_the_checkpoint_at_the_run_and_at_the_registered_model(
     months: Months, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -169,6 +169,7 @@ def test_all_ranks_of_a_gang_resume_when_one_is_killed(made: Made, tmp_path: Pat
     assert digests(tmp_path / "1") == {}
 
 
+@pytest.mark.soak
 def test_a_node_that_must_go_takes_the_gang_along_with_a_checkpoint(made: Made, tmp_path: Path) -> None:
     nodes = agents(made, tmp_path, ENDLESS, ENDLESS)
     until(lambda: steps_done(tmp_path / "0") > 3)

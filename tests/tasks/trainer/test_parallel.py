@@ -113,6 +113,7 @@ def test_four_ranks_in_every_product_of_modes_train_as_one_does(
         check_equal(found, one_rank)
 
 
+@pytest.mark.soak
 def test_a_checkpoint_of_one_layout_is_resumed_in_another_and_becomes_one_file(
     one_rank: dict[str, list[float]], tmp_path: Path
 ) -> None:

@@ -263,6 +263,7 @@ def test_a_run_that_moves_from_machine_to_machine_ends_with_the_bytes_of_one_tha
     assert remote.list(RESUME) == []
 
 
+@pytest.mark.soak
 def test_a_pod_that_is_told_to_go_saves_into_the_store_and_says_resume_me(
     made: Made, s3: S3Server, tmp_path: Path
 ) -> None:

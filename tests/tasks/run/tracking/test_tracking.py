@@ -179,6 +179,7 @@ def test_a_recipe_is_described_by_what_it_reads() -> None:
 
 
 @pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="no chromium on this machine (apt-get install chromium)")
+@pytest.mark.soak
 def test_runs_and_experiments_open_in_the_view_of_model_training(server: str, tmp_path: Path) -> None:
     playwright = pytest.importorskip("playwright.sync_api")
     artifact = run_stage_in(tmp_path, "tests.tasks.run.toy_stage", ToyConfig(), kind="toy")

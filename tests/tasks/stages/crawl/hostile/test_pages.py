@@ -85,6 +85,7 @@ def test_a_page_of_any_form_is_read_in_bounded_time_and_memory(kept):
         assert len(host.paths()) <= 12
 
 
+@pytest.mark.soak
 def test_a_page_that_a_parser_is_slow_on_does_not_stall_the_fetch(kept):
     hosts, found = kept(SLOW)
     assert found.reasons(hosts) == dict.fromkeys(hosts, "")

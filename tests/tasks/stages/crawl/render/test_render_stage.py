@@ -214,6 +214,7 @@ def test_a_missing_package_is_named_with_its_remedy(segment, rendered, monkeypat
         assert rendered(config_for(site, enabled=False), captured, version="off").files() == []
 
 
+@pytest.mark.soak
 def test_pages_that_are_not_kept_leave_with_their_reason(chromium, segment, rendered):
     pages = {
         "/kept": "<p>fine</p><script></script>",
