@@ -252,18 +252,10 @@ def ngrams(hashes: NDArray[np.uint64], widths: Sequence[int]) -> Iterator[tuple[
         each width with the hashes of its runs, uint64 of shape (max(0, words - width + 1),), spread evenly as those
         of `shingles`; runs of different widths have different hashes.
     """
+    from tasks.formats.mix import mix
+
     total, length = rolled(hashes, 1), 1
     for width in widths:
         while length < min(width, len(hashes)):
             total, length = extended(total[:-1], hashes[length:]), length + 1
-        yield width, _splitmix(total[: max(0, len(hashes) - width + 1)] + hashes.dtype.type(width))
-
-
-def _splitmix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Finaliser of splitmix64 (Steele, Lea, Flood 2014): every input bit reaches every output bit."""
-    import numpy as np
-
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: NDArray[np.uint64] = value ^ (value >> np.uint64(31))
-    return mixed
+        yield width, mix(total[: max(0, len(hashes) - width + 1)] + hashes.dtype.type(width))

@@ -25,6 +25,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.formats.mix import mix
+
 VERSION = 1
 """Part of a model: raised when the same text would be split differently."""
 
@@ -182,10 +184,7 @@ def _powers(base: int, count: int) -> NDArray[np.uint64]:
 
 def _mixed(codes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Gives each code point a random-looking value (splitmix64; Steele, Lea, Flood 2014)."""
-    value = (codes + np.uint64(1)) * _GOLDEN
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
+    return mix((codes + np.uint64(1)) * _GOLDEN)
 
 
 @dataclass(frozen=True)

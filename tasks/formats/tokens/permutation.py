@@ -11,6 +11,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.formats.mix import mix
+
 _ROUNDS = 8
 _U64 = np.uint64
 
@@ -56,7 +58,7 @@ class Permutation:
         low_bits, high_bits = self._right, self._left
         high, low = x >> low_bits, x & _mask(low_bits)
         for key in self._keys:
-            high, low = low, high ^ (_mix(low ^ key) >> (_U64(64) - high_bits))
+            high, low = low, high ^ (mix(low ^ key) >> (_U64(64) - high_bits))
             high_bits, low_bits = low_bits, high_bits
         return (high << low_bits) | low
 
@@ -65,16 +67,9 @@ class Permutation:
         high, low = x >> low_bits, x & _mask(low_bits)
         for key in self._keys[::-1]:
             high_bits, low_bits = low_bits, high_bits
-            high, low = low ^ (_mix(high ^ key) >> (_U64(64) - high_bits)), high
+            high, low = low ^ (mix(high ^ key) >> (_U64(64) - high_bits)), high
         return (high << low_bits) | low
 
 
 def _mask(bits: np.uint64) -> np.uint64:
     return (_U64(1) << bits) - _U64(1)
-
-
-def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Finaliser of splitmix64 (Steele, Lea, Flood 2014); its high bits depend on every input bit."""
-    value = (value ^ (value >> _U64(30))) * _U64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> _U64(27))) * _U64(0x94D049BB133111EB)
-    return value ^ (value >> _U64(31))

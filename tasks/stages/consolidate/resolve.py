@@ -26,7 +26,7 @@ from tasks.core.stage import Output
 from tasks.formats import packed_ids, sorted_runs
 from tasks.formats.duplicate_resolution import choose
 from tasks.formats.packed_ids import HALVES
-from tasks.formats.places import places_of, range_of
+from tasks.formats.row_ids import range_of, row_ids_of
 from tasks.formats.sorted_runs import Buckets
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts
 from tasks.stages.consolidate.config import ConsolidateConfig
@@ -41,11 +41,11 @@ COPIES = pa.schema(
     ]
 )
 MEMBER = np.dtype(
-    [("key", "<u8"), ("place", "<u8"), ("id", HALVES), ("cluster", HALVES), ("text", HALVES), ("rank", "<u4")]
+    [("key", "<u8"), ("row_id", "<u8"), ("id", HALVES), ("cluster", HALVES), ("text", HALVES), ("rank", "<u4")]
 )
-"""A document of a cluster, by the number of its bucket. `rank` is its place in the order of preference there."""
+"""A document of a cluster, by the number of its bucket. `rank` is its position in the order of preference there."""
 DROPPED = np.dtype([("key", "<u8"), ("id", HALVES), ("keeper", HALVES), ("kind", "u1"), ("jaccard", "<f4")])
-"""A document to drop, by its place."""
+"""A document to drop, by its row id."""
 _PARTS = "survivors/parts.json"
 _KINDS = ("exact", "near")
 _COLUMNS = ["id", "cluster", "text", "rank", "bucket"]
@@ -126,7 +126,7 @@ def survivors(config: ConsolidateConfig, aligned: AlignedParts, number: int, nam
     mine = copies.filter(clustered).filter(passes)
     members = np.empty(len(rows), MEMBER)
     members["key"], members["rank"] = mine.column("bucket").to_numpy(), mine.column("rank").to_numpy()
-    members["place"] = places_of(number, rows)
+    members["row_id"] = row_ids_of(number, rows)
     for column in ("id", "cluster", "text"):
         members[column] = packed_ids.pack(mine.column(column))
     return sorted_runs.by_key(members)
@@ -146,7 +146,7 @@ def dropped(members: NDArray[np.void], pairs: pa.Table) -> NDArray[np.void]:
     goes = np.flatnonzero(choice.keeper != np.arange(len(members)))
     keeper = choice.keeper[goes]
     found = np.empty(len(goes), DROPPED)
-    found["key"], found["id"], found["keeper"] = members["place"][goes], members["id"][goes], members["id"][keeper]
+    found["key"], found["id"], found["keeper"] = members["row_id"][goes], members["id"][goes], members["id"][keeper]
     found["kind"] = np.where(texts[keeper] == texts[goes], _KINDS.index("exact"), _KINDS.index("near"))
     found["jaccard"] = choice.jaccard[goes]
     return found

@@ -3,7 +3,7 @@
 Reads the runs `bands/` of all parts, one bucket of keys at a time, and `preference/` of texts in large groups. Writes
 
     candidates/<bucket>.bin   a run of PAIR, by a hash of the pair: what several buckets find meets in one batch
-    wanted/<bucket>.bin       a run of PLACE: the texts of these pairs
+    wanted/<bucket>.bin       a run of ROW_ID: the texts of these pairs
 
 Memory: the records of the bucket, and a block of pairs.
 """
@@ -17,11 +17,11 @@ from tasks.core.part import Part
 from tasks.formats import sorted_runs
 from tasks.formats.sorted_runs import Buckets
 from tasks.stages.dedup import preference
-from tasks.stages.dedup.records import BAND, PAIR, PLACE, packed, pair_key
+from tasks.stages.dedup.records import BAND, BANDS, PAIR, ROW_ID, packed, pair_key
 from tasks.stages.dedup.workspace import Workspace
 
 Preferences = Callable[[NDArray[np.uint64]], NDArray[np.void]]
-"""Maps places to records of preference."""
+"""Maps row ids to records of preference."""
 
 WANTED = "wanted"
 _BLOCK = 1 << 20
@@ -31,16 +31,16 @@ _BLOCK = 1 << 20
 def candidates_part(work: Workspace, made: Buckets, part: Part, number: int) -> None:
     """Finds the pairs of one bucket of `made`; runs on a worker."""
     config = work.config
-    bands = work.bucket_of_parts("bands", BAND, number, made.count)
+    bands = work.bucket_of_parts(BANDS, BAND, number, made.count)
     if not config.exact:
-        bands["text"] = bands["place"]  # every document stands for itself
+        bands["text"] = bands["row_id"]  # every document stands for itself
     names = work.names()
     shared, starts, large = shared_texts(
-        bands, config.minhash.max_bucket, lambda places: preference.read(work.own, names, places)
+        bands, config.minhash.max_bucket, lambda row_ids: preference.read(work.own, names, row_ids)
     )
     del bands
     part.metric("large_buckets", large)
-    wanted = packed(PLACE, key=np.unique(shared))
+    wanted = packed(ROW_ID, key=np.unique(shared))
     sorted_runs.write(part, made.beside(WANTED).path(number), [wanted])
     blocks = (_distinct(shared[left], shared[right]) for left, right in pairs(starts, config.minhash.max_bucket))
     part.metric("found_pairs", sorted_runs.write(part, made.path(number), blocks))
@@ -57,10 +57,10 @@ def shared_texts(
         preferences: of texts in such groups.
 
     Returns:
-        uint64 array of shape (members,), the place of each text once per key; int64 array of the same shape, the index
+        uint64 array of shape (members,), the row id of each text once per key; int64 array of the same shape, the index
         of the first member of its group; and the number of groups larger than `max_bucket`.
     """
-    bands = bands[np.lexsort((bands["place"], bands["text"], bands["key"]))]
+    bands = bands[np.lexsort((bands["row_id"], bands["text"], bands["key"]))]
     new_key = np.append(True, bands["key"][1:] != bands["key"][:-1])[: len(bands)]
     new_text = new_key.copy()
     new_text[1:] |= bands["text"][1:] != bands["text"][:-1]
@@ -69,24 +69,24 @@ def shared_texts(
     rank = np.zeros(len(bands), np.int64)
     large = np.flatnonzero(sizes[group] > max_bucket)
     if len(large):
-        rank[large] = _ranks_of_texts(bands["place"][large], new_text[large], preferences)
+        rank[large] = _ranks_of_texts(bands["row_id"][large], new_text[large], preferences)
     kept = np.flatnonzero(new_text & (sizes[group] > 1))
     kept = kept[np.lexsort((rank[kept], group[kept]))]
     group = group[kept]
     first = np.append(True, group[1:] != group[:-1])[: len(group)]
     starts = np.maximum.accumulate(np.where(first, np.arange(len(group)), 0))
-    return bands["place"][kept], starts, int((sizes > max_bucket).sum())
+    return bands["row_id"][kept], starts, int((sizes > max_bucket).sum())
 
 
 def _ranks_of_texts(
-    places: NDArray[np.uint64], new_text: NDArray[np.bool_], preferences: Preferences
+    row_ids: NDArray[np.uint64], new_text: NDArray[np.bool_], preferences: Preferences
 ) -> NDArray[np.int64]:
     """Returns for each document of some groups the rank of the most preferred one with its text."""
-    order = preference.order(preferences(places), places)
-    ranks = np.empty(len(places), np.int64)
-    ranks[order] = np.arange(len(places))
+    order = preference.order(preferences(row_ids), row_ids)
+    ranks = np.empty(len(row_ids), np.int64)
+    ranks[order] = np.arange(len(row_ids))
     starts = np.flatnonzero(new_text)
-    return np.repeat(np.minimum.reduceat(ranks, starts), np.diff(np.append(starts, len(places))))
+    return np.repeat(np.minimum.reduceat(ranks, starts), np.diff(np.append(starts, len(row_ids))))
 
 
 def pairs(

@@ -10,9 +10,9 @@ import numpy as np
 
 from tasks.core.part import Part
 from tasks.formats import sorted_runs
+from tasks.formats.mix import mix
 from tasks.formats.sorted_runs import Buckets
 from tasks.stages.dedup.components import labels_of
-from tasks.stages.dedup.mix import mix
 from tasks.stages.dedup.records import EDGE, LABELLED, LINK, packed
 from tasks.stages.dedup.workspace import Workspace
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from tasks.core.part import Part
 from tasks.formats import sorted_runs
+from tasks.formats.mix import mix
 from tasks.formats.sorted_runs import Buckets
-from tasks.stages.dedup.mix import mix
 from tasks.stages.dedup.records import EDGE, packed
 from tasks.stages.dedup.workspace import Workspace
 

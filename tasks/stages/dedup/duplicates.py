@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tasks.core.part import Part
 from tasks.formats import sorted_runs
 from tasks.formats.packed_ids import unpack
-from tasks.formats.places import range_of, row_of
+from tasks.formats.row_ids import range_of, row_of
 from tasks.formats.sorted_runs import Buckets
 from tasks.stages.dedup.records import KINDS, VERDICT
 from tasks.stages.dedup.workspace import Workspace

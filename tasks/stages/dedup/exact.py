@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from tasks.core.part import Part
 from tasks.formats import sorted_runs
+from tasks.formats.mix import mix
 from tasks.formats.sorted_runs import Buckets
 from tasks.formats.text import digest128
-from tasks.stages.dedup.mix import mix
-from tasks.stages.dedup.records import LINK, TEXT, packed
+from tasks.stages.dedup.records import LINK, TEXT, TEXTS, packed
 from tasks.stages.dedup.workspace import Workspace
 
 
@@ -28,19 +28,19 @@ def equal_links(texts: NDArray[np.void]) -> NDArray[np.void]:
     Args:
         texts: dtype TEXT, in any order.
     """
-    texts = texts[np.lexsort((texts["place"], texts["low"], texts["key"]))]
+    texts = texts[np.lexsort((texts["row_id"], texts["low"], texts["key"]))]
     repeats = (texts["key"][1:] == texts["key"][:-1]) & (texts["low"][1:] == texts["low"][:-1])
     again = np.flatnonzero(repeats) + 1
     starts = np.arange(len(texts))
     starts[again] = 0
     first = np.maximum.accumulate(starts)[again]
-    left = texts["place"][first]
+    left = texts["row_id"][first]
     jaccard, equal = np.ones(len(again), np.float32), np.ones(len(again), np.uint8)
-    return packed(LINK, key=mix(left), left=left, right=texts["place"][again], jaccard=jaccard, equal=equal)
+    return packed(LINK, key=mix(left), left=left, right=texts["row_id"][again], jaccard=jaccard, equal=equal)
 
 
 def equal_part(work: Workspace, made: Buckets, part: Part, number: int) -> None:
     """Links the equal texts of one bucket of `made`; runs on a worker."""
-    links = equal_links(work.bucket_of_parts("texts", TEXT, number, made.count))
+    links = equal_links(work.bucket_of_parts(TEXTS, TEXT, number, made.count))
     part.metric("links", len(links))
     sorted_runs.write(part, made.path(number), [sorted_runs.by_key(links)])

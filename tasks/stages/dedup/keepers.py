@@ -2,7 +2,7 @@
 
 Reads the runs `clusters/`, one bucket of clusters at a time, and `preference/` of their documents. Writes
 
-    verdicts/<bucket>.bin      a run of VERDICT, by place: one for each document of a cluster
+    verdicts/<bucket>.bin      a run of VERDICT, by row id: one for each document of a cluster
     pairs/<bucket>.parquet     every verified pair of texts with its similarity (schema PAIRS)
     sizes/<bucket>.parquet     how many clusters there are of each size (schema SIZES)
 
@@ -39,11 +39,11 @@ VERDICTS, CLUSTER_SIZES = "verdicts", "sizes"
 class Members(NamedTuple):
     """The documents of some clusters, most preferred first.
 
-    `places` uint64 (documents,); `ids` uint64 (documents, 2); `label` uint64 (documents,), of the cluster; `text` int64
-    (documents,), the index of the most preferred document with the same text.
+    `row_ids` uint64 (documents,); `ids` uint64 (documents, 2); `label` uint64 (documents,), of the cluster; `text`
+    int64 (documents,), the index of the most preferred document with the same text.
     """
 
-    places: NDArray[np.uint64]
+    row_ids: NDArray[np.uint64]
     ids: NDArray[np.uint64]
     label: NDArray[np.uint64]
     text: NDArray[np.int64]
@@ -65,22 +65,22 @@ def keepers_part(work: Workspace, clusters: Buckets, made: Buckets, part: Part, 
 
 
 def _members(work: Workspace, links: NDArray[np.void]) -> Members:
-    places, first = np.unique(np.concatenate([links["left"], links["right"]]), return_index=True)
+    row_ids, first = np.unique(np.concatenate([links["left"], links["right"]]), return_index=True)
     label = np.concatenate([links["label"], links["label"]])[first]
-    text = places.copy()
+    text = row_ids.copy()
     equal = links[links["equal"] == 1]
-    text[np.searchsorted(places, equal["right"])] = equal["left"]
-    records = preference.read(work.own, work.names(), places)
-    order = preference.order(records, places)
+    text[np.searchsorted(row_ids, equal["right"])] = equal["left"]
+    records = preference.read(work.own, work.names(), row_ids)
+    order = preference.order(records, row_ids)
     _, best, inverse = np.unique(text[order], return_index=True, return_inverse=True)
-    return Members(places[order], records["id"][order], label[order], best[inverse].astype(np.int64))
+    return Members(row_ids[order], records["id"][order], label[order], best[inverse].astype(np.int64))
 
 
 def _text_pairs(members: Members, near: NDArray[np.void]) -> NDArray[np.int64]:
     """Returns the indices of the two texts of each pair, the better one first, shape (pairs, 2)."""
-    by_place = np.argsort(members.places)
-    sorted_places = members.places[by_place]
-    sides = [members.text[by_place[np.searchsorted(sorted_places, near[side])]] for side in ("left", "right")]
+    by_row_id = np.argsort(members.row_ids)
+    sorted_row_ids = members.row_ids[by_row_id]
+    sides = [members.text[by_row_id[np.searchsorted(sorted_row_ids, near[side])]] for side in ("left", "right")]
     return np.sort(np.stack(sides, axis=1), axis=1)
 
 
@@ -97,7 +97,7 @@ def _verdicts(
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     found = np.zeros(len(keeper), VERDICT)
-    found["key"], found["rank"], found["bucket"] = members.places, rank, bucket
+    found["key"], found["rank"], found["bucket"] = members.row_ids, rank, bucket
     found["kind"] = np.where(goes, np.where(equal, KINDS.index("exact"), KINDS.index("near")), KINDS.index(""))
     found["jaccard"] = choice.jaccard
     for name, index in (("keeper", keeper), ("cluster", first[inverse]), ("text", members.text)):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tasks.core.artifact import ArtifactFolder
 from tasks.formats import packed_ids
 from tasks.formats.packed_ids import HALVES
-from tasks.formats.places import part_of, row_of
+from tasks.formats.row_ids import part_of, row_of
 
 PREFERENCE = np.dtype([("quality", "<u4"), ("fetched", "<u8"), ("id", HALVES)])
 FOLDER = "preference"
@@ -48,25 +48,25 @@ def _ordered(values: NDArray[np.float32]) -> NDArray[np.uint32]:
     return np.where(negative, ~bits, bits | np.uint32(1 << 31))
 
 
-def order(records: NDArray[np.void], places: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Returns the indices of documents, most preferred first; of equal records the smaller place is preferred."""
+def order(records: NDArray[np.void], row_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Returns the indices of documents, most preferred first; of equal records the smaller row id is preferred."""
     ids = records["id"]
-    return np.lexsort((places, ids[:, 1], ids[:, 0], records["fetched"], records["quality"]))
+    return np.lexsort((row_ids, ids[:, 1], ids[:, 0], records["fetched"], records["quality"]))
 
 
-def read(folder: ArtifactFolder, names: Sequence[str], places: NDArray[np.uint64]) -> NDArray[np.void]:
+def read(folder: ArtifactFolder, names: Sequence[str], row_ids: NDArray[np.uint64]) -> NDArray[np.void]:
     """Returns the records of documents, part by part.
 
     Args:
         folder: this stage's artifact.
         names: the parts of the corpus, by number.
-        places: in any order.
+        row_ids: in any order.
     """
-    found = np.empty(len(places), PREFERENCE)
-    sequence = np.argsort(places)
-    parts = part_of(places[sequence])
+    found = np.empty(len(row_ids), PREFERENCE)
+    sequence = np.argsort(row_ids)
+    parts = part_of(row_ids[sequence])
     for part in np.unique(parts).tolist():
         mine = sequence[np.searchsorted(parts, part) : np.searchsorted(parts, part, side="right")]
         mapped = np.memmap(folder.local(f"{FOLDER}/{names[part]}.bin"), PREFERENCE, mode="r")
-        found[mine] = mapped[row_of(places[mine])]
+        found[mine] = mapped[row_of(row_ids[mine])]
     return found

@@ -1,26 +1,26 @@
 """The packed records that the passes of this stage exchange, in sorted runs (`tasks.formats.sorted_runs`).
 
-A document is named by its place (`tasks.formats.places`), and a text by the place of its first document: the smallest
-of all with equal text.
+A document is named by its row id (`tasks.formats.row_ids`), and a text by the row id of its first document: the
+smallest of all with equal text.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.formats.mix import mix
 from tasks.formats.packed_ids import HALVES
-from tasks.stages.dedup.mix import mix
 
-TEXT = np.dtype([("key", "<u8"), ("low", "<u8"), ("place", "<u8")])
+TEXT = np.dtype([("key", "<u8"), ("low", "<u8"), ("row_id", "<u8")])
 """A document with words, by the two halves of its text's hash (`exact.text_key`)."""
 
-BAND = np.dtype([("key", "<u8"), ("text", "<u8"), ("place", "<u8")])
+BAND = np.dtype([("key", "<u8"), ("text", "<u8"), ("row_id", "<u8")])
 """A document with words, by one band of its signature. `text` is the first half of the hash of its text."""
 
 PAIR = np.dtype([("key", "<u8"), ("left", "<u8"), ("right", "<u8")])
 """Two texts that share a band, left < right, by a hash of both."""
 
-PLACE = np.dtype([("key", "<u8")])
-"""A place."""
+ROW_ID = np.dtype([("key", "<u8")])
+"""A row id."""
 
 LINK = np.dtype([("key", "<u8"), ("left", "<u8"), ("right", "<u8"), ("jaccard", "<f4"), ("equal", "u1")])
 """A verified pair of texts; or (`equal`) a text and another document with it. By a hash of left."""
@@ -45,10 +45,14 @@ VERDICT = np.dtype(
         ("bucket", "<u4"),
     ]
 )
-"""The verdict on a document of a cluster, by its place. `kind` is an index into `KINDS`."""
+"""The verdict on a document of a cluster, by its row id. `kind` is an index into `KINDS`."""
 
 KINDS = ("", "exact", "near")
 """Kinds of verdicts; "" for a document that is kept."""
+
+
+TEXTS, BANDS = "texts", "bands"
+"""Folders of the runs of TEXT and BAND."""
 
 
 def pair_key(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> NDArray[np.uint64]:

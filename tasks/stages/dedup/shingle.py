@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.stages.dedup.mix import mix
+from tasks.formats.mix import mix
 
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
 _CHUNK = 1 << 18  # bytes per cumulative sum: four arrays of 2 MB

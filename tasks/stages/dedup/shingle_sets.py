@@ -1,6 +1,6 @@
 """Shingle sets of the texts in candidate pairs: each text is read once, however many pairs it is in.
 
-Reads the texts of one part of `extracted` whose places are in the runs `wanted/`. Writes `shingles/<part>.bin`, the
+Reads the texts of one part of `extracted` whose row ids are in the runs `wanted/`. Writes `shingles/<part>.bin`, the
 distinct shingles (u64) of one text after the other, each set sorted, and `shingles/<part>.rows.bin` (dtype SET): whose
 they are. About 8 bytes per word.
 """
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.part import Part
 from tasks.formats import sorted_runs
-from tasks.formats.places import part_of, range_of, row_of
+from tasks.formats.row_ids import part_of, range_of, row_of
 from tasks.formats.sorted_runs import Buckets
 from tasks.formats.text import normalise
-from tasks.stages.dedup.records import PLACE
+from tasks.stages.dedup.records import ROW_ID
 from tasks.stages.dedup.shingle import batches, shingle
 from tasks.stages.dedup.workspace import Workspace
 
@@ -29,9 +29,9 @@ SET = np.dtype([("row", "<u8"), ("end", "<u8")])
 def shingle_part(work: Workspace, wanted: Buckets, part: Part, item: tuple[int, str]) -> None:
     """Writes the sets of one part of the corpus, given by number and name; runs on a worker."""
     number, name = item
-    places = np.unique(sorted_runs.read_range(work.own, wanted.paths(), PLACE, *range_of(number))["key"])
-    sets = np.empty(len(places), SET)
-    sets["row"] = row_of(places)
+    row_ids = np.unique(sorted_runs.read_range(work.own, wanted.paths(), ROW_ID, *range_of(number))["key"])
+    sets = np.empty(len(row_ids), SET)
+    sets["row"] = row_of(row_ids)
     end = 0
     with part.file(f"{FOLDER}/{name}.bin") as file:
         for index, found in enumerate(_sets(work, name, sets["row"].astype(np.int64))):
@@ -62,41 +62,41 @@ class ShingleSets:
     Args:
         folder: this stage's artifact.
         names: the parts of the corpus, by number.
-        places: the texts that are read, sorted and distinct.
+        row_ids: the texts that are read, sorted and distinct.
     """
 
-    def __init__(self, folder: ArtifactFolder, names: Sequence[str], places: NDArray[np.uint64]) -> None:
+    def __init__(self, folder: ArtifactFolder, names: Sequence[str], row_ids: NDArray[np.uint64]) -> None:
         self._folder = folder
         self._names = names
-        self._places = places
-        self._begin, self._end = (np.empty(len(places), np.int64) for _ in range(2))
-        for part, mine in _by_part(places):
+        self._row_ids = row_ids
+        self._begin, self._end = (np.empty(len(row_ids), np.int64) for _ in range(2))
+        for part, mine in _by_part(row_ids):
             sets = np.fromfile(folder.local(f"{FOLDER}/{names[part]}.rows.bin"), SET)
-            at = np.searchsorted(sets["row"], row_of(places[mine]).astype(np.uint64))
+            at = np.searchsorted(sets["row"], row_of(row_ids[mine]).astype(np.uint64))
             ends = np.append(0, sets["end"].astype(np.int64))
             self._begin[mine], self._end[mine] = ends[at], ends[at + 1]
 
-    def sizes(self, places: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def sizes(self, row_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Returns the number of shingles of texts."""
-        at = np.searchsorted(self._places, places)
+        at = np.searchsorted(self._row_ids, row_ids)
         sizes: NDArray[np.int64] = self._end[at] - self._begin[at]
         return sizes
 
-    def read(self, places: NDArray[np.uint64]) -> dict[int, NDArray[np.uint64]]:
-        """Returns the sets of texts (sorted and distinct places), by place."""
+    def read(self, row_ids: NDArray[np.uint64]) -> dict[int, NDArray[np.uint64]]:
+        """Returns the sets of texts (sorted and distinct row ids), by row id."""
         found = {}
-        for part, mine in _by_part(places):
+        for part, mine in _by_part(row_ids):
             path = self._folder.local(f"{FOLDER}/{self._names[part]}.bin")
-            at = np.searchsorted(self._places, places[mine])
-            spans = zip(places[mine].tolist(), self._begin[at].tolist(), self._end[at].tolist(), strict=True)
+            at = np.searchsorted(self._row_ids, row_ids[mine])
+            spans = zip(row_ids[mine].tolist(), self._begin[at].tolist(), self._end[at].tolist(), strict=True)
             mapped = np.memmap(path, np.uint64, mode="r")
-            for place, begin, end in spans:
-                found[place] = np.array(mapped[begin:end])
+            for row_id, begin, end in spans:
+                found[row_id] = np.array(mapped[begin:end])
         return found
 
 
-def _by_part(places: NDArray[np.uint64]) -> Iterator[tuple[int, slice]]:
-    """Yields each part among sorted places, and where its places are."""
-    parts = part_of(places)
+def _by_part(row_ids: NDArray[np.uint64]) -> Iterator[tuple[int, slice]]:
+    """Yields each part among sorted row ids, and where its row ids are."""
+    parts = part_of(row_ids)
     for part in np.unique(parts).tolist():
         yield part, slice(np.searchsorted(parts, part), np.searchsorted(parts, part, side="right"))

@@ -20,19 +20,16 @@ from tasks.core import groups
 from tasks.core.part import Part
 from tasks.formats import sorted_runs
 from tasks.formats.documents import mark_of, same_mark
-from tasks.formats.places import places_of
+from tasks.formats.mix import mix
+from tasks.formats.row_ids import row_ids_of
 from tasks.formats.text import normalise
 from tasks.stages.dedup import preference
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.dedup.exact import text_key
 from tasks.stages.dedup.minhash import MinHasher, band_keys
-from tasks.stages.dedup.mix import mix
-from tasks.stages.dedup.records import BAND, TEXT, packed
+from tasks.stages.dedup.records import BAND, BANDS, TEXT, TEXTS, packed
 from tasks.stages.dedup.shingle import batches, shingle
 from tasks.stages.dedup.workspace import Workspace
-
-TEXTS, BANDS = "texts", "bands"
-"""Folders of the runs."""
 
 
 class Signed(NamedTuple):
@@ -73,13 +70,13 @@ def sign_part(work: Workspace, part: Part, item: tuple[int, str]) -> None:
 def records(signed: Signed, part: int) -> tuple[NDArray[np.void], NDArray[np.void]]:
     """Returns the records (dtypes TEXT and BAND) of the texts with words of the part with a number."""
     rows = np.flatnonzero(signed.words)
-    places, keys = places_of(part, rows), signed.bands[rows]
+    row_ids, keys = row_ids_of(part, rows), signed.bands[rows]
     high, low = signed.texts[rows, 0], signed.texts[rows, 1]
     count = keys.shape[1]
     # One bijection per band: equal keys of one band stay equal, those of two bands are equal by chance only (2^-64).
     salted = keys ^ mix(np.arange(1, count + 1, dtype=np.uint64))
-    bands = packed(BAND, key=salted.ravel(), text=np.repeat(high, count), place=np.repeat(places, count))
-    return packed(TEXT, key=high, low=low, place=places), bands
+    bands = packed(BAND, key=salted.ravel(), text=np.repeat(high, count), row_id=np.repeat(row_ids, count))
+    return packed(TEXT, key=high, low=low, row_id=row_ids), bands
 
 
 def sign(texts: pa.ChunkedArray, config: DedupConfig) -> Signed:

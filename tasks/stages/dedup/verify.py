@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from tasks.core.part import Part
 from tasks.formats import sorted_runs
+from tasks.formats.mix import mix
 from tasks.formats.sorted_runs import Buckets
 from tasks.stages.dedup.candidates import distinct
 from tasks.stages.dedup.components import both_ways
-from tasks.stages.dedup.mix import mix
 from tasks.stages.dedup.records import LINK, PAIR, packed
 from tasks.stages.dedup.shingle_sets import ShingleSets
 from tasks.stages.dedup.workspace import Workspace

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tasks.core.artifact import Artifact
+from tasks.formats.mix import mix
 from tasks.stages.dedup.candidates import distinct, pairs, shared_texts
 from tasks.stages.dedup.components import both_ways, labels_of, large_star, small_star
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.dedup.exact import equal_links
-from tasks.stages.dedup.mix import mix
 from tasks.stages.dedup.preference import order, preferences
 from tasks.stages.dedup.records import BAND, EDGE, PAIR, TEXT, packed, pair_key
 from tests.conftest import run_stage_in
@@ -172,16 +172,16 @@ def test_a_text_is_in_a_group_once_and_large_groups_are_in_order_of_preference()
     quality = {2: 0.1, 3: 0.2, 4: 0.7, 6: 0.5, 7: 0.9}
     asked: list[list[int]] = []
 
-    def preference(places: NDArray[np.uint64]) -> NDArray[np.void]:
-        asked.append(sorted(places.tolist()))
-        return made([quality[place] for place in places.tolist()])
+    def preference(row_ids: NDArray[np.uint64]) -> NDArray[np.void]:
+        asked.append(sorted(row_ids.tolist()))
+        return made([quality[row_id] for row_id in row_ids.tolist()])
 
-    places, starts, large = shared_texts(bands, 2, preference)
-    # Text 10 is the best one for its copy 7, but goes by its first place, 3.
-    assert (places.tolist(), starts.tolist(), large) == ([3, 4, 6, 2, 3, 4], [0, 0, 0, 0, 4, 4], 1)
+    row_ids, starts, large = shared_texts(bands, 2, preference)
+    # Text 10 is the best one for its copy 7, but goes by its first row id, 3.
+    assert (row_ids.tolist(), starts.tolist(), large) == ([3, 4, 6, 2, 3, 4], [0, 0, 0, 0, 4, 4], 1)
     assert asked == [[2, 3, 4, 6, 7]]
-    places, _, large = shared_texts(bands, 4, preference)
-    assert (sorted(places[:4].tolist()), large, len(asked)) == ([2, 3, 4, 6], 0, 1)
+    row_ids, _, large = shared_texts(bands, 4, preference)
+    assert (sorted(row_ids[:4].tolist()), large, len(asked)) == ([2, 3, 4, 6], 0, 1)
     none, _, large = shared_texts(bands[:0], 2, preference)
     assert (none.tolist(), large) == ([], 0)
 
