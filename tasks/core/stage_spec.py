@@ -45,10 +45,11 @@ class StageSpec:
             newest other one when the run began); "" where there is none.
         previous: role -> artifact of the version before.
         previous_if: dotted recipe field; the version before is read where it is true. "": always.
-        previous_as: role of an input whose record determines the previous version, and the takedowns, that all stages
-            of this version read.
+        previous_as: role of an input whose record determines the previous version that all stages of this version
+            read; of those that read the web, the takedowns, too.
         takedowns: role in which it reads the takedowns in force (`tasks.formats.tombstones`), of any version, where
             there are some; "": it reads none.
+        takedowns_if: dotted recipe field; takedowns are read where it is true. "": always.
         mapped: whether it runs once per member ("p0", "arm-0-seed-1").
         conditional: whether it runs only where the property `active` of its section of the recipe is true.
         reads_web: whether it reads the web, so that equal settings and inputs do not give an equal result.
@@ -70,6 +71,7 @@ class StageSpec:
     previous_if: str = ""
     previous_as: str = ""
     takedowns: str = ""
+    takedowns_if: str = ""
     mapped: bool = False
     conditional: bool = False
     reads_web: bool = False

@@ -1,4 +1,4 @@
-"""The document: one text with its provenance, as a row of a Parquet file."""
+"""The document: one text with its provenance, as a row of a Parquet file; and what gave none."""
 
 import hashlib
 
@@ -28,6 +28,16 @@ DOCUMENT = pa.schema(
         pa.field("warc_offset", pa.int64()),
     ]
 )
+
+REJECTED = pa.schema(
+    [
+        pa.field("record_id", pa.string(), nullable=False),
+        pa.field("url", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+    ]
+)
+"""A row of the input that gave no document."""
 
 _IDS = b"ids"
 

@@ -12,6 +12,7 @@ from tasks.stages.consolidate import wiring as consolidate
 from tasks.stages.crawl import wiring as crawl
 from tasks.stages.decontaminate import wiring as decontaminate
 from tasks.stages.dedup import wiring as dedup
+from tasks.stages.dedup_index import wiring as dedup_index
 from tasks.stages.evaluate import wiring as evaluate
 from tasks.stages.extract import wiring as extract
 from tasks.stages.paragraphs import wiring as paragraphs
@@ -23,7 +24,7 @@ from tasks.stages.tokens import wiring as tokens
 from tasks.stages.train import wiring as train
 
 _WIRINGS = (
-    *(crawl, extract, classifiers, perplexity, annotate, dedup, decontaminate, paragraphs, consolidate),
+    *(crawl, extract, classifiers, perplexity, annotate, dedup, decontaminate, paragraphs, consolidate, dedup_index),
     *(tokens, spans, canary, train, evaluate, register, takedown),
 )
 

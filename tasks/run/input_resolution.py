@@ -80,7 +80,7 @@ def resolve(
     current, named_only = _current_inputs(recipe, store, spec, version, source_version, member)
     found = {**current, **named_inputs(store, spec, config, address)}
     found |= previous_inputs(recipe, store, spec, address, current)
-    found |= takedowns_in_force(recipe.name, store, spec, address, current)
+    found |= takedowns_in_force(recipe, store, spec, address, current)
     external = list(external_refs(module, config))
     refs = (
         *(artifact.ref(role) for role in sorted(found) for artifact in _listed(found[role])),

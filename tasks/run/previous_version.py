@@ -4,9 +4,6 @@ Reads the records of artifacts. The previous version is the newest other one tha
 it, later runs of the same version read the same one.
 """
 
-from functools import reduce
-from typing import Any
-
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.ledger import newest
@@ -30,7 +27,7 @@ def previous_inputs(recipe: Recipe, store: Store, stage: StageSpec, own: Artifac
     Raises:
         InputError: the previous version has another number of members than the recipe.
     """
-    if not stage.previous or (stage.previous_if and not _field(recipe, stage.previous_if)):
+    if not stage.previous or (stage.previous_if and not recipe.field(stage.previous_if)):
         return {}
     member = own.name.removeprefix(f"{recipe.name}/").partition("/")[2]
     deciding = Artifact.find(store, own) or current.get(stage.previous_as)
@@ -58,14 +55,10 @@ def _newest_completed(recipe: Recipe, store: Store, previous: Previous, member: 
     if not member:
         return members
     own = [address for address in members if address.name == f"{recipe.name}/{kind}/{member}"]
-    if not own or len(members) != _field(recipe, previous.members):
+    if not own or len(members) != recipe.field(previous.members):
         raise InputError(
             f"the {kind} of {completed.address} has {len(members)} members, the recipe has "
-            f"{_field(recipe, previous.members)}",
+            f"{recipe.field(previous.members)}",
             f"set {previous.members} = {len(members)}, or start again under another recipe name",
         )
     return own
-
-
-def _field(recipe: Recipe, path: str) -> Any:
-    return reduce(getattr, path.split("."), recipe)

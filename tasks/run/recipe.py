@@ -9,6 +9,7 @@ import os
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.decontaminate.config import DecontaminateConfig
 from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup_index.config import DedupIndexConfig
 from tasks.stages.evaluate.config import EvaluateConfig
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.paragraphs.config import ParagraphsConfig
@@ -72,6 +74,7 @@ class Recipe(Config):
     dedup: DedupConfig = DedupConfig()
     decontaminate: DecontaminateConfig = DecontaminateConfig()
     paragraphs: ParagraphsConfig = ParagraphsConfig()
+    dedup_index: DedupIndexConfig = DedupIndexConfig()
     consolidate: ConsolidateConfig = Field(default=ConsolidateConfig(), validate_default=True)
     tokenizer: TokenizerConfig = TokenizerConfig()
     encode: EncodeConfig = EncodeConfig()
@@ -115,6 +118,10 @@ class Recipe(Config):
         if problems := list(inconsistencies(checked)):
             raise Problems(problems)
         return self
+
+    def field(self, path: str) -> Any:
+        """Returns the field at a dotted path ("crawl.recrawl")."""
+        return reduce(getattr, path.split("."), self)
 
     def has(self, stage: StageSpec) -> bool:
         """Returns whether a stage runs in this recipe."""

@@ -10,13 +10,14 @@ from tasks.core.stage_spec import StageSpec
 from tasks.core.store import Store
 from tasks.formats.tombstones import FILES, TAKEDOWN, in_force
 from tasks.run.previous_version import Found
+from tasks.run.recipe import Recipe
 
 
-def takedowns_in_force(recipe: str, store: Store, stage: StageSpec, own: ArtifactId, current: Found) -> Found:
+def takedowns_in_force(recipe: Recipe, store: Store, stage: StageSpec, own: ArtifactId, current: Found) -> Found:
     """Returns the takedowns that a stage reads, by role; {} where there are none.
 
     Args:
-        recipe: name of the recipe.
+        recipe: the whole run.
         store: store of its artifacts.
         stage: the stage that reads them.
         own: id of the artifact that it writes.
@@ -25,14 +26,14 @@ def takedowns_in_force(recipe: str, store: Store, stage: StageSpec, own: Artifac
     Raises:
         InputError: a takedown's record cannot be read.
     """
-    if not stage.takedowns:
+    if not stage.takedowns or (stage.takedowns_if and not recipe.field(stage.takedowns_if)):
         return {}
-    deciding = current.get(stage.previous_as)
+    deciding = None
     if stage.reads_web or stage.output == TAKEDOWN:
-        deciding = Artifact.find(store, own) or deciding
+        deciding = Artifact.find(store, own) or current.get(stage.previous_as)
     if isinstance(deciding, Artifact):
-        refs = [ref for ref in deciding.record.inputs if ref.address.startswith(f"{recipe}/{TAKEDOWN}@")]
+        refs = [ref for ref in deciding.record.inputs if ref.address.startswith(f"{recipe.name}/{TAKEDOWN}@")]
         found = [Artifact.open_at(store, ArtifactId.parse(ref.address)) for ref in refs]
     else:
-        found = in_force(store, recipe)
+        found = in_force(store, recipe.name)
     return {stage.takedowns: [one.restricted(FILES) for one in found]} if found else {}

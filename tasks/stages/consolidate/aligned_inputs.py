@@ -27,12 +27,23 @@ from tasks.formats.paragraphs import KIND as PARAGRAPHS
 from tasks.formats.paragraphs import REPEATED, repeated_in
 from tasks.formats.tombstones import Tombstones
 
+RECAPTURED = "recaptured"
+"""Metric of dedup: documents of pages with several captures."""
+
 
 class Measured(NamedTuple):
     """The group of one annotator, and whether the annotator failed on any document."""
 
     files: ArtifactFolder
     failed: bool
+
+
+class Numbered(NamedTuple):
+    """A part by its number in row ids (`tasks.formats.row_ids`); `earlier`: of the dedup index."""
+
+    number: int
+    name: str
+    earlier: bool
 
 
 @dataclass(frozen=True)
@@ -102,6 +113,14 @@ class AlignedParts:
             return np.zeros(rows, np.bool_)
         return stones.mask(self.extracted.table(f"documents/{name}.parquet", columns=["id", "url"]))
 
+    def earlier(self, name: str) -> pa.Table:
+        """Returns the documents of one part of the dedup index that this version bears on."""
+        return self.duplicates.table(f"earlier/{name}.parquet")
+
+    def takedown_mask(self, documents: pa.Table) -> NDArray[np.bool_]:
+        """Returns which of some documents (id, url) are taken down, shape (rows,)."""
+        return Tombstones.read(self.takedowns).mask(documents)
+
     def refused(self, name: str) -> pa.Table:
         """Returns source and reason of the captures and files that extract rejected in one part."""
         return self.extracted.table(f"rejected/{name}.parquet", columns=["source", "reason"])
@@ -150,13 +169,26 @@ class AlignedInputs:
         return documents
 
     def pairs(self) -> list[str]:
-        """Returns dedup's files of verified pairs, by the number of their bucket; raises InputError if it has none."""
-        if self.duplicates.files("pairs.parquet"):
+        """Returns dedup's files of verified pairs, by the number of their bucket.
+
+        Raises:
+            InputError: it is the result of an earlier Sluice.
+        """
+        if RECAPTURED not in self.duplicates.record.metrics:
             raise InputError(
-                f"{self.duplicates.address} has its pairs in one file, as an earlier Sluice wrote them",
+                f"{self.duplicates.address} has no captures of pages, as an earlier Sluice wrote it",
                 "run dedup again at another version",
             )
         return self.duplicates.files("pairs/")
+
+    def recaptured(self) -> int:
+        """Returns how many documents are of pages with several captures."""
+        return int(self.duplicates.record.metrics[RECAPTURED])
+
+    def numbered(self) -> list[Numbered]:
+        """Returns all parts with documents, those of the dedup index first, as dedup has numbered them."""
+        earlier = [Numbered(number, name, True) for number, name in enumerate(_names(self.duplicates, "earlier/"))]
+        return [*earlier, *(Numbered(number, name, False) for number, name in enumerate(self.names(), len(earlier)))]
 
     def measured(self, name: str) -> pa.Schema:
         """Returns the fields of all annotators' columns, as in one part."""

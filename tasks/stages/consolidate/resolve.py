@@ -1,18 +1,21 @@
 """Resolution of duplicates among the documents that pass the filters.
 
 Dedup chooses keepers among all documents; here the same rule (`tasks.formats.duplicate_resolution`) is applied to the
-documents that pass, so that the copies of a keeper that is dropped for its quality or language are not lost. Reads
-`duplicates` (clusters, order of preference in each, verified pairs) and small columns of `extracted` and `attributes`,
-in two passes that resume part by part and are no part of the artifact:
+documents that pass, so that the copies of a keeper that is dropped for its quality or language are not lost. Before it,
+of several captures of a page the newest that passes is chosen. Documents of the dedup index take part in both. Reads
+`duplicates` (clusters, order of preference in each, verified pairs, pages) and small columns of `extracted` and
+`attributes`, in passes that resume part by part and are no part of the artifact:
 
-    survivors/<part>.bin     per part     a run of MEMBER: the documents with a copy that pass the filters
+    captures/<part>.bin      per part     a run of CAPTURE; where a page has several captures
+    newest/<bucket>.bin      per bucket   a run of DROPPED: the older captures
+    survivors/<part>.bin     per part     a run of MEMBER: the documents with a copy that pass and are no older capture
     resolved/<bucket>.bin    per bucket   a run of DROPPED: those of them to drop
 
-A bucket is one of dedup's: some clusters, and the file of `pairs/` with all pairs of these. Memory is bounded by the
-largest part and the largest bucket, about 500 bytes for each document of the bucket.
+A bucket of the last pass is one of dedup's: some clusters, and the file of `pairs/` with all pairs of these. Memory is
+bounded by the largest part and the largest bucket, about 500 bytes for each document of the bucket.
 """
 
-import json
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -26,52 +29,59 @@ from tasks.core.stage import Output
 from tasks.formats import packed_ids, sorted_runs
 from tasks.formats.duplicate_resolution import choose
 from tasks.formats.packed_ids import HALVES
-from tasks.formats.row_ids import range_of, row_ids_of
+from tasks.formats.row_ids import range_of, row_of
 from tasks.formats.sorted_runs import Buckets
-from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts
+from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts, Numbered
 from tasks.stages.consolidate.config import ConsolidateConfig
-from tasks.stages.consolidate.rules import reasons
+from tasks.stages.consolidate.passing import CAPTURE, MEMBER, captures, members
 
 COPIES = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
         pa.field("duplicate_of", pa.string(), nullable=False),
         pa.field("kind", pa.string(), nullable=False),
-        pa.field("jaccard", pa.float32(), nullable=False),
+        pa.field("jaccard", pa.float32(), nullable=False),  # 0 of an older capture: not compared
     ]
 )
-MEMBER = np.dtype(
-    [("key", "<u8"), ("row_id", "<u8"), ("id", HALVES), ("cluster", HALVES), ("text", HALVES), ("rank", "<u4")]
-)
-"""A document of a cluster, by the number of its bucket. `rank` is its position in the order of preference there."""
 DROPPED = np.dtype([("key", "<u8"), ("id", HALVES), ("keeper", HALVES), ("kind", "u1"), ("jaccard", "<f4")])
 """A document to drop, by its row id."""
-_PARTS = "survivors/parts.json"
-_KINDS = ("exact", "near")
-_COLUMNS = ["id", "cluster", "text", "rank", "bucket"]
+_KINDS = ("exact", "near", "page")
+_PER_BUCKET = 1_000_000
+"""Captures per bucket of pages, about."""
 
 
 def resolve_parts(
     config: ConsolidateConfig, aligned: AlignedParts, inputs: AlignedInputs, output: Output, engine: Engine
-) -> Buckets:
-    """Runs both passes on the engine; returns the runs of DROPPED."""
-    names, pairs = inputs.names(), inputs.pairs()
-    made = Buckets("resolved", len(pairs) if config.dedup else 0)
-    if not made.count:
-        return made
-    if "survivors" not in output.committed:
-        with output.part("survivors", conserved=False) as part, part.file(_PARTS) as file:
-            file.write(json.dumps(names).encode())
-    first = [PartSpec(f"survivors-{name}", (number, name)) for number, name in enumerate(names)]
-    output.map_parts(engine, partial(survivors_part, config, aligned), first, conserved=False)
-    then = [PartSpec(made.name(number), (number, path)) for number, path in enumerate(pairs)]
-    output.map_parts(engine, partial(resolved_part, aligned, made), then, conserved=False)
-    return made
+) -> list[str]:
+    """Runs the passes on the engine; returns the runs of DROPPED."""
+    if not config.dedup:
+        return []
+    pairs, parts = inputs.pairs(), inputs.numbered()
+
+    def over(fn: Callable[..., None], folder: str) -> list[str]:
+        specs = [PartSpec(f"{folder}-{part.name}", part) for part in parts]
+        output.map_parts(engine, fn, specs, conserved=False)
+        return [f"{folder}/{part.name}.bin" for part in parts]
+
+    newest = Buckets(
+        "newest", sorted_runs.bucket_count(several, _PER_BUCKET) if (several := inputs.recaptured()) else 0
+    )
+    if newest.count:
+        paths = over(partial(captures_part, config, aligned), "captures")
+        specs = [PartSpec(newest.name(number), number) for number in range(newest.count)]
+        output.map_parts(engine, partial(newest_part, aligned, paths, newest), specs, conserved=False)
+    made = Buckets("resolved", len(pairs))
+    if made.count:
+        paths = over(partial(survivors_part, config, aligned, newest), "survivors")
+        buckets = [PartSpec(made.name(number), (number, path)) for number, path in enumerate(pairs)]
+        output.map_parts(engine, partial(resolved_part, aligned, paths, made), buckets, conserved=False)
+    return [*newest.paths(), *made.paths()]
 
 
 def leave_out(output: Output) -> None:
-    """Leaves what both passes have written out of the artifact."""
-    output.leave_out([name for name in output.committed if name.startswith(("survivors", "resolved-"))])
+    """Leaves what the passes have written out of the artifact."""
+    passes = ("captures-", "newest-", "survivors-", "resolved-")
+    output.leave_out([name for name in output.committed if name.startswith(passes)])
 
 
 def resolve(config: ConsolidateConfig, inputs: AlignedInputs) -> dict[str, pa.Table]:
@@ -79,77 +89,107 @@ def resolve(config: ConsolidateConfig, inputs: AlignedInputs) -> dict[str, pa.Ta
 
     In this process, with 100 bytes for each document that has a copy and passes.
     """
-    names, pairs = inputs.names(), inputs.pairs()
+    pairs, parts = inputs.pairs(), inputs.numbered()
     if not config.dedup:
-        return dict.fromkeys(names, COPIES.empty_table())
-    members = [survivors(config, inputs.parts, number, name) for number, name in enumerate(names)]
-    held = sorted_runs.by_key(np.concatenate(members))
-    found = [np.empty(0, DROPPED)]
+        return dict.fromkeys(inputs.names(), COPIES.empty_table())
+    of_pages = [captures(config, inputs.parts, part) for part in parts] if inputs.recaptured() else []
+    found = [np.empty(0, DROPPED), older_captures(np.concatenate([np.empty(0, CAPTURE), *of_pages]))]
+    older = found[1]["key"]
+    held = sorted_runs.by_key(np.concatenate([members(config, inputs.parts, part) for part in parts]))
+    held = held[~np.isin(held["row_id"], older)]
     for number, path in enumerate(pairs):
         first, end = np.searchsorted(held["key"], [number, number + 1])
         found.append(dropped(held[first:end], inputs.parts.duplicates.table(path)))
     copies = sorted_runs.by_key(np.concatenate(found))
-    bounds = np.searchsorted(copies["key"], [range_of(number)[0] for number in range(len(names) + 1)])
-    return {name: copies_of(copies[bounds[n] : bounds[n + 1]]) for n, name in enumerate(names)}
+    bounds = np.searchsorted(copies["key"], [range_of(number)[0] for number in range(len(parts) + 1)])
+    return {
+        part.name: copies_of(copies[bounds[part.number] : bounds[part.number + 1]])
+        for part in parts
+        if not part.earlier
+    }
 
 
-def survivors_part(config: ConsolidateConfig, aligned: AlignedParts, part: Part, item: tuple[int, str]) -> None:
-    """Writes the survivors of one part, given by number and name; runs on a worker."""
-    number, name = item
-    sorted_runs.write(part, f"survivors/{name}.bin", [survivors(config, aligned, number, name)])
+def captures_part(config: ConsolidateConfig, aligned: AlignedParts, part: Part, numbered: Numbered) -> None:
+    """Writes the captures of one part; runs on a worker."""
+    sorted_runs.write(part, f"captures/{numbered.name}.bin", [captures(config, aligned, numbered)])
 
 
-def resolved_part(aligned: AlignedParts, made: Buckets, part: Part, item: tuple[int, str]) -> None:
-    """Writes what is dropped of one bucket, given by its number and its file of pairs; runs on a worker."""
-    number, pairs = item
-    own = aligned.own_folder
-    paths = [f"survivors/{name}.bin" for name in json.loads(own.read(_PARTS))]
-    members = sorted_runs.read_range(own, paths, MEMBER, number, number + 1)
-    found = dropped(members, aligned.duplicates.table(pairs))
+def newest_part(aligned: AlignedParts, paths: list[str], made: Buckets, part: Part, number: int) -> None:
+    """Writes the older captures of one bucket of pages; runs on a worker."""
+    found = older_captures(sorted_runs.read_bucket(aligned.own_folder, paths, CAPTURE, number, made.count))
     sorted_runs.write(part, made.path(number), [sorted_runs.by_key(found)])
 
 
-def resolved(aligned: AlignedParts, made: Buckets, number: int) -> pa.Table:
+def survivors_part(
+    config: ConsolidateConfig, aligned: AlignedParts, newest: Buckets, part: Part, numbered: Numbered
+) -> None:
+    """Writes the survivors of one part; runs on a worker."""
+    older = _of_part(aligned, newest.paths(), numbered.number)["key"]
+    found = members(config, aligned, numbered)
+    sorted_runs.write(part, f"survivors/{numbered.name}.bin", [found[~np.isin(found["row_id"], older)]])
+
+
+def resolved_part(aligned: AlignedParts, paths: list[str], made: Buckets, part: Part, item: tuple[int, str]) -> None:
+    """Writes what is dropped of one bucket, given by its number and its file of pairs; runs on a worker."""
+    number, pairs = item
+    found = sorted_runs.read_range(aligned.own_folder, paths, MEMBER, number, number + 1)
+    dropped_ = dropped(found, aligned.duplicates.table(pairs))
+    sorted_runs.write(part, made.path(number), [sorted_runs.by_key(dropped_)])
+
+
+def resolved(aligned: AlignedParts, runs: list[str], number: int) -> pa.Table:
     """Returns what is dropped of the part with a number (schema COPIES), in row order."""
-    found = sorted_runs.read_range(aligned.own_folder, made.paths(), DROPPED, *range_of(number))
-    return copies_of(sorted_runs.by_key(found))
+    return copies_of(_of_part(aligned, runs, number))
 
 
-def survivors(config: ConsolidateConfig, aligned: AlignedParts, number: int, name: str) -> NDArray[np.void]:
-    """Returns the documents of one part that have a copy and pass the filters (dtype MEMBER), sorted by bucket."""
-    documents, judged, copies = aligned.part(name, ["id", "source"], config.filters, _COLUMNS)
-    clustered = copies.column("cluster").is_valid()
-    gone = aligned.taken_down(name, documents.num_rows)[clustered.to_numpy()]
-    found = reasons(config, documents.column("source").filter(clustered), judged.filter(clustered), gone)
-    passes = pa.array([not row for row in found], pa.bool_())
-    rows = np.flatnonzero(clustered.to_numpy())[passes.to_numpy(zero_copy_only=False)]
-    mine = copies.filter(clustered).filter(passes)
-    members = np.empty(len(rows), MEMBER)
-    members["key"], members["rank"] = mine.column("bucket").to_numpy(), mine.column("rank").to_numpy()
-    members["row_id"] = row_ids_of(number, rows)
-    for column in ("id", "cluster", "text"):
-        members[column] = packed_ids.pack(mine.column(column))
-    return sorted_runs.by_key(members)
+def rows_resolved(aligned: AlignedParts, runs: list[str], number: int) -> tuple[NDArray[np.int64], pa.Table]:
+    """Returns the rows of what is dropped of the part with a number, and `resolved` of it."""
+    found = _of_part(aligned, runs, number)
+    return row_of(found["key"]), copies_of(found)
 
 
-def dropped(members: NDArray[np.void], pairs: pa.Table) -> NDArray[np.void]:
+def _of_part(aligned: AlignedParts, runs: list[str], number: int) -> NDArray[np.void]:
+    return sorted_runs.by_key(sorted_runs.read_range(aligned.own_folder, runs, DROPPED, *range_of(number)))
+
+
+def older_captures(found: NDArray[np.void]) -> NDArray[np.void]:
+    """Returns the captures to drop (dtype DROPPED): all but the newest of each page, of equal times the smallest id.
+
+    A document that is captured again with the same bytes has the same id, and replaces nothing.
+
+    Args:
+        found: dtype CAPTURE, all that pass of some pages, in any order.
+    """
+    ids = found["id"]
+    found = found[np.lexsort((ids[:, 1], ids[:, 0], ~found["fetched"], found["key"]))]
+    new_page = np.append(True, found["key"][1:] != found["key"][:-1])[: len(found)]
+    newest = np.maximum.accumulate(np.where(new_page, np.arange(len(found)), 0))
+    goes = np.flatnonzero((found["id"] != found["id"][newest]).any(axis=1))
+    gone = np.zeros(len(goes), DROPPED)
+    gone["key"], gone["id"], gone["keeper"] = found["row_id"][goes], found["id"][goes], found["id"][newest[goes]]
+    gone["kind"] = _KINDS.index("page")
+    return gone
+
+
+def dropped(found: NDArray[np.void], pairs: pa.Table) -> NDArray[np.void]:
     """Applies the rule to the survivors of some clusters; returns those to drop (dtype DROPPED).
 
     Args:
-        members: dtype MEMBER, in any order.
+        found: dtype MEMBER, in any order.
         pairs: all verified pairs of these clusters: better, worse, jaccard.
     """
-    cluster = members["cluster"]
-    members = members[np.lexsort((members["rank"], cluster[:, 1], cluster[:, 0]))]
-    texts, linked, jaccard = _numbered(packed_ids.unpack(members["text"]), pairs)
+    cluster = found["cluster"]
+    found = found[np.lexsort((found["rank"], cluster[:, 1], cluster[:, 0]))]
+    texts, linked, jaccard = _numbered(packed_ids.unpack(found["text"]), pairs)
     choice = choose(texts, linked, jaccard)
-    goes = np.flatnonzero(choice.keeper != np.arange(len(members)))
+    # A document that an earlier version has published, too, is no duplicate of itself.
+    goes = np.flatnonzero((found["id"] != found["id"][choice.keeper]).any(axis=1))
     keeper = choice.keeper[goes]
-    found = np.empty(len(goes), DROPPED)
-    found["key"], found["id"], found["keeper"] = members["row_id"][goes], members["id"][goes], members["id"][keeper]
-    found["kind"] = np.where(texts[keeper] == texts[goes], _KINDS.index("exact"), _KINDS.index("near"))
-    found["jaccard"] = choice.jaccard[goes]
-    return found
+    gone = np.empty(len(goes), DROPPED)
+    gone["key"], gone["id"], gone["keeper"] = found["row_id"][goes], found["id"][goes], found["id"][keeper]
+    gone["kind"] = np.where(texts[keeper] == texts[goes], _KINDS.index("exact"), _KINDS.index("near"))
+    gone["jaccard"] = choice.jaccard[goes]
+    return gone
 
 
 def _numbered(texts: pa.Array, pairs: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:

@@ -11,6 +11,7 @@ their source, and shown nowhere. Writes
                              item found in it and its repeated paragraphs (`tasks.formats.contamination.FOUND`,
                              `tasks.formats.paragraphs.FOUND`), where such were looked for
     index/ keys/             the rows of the rejected ones by URL and id (`tasks.formats.key_index`)
+    replaced/<part>.parquet  documents of earlier versions that those of this one replace (`replaced.REPLACED`)
     funnel.parquet           source x language x step x reason x tier: documents and bytes (`funnel`)
     hosts.parquet            documents and kept documents per host
     audit.html               sample documents of every verdict
@@ -37,7 +38,6 @@ from tasks.formats import key_index
 from tasks.formats.contamination import CONTAMINATED
 from tasks.formats.documents import DOCUMENT
 from tasks.formats.paragraphs import REPEATED
-from tasks.formats.sorted_runs import Buckets
 from tasks.formats.tombstones import TAKEDOWN
 from tasks.stages.consolidate import audit
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts
@@ -55,11 +55,12 @@ from tasks.stages.consolidate.funnel import (
     totals,
 )
 from tasks.stages.consolidate.mask import masked, masked_metadata, masked_titles
+from tasks.stages.consolidate.replaced import write_replaced
 from tasks.stages.consolidate.resolve import leave_out, resolve_parts, resolved
 from tasks.stages.consolidate.rules import check_measured, step_of
 from tasks.stages.consolidate.verdicts import COLUMNS, Verdicts, verdicts
 
-VERSION = 8
+VERSION = 9
 
 _SCORES = [pa.field("language", pa.string(), nullable=False), pa.field("prose_score", pa.float32())]
 _SHOWN = ("language", "prose_score")
@@ -96,7 +97,8 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     check_measured(config, aligned.measured(names[0]), str(attributes.address))
     parts = aligned.parts
     copies = resolve_parts(config, parts, aligned, output, engine)
-    specs = [PartSpec(name, number) for number, name in enumerate(names)]
+    replaced = write_replaced(parts, aligned, copies, output, engine)
+    specs = [PartSpec(part.name, part.number) for part in aligned.numbered() if not part.earlier]
     key_index.merge(output, engine, output.map_parts(engine, partial(consolidate_part, config, parts, copies), specs))
     output.check_poison(f"the column `error` of {_error_folders(parts)}")
     _write_whole(config, parts, names, output)
@@ -105,7 +107,7 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     output.log_file("funnel.png", draw(funnel, str(output.address)))
     output.log_file("funnel.csv", table(funnel))
     output.log_file("audit.html", output.store.read(f"{output.address.path}/audit.html"))
-    metrics = _metrics(funnel)
+    metrics = _metrics(funnel) | {"replaced": float(replaced)}
     leave_out(output)
     return Report(metrics=metrics, note=_note(metrics))
 
@@ -131,7 +133,7 @@ def _write_whole(config: ConsolidateConfig, aligned: AlignedParts, names: list[s
 
 
 def consolidate_part(
-    config: ConsolidateConfig, aligned: AlignedParts, copies: Buckets, part: Part, number: int
+    config: ConsolidateConfig, aligned: AlignedParts, copies: list[str], part: Part, number: int
 ) -> None:
     """Writes the part with a number; runs on a worker."""
     name = part.name

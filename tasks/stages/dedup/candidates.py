@@ -8,16 +8,18 @@ Reads the runs `bands/` of all parts, one bucket of keys at a time, and `prefere
 Memory: the records of the bucket, and a block of pairs.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tasks.core.part import Part
 from tasks.formats import sorted_runs
+from tasks.formats.dedup_index import BANDS
 from tasks.formats.sorted_runs import Buckets
 from tasks.stages.dedup import preference
-from tasks.stages.dedup.records import BAND, BANDS, PAIR, ROW_ID, packed, pair_key
+from tasks.stages.dedup.records import PAIR, ROW_ID, packed, pair_key
 from tasks.stages.dedup.workspace import Workspace
 
 Preferences = Callable[[NDArray[np.uint64]], NDArray[np.void]]
@@ -31,19 +33,19 @@ _BLOCK = 1 << 20
 def candidates_part(work: Workspace, made: Buckets, part: Part, number: int) -> None:
     """Finds the pairs of one bucket of `made`; runs on a worker."""
     config = work.config
-    bands = work.bucket_of_parts(BANDS, BAND, number, made.count)
+    bands = work.bucket_of_documents(BANDS, number, made.count)
     if not config.exact:
         bands["text"] = bands["row_id"]  # every document stands for itself
-    names = work.names()
-    shared, starts, large = shared_texts(
-        bands, config.minhash.max_bucket, lambda row_ids: preference.read(work.own, names, row_ids)
-    )
+    shared, starts, large = shared_texts(bands, config.minhash.max_bucket, partial(preference.read, work))
     del bands
     part.metric("large_buckets", large)
-    wanted = packed(ROW_ID, key=np.unique(shared))
-    sorted_runs.write(part, made.beside(WANTED).path(number), [wanted])
     blocks = (_distinct(shared[left], shared[right]) for left, right in pairs(starts, config.minhash.max_bucket))
-    part.metric("found_pairs", sorted_runs.write(part, made.path(number), blocks))
+    # Two documents of the index were compared when the later one was new.
+    blocks = (block[block["right"] >= work.first_row_id] for block in blocks)
+    wanted: list[NDArray[np.uint64]] = [np.empty(0, np.uint64)]
+    part.metric("found_pairs", sorted_runs.write(part, made.path(number), _noting_texts(blocks, wanted)))
+    texts = packed(ROW_ID, key=np.unique(np.concatenate(wanted)))
+    sorted_runs.write(part, made.beside(WANTED).path(number), [texts])
 
 
 def shared_texts(
@@ -115,6 +117,13 @@ def pairs(
         within = np.arange(len(later)) - np.repeat(ends[first:last] - mine - before, mine)
         yield starts[later] + within, later
         first = last
+
+
+def _noting_texts(blocks: Iterable[NDArray[np.void]], wanted: list[NDArray[np.uint64]]) -> Iterator[NDArray[np.void]]:
+    """Yields blocks of pairs, and adds the texts of each to `wanted`."""
+    for block in blocks:
+        wanted.append(np.unique(np.concatenate([block["left"], block["right"]])))
+        yield block
 
 
 def _distinct(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> NDArray[np.void]:

@@ -1,5 +1,7 @@
 """Settings of the dedup stage. Imports pydantic only, for the Airflow dag-processor."""
 
+from typing import Literal
+
 from pydantic import Field, model_validator
 
 from tasks.core.config import Config
@@ -58,6 +60,14 @@ class DedupConfig(Config):
 
     minhash: MinhashConfig = MinhashConfig()
     """Candidate generation for near duplicates."""
+
+    prefer: Literal["first", "quality"] = "first"
+    """With a dedup index (`[dedup_index]`): whether a document that an earlier version has published stays when a
+    better copy of it is found ("first"), or the better one replaces it ("quality")."""
+
+    pages: Literal["newest", "all"] = "newest"
+    """Which captures of one page stay, of those that pass the filters, in this version or the index: the newest one,
+    or all that are no duplicates."""
 
     jaccard: float = Field(default=0.8, gt=0, le=1)
     """Jaccard similarity of the shingle sets from which a candidate pair is a duplicate."""

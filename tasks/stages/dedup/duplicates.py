@@ -1,10 +1,15 @@
 """The verdicts on the documents of one part of the corpus, in their order.
 
-Reads one part of `extracted` (id, source) and its range of the runs `verdicts/`. Writes
+Reads one part of `extracted` (id, source) and its range of the runs `verdicts/` and `recaptured/`. Writes
 
     duplicates/<part>.parquet   one row per document (schema DUPLICATES)
     sources/<part>.parquet      documents and duplicates of each source (schema SOURCES)
+
+and of one part of the index `earlier/<number>.parquet`: those of its documents that have a copy, or another capture of
+their page, in this version (schema EARLIER).
 """
+
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +19,12 @@ from numpy.typing import NDArray
 
 from tasks.core.part import Part
 from tasks.formats import sorted_runs
+from tasks.formats.dedup_index import NAMES
 from tasks.formats.packed_ids import unpack
 from tasks.formats.row_ids import range_of, row_of
 from tasks.formats.sorted_runs import Buckets
-from tasks.stages.dedup.records import KINDS, VERDICT
+from tasks.stages.dedup import preference
+from tasks.stages.dedup.records import KINDS, RECAPTURED, VERDICT
 from tasks.stages.dedup.workspace import Workspace
 
 DUPLICATES = pa.schema(
@@ -30,6 +37,16 @@ DUPLICATES = pa.schema(
         pa.field("text", pa.string()),  # id of the most preferred document with the same text; null without copies
         pa.field("rank", pa.int32()),  # order of preference in the cluster, 0 first; null without copies
         pa.field("bucket", pa.int32()),  # number of the file in pairs/ with the cluster's pairs; null without copies
+        pa.field("page", pa.uint64()),  # hash of the page (`captures.page_key`); null without another capture of it
+        pa.field("known", pa.bool_(), nullable=False),  # whether an earlier version has published this very document
+    ]
+)
+EARLIER = pa.schema(
+    [
+        *NAMES,
+        *(DUPLICATES.field(name) for name in ("cluster", "text", "rank", "bucket", "page")),
+        pa.field("fetched_at", pa.timestamp("ms", tz="UTC")),
+        pa.field("row", pa.int64(), nullable=False),  # its row in the part of the index
     ]
 )
 SOURCES = pa.schema(
@@ -42,12 +59,12 @@ SOURCES = pa.schema(
 SOURCES_FOLDER = "sources"
 
 
-def duplicates_part(work: Workspace, verdicts: Buckets, part: Part, number: int) -> None:
+def duplicates_part(work: Workspace, verdicts: Buckets, recaptured: Buckets, part: Part, number: int) -> None:
     """Writes one part, given by its number; runs on a worker."""
     documents = work.extracted.table(f"documents/{part.name}.parquet", columns=["id", "source"])
     part.count_in(documents.num_rows)
-    found = sorted_runs.by_key(sorted_runs.read_range(work.own, verdicts.paths(), VERDICT, *range_of(number)))
-    table = verdict_table(documents.column("id").combine_chunks(), found)
+    found, pages = _of_part(work, verdicts, VERDICT, number), _of_part(work, recaptured, RECAPTURED, number)
+    table = verdict_table(documents.column("id").combine_chunks(), found, pages)
     for kind in KINDS[1:]:
         part.metric(f"{kind}_duplicates", int((found["kind"] == KINDS.index(kind)).sum()))
     part.table("duplicates", table)
@@ -55,12 +72,42 @@ def duplicates_part(work: Workspace, verdicts: Buckets, part: Part, number: int)
         pq.write_table(_sources(documents.column("source"), table.column("duplicate_of").is_valid()), file)
 
 
-def verdict_table(ids: pa.Array, found: NDArray[np.void]) -> pa.Table:
+def earlier_part(work: Workspace, verdicts: Buckets, recaptured: Buckets, part: Part, number: int) -> None:
+    """Writes the documents of one part of the index that this version bears on; runs on a worker."""
+    found = _of_part(work, verdicts, VERDICT, number)
+    pages = _of_part(work, recaptured, RECAPTURED, number)
+    concerned = np.union1d(found["key"], pages["key"])
+    rows = row_of(concerned)
+    names = work.index.names(number).take(pa.array(rows))
+    ids = names.column("id").combine_chunks()
+    judged = verdict_table(ids, _renumbered(found, concerned), _renumbered(pages, concerned))
+    columns = [
+        *(names.column(name) for name in NAMES.names),
+        *(judged.column(name) for name in ("cluster", "text", "rank", "bucket", "page")),
+        preference.fetched_at(work.index.rows(number)["fetched"][rows]),
+        pa.array(rows),
+    ]
+    part.table("earlier", pa.table(columns, schema=EARLIER), out=False)
+
+
+def _of_part(work: Workspace, runs: Buckets, dtype: np.dtype[Any], number: int) -> NDArray[np.void]:
+    return sorted_runs.by_key(sorted_runs.read_range(work.own, runs.paths(), dtype, *range_of(number)))
+
+
+def _renumbered(found: NDArray[np.void], concerned: NDArray[np.uint64]) -> NDArray[np.void]:
+    """Returns records with positions in `concerned` as row ids."""
+    again = found.copy()
+    again["key"] = np.searchsorted(concerned, found["key"])
+    return again
+
+
+def verdict_table(ids: pa.Array, found: NDArray[np.void], pages: NDArray[np.void]) -> pa.Table:
     """Returns the rows of documents (schema DUPLICATES).
 
     Args:
         ids: of the documents of the part.
         found: dtype VERDICT, sorted, those of its documents in clusters.
+        pages: dtype RECAPTURED, those of its documents whose page has another capture.
     """
     row = np.zeros(len(ids), np.int64)
     row[row_of(found["key"])] = np.arange(len(found))
@@ -68,6 +115,10 @@ def verdict_table(ids: pa.Array, found: NDArray[np.void]) -> pa.Table:
     alone[row_of(found["key"])] = False
     kept = alone.copy()
     kept[row_of(found["key"])] = found["kind"] == KINDS.index("")
+    page, once = np.zeros(len(ids), np.uint64), np.ones(len(ids), np.bool_)
+    page[row_of(pages["key"])], once[row_of(pages["key"])] = pages["page"], False
+    known = np.zeros(len(ids), np.bool_)
+    known[row_of(found["key"])] = found["known"] == 1
     dropped, member = (pa.array(row, mask=mask) for mask in (kept, alone))
     columns = [
         unpack(found["keeper"]).take(dropped),
@@ -77,6 +128,8 @@ def verdict_table(ids: pa.Array, found: NDArray[np.void]) -> pa.Table:
         unpack(found["text"]).take(member),
         pa.array(found["rank"].astype(np.int32)).take(member),
         pa.array(found["bucket"].astype(np.int32)).take(member),
+        pa.array(page, mask=once),
+        pa.array(known),
     ]
     return pa.table([ids, *columns], schema=DUPLICATES)
 

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from tasks.core.part import Part
 from tasks.formats import sorted_runs
+from tasks.formats.dedup_index import TEXTS
 from tasks.formats.mix import mix
 from tasks.formats.sorted_runs import Buckets
 from tasks.formats.text import digest128
-from tasks.stages.dedup.records import LINK, TEXT, TEXTS, packed
+from tasks.stages.dedup.records import LINK, packed
 from tasks.stages.dedup.workspace import Workspace
 
 
@@ -41,6 +42,6 @@ def equal_links(texts: NDArray[np.void]) -> NDArray[np.void]:
 
 def equal_part(work: Workspace, made: Buckets, part: Part, number: int) -> None:
     """Links the equal texts of one bucket of `made`; runs on a worker."""
-    links = equal_links(work.bucket_of_parts(TEXTS, TEXT, number, made.count))
+    links = equal_links(work.bucket_of_documents(TEXTS, number, made.count))
     part.metric("links", len(links))
     sorted_runs.write(part, made.path(number), [sorted_runs.by_key(links)])

@@ -70,7 +70,7 @@ def _members(work: Workspace, links: NDArray[np.void]) -> Members:
     text = row_ids.copy()
     equal = links[links["equal"] == 1]
     text[np.searchsorted(row_ids, equal["right"])] = equal["left"]
-    records = preference.read(work.own, work.names(), row_ids)
+    records = preference.read(work, row_ids)
     order = preference.order(records, row_ids)
     _, best, inverse = np.unique(text[order], return_index=True, return_inverse=True)
     return Members(row_ids[order], records["id"][order], label[order], best[inverse].astype(np.int64))
@@ -91,7 +91,9 @@ def _verdicts(
     choice = choose(members.text, pairs, jaccard)
     keeper = choice.keeper
     equal = members.text[keeper] == members.text
-    goes = keeper != np.arange(len(keeper))
+    # A document that an earlier version has published, too, is no duplicate of itself.
+    same = (members.ids[keeper] == members.ids).all(axis=1)
+    goes, known = ~same, same & (keeper != np.arange(len(keeper)))
     _, first, inverse, sizes = np.unique(members.label, return_index=True, return_inverse=True, return_counts=True)
     order = np.argsort(inverse, kind="stable")  # by cluster, in each by preference
     rank = np.empty(len(order), np.int64)
@@ -99,7 +101,7 @@ def _verdicts(
     found = np.zeros(len(keeper), VERDICT)
     found["key"], found["rank"], found["bucket"] = members.row_ids, rank, bucket
     found["kind"] = np.where(goes, np.where(equal, KINDS.index("exact"), KINDS.index("near")), KINDS.index(""))
-    found["jaccard"] = choice.jaccard
+    found["jaccard"], found["known"] = choice.jaccard, known
     for name, index in (("keeper", keeper), ("cluster", first[inverse]), ("text", members.text)):
         found[name] = members.ids[index]
     return found, sizes

@@ -1,44 +1,51 @@
 """The order of preference of documents: highest quality first, then earliest fetch (unknown last), then smallest id.
 
-`preference/<part>.bin` has one record of 28 bytes per document, in row order, smaller is preferred in every field. So
-any set of documents is ordered by its own records, without an order of the whole corpus, and documents of several
-cycles can be compared.
+With `prefer = "first"` documents of earlier versions come before all these. `preference/<part>.bin` has one record of
+32 bytes per document (`tasks.formats.dedup_index.PREFERENCE`), in row order. So any set of documents is ordered by its
+own records, without an order of the whole corpus, and those of several versions can be compared.
 """
-
-from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.core.artifact import ArtifactFolder
 from tasks.formats import packed_ids
-from tasks.formats.packed_ids import HALVES
+from tasks.formats.dedup_index import PREFERENCE
 from tasks.formats.row_ids import part_of, row_of
+from tasks.stages.dedup.workspace import Workspace
 
-PREFERENCE = np.dtype([("quality", "<u4"), ("fetched", "<u8"), ("id", HALVES)])
 FOLDER = "preference"
 
 
-def preferences(quality: pa.ChunkedArray, fetched_at: pa.ChunkedArray, ids: pa.ChunkedArray) -> NDArray[np.void]:
+def preferences(
+    quality: pa.ChunkedArray, fetched_at: pa.ChunkedArray, ids: pa.ChunkedArray, cycle: int = 0
+) -> NDArray[np.void]:
     """Returns the records (dtype PREFERENCE) of documents.
 
     Args:
         quality: float32, without nulls.
         fetched_at: timestamps in milliseconds, null where unknown.
         ids: document ids, 32 hex digits each.
+        cycle: number of versions before theirs.
 
     Raises:
         InputError: an id is something else.
     """
     records = np.empty(len(ids), PREFERENCE)
+    records["cycle"] = cycle
     records["quality"] = ~_ordered(quality.to_numpy().astype(np.float32))
     stamps = pc.fill_null(fetched_at.cast(pa.int64()), 0).to_numpy()
     fetched = stamps.astype(np.uint64) ^ np.uint64(1 << 63)  # negative ones first
     records["fetched"] = np.where(fetched_at.is_valid().to_numpy(), fetched, np.iinfo(np.uint64).max)
     records["id"] = packed_ids.pack(ids)
     return records
+
+
+def fetched_at(ordered: NDArray[np.uint64]) -> pa.Array:
+    """Returns the timestamps of the field `fetched` of records; null where unknown."""
+    stamps = (ordered ^ np.uint64(1 << 63)).astype(np.int64)
+    return pa.array(stamps, mask=ordered == np.iinfo(np.uint64).max).cast(pa.timestamp("ms", tz="UTC"))
 
 
 def _ordered(values: NDArray[np.float32]) -> NDArray[np.uint32]:
@@ -51,15 +58,14 @@ def _ordered(values: NDArray[np.float32]) -> NDArray[np.uint32]:
 def order(records: NDArray[np.void], row_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Returns the indices of documents, most preferred first; of equal records the smaller row id is preferred."""
     ids = records["id"]
-    return np.lexsort((row_ids, ids[:, 1], ids[:, 0], records["fetched"], records["quality"]))
+    return np.lexsort((row_ids, ids[:, 1], ids[:, 0], records["fetched"], records["quality"], records["cycle"]))
 
 
-def read(folder: ArtifactFolder, names: Sequence[str], row_ids: NDArray[np.uint64]) -> NDArray[np.void]:
-    """Returns the records of documents, part by part.
+def read(work: Workspace, row_ids: NDArray[np.uint64]) -> NDArray[np.void]:
+    """Returns the records (dtype PREFERENCE) of documents of this version and of the index, part by part.
 
     Args:
-        folder: this stage's artifact.
-        names: the parts of the corpus, by number.
+        work: the stage's files.
         row_ids: in any order.
     """
     found = np.empty(len(row_ids), PREFERENCE)
@@ -67,6 +73,15 @@ def read(folder: ArtifactFolder, names: Sequence[str], row_ids: NDArray[np.uint6
     parts = part_of(row_ids[sequence])
     for part in np.unique(parts).tolist():
         mine = sequence[np.searchsorted(parts, part) : np.searchsorted(parts, part, side="right")]
-        mapped = np.memmap(folder.local(f"{FOLDER}/{names[part]}.bin"), PREFERENCE, mode="r")
-        found[mine] = mapped[row_of(row_ids[mine])]
+        held = _of_part(work, part)[row_of(row_ids[mine])]
+        for name in PREFERENCE.names or ():
+            found[name][mine] = held[name]
+    if work.config.prefer == "quality":
+        found["cycle"] = 0
     return found
+
+
+def _of_part(work: Workspace, number: int) -> NDArray[np.void]:
+    if number < work.index.count:
+        return work.index.rows(number)
+    return np.memmap(work.own.local(f"{FOLDER}/{work.part_names()[number]}.bin"), PREFERENCE, mode="r")

@@ -1,7 +1,7 @@
 """The packed records that the passes of this stage exchange, in sorted runs (`tasks.formats.sorted_runs`).
 
-A document is named by its row id (`tasks.formats.row_ids`), and a text by the row id of its first document: the
-smallest of all with equal text.
+Those that outlive the stage are in `tasks.formats.dedup_index`. A document is named by its row id
+(`tasks.formats.row_ids`), and a text by the row id of its first document: the smallest of all with equal text.
 """
 
 import numpy as np
@@ -9,12 +9,6 @@ from numpy.typing import NDArray
 
 from tasks.formats.mix import mix
 from tasks.formats.packed_ids import HALVES
-
-TEXT = np.dtype([("key", "<u8"), ("low", "<u8"), ("row_id", "<u8")])
-"""A document with words, by the two halves of its text's hash (`exact.text_key`)."""
-
-BAND = np.dtype([("key", "<u8"), ("text", "<u8"), ("row_id", "<u8")])
-"""A document with words, by one band of its signature. `text` is the first half of the hash of its text."""
 
 PAIR = np.dtype([("key", "<u8"), ("left", "<u8"), ("right", "<u8")])
 """Two texts that share a band, left < right, by a hash of both."""
@@ -43,16 +37,17 @@ VERDICT = np.dtype(
         ("text", HALVES),
         ("rank", "<u4"),
         ("bucket", "<u4"),
+        ("known", "u1"),
     ]
 )
-"""The verdict on a document of a cluster, by its row id. `kind` is an index into `KINDS`."""
+"""The verdict on a document of a cluster, by its row id. `kind` is an index into `KINDS`; `known`: it
+is in the index, with the same id."""
+
+RECAPTURED = np.dtype([("key", "<u8"), ("page", "<u8")])
+"""A document whose page has another capture, by its row id."""
 
 KINDS = ("", "exact", "near")
 """Kinds of verdicts; "" for a document that is kept."""
-
-
-TEXTS, BANDS = "texts", "bands"
-"""Folders of the runs of TEXT and BAND."""
 
 
 def pair_key(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> NDArray[np.uint64]:

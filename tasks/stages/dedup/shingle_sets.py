@@ -1,8 +1,8 @@
 """Shingle sets of the texts in candidate pairs: each text is read once, however many pairs it is in.
 
-Reads the texts of one part of `extracted` whose row ids are in the runs `wanted/`. Writes `shingles/<part>.bin`, the
-distinct shingles (u64) of one text after the other, each set sorted, and `shingles/<part>.rows.bin` (dtype SET): whose
-they are. About 8 bytes per word.
+Reads the texts of one part of `extracted`, or of the index, whose row ids are in the runs `wanted/`. Writes
+`shingles/<part>.bin`, the distinct shingles (u64) of one text after the other, each set sorted, and
+`shingles/<part>.rows.bin` (dtype SET): whose they are. About 8 bytes per word.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,14 +27,14 @@ SET = np.dtype([("row", "<u8"), ("end", "<u8")])
 
 
 def shingle_part(work: Workspace, wanted: Buckets, part: Part, item: tuple[int, str]) -> None:
-    """Writes the sets of one part of the corpus, given by number and name; runs on a worker."""
+    """Writes the sets of one part, given by number and name; runs on a worker."""
     number, name = item
     row_ids = np.unique(sorted_runs.read_range(work.own, wanted.paths(), ROW_ID, *range_of(number))["key"])
     sets = np.empty(len(row_ids), SET)
     sets["row"] = row_of(row_ids)
     end = 0
     with part.file(f"{FOLDER}/{name}.bin") as file:
-        for index, found in enumerate(_sets(work, name, sets["row"].astype(np.int64))):
+        for index, found in enumerate(_sets(work, number, name, sets["row"].astype(np.int64))):
             file.write(found.tobytes())
             end += len(found)
             sets["end"][index] = end
@@ -42,10 +42,15 @@ def shingle_part(work: Workspace, wanted: Buckets, part: Part, item: tuple[int, 
         file.write(sets.tobytes())
 
 
-def _sets(work: Workspace, name: str, rows: NDArray[np.int64]) -> Iterator[NDArray[np.uint64]]:
-    if len(rows):
-        texts = work.extracted.table(f"documents/{name}.parquet", columns=["text"]).column("text")
-        yield from shingle_sets(texts.take(pa.array(rows)).to_pylist(), work.config.minhash.shingle)
+def _sets(work: Workspace, number: int, name: str, rows: NDArray[np.int64]) -> Iterator[NDArray[np.uint64]]:
+    if not len(rows):
+        return
+    if number < work.index.count:
+        texts = work.index.texts(number, rows)
+    else:
+        held = work.extracted.table(f"documents/{name}.parquet", columns=["text"]).column("text")
+        texts = held.take(pa.array(rows)).to_pylist()
+    yield from shingle_sets(texts, work.config.minhash.shingle)
 
 
 def shingle_sets(texts: Sequence[str], size: int) -> Iterator[NDArray[np.uint64]]:
@@ -61,7 +66,7 @@ class ShingleSets:
 
     Args:
         folder: this stage's artifact.
-        names: the parts of the corpus, by number.
+        names: all parts, by number.
         row_ids: the texts that are read, sorted and distinct.
     """
 

@@ -1,12 +1,13 @@
 """Signatures of documents: the pass over all texts, part by part.
 
-Reads one part of `extracted` (id, fetched_at, text) and of the group `prose_score`. Writes
+Reads one part of `extracted` (id, url, warc_file, fetched_at, text) and of the group `prose_score`. Writes
 
     preference/<part>.bin   the order of preference, one record per document in row order (`preference`)
     texts/<part>.bin        a sorted run of TEXT: the hash of each text that has words
     bands/<part>.bin        a sorted run of BAND: the key of each band of its signature
+    captures/<part>.bin     a sorted run of CAPTURE: the page of each document from a crawl
 
-That is 52 bytes per document and 24 per band. The runs of a part depend on its documents and its number.
+That is 72 bytes per document and 24 per band. The runs of a part depend on its documents and its number.
 """
 
 from typing import NamedTuple
@@ -19,15 +20,17 @@ from numpy.typing import NDArray
 from tasks.core import groups
 from tasks.core.part import Part
 from tasks.formats import sorted_runs
+from tasks.formats.dedup_index import BAND, BANDS, CAPTURES, TEXT, TEXTS
 from tasks.formats.documents import mark_of, same_mark
 from tasks.formats.mix import mix
 from tasks.formats.row_ids import row_ids_of
 from tasks.formats.text import normalise
 from tasks.stages.dedup import preference
+from tasks.stages.dedup.captures import capture_records
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.dedup.exact import text_key
 from tasks.stages.dedup.minhash import MinHasher, band_keys
-from tasks.stages.dedup.records import BAND, BANDS, TEXT, TEXTS, packed
+from tasks.stages.dedup.records import packed
 from tasks.stages.dedup.shingle import batches, shingle
 from tasks.stages.dedup.workspace import Workspace
 
@@ -48,7 +51,7 @@ def sign_part(work: Workspace, part: Part, item: tuple[int, str]) -> None:
     """Computes the signatures of one part of the corpus, given by number and name; runs on a worker."""
     number, name = item
     source, group_path = f"documents/{name}.parquet", groups.path_of(name)
-    documents = work.extracted.table(source, columns=["id", "fetched_at", "text"])
+    documents = work.extracted.table(source, columns=["id", "url", "warc_file", "fetched_at", "text"])
     scored = work.scores.table(group_path, columns=["prose_score"])
     same_mark(
         mark_of(documents.column("id")),
@@ -57,13 +60,16 @@ def sign_part(work: Workspace, part: Part, item: tuple[int, str]) -> None:
     )
     # Null where the annotator failed: such a document is the least preferred.
     score = pc.fill_null(pc.struct_field(scored.column("prose_score"), "score"), 0.0)
-    own = preference.preferences(score, documents.column("fetched_at"), documents.column("id"))
+    own = preference.preferences(score, documents.column("fetched_at"), documents.column("id"), work.index.cycle)
     with part.file(f"{preference.FOLDER}/{name}.bin", rows=len(own)) as file:
         file.write(own.tobytes())
     signed = sign(documents.column("text"), work.config)
     texts, bands = records(signed, number)
     sorted_runs.write(part, f"{TEXTS}/{name}.bin", [sorted_runs.by_key(texts)])
     sorted_runs.write(part, f"{BANDS}/{name}.bin", [sorted_runs.by_key(bands)])
+    captures = capture_records(documents.column("url"), documents.column("warc_file"), number)
+    sorted_runs.write(part, f"{CAPTURES}/{name}.bin", [sorted_runs.by_key(captures)])
+    part.metric("captures", len(captures))
     part.metric("texts", len(texts))
 
 

@@ -1,11 +1,13 @@
 """Stage dedup: documents -> for each document the one that it is a duplicate of, if any.
 
-Reads `extracted` (text, source, fetched_at) and the group `prose_score` (tasks.core.groups). Writes
+Reads `extracted` (text, url, source, fetched_at), the group `prose_score` (tasks.core.groups) and, where there is one,
+the dedup index of the version before (`tasks.formats.dedup_index`). Writes
 
     duplicates/<part>.parquet   one row per document, in the order of `extracted` (`duplicates.DUPLICATES`)
+    earlier/<part>.parquet      documents of the index with a copy, or a newer capture, here (`duplicates.EARLIER`)
     pairs/<bucket>.parquet      every verified pair of texts with its similarity (`keepers.PAIRS`)
     sources/ sizes/             counts of duplicates by source, and of clusters by size
-    preference/ texts/ bands/   what is compared, part by part; parts.json: the names of these parts in order
+    preference/ texts/ bands/ captures/   what is compared, part by part; parts.json: the names of these parts in order
 
 Documents are not dropped here. Every pass is parts on the engine, and resumes at the first one without a record:
 
@@ -17,7 +19,11 @@ Documents are not dropped here. Every pass is parts on the engine, and resumes a
     large small  per bucket    connected components of the verified pairs, round by round (`components`)
     clusters     per bucket    pairs and equal texts by cluster
     pairs        per bucket    keepers, `tasks.formats.duplicate_resolution`
+    recaptured   per bucket    documents of one page
     <part>       per part      the verdicts on its documents
+
+Documents of the index are compared with those of this version, never with one another, and their texts are read where a
+pair is to be verified. So a version costs what its own documents cost, and a pass over the keys of the index.
 
 A bucket is a range of hashes, of band keys, pairs, texts or clusters, and has about `records_per_bucket` records: this
 and the largest part bound the memory of a worker. This process has only counts. What the passes in between have written
@@ -35,21 +41,23 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.groups import KIND
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
+from tasks.formats.dedup_index import index_of
 from tasks.formats.sorted_runs import Buckets, bucket_count
 from tasks.stages.dedup.candidates import WANTED, candidates_part
+from tasks.stages.dedup.captures import recaptured_part
 from tasks.stages.dedup.clusters import clusters_part
 from tasks.stages.dedup.components import large_part, small_part
 from tasks.stages.dedup.config import DedupConfig
-from tasks.stages.dedup.duplicates import SOURCES_FOLDER, duplicates_part
+from tasks.stages.dedup.duplicates import SOURCES_FOLDER, duplicates_part, earlier_part
 from tasks.stages.dedup.exact import equal_part
 from tasks.stages.dedup.keepers import CLUSTER_SIZES, VERDICTS, keepers_part
 from tasks.stages.dedup.metrics import alarm, cluster_sizes, loss_shares
 from tasks.stages.dedup.shingle_sets import shingle_part
 from tasks.stages.dedup.signatures import sign_part
 from tasks.stages.dedup.verify import EDGES, verify_part
-from tasks.stages.dedup.workspace import PARTS_FILE, Workspace
+from tasks.stages.dedup.workspace import PARTS_FILE, Workspace, earlier_name
 
-VERSION = 3
+VERSION = 4
 
 _LINKS = 8
 """A link in the choice of keepers takes as much memory as so many records elsewhere: both documents are objects."""
@@ -61,16 +69,16 @@ def run(config: DedupConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     Raises:
         InputError: the inputs are empty or do not have the same parts.
     """
-    extracted, scores = inputs["extracted"], inputs["prose_score"]
+    extracted, scores, index = inputs["extracted"], inputs["prose_score"], index_of(inputs)
     names = _common_parts(extracted, scores)
     own = ArtifactFolder(output.store, output.address, output.address.path)
-    passes = _Passes(Workspace(config, extracted.folder, scores.folder, own), names, output, engine)
+    passes = _Passes(Workspace(config, extracted.folder, scores.folder, own, index), names, output, engine)
     passes.sign()
     links = [passes.equal()] if config.exact else []
     if config.near:
         links += passes.near()
     verdicts = passes.keepers([run for run in links if run])
-    passes.verdicts(verdicts)
+    passes.verdicts(verdicts, passes.recaptured())
     report = Report(metrics=passes.metrics(verdicts))
     output.leave_out(passes.between)
     return report
@@ -96,7 +104,7 @@ class _Passes:
 
     Args:
         work: settings and files.
-        names: the parts of the corpus.
+        names: the parts of this version's documents.
         output: the artifact being written.
         engine: executor of the parts.
     """
@@ -104,12 +112,14 @@ class _Passes:
     def __init__(self, work: Workspace, names: list[str], output: Output, engine: Engine) -> None:
         self._work = work
         self._names = names
+        self._index = work.index
+        self._numbered = list(enumerate(names, self._index.count))
         self._output = output
         self._engine = engine
         self._per_bucket = work.config.records_per_bucket
         self._stars: Buckets | None = None
-        self._texts = 0
-        self._counts = dict.fromkeys(("large_buckets", "candidate_pairs", "verified_pairs", "links"), 0)
+        self._texts = self._captures = self._index.documents
+        self._counts = dict.fromkeys(("large_buckets", "candidate_pairs", "verified_pairs", "recaptured", "links"), 0)
         self.between: list[str] = []
         """Names of the parts that no later stage and no later cycle reads."""
 
@@ -118,8 +128,9 @@ class _Passes:
         if "parts" not in self._output.committed:
             with self._output.part("parts", conserved=False) as part, part.file(PARTS_FILE) as file:
                 file.write(json.dumps(self._names, indent=0).encode())
-        records = self._map(sign_part, [PartSpec(f"sign-{name}", (n, name)) for n, name in enumerate(self._names)])
-        self._texts = _sum(records, "texts")
+        records = self._map(sign_part, [PartSpec(f"sign-{name}", (number, name)) for number, name in self._numbered])
+        self._texts += _sum(records, "texts")
+        self._captures += _sum(records, "captures")
 
     def equal(self) -> Buckets | None:
         """Finds equal texts; returns their links, if any."""
@@ -134,7 +145,7 @@ class _Passes:
         pairs = _sum(records, "found_pairs")
         if not pairs:
             return []
-        specs = [PartSpec(f"shingle-{name}", (number, name)) for number, name in enumerate(self._names)]
+        specs = [PartSpec(f"shingle-{name}", (number, name)) for number, name in self._all_parts()]
         self._map(shingle_part, specs, found.beside(WANTED), between=True)
         made = Buckets("verified", bucket_count(pairs, self._work.config.pairs_per_part))
         records = self._over(made, verify_part, found)
@@ -167,11 +178,24 @@ class _Passes:
         self._over(made, keepers_part, clusters, between=False)
         return made
 
-    def verdicts(self, pairs: Buckets) -> None:
-        """Writes the verdicts on the documents of each part."""
-        specs = [PartSpec(name, number) for number, name in enumerate(self._names)]
-        work = partial(duplicates_part, self._work, pairs.beside(VERDICTS))
-        self._output.map_parts(self._engine, work, specs)
+    def recaptured(self) -> Buckets:
+        """Finds the documents whose page has several captures."""
+        if self._work.config.pages == "all":
+            return Buckets("recaptured", 0)
+        made = Buckets("recaptured", bucket_count(self._captures, self._per_bucket))
+        self._count("recaptured", self._over(made, recaptured_part))
+        return made
+
+    def verdicts(self, pairs: Buckets, recaptured: Buckets) -> None:
+        """Writes the verdicts on the documents of each part, and on those of the index."""
+        runs = pairs.beside(VERDICTS), recaptured
+        specs = [PartSpec(name, number) for number, name in self._numbered]
+        self._output.map_parts(self._engine, partial(duplicates_part, self._work, *runs), specs)
+        self._map(earlier_part, [PartSpec(earlier_name(number), number) for number in range(self._index.count)], *runs)
+
+    def _all_parts(self) -> list[tuple[int, str]]:
+        earlier = [(number, earlier_name(number)) for number in range(self._index.count)]
+        return [*earlier, *self._numbered]
 
     def metrics(self, pairs: Buckets) -> dict[str, float]:
         """Returns the summary of all passes, from their counts."""
@@ -180,6 +204,8 @@ class _Passes:
         counts = {name: float(count) for name, count in self._counts.items() if name != "links"}
         return {
             "documents": float(sum(self._output.committed[name].rows_in for name in self._names)),
+            "indexed_documents": float(self._index.documents),
+            "recaptured": counts.pop("recaptured"),
             **(counts if self._work.config.near else {}),
             "clusters": float(clusters),
             "largest_cluster": float(largest),

@@ -47,7 +47,7 @@ def verify_part(work: Workspace, candidates: Buckets, made: Buckets, part: Part,
     found = distinct(work.bucket(candidates, PAIR, number, made.count))
     part.metric("candidate_pairs", len(found))
     found = found[np.lexsort((found["right"], found["left"]))]
-    shares = similarities(found, ShingleSets(work.own, work.names(), _texts(found)))
+    shares = similarities(found, ShingleSets(work.own, work.part_names(), _texts(found)))
     passed = shares >= work.config.jaccard
     part.metric("verified_pairs", int(passed.sum()))
     left, right = found["left"][passed], found["right"][passed]

@@ -1,6 +1,6 @@
 """Wiring of the stage `dedup`: documents and prose scores -> duplicates."""
 
-from tasks.core.stage_spec import StageSpec
+from tasks.core.stage_spec import Previous, StageSpec
 
 STAGES = (
     StageSpec(
@@ -11,5 +11,8 @@ STAGES = (
         "duplicates",
         inputs={"extracted": "extracted"},
         groups={"prose_score": ("attributes", "prose_score")},
+        previous={"index": Previous("dedup_index", completed_by="dedup_index")},
+        previous_if="dedup_index.enabled",
+        previous_as="extracted",
     ),
 )

@@ -1,10 +1,11 @@
 """What each pass of the stage reads: the settings, the inputs, and what the passes before it have written.
 
-Reads `parts.json`, the names of the parts of the corpus in order; a part's number is its index there.
+Reads `parts.json`, the names of the parts of this version's documents in order. The number of a part is its position
+behind the parts of the index: documents of both have row ids (`tasks.formats.row_ids`) that do not collide.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 
 from tasks.core.artifact import ArtifactFolder
 from tasks.formats import sorted_runs
+from tasks.formats.dedup_index import RUNS, DedupIndex
+from tasks.formats.row_ids import range_of
 from tasks.formats.sorted_runs import Buckets
 from tasks.stages.dedup.config import DedupConfig
 
@@ -20,23 +23,42 @@ PARTS_FILE = "parts.json"
 
 @dataclass(frozen=True)
 class Workspace:
-    """Settings, inputs and this stage's own folder. Picklable; its size does not depend on the parts."""
+    """Settings, inputs and this stage's own folder. Picklable; its size does not depend on this version's parts."""
 
     config: DedupConfig
     extracted: ArtifactFolder
     scores: ArtifactFolder
     own: ArtifactFolder
+    index: DedupIndex = field(default_factory=DedupIndex)
 
     def names(self) -> list[str]:
-        """Returns the names of the parts of the corpus."""
+        """Returns the names of the parts of this version's documents."""
         names: list[str] = json.loads(self.own.read(PARTS_FILE))
         return names
+
+    def part_names(self) -> list[str]:
+        """Returns the names of all parts by number: those of the index as `earlier_name` gives them."""
+        return [*map(earlier_name, range(self.index.count)), *self.names()]
+
+    @property
+    def first_row_id(self) -> int:
+        """The least row id of this version's documents; smaller ones are of the index."""
+        return range_of(self.index.count)[0]
 
     def bucket(self, runs: Buckets, dtype: np.dtype[Any], number: int, count: int) -> NDArray[np.void]:
         """Returns the records of bucket `number` of `count` from the runs of a pass over buckets."""
         return sorted_runs.read_bucket(self.own, runs.paths(), dtype, number, count)
 
-    def bucket_of_parts(self, folder: str, dtype: np.dtype[Any], number: int, count: int) -> NDArray[np.void]:
-        """Returns the records of bucket `number` of `count` from the runs of the parts of the corpus."""
+    def bucket_of_documents(self, folder: str, number: int, count: int) -> NDArray[np.void]:
+        """Returns the records of bucket `number` of `count`: of this version, and of the index if as keyed."""
         paths = [f"{folder}/{name}.bin" for name in self.names()]
-        return sorted_runs.read_bucket(self.own, paths, dtype, number, count)
+        new = sorted_runs.read_bucket(self.own, paths, RUNS[folder], number, count)
+        if not self.index.count:
+            return new
+        earlier = self.index.bucket(folder, number, count)
+        return np.concatenate([earlier[np.isin(earlier["key"], new["key"])], new])
+
+
+def earlier_name(number: int) -> str:
+    """Returns the name under which this stage knows a part of the index."""
+    return f"earlier-{number:05d}"

@@ -4,6 +4,9 @@ Reads the `warc` artifact (the WARC files of a crawl) and the files of `[[extrac
 `documents/<part>.parquet` (tasks.formats.documents.DOCUMENT, sorted by id) and `rejected/<part>.parquet` (record_id,
 url, source, reason); on request also `jsonl/<part>.jsonl.gz`, the same documents for readers without Parquet.
 
+With a dedup index (`tasks.formats.returned`), the documents that come back are in parts of their own, as they were
+extracted before.
+
 Rows in are response, revisit and conversion records, damaged places of foreign WARC files, files, and rows of dumps;
 each becomes one document or one rejection. A first pass reads identities only, of a crawl from the index of its WARC
 files, and extracts nothing, so that on any number of workers
@@ -32,8 +35,10 @@ from tasks.core.errors import InputError
 from tasks.core.part import POISON
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, in_runs, part_names
 from tasks.core.store import Store
-from tasks.formats.documents import DOCUMENT, document_id
+from tasks.formats.dedup_index import index_of
+from tasks.formats.documents import DOCUMENT, REJECTED, document_id
 from tasks.formats.external_files import SourceFile
+from tasks.formats.tombstones import tombstones_of
 from tasks.formats.url import host_of
 from tasks.formats.warc.archive import warc_files
 from tasks.stages.extract.captures import read_warc
@@ -48,6 +53,7 @@ from tasks.stages.extract.jsonl import JsonLines
 from tasks.stages.extract.layout import Unit, arrange, divide, runs
 from tasks.stages.extract.ordered import OrderedDocuments
 from tasks.stages.extract.parsers import parser
+from tasks.stages.extract.returned import returned_parts
 from tasks.stages.extract.row import Content, Poison, Rejected, Row
 
 log = logging.getLogger("sluice.extract")
@@ -64,15 +70,6 @@ _PARQUET: dict[str, Any] = {
     "compression_level": 1,
     "use_dictionary": ["host", "language_hint", "licence", "source", "warc_file"],
 }
-
-REJECTED = pa.schema(
-    [
-        pa.field("record_id", pa.string(), nullable=False),
-        pa.field("url", pa.string(), nullable=False),
-        pa.field("source", pa.string(), nullable=False),
-        pa.field("reason", pa.string(), nullable=False),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -123,6 +120,7 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
             replace(spec, payload=replace(spec.payload, spare=rows)) for spec, rows in zip(specs, spare, strict=True)
         ]
     records = output.map_parts(engine, extract_part, specs)
+    records += returned_parts(index_of(inputs), tombstones_of(inputs), output, engine)
     reasons = sum((Counter(record.rejected) for record in records), Counter[str]())
     if not any(record.rows_out for record in records):
         counts = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())

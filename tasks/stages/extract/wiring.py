@@ -1,6 +1,6 @@
 """Wiring of the stage `extract`: captures and local files -> documents."""
 
-from tasks.core.stage_spec import StageSpec
+from tasks.core.stage_spec import Previous, StageSpec
 
 STAGES = (
     StageSpec(
@@ -10,5 +10,9 @@ STAGES = (
         "corpus",
         "extracted",
         optional_inputs={"warc": "warc"},
+        previous={"index": Previous("dedup_index", completed_by="dedup_index")},
+        previous_if="dedup_index.enabled",
+        takedowns="takedowns",
+        takedowns_if="dedup_index.enabled",
     ),
 )

@@ -10,11 +10,11 @@ from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.documents import DOCUMENT
+from tasks.formats.documents import REJECTED as NO_DOCUMENT
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.run.trace import render, trace, trace_domain, trace_step
-from tasks.stages.extract.stage import REJECTED as NO_DOCUMENT
 from tasks.stages.tokens.config import EncodeConfig, PackConfig
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 from tests.conftest import run_stage_in

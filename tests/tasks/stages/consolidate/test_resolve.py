@@ -70,10 +70,8 @@ def test_a_stage_that_stopped_in_a_bucket_resumes_there(tmp_path: Path, monkeypa
 
 def test_duplicates_of_an_earlier_sluice_are_refused_and_not_taken_for_none(tmp_path: Path) -> None:
     inputs = prepared(tmp_path)
-    record = inputs["duplicates"].record
-    entry = record.parts[0].files[0].model_copy(update={"path": "pairs.parquet"})
-    parts = (*record.parts, record.parts[0].model_copy(update={"name": "old", "files": (entry,)}))
     duplicates = inputs["duplicates"]
-    old = Artifact(duplicates.store, duplicates.address, record.model_copy(update={"parts": parts}))
-    with pytest.raises(InputError, match="has its pairs in one file"):
+    metrics = {name: value for name, value in duplicates.record.metrics.items() if name != "recaptured"}
+    old = Artifact(duplicates.store, duplicates.address, duplicates.record.model_copy(update={"metrics": metrics}))
+    with pytest.raises(InputError, match="has no captures of pages, as an earlier Sluice wrote it"):
         run_stage_in(tmp_path, CONSOLIDATE, CONFIG, {**inputs, "duplicates": old})

@@ -90,10 +90,12 @@ def _group(name: str, rows: list[dict[str, Any]]) -> pa.Table:
     return marked(pa.Table.from_pylist(found, schema=schema), pa.chunked_array([[row["id"] for row in rows]]))
 
 
-def write(folder: Path, kind: str, tables: dict[str, dict[str, pa.Table]], *inputs: InputRef) -> Artifact:
-    """Commits an artifact `test/<kind>@dev` of parts; `tables` maps part -> folder -> table."""
-    store, address = Store(str(folder)), ArtifactId(f"test/{kind}", "dev")
-    mark = fingerprint(kind, 1, "", Settings(), [])
+def write(
+    folder: Path, kind: str, tables: dict[str, dict[str, pa.Table]], *inputs: InputRef, version: str = "dev"
+) -> Artifact:
+    """Commits an artifact `test/<kind>@<version>` of parts; `tables` maps part -> folder -> table."""
+    store, address = Store(str(folder)), ArtifactId(f"test/{kind}", version)
+    mark = fingerprint(kind, 1, "", Settings(tag="" if version == "dev" else version), [])
     output = Output(store, address, mark)
     for name, folders in tables.items():
         with output.part(name, conserved=False) as part:
@@ -106,31 +108,50 @@ def write(folder: Path, kind: str, tables: dict[str, dict[str, pa.Table]], *inpu
     return commit(output, kind, 1, Settings(), inputs, Report())
 
 
-def write_groups(folder: Path, parts: dict[str, list[dict[str, Any]]]) -> dict[str, Artifact]:
+def write_groups(folder: Path, parts: dict[str, list[dict[str, Any]]], version: str = "dev") -> dict[str, Artifact]:
     """Commits what annotators have measured of documents, by part; returns the inputs of dedup and consolidate."""
     groups = {
-        name: write(folder, f"{KIND}/{name}", {part: {KIND: _group(name, rows)} for part, rows in parts.items()})
+        name: write(
+            *(folder, f"{KIND}/{name}", {part: {KIND: _group(name, rows)} for part, rows in parts.items()}),
+            version=version,
+        )
         for name in ANNOTATORS
     }
     refs = [ref_to(group, name) for name, group in groups.items()]
     named = {"groups.json": {"groups": pa.table({"group": list(groups)})}}
-    return {"attributes": write(folder, "attributes", named, *refs), "prose_score": groups["prose_score"]}
+    return {
+        "attributes": write(folder, "attributes", named, *refs, version=version),
+        "prose_score": groups["prose_score"],
+    }
 
 
 def corpus(
-    folder: Path, rows: list[dict[str, Any]], parts: int = 2, rejected: list[dict[str, Any]] | None = None
+    folder: Path,
+    rows: list[dict[str, Any]],
+    parts: int = 2,
+    rejected: list[dict[str, Any]] | None = None,
+    version: str = "dev",
+    **more: list[dict[str, Any]],
 ) -> dict[str, Artifact]:
-    """Writes `extracted` and what was measured, with the rows dealt out over parts, each part sorted by id."""
+    """Writes `extracted` and what was measured, with the rows dealt out over parts, each part sorted by id.
+
+    `more` are further parts by name, with a hyphen in place of an underscore.
+    """
     dealt = [sorted(rows[index::parts], key=lambda row: row["id"]) for index in range(parts)]
-    held = dict(zip(part_names(parts), dealt, strict=True))
+    held = dict(zip(part_names(parts), dealt, strict=True)) | {
+        name.replace("_", "-"): sorted(mine, key=lambda row: row["id"]) for name, mine in more.items()
+    }
     extracted = {}
     for index, (name, mine) in enumerate(held.items()):
-        refused = (rejected or [])[index::parts]
+        refused = (rejected or [])[index::parts] if index < parts else []
         extracted[name] = {
             "documents": _table(mine, DOCUMENT),
             "rejected": _table(refused, REJECTED),
         }
-    return {"extracted": write(folder, "extracted", extracted), **write_groups(folder, held)}
+    return {
+        "extracted": write(folder, "extracted", extracted, version=version),
+        **write_groups(folder, held, version),
+    }
 
 
 def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tasks.core.artifact import Artifact
+from tasks.formats.dedup_index import BAND, TEXT
 from tasks.formats.mix import mix
 from tasks.stages.dedup.candidates import distinct, pairs, shared_texts
 from tasks.stages.dedup.components import both_ways, labels_of, large_star, small_star
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.dedup.exact import equal_links
 from tasks.stages.dedup.preference import order, preferences
-from tasks.stages.dedup.records import BAND, EDGE, PAIR, TEXT, packed, pair_key
+from tasks.stages.dedup.records import EDGE, PAIR, packed, pair_key
 from tests.conftest import run_stage_in
 from tests.s3_server import S3Server
 from tests.tasks.stages.dedup import reference
@@ -92,7 +93,8 @@ def test_a_long_chain_over_many_buckets_is_one_cluster(tmp_path: Path) -> None:
 
 def test_only_what_is_read_later_stays_in_the_artifact(tmp_path: Path) -> None:
     made = run_stage_in(tmp_path, DEDUP, DedupConfig(**FINE), corpus(tmp_path, mixed(3)))
-    kept = {"bands", "duplicates", "pairs", "parts.json", "preference", "sizes", "sources", "texts", "verdicts"}
+    kept = {"bands", "captures", "duplicates", "pairs", "parts.json", "preference"}
+    kept |= {"sizes", "sources", "texts", "verdicts"}
     assert {path.partition("/")[0] for path in made.files()} == kept
     there = {path.relative_to(tmp_path / made.path).as_posix() for path in (tmp_path / made.path).rglob("*.*")}
     assert there == {*made.files(), ".artifact.json"}

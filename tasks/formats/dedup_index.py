@@ -1,0 +1,217 @@
+"""The dedup index: what near and exact duplicates of earlier versions' documents are found by, without reading them.
+
+An index is an artifact with `index.json` (`Manifest`): an ordered list of parts, each in the artifact that wrote it,
+this one or an earlier index. Parts are immutable; what leaves the index leaves it by a part that is written again. Each
+has
+
+    rows/<part>.bin         one record per document (dtype ROW): the order of preference, and where its text is
+    texts/<part>.bin        sorted runs (`tasks.formats.sorted_runs`) of TEXT, BAND and CAPTURE, whose `row_id` is the
+    bands/<part>.bin        row in `rows`: the hash of the text, the keys of its bands, the page of a capture
+    captures/<part>.bin
+    names/<part>.parquet    id and URL of the documents, in the order of the rows
+    copies/<part>.parquet   documents that passed all filters and went as duplicates of one in the index (schema COPIES)
+
+Documents of an index have row ids, too (`tasks.formats.row_ids`): the number of the part is its position in the list.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tasks.core.artifact import Artifact, ArtifactFolder, ArtifactId, InputRef
+from tasks.core.config import Config
+from tasks.core.errors import InputError
+from tasks.core.stage import Inputs
+from tasks.core.store import Store
+from tasks.formats import sorted_runs
+from tasks.formats.packed_ids import HALVES
+
+KIND = "dedup_index"
+ROLE = "index"
+"""Role in which a stage reads the index of the version before."""
+FILE = "index.json"
+_PART_ROLE = "part_of_index"
+
+TEXT = np.dtype([("key", "<u8"), ("low", "<u8"), ("row_id", "<u8")])
+"""A document with words, by the two halves of its text's hash."""
+BAND = np.dtype([("key", "<u8"), ("text", "<u8"), ("row_id", "<u8")])
+"""A document with words, by one band of its signature. `text` is the first half of the hash of its text."""
+CAPTURE = np.dtype([("key", "<u8"), ("row_id", "<u8")])
+"""A document from a crawl, by a hash of its page."""
+TEXTS, BANDS, CAPTURES = "texts", "bands", "captures"
+"""Folders of the runs of TEXT, BAND and CAPTURE."""
+RUNS = {TEXTS: TEXT, BANDS: BAND, CAPTURES: CAPTURE}
+
+_PREFERENCE = [("cycle", "<u4"), ("quality", "<u4"), ("fetched", "<u8"), ("id", HALVES)]
+PREFERENCE = np.dtype(_PREFERENCE)
+"""The order of preference of a document: smaller is preferred in each field, the first one counts most."""
+ROW = np.dtype([*_PREFERENCE, ("origin", "<u4"), ("row", "<u4")])
+"""A document of the index: its preference, and the row with its text in a part of `extracted` (`Manifest.origins`)."""
+ROWS = "rows"
+
+NAMES = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("url", pa.string(), nullable=False)])
+COPIES = pa.schema(
+    [
+        *NAMES,
+        pa.field("duplicate_of", pa.string()),  # id of a document; null once that is no longer in the index
+        pa.field("origin", pa.uint32(), nullable=False),  # the row with its text, as in ROW
+        pa.field("row", pa.uint32(), nullable=False),
+    ]
+)
+
+
+class IndexPart(Config):
+    """One part: the artifact with its files, its name there, the number of its documents.
+
+    `content` is the hash of that artifact's content; "" where it is the index itself.
+    """
+
+    artifact: str
+    name: str
+    documents: int
+    content: str = ""
+
+
+class Manifest(Config):
+    """Content of `index.json`.
+
+    `cycles` are the versions whose documents are in it, in order; `origins` the parts of `extracted` with the texts, as
+    (id of the artifact, name of the part); `parts` those of the index.
+    """
+
+    cycles: tuple[str, ...] = ()
+    origins: tuple[tuple[str, str], ...] = ()
+    parts: tuple[IndexPart, ...] = ()
+
+
+@dataclass(frozen=True)
+class DedupIndex:
+    """Read access to an index. Picklable. Without arguments: the empty index, before the first version.
+
+    Args:
+        manifest: see above.
+        folders: the folder of each part.
+        store: store of the artifacts with the texts.
+    """
+
+    manifest: Manifest = field(default_factory=Manifest)
+    folders: tuple[ArtifactFolder, ...] = ()
+    store: Store | None = None
+
+    @classmethod
+    def open(cls, artifact: Artifact) -> "DedupIndex":
+        """Opens an index.
+
+        Raises:
+            InputError: an artifact with parts of it is gone or has changed since.
+        """
+        manifest = Manifest.model_validate(json.loads(artifact.folder.read(FILE)))
+        own = (str(artifact.address), artifact.folder)
+        found = {own[0]: own[1]}
+        for part in manifest.parts:
+            if part.artifact not in found:
+                found[part.artifact] = _opened(artifact, part)
+        return cls(manifest, tuple(found[part.artifact] for part in manifest.parts), artifact.store)
+
+    @property
+    def count(self) -> int:
+        """The number of parts."""
+        return len(self.manifest.parts)
+
+    @property
+    def documents(self) -> int:
+        """The number of documents."""
+        return sum(part.documents for part in self.manifest.parts)
+
+    @property
+    def cycle(self) -> int:
+        """The number of versions in it, which is the `cycle` of the documents of the next one."""
+        return len(self.manifest.cycles)
+
+    def path(self, folder: str, number: int, kind: str = "bin") -> str:
+        """Returns the path of one file of a part, relative to its folder."""
+        return f"{folder}/{self.manifest.parts[number].name}.{kind}"
+
+    def bucket(self, folder: str, number: int, count: int) -> NDArray[np.void]:
+        """Returns the records of bucket `number` of `count` from the runs of all parts, with row ids of the index."""
+        dtype = RUNS[folder]
+        found = [np.empty(0, dtype)]
+        for part, files in enumerate(self.folders):
+            records = sorted_runs.read_bucket(files, [self.path(folder, part)], dtype, number, count)
+            records["row_id"] += np.uint64(part << 32)
+            found.append(records)
+        return np.concatenate(found)
+
+    def rows(self, number: int) -> NDArray[np.void]:
+        """Returns the records of one part (dtype ROW), mapped."""
+        if not self.manifest.parts[number].documents:
+            return np.empty(0, ROW)
+        return np.memmap(self.folders[number].local(self.path(ROWS, number)), ROW, mode="r")
+
+    def names(self, number: int) -> pa.Table:
+        """Returns ids and URLs of one part (schema NAMES)."""
+        return self.folders[number].table(self.path("names", number, "parquet"))
+
+    def copies(self, number: int) -> pa.Table:
+        """Returns the copies of one part (schema COPIES)."""
+        return self.folders[number].table(self.path("copies", number, "parquet"))
+
+    def texts(self, number: int, rows: NDArray[np.int64]) -> list[str]:
+        """Returns the texts of some rows of one part, in their order."""
+        places = self.rows(number)[rows]
+        found: list[str] = [""] * len(rows)
+        for origin in np.unique(places["origin"]).tolist():
+            mine = np.flatnonzero(places["origin"] == origin)
+            taken = self.documents_at(origin, places["row"][mine], ["text"]).column("text").to_pylist()
+            for place, text in zip(mine.tolist(), taken, strict=True):
+                found[place] = text
+        return found
+
+    def documents_at(self, origin: int, rows: NDArray[np.integer], columns: list[str] | None = None) -> pa.Table:
+        """Returns rows of one part of `extracted`, of the version that it was made in.
+
+        Raises:
+            InputError: that artifact is gone.
+        """
+        address, name = self.manifest.origins[origin]
+        assert self.store is not None
+        table = _extracted(self.store.root, address).table(f"documents/{name}.parquet", columns=columns)
+        return table.take(pa.array(rows.astype(np.int64)))
+
+
+def index_of(inputs: Inputs) -> DedupIndex:
+    """Returns the index of the version before among a stage's inputs; the empty one where there is none."""
+    return DedupIndex.open(inputs[ROLE]) if ROLE in inputs else DedupIndex()
+
+
+def refs_to(store: Store, parts: Sequence[IndexPart], own: ArtifactId) -> tuple[InputRef, ...]:
+    """Returns the references to the earlier indexes that have parts of an index, for its record."""
+    addresses = sorted({part.artifact for part in parts} - {str(own)})
+    found = [Artifact.open_at(store, ArtifactId.parse(address)) for address in addresses]
+    return tuple(artifact.ref(_PART_ROLE) for artifact in found)
+
+
+def _opened(artifact: Artifact, part: IndexPart) -> ArtifactFolder:
+    found = Artifact.find(artifact.store, ArtifactId.parse(part.artifact))
+    if found is None or found.record.content != part.content:
+        raise InputError(
+            f"{artifact.address} has parts in {part.artifact}, which is gone or has changed since",
+            "bring it back; or start a new index under another recipe name",
+        )
+    return found.folder
+
+
+@lru_cache(maxsize=64)
+def _extracted(root: str, address: str) -> ArtifactFolder:
+    try:
+        return Artifact.open_at(Store(root), ArtifactId.parse(address)).folder
+    except InputError as error:
+        raise InputError(
+            f"{address} is gone, and texts of documents in the dedup index are read from it",
+            "bring it back; or start a new index under another recipe name",
+        ) from error
