@@ -23,6 +23,7 @@ from tasks.formats import sorted_runs
 from tasks.formats.dedup_index import BAND, BANDS, CAPTURES, TEXT, TEXTS
 from tasks.formats.documents import mark_of, same_mark
 from tasks.formats.mix import mix
+from tasks.formats.returned import is_returned
 from tasks.formats.row_ids import row_ids_of
 from tasks.formats.text import normalise
 from tasks.stages.dedup import preference
@@ -60,7 +61,9 @@ def sign_part(work: Workspace, part: Part, item: tuple[int, str]) -> None:
     )
     # Null where the annotator failed: such a document is the least preferred.
     score = pc.fill_null(pc.struct_field(scored.column("prose_score"), "score"), 0.0)
-    own = preference.preferences(score, documents.column("fetched_at"), documents.column("id"), work.index.cycle)
+    # What comes back was there before what is new.
+    cycle = work.index.cycle - is_returned(name)
+    own = preference.preferences(score, documents.column("fetched_at"), documents.column("id"), cycle)
     with part.file(f"{preference.FOLDER}/{name}.bin", rows=len(own)) as file:
         file.write(own.tobytes())
     signed = sign(documents.column("text"), work.config)

@@ -1,7 +1,7 @@
 """Stage dedup: documents -> for each document the one that it is a duplicate of, if any.
 
 Reads `extracted` (text, url, source, fetched_at), the group `prose_score` (tasks.core.groups) and, where there is one,
-the dedup index of the version before (`tasks.formats.dedup_index`). Writes
+the dedup index of the version before (`tasks.formats.dedup_index`) without what is taken down. Writes
 
     duplicates/<part>.parquet   one row per document, in the order of `extracted` (`duplicates.DUPLICATES`)
     earlier/<part>.parquet      documents of the index with a copy, or a newer capture, here (`duplicates.EARLIER`)
@@ -11,6 +11,7 @@ the dedup index of the version before (`tasks.formats.dedup_index`). Writes
 
 Documents are not dropped here. Every pass is parts on the engine, and resumes at the first one without a record:
 
+    forgotten    per part      documents of the index that are taken down
     sign         per part      text -> hash, band keys, order of preference, as sorted runs
     equal        per bucket    equal hashes
     candidates   per bucket    pairs of texts that share a band
@@ -43,6 +44,7 @@ from tasks.core.groups import KIND
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.dedup_index import index_of
 from tasks.formats.sorted_runs import Buckets, bucket_count
+from tasks.formats.tombstones import tombstones_of
 from tasks.stages.dedup.candidates import WANTED, candidates_part
 from tasks.stages.dedup.captures import recaptured_part
 from tasks.stages.dedup.clusters import clusters_part
@@ -50,6 +52,7 @@ from tasks.stages.dedup.components import large_part, small_part
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.dedup.duplicates import SOURCES_FOLDER, duplicates_part, earlier_part
 from tasks.stages.dedup.exact import equal_part
+from tasks.stages.dedup.forgotten import forgotten_part
 from tasks.stages.dedup.keepers import CLUSTER_SIZES, VERDICTS, keepers_part
 from tasks.stages.dedup.metrics import alarm, cluster_sizes, loss_shares
 from tasks.stages.dedup.shingle_sets import shingle_part
@@ -72,7 +75,10 @@ def run(config: DedupConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     extracted, scores, index = inputs["extracted"], inputs["prose_score"], index_of(inputs)
     names = _common_parts(extracted, scores)
     own = ArtifactFolder(output.store, output.address, output.address.path)
-    passes = _Passes(Workspace(config, extracted.folder, scores.folder, own, index), names, output, engine)
+    passes = _Passes(
+        Workspace(config, extracted.folder, scores.folder, own, index, tombstones_of(inputs)), names, output, engine
+    )
+    passes.forget()
     passes.sign()
     links = [passes.equal()] if config.exact else []
     if config.near:
@@ -122,6 +128,12 @@ class _Passes:
         self._counts = dict.fromkeys(("large_buckets", "candidate_pairs", "verified_pairs", "recaptured", "links"), 0)
         self.between: list[str] = []
         """Names of the parts that no later stage and no later cycle reads."""
+
+    def forget(self) -> None:
+        """Finds the documents of the index that are taken down."""
+        if self._work.takedowns:
+            specs = [PartSpec(f"forgotten-{number:05d}", number) for number in range(self._index.count)]
+            self._map(forgotten_part, specs, between=True)
 
     def sign(self) -> None:
         """Runs the pass over all texts."""

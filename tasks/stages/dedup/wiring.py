@@ -14,5 +14,7 @@ STAGES = (
         previous={"index": Previous("dedup_index", completed_by="dedup_index")},
         previous_if="dedup_index.enabled",
         previous_as="extracted",
+        takedowns="takedowns",
+        takedowns_if="dedup_index.enabled",
     ),
 )

@@ -16,7 +16,9 @@ from tasks.formats import sorted_runs
 from tasks.formats.dedup_index import RUNS, DedupIndex
 from tasks.formats.row_ids import range_of
 from tasks.formats.sorted_runs import Buckets
+from tasks.formats.tombstones import NOTHING, Tombstones
 from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup.records import ROW_ID
 
 PARTS_FILE = "parts.json"
 
@@ -30,6 +32,7 @@ class Workspace:
     scores: ArtifactFolder
     own: ArtifactFolder
     index: DedupIndex = field(default_factory=DedupIndex)
+    takedowns: Tombstones = NOTHING
 
     def names(self) -> list[str]:
         """Returns the names of the parts of this version's documents."""
@@ -56,7 +59,17 @@ class Workspace:
         if not self.index.count:
             return new
         earlier = self.index.bucket(folder, number, count)
-        return np.concatenate([earlier[np.isin(earlier["key"], new["key"])], new])
+        stays = np.isin(earlier["key"], new["key"])
+        if self.takedowns:
+            runs = [forgotten_path(part) for part in range(self.index.count)]
+            gone = sorted_runs.read_range(self.own, runs, ROW_ID, 0, 1 << 64)
+            stays &= ~np.isin(earlier["row_id"], gone["key"])
+        return np.concatenate([earlier[stays], new])
+
+
+def forgotten_path(number: int) -> str:
+    """Returns the run (dtype ROW_ID) with the documents of a part of the index that are taken down."""
+    return f"forgotten/{earlier_name(number)}.bin"
 
 
 def earlier_name(number: int) -> str:

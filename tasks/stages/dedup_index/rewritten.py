@@ -73,7 +73,7 @@ def _replaced(work: Work, number: int) -> pa.Table:
 def _returned(work: Work) -> pa.ChunkedArray:
     """Returns the ids of the documents that this version has been given again."""
     tables = [work.extracted.table(f"documents/{name}.parquet", columns=["id"]) for name in work.returned]
-    return pa.concat_tables([pa.table({"id": pa.array([], pa.string())}), *tables]).column("id")
+    return pa.chunked_array([chunk for table in tables for chunk in table.column("id").chunks], pa.string())
 
 
 def _copies(work: Work, number: int, gone: pa.ChunkedArray, returned: pa.ChunkedArray) -> pa.Table:

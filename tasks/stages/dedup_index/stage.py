@@ -4,8 +4,9 @@ Reads `extracted` (id, url), `duplicates` (order of preference and sorted runs),
 a duplicate, what of earlier versions is replaced), the index of the version before, and the takedowns in force. Writes
 
     rows/ texts/ bands/ captures/ names/ copies/   the parts that this version adds, and those that it writes again
-    gone/<part>.parquet                            per part of the index before: ids of what leaves it
     index.json                                     the list of all parts
+
+and, while it runs, `gone/<part>.parquet`: the ids of what leaves a part of the index before.
 
 A part of the index before is written again where a document leaves it (replaced or taken down), or a copy in it returns
 or is without its keeper now; and where it is merged with its neighbours. All others stay where they are: a version
@@ -67,6 +68,7 @@ def run(config: DedupIndexConfig, inputs: Inputs, output: Output, engine: Engine
     if "index" not in output.committed:
         with output.part("index", conserved=False) as part, part.file(FILE) as file:
             file.write(json.dumps(manifest.model_dump(mode="json"), indent=0).encode())
+    output.leave_out([spec.name for spec in gone])
     total = sum(part.documents for part in manifest.parts)
     metrics = {"documents": total, "added": count, "left": left, "parts": len(manifest.parts)}
     note = f"{total:,} documents of {len(manifest.cycles)} versions are known; {count:,} were added, {left:,} have left"

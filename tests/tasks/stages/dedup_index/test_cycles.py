@@ -55,10 +55,11 @@ class Cycles:
         version = f"c{len(self.indexes) + 1}"
         self.held |= {row["id"]: row for row in rows}
         before: dict[str, Any] = {"index": self.indexes[-1]} if self.indexes else {}
+        taken: dict[str, Any] = {"takedowns": self.takedowns} if self.takedowns else {}
         inputs = corpus(self.folder, rows, parts, version=version, **self._returning())
         options: Any = {"version": version, "workers": workers}
-        duplicates = run_stage_in(self.folder, DEDUP, self.config, {**inputs, **before}, kind="duplicates", **options)
-        taken: dict[str, Any] = {"takedowns": self.takedowns} if self.takedowns else {}
+        given = {**inputs, **before, **taken}
+        duplicates = run_stage_in(self.folder, DEDUP, self.config, given, kind="duplicates", **options)
         judged = {**inputs, "duplicates": duplicates, **taken}
         documents = run_stage_in(self.folder, CONSOLIDATE, FILTERS, judged, kind="documents", **options)
         given = {"extracted": inputs["extracted"], "duplicates": duplicates, "documents": documents, **before, **taken}
