@@ -38,7 +38,7 @@ from tasks.core.commit import commit
 from tasks.core.groups import KIND
 from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
-from tasks.formats.documents import DOCUMENT, document_id, marked
+from tasks.formats.documents import DOCUMENT, REJECTED, document_id, marked
 from tasks.stages.dedup.config import DedupConfig
 
 PER_PART = 10_000
@@ -110,28 +110,59 @@ def edited(words: list[str], changes: int, drawn: random.Random) -> list[str]:
 
 def make(folder: Path, texts: list[list[str]], count: int) -> int:
     """Writes `extracted` and the prose scores of so many documents; returns their bytes of text."""
+    return write(folder, documents(texts, count, 1), count, "dev")
+
+
+def write(
+    folder: Path,
+    stream: Iterator[str],
+    count: int,
+    version: str,
+    first: int = 0,
+    scores: tuple[int, float, float] | None = None,
+) -> int:
+    """Writes the next documents of a stream as a version; returns their bytes of text.
+
+    Args:
+        folder: the store.
+        stream: texts.
+        count: documents.
+        version: of both artifacts.
+        first: number of the first document, from which its id follows.
+        scores: (so many, their prose score, that of the others), all with one time; without it scores and times are
+            drawn.
+    """
     store = Store(str(folder))
-    extracted, scores = (
-        Output(store, ArtifactId(f"scale/{kind}", "dev"), kind) for kind in ("extracted", "prose_score")
+    extracted, measured = (
+        Output(store, ArtifactId(f"scale/{kind}", version), kind) for kind in ("extracted", "prose_score")
     )
-    drawn, stream, size = random.Random(2), documents(texts, count, 1), 0
-    for number, name in enumerate(part_names(-(-count // PER_PART))):
-        held = [text for _, text in zip(range(PER_PART), stream, strict=False)]
+    drawn, size, at = random.Random(2 + first), 0, first
+    for name in part_names(-(-count // PER_PART)):
+        held = [text for _, text in zip(range(min(PER_PART, first + count - at)), stream, strict=False)]
         size += sum(len(text.encode()) for text in held)
-        ids = [document_id(f"https://example.org/{number}/{row}", "sha1:A") for row in range(len(held))]
+        ids = [document_id(f"https://example.org/{at + row}", "sha1:A") for row in range(len(held))]
+        at += len(held)
         columns: dict[str, Any] = {field.name: [""] * len(held) for field in DOCUMENT if not field.nullable}
         nothing = {field.name: [None] * len(held) for field in DOCUMENT if field.nullable}
         columns |= nothing | {"id": ids, "text": held, "source": ["web"] * len(held)}
-        columns["fetched_at"] = [datetime(2026, 1, 1 + drawn.randrange(28), tzinfo=UTC) for _ in held]
+        days = [1 if scores else 1 + drawn.randrange(28) for _ in held]
+        columns["fetched_at"] = [datetime(2026, 1, day, tzinfo=UTC) for day in days]
         with extracted.part(name, conserved=False) as part:
             part.table("documents", pa.table([columns[field] for field in DOCUMENT.names], schema=DOCUMENT))
-        score = [{"score": drawn.randrange(100) / 100} for _ in held]
-        measured = pa.table([[None] * len(held), score], schema=_SCORE)
-        with scores.part(name, conserved=False) as part, part.file(f"{KIND}/{name}.parquet") as file:
-            pq.write_table(marked(measured, pa.chunked_array([ids])), file)
-    for output in (extracted, scores):
+            part.table("rejected", REJECTED.empty_table(), out=False)
+        score = [{"score": _score(row, scores, drawn)} for row in range(at - len(held), at)]
+        table = pa.table([[None] * len(held), score], schema=_SCORE)
+        with measured.part(name, conserved=False) as part, part.file(f"{KIND}/{name}.parquet") as file:
+            pq.write_table(marked(table, pa.chunked_array([ids])), file)
+    for output in (extracted, measured):
         commit(output, "made", 1, DedupConfig(), [], Report())
     return size
+
+
+def _score(row: int, scores: tuple[int, float, float] | None, drawn: random.Random) -> float:
+    if scores is None:
+        return drawn.randrange(100) / 100
+    return scores[1] if row < scores[0] else scores[2]
 
 
 class Watch:

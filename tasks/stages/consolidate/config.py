@@ -30,7 +30,8 @@ class ConsolidateConfig(Config):
     few stop words and many symbols, so they would reject 338 of 551 files of Python's standard library."""
 
     dedup: bool = True
-    """Drop duplicates of documents that pass the filters, as `duplicate_exact` and `duplicate_near`."""
+    """Drop duplicates of documents that pass the filters, as `duplicate_exact` and `duplicate_near`, and all but the
+    newest capture of a page that passes, as `duplicate_page`."""
 
     contaminated: Literal["drop", "keep"] = Field(default="drop", exclude_if=lambda value: value == "drop")
     """What becomes of documents that contain an item of `[decontaminate]`, of whatever source: `drop` rejects them as
