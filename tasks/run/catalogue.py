@@ -24,8 +24,8 @@ from tasks.stages.tokens import wiring as tokens
 from tasks.stages.train import wiring as train
 
 _WIRINGS = (
-    *(crawl, extract, classifiers, perplexity, annotate, dedup, decontaminate, paragraphs, consolidate, dedup_index),
-    *(tokens, spans, canary, train, evaluate, register, takedown),
+    *(crawl, extract, classifiers, perplexity, annotate, dedup, decontaminate, paragraphs, consolidate),
+    *(dedup_index, tokens, spans, canary, train, evaluate, register, takedown),
 )
 
 STAGES: dict[str, StageSpec] = {stage.name: stage for wiring in _WIRINGS for stage in wiring.STAGES}
