@@ -26,7 +26,7 @@ from benchmarks.dedup_scale import documents, passages, write
 from benchmarks.result import keep
 
 RUN = """
-import json, resource, sys, time
+import json, sys, time
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
@@ -70,8 +70,7 @@ kept = run("documents", consolidate, settings, given)
 given = {"extracted": extracted, "duplicates": duplicates, "documents": kept, **previous}
 run("dedup_index", dedup_index, DedupIndexConfig(enabled=True), given)
 ids = [one for path in kept.files("kept/") for one in kept.table(path, ["id"]).column("id").to_pylist()]
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(json.dumps({"cpu_s": made, "peak_mb": round(peak / 1e3), "ids": ids}))
+print(json.dumps({"cpu_s": made, "ids": ids}))
 """
 
 
@@ -102,7 +101,6 @@ def measure(folder: Path, texts: list[list[str]], count: int, share: float) -> d
         "kept_new": len(following["ids"]),
         "cpu_s": {"full": full["cpu_s"], "first": first["cpu_s"], "next": following["cpu_s"]},
         "least_cpu_s": round(least, 2),
-        "peak_mb": {"full": full["peak_mb"], "next": following["peak_mb"]},
         "cost": round(cpu["next"] / cpu["full"], 3),
     }
 
