@@ -1,0 +1,184 @@
+"""Three crawl cycles of the recipe `web` through the real scheduler, over a site that changes between them.
+
+Soak: some minutes. To be run after a change of the crawl DB, of dedup, of consolidate or of the dedup index.
+
+What stands on the site is documentation of the interpreter, under names of this module. Pages come again after days, so
+between two cycles the crawl DB is set back by a month: the rest of the cycle is as it would be a month later.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.core import parquet
+from tasks.core.artifact import Artifact
+from tasks.demo import site
+from tasks.demo.drive import Chain
+from tasks.demo.site import Page
+
+pytestmark = pytest.mark.soak
+
+HOST = "changing.localhost"
+Cycle = dict[str, Any]
+
+
+def rows(artifact: Artifact, folder: str) -> list[dict[str, Any]]:
+    return [row for path in artifact.files(folder) for row in artifact.table(path).to_pylist()]
+
+
+class Site:
+    """The site: pages by name, and an index that links to them."""
+
+    def __init__(self, bodies: list[bytes], server: site.Host) -> None:
+        self._bodies = bodies
+        self._server = server
+        self._held: dict[str, tuple[int, bytes]] = {}
+
+    def put(self, name: str, body: int, more: bytes = b"") -> None:
+        """Shows a body under a name; `more` is put before its end."""
+        self._held[name] = (body, more)
+        self._publish()
+
+    def remove(self, name: str) -> None:
+        del self._held[name]
+        self._publish()
+
+    def url(self, name: str) -> str:
+        return f"http://{HOST}:{self._server.server_address[1]}/{name}.html"
+
+    def _publish(self) -> None:
+        links = "".join(f'<p><a href="/{name}.html">{name}</a></p>' for name in sorted(self._held))
+        pages = {"/": f"<!DOCTYPE html><title>Index</title>{links}".encode()}
+        for name, (body, more) in self._held.items():
+            pages[f"/{name}.html"] = self._bodies[body].replace(b"</body>", more + b"</body>")
+        now = int(time.time())
+        self._server.pages = {path: Page(path, body, f'"{hash((path, body)):x}"', now) for path, body in pages.items()}
+
+
+@pytest.fixture(scope="module")
+def changing(stack, smoke) -> Iterator[Site]:
+    """The site, running; its bodies are pages that the recipe `smoke` has kept, each of a text of its own."""
+    kept = [row["url"] for row in rows(stack.artifact("smoke/documents"), "kept/") if row["source"] == "web"]
+    hosts = site.load(site.rendered(stack.home.root / "site"), {})
+    bodies = [
+        hosts[url.partition("//")[2].partition(".")[0]][f"/{url.rpartition('/')[2]}"].body
+        for url in sorted(kept)
+        if url.endswith(".html")
+    ]
+    assert len(bodies) >= 10, kept
+    with site.Host(0, {}) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield Site(bodies, server)
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def cycles(stack, changing: Site) -> list[Cycle]:
+    """Makes the three cycles; returns of each what it has made."""
+    for name, body in (("a", 0), ("b", 1), ("c", 2), ("d", 3), ("e", 4)):
+        changing.put(name, body)
+    made = [cycle(stack, changing, "c1")]
+
+    changing.put("f", 5)  # added
+    changing.put("b", 1, b"<p>" + b"What this page says today is not what it said a month ago. " * 30 + b"</p>")
+    changing.put("mirror", 2)  # of c
+    changing.remove("d")
+    made.append(cycle(stack, changing, "c2"))
+
+    changing.put("g", 6)
+    changing.put("mirror-of-new", 5)  # of what the second cycle has added
+    changing.remove("c")
+    made.append(cycle(stack, changing, "c3"))
+    return made
+
+
+def cycle(stack, changing: Site, version: str) -> Cycle:
+    """Runs crawl and corpus, the second by the asset of the first, and lets a month pass."""
+    overrides = {
+        "crawl.seeds": [changing.url("").replace(".html", "")],
+        "crawl.allow_loopback": True,
+        "crawl.delay_s": 0.05,
+        "extract.files": [],
+        "consolidate.limits.gopher_quality.min_letters": 0.5,
+        "place.dask.address": "",
+    }
+    chain = Chain(stack.airflow, "web", last="corpus")
+    chain.wait_for_dags()
+    stack.pause("web.tokens", True)
+    chain.start({"version": version, "overrides": overrides})
+    deadline = time.monotonic() + 900
+    for _ in chain.follow():
+        assert time.monotonic() < deadline
+    kinds = ("extracted", "duplicates", "documents", "dedup_index")
+    found: Cycle = {kind: stack.artifact(f"web/{kind}", version) for kind in kinds}
+    for path in (stack.home.root / "store" / "web" / "crawldb").glob(f"*/{version}/urls.parquet"):
+        set_back(path)
+    return found
+
+
+def set_back(path: Path) -> None:
+    """Sets the times of a crawl DB back by a month."""
+    table = parquet.read(str(path))
+    month = pa.scalar(timedelta(days=31), pa.duration("ms"))
+    for field in table.schema:
+        if pa.types.is_timestamp(field.type):
+            earlier = pc.subtract(table.column(field.name), month.cast(pa.duration(field.type.unit)))
+            table = table.set_column(table.schema.get_field_index(field.name), field, earlier)
+    pq.write_table(table, path)
+
+
+def kept(made: Cycle) -> set[str]:
+    return {row["url"].rpartition("/")[2].removesuffix(".html") for row in rows(made["documents"], "kept/")}
+
+
+def went(made: Cycle) -> dict[str, str]:
+    return {
+        row["url"].rpartition("/")[2].removesuffix(".html"): row["reason"]
+        for row in rows(made["documents"], "rejected/")
+        if row["reason"].startswith("duplicate_")
+    }
+
+
+def test_each_cycle_keeps_what_is_new_and_what_has_changed(cycles) -> None:
+    assert [kept(made) for made in cycles] == [{"a", "b", "c", "d", "e"}, {"b", "f"}, {"g"}]
+
+
+def test_mirrors_of_what_an_earlier_cycle_has_published_go_as_its_duplicates(cycles) -> None:
+    assert [went(made) for made in cycles] == [{}, {"mirror": "duplicate_exact"}, {"mirror-of-new": "duplicate_exact"}]
+    (mirror,) = (row for row in rows(cycles[1]["documents"], "rejected/") if row["url"].endswith("mirror.html"))
+    (original,) = (row for row in rows(cycles[0]["documents"], "kept/") if row["url"].endswith("/c.html"))
+    assert mirror["duplicate_of"] == original["id"]
+
+
+def test_the_new_text_of_a_page_replaces_the_old_one(cycles) -> None:
+    (old,) = (row for row in rows(cycles[0]["documents"], "kept/") if row["url"].endswith("/b.html"))
+    (new,) = (row for row in rows(cycles[1]["documents"], "kept/") if row["url"].endswith("/b.html"))
+    (gone,) = rows(cycles[1]["documents"], "replaced/")
+    assert (gone["id"], gone["reason"], gone["replaced_by"]) == (old["id"], "duplicate_page", new["id"])
+    assert rows(cycles[2]["documents"], "replaced/") == []
+
+
+def test_the_funnel_accounts_for_what_each_cycle_has_captured_and_no_more(cycles) -> None:
+    for made in cycles:
+        captured = made["extracted"].record.rows_in
+        funnel = made["documents"].table("funnel.parquet").to_pylist()
+        assert sum(row["documents"] for row in funnel) == captured
+    documents = [made["duplicates"].record.metrics["documents"] for made in cycles]
+    assert documents[1] < documents[0]
+    assert documents[2] < documents[0]
+
+
+def test_the_index_knows_what_all_cycles_have_published(cycles) -> None:
+    metrics = [made["dedup_index"].record.metrics for made in cycles]
+    assert [one["documents"] for one in metrics] == [5, 6, 7]
+    assert [one["left"] for one in metrics] == [0, 1, 0]
+    refs = {ref.address for ref in cycles[2]["dedup_index"].record.inputs}
+    assert {"web/dedup_index@c1", "web/dedup_index@c2"} <= refs
