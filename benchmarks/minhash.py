@@ -30,6 +30,7 @@ PEERS = [
     "spacy==3.8.18",
     "xxhash==3.8.2",
     "datasketch==2.0.0",
+    "rensa==0.5.0",
     "tokenizers==0.23.3",
     "regex==2026.11.15",
 ]

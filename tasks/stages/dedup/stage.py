@@ -5,6 +5,8 @@ Reads `extracted` (text, source, fetched_at) and the group `prose_score` (tasks.
     duplicates/<part>.parquet   one row per document, in the order of `extracted` (`duplicates.DUPLICATES`)
     pairs/<bucket>.parquet      every verified pair of texts with its similarity (`keepers.PAIRS`)
     sources/ sizes/             counts of duplicates by source, and of clusters by size
+    largest/ domains/           the largest clusters of each bucket, counts of duplicates by domain
+    audit.json domains.parquet  what a person judges the duplicates by, and the counts of all domains (`audit`)
     preference/ texts/ bands/   what is compared, part by part; parts.json: the names of these parts in order
 
 Documents are not dropped here. Every pass is parts on the engine, and resumes at the first one without a record:
@@ -25,7 +27,7 @@ is cleared away at the end.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -35,22 +37,26 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.groups import KIND
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
+from tasks.formats.duplicate_audit import AUDIT_FILE, DuplicateAudit
 from tasks.formats.sorted_runs import Buckets, bucket_count
+from tasks.stages.dedup import audit
 from tasks.stages.dedup.candidates import WANTED, candidates_part
 from tasks.stages.dedup.clusters import clusters_part
 from tasks.stages.dedup.components import large_part, small_part
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.dedup.duplicates import SOURCES_FOLDER, duplicates_part
 from tasks.stages.dedup.exact import equal_part
+from tasks.stages.dedup.figure import draw
 from tasks.stages.dedup.keepers import CLUSTER_SIZES, VERDICTS, keepers_part
-from tasks.stages.dedup.metrics import alarm, cluster_sizes, loss_shares
+from tasks.stages.dedup.metrics import alarm, source_losses
 from tasks.stages.dedup.shingle_sets import shingle_part
 from tasks.stages.dedup.signatures import sign_part
 from tasks.stages.dedup.verify import EDGES, verify_part
 from tasks.stages.dedup.workspace import PARTS_FILE, Workspace
 
-VERSION = 3
+VERSION = 4
 
+_COUNTED = ("large_buckets", "candidate_pairs", "verified_pairs", "pairs_just_below", "pairs_just_above")
 _LINKS = 8
 """A link in the choice of keepers takes as much memory as so many records elsewhere: both documents are objects."""
 
@@ -71,7 +77,10 @@ def run(config: DedupConfig, inputs: Inputs, output: Output, engine: Engine) -> 
         links += passes.near()
     verdicts = passes.keepers([run for run in links if run])
     passes.verdicts(verdicts)
-    report = Report(metrics=passes.metrics(verdicts))
+    found = passes.audit(verdicts)
+    output.log_file("duplicates.json", output.store.read(f"{output.address.path}/{AUDIT_FILE}"))
+    output.log_file("duplicates.png", draw(found, str(output.address)))
+    report = Report(metrics=passes.metrics(found))
     output.leave_out(passes.between)
     return report
 
@@ -108,8 +117,9 @@ class _Passes:
         self._engine = engine
         self._per_bucket = work.config.records_per_bucket
         self._stars: Buckets | None = None
+        self._compared: Buckets | None = None
         self._texts = 0
-        self._counts = dict.fromkeys(("large_buckets", "candidate_pairs", "verified_pairs", "links"), 0)
+        self._counts = dict.fromkeys((*_COUNTED, "links"), 0)
         self.between: list[str] = []
         """Names of the parts that no later stage and no later cycle reads."""
 
@@ -138,8 +148,10 @@ class _Passes:
         self._map(shingle_part, specs, found.beside(WANTED), between=True)
         made = Buckets("verified", bucket_count(pairs, self._work.config.pairs_per_part))
         records = self._over(made, verify_part, found)
-        self._count("candidate_pairs", records)
-        verified = self._count("verified_pairs", records)
+        self._compared = made
+        for name in _COUNTED[1:]:
+            self._count(name, records)
+        verified = self._counts["verified_pairs"]
         if not verified:
             return []
         self._stars = self._components(made.beside(EDGES), verified)
@@ -173,19 +185,52 @@ class _Passes:
         work = partial(duplicates_part, self._work, pairs.beside(VERDICTS))
         self._output.map_parts(self._engine, work, specs)
 
-    def metrics(self, pairs: Buckets) -> dict[str, float]:
+    def audit(self, pairs: Buckets) -> DuplicateAudit:
+        """Writes the audit of all passes; returns it."""
+        if "audit" not in self._output.committed:
+            with self._output.part("audit", conserved=False) as part:
+                domains = audit.add_domains(map(self._own, self._of_parts(audit.DOMAINS_FOLDER)))
+                audit.write_table(part, audit.DOMAINS_FILE, domains)
+                with part.file(AUDIT_FILE) as file:
+                    file.write(self._audited(pairs, domains).model_dump_json(indent=1).encode())
+        return DuplicateAudit.model_validate_json(self._work.own.read(AUDIT_FILE))
+
+    def _audited(self, pairs: Buckets, domains: Any) -> DuplicateAudit:
+        sides = {
+            name: audit.side(
+                self._work,
+                self._compared.beside(name) if self._compared else None,
+                self._counts[f"pairs_just_{name}"],
+            )
+            for name in (audit.BELOW, audit.ABOVE)
+        }
+        return DuplicateAudit(
+            jaccard=self._work.config.jaccard,
+            width=audit.WIDTH,
+            sizes=audit.size_bins(map(self._own, pairs.beside(CLUSTER_SIZES).paths("parquet"))),
+            largest=audit.largest_of(map(self._own, pairs.beside(audit.LARGEST_FOLDER).paths("parquet"))),
+            below=sides[audit.BELOW],
+            above=sides[audit.ABOVE],
+            sources=source_losses(map(self._own, self._of_parts(SOURCES_FOLDER))),
+            domains=audit.losses(domains),
+            domain_count=domains.num_rows,
+        )
+
+    def metrics(self, found: DuplicateAudit) -> dict[str, float]:
         """Returns the summary of all passes, from their counts."""
-        shares = loss_shares(map(self._own, (f"{SOURCES_FOLDER}/{name}.parquet" for name in self._names)))
-        clusters, largest = cluster_sizes(map(self._own, pairs.beside(CLUSTER_SIZES).paths("parquet")))
         counts = {name: float(count) for name, count in self._counts.items() if name != "links"}
         return {
             "documents": float(sum(self._output.committed[name].rows_in for name in self._names)),
             **(counts if self._work.config.near else {}),
-            "clusters": float(clusters),
-            "largest_cluster": float(largest),
-            "sources_over_alarm_share": float(len(alarm(shares, self._work.config.alarm_share))),
-            **{f"loss_share/{source}": share for source, share in shares.items()},
+            "clusters": float(sum(size.clusters for size in found.sizes)),
+            **{f"clusters_of/{size.first}-{size.last}": float(size.clusters) for size in found.sizes},
+            "largest_cluster": float(max([0, *(cluster.documents for cluster in found.largest)])),
+            "sources_over_alarm_share": float(len(alarm(found.sources, self._work.config.alarm_share))),
+            **{f"loss_share/{source.name}": source.share for source in found.sources},
         }
+
+    def _of_parts(self, folder: str) -> Iterator[str]:
+        return (f"{folder}/{name}.parquet" for name in self._names)
 
     def _own(self, path: str) -> Any:
         return parquet.read(self._work.own.local(path))
