@@ -1,8 +1,8 @@
 """The audit of duplicates: `audit.json` of an artifact `duplicates`.
 
-Sizes of clusters, the largest ones, pairs of texts on both sides of the threshold, and shares of duplicates by source and
-domain. Documents are named by their ids, without text and address: a reader that shows texts applies takedowns and masks
-personal data. Its size is bounded, however many documents there are.
+Sizes of clusters, the largest ones, pairs of texts on both sides of the threshold, and shares of duplicates by source
+and domain. Documents are named by their ids, without text and address: a reader that shows texts applies takedowns and
+masks personal data. Its size is bounded, however many documents there are.
 """
 
 from pydantic import BaseModel, ConfigDict

@@ -2,11 +2,11 @@
 
 The passes write, bucket by bucket or part by part,
 
-    below/ above/<batch>.bin   a run of SAMPLED: some pairs on both sides of the threshold, those with the smallest hashes
+    below/ above/<batch>.bin   a run of SAMPLED: some pairs on each side of the threshold, with the smallest hashes
     largest/<bucket>.parquet   the largest clusters of the bucket (LARGEST)
     domains/<part>.parquet     documents and duplicates of each registered domain (DOMAINS)
 
-and `write_audit` makes of them `audit.json` (`tasks.formats.duplicate_audit`) and `domains.parquet`. Samples are of bounded
+and the stage makes of them `audit.json` (`tasks.formats.duplicate_audit`) and `domains.parquet`. Samples are of bounded
 size; of the domains all are in memory at one time, about 100 bytes each.
 """
 
