@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -108,13 +108,13 @@ def edited(words: list[str], changes: int, drawn: random.Random) -> list[str]:
     return words
 
 
-def make(folder: Path, texts: list[list[str]], count: int) -> int:
-    """Writes `extracted` and the prose scores of so many documents; returns their bytes of text."""
+def make(folder: Path, texts: Iterable[str], count: int) -> int:
+    """Writes `extracted` and the prose scores of `count` documents; returns their bytes of text."""
     store = Store(str(folder))
     extracted, scores = (
         Output(store, ArtifactId(f"scale/{kind}", "dev"), kind) for kind in ("extracted", "prose_score")
     )
-    drawn, stream, size = random.Random(2), documents(texts, count, 1), 0
+    drawn, stream, size = random.Random(2), iter(texts), 0
     for number, name in enumerate(part_names(-(-count // PER_PART))):
         held = [text for _, text in zip(range(PER_PART), stream, strict=False)]
         size += sum(len(text.encode()) for text in held)
@@ -122,6 +122,7 @@ def make(folder: Path, texts: list[list[str]], count: int) -> int:
         columns: dict[str, Any] = {field.name: [""] * len(held) for field in DOCUMENT if not field.nullable}
         nothing = {field.name: [None] * len(held) for field in DOCUMENT if field.nullable}
         columns |= nothing | {"id": ids, "text": held, "source": ["web"] * len(held)}
+        columns["host"] = ["example.org"] * len(held)
         columns["fetched_at"] = [datetime(2026, 1, 1 + drawn.randrange(28), tzinfo=UTC) for _ in held]
         with extracted.part(name, conserved=False) as part:
             part.table("documents", pa.table([columns[field] for field in DOCUMENT.names], schema=DOCUMENT))
@@ -171,7 +172,7 @@ class Watch:
 def measure(folder: Path, texts: list[list[str]], count: int, workers: int) -> dict[str, Any]:
     """Makes a corpus of so many documents and runs the stage on it."""
     folder.mkdir(parents=True)
-    size = make(folder, texts, count)
+    size = make(folder, documents(texts, count, 1), count)
     begin = time.monotonic()
     child = subprocess.Popen([sys.executable, "-c", RUN, str(folder), str(workers)])
     watch = Watch(psutil.Process(child.pid))
