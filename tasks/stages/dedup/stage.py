@@ -78,7 +78,7 @@ def run(config: DedupConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     verdicts = passes.keepers([run for run in links if run])
     passes.verdicts(verdicts)
     found = passes.audit(verdicts)
-    output.log_file("duplicates.json", output.store.read(f"{output.address.path}/{AUDIT_FILE}"))
+    output.log_file(AUDIT_FILE, output.store.read(f"{output.address.path}/{AUDIT_FILE}"))
     output.log_file("duplicates.png", draw(found, str(output.address)))
     report = Report(metrics=passes.metrics(found))
     output.leave_out(passes.between)
