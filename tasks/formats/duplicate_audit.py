@@ -22,6 +22,11 @@ class Bin(_Frozen):
     clusters: int
     documents: int
 
+    @property
+    def name(self) -> str:
+        """The range of sizes: "2", "3-4"."""
+        return f"{self.first}-{self.last}" if self.first < self.last else f"{self.last}"
+
 
 class Cluster(_Frozen):
     """A cluster: the id of its most preferred document, its documents, distinct texts, and some of its documents.

@@ -24,16 +24,15 @@ def draw(audit: DuplicateAudit, title: str) -> bytes:
     """
     from matplotlib.figure import Figure
 
-    sizes = [(f"{one.first:,} - {one.last:,}" if one.first < one.last else f"{one.last}", one) for one in audit.sizes]
     sources = sorted(audit.sources, key=lambda one: (-one.duplicates, one.name))[:_MOST]
     domains = audit.domains[:_MOST]
-    rows = [len(panel) + _AROUND for panel in (sizes, sources, domains)]
+    rows = [len(panel) + _AROUND for panel in (audit.sizes, sources, domains)]
     # Without pyplot: no display, no global state.
     figure = Figure(figsize=(_WIDTH, _BAR * sum(rows) + _AROUND * _BAR), layout="constrained")
     of_sizes, of_sources, of_domains = figure.subplots(3, 1, height_ratios=rows)
-    counts = [one.clusters for _, one in sizes]
-    labels = [f" {one.clusters:,} with {one.documents:,}" for _, one in sizes]
-    _bars(of_sizes, [name for name, _ in sizes], counts, labels, "clusters by number of documents")
+    labels = [f" {one.clusters:,}, with {one.documents:,} documents" for one in audit.sizes]
+    counts = [one.clusters for one in audit.sizes]
+    _bars(of_sizes, [one.name for one in audit.sizes], counts, labels, "clusters by number of documents")
     of_sizes.set_xscale("symlog")
     _losses(of_sources, sources, "share of duplicates, by source")
     _losses(of_domains, domains, "share of duplicates, of the domains with the most")
@@ -56,5 +55,5 @@ def _bars(axes: "Axes", names: list[str], numbers: Sequence[float], labels: list
         axes.annotate(label, (number, place), va="center")
     axes.set_yticks(range(len(names)), names, parse_math=False)
     axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.set_xlim(0, max([*numbers, 1]) * 3)
+    axes.set_xlim(0, max([*numbers, 1]) * 10)
     axes.set_title(title)

@@ -223,7 +223,7 @@ class _Passes:
             "documents": float(sum(self._output.committed[name].rows_in for name in self._names)),
             **(counts if self._work.config.near else {}),
             "clusters": float(sum(size.clusters for size in found.sizes)),
-            **{f"clusters_of/{size.first}-{size.last}": float(size.clusters) for size in found.sizes},
+            **{f"clusters_of/{size.name}": float(size.clusters) for size in found.sizes},
             "largest_cluster": float(max([0, *(cluster.documents for cluster in found.largest)])),
             "sources_over_alarm_share": float(len(alarm(found.sources, self._work.config.alarm_share))),
             **{f"loss_share/{source.name}": source.share for source in found.sources},

@@ -1,6 +1,7 @@
 """The page of duplicates: both texts of each pair, safe to open, masked, and without what is taken down."""
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -89,10 +90,21 @@ def test_no_text_of_a_cluster_with_a_document_that_is_taken_down_is_shown(tmp_pa
     assert "No text is shown, because a document of the cluster is taken down" in page
 
 
-def test_texts_are_compared_word_by_word_whatever_their_case() -> None:
-    one, other = differences("The old\nharbour is  open", "the OLD port is open today")
-    assert one == [("The old\n", False), ("harbour ", True), ("is  open", False)]
-    assert other == [("the OLD ", False), ("port ", True), ("is open ", False), ("today", True)]
+def test_words_are_marked_that_no_common_sequence_of_five_has_whatever_their_case_and_punctuation() -> None:
+    one, other = differences("Now: the old,\nharbour - IS open again today", "the old harbour is open until midnight")
+    assert one == [("Now: ", True), ("the old,\nharbour - IS open ", False), ("again today", True)]
+    assert other == [("the old harbour is open ", False), ("until midnight", True)]
+    assert differences("Old harbour", "the old harbour") == (
+        [("Old harbour", False)],
+        [("the ", True), ("old harbour", False)],
+    )
+    assert differences("", "word") == ([], [("word", True)])
+
+
+def test_texts_that_repeat_one_word_are_compared_in_no_time() -> None:
+    begin = time.process_time()
+    differences("a " * 2000, "a b " * 1000)
+    assert time.process_time() - begin < 5
 
 
 class Tracker(Listener):
