@@ -6,11 +6,10 @@ The passes write, bucket by bucket or part by part,
     largest/<bucket>.parquet   the largest clusters of the bucket (LARGEST)
     domains/<part>.parquet     documents and duplicates of each registered domain (DOMAINS)
 
-and the stage makes of them `audit.json` (`tasks.formats.duplicate_audit`) and `domains.parquet`. Samples are of bounded
-size; of the domains all are in memory at one time, about 100 bytes each.
+Samples are of bounded size. `audit_part` reads these files.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -18,15 +17,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.core import parquet
 from tasks.core.part import Part
 from tasks.formats import sorted_runs
 from tasks.formats.domain import domain_of
-from tasks.formats.duplicate_audit import Bin, Cluster, Loss, Pair, Side
 from tasks.formats.packed_ids import unpack
-from tasks.formats.row_ids import part_of, row_of
 from tasks.formats.sorted_runs import Buckets
-from tasks.stages.dedup.workspace import Workspace
 
 SAMPLED = np.dtype([("key", "<u8"), ("left", "<u8"), ("right", "<u8"), ("jaccard", "<f8")])
 """A pair of texts with its similarity, by the hash of the pair."""
@@ -45,11 +40,11 @@ DOMAINS = pa.schema(
         pa.field("duplicates", pa.int64(), nullable=False),
     ]
 )
-BELOW, ABOVE, LARGEST_FOLDER, DOMAINS_FOLDER, DOMAINS_FILE = "below", "above", "largest", "domains", "domains.parquet"
+BELOW, ABOVE, LARGEST_FOLDER, DOMAINS_FOLDER = "below", "above", "largest", "domains"
 WIDTH = 0.05
 """How far from the threshold a pair of the samples is at most."""
-PAIRS, CLUSTERS, TEXTS, SHOWN_DOMAINS = 20, 10, 5, 100
-"""Most pairs on each side, clusters, texts of a cluster, and domains."""
+PAIRS, CLUSTERS, TEXTS = 20, 10, 5
+"""Most pairs on each side, clusters, and texts of a cluster."""
 _DOMAINS = 1 << 20
 """Rows of counts that are added up at once."""
 
@@ -77,10 +72,10 @@ def write_around(
         for name in ("key", "left", "right"):
             sampled[name] = found[name][inside]
         sampled["jaccard"] = shares[inside]
-        sorted_runs.write(part, made.beside(folder).path(number), [_smallest(sampled)])
+        sorted_runs.write(part, made.beside(folder).path(number), [smallest(sampled)])
 
 
-def _smallest(sampled: NDArray[np.void]) -> NDArray[np.void]:
+def smallest(sampled: NDArray[np.void]) -> NDArray[np.void]:
     """Returns the pairs with the smallest hashes: a random sample, the same in whichever order they come."""
     order = np.lexsort((sampled["right"], sampled["left"], sampled["key"]))
     return sampled[order[:PAIRS]]
@@ -129,70 +124,6 @@ def add_domains(tables: Iterable[pa.Table]) -> pa.Table:
 def _summed(tables: Sequence[pa.Table]) -> pa.Table:
     grouped = pa.concat_tables([table.cast(DOMAINS) for table in tables]).group_by("domain")
     return grouped.aggregate([(name, "sum") for name in DOMAINS.names[1:]]).rename_columns(DOMAINS.names).cast(DOMAINS)
-
-
-def losses(domains: pa.Table) -> tuple[Loss, ...]:
-    """Returns the first rows of a table of DOMAINS."""
-    rows = domains.slice(0, SHOWN_DOMAINS).to_pylist()
-    return tuple(Loss(name=row["domain"], documents=row["documents"], duplicates=row["duplicates"]) for row in rows)
-
-
-def size_bins(counts: Iterable[pa.Table]) -> tuple[Bin, ...]:
-    """Returns the clusters by size: of 2, 3 to 4, 5 to 8 documents and so on, as far as there are any.
-
-    Args:
-        counts: those of each bucket (schema `keepers.SIZES`).
-    """
-    clusters, documents = np.zeros(64, np.int64), np.zeros(64, np.int64)
-    for table in counts:
-        size, count = (table.column(name).to_numpy() for name in ("size", "clusters"))
-        power = np.ceil(np.log2(size)).astype(np.int64)
-        np.add.at(clusters, power, count)
-        np.add.at(documents, power, size * count)
-    last = int(np.flatnonzero(clusters).max(initial=0))
-    return tuple(
-        Bin(first=2 ** (power - 1) + 1, last=2**power, clusters=int(clusters[power]), documents=int(documents[power]))
-        for power in range(1, last + 1)
-    )
-
-
-def largest_of(tables: Iterable[pa.Table]) -> tuple[Cluster, ...]:
-    """Returns the largest clusters of all buckets (schema LARGEST)."""
-    kept: list[Cluster] = []
-    for table in tables:
-        kept += [Cluster(**row) for row in table.to_pylist()]
-        kept = sorted(kept, key=lambda one: (-one.documents, one.cluster))[:CLUSTERS]
-    return tuple(kept)
-
-
-def side(work: Workspace, runs: Buckets | None, pairs: int) -> Side:
-    """Returns the sample of all batches on one side of the threshold.
-
-    Args:
-        work: the stage's files.
-        runs: of SAMPLED; None where no pair was compared.
-        pairs: how many there are in all.
-    """
-    sampled = np.empty(0, SAMPLED)
-    for path in runs.paths() if runs else ():
-        sampled = _smallest(np.concatenate([sampled, sorted_runs.read_range(work.own, [path], SAMPLED, 0, 1 << 64)]))
-    row_ids = np.unique(np.concatenate([sampled["left"], sampled["right"]]))
-    named = dict(zip(row_ids.tolist(), _named(work, row_ids), strict=True))
-    shown = []
-    for left, right, jaccard in zip(*(sampled[name].tolist() for name in ("left", "right", "jaccard")), strict=True):
-        both = sorted((named[left], named[right]), key=lambda one: one[0])
-        shown.append(Pair(ids=[one[0] for one in both], clusters=[one[1] for one in both], jaccard=round(jaccard, 6)))
-    return Side(pairs=pairs, shown=sorted(shown, key=lambda pair: (-pair.jaccard, pair.ids)))
-
-
-def _named(work: Workspace, row_ids: NDArray[np.uint64]) -> Iterator[tuple[str, str | None]]:
-    """Yields for texts, by sorted row ids, the most preferred document with the text, and its cluster."""
-    names, parts = work.names(), part_of(row_ids)
-    for part in np.unique(parts).tolist():
-        rows = pa.array(row_of(row_ids[parts == part]))
-        path = work.own.local(f"duplicates/{names[part]}.parquet")
-        for row in parquet.read(path, columns=["id", "text", "cluster"]).take(rows).to_pylist():
-            yield row["text"] or row["id"], row["cluster"]
 
 
 def write_table(part: Part, path: str, table: pa.Table) -> None:

@@ -1,6 +1,6 @@
 """Stage dedup: documents -> for each document the one that it is a duplicate of, if any.
 
-Reads `extracted` (text, source, fetched_at) and the group `prose_score` (tasks.core.groups). Writes
+Reads `extracted` (text, source, host, fetched_at) and the group `prose_score` (tasks.core.groups). Writes
 
     duplicates/<part>.parquet   one row per document, in the order of `extracted` (`duplicates.DUPLICATES`)
     pairs/<bucket>.parquet      every verified pair of texts with its similarity (`keepers.PAIRS`)
@@ -20,6 +20,7 @@ Documents are not dropped here. Every pass is parts on the engine, and resumes a
     clusters     per bucket    pairs and equal texts by cluster
     pairs        per bucket    keepers, `tasks.formats.duplicate_resolution`
     <part>       per part      the verdicts on its documents
+    audit        once          samples and counts of the passes, for people
 
 A bucket is a range of hashes, of band keys, pairs, texts or clusters, and has about `records_per_bucket` records: this
 and the largest part bound the memory of a worker. This process has only counts. What the passes in between have written
@@ -27,11 +28,10 @@ is cleared away at the end.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from tasks.core import parquet
 from tasks.core.artifact import Artifact, ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
@@ -39,16 +39,16 @@ from tasks.core.groups import KIND
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.duplicate_audit import AUDIT_FILE, DuplicateAudit
 from tasks.formats.sorted_runs import Buckets, bucket_count
-from tasks.stages.dedup import audit
+from tasks.stages.dedup.audit_part import audit_part
 from tasks.stages.dedup.candidates import WANTED, candidates_part
 from tasks.stages.dedup.clusters import clusters_part
 from tasks.stages.dedup.components import large_part, small_part
 from tasks.stages.dedup.config import DedupConfig
-from tasks.stages.dedup.duplicates import SOURCES_FOLDER, duplicates_part
+from tasks.stages.dedup.duplicates import duplicates_part
 from tasks.stages.dedup.exact import equal_part
 from tasks.stages.dedup.figure import draw
-from tasks.stages.dedup.keepers import CLUSTER_SIZES, VERDICTS, keepers_part
-from tasks.stages.dedup.metrics import alarm, source_losses
+from tasks.stages.dedup.keepers import VERDICTS, keepers_part
+from tasks.stages.dedup.metrics import alarm
 from tasks.stages.dedup.shingle_sets import shingle_part
 from tasks.stages.dedup.signatures import sign_part
 from tasks.stages.dedup.verify import EDGES, verify_part
@@ -187,34 +187,8 @@ class _Passes:
 
     def audit(self, pairs: Buckets) -> DuplicateAudit:
         """Writes the audit of all passes; returns it."""
-        if "audit" not in self._output.committed:
-            with self._output.part("audit", conserved=False) as part:
-                domains = audit.add_domains(map(self._own, self._of_parts(audit.DOMAINS_FOLDER)))
-                audit.write_table(part, audit.DOMAINS_FILE, domains)
-                with part.file(AUDIT_FILE) as file:
-                    file.write(self._audited(pairs, domains).model_dump_json(indent=1).encode())
+        self._map(audit_part, [PartSpec("audit", self._counts)], pairs, self._compared)
         return DuplicateAudit.model_validate_json(self._work.own.read(AUDIT_FILE))
-
-    def _audited(self, pairs: Buckets, domains: Any) -> DuplicateAudit:
-        sides = {
-            name: audit.side(
-                self._work,
-                self._compared.beside(name) if self._compared else None,
-                self._counts[f"pairs_just_{name}"],
-            )
-            for name in (audit.BELOW, audit.ABOVE)
-        }
-        return DuplicateAudit(
-            jaccard=self._work.config.jaccard,
-            width=audit.WIDTH,
-            sizes=audit.size_bins(map(self._own, pairs.beside(CLUSTER_SIZES).paths("parquet"))),
-            largest=audit.largest_of(map(self._own, pairs.beside(audit.LARGEST_FOLDER).paths("parquet"))),
-            below=sides[audit.BELOW],
-            above=sides[audit.ABOVE],
-            sources=source_losses(map(self._own, self._of_parts(SOURCES_FOLDER))),
-            domains=audit.losses(domains),
-            domain_count=domains.num_rows,
-        )
 
     def metrics(self, found: DuplicateAudit) -> dict[str, float]:
         """Returns the summary of all passes, from their counts."""
@@ -228,12 +202,6 @@ class _Passes:
             "sources_over_alarm_share": float(len(alarm(found.sources, self._work.config.alarm_share))),
             **{f"loss_share/{source.name}": source.share for source in found.sources},
         }
-
-    def _of_parts(self, folder: str) -> Iterator[str]:
-        return (f"{folder}/{name}.parquet" for name in self._names)
-
-    def _own(self, path: str) -> Any:
-        return parquet.read(self._work.own.local(path))
 
     def _over(self, made: Buckets, fn: Callable[..., None], *read: Any, between: bool = True) -> list[PartRecord]:
         """Makes all buckets of a pass from the runs that it reads."""

@@ -8,6 +8,7 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.formats.duplicate_audit import AUDIT_FILE, DuplicateAudit
 from tasks.stages.dedup import audit
+from tasks.stages.dedup.audit_part import DOMAINS_FILE
 from tasks.stages.dedup.config import DedupConfig
 from tests.tasks.stages.dedup.made import document, rows_of
 from tests.tasks.stages.dedup.test_stage import dedup, edited, prose
@@ -83,7 +84,7 @@ def test_duplicates_are_counted_by_registered_domain_and_by_source_where_there_i
     found = audit_of(made)
     domains = [(one.name, one.documents, one.duplicates) for one in found.domains]
     assert domains == [("copies.co.uk", 4, 2), ("books", 2, 1), ("fine.net", 2, 0)]
-    assert [tuple(row.values()) for row in made.table(audit.DOMAINS_FILE).to_pylist()] == domains
+    assert [tuple(row.values()) for row in made.table(DOMAINS_FILE).to_pylist()] == domains
     assert [(one.name, one.share) for one in found.sources] == [("books", 0.5), ("web", 2 / 6)]
 
 
