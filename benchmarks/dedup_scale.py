@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -108,9 +108,9 @@ def edited(words: list[str], changes: int, drawn: random.Random) -> list[str]:
     return words
 
 
-def make(folder: Path, texts: list[list[str]], count: int) -> int:
-    """Writes `extracted` and the prose scores of so many documents; returns their bytes of text."""
-    return write(folder, documents(texts, count, 1), count, "dev")
+def make(folder: Path, texts: Iterable[str], count: int) -> int:
+    """Writes `extracted` and the prose scores of `count` documents; returns their bytes of text."""
+    return write(folder, iter(texts), count, "dev")
 
 
 def write(
@@ -145,6 +145,7 @@ def write(
         columns: dict[str, Any] = {field.name: [""] * len(held) for field in DOCUMENT if not field.nullable}
         nothing = {field.name: [None] * len(held) for field in DOCUMENT if field.nullable}
         columns |= nothing | {"id": ids, "text": held, "source": ["web"] * len(held)}
+        columns["host"] = ["example.org"] * len(held)
         days = [1 if scores else 1 + drawn.randrange(28) for _ in held]
         columns["fetched_at"] = [datetime(2026, 1, day, tzinfo=UTC) for day in days]
         with extracted.part(name, conserved=False) as part:
@@ -202,7 +203,7 @@ class Watch:
 def measure(folder: Path, texts: list[list[str]], count: int, workers: int) -> dict[str, Any]:
     """Makes a corpus of so many documents and runs the stage on it."""
     folder.mkdir(parents=True)
-    size = make(folder, texts, count)
+    size = make(folder, documents(texts, count, 1), count)
     begin = time.monotonic()
     child = subprocess.Popen([sys.executable, "-c", RUN, str(folder), str(workers)])
     watch = Watch(psutil.Process(child.pid))

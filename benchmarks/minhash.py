@@ -1,10 +1,11 @@
-"""MinHash signatures: Sluice, datatrove and datasketch on the same texts in one run.
+"""MinHash signatures: Sluice, datatrove, datasketch and rensa on the same texts in one run.
 
-    python -m benchmarks.minhash [--texts FILE.jsonl.zst] [--rounds 3]
+    python -m benchmarks.minhash [--texts FILE.jsonl.zst ...] [--rounds 3]
 
 Each contender starts from plain text and ends with what it stores for the comparison: Sluice with the sorted runs
 of text and band keys of `tasks.stages.dedup.signatures`, datatrove with the signature files of its first stage,
-datasketch, which brings no words of its own, with `MinHash` objects over the words of one regular expression. One
+datasketch and rensa, which bring no words of their own, with `MinHash` and `RMinHash` objects over the words of one
+regular expression. One
 process and one thread each, CPU seconds, best of the rounds, taken in turn so that a busy machine hits all alike. The
 peers live in an environment of their own (540 MB under `.sluice/benchmarks/minhash`, made on the first run). Writes
 `benchmarks/results/minhash.json`.
@@ -19,8 +20,11 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from benchmarks.result import cpu_seconds, keep, peer_python
 
@@ -30,6 +34,7 @@ PEERS = [
     "spacy==3.8.18",
     "xxhash==3.8.2",
     "datasketch==2.0.0",
+    "rensa==0.5.0",
     "tokenizers==0.23.3",
     "regex==2026.11.15",
 ]
@@ -52,22 +57,43 @@ with tempfile.TemporaryDirectory() as folder:
     print(time.process_time() - begin)
 """
 
-DATASKETCH = """
+SHINGLES = """
 import json, re, sys, time
-import xxhash
-from datasketch import MinHash
 
 texts = [json.loads(line) for line in open(sys.argv[1])]
 word = re.compile(r"\\w+")
 
 def shingles(text):
     words = word.findall(text.lower())
-    return [" ".join(words[start : start + 5]).encode() for start in range(max(1, len(words) - 4))]
+    return [" ".join(words[start : start + 5]) for start in range(max(1, len(words) - 4))]
+"""
+
+DATASKETCH = (
+    SHINGLES
+    + """
+import xxhash
+from datasketch import MinHash
 
 begin = time.process_time()
-MinHash.bulk((shingles(text) for text in texts), num_perm=128, hashfunc=xxhash.xxh32_intdigest)
+encoded = ([shingle.encode() for shingle in shingles(text)] for text in texts)
+MinHash.bulk(encoded, num_perm=128, hashfunc=xxhash.xxh32_intdigest)
 print(time.process_time() - begin)
 """
+)
+
+RENSA = (
+    SHINGLES
+    + """
+import rensa
+
+begin = time.process_time()
+for text in texts:
+    signature = rensa.RMinHash(num_perm=128, seed=1)
+    signature.update(shingles(text))
+    signature.digest()
+print(time.process_time() - begin)
+"""
+)
 
 SLUICE = """
 import json, sys, tempfile, time
@@ -87,23 +113,30 @@ print(time.process_time() - begin)
 """
 
 
-def read_texts(path: str) -> list[str]:
-    """Reads the texts of a JSONL file, or by default the source files of this Python's standard library."""
-    if not path:
+def read_texts(paths: Sequence[str]) -> list[str]:
+    """Reads the texts of JSONL files, or by default the source files of this Python's standard library."""
+    if not paths:
         files = sorted(Path(os.__file__).parent.glob("**/*.py"))[:1000]
         return [file.read_text("utf-8", "replace") for file in files if "site-packages" not in file.parts]
-    import pyarrow as pa
+    texts: list[str] = []
+    for path in paths:
+        with pa.input_stream(path, compression="detect") as stream:
+            texts += (json.loads(line)["text"] for line in io.TextIOWrapper(stream, encoding="utf-8"))
+    return texts
 
-    with pa.input_stream(path, compression="detect") as stream:
-        return [json.loads(line)["text"] for line in io.TextIOWrapper(stream, encoding="utf-8")]
+
+def peers() -> str:
+    """Makes the peers' environment on the first run; returns its Python."""
+    return peer_python(ROOT / ".sluice" / "benchmarks" / "minhash", PEERS)
 
 
 def measure(texts: list[str], rounds: int) -> dict[str, Any]:
-    peers = peer_python(ROOT / ".sluice" / "benchmarks" / "minhash", PEERS)
+    python = peers()
     contenders = {
         "sluice": (sys.executable, SLUICE),
-        "datatrove": (peers, DATATROVE),
-        "datasketch": (peers, DATASKETCH),
+        "datatrove": (python, DATATROVE),
+        "datasketch": (python, DATASKETCH),
+        "rensa": (python, RENSA),
     }
     best = dict.fromkeys(contenders, float("inf"))
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
@@ -124,12 +157,12 @@ def measure(texts: list[str], rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--texts", default="", help="JSONL with a field text, plain or compressed")
+    parser.add_argument("--texts", nargs="*", default=[], help="JSONL with a field text, plain or compressed")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     begin = time.monotonic()
     result = {
-        "corpus": Path(given.texts).name or "Python standard library",
+        "corpus": [Path(path).name for path in given.texts] or "Python standard library",
         "peers": PEERS,
         **measure(read_texts(given.texts), given.rounds),
         "wall_seconds": 0.0,

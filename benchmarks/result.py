@@ -46,14 +46,18 @@ def peer_python(folder: Path, packages: Sequence[str]) -> str:
     return str(python)
 
 
+def one_thread() -> dict[str, str]:
+    """Returns the environment variables that keep libraries at one thread."""
+    threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_NUM_THREADS", "RAYON_NUM_THREADS")
+    return {**dict.fromkeys(threads, "1"), "TOKENIZERS_PARALLELISM": "false"}
+
+
 def cpu_seconds(python: str, program: str, argument: str) -> float:
     """Runs one contender in a process of its own, on one thread; returns the CPU seconds that it prints last."""
-    threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_NUM_THREADS", "RAYON_NUM_THREADS")
-    one_thread = {**dict.fromkeys(threads, "1"), "TOKENIZERS_PARALLELISM": "false"}
     done = subprocess.run(
         [python, "-c", program, argument],
         cwd=ROOT,
-        env={**os.environ, **one_thread},
+        env={**os.environ, **one_thread()},
         check=True,
         stdout=subprocess.PIPE,
         text=True,

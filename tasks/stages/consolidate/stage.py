@@ -15,7 +15,8 @@ their source, and shown nowhere. Writes
     funnel.parquet           source x language x step x reason x tier: documents and bytes (`funnel`)
     hosts.parquet            documents and kept documents per host
     audit.html               sample documents of every verdict
-    counts/ hosts/ samples/  the tables of each part
+    duplicates.html, .json   dedup's audit with the texts that it names (`duplicates_page`)
+    counts/ hosts/ samples/ copies/ withheld/  the tables of each part
 
 Reasons are ordered by filter, then contamination, repeated paragraphs, duplication last. Duplicates are resolved after
 filtering (`resolve`), so that a filtered or contaminated document is never the keeper of one that passes.
@@ -39,7 +40,7 @@ from tasks.formats.contamination import CONTAMINATED
 from tasks.formats.documents import DOCUMENT
 from tasks.formats.paragraphs import REPEATED
 from tasks.formats.tombstones import TAKEDOWN
-from tasks.stages.consolidate import audit
+from tasks.stages.consolidate import audit, duplicates_page
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts
 from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig
 from tasks.stages.consolidate.figure import draw, table
@@ -106,7 +107,8 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     _refuse_empty(funnel, output)
     output.log_file("funnel.png", draw(funnel, str(output.address)))
     output.log_file("funnel.csv", table(funnel))
-    output.log_file("audit.html", output.store.read(f"{output.address.path}/audit.html"))
+    for page in ("audit.html", duplicates_page.PAGE, duplicates_page.DATA):
+        output.log_file(page, output.store.read(f"{output.address.path}/{page}"))
     metrics = _metrics(funnel) | {"replaced": float(replaced)}
     leave_out(output)
     return Report(metrics=metrics, note=_note(metrics))
@@ -130,6 +132,7 @@ def _write_whole(config: ConsolidateConfig, aligned: AlignedParts, names: list[s
                 pq.write_table(table, file, compression="zstd", compression_level=3)
         with part.file("audit.html") as file:
             file.write(audit.page(funnel, hosts, shown))
+        duplicates_page.write_page(aligned, part, names)
 
 
 def consolidate_part(
@@ -150,6 +153,7 @@ def consolidate_part(
     _write_rejected(config, part, documents, judged, found)
     _write_counts(aligned, part, documents, found)
     _write_samples(config, part, documents, judged, found.reasons)
+    duplicates_page.write_copies(config, aligned, part, documents, judged, found.first, gone)
 
 
 def _scored(documents: pa.Table, judged: pa.Table) -> pa.Table:

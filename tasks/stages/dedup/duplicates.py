@@ -1,9 +1,10 @@
 """The verdicts on the documents of one part of the corpus, in their order.
 
-Reads one part of `extracted` (id, source) and its range of the runs `verdicts/` and `recaptured/`. Writes
+Reads one part of `extracted` (id, source, host) and its range of the runs `verdicts/` and `recaptured/`. Writes
 
     duplicates/<part>.parquet   one row per document (schema DUPLICATES)
     sources/<part>.parquet      documents and duplicates of each source (schema SOURCES)
+    domains/<part>.parquet      documents and duplicates of each registered domain (schema `audit.DOMAINS`)
 
 and of one part of the index `earlier/<number>.parquet`: those of its documents that have a copy, or another capture of
 their page, in this version (schema EARLIER).
@@ -23,7 +24,7 @@ from tasks.formats.dedup_index import NAMES
 from tasks.formats.packed_ids import unpack
 from tasks.formats.row_ids import range_of, row_of
 from tasks.formats.sorted_runs import Buckets
-from tasks.stages.dedup import preference
+from tasks.stages.dedup import audit, preference
 from tasks.stages.dedup.records import KINDS, RECAPTURED, VERDICT
 from tasks.stages.dedup.workspace import Workspace
 
@@ -61,15 +62,18 @@ SOURCES_FOLDER = "sources"
 
 def duplicates_part(work: Workspace, verdicts: Buckets, recaptured: Buckets, part: Part, number: int) -> None:
     """Writes one part, given by its number; runs on a worker."""
-    documents = work.extracted.table(f"documents/{part.name}.parquet", columns=["id", "source"])
+    documents = work.extracted.table(f"documents/{part.name}.parquet", columns=["id", "source", "host"])
     part.count_in(documents.num_rows)
     found, pages = _of_part(work, verdicts, VERDICT, number), _of_part(work, recaptured, RECAPTURED, number)
     table = verdict_table(documents.column("id").combine_chunks(), found, pages)
     for kind in KINDS[1:]:
         part.metric(f"{kind}_duplicates", int((found["kind"] == KINDS.index(kind)).sum()))
     part.table("duplicates", table)
+    duplicate = table.column("duplicate_of").is_valid()
     with part.file(f"{SOURCES_FOLDER}/{part.name}.parquet") as file:
-        pq.write_table(_sources(documents.column("source"), table.column("duplicate_of").is_valid()), file)
+        pq.write_table(_sources(documents.column("source"), duplicate), file)
+    domains = audit.count_domains(documents.column("host"), documents.column("source"), duplicate)
+    audit.write_table(part, f"{audit.DOMAINS_FOLDER}/{part.name}.parquet", domains)
 
 
 def earlier_part(work: Workspace, verdicts: Buckets, recaptured: Buckets, part: Part, number: int) -> None:

@@ -5,6 +5,7 @@ Reads the runs `clusters/`, one bucket of clusters at a time, and `preference/` 
     verdicts/<bucket>.bin      a run of VERDICT, by row id: one for each document of a cluster
     pairs/<bucket>.parquet     every verified pair of texts with its similarity (schema PAIRS)
     sizes/<bucket>.parquet     how many clusters there are of each size (schema SIZES)
+    largest/<bucket>.parquet   the largest clusters (schema `audit.LARGEST`)
 
 Memory: about 600 bytes per document of the bucket, for the rule in `tasks.formats.duplicate_resolution`.
 """
@@ -21,7 +22,7 @@ from tasks.formats import sorted_runs
 from tasks.formats.duplicate_resolution import choose
 from tasks.formats.packed_ids import unpack
 from tasks.formats.sorted_runs import Buckets
-from tasks.stages.dedup import preference
+from tasks.stages.dedup import audit, preference
 from tasks.stages.dedup.records import KINDS, LABELLED, VERDICT
 from tasks.stages.dedup.workspace import Workspace
 
@@ -59,6 +60,8 @@ def keepers_part(work: Workspace, clusters: Buckets, made: Buckets, part: Part, 
     sorted_runs.write(part, made.beside(VERDICTS).path(number), [sorted_runs.by_key(found)])
     with part.file(made.path(number, "parquet"), rows=len(pairs)) as file:
         pq.write_table(_named(members, pairs, near["jaccard"]), file, compression="zstd", compression_level=3)
+    largest = audit.largest_clusters(members.ids, members.label, members.text)
+    audit.write_table(part, made.beside(audit.LARGEST_FOLDER).path(number, "parquet"), largest)
     size, count = np.unique(sizes, return_counts=True)
     with part.file(made.beside(CLUSTER_SIZES).path(number, "parquet"), rows=len(size)) as file:
         pq.write_table(pa.table([size.astype(np.int64), count.astype(np.int64)], schema=SIZES), file)

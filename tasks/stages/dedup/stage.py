@@ -1,12 +1,14 @@
 """Stage dedup: documents -> for each document the one that it is a duplicate of, if any.
 
-Reads `extracted` (text, url, source, fetched_at), the group `prose_score` (tasks.core.groups) and, where there is one,
-the dedup index of the version before (`tasks.formats.dedup_index`) without what is taken down. Writes
+Reads `extracted` (text, url, source, host, fetched_at), the group `prose_score` (tasks.core.groups) and, where there is
+one, the dedup index of the version before (`tasks.formats.dedup_index`) without what is taken down. Writes
 
     duplicates/<part>.parquet   one row per document, in the order of `extracted` (`duplicates.DUPLICATES`)
     earlier/<part>.parquet      documents of the index with a copy, or a newer capture, here (`duplicates.EARLIER`)
     pairs/<bucket>.parquet      every verified pair of texts with its similarity (`keepers.PAIRS`)
     sources/ sizes/             counts of duplicates by source, and of clusters by size
+    largest/ domains/           the largest clusters of each bucket, counts of duplicates by domain
+    audit.json domains.parquet  what a person judges the duplicates by, and the counts of all domains (`audit`)
     preference/ texts/ bands/ captures/   what is compared, part by part; parts.json: the names of these parts in order
 
 Documents are not dropped here. Every pass is parts on the engine, and resumes at the first one without a record:
@@ -22,6 +24,7 @@ Documents are not dropped here. Every pass is parts on the engine, and resumes a
     pairs        per bucket    keepers, `tasks.formats.duplicate_resolution`
     recaptured   per bucket    documents of one page
     <part>       per part      the verdicts on its documents
+    audit        once          samples and counts of the passes, for people
 
 Documents of the index are compared with those of this version, never with one another, and their texts are read where a
 pair is to be verified. So a version costs what its own documents cost, and a pass over the keys of the index.
@@ -36,25 +39,27 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from tasks.core import parquet
 from tasks.core.artifact import Artifact, ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.groups import KIND
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.dedup_index import index_of
+from tasks.formats.duplicate_audit import AUDIT_FILE, DuplicateAudit
 from tasks.formats.sorted_runs import Buckets, bucket_count
 from tasks.formats.tombstones import tombstones_of
+from tasks.stages.dedup.audit_part import audit_part
 from tasks.stages.dedup.candidates import WANTED, candidates_part
 from tasks.stages.dedup.captures import recaptured_part
 from tasks.stages.dedup.clusters import clusters_part
 from tasks.stages.dedup.components import large_part, small_part
 from tasks.stages.dedup.config import DedupConfig
-from tasks.stages.dedup.duplicates import SOURCES_FOLDER, duplicates_part, earlier_part
+from tasks.stages.dedup.duplicates import duplicates_part, earlier_part
 from tasks.stages.dedup.exact import equal_part
+from tasks.stages.dedup.figure import draw
 from tasks.stages.dedup.forgotten import forgotten_part
-from tasks.stages.dedup.keepers import CLUSTER_SIZES, VERDICTS, keepers_part
-from tasks.stages.dedup.metrics import alarm, cluster_sizes, loss_shares
+from tasks.stages.dedup.keepers import VERDICTS, keepers_part
+from tasks.stages.dedup.metrics import alarm
 from tasks.stages.dedup.shingle_sets import shingle_part
 from tasks.stages.dedup.signatures import sign_part
 from tasks.stages.dedup.verify import EDGES, verify_part
@@ -62,6 +67,7 @@ from tasks.stages.dedup.workspace import PARTS_FILE, Workspace, earlier_name
 
 VERSION = 4
 
+_COUNTED = ("large_buckets", "candidate_pairs", "verified_pairs", "pairs_just_below", "pairs_just_above")
 _LINKS = 8
 """A link in the choice of keepers takes as much memory as so many records elsewhere: both documents are objects."""
 
@@ -85,7 +91,10 @@ def run(config: DedupConfig, inputs: Inputs, output: Output, engine: Engine) -> 
         links += passes.near()
     verdicts = passes.keepers([run for run in links if run])
     passes.verdicts(verdicts, passes.recaptured())
-    report = Report(metrics=passes.metrics(verdicts))
+    found = passes.audit(verdicts)
+    output.log_file(AUDIT_FILE, output.store.read(f"{output.address.path}/{AUDIT_FILE}"))
+    output.log_file("duplicates.png", draw(found, str(output.address)))
+    report = Report(metrics=passes.metrics(found))
     output.leave_out(passes.between)
     return report
 
@@ -124,8 +133,9 @@ class _Passes:
         self._engine = engine
         self._per_bucket = work.config.records_per_bucket
         self._stars: Buckets | None = None
+        self._compared: Buckets | None = None
         self._texts = self._captures = self._index.documents
-        self._counts = dict.fromkeys(("large_buckets", "candidate_pairs", "verified_pairs", "recaptured", "links"), 0)
+        self._counts = dict.fromkeys((*_COUNTED, "recaptured", "links"), 0)
         self.between: list[str] = []
         """Names of the parts that no later stage and no later cycle reads."""
 
@@ -161,8 +171,10 @@ class _Passes:
         self._map(shingle_part, specs, found.beside(WANTED), between=True)
         made = Buckets("verified", bucket_count(pairs, self._work.config.pairs_per_part))
         records = self._over(made, verify_part, found)
-        self._count("candidate_pairs", records)
-        verified = self._count("verified_pairs", records)
+        self._compared = made
+        for name in _COUNTED[1:]:
+            self._count(name, records)
+        verified = self._counts["verified_pairs"]
         if not verified:
             return []
         self._stars = self._components(made.beside(EDGES), verified)
@@ -209,24 +221,25 @@ class _Passes:
         earlier = [(number, earlier_name(number)) for number in range(self._index.count)]
         return [*earlier, *self._numbered]
 
-    def metrics(self, pairs: Buckets) -> dict[str, float]:
+    def audit(self, pairs: Buckets) -> DuplicateAudit:
+        """Writes the audit of all passes; returns it."""
+        self._map(audit_part, [PartSpec("audit", self._counts)], pairs, self._compared)
+        return DuplicateAudit.model_validate_json(self._work.own.read(AUDIT_FILE))
+
+    def metrics(self, found: DuplicateAudit) -> dict[str, float]:
         """Returns the summary of all passes, from their counts."""
-        shares = loss_shares(map(self._own, (f"{SOURCES_FOLDER}/{name}.parquet" for name in self._names)))
-        clusters, largest = cluster_sizes(map(self._own, pairs.beside(CLUSTER_SIZES).paths("parquet")))
         counts = {name: float(count) for name, count in self._counts.items() if name != "links"}
         return {
             "documents": float(sum(self._output.committed[name].rows_in for name in self._names)),
             "indexed_documents": float(self._index.documents),
             "recaptured": counts.pop("recaptured"),
             **(counts if self._work.config.near else {}),
-            "clusters": float(clusters),
-            "largest_cluster": float(largest),
-            "sources_over_alarm_share": float(len(alarm(shares, self._work.config.alarm_share))),
-            **{f"loss_share/{source}": share for source, share in shares.items()},
+            "clusters": float(sum(size.clusters for size in found.sizes)),
+            **{f"clusters_of/{size.name}": float(size.clusters) for size in found.sizes},
+            "largest_cluster": float(max([0, *(cluster.documents for cluster in found.largest)])),
+            "sources_over_alarm_share": float(len(alarm(found.sources, self._work.config.alarm_share))),
+            **{f"loss_share/{source.name}": source.share for source in found.sources},
         }
-
-    def _own(self, path: str) -> Any:
-        return parquet.read(self._work.own.local(path))
 
     def _over(self, made: Buckets, fn: Callable[..., None], *read: Any, between: bool = True) -> list[PartRecord]:
         """Makes all buckets of a pass from the runs that it reads."""

@@ -4,6 +4,7 @@ Reads the runs `candidates/` of all buckets, one batch of pairs at a time, and t
 
     verified/<batch>.bin   a run of LINK, the pairs that reach the threshold, by a hash of the left text
     edges/<batch>.bin      a run of EDGE, the same pairs in both directions, for the search for components
+    below/ above/          samples of the pairs on both sides of the threshold (`audit`)
 
 Only verified pairs are duplicates. Bands alone have many false positives: in one published case unverified MinHash with
 connected components removed a median of 76 % of the documents of a source. Memory: the pairs of the batch, and 64 MB of
@@ -19,6 +20,7 @@ from tasks.core.part import Part
 from tasks.formats import sorted_runs
 from tasks.formats.mix import mix
 from tasks.formats.sorted_runs import Buckets
+from tasks.stages.dedup.audit import write_around
 from tasks.stages.dedup.candidates import distinct
 from tasks.stages.dedup.components import both_ways
 from tasks.stages.dedup.records import LINK, PAIR, packed
@@ -50,6 +52,7 @@ def verify_part(work: Workspace, candidates: Buckets, made: Buckets, part: Part,
     shares = similarities(found, ShingleSets(work.own, work.part_names(), _texts(found)))
     passed = shares >= work.config.jaccard
     part.metric("verified_pairs", int(passed.sum()))
+    write_around(part, made, number, found, shares, work.config.jaccard)
     left, right = found["left"][passed], found["right"][passed]
     links = packed(LINK, key=mix(left), left=left, right=right, jaccard=shares[passed].astype(np.float32))
     sorted_runs.write(part, made.path(number), [sorted_runs.by_key(links)])

@@ -93,8 +93,8 @@ def test_a_long_chain_over_many_buckets_is_one_cluster(tmp_path: Path) -> None:
 
 def test_only_what_is_read_later_stays_in_the_artifact(tmp_path: Path) -> None:
     made = run_stage_in(tmp_path, DEDUP, DedupConfig(**FINE), corpus(tmp_path, mixed(3)))
-    kept = {"bands", "captures", "duplicates", "pairs", "parts.json", "preference"}
-    kept |= {"sizes", "sources", "texts", "verdicts"}
+    kept = {"bands", "captures", "duplicates", "pairs", "parts.json", "preference", "sizes", "sources", "texts"}
+    kept |= {"audit.json", "domains", "domains.parquet", "largest", "verdicts"}
     assert {path.partition("/")[0] for path in made.files()} == kept
     there = {path.relative_to(tmp_path / made.path).as_posix() for path in (tmp_path / made.path).rglob("*.*")}
     assert there == {*made.files(), ".artifact.json"}
