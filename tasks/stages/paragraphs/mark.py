@@ -18,7 +18,7 @@ from tasks.core import parquet
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.stage import Part
 from tasks.core.store import Store
-from tasks.filters.recognisers.scan import find
+from tasks.filters.recognisers.masking import without_personal_data
 from tasks.formats.documents import marked
 from tasks.formats.paragraphs import FOUND, KIND, REPEAT, REPEATED, REPEATS
 from tasks.stages.paragraphs.count import COUNTS
@@ -112,15 +112,6 @@ def _examples(extracted: ArtifactFolder, name: str, ids: pa.ChunkedArray, places
         if (place["row"], place["hash"]) in wanted:
             wanted.remove((place["row"], place["hash"]))  # the first time in this document
             document = documents[place["row"]]
-            example = _masked(document["text"][place["begin"] : place["end"]])[:_BEGINNING]
+            example = without_personal_data(document["text"][place["begin"] : place["end"]])[:_BEGINNING]
             examples.append({"hash": place["hash"], "url": document["url"], "example": example})
     return pa.Table.from_pylist(examples, schema=EXAMPLE)
-
-
-def _masked(text: str) -> str:
-    """Returns a text with the personal data in it replaced by its kind."""
-    pieces, at = [], 0
-    for span in find(text):
-        pieces += [text[at : span.start], f"<{span.kind}>"]
-        at = span.end
-    return "".join([*pieces, text[at:]])
