@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tasks.stages.repeats.runs import Runs, as_bytes
 from tasks.stages.repeats.suffixes import Suffixes
 
-_BLOCK = 64
+_BLOCK, _LARGEST, _FEW = 64, 1 << 13, 16
 REPEAT = np.dtype([("tokens", "<i8"), ("occurrences", "<i8"), ("position", "<i8")])
 """A maximal repeat: its length, how often it occurs, and where it does so first in the text."""
 
@@ -74,12 +74,14 @@ def _followed(suffixes: Suffixes, positions: NDArray[np.int64], depth: int) -> I
     pending = [(positions, depth)] if len(positions) else []
     while pending:
         positions, depth = pending.pop()
-        windows = suffixes.text.windows(positions + depth, _BLOCK)
+        # Few suffixes that have much in common have much more: a book that is there twice is compared in large blocks.
+        block = _BLOCK if len(positions) > _FEW else max(_BLOCK, min(depth, _LARGEST))
+        windows = suffixes.text.windows(positions + depth, block)
         order = np.argsort(as_bytes(windows), kind="stable")
         positions, windows = positions[order], windows[order]
         differs = (windows[1:] != windows[:-1]) | (windows[1:] == suffixes.eos)
-        common = np.where(differs.any(axis=1), differs.argmax(axis=1), _BLOCK)
-        starts = np.append(0, np.flatnonzero(common < _BLOCK) + 1)
+        common = np.where(differs.any(axis=1), differs.argmax(axis=1), block)
+        starts = np.append(0, np.flatnonzero(common < block) + 1)
         before = _before(suffixes, positions)
         least, most = (edge.reduceat(before, starts) for edge in (np.minimum, np.maximum))
         first = np.minimum.reduceat(positions, starts)
@@ -93,7 +95,7 @@ def _followed(suffixes: Suffixes, positions: NDArray[np.int64], depth: int) -> I
                 yield depth + height, group.size, group.first
         for start, group in zip(starts.tolist(), groups, strict=True):
             if group.size > 1 and group.before == -1:
-                pending.append((positions[start : start + group.size], depth + _BLOCK))
+                pending.append((positions[start : start + group.size], depth + block))
 
 
 def _shared(suffixes: Suffixes, positions: NDArray[np.int64], most: int) -> tuple[int, int, int]:

@@ -25,7 +25,7 @@ BEFORE = {
     "annotate": "1bf7e89bf41467eb",
     "dedup": "4482c8ac9b2cf807",
     "decontaminate": "304fad0449dfeec2",
-    "paragraphs": "fd362c95be8ac166",
+    "paragraphs": "df882150662c0e57",
     "consolidate": "e3f070677d24b841",
     "tokenizer": "4737db81ae50015c",
     "encode": "2bd3b1353357ca76",

@@ -114,13 +114,16 @@ def test_maximal_repeats_are_those_of_a_pass_over_all_runs(shards: Shards, group
     with tempfile.TemporaryDirectory() as name, patch.object(maximal, "_BLOCK", 2):
         inputs = inputs_in(Path(name), shards_in(Path(name), shards), group_tokens)
         suffixes = Suffixes(inputs["spans"].folder, len(groups_of(inputs["spans"])), ShardSet.open(inputs["shards"]))
-        found = []
+        found, shared = [], []
         for slab, same in suffixes.pieces(suffixes.slab(None, None), piece, WIDTH):
             runs = repeated(suffixes, slab, WIDTH, same=same)
-            for tokens, occurrences, position in maximal.maximal(suffixes, runs, WIDTH, 1_000).tolist():
-                found.append((tuple(suffixes.text.read(position, tokens)), occurrences))
+            for most, rows in ((1_000, found), (1, shared)):
+                for tokens, occurrences, position in maximal.maximal(suffixes, runs, WIDTH, most).tolist():
+                    rows.append((tuple(suffixes.text.read(position, tokens)), occurrences))
     assert len(set(found)) == len(found)
-    assert set(found) == all_maximal(shards)
+    assert set(found) == (expected := all_maximal(shards))
+    # Of a run with more than `most` occurrences only what all of them share.
+    assert set(shared) == {(run, count) for run, count in expected if count == len(naive(shards)[run[:WIDTH]])}
 
 
 def test_what_is_left_out_of_a_plan_are_all_but_the_first_of_each(tmp_path: Path) -> None:
