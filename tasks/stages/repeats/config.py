@@ -12,7 +12,7 @@ class RepeatsConfig(Config):
     """Look for them: one pass over the suffix arrays, and 12 bytes on disk per token in a repeat while it runs."""
 
     min_tokens: int = Field(default=50, ge=2, le=1000)
-    """Tokens of a repeat at least. 50 is that of Lee et al. 2022: they saw that shorter ones are often idioms."""
+    """Tokens of a repeat at least. 50 is the length of Lee et al. 2022."""
 
     range_tokens: int = Field(default=32_000_000, ge=1)
     """Suffixes that are read in one task, on average."""

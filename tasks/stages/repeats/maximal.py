@@ -1,7 +1,7 @@
 """Maximal repeats: those that cannot be longer without occurring less often.
 
 They are the nodes of the suffix tree whose occurrences do not all follow the same token (Gusfield, "Algorithms on
-Strings, Trees and Sequences", 1997, theorem 7.12.2). The tree is never built: of the runs of `width` tokens that occur
+Strings, Trees and Sequences", 1997, section 7.12). The tree is never built: of the runs of `width` tokens that occur
 more than once, those are followed whose occurrences follow different tokens, `_BLOCK` tokens at a time, and the nodes
 between two blocks are intervals of common prefixes (Abouelhoda, Kurtz and Ohlebusch, "Replacing suffix trees with
 enhanced suffix arrays", J. Discrete Algorithms 2, 2004). Any other run is part of a longer one that occurs as often.
