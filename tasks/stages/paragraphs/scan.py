@@ -20,7 +20,6 @@ from tasks.core.stage import Part
 from tasks.formats import packed_ids, sorted_runs
 from tasks.formats.domain import domain_of
 from tasks.formats.packed_ids import HALVES
-from tasks.formats.sorted_runs import Buckets
 from tasks.formats.text import hash64, normalise
 
 PLACES = pa.schema(
@@ -61,9 +60,9 @@ def paragraphs(text: str) -> Iterator[Paragraph]:
         at += len(line) + 1
 
 
-def scan_part(min_words: int, extracted: ArtifactFolder, runs: Buckets, part: Part, job: tuple[int, str]) -> None:
-    """Writes one part, given by its number and name; runs on a worker."""
-    number, name = job
+def scan_part(min_words: int, extracted: ArtifactFolder, part: Part, job: tuple[str, str]) -> None:
+    """Writes one part, given by its name and the path of its run; runs on a worker."""
+    name, path = job
     documents = extracted.table(f"documents/{name}.parquet", ["id", "host", "source", "fetched_at", "text"])
     columns: tuple[list[int], ...] = tuple([] for _ in PLACES)
     domains = []
@@ -81,7 +80,7 @@ def scan_part(min_words: int, extracted: ArtifactFolder, runs: Buckets, part: Pa
     with part.file(f"places/{name}.parquet", rows=places.num_rows) as file:
         pq.write_table(places, file, compression="zstd", compression_level=3, store_schema=True)
     run = _run(documents, np.array(domains, np.uint64), places.filter(pc.greater_equal(places["words"], min_words)))
-    sorted_runs.write(part, runs.path(number), [run])
+    sorted_runs.write(part, path, [run])
     part.metric("paragraphs", places.num_rows)
     part.metric("counted", len(run))
 

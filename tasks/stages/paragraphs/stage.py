@@ -48,8 +48,8 @@ def run(config: ParagraphsConfig, inputs: Inputs, output: Output, engine: Engine
         raise InputError(f"{extracted.address} holds no documents", "look at its rejected/ for the reasons")
     own = ArtifactFolder(output.store, output.address, output.address.path)
     runs = Buckets("runs", len(names))
-    specs = [PartSpec(f"scan-{name}", (number, name)) for number, name in enumerate(names)]
-    scanning = partial(scan_part, config.min_words, extracted.folder, runs)
+    specs = [PartSpec(f"scan-{name}", (name, path)) for name, path in zip(names, runs.paths(), strict=True)]
+    scanning = partial(scan_part, config.min_words, extracted.folder)
     scanned = output.map_parts(engine, scanning, specs, conserved=False)
     ranges = Buckets(FOLDER, bucket_count(int(_sum(scanned, "counted")), config.bucket_paragraphs))
     specs = [PartSpec(ranges.name(number), number) for number in range(ranges.count)]
