@@ -4,6 +4,8 @@ Reads the `wiring` modules of `tasks.stages`. Modules with code are named by str
 that listing stages is cheap.
 """
 
+from collections.abc import Iterable, Iterator
+
 from tasks.core.stage_spec import StageSpec
 from tasks.stages.annotate import wiring as annotate
 from tasks.stages.canary import wiring as canary
@@ -18,6 +20,7 @@ from tasks.stages.extract import wiring as extract
 from tasks.stages.paragraphs import wiring as paragraphs
 from tasks.stages.perplexity import wiring as perplexity
 from tasks.stages.register import wiring as register
+from tasks.stages.repeats import wiring as repeats
 from tasks.stages.spans import wiring as spans
 from tasks.stages.takedown import wiring as takedown
 from tasks.stages.tokens import wiring as tokens
@@ -25,10 +28,23 @@ from tasks.stages.train import wiring as train
 
 _WIRINGS = (
     *(crawl, extract, classifiers, perplexity, annotate, dedup, decontaminate, paragraphs, consolidate),
-    *(dedup_index, tokens, spans, canary, train, evaluate, register, takedown),
+    *(dedup_index, tokens, spans, repeats, canary, train, evaluate, register, takedown),
 )
 
-STAGES: dict[str, StageSpec] = {stage.name: stage for wiring in _WIRINGS for stage in wiring.STAGES}
+
+def _in_order(stages: Iterable[StageSpec]) -> Iterator[StageSpec]:
+    """Yields the stages in the given order, each after the stages whose output it reads."""
+    left = list(stages)
+    while left:
+        to_come = {stage.output for stage in left}
+        ready = next(stage for stage in left if not to_come.intersection({*stage.input_kinds()} - {stage.output}))
+        left.remove(ready)
+        yield ready
+
+
+STAGES: dict[str, StageSpec] = {
+    stage.name: stage for stage in _in_order(stage for wiring in _WIRINGS for stage in wiring.STAGES)
+}
 """Every stage by name, each after the stages whose output it reads."""
 
 MAKERS: dict[str, StageSpec] = {stage.output: stage for stage in STAGES.values()}
@@ -45,7 +61,7 @@ def stages_of(dag: str) -> tuple[str, ...]:
     """Returns the names of a DAG's stages in the order in which they run.
 
     >>> stages_of("tokens")
-    ('tokenizer', 'encode', 'pack', 'spans')
+    ('tokenizer', 'encode', 'spans', 'repeats', 'pack')
     """
     return tuple(stage.name for stage in STAGES.values() if stage.dag == dag)
 
@@ -58,7 +74,7 @@ def sections_of(asset: str) -> tuple[str, ...]:
     """Returns the sections of a recipe with the settings of an asset's stages.
 
     >>> sections_of("tokens")
-    ('tokenizer', 'encode', 'pack', 'spans')
+    ('tokenizer', 'encode', 'spans', 'repeats', 'pack')
     """
     return tuple(dict.fromkeys(STAGES[stage].section for stage in ASSETS[asset]))
 

@@ -86,7 +86,11 @@ def _batch(chain: Chain, step: int) -> Found:
     for source, seq_id, epoch in order.batch(step):
         slices = plan.slices(source, seq_id)
         tokens = int(slices["length"].sum())
-        about = {"documents": len(slices), "tokens": tokens, "padding": plan.seq_len - tokens}
+        about = {
+            "documents": len(set(slices[["shard", "row"]].tolist())),
+            "tokens": tokens,
+            "padding": plan.seq_len - tokens,
+        }
         sequences.append({"source": source, "sequence": seq_id, "epoch": epoch, **about})
     return {"kind": "batch", "step": step, "seq_len": plan.seq_len, "sequences": sequences}
 

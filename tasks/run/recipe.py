@@ -35,6 +35,7 @@ from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.paragraphs.config import ParagraphsConfig
 from tasks.stages.perplexity.config import PerplexityConfig
 from tasks.stages.register.config import RegisterConfig
+from tasks.stages.repeats.config import RepeatsConfig
 from tasks.stages.spans.config import SpansConfig
 from tasks.stages.takedown.config import TakedownConfig
 from tasks.stages.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
@@ -80,6 +81,7 @@ class Recipe(Config):
     encode: EncodeConfig = EncodeConfig()
     pack: PackConfig = PackConfig()
     spans: SpansConfig = SpansConfig()
+    repeats: RepeatsConfig = RepeatsConfig()
     canary: CanaryConfig = CanaryConfig()
     train: TrainConfig = TrainConfig()
     evaluate: EvaluateConfig = EvaluateConfig()

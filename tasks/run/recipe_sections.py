@@ -11,6 +11,8 @@ from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.perplexity.config import PerplexityConfig
+from tasks.stages.repeats.config import RepeatsConfig
+from tasks.stages.spans.config import SpansConfig
 from tasks.stages.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
 from tasks.trainer.config import TrainConfig
 
@@ -34,6 +36,8 @@ class Sections:
     consolidate: ConsolidateConfig | None = None
     tokenizer: TokenizerConfig | None = None
     encode: EncodeConfig | None = None
+    spans: SpansConfig | None = None
+    repeats: RepeatsConfig | None = None
     pack: PackConfig | None = None
     canary: CanaryConfig | None = None
     train: TrainConfig | None = None
@@ -48,7 +52,9 @@ READ: Mapping[str, tuple[type[Config], tuple[str, ...]]] = {
     "consolidate": (ConsolidateConfig, ("filters", "limits", "sources", "trusted", "gold", "mask_pii")),
     "tokenizer": (TokenizerConfig, ("weights",)),
     "encode": (EncodeConfig, ("columns", "token_files")),
-    "pack": (PackConfig, ("by",)),
+    "spans": (SpansConfig, ("enabled",)),
+    "repeats": (RepeatsConfig, ("enabled",)),
+    "pack": (PackConfig, ("by", "leave_out_repeats")),
     "canary": (CanaryConfig, ("current", "target", "guarded")),
     "train": (TrainConfig, ("mixture", "anneal", "replay")),
 }

@@ -40,6 +40,7 @@ def inconsistencies(sections: Sections) -> Iterator[str]:
         _sources,
         _judged,
         _grouped,
+        _repeated,
         _mixture,
         _measured,
         _trained,
@@ -141,6 +142,15 @@ def _grouped(sections: Sections) -> Iterator[str]:
     by, known = sections.pack.by, (SOURCE, *sections.encode.columns)
     if by not in known:
         yield f'pack.by: the shards have no column "{by}": add it to encode.columns, or name one of {", ".join(known)}'
+
+
+def _repeated(sections: Sections) -> Iterator[str]:
+    """Checks that what long repeats are found in is made, and that they are looked for where they are left out."""
+    spans, repeats, pack = sections.spans, sections.repeats, sections.pack
+    if repeats and spans and repeats.enabled and not spans.enabled:
+        yield "repeats: they are looked for in the suffix arrays of [spans]: set [spans] enabled = true"
+    if pack and repeats and pack.leave_out_repeats and not repeats.enabled:
+        yield "pack.leave_out_repeats: no repeats are looked for: set [repeats] enabled = true"
 
 
 def _judged(sections: Sections) -> Iterator[str]:

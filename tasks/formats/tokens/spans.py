@@ -13,15 +13,16 @@ without it lies within one document.
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from tasks.core.artifact import Artifact
+from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.errors import InputError
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.formats.tokens.span_sample import Sample
@@ -51,6 +52,16 @@ class _Run:
     tokens: NDArray[Any]
     offsets: NDArray[np.int32]
 
+    def windows(self, first: NDArray[np.int64], count: int) -> NDArray[Any]:
+        """See `Text.windows`; positions are counted in this batch."""
+        if len(self.tokens) >= count:
+            found: NDArray[Any] = sliding_window_view(self.tokens, count)[np.minimum(first, len(self.tokens) - count)]
+        else:
+            found = np.empty((len(first), count), self.tokens.dtype)
+        late = np.flatnonzero(first > len(self.tokens) - count)
+        found[late] = self.tokens[np.minimum(first[late, None] + np.arange(count), len(self.tokens) - 1)]
+        return found
+
 
 class Text:
     """The tokens of some shards as one text; nothing is copied."""
@@ -70,9 +81,21 @@ class Text:
                 row += len(offsets) - 1
         return cls(runs)
 
+    @classmethod
+    def joined(cls, texts: Iterable["Text"]) -> "Text":
+        """Returns several texts as one, in their order."""
+        return cls([run for text in texts for run in text._runs])
+
     def __len__(self) -> int:
         """Number of tokens, with the end-of-text tokens."""
         return int(self._starts[-1])
+
+    def begins(self) -> dict[str, int]:
+        """Returns where each shard begins in the text, in order."""
+        found: dict[str, int] = {}
+        for run, start in zip(self._runs, self._starts, strict=False):
+            found.setdefault(run.shard, start)
+        return found
 
     def runs(self) -> Iterator[NDArray[Any]]:
         """Yields the tokens, in views one after the other."""
@@ -89,12 +112,35 @@ class Text:
             position += len(more)
         return found
 
+    def windows(self, positions: NDArray[np.int64], count: int) -> NDArray[Any]:
+        """Returns `count` tokens from each position, shape (positions, count), in the type of the shards.
+
+        Behind the last document of a batch its end-of-text token is repeated: what follows an end-of-text token within
+        a window is of no meaning.
+        """
+        found = np.empty((len(positions), count), self._runs[0].tokens.dtype)
+        which = np.searchsorted(self._starts, positions, side="right") - 1
+        order = np.argsort(which, kind="stable")
+        numbers, begins = np.unique(which[order], return_index=True)
+        for number, rows in zip(numbers.tolist(), np.split(order, begins[1:]), strict=False):
+            found[rows] = self._runs[number].windows(positions[rows] - self._starts[number], count)
+        return found
+
     def place(self, position: int) -> Place:
         """Returns the document and its token at a position."""
         index = bisect_right(self._starts, position) - 1
         run, first = self._runs[index], position - self._starts[index]
         row = int(np.searchsorted(run.offsets, first, side="right")) - 1
         return Place(run.shard, run.row + row, first - int(run.offsets[row]))
+
+
+def group_name(index: int, count: int) -> str:
+    """Returns the name of one of `count` groups of shards, that of the part and its file.
+
+    >>> group_name(0, 2)
+    'group-00000-of-00002'
+    """
+    return f"group-{index:05d}-of-{count:05d}"
 
 
 def sample_of(path: str) -> str:
@@ -138,6 +184,12 @@ class SuffixArray:
             raise InputError(f"{path} was made from other shards", "run the stage spans again")
         self._sample = Sample(sample, len(self._suffixes), shards.format.itemsize)
 
+    @classmethod
+    def of(cls, spans: ArtifactFolder, name: str, shards: ShardSet) -> "SuffixArray":
+        """Opens the suffix array of a group by its name; remote files are fetched into a local cache."""
+        path = f"{FOLDER}/{name}.arrow"
+        return cls(spans.local(path), spans.local(sample_of(path)), shards)
+
     def __len__(self) -> int:
         """Number of tokens of the text."""
         return len(self._suffixes)
@@ -164,6 +216,11 @@ class SuffixArray:
     def position(self, suffix: int) -> int:
         """Returns where a suffix begins in the text."""
         return int(self._suffixes[suffix])
+
+    def positions(self, first: int, end: int) -> NDArray[np.int64]:
+        """Returns where the suffixes `first` .. `end` - 1 begin in the text, in lexicographic order."""
+        found: NDArray[np.int64] = self._suffixes[first:end].astype(np.int64)
+        return found
 
     def _edge(self, tokens: Sequence[int], *, after: bool) -> int:
         (low, high), in_low, in_high = self._sample.between(tokens), 0, 0
@@ -192,6 +249,12 @@ class SuffixArray:
         return common, False
 
 
+def groups_of(artifact: Artifact) -> list[str]:
+    """Returns the names of the groups of an artifact of the stage spans, in order."""
+    paths = (path for path in artifact.files(f"{FOLDER}/") if path.endswith(".arrow"))
+    return [path.removeprefix(f"{FOLDER}/").removesuffix(".arrow") for path in paths]
+
+
 class SpanIndex:
     """All suffix arrays of an artifact of the stage spans; remote files are fetched into a local cache.
 
@@ -204,8 +267,7 @@ class SpanIndex:
     """
 
     def __init__(self, artifact: Artifact, shards: ShardSet) -> None:
-        paths = (path for path in artifact.files(f"{FOLDER}/") if path.endswith(".arrow"))
-        self._groups = [SuffixArray(artifact.local(path), artifact.local(sample_of(path)), shards) for path in paths]
+        self._groups = [SuffixArray.of(artifact, name, shards) for name in groups_of(artifact)]
         self.tokens = sum(map(len, self._groups))
         """Training tokens, with the end-of-text tokens."""
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from tasks.core.errors import InputError
 from tasks.core.stage import Part
-from tasks.filters.recognisers.scan import find
+from tasks.filters.recognisers.masking import mask, without_personal_data
 from tasks.formats.paragraphs import REPEATED
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.rules import in_scope
@@ -53,7 +53,7 @@ def masked_titles(config: ConsolidateConfig, titles: pa.ChunkedArray) -> pa.Chun
     """Returns titles, masked according to the settings; annotators read only texts, so titles are searched here."""
     if not config.mask_pii:
         return titles
-    masked = [mask(title, [span._asdict() for span in find(title)]) for title in titles.to_pylist()]
+    masked = [without_personal_data(title) for title in titles.to_pylist()]
     return pa.chunked_array([pa.array(masked, pa.string())])
 
 
@@ -77,7 +77,7 @@ def _searched(value: Any, cache: dict[str, str]) -> Any:
     """Returns a JSON value with its strings masked; `cache` maps strings to masked ones."""
     if isinstance(value, str):
         if value not in cache:
-            cache[value] = mask(value, [span._asdict() for span in find(value)])
+            cache[value] = without_personal_data(value)
         return cache[value]
     if isinstance(value, dict):
         return {name: _searched(item, cache) for name, item in value.items()}
@@ -133,43 +133,3 @@ def _line_spans(text: str, numbers: Sequence[int]) -> Iterator[Mapping[str, Any]
         if number in dropped and end > at:
             yield {"kind": "", "start": at, "end": end}
         at += len(line) + 1
-
-
-def mask(text: str, spans: Sequence[Mapping[str, Any]]) -> str:
-    """Replaces each span by its kind in angle brackets.
-
-    Overlapping spans become one placeholder with the kind of the longest, so that no part of a masked number remains
-    because another recogniser matched only half of it.
-
-    Args:
-        text: the document's text.
-        spans: `kind`, `start`, `end` (code points, end exclusive), in any order; the kind "" gives no placeholder.
-
-    Raises:
-        ValueError: a span is empty or lies outside the text.
-
-    >>> mask("write to ann@example.org now", [{"kind": "email", "start": 9, "end": 24}])
-    'write to <email> now'
-    """
-    pieces, at = [], 0
-    for start, end, kind in _regions(spans, len(text)):
-        pieces += [text[at:start], f"<{kind}>" if kind else ""]
-        at = end
-    return "".join([*pieces, text[at:]])
-
-
-def _regions(spans: Sequence[Mapping[str, Any]], length: int) -> list[tuple[int, int, str]]:
-    """Merges overlapping spans; returns (start, end, kind) in text order."""
-    merged: list[tuple[int, int, str]] = []
-    longest = 0
-    for start, end, kind in sorted((span["start"], span["end"], span["kind"]) for span in spans):
-        if not 0 <= start < end <= length:
-            raise ValueError(f"the {kind} span {start}..{end} lies outside a text of {length} characters")
-        if not merged or start >= merged[-1][1]:
-            merged.append((start, end, kind))
-            longest = end - start
-            continue
-        first, last, name = merged[-1]
-        merged[-1] = (first, max(last, end), kind if end - start > longest else name)
-        longest = max(longest, end - start)
-    return merged

@@ -14,7 +14,7 @@ class ParagraphsConfig(Config):
     """
 
     enabled: bool = False
-    """Look for them: one pass over the texts, and some 20 bytes on disk per paragraph."""
+    """Look for them: one pass over the texts, and while it runs some 50 bytes on disk per paragraph that is counted."""
 
     min_words: int = Field(default=8, ge=1)
     """Words of a paragraph that counts as repeated at least: shorter ones are headings, bylines and dialogue."""
@@ -32,7 +32,7 @@ class ParagraphsConfig(Config):
     between sites; 0: no limit."""
 
     bucket_paragraphs: int = Field(default=2_000_000, ge=1)
-    """Paragraphs that are counted in one task, on average. Bounds the memory of a worker: some 250 bytes each."""
+    """Paragraphs that are counted in one task, on average. Bounds the memory of a worker: some 200 bytes each."""
 
     @property
     def active(self) -> bool:

@@ -1,22 +1,22 @@
 """Second step, per range of hashes: in how many documents and domains each paragraph occurs.
 
-Reads the range from the `runs/` of all parts, which are sorted by hash. Writes
+Reads the range from the `runs/` of all parts (`tasks.formats.sorted_runs`). Writes
 
     counts/<range>.parquet  the repeated paragraphs (COUNTS), sorted by hash
     top/<range>.parquet     the most repeated ones, sorted by `most`
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.core import parquet
+from tasks.core.artifact import ArtifactFolder
 from tasks.core.stage import Part
-from tasks.core.store import Store
+from tasks.formats import packed_ids, sorted_runs
+from tasks.formats.sorted_runs import Buckets
 from tasks.stages.paragraphs.config import ParagraphsConfig
 from tasks.stages.paragraphs.scan import RUN
 
@@ -30,44 +30,50 @@ COUNTS = pa.schema(
         pa.field("id", pa.string(), nullable=False),  # the first document
     ]
 )
+FOLDER, TOP = "counts", "top"
 MOST = 100
 """Paragraphs in the report."""
 
 
-def bounds(count: int) -> list[tuple[int, int]]:
-    """Returns `count` ranges of 64-bit hashes, first and last inclusive, that have every hash once.
-
-    >>> bounds(2) == [(0, 2**63 - 1), (2**63, 2**64 - 1)]
-    True
-    """
-    cuts = [(index << 64) // count for index in range(count + 1)]
-    return [(first, after - 1) for first, after in pairwise(cuts)]
-
-
 def count_part(
-    config: ParagraphsConfig, store: Store, folder: str, names: Sequence[str], part: Part, hashes: tuple[int, int]
+    config: ParagraphsConfig, own: ArtifactFolder, runs: Buckets, made: Buckets, part: Part, number: int
 ) -> None:
-    """Writes one range; runs on a worker."""
-    first, last = (pa.scalar(one, pa.uint64()) for one in hashes)
-    inside = (pc.field("hash") >= first) & (pc.field("hash") <= last)
-    runs = (parquet.read(store.local(f"{folder}/runs/{name}.parquet"), filters=inside) for name in names)
-    counts = counted(pa.concat_tables([RUN.empty_table(), *runs]))
-    found = counts.filter(pa.array(repeated(config, counts)))
-    part.table("counts", found.combine_chunks())
-    part.table("top", most([found]))
-    part.metric("distinct", counts.num_rows)
+    """Writes one range of hashes; runs on a worker.
+
+    Args:
+        config: the stage's settings.
+        own: its own artifact.
+        runs: names of its runs.
+        made: names of the files that are written.
+        part: receives them.
+        number: of the range.
+    """
+    distinct, found = counted(config, sorted_runs.read_bucket(own, runs.paths(), RUN, number, made.count))
+    for table, paths in ((found, made), (most([found]), made.beside(TOP))):
+        with part.file(paths.path(number, "parquet"), rows=table.num_rows) as file:
+            pq.write_table(table, file, compression="zstd", compression_level=3, store_schema=True)
+    part.metric("distinct", distinct)
     part.metric("repeated", found.num_rows)
 
 
-def counted(runs: pa.Table) -> pa.Table:
-    """Returns COUNTS of all paragraphs of some rows of RUN (distinct paragraph and document), sorted by hash."""
-    rows = runs.sort_by([(name, "ascending") for name in ("hash", "fetched", "id")])
-    hashes = rows.column("hash").to_numpy()
-    known, first, sizes = np.unique(hashes, return_index=True, return_counts=True)
+def counted(config: ParagraphsConfig, runs: NDArray[np.void]) -> tuple[int, pa.Table]:
+    """Counts paragraphs.
+
+    Args:
+        config: the stage's settings.
+        runs: records of RUN: each paragraph once for each document with it.
+
+    Returns:
+        number of distinct paragraphs, and COUNTS of those that count as repeated, sorted by hash.
+    """
+    runs = runs[np.lexsort((runs["id"][:, 1], runs["id"][:, 0], runs["fetched"], runs["key"]))]
+    known, first, sizes = np.unique(runs["key"], return_index=True, return_counts=True)
     group = np.repeat(np.arange(len(known)), sizes)
-    texts, domains = (_distinct(group, rows.column(name).to_numpy(), len(known)) for name in ("text", "domain"))
-    of_first = rows.select(["text", "id"]).take(pa.array(first))
-    return pa.table([known, sizes, texts, domains, *of_first.columns], schema=COUNTS)
+    texts, domains = (_distinct(group, runs[name], len(known)) for name in ("text", "domain"))
+    again = repeated(config, texts, domains)
+    firsts = runs[first[again]]
+    numbers = (values[again] for values in (known, sizes, texts, domains))
+    return len(known), pa.table([*numbers, firsts["text"], packed_ids.unpack(firsts["id"])], schema=COUNTS)
 
 
 def _distinct(group: NDArray[np.int64], values: NDArray[np.uint64], groups: int) -> NDArray[np.int64]:
@@ -80,9 +86,8 @@ def _distinct(group: NDArray[np.int64], values: NDArray[np.uint64], groups: int)
     return found
 
 
-def repeated(config: ParagraphsConfig, counts: pa.Table) -> NDArray[np.bool_]:
-    """Returns which paragraphs count as repeated, shape (paragraphs,)."""
-    texts, domains = (counts.column(name).to_numpy() for name in ("texts", "domains"))
+def repeated(config: ParagraphsConfig, texts: NDArray[np.int64], domains: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Returns which paragraphs count as repeated, by the texts and domains with each, shape (paragraphs,)."""
     found: NDArray[np.bool_] = (texts >= config.min_documents) & (domains >= config.min_domains)
     return found & (domains <= config.max_domains) if config.max_domains else found
 

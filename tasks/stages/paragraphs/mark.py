@@ -6,7 +6,6 @@ that the report shows. Writes the two tables of `tasks.formats.paragraphs`, and
     examples/<part>.parquet  beginnings of the most repeated paragraphs whose first document is in this part (EXAMPLE)
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.core import parquet
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.stage import Part
-from tasks.core.store import Store
-from tasks.filters.recognisers.scan import find
+from tasks.filters.recognisers.masking import without_personal_data
 from tasks.formats.documents import marked
 from tasks.formats.paragraphs import FOUND, KIND, REPEAT, REPEATED, REPEATS
+from tasks.formats.sorted_runs import Buckets
 from tasks.stages.paragraphs.count import COUNTS
 
 TOP_FILE = "top.parquet"
@@ -34,22 +32,19 @@ EXAMPLE = pa.schema(
 _BEGINNING = 500
 
 
-def mark_part(
-    extracted: ArtifactFolder, store: Store, folder: str, ranges: Sequence[str], part: Part, name: str
-) -> None:
+def mark_part(extracted: ArtifactFolder, own: ArtifactFolder, ranges: Buckets, part: Part, name: str) -> None:
     """Writes one part; runs on a worker.
 
     Args:
         extracted: the documents.
-        store: store of the stage's own artifact.
-        folder: its folder.
-        ranges: names of the ranges of hashes.
+        own: the stage's own artifact.
+        ranges: names of its counts.
         part: receives the files.
         name: of the part of `extracted`.
     """
     ids = extracted.table(f"documents/{name}.parquet", columns=["id"]).column("id")
-    places = parquet.read(store.local(f"{folder}/places/{name}.parquet"))
-    counts = _known(places, store, folder, ranges)
+    places = own.table(f"places/{name}.parquet")
+    counts = _known(places, own, ranges)
     # A row of `counts` for each place, null where its paragraph is not repeated or stands in its first text.
     at = pc.index_in(places.column("hash"), value_set=counts.column("hash"))
     kept = pc.equal(counts.column("text").take(at.combine_chunks()), places.column("text"))
@@ -63,16 +58,16 @@ def mark_part(
     part.metric("documents_with_repeats", len(np.unique(mine["row"].to_numpy())))
     part.metric("characters", int(_lengths(places).sum()))
     part.metric("repeated_characters", int(_lengths(mine).sum()))
-    top = parquet.read(store.local(f"{folder}/{TOP_FILE}"))
+    top = own.table(TOP_FILE)
     part.table("examples", _examples(extracted, name, ids, places, top), out=False)
 
 
-def _known(places: pa.Table, store: Store, folder: str, ranges: Sequence[str]) -> pa.Table:
+def _known(places: pa.Table, own: ArtifactFolder, ranges: Buckets) -> pa.Table:
     """Returns COUNTS of the repeated paragraphs that occur in the part; memory is bounded by one range."""
     hashes = pc.unique(places.column("hash"))
     found = [COUNTS.empty_table()]
-    for one in ranges:
-        counts = parquet.read(store.local(f"{folder}/counts/{one}.parquet"))
+    for path in ranges.paths("parquet"):
+        counts = own.table(path)
         found.append(counts.filter(pc.is_in(counts.column("hash"), value_set=hashes)))
     return pa.concat_tables(found).combine_chunks()
 
@@ -112,15 +107,6 @@ def _examples(extracted: ArtifactFolder, name: str, ids: pa.ChunkedArray, places
         if (place["row"], place["hash"]) in wanted:
             wanted.remove((place["row"], place["hash"]))  # the first time in this document
             document = documents[place["row"]]
-            example = _masked(document["text"][place["begin"] : place["end"]])[:_BEGINNING]
+            example = without_personal_data(document["text"][place["begin"] : place["end"]])[:_BEGINNING]
             examples.append({"hash": place["hash"], "url": document["url"], "example": example})
     return pa.Table.from_pylist(examples, schema=EXAMPLE)
-
-
-def _masked(text: str) -> str:
-    """Returns a text with the personal data in it replaced by its kind."""
-    pieces, at = [], 0
-    for span in find(text):
-        pieces += [text[at : span.start], f"<{span.kind}>"]
-        at = span.end
-    return "".join([*pieces, text[at:]])

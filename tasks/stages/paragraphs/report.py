@@ -10,10 +10,9 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.core import parquet
+from tasks.core.artifact import ArtifactFolder
 from tasks.core.pages import template
 from tasks.core.stage import Part
-from tasks.core.store import Store
 from tasks.stages.paragraphs.config import ParagraphsConfig
 from tasks.stages.paragraphs.count import COUNTS
 from tasks.stages.paragraphs.mark import EXAMPLE, TOP_FILE
@@ -27,11 +26,11 @@ BOILERPLATE = pa.schema(
 )
 
 
-def collect(store: Store, folder: str, names: Iterable[str]) -> pa.Table:
+def collect(own: ArtifactFolder, names: Iterable[str]) -> pa.Table:
     """Returns BOILERPLATE: the most repeated paragraphs with their examples."""
-    found = (parquet.read(store.local(f"{folder}/examples/{name}.parquet")) for name in names)
+    found = (own.table(f"examples/{name}.parquet") for name in names)
     examples = {row["hash"]: row for table in found for row in table.to_pylist()}
-    top = parquet.read(store.local(f"{folder}/{TOP_FILE}")).to_pylist()
+    top = own.table(TOP_FILE).to_pylist()
     rows = [{**row, **examples[row["hash"]]} for row in top]
     return pa.Table.from_pylist([{name: row[name] for name in BOILERPLATE.names} for row in rows], schema=BOILERPLATE)
 

@@ -3,7 +3,7 @@
 Reads one part of `extracted`. Writes
 
     places/<part>.parquet  every paragraph (PLACES), in the order of the documents and texts
-    runs/<part>.parquet    every distinct paragraph of each document that is long enough (RUN), sorted by hash and id
+    runs/<number>.bin      every distinct paragraph of each document that is long enough (RUN), sorted by hash
 """
 
 from collections.abc import Iterator
@@ -13,10 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.stage import Part
+from tasks.formats import packed_ids, sorted_runs
 from tasks.formats.domain import domain_of
+from tasks.formats.packed_ids import HALVES
 from tasks.formats.text import hash64, normalise
 
 PLACES = pa.schema(
@@ -29,16 +32,9 @@ PLACES = pa.schema(
         pa.field("text", pa.uint64(), nullable=False),  # XXH3 of the document's normalised text
     ]
 )
-RUN = pa.schema(
-    [
-        pa.field("hash", pa.uint64(), nullable=False),
-        pa.field("text", pa.uint64(), nullable=False),
-        pa.field("domain", pa.uint64(), nullable=False),  # XXH3 of its name
-        pa.field("fetched", pa.int64(), nullable=False),  # milliseconds; a document without a time is the latest
-        pa.field("id", pa.string(), nullable=False),
-    ]
-)
-_ROWS_PER_GROUP = 1 << 16
+RUN = np.dtype([("key", "<u8"), ("text", "<u8"), ("domain", "<u8"), ("fetched", "<i8"), ("id", HALVES)])
+"""A paragraph of a document: its hash, that of the document's text, XXH3 of the domain's name, milliseconds, the id. A
+document without a time is the latest."""
 _LATEST = np.iinfo(np.int64).max
 
 
@@ -64,8 +60,9 @@ def paragraphs(text: str) -> Iterator[Paragraph]:
         at += len(line) + 1
 
 
-def scan_part(min_words: int, extracted: ArtifactFolder, part: Part, name: str) -> None:
-    """Writes one part; runs on a worker."""
+def scan_part(min_words: int, extracted: ArtifactFolder, part: Part, job: tuple[str, str]) -> None:
+    """Writes one part, given by its name and the path of its run; runs on a worker."""
+    name, path = job
     documents = extracted.table(f"documents/{name}.parquet", ["id", "host", "source", "fetched_at", "text"])
     columns: tuple[list[int], ...] = tuple([] for _ in PLACES)
     domains = []
@@ -80,19 +77,20 @@ def scan_part(min_words: int, extracted: ArtifactFolder, part: Part, name: str) 
             for column, value in zip(columns, values, strict=True):
                 column.append(value)
     places = pa.table([pa.array(column, field.type) for column, field in zip(columns, PLACES, strict=True)], PLACES)
-    run = _run(documents, pa.array(domains, pa.uint64()), places.filter(pc.greater_equal(places["words"], min_words)))
-    for folder, table in (("places", places), ("runs", run)):
-        with part.file(f"{folder}/{name}.parquet", rows=table.num_rows) as file:
-            pq.write_table(
-                table, file, compression="zstd", compression_level=3, row_group_size=_ROWS_PER_GROUP, store_schema=True
-            )
+    with part.file(f"places/{name}.parquet", rows=places.num_rows) as file:
+        pq.write_table(places, file, compression="zstd", compression_level=3, store_schema=True)
+    run = _run(documents, np.array(domains, np.uint64), places.filter(pc.greater_equal(places["words"], min_words)))
+    sorted_runs.write(part, path, [run])
     part.metric("paragraphs", places.num_rows)
-    part.metric("counted", run.num_rows)
+    part.metric("counted", len(run))
 
 
-def _run(documents: pa.Table, domains: pa.Array, long: pa.Table) -> pa.Table:
+def _run(documents: pa.Table, domains: NDArray[np.uint64], long: pa.Table) -> NDArray[np.void]:
     distinct = long.group_by(["row", "hash", "text"]).aggregate([])
-    rows = distinct.column("row")
-    fetched = pc.fill_null(documents.column("fetched_at").cast(pa.int64()), _LATEST)
-    columns = [distinct["hash"], distinct["text"], domains.take(rows), fetched.take(rows), documents["id"].take(rows)]
-    return pa.table(columns, schema=RUN).sort_by([("hash", "ascending"), ("id", "ascending")]).combine_chunks()
+    rows = distinct.column("row").to_numpy()
+    fetched = pc.fill_null(documents.column("fetched_at").cast(pa.int64()), _LATEST).to_numpy()
+    found = np.empty(len(rows), RUN)
+    found["key"], found["text"] = distinct["hash"].to_numpy(), distinct["text"].to_numpy()
+    found["domain"], found["fetched"] = domains[rows], fetched[rows]
+    found["id"] = packed_ids.pack(documents["id"])[rows]
+    return found[np.lexsort((found["id"][:, 1], found["id"][:, 0], found["key"]))]

@@ -2,7 +2,8 @@
 
 Reads `extracted` (documents/). Writes
 
-    places/ runs/             per part, the paragraphs and what is to be counted of them (`scan`)
+    places/ runs/             per part, the paragraphs and what is to be counted of them (`scan`): for the steps after
+                              it, and not in the artifact
     counts/ top/              per range of hashes, documents and domains of the repeated ones (`count`)
     top.parquet               the most repeated of all ranges (`count.COUNTS`)
     paragraphs/ repeats/      per part, the findings (`tasks.formats.paragraphs`)
@@ -25,18 +26,18 @@ from functools import partial
 
 import pyarrow.parquet as pq
 
-from tasks.core import parquet
-from tasks.core.artifact import PartRecord
+from tasks.core.artifact import ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, PartSpec, Report
+from tasks.formats.sorted_runs import Buckets, bucket_count
 from tasks.stages.paragraphs import report
 from tasks.stages.paragraphs.config import ParagraphsConfig
-from tasks.stages.paragraphs.count import COUNTS, bounds, count_part, most
+from tasks.stages.paragraphs.count import COUNTS, FOLDER, TOP, count_part, most
 from tasks.stages.paragraphs.mark import TOP_FILE, mark_part
 from tasks.stages.paragraphs.scan import scan_part
 
-VERSION = 1
+VERSION = 2
 
 
 def run(config: ParagraphsConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -45,33 +46,34 @@ def run(config: ParagraphsConfig, inputs: Inputs, output: Output, engine: Engine
     names = [path.removeprefix("documents/").removesuffix(".parquet") for path in extracted.files("documents/")]
     if not names:
         raise InputError(f"{extracted.address} holds no documents", "look at its rejected/ for the reasons")
-    store, folder = output.store, output.address.path
-    work = partial(scan_part, config.min_words, extracted.folder)
-    scanned = output.map_parts(engine, work, [PartSpec(f"scan-{name}", name) for name in names], conserved=False)
-    ranges = max(1, -(-int(_sum(scanned, "counted")) // config.bucket_paragraphs))
-    specs = [PartSpec(f"range-{n:05d}-of-{ranges:05d}", hashes) for n, hashes in enumerate(bounds(ranges))]
-    counting = partial(count_part, config, store, folder, names)
-    counted = output.map_parts(engine, counting, specs, conserved=False)
-    of_ranges = [spec.name for spec in specs]
-    _write_top(of_ranges, output)
-    marking = partial(mark_part, extracted.folder, store, folder, of_ranges)
+    own = ArtifactFolder(output.store, output.address, output.address.path)
+    runs = Buckets("runs", len(names))
+    specs = [PartSpec(f"scan-{name}", (name, path)) for name, path in zip(names, runs.paths(), strict=True)]
+    scanning = partial(scan_part, config.min_words, extracted.folder)
+    scanned = output.map_parts(engine, scanning, specs, conserved=False)
+    ranges = Buckets(FOLDER, bucket_count(int(_sum(scanned, "counted")), config.bucket_paragraphs))
+    specs = [PartSpec(ranges.name(number), number) for number in range(ranges.count)]
+    counted = output.map_parts(engine, partial(count_part, config, own, runs, ranges), specs, conserved=False)
+    _write_top(ranges.beside(TOP), own, output)
+    marking = partial(mark_part, extracted.folder, own, ranges)
     marked = output.map_parts(engine, marking, [PartSpec(name, name) for name in names])
     metrics = _metrics(scanned, counted, marked)
     if "report" not in output.committed:
         with output.part("report", conserved=False) as part:
-            report.write(part, config, report.collect(store, folder, names), metrics)
-    output.log_file("report.html", store.read(f"{folder}/{report.PAGE}"))
-    output.log_file("boilerplate.parquet", store.read(f"{folder}/{report.TABLE}"))
+            report.write(part, config, report.collect(own, names), metrics)
+    output.log_file("report.html", own.read(report.PAGE))
+    output.log_file("boilerplate.parquet", own.read(report.TABLE))
+    output.leave_out(record.name for record in scanned)
     return Report(metrics=metrics, note=_note(metrics))
 
 
-def _write_top(ranges: Iterable[str], output: Output) -> None:
+def _write_top(ranges: Buckets, own: ArtifactFolder, output: Output) -> None:
     """Writes the most repeated paragraphs of all ranges."""
     if "top" in output.committed:
         return
     top = COUNTS.empty_table()
-    for name in ranges:
-        top = most([top, parquet.read(output.store.local(f"{output.address.path}/top/{name}.parquet"))])
+    for path in ranges.paths("parquet"):
+        top = most([top, own.table(path)])
     with output.part("top", conserved=False) as part, part.file(TOP_FILE, rows=top.num_rows) as file:
         pq.write_table(top, file, compression="zstd", compression_level=3)
 

@@ -17,7 +17,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.formats.tokens.span_sample import write_sample
-from tasks.formats.tokens.spans import FOLDER, MOST_TOKENS, Text, sample_of, write_suffixes
+from tasks.formats.tokens.spans import FOLDER, MOST_TOKENS, Text, group_name, sample_of, write_suffixes
 from tasks.stages.spans.config import SpansConfig
 
 VERSION = 1
@@ -34,7 +34,7 @@ def run(config: SpansConfig, inputs: Inputs, output: Output, engine: Engine) -> 
         raise InputError(f"{inputs['shards'].address} has no training tokens", "lower [encode] heldout_share")
     groups = grouped(sizes, config.group_tokens)
     count = len(groups)
-    specs = [PartSpec(f"group-{index:05d}-of-{count:05d}", names) for index, names in enumerate(groups)]
+    specs = [PartSpec(group_name(index, count), names) for index, names in enumerate(groups)]
     records = output.map_parts(engine, partial(_sort_group, shards), specs)
     tokens = sum(record.metrics["tokens"] for record in records)
     return Report(metrics={"tokens": tokens, "groups": count}, note=f"{tokens:,.0f} tokens in {count:,} suffix arrays")

@@ -95,3 +95,6 @@ class PackConfig(Config):
     splits only documents that are longer than a sequence, and pads the rest of each sequence."""
     by: str = SOURCE
     """Column whose values are the sources of the plan and of mixtures: `source`, or one of `[encode] columns`."""
+    leave_out_repeats: bool = Field(default=False, exclude_if=lambda leaves: not leaves)
+    """Leave out the tokens of long repeats (`[repeats]`), except where each stands first. What is left of a document
+    before and after is packed like documents of their own."""

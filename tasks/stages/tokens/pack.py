@@ -4,6 +4,9 @@ Reads `shards`, and the takedowns in force (`takedowns`), whose documents get no
 `formats.tokens.plan`) and its `checksums/`. Another sequence length rewrites 20 bytes per slice and no token. Sources
 with more than 2**28 tokens are packed in parts, each by itself and on any worker.
 
+With `leave_out_repeats` the `repeats` are read, too: what is left of a document before, between and behind them is
+packed like documents of their own, and no attention crosses the gap.
+
 `concat` joins documents end to end and cuts every `seq_len` tokens: at most the last `seq_len - 1` tokens of a part are
 dropped, and there is no padding; documents may be split between sequences. `best_fit` splits only documents that are
 longer than a sequence, and pads.
@@ -11,6 +14,7 @@ longer than a sequence, and pads.
 
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -19,11 +23,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tasks.core import checksums
+from tasks.core.artifact import ArtifactFolder
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.tokens.labels import SOURCE
 from tasks.formats.tokens.plan import FOLDER, SUMMARY, array_name, arrays_of, write_array
+from tasks.formats.tokens.repeats import again_in, kept_pieces
 from tasks.formats.tokens.shard import HELDOUT, TRAIN, parse_shard_name
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.formats.tokens.withheld import Rows, withheld_rows
@@ -59,7 +65,7 @@ def run(config: PackConfig, inputs: Inputs, output: Output, engine: Engine) -> R
     jobs = [job for source, names in _contents(shards, config.by).items() for job in _jobs(source, names, _PART_TOKENS)]
     specs = [PartSpec(f"{job.source}-{job.number:05d}", job) for job in jobs]
     withheld = withheld_rows(inputs["shards"], tombstones_of(inputs))
-    records = output.map_parts(engine, partial(_pack, shards, config, withheld), specs)
+    records = output.map_parts(engine, partial(_pack, shards, config, withheld, _repeats(config, inputs)), specs)
     made = {record.name: {name: int(value) for name, value in record.metrics.items()} for record in records}
     counts = [made[spec.name] for spec in specs]
     if not any(count["sequences"] for count in counts):
@@ -72,6 +78,15 @@ def run(config: PackConfig, inputs: Inputs, output: Output, engine: Engine) -> R
             content = _summary(config, shards, jobs, counts)
             file.write(json.dumps(content, indent=2, sort_keys=True).encode() + b"\n")
     return _report(config, jobs, counts)
+
+
+def _repeats(config: PackConfig, inputs: Inputs) -> ArtifactFolder | None:
+    """Returns the long repeats that are left out; None where they stay."""
+    if not config.leave_out_repeats:
+        return None
+    if "repeats" not in inputs:
+        raise InputError("[pack] leave_out_repeats: no repeats were looked for", "set [repeats] enabled = true")
+    return inputs["repeats"].folder
 
 
 def _contents(shards: ShardSet, by: str) -> dict[str, dict[str, int]]:
@@ -106,10 +121,14 @@ def _jobs(source: str, tokens: dict[str, int], part_tokens: int) -> list[_Job]:
     return [_Job(source, number, tuple(group)) for number, group in enumerate(groups)]
 
 
-def _pack(shards: ShardSet, config: PackConfig, withheld: Rows, part: Part, job: _Job) -> None:
+def _pack(
+    shards: ShardSet, config: PackConfig, withheld: Rows, repeats: ArtifactFolder | None, part: Part, job: _Job
+) -> None:
     everything = _documents(shards, job, config.by)
     kept = _kept(shards, everything, withheld)
     documents = Documents(*(column[kept] for column in everything))
+    if repeats:
+        documents = _left_of(shards, repeats, documents, job, part)
     packed = METHODS[config.method](documents, config.seq_len)
     if len(packed.lengths):
         for array, values in arrays_of(packed.slices, packed.lengths):
@@ -122,7 +141,7 @@ def _pack(shards: ShardSet, config: PackConfig, withheld: Rows, part: Part, job:
     part.count_out(used)
     if taken_down := int(np.count_nonzero(~kept)):
         part.reject(TAKEDOWN, taken_down)
-    if left := len(documents.length) - used:
+    if left := len(np.unique(_keys(documents.shard, documents.row))) - used:
         part.reject("incomplete_last_sequence", left)
     tokens = int(packed.slices["length"].sum())
     counts = {
@@ -135,6 +154,32 @@ def _pack(shards: ShardSet, config: PackConfig, withheld: Rows, part: Part, job:
     }
     for name, value in counts.items():
         part.metric(name, value)
+
+
+def _left_of(shards: ShardSet, repeats: ArtifactFolder, documents: Documents, job: _Job, part: Part) -> Documents:
+    """Returns documents without what they repeat, and counts what is gone."""
+    left = _without_repeats(shards, repeats, documents, job.shards)
+    part.metric("repeated_tokens", int(documents.length.sum() - left.length.sum()))
+    if gone := len(documents.row) - len(np.unique(_keys(left.shard, left.row))):
+        part.reject("repeated", gone)
+    return left
+
+
+def _without_repeats(
+    shards: ShardSet, repeats: ArtifactFolder, documents: Documents, names: Sequence[str]
+) -> Documents:
+    """Returns what is left of documents without what they repeat; of one document there may be several pieces, or none.
+
+    Raises:
+        InputError: the repeats are of other shards.
+    """
+    numbers, found = _numbers(shards), [Documents(*(column[:0] for column in documents))]
+    for name in names:
+        mine = Documents(*(column[documents.shard == numbers[name]] for column in documents))
+        again = again_in(repeats, name, shards.shard(name).rows)
+        number, begin, end = kept_pieces(mine.row, mine.length, again).T
+        found.append(Documents(mine.shard[number], mine.row[number], mine.offset[number] + begin, end - begin))
+    return Documents(*map(np.concatenate, zip(*found, strict=True)))
 
 
 def _documents(shards: ShardSet, job: _Job, by: str) -> Documents:
@@ -167,11 +212,21 @@ def _numbers(shards: ShardSet) -> dict[str, int]:
     return {name: number for number, name in enumerate(shards.all_names)}
 
 
+def _keys(shard: NDArray[np.integer], row: NDArray[np.integer]) -> NDArray[np.uint64]:
+    """Returns one number per document."""
+    keys: NDArray[np.uint64] = shard.astype(np.uint64) << np.uint64(32) | row.astype(np.uint64)
+    return keys
+
+
 def _used(packed: Packed) -> tuple[int, int]:
     """Returns how many documents have tokens in a sequence, and how many of them in several."""
-    keys = packed.slices["shard"].astype(np.uint64) << np.uint64(32) | packed.slices["row"]
-    _, slices = np.unique(keys, return_counts=True)
-    return len(slices), int(np.count_nonzero(slices > 1))
+    keys = _keys(packed.slices["shard"], packed.slices["row"])
+    sequences = np.repeat(np.arange(len(packed.lengths)), packed.lengths)
+    order = np.lexsort((sequences, keys))
+    keys, sequences = keys[order], sequences[order]
+    new = np.append(True, (np.diff(keys) != 0) | (np.diff(sequences) != 0))[: len(keys)]
+    _, several = np.unique(keys[new], return_counts=True)
+    return len(several), int(np.count_nonzero(several > 1))
 
 
 def _summary(config: PackConfig, shards: ShardSet, jobs: list[_Job], counts: list[dict[str, int]]) -> dict[str, object]:
@@ -207,6 +262,8 @@ def _summary(config: PackConfig, shards: ShardSet, jobs: list[_Job], counts: lis
 def _report(config: PackConfig, jobs: list[_Job], counts: list[dict[str, int]]) -> Report:
     """Returns totals; `waste` is the share of tokens dropped and of positions padded."""
     totals = {name: float(sum(count[name] for count in counts)) for name in _COUNTS}
+    if config.leave_out_repeats:
+        totals["repeated_tokens"] = float(sum(count["repeated_tokens"] for count in counts))
     wasted = totals["dropped_tokens"] + totals["padding_tokens"]
     totals["waste"] = wasted / (totals["tokens"] + wasted)
     by_source: dict[str, int] = defaultdict(int)

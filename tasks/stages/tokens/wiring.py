@@ -32,6 +32,7 @@ STAGES = (
         "plan",
         asset="tokens",
         inputs={"shards": "shards"},
+        optional_inputs={"repeats": "repeats"},
         takedowns="takedowns",
     ),
 )

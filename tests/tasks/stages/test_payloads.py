@@ -26,6 +26,9 @@ from tasks.stages.decontaminate import stage as decontaminate
 from tasks.stages.decontaminate.config import DecontaminateConfig, EvaluationSet
 from tasks.stages.dedup import stage as dedup
 from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.paragraphs import stage as paragraphs
+from tasks.stages.paragraphs.config import ParagraphsConfig
+from tasks.stages.paragraphs.mark import mark_part
 from tasks.stages.perplexity.config import PerplexityConfig, Reference
 from tasks.stages.perplexity.cuts import crawled
 from tasks.stages.tokens.bpe import draw
@@ -94,6 +97,18 @@ def _decontaminate(folder: Path, parts: int) -> None:
     decontaminate.run(DecontaminateConfig(sets=sets), Inputs({"extracted": extracted}), output, _Scales())
 
 
+def _paragraphs(folder: Path, parts: int) -> None:
+    extracted = _artifact(folder, "extracted", ["documents", "rejected"], parts)
+    output = Output(extracted.store, ArtifactId("test/paragraphs", "dev"), "f" * 64)
+    paragraphs.run(ParagraphsConfig(enabled=True), Inputs({"extracted": extracted}), output, _Scales())
+
+
+def _paragraphs_marked(folder: Path, parts: int) -> None:
+    own = _artifact(folder, "paragraphs", ["places"], parts).folder
+    work = partial(mark_part, own, own, Buckets("counts", MANY))
+    _weighed(work, [PartSpec(name, name) for name in part_names(parts)])
+
+
 def _consolidate(folder: Path, parts: int) -> None:
     extracted, attributes, duplicates = (
         _artifact(folder, name, [name], parts) for name in ("documents", "attributes", "duplicates")
@@ -126,7 +141,19 @@ def _perplexity(folder: Path, parts: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "stage", [_annotate, _dedup, _decontaminate, _consolidate, _encode, _tokenizer, _classifiers, _perplexity]
+    "stage",
+    [
+        _annotate,
+        _dedup,
+        _decontaminate,
+        _paragraphs,
+        _paragraphs_marked,
+        _consolidate,
+        _encode,
+        _tokenizer,
+        _classifiers,
+        _perplexity,
+    ],
 )
 def test_what_is_sent_to_a_worker_does_not_grow_with_the_number_of_parts(
     stage: Callable[[Path, int], None], tmp_path: Path

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tasks.filters.recognisers.masking import mask
 from tasks.filters.recognisers.scan import find, readings
 from tasks.filters.recognisers.span import Evidence, Span, resolve
-from tasks.stages.consolidate.mask import mask
 
 VALUES = (
     "jo@example.org",

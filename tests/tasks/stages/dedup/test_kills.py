@@ -4,7 +4,6 @@ Run as a program it finds duplicates, and kills itself with SIGKILL when the sec
 its files are there, its record is not.
 """
 
-import os
 import signal
 import subprocess
 import sys
@@ -18,9 +17,9 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import SupersededError
-from tasks.core.store import Store
 from tasks.stages.dedup.config import DedupConfig
 from tests.conftest import run_stage_in
+from tests.kills import die_in
 from tests.tasks.stages.dedup.made import corpus
 from tests.tasks.stages.dedup.test_buckets import DEDUP, mixed
 from tests.tasks.stages.dedup.test_stage import reopened
@@ -97,20 +96,6 @@ def test_many_buckets_are_byte_identical_on_any_number_of_workers(
     assert made(tmp_path, workers=workers).record.content == undisturbed.record.content
 
 
-def _die_in(name: str) -> None:
-    """Makes this process kill itself when it is to publish the record of the second part of a pass."""
-    publish, seen = Store.publish, []
-
-    def publish_or_die(store: Store, path: str, data: bytes) -> None:
-        if path.partition("/.parts/")[2].startswith(name):
-            seen.append(path)
-            if len(seen) == 2:
-                os.kill(os.getpid(), signal.SIGKILL)
-        publish(store, path, data)
-
-    Store.publish = publish_or_die  # type: ignore[method-assign]
-
-
 if __name__ == "__main__":
-    _die_in(sys.argv[2])
+    die_in(sys.argv[2])
     made(Path(sys.argv[1]))

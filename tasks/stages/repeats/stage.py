@@ -1,0 +1,130 @@
+"""Stage repeats: token shards and their suffix arrays -> which runs of many tokens occur more than once, and where.
+
+Reads `shards` (the split `train`, and its index), `spans` and `tokenizer`. Writes
+
+    repeats/                      per training shard, the repeats in each document (`tasks.formats.tokens.repeats`)
+    longest.parquet               the longest ones, with numbers of documents and domains
+    frequent.parquet              the most frequent ones
+    report.html                   both lists for people; all three also in MLflow
+    occurrences/ candidates/      per range of the suffixes, where repeated runs begin and which are outstanding: for
+                                  the steps after it, and not in the artifact
+
+    find     per range of the suffixes, on workers   runs of `min_tokens` tokens with more than one occurrence
+    mark     per shard, on workers                   shares and spans
+    report   in this process                         documents and domains of 200 repeats
+
+A run that occurs more than once stands in neighbouring suffixes. A range of the common order of all suffix arrays is
+read in pieces that end where the first `min_tokens` tokens change, so no run is in two of them (`suffixes`). Memory of
+a worker: some 400 bytes for each suffix of a piece (`_PIECE`), and 60 for each occurrence of a single run with more.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.core.artifact import ArtifactFolder, PartRecord
+from tasks.core.engine import Engine
+from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
+from tasks.formats import sorted_runs
+from tasks.formats.sorted_runs import Buckets
+from tasks.formats.tokens.repeats import FREQUENT, LONGEST
+from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.spans import groups_of
+from tasks.stages.repeats import report
+from tasks.stages.repeats.config import RepeatsConfig
+from tasks.stages.repeats.mark import Job, mark_shard
+from tasks.stages.repeats.maximal import REPEAT, maximal, outstanding
+from tasks.stages.repeats.runs import occurrences, repeated
+from tasks.stages.repeats.suffixes import Key, Suffixes
+
+VERSION = 1
+_PIECE = 1 << 18
+
+Range = tuple[int, Key | None, Key | None]
+"""A range of the suffixes: its number, the key it begins with, and that it ends before; None: no bound."""
+
+
+def run(config: RepeatsConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
+    """Finds, marks and reports repeats; raises InputError where the suffix arrays are of other shards."""
+    spans, shards, groups = inputs["spans"], ShardSet.open(inputs["shards"]), len(groups_of(inputs["spans"]))
+    suffixes = Suffixes(spans.folder, groups, shards)
+    keys = suffixes.bounds(sorted_runs.bucket_count(len(suffixes), config.range_tokens), config.min_tokens)
+    ranges = Buckets("occurrences", len(keys) + 1)
+    bounds = zip(range(ranges.count), [None, *keys], [*keys, None], strict=True)
+    specs = [PartSpec(ranges.name(bound[0]), bound) for bound in bounds]
+    finding = partial(find_range, config.min_tokens, spans.folder, groups, shards, ranges)
+    found = output.map_parts(engine, finding, specs, conserved=False)
+    own = ArtifactFolder(output.store, output.address, output.address.path)
+    specs_ = [PartSpec(shard, Job(shard, begin)) for shard, begin in suffixes.text.begins().items()]
+    marked = output.map_parts(engine, partial(mark_shard, config.min_tokens, shards, own, ranges), specs_)
+    metrics = _metrics(found, marked)
+    if "report" not in output.committed:
+        candidates = np.concatenate([np.load(own.local(path)) for path in ranges.beside("candidates").paths("npy")])
+        with output.part("report", conserved=False) as part:
+            report.write(part, config, candidates, report.Shown(inputs, suffixes), metrics)
+    for path in (report.PAGE, LONGEST, FREQUENT):
+        output.log_file(path, own.read(path))
+    output.leave_out(record.name for record in found)
+    return Report(metrics=metrics, note=_note(metrics))
+
+
+def find_range(
+    width: int, spans: ArtifactFolder, groups: int, shards: ShardSet, ranges: Buckets, part: Part, bounds: Range
+) -> None:
+    """Writes one range of the suffixes; runs on a worker.
+
+    Args:
+        width: tokens of the shortest repeat.
+        spans: the suffix arrays.
+        groups: how many there are.
+        shards: what they were made from.
+        ranges: names of the files.
+        part: receives them.
+        bounds: the range.
+    """
+    number, first, end = bounds
+    suffixes = Suffixes(spans, groups, shards)
+    candidates = [np.empty(0, REPEAT)]
+
+    def blocks() -> Iterator[NDArray[np.void]]:
+        for slab, same in suffixes.pieces(suffixes.slab(first, end), _PIECE, width):
+            runs = repeated(suffixes, slab, width, same=same)
+            candidates.append(_outstanding(maximal(suffixes, runs, width, _PIECE)))
+            part.metric("runs", len(runs.starts))
+            yield occurrences(runs)
+
+    sorted_runs.write(part, ranges.path(number), blocks())
+    with part.file(ranges.beside("candidates").path(number, "npy")) as file:
+        np.lib.format.write_array(file, _outstanding(np.concatenate(candidates)), allow_pickle=False)
+
+
+def _outstanding(repeats: NDArray[np.void]) -> NDArray[np.void]:
+    """Returns the repeats that may be in a list of the report, each once, by position."""
+    return np.unique(np.concatenate([outstanding(repeats, by, report.MOST) for by in report.LISTS.values()]))
+
+
+def _metrics(found: Iterable[PartRecord], marked: Iterable[PartRecord]) -> dict[str, float]:
+    marked = list(marked)
+    tokens = _sum(marked, "tokens")
+    return {
+        "documents": float(sum(record.rows_in for record in marked)),
+        "documents_with_repeats": _sum(marked, "documents_with_repeats"),
+        "tokens": tokens,
+        "runs": _sum(found, "runs"),
+        "repeated_share": _sum(marked, "repeated_tokens") / tokens if tokens else 0.0,
+        "again_share": _sum(marked, "again_tokens") / tokens if tokens else 0.0,
+    }
+
+
+def _sum(records: Iterable[PartRecord], name: str) -> float:
+    return sum(record.metrics.get(name, 0.0) for record in records)
+
+
+def _note(metrics: dict[str, float]) -> str:
+    return (
+        f"{metrics['repeated_share']:.1%} of {metrics['tokens']:,.0f} tokens stand in repeats, in "
+        f"{metrics['documents_with_repeats']:,.0f} of {metrics['documents']:,.0f} documents; "
+        f"{metrics['again_share']:.1%} again"
+    )
