@@ -1,0 +1,142 @@
+"""Reading order: the segments of a page as regions, each one column of lines, in the order in which they are read.
+
+Pure functions. A gutter is a strip that no line of a column enters; lines across it (titles, wide figures) divide the
+page into bands, in each of which the left column is read before the right one. This is the recursive XY-cut (Nagy, Seth
+and Viswanathan 1992) with the vertical cut first, which may be crossed. Rows of tables have gutters, too: what lies on
+both sides of one must be lines of text and not cells.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from tasks.formats.pdf.segments import Segment
+
+_MIN_LINES = 3
+_MIN_GUTTER = 0.6
+_MAX_CROSSING = 0.4
+_MIN_CHARS = 12
+_MIN_CHARS_OF_ROWS = 22
+_DEPTH = 4
+_MOST = 20_000
+
+
+def regions(found: Sequence[Segment], depth: int = 0) -> Iterator[list[Segment]]:
+    """Yields the segments region by region in reading order; all of them, each once."""
+    gutter = None
+    if depth < _DEPTH and 2 * _MIN_LINES <= len(found) <= _MOST:
+        gutter = _gutter(found)
+    if gutter is None:
+        if found:
+            yield list(found)
+        return
+    across = sorted((one for one in found if _crosses(one, gutter)), key=lambda one: one.middle)
+    heights = [one.middle for one in across]
+    bands: list[tuple[list[Segment], list[Segment]]] = [([], []) for _ in range(len(across) + 1)]
+    for one in found:
+        if not _crosses(one, gutter):
+            left, right = bands[bisect_left(heights, one.middle)]
+            (left if one.x1 <= (gutter[0] + gutter[1]) / 2 else right).append(one)
+    spanning: list[Segment] = []
+    for number, (left, right) in enumerate(bands):
+        if left or right:
+            if spanning and _same_line(spanning, left, right):
+                # The end of a line across the gutter, or a short last line of such a paragraph.
+                spanning += left + right
+            else:
+                if spanning:
+                    yield from regions(spanning, depth + 1)
+                    spanning = []
+                yield from regions(left, depth + 1)
+                yield from regions(right, depth + 1)
+        if number < len(across):
+            spanning.append(across[number])
+    if spanning:
+        yield from regions(spanning, depth + 1)
+
+
+def _same_line(spanning: Sequence[Segment], left: Sequence[Segment], right: Sequence[Segment]) -> bool:
+    """Returns whether all of a band lies in one line directly below a line across."""
+    band = [*left, *right]
+    above = spanning[-1]
+    height = above.y1 - above.y0
+    return (
+        max(one.y1 for one in band) - min(one.y0 for one in band) < 1.5 * height
+        and min(one.y0 for one in band) - above.y1 < 0.5 * height
+        and len(band) <= 2
+    )
+
+
+def _crosses(one: Segment, gutter: tuple[float, float]) -> bool:
+    slack = 0.25 * (gutter[1] - gutter[0])
+    return one.x0 < gutter[1] - slack and one.x1 > gutter[0] + slack
+
+
+def _gutter(found: Sequence[Segment]) -> tuple[float, float] | None:
+    """Returns the best gutter, left and right end, or None."""
+    size = median(one.size for one in found)
+    best, gutter = 0.0, None
+    for start, end in _gaps(found, _MIN_GUTTER * size):
+        left = [one for one in found if one.x1 <= start + 0.1]
+        right = [one for one in found if one.x0 >= end - 0.1]
+        if len(left) < _MIN_LINES or len(right) < _MIN_LINES:
+            continue
+        if not _are_columns(left, right):
+            continue
+        score = min(len(left), len(right)) + (end - start) / size
+        if score > best:
+            best, gutter = score, (start, end)
+    return gutter
+
+
+def _gaps(found: Sequence[Segment], width: float) -> list[tuple[float, float]]:
+    """Returns strips that few segments cross: for no crossing ones and for some, the widest places."""
+    events: dict[float, int] = {}
+    for one in found:
+        events[one.x0] = events.get(one.x0, 0) + 1
+        events[one.x1] = events.get(one.x1, 0) - 1
+    edges = sorted(events)
+    covers, count = [], 0
+    for edge in edges:
+        count += events[edge]
+        covers.append(count)
+    gaps: set[tuple[float, float]] = set()
+    for allowed in (0.0, 0.02, 0.05, 0.1, 0.2, _MAX_CROSSING):
+        start: float | None = None
+        for edge, cover in zip(edges, covers, strict=True):
+            if cover <= allowed * len(found):
+                start = edge if start is None else start
+            elif start is not None:
+                if edge - start >= width and start > edges[0]:
+                    gaps.add((start, edge))
+                start = None
+    return sorted(gaps)
+
+
+def _are_columns(left: Sequence[Segment], right: Sequence[Segment]) -> bool:
+    """Returns whether both sides are lines of text beside each other."""
+    top = max(min(one.y0 for one in side) for side in (left, right))
+    bottom = min(max(one.y1 for one in side) for side in (left, right))
+    beside = [[one for one in side if top <= one.middle <= bottom] for side in (left, right)]
+    if any(len(side) < _MIN_LINES for side in beside):
+        return False
+    lengths = [_mean_chars(side) for side in beside]
+    needed = _MIN_CHARS_OF_ROWS if _rows_agree(*beside) else _MIN_CHARS
+    return min(lengths) >= needed
+
+
+def _mean_chars(side: Sequence[Segment]) -> float:
+    """Returns characters per line, weighted by itself, so that a few short lines or pieces count little."""
+    counts = [len(one.text) for one in side]
+    return sum(one * one for one in counts) / max(1, sum(counts))
+
+
+def _rows_agree(left: Sequence[Segment], right: Sequence[Segment]) -> bool:
+    """Returns whether most lines of the shorter side stand at the height of one of the other side."""
+    fewer, more = sorted((left, right), key=len)
+    heights = sorted(one.middle for one in more)
+    agreeing = 0
+    for one in fewer:
+        at = bisect_left(heights, one.middle - 0.15 * one.size)
+        agreeing += at < len(heights) and heights[at] <= one.middle + 0.15 * one.size
+    return agreeing > 0.7 * len(fewer)
