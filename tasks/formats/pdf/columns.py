@@ -17,6 +17,8 @@ _MIN_GUTTER = 0.6
 _MAX_CROSSING = 0.4
 _MIN_CHARS = 12
 _MIN_CHARS_OF_ROWS = 22
+_MIN_CELLS = 3
+_MAX_CELL = 30
 _DEPTH = 4
 _MOST = 20_000
 
@@ -30,41 +32,66 @@ def regions(found: Sequence[Segment], depth: int = 0) -> Iterator[list[Segment]]
         if found:
             yield list(found)
         return
-    across = sorted((one for one in found if _crosses(one, gutter)), key=lambda one: one.middle)
+    across = _across(found, gutter)
+    names = {id(one) for one in across}
     heights = [one.middle for one in across]
     bands: list[tuple[list[Segment], list[Segment]]] = [([], []) for _ in range(len(across) + 1)]
     for one in found:
-        if not _crosses(one, gutter):
+        if id(one) not in names:
             left, right = bands[bisect_left(heights, one.middle)]
             (left if one.x1 <= (gutter[0] + gutter[1]) / 2 else right).append(one)
     spanning: list[Segment] = []
     for number, (left, right) in enumerate(bands):
         if left or right:
-            if spanning and _same_line(spanning, left, right):
-                # The end of a line across the gutter, or a short last line of such a paragraph.
-                spanning += left + right
-            else:
-                if spanning:
-                    yield from regions(spanning, depth + 1)
-                    spanning = []
-                yield from regions(left, depth + 1)
-                yield from regions(right, depth + 1)
+            yield from regions(spanning, depth + 1)
+            yield from regions(left, depth + 1)
+            yield from regions(right, depth + 1)
+            spanning = []
         if number < len(across):
             spanning.append(across[number])
-    if spanning:
-        yield from regions(spanning, depth + 1)
+    yield from regions(spanning, depth + 1)
 
 
-def _same_line(spanning: Sequence[Segment], left: Sequence[Segment], right: Sequence[Segment]) -> bool:
-    """Returns whether all of a band lies in one line directly below a line across."""
-    band = [*left, *right]
-    above = spanning[-1]
-    height = above.y1 - above.y0
-    return (
-        max(one.y1 for one in band) - min(one.y0 for one in band) < 1.5 * height
-        and min(one.y0 for one in band) - above.y1 < 0.5 * height
-        and len(band) <= 2
-    )
+def _across(found: Sequence[Segment], gutter: tuple[float, float]) -> list[Segment]:
+    """Returns what belongs to both columns, from top to bottom.
+
+    Lines across the gutter, rows of tables across it, and the short last line of a paragraph whose other lines cross.
+    """
+    across = {id(one): one for one in found if _crosses(one, gutter)}
+    rows = _rows(found)
+    for row in _table_rows(rows, gutter):
+        across.update((id(one), one) for one in row)
+    for above, row in zip(rows, rows[1:], strict=False):
+        if len(row) == 1 and id(row[0]) not in across and all(id(one) in across for one in above):
+            first = above[0]
+            near = row[0].y0 - first.y1 < 0.4 * first.size and abs(row[0].size - first.size) < 0.3
+            if near and abs(row[0].x0 - first.x0) < 0.2 * first.size:
+                across[id(row[0])] = row[0]
+    return sorted(across.values(), key=lambda one: one.middle)
+
+
+def _rows(found: Sequence[Segment]) -> list[list[Segment]]:
+    """Returns the segments by height, each row from left to right."""
+    rows: list[list[Segment]] = []
+    for one in sorted(found, key=lambda one: (one.middle, one.x0)):
+        if rows and one.middle - rows[-1][0].middle < 0.3 * one.size:
+            rows[-1].append(one)
+        else:
+            rows.append([one])
+    return [sorted(row, key=lambda one: one.x0) for row in rows]
+
+
+def _table_rows(rows: Sequence[list[Segment]], gutter: tuple[float, float]) -> Iterator[list[Segment]]:
+    """Yields the rows of short cells on both sides of the gutter where at least three follow one another."""
+    run: list[list[Segment]] = []
+    for row in [*rows, []]:
+        short = len(row) >= _MIN_CELLS and all(len(one.text) <= _MAX_CELL for one in row)
+        if short and row[0].x1 < gutter[0] and row[-1].x0 > gutter[1]:
+            run.append(row)
+            continue
+        if len(run) >= _MIN_LINES:
+            yield from run
+        run = []
 
 
 def _crosses(one: Segment, gutter: tuple[float, float]) -> bool:

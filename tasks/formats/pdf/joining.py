@@ -13,12 +13,11 @@ from tasks.formats.text import clean
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _LAST = re.compile(r"([^\W\d_]+(?:-[^\W\d_]+)*)-$")
 _FIRST = re.compile(r"[^\W\d_]+")
-_FLOATS = frozenset(("caption", "table", "footnote", "formula", "turned", "heading"))
 _ASIDE = frozenset(("caption", "table", "footnote", "turned"))
 _TERMINAL = (".", "!", "?", ":", ";", "\u201d", '"', ")")
 # Before these a hyphen stays where the document tells nothing: "self-" and "attention" are two words.
 _PREFIXES = frozenset(
-    ("self", "non", "well", "high", "low", "large", "small", "state", "open", "end", "fine", "pre-", "multi-", "zero", "few")
+    ("self", "non", "well", "high", "low", "large", "small", "state", "open", "end", "fine", "zero", "few")
 )
 
 
@@ -126,7 +125,7 @@ def _seam(before: str, after: str, words: set[str]) -> tuple[str, bool]:
     """Returns what goes between two lines, and whether the hyphen at the end of the first goes.
 
     A hyphen goes if the word without it stands elsewhere in the document, and stays if the word with it does; without
-    either it goes before a lower case letter.
+    either it goes between lower case letters.
     """
     last, first = _LAST.search(before[-80:]), _FIRST.match(after)
     if last is None or first is None:
@@ -134,7 +133,8 @@ def _seam(before: str, after: str, words: set[str]) -> tuple[str, bool]:
     whole = (last[1] + first[0]).lower()
     if whole in words and last[1].rpartition("-")[2]:
         return "", True
-    if f"{last[1]}-{first[0]}".lower() in words or last[1].lower() in _PREFIXES or not first[0][0].islower():
+    compound = f"{last[1]}-{first[0]}".lower() in words or last[1].lower() in _PREFIXES
+    if compound or not first[0][0].islower() or last[1][-1].isupper():
         return "", False
     return "", True
 

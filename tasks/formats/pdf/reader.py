@@ -7,10 +7,10 @@ of its text runs: a page whose text is turned by 90 degrees is turned back.
 import ctypes
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pypdfium2.raw as pdfium
 
@@ -46,9 +46,11 @@ class Limits:
     cpu_s: float = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Face:
-    """What the characters of a text object have in common: font size in points, as drawn, and what the name tells."""
+class Face(NamedTuple):
+    """What the characters of a text object have in common: font size in points, as drawn, and what the name tells.
+
+    Characters of a page with equal faces have the same object.
+    """
 
     size: float
     bold: bool = False
@@ -58,9 +60,8 @@ class Face:
     """Quarters of a full turn, anticlockwise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Char:
-    """One character; `face` is None for a space or a line end that PDFium has put in."""
+class Char(NamedTuple):
+    """One character with its box in points; `face` is None for a space or a line end that PDFium has put in."""
 
     code: int
     x0: float
@@ -178,7 +179,9 @@ def _media_box(handle: Any) -> tuple[float, float, float, float]:
 def _chars(text: Any, left: float, top: float) -> list[Char]:
     code_of, object_of = pdfium.FPDFText_GetUnicode, pdfium.FPDFText_GetTextObject
     box_of, unmapped_of = pdfium.FPDFText_GetLooseCharBox, pdfium.FPDFText_HasUnicodeMapError
+    addressof = ctypes.addressof
     faces: dict[int, Face] = {}
+    equal: dict[Face, Face] = {}
     box = pdfium.FS_RECTF()
     place = ctypes.byref(box)
     found = []
@@ -188,10 +191,11 @@ def _chars(text: Any, left: float, top: float) -> list[Char]:
         if not drawn:
             found.append(Char(code, 0, 0, 0, 0, None))
             continue
-        address = ctypes.cast(drawn, ctypes.c_void_p).value or 0
+        address = addressof(drawn.contents)
         face = faces.get(address)
         if face is None:
-            face = faces[address] = _face(drawn)
+            made = _face(drawn)
+            face = faces[address] = equal.setdefault(made, made)
         box_of(text, at, place)
         x0, x1 = box.left - left, box.right - left
         found.append(Char(code, x0, top - box.top, x1, top - box.bottom, face, unmapped_of(text, at) == 1))
@@ -258,13 +262,17 @@ def _upright(page: RawPage) -> RawPage:
     if turn == 0:
         return page
     width, height = page.width, page.height
-    page.chars = [_turned(char, turn, width, height) for char in page.chars]
+    faces = {
+        face: Face(face.size, face.bold, face.math, face.invisible, (face.turn - turn) % 4)
+        for face in {char.face for char in page.chars if char.face is not None}
+    }
+    page.chars = [_turned(char, turn, width, height, faces) for char in page.chars]
     if turn % 2:
         page.width, page.height = height, width
     return page
 
 
-def _turned(char: Char, turn: int, width: float, height: float) -> Char:
+def _turned(char: Char, turn: int, width: float, height: float, faces: Mapping[Face, Face]) -> Char:
     """Turns a box clockwise by quarters; y grows downwards."""
     x0, y0, x1, y1 = char.x0, char.y0, char.x1, char.y1
     if turn == 1:
@@ -273,7 +281,4 @@ def _turned(char: Char, turn: int, width: float, height: float) -> Char:
         x0, y0, x1, y1 = width - x1, height - y1, width - x0, height - y0
     else:
         x0, y0, x1, y1 = y0, width - x1, y1, width - x0
-    face = char.face
-    if face is not None:
-        face = Face(face.size, face.bold, face.math, face.invisible, (face.turn - turn) % 4)
-    return Char(char.code, x0, y0, x1, y1, face, char.unmapped)
+    return Char(char.code, x0, y0, x1, y1, None if char.face is None else faces[char.face], char.unmapped)
