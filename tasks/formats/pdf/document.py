@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tasks.formats.layout import PageScore, Piece
 from tasks.formats.pdf.columns import regions
 from tasks.formats.pdf.health import health
-from tasks.formats.pdf.joining import Piece, joined
+from tasks.formats.pdf.joining import joined
 from tasks.formats.pdf.lines import lines
 from tasks.formats.pdf.paragraphs import Block, blocks
 from tasks.formats.pdf.reader import Limits, opened, pages, title_of
@@ -25,15 +26,6 @@ PageReader = Callable[[int], Sequence[Block] | None]
 """Reads a page that has no usable text by other means: page number -> blocks, or None if it cannot."""
 
 
-@dataclass(frozen=True, slots=True)
-class PageScore:
-    """How much a page needs OCR: number from 1, score from 0 to 1, and whether it was left out for it."""
-
-    page: int
-    score: float
-    needs_ocr: bool
-
-
 @dataclass(frozen=True)
 class PdfText:
     """Text of a file.
@@ -42,13 +34,13 @@ class PdfText:
         text: blocks with a blank line between them, as `tasks.formats.text.clean` gives it.
         title: "" where neither the file nor its first page has one.
         pieces: where each block of `text` stands.
-        scores: one per page.
+        pages: the score of each page.
     """
 
     text: str
     title: str
     pieces: tuple[Piece, ...]
-    scores: tuple[PageScore, ...]
+    pages: tuple[PageScore, ...]
 
 
 @dataclass
@@ -60,8 +52,16 @@ class _Page:
     other: Sequence[Block] = ()
 
 
-def read_pdf(data: bytes, limits: Limits | None = None, read_page: PageReader | None = None) -> PdfText:
+def read_pdf(
+    data: bytes, limits: Limits | None = None, read_page: PageReader | None = None, *, all_pages: bool = False
+) -> PdfText:
     """Reads a file; pages that need OCR give no text unless `read_page` reads them.
+
+    Args:
+        data: the file.
+        limits: what it may take.
+        read_page: reads pages by other means.
+        all_pages: whether it reads all pages, and not only those that need OCR.
 
     Raises:
         Unreadable: the file cannot be opened, or exceeds a limit; see `reader`.
@@ -73,12 +73,12 @@ def read_pdf(data: bytes, limits: Limits | None = None, read_page: PageReader | 
         for raw in pages(document, limits):
             state = health(raw)
             page = _Page(raw.number, raw.height, [], [])
-            if not state.needs_ocr:
+            other = read_page(raw.number) if read_page and (all_pages or state.needs_ocr) else None
+            if other is not None:
+                page.other = other
+            elif not state.needs_ocr:
                 page.upright, page.turned = segments(raw.chars)
-            elif read_page is not None and (found := read_page(raw.number)) is not None:
-                page.other = found
-            left_out = state.needs_ocr and not page.other
-            scores.append(PageScore(raw.number, round(state.score, 3), left_out))
+            scores.append(PageScore(raw.number, round(state.score, 3), state.needs_ocr and other is None))
             read.append(page)
     found_blocks = _blocks(read)
     text, pieces = joined(found_blocks)

@@ -5,9 +5,9 @@ Pure functions.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
-from tasks.formats.pdf.paragraphs import Block, Box
+from tasks.formats.layout import Piece
+from tasks.formats.pdf.paragraphs import Block
 from tasks.formats.text import clean
 
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
@@ -19,25 +19,6 @@ _TERMINAL = (".", "!", "?", ":", ";", "\u201d", '"', ")")
 _PREFIXES = frozenset(
     ("self", "non", "well", "high", "low", "large", "small", "state", "open", "end", "fine", "zero", "few")
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A stretch of the text of a document: the part of a block in one column of one page.
-
-    Attributes:
-        start, end: code points of the text, end exclusive. Pieces are in order and do not overlap; what lies between
-            two of one block is a space or nothing, between blocks a blank line.
-        kind: one of `paragraphs.KINDS`.
-        page: number of the page, from 1.
-        box: left, upper, right and lower end in points from the upper left corner of the page.
-    """
-
-    start: int
-    end: int
-    kind: str
-    page: int
-    box: Box
 
 
 def joined(found: Sequence[Block]) -> tuple[str, tuple[Piece, ...]]:

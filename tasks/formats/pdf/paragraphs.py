@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from tasks.formats.layout import Box
 from tasks.formats.pdf.lines import Line
 from tasks.formats.pdf.tables import rows_of, table_runs
 
 KINDS = ("paragraph", "heading", "item", "caption", "footnote", "formula", "table", "turned")
-Box = tuple[float, float, float, float]
 
 _BULLET = re.compile(r"[•◦▪‣∙●○■]\s?|[–—*-]\s|\(?[0-9]{1,3}[.)]\s|\[[0-9]{1,3}\]\s|\([a-z]\)\s")
 _CAPTION = re.compile(r"(?:Figure|Fig\.|Table|Tab\.|Abbildung|Abb\.|Tabelle|Algorithm)\s*[0-9A-Z]{1,3}[.:\s]")
