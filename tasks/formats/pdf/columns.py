@@ -19,6 +19,9 @@ _MIN_CHARS = 12
 _MIN_CHARS_OF_ROWS = 22
 _MIN_CELLS = 3
 _MAX_CELL = 30
+_MAX_BESIDE = 0.08
+_MAX_INK = 0.7
+_MIN_TEXT_INK = 0.75
 _DEPTH = 4
 _MOST = 20_000
 
@@ -82,16 +85,22 @@ def _rows(found: Sequence[Segment]) -> list[list[Segment]]:
 
 
 def _table_rows(rows: Sequence[list[Segment]], gutter: tuple[float, float]) -> Iterator[list[Segment]]:
-    """Yields the rows of short cells on both sides of the gutter where at least three follow one another."""
+    """Yields the rows of short cells across the gutter where at least three follow one another."""
     run: list[list[Segment]] = []
     for row in [*rows, []]:
         short = len(row) >= _MIN_CELLS and all(len(one.text) <= _MAX_CELL for one in row)
-        if short and row[0].x1 < gutter[0] and row[-1].x0 > gutter[1]:
+        if short and row[0].x0 < gutter[1] and row[-1].x1 > gutter[0]:
             run.append(row)
             continue
-        if len(run) >= _MIN_LINES:
+        if len(run) >= _MIN_LINES and _ink(run) < _MAX_INK:
             yield from run
         run = []
+
+
+def _ink(rows: Sequence[Sequence[Segment]]) -> float:
+    """Returns the share of the width of rows that their cells fill: 0.9 for columns of text, 0.3 to 0.6 for tables."""
+    filled = sum(one.x1 - one.x0 for row in rows for one in row)
+    return filled / max(1.0, sum(row[-1].x1 - row[0].x0 for row in rows))
 
 
 def _crosses(one: Segment, gutter: tuple[float, float]) -> bool:
@@ -102,18 +111,31 @@ def _crosses(one: Segment, gutter: tuple[float, float]) -> bool:
 def _gutter(found: Sequence[Segment]) -> tuple[float, float] | None:
     """Returns the best gutter, left and right end, or None."""
     size = median(one.size for one in found)
-    best, gutter = 0.0, None
+    best, gutter = -1.0, None
     for start, end in _gaps(found, _MIN_GUTTER * size):
         left = [one for one in found if one.x1 <= start + 0.1]
         right = [one for one in found if one.x0 >= end - 0.1]
         if len(left) < _MIN_LINES or len(right) < _MIN_LINES:
             continue
-        if not _are_columns(left, right):
+        beside = _beside_lines(found, left, right)
+        if beside > _MAX_BESIDE * len(found) + 1 or not _are_columns(left, right):
             continue
-        score = min(len(left), len(right)) + (end - start) / size
+        score = min(len(left), len(right)) - beside + (end - start) / size
         if score > best:
             best, gutter = score, (start, end)
     return gutter
+
+
+def _beside_lines(found: Sequence[Segment], left: Sequence[Segment], right: Sequence[Segment]) -> int:
+    """Returns how many of the segments across a gutter stand beside lines of a column, where a title has none."""
+    columns = {id(one) for one in (*left, *right)}
+    heights = sorted(one.middle for one in (*left, *right))
+    count = 0
+    for one in found:
+        if id(one) not in columns:
+            at = bisect_left(heights, one.middle - 0.4 * one.size)
+            count += at < len(heights) and heights[at] < one.middle + 0.4 * one.size
+    return count
 
 
 def _gaps(found: Sequence[Segment], width: float) -> list[tuple[float, float]]:
@@ -148,8 +170,9 @@ def _are_columns(left: Sequence[Segment], right: Sequence[Segment]) -> bool:
     if any(len(side) < _MIN_LINES for side in beside):
         return False
     lengths = [_mean_chars(side) for side in beside]
-    needed = _MIN_CHARS_OF_ROWS if _rows_agree(*beside) else _MIN_CHARS
-    return min(lengths) >= needed
+    rows = _rows([*beside[0], *beside[1]])
+    cells = _rows_agree(*beside) and _ink([row for row in rows if len(row) > 1]) < _MIN_TEXT_INK
+    return min(lengths) >= (_MIN_CHARS_OF_ROWS if cells else _MIN_CHARS)
 
 
 def _mean_chars(side: Sequence[Segment]) -> float:

@@ -10,6 +10,7 @@ from tasks.formats.pdf.lines import Line
 
 _MIN_ROWS = 3
 _MIN_STRIP = 0.8
+_MAX_INK = 0.8
 SEPARATOR = " | "
 
 
@@ -19,12 +20,19 @@ def table_runs(found: Sequence[Line]) -> list[tuple[int, int]]:
     at = 0
     while at < len(found):
         end = _run_end(found, at) if len(found[at].cells) > 1 else at
-        if sum(len(line.cells) > 1 for line in found[at:end]) >= _MIN_ROWS and strips(found[at:end]):
+        rows = [line for line in found[at:end] if len(line.cells) > 1]
+        if len(rows) >= _MIN_ROWS and strips(found[at:end]) and _ink(rows) < _MAX_INK:
             runs.append((at, end))
             at = end
         else:
             at += 1
     return runs
+
+
+def _ink(rows: Sequence[Line]) -> float:
+    """Returns the share of the width of lines that their cells fill; stretched lines of text fill more than tables."""
+    filled = sum(cell.x1 - cell.x0 for line in rows for cell in line.cells)
+    return filled / max(1.0, sum(line.x1 - line.x0 for line in rows))
 
 
 def _run_end(found: Sequence[Line], start: int) -> int:

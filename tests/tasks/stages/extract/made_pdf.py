@@ -20,7 +20,7 @@ def lines(x: float, y: float, texts: Sequence[str], size: float = 10, font: str 
 def stream(data: bytes, entries: str = "", *, packed: bool = False) -> bytes:
     """A stream object, deflated if `packed`."""
     if packed:
-        data, entries = zlib.compress(data, 9), entries + " /Filter /FlateDecode"
+        data, entries = zlib.compress(data, 1), entries + " /Filter /FlateDecode"
     return b"<< /Length %d %s >>\nstream\n%s\nendstream" % (len(data), entries.encode(), data)
 
 
