@@ -87,7 +87,11 @@ def f1(gold: Sequence[str], found: Sequence[str]) -> float:
 
 def order(gold: Sequence[str], found: Sequence[str]) -> float:
     """Returns the share of the words that occur once in both whose order is that of the gold."""
-    once = [{word: at for at, word in enumerate(one) if counts[word] == 1} for one in (gold, found) for counts in [Counter(one)]]
+    once = [
+        {word: at for at, word in enumerate(one) if counts[word] == 1}
+        for one in (gold, found)
+        for counts in [Counter(one)]
+    ]
     places = [once[0][word] for word in sorted(once[1], key=once[1].__getitem__) if word in once[0]]
     tails: list[int] = []
     for place in places:

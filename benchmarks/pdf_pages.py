@@ -9,9 +9,11 @@ import html
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
+import pypdfium2
 
 _STYLE = """
 @page { size: A4; margin: 25mm 20mm }
@@ -24,6 +26,7 @@ main { columns: %d; column-gap: %s }
 _HEAD = "<div style='font-size:8px;width:100%;text-align:center'>Proceedings of the laid out pages, volume 7</div>"
 _FOOT = "<div style='font-size:8px;width:100%;text-align:center'><span class=pageNumber></span></div>"
 _WORDS = 1_500
+_DOMAINS = ("books", "techdocs", "speech")
 
 
 @dataclass(frozen=True)
@@ -39,14 +42,14 @@ def laid_out(domains: Path, folder: Path, each: int) -> Iterator[LaidOut]:
     """Yields `each` files of every layout, made in `folder`."""
     from playwright.sync_api import sync_playwright
 
-    texts = _texts(domains)
+    texts = list(islice(_texts(domains), each))
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         page = browser.new_page()
         for columns, gap in ((1, "1em"), (2, "1em"), (2, "8mm"), (3, "5mm")):
-            for number in range(each):
+            for number, paragraphs in enumerate(texts):
                 layout = f"{columns} columns, gap {gap}" if columns > 1 else "1 column"
-                source, text = _page(next(texts), columns, gap)
+                source, text = _page(paragraphs, columns, gap)
                 path = folder / f"{columns}-{gap}-{number}.pdf"
                 page.set_content(source)
                 page.pdf(
@@ -57,24 +60,45 @@ def laid_out(domains: Path, folder: Path, each: int) -> Iterator[LaidOut]:
                     footer_template=_FOOT,
                 )
                 yield LaidOut(path, layout, text)
+                if gap == "8mm":
+                    yield LaidOut(_by_rows(path), "2 columns, drawn by rows", text)
         browser.close()
 
 
+def _by_rows(path: Path) -> Path:
+    """Writes a copy that looks the same, with the text drawn from top to bottom over all columns, and returns it."""
+    file = pypdfium2.PdfDocument(path)
+    for page in file:
+        drawn = [one for one in page.get_objects(max_depth=1) if one.type == pypdfium2.raw.FPDF_PAGEOBJ_TEXT]
+        drawn.sort(key=lambda one: (-round(one.get_bounds()[1] / 4), one.get_bounds()[0]))
+        for one in drawn:
+            page.remove_obj(one)
+        for one in drawn:
+            page.insert_obj(one)
+        page.gen_content()
+    target = path.with_stem(f"{path.stem}-rows")
+    file.save(target)
+    return target
+
+
 def _texts(domains: Path) -> Iterator[list[str]]:
-    """Yields paragraphs of some 1,500 words of one document."""
-    for name in ("academic", "books", "masc", "wiki"):
-        with pa.input_stream(str(domains / f"{name}.jsonl.zst"), compression="zstd") as file:
-            rows = file.read().splitlines()
-        for row in rows[:: max(1, len(rows) // 12)][:12]:
-            paragraphs = [" ".join(part.split()) for part in json.loads(row)["text"].split("\n")]
-            kept, words = [], 0
-            for paragraph in filter(None, paragraphs):
-                kept.append(paragraph)
-                words += len(paragraph.split())
-                if words > _WORDS:
-                    break
-            if words > _WORDS / 2:
-                yield kept
+    """Yields paragraphs of some 1,500 words of a document, of each domain in turn."""
+    return (text for turn in zip(*(_of_domain(domains, name) for name in _DOMAINS), strict=False) for text in turn)
+
+
+def _of_domain(domains: Path, name: str) -> Iterator[list[str]]:
+    with pa.input_stream(str(domains / f"{name}.jsonl.zst"), compression="zstd") as file:
+        rows = file.read().splitlines()
+    for row in rows[:: max(1, len(rows) // 12)][:12]:
+        paragraphs = [" ".join(part.split()) for part in json.loads(row)["text"].split("\n")]
+        kept, words = [], 0
+        for paragraph in filter(None, paragraphs):
+            kept.append(paragraph)
+            words += len(paragraph.split())
+            if words > _WORDS:
+                break
+        if words > _WORDS / 2:
+            yield kept
 
 
 def _page(paragraphs: list[str], columns: int, gap: str) -> tuple[str, str]:

@@ -47,7 +47,13 @@ def layout_row(document: str, pieces: Sequence[Piece]) -> dict[str, Any]:
     return {
         "id": document,
         "layout": [
-            {"start": one.start, "end": one.end, "kind": one.kind, "page": one.page, **dict(zip(names, one.box, strict=True))}
+            {
+                "start": one.start,
+                "end": one.end,
+                "kind": one.kind,
+                "page": one.page,
+                **dict(zip(names, one.box, strict=True)),
+            }
             for one in pieces
         ],
     }

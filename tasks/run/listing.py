@@ -28,7 +28,9 @@ def listing() -> Iterator[str]:
     for name in parsers.known():
         try:
             parser = parsers.parser(name, {})
-            yield _line(name, f"parser of {', '.join(parser.media_types) or 'files'}", parsers.package_of(name) or SLUICE)
+            yield _line(
+                name, f"parser of {', '.join(parser.media_types) or 'files'}", parsers.package_of(name) or SLUICE
+            )
         except Problems as problems:
             yield _line(name, "not usable", str(problems))
 

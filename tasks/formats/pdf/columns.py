@@ -88,11 +88,11 @@ def _table_rows(rows: Sequence[list[Segment]], gutter: tuple[float, float]) -> I
     """Yields the rows of short cells across the gutter where at least three follow one another."""
     run: list[list[Segment]] = []
     for row in [*rows, []]:
-        short = len(row) >= _MIN_CELLS and all(len(one.text) <= _MAX_CELL for one in row)
+        short = len(row) >= _MIN_CELLS and all(len(one.text) <= _MAX_CELL for one in row) and _ink([row]) < _MAX_INK
         if short and row[0].x0 < gutter[1] and row[-1].x1 > gutter[0]:
             run.append(row)
             continue
-        if len(run) >= _MIN_LINES and _ink(run) < _MAX_INK:
+        if len(run) >= _MIN_LINES:
             yield from run
         run = []
 

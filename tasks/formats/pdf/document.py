@@ -93,8 +93,7 @@ def _blocks(read: Sequence[_Page]) -> list[Block]:
         for region in regions(upright):
             made += blocks(lines(region), page.number, page.height, body)
         made += (
-            Block("turned", (one.text,), page.number, (one.x0, one.y0, one.x1, one.y1), one.size)
-            for one in page.turned
+            Block("turned", (one.text,), page.number, (one.x0, one.y0, one.x1, one.y1), one.size) for one in page.turned
         )
         made += page.other
     return made

@@ -18,8 +18,11 @@ NEEDS_OCR = 0.5
 # Letters per 1,000, the mean of English, German, French, Spanish and Italian in round numbers: in all of them vowels are
 # frequent and j, k, q, w, x, y, z rare, which is all that is used.
 _LETTERS = dict(
-    zip("abcdefghijklmnopqrstuvwxyz", (93, 14, 36, 42, 146, 14, 15, 24, 76, 3, 6, 47, 27, 74, 67, 26, 7, 68, 72, 70, 41,
-                                      13, 10, 2, 9, 5), strict=True)
+    zip(
+        "abcdefghijklmnopqrstuvwxyz",
+        (93, 14, 36, 42, 146, 14, 15, 24, 76, 3, 6, 47, 27, 74, 67, 26, 7, 68, 72, 70, 41, 13, 10, 2, 9, 5),
+        strict=True,
+    )
 )
 _NORM = math.sqrt(sum(one * one for one in _LETTERS.values()))
 _ENOUGH = 200
@@ -67,7 +70,11 @@ def _unmapped(drawn: list[Char]) -> float:
 def _no_letter(code: int) -> bool:
     if code in (0x02, 0xAD, 0xFFFE):
         return False  # hyphens at line ends
-    return code == 0xFFFD or code > 0x10FFFF or (code > 0x7E and unicodedata.category(chr(code)) in ("Co", "Cn", "Cc", "Cs"))
+    return (
+        code == 0xFFFD
+        or code > 0x10FFFF
+        or (code > 0x7E and unicodedata.category(chr(code)) in ("Co", "Cn", "Cc", "Cs"))
+    )
 
 
 def _garbled(drawn: list[Char]) -> float:

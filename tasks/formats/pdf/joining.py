@@ -50,12 +50,7 @@ def joined(found: Sequence[Block]) -> tuple[str, tuple[Piece, ...]]:
 
 def _vocabulary(found: Sequence[Block]) -> set[str]:
     """Returns the words that stand within lines, in lower case, those with hyphens whole."""
-    return {
-        word.lower()
-        for block in found
-        for line in block.lines
-        for word in _WORD.findall(line.removesuffix("-"))
-    }
+    return {word.lower() for block in found for line in block.lines for word in _WORD.findall(line.removesuffix("-"))}
 
 
 def _footnotes_last(found: Sequence[Block]) -> list[Block]:
@@ -122,4 +117,8 @@ def _seam(before: str, after: str, words: set[str]) -> tuple[str, bool]:
 
 def _without_spaces(before: str, after: str) -> bool:
     """Returns whether both letters are of a script that writes no spaces: Chinese and Japanese."""
-    return all("\u3040" <= letter <= "\u30ff" or "\u3400" <= letter <= "\u9fff" or letter in "、。「」，" for letter in (before, after) if letter)
+    return all(
+        "\u3040" <= letter <= "\u30ff" or "\u3400" <= letter <= "\u9fff" or letter in "、。「」，"
+        for letter in (before, after)
+        if letter
+    )

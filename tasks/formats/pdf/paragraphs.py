@@ -102,7 +102,9 @@ def _begins(line: Line, group: Sequence[Line], step: float, left: float, right: 
         return True  # the next item of a hanging list
     elif group[0].x0 > last.x0 + indent / 2 and line.x0 > last.x0 + indent:
         return True
-    return last.x1 < right - 0.3 * (right - left) and last.text.endswith((".", "!", "?", ":")) and last.x0 <= left + indent
+    return (
+        last.x1 < right - 0.3 * (right - left) and last.text.endswith((".", "!", "?", ":")) and last.x0 <= left + indent
+    )
 
 
 def _hangs(group: Sequence[Line]) -> bool:

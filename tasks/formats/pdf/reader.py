@@ -212,7 +212,8 @@ def _face(drawn: Any) -> Face:
     name = _font_name(font) if font else ""
     return Face(
         size=abs(size.value * scale),
-        bold=any(word in name for word in _BOLD_NAMES) or (bool(font) and pdfium.FPDFFont_GetWeight(font) >= _BOLD_WEIGHT),
+        bold=any(word in name for word in _BOLD_NAMES)
+        or (bool(font) and pdfium.FPDFFont_GetWeight(font) >= _BOLD_WEIGHT),
         math=any(word in name for word in _MATH_NAMES),
         invisible=pdfium.FPDFTextObj_GetTextRenderMode(drawn) in _INVISIBLE,
         turn=turn,

@@ -13,7 +13,9 @@ _OUTERMOST = 3
 _EDGE = 0.14
 """Share of a page's height, from its upper and lower end, in which they stand."""
 _DIGITS = re.compile(r"[0-9]+")
-_NUMBER = re.compile(r"(?i)(?:page|seite|p\.)?\s*[-–|]?\s*([0-9]{1,4}|[ivxl]{1,7})\s*[-–|]?(?:\s*(?:of|von|/)\s*[0-9]+)?")
+_NUMBER = re.compile(
+    r"(?i)(?:page|seite|p\.)?\s*[-–|]?\s*([0-9]{1,4}|[ivxl]{1,7})\s*[-–|]?(?:\s*(?:of|von|/)\s*[0-9]+)?"
+)
 
 
 def without_running(pages: Sequence[list[Segment]], heights: Sequence[float]) -> list[list[Segment]]:

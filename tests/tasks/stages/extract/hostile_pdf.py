@@ -140,10 +140,10 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "truncated": lambda: _GOOD[:150],
     "no_pages": lambda: assembled({1: b"<< /Type /Catalog >>"}),
     "start_beyond_the_end": lambda: _GOOD[:60] + b"startxref\n99999999999\n%%EOF\n",
-    "table_before_itself": lambda: assembled(
-        {1: _CATALOG, 2: b"<< /Type /Pages /Count 0 /Kids [] >>"}, "/Prev 15"
+    "table_before_itself": lambda: assembled({1: _CATALOG, 2: b"<< /Type /Pages /Count 0 /Kids [] >>"}, "/Prev 15"),
+    "huge_table": lambda: (
+        b"%PDF-1.4\nxref\n0 2000000000\n0000000000 65535 f \ntrailer\n<< /Root 1 0 R >>\nstartxref\n9\n%%EOF"
     ),
-    "huge_table": lambda: b"%PDF-1.4\nxref\n0 2000000000\n0000000000 65535 f \ntrailer\n<< /Root 1 0 R >>\nstartxref\n9\n%%EOF",
     "password": lambda: _encrypted("Standard"),
     "unknown_handler": lambda: _encrypted("Strange"),
     "own_kids": _pages_that_are_their_own_kids,
@@ -172,6 +172,8 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
         "/Length 11 /Filter /FlateDecode /DecodeParms << /Predictor 15 /Colors 2147483647 /Columns 2147483647 >>",
         zlib.compress(b"abc"),
     ),
-    "huge_image": lambda: pdf([SCANNED], resources=IMAGE, others={1000: image().replace(b"Width 8", b"Width 2147483647")}),
+    "huge_image": lambda: pdf(
+        [SCANNED], resources=IMAGE, others={1000: image().replace(b"Width 8", b"Width 2147483647")}
+    ),
     "no_area": lambda: _one_page("<< /Type /Page /Parent 2 0 R /MediaBox [9 9 9 9] >>"),
 }

@@ -76,7 +76,9 @@ def pdf(
 
 def image(width: int = 8, height: int = 8) -> bytes:
     """A grey image."""
-    entries = f"/Type /XObject /Subtype /Image /Width {width} /Height {height} /ColorSpace /DeviceGray /BitsPerComponent 8"
+    entries = (
+        f"/Type /XObject /Subtype /Image /Width {width} /Height {height} /ColorSpace /DeviceGray /BitsPerComponent 8"
+    )
     return stream(b"\x80" * width * height, entries)
 
 
