@@ -26,7 +26,7 @@ main { columns: %d; column-gap: %s }
 _HEAD = "<div style='font-size:8px;width:100%;text-align:center'>Proceedings of the laid out pages, volume 7</div>"
 _FOOT = "<div style='font-size:8px;width:100%;text-align:center'><span class=pageNumber></span></div>"
 _WORDS = 1_500
-_DOMAINS = ("books", "techdocs", "speech")
+_DOMAINS = ("books", "masc", "speech")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _by_rows(path: Path) -> Path:
     file = pypdfium2.PdfDocument(path)
     for page in file:
         drawn = [one for one in page.get_objects(max_depth=1) if one.type == pypdfium2.raw.FPDF_PAGEOBJ_TEXT]
-        drawn.sort(key=lambda one: (-round(one.get_bounds()[1] / 4), one.get_bounds()[0]))
+        drawn.sort(key=lambda one: (-round(one.get_matrix().f), one.get_matrix().e))
         for one in drawn:
             page.remove_obj(one)
         for one in drawn:

@@ -8,6 +8,7 @@ both sides of one must be lines of text and not cells.
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from statistics import median
 
 from tasks.formats.pdf.segments import Segment
@@ -64,7 +65,7 @@ def _across(found: Sequence[Segment], gutter: tuple[float, float]) -> list[Segme
     rows = _rows(found)
     for row in _table_rows(rows, gutter):
         across.update((id(one), one) for one in row)
-    for above, row in zip(rows, rows[1:], strict=False):
+    for above, row in pairwise(rows):
         if len(row) == 1 and id(row[0]) not in across and all(id(one) in across for one in above):
             first = above[0]
             near = row[0].y0 - first.y1 < 0.4 * first.size and abs(row[0].size - first.size) < 0.3

@@ -6,6 +6,7 @@ Pure functions over the lines of a region.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from tasks.formats.layout import Box
@@ -18,7 +19,7 @@ _BULLET = re.compile(r"[•◦▪‣∙●○■]\s?|[–—*-]\s|\(?[0-9]{1,3}[
 _CAPTION = re.compile(r"(?:Figure|Fig\.|Table|Tab\.|Abbildung|Abb\.|Tabelle|Algorithm)\s*[0-9A-Z]{1,3}[.:\s]")
 _NOTE = re.compile(r"(?:[0-9]{1,3}|[*†‡§¶∗])\s?[^\W\d_]")
 _NUMBERED = re.compile(r"(?:[0-9]{1,2}(?:\.[0-9]{1,2}){0,3}\.?|[A-Z]\.|[IVX]{1,5}\.)\s+[^\W\d_]")
-_MATH = re.compile(r"[∀-⋿=+<>±×÷∑∏∫√∞≈≠≤≥α-ωΑ-Ω^|]")
+_MATH = re.compile(r"[∀-⋿=+±×÷∑∏∫√∞≈≠≤≥α-ωΑ-Ω]")
 _ENDS = (".", ",", ";", "!", "?")
 
 
@@ -69,7 +70,7 @@ def _groups(found: Sequence[Line]) -> Iterator[list[Line]]:
     """Yields the lines of each paragraph."""
     if not found:
         return
-    steps = [after.y1 - before.y1 for before, after in zip(found, found[1:], strict=False) if _alike(before, after)]
+    steps = [after.y1 - before.y1 for before, after in pairwise(found) if _alike(before, after)]
     step = median(steps) if steps else 1.3 * found[0].size
     left = median(line.x0 for line in found)
     right = max(line.x1 for line in found)
