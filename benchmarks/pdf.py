@@ -3,8 +3,8 @@
     python -m benchmarks.pdf --data FOLDER --peers FOLDER [--rounds 3] [--each 6]
 
 FOLDER of the data holds `pdf/files/*.pdf`, `pdf/silver_text/*.txt` (text of PDFium, words checked against two other
-libraries, in PDFium's order) and `text_domains/*.jsonl.zst`, of which `pdf_pages` lays out pages with Chromium. `--peers`
-names a folder for an environment with the other libraries.
+libraries, in PDFium's order) and `text_domains/*.jsonl.zst`, of which `pdf_pages` lays out pages with Chromium.
+`--peers` names a folder for an environment with the other libraries.
 
 `f1` is that of words as a multiset, lower case; of the silver texts hyphens at line ends are undone. `order` is the
 longest increasing run of words that occur once in the gold and once in the output, as a share of them: 1 where all are
@@ -54,7 +54,8 @@ _CONTENDERS = {
     "pypdf": ("import pypdf", "    return '\\n'.join(page.extract_text() for page in pypdf.PdfReader(path).pages)"),
     "pdfplumber": (
         "import pdfplumber",
-        "    with pdfplumber.open(path) as file:\n        return '\\n'.join(page.extract_text() for page in file.pages)",
+        "    with pdfplumber.open(path) as file:\n"
+        "        return '\\n'.join(page.extract_text() for page in file.pages)",
     ),
     "pdf_oxide": (
         "import pdf_oxide",

@@ -1,8 +1,8 @@
 """Pages whose text and order are known: texts laid out by Chromium in one, two and three columns, as PDF files.
 
-Reads documents (`text_domains/*.jsonl.zst` of the shared data). Each file has a running head and page numbers, justified
-and hyphenated lines, headings, a table across the columns and a list; the gold is the text of the page without head and
-numbers, in the order of the source.
+Reads documents (`text_domains/*.jsonl.zst` of the shared data). Each file has a running head and page numbers,
+justified and hyphenated lines, headings, and a table across the columns; the gold is the text of the page without head
+and numbers, in the order of the source.
 """
 
 import html
@@ -20,7 +20,8 @@ _STYLE = """
 body { font: 10pt/1.25 "DejaVu Serif", serif; margin: 0 }
 p { margin: 0; text-align: justify; hyphens: auto; text-indent: 1.2em }
 h1 { font-size: 18pt; text-align: center; column-span: all } h2 { font-size: 12pt; margin: 8pt 0 4pt }
-table { column-span: all; margin: 8pt auto; border-collapse: collapse } td { padding: 1pt 12pt; border-bottom: 1px solid }
+table { column-span: all; margin: 8pt auto; border-collapse: collapse }
+td { padding: 1pt 12pt; border-bottom: 1px solid }
 main { columns: %d; column-gap: %s }
 """
 _HEAD = "<div style='font-size:8px;width:100%;text-align:center'>Proceedings of the laid out pages, volume 7</div>"

@@ -1,7 +1,7 @@
 """Tables of layouts and pages, beside the documents of a part.
 
-`layout/<part>.parquet` has a row per document with a layout, sorted by id; `pages/<part>.parquet` a row per page of every
-file that was opened, sorted by URL, source and page. Documents themselves stay as they are without paged files.
+`layout/<part>.parquet` has a row per document with a layout, sorted by id; `pages/<part>.parquet` a row per page of
+every file that was opened, sorted by URL, source and page. Documents themselves stay as they are without paged files.
 """
 
 from collections.abc import Sequence

@@ -24,7 +24,9 @@ _PREFIXES = frozenset(
 def joined(found: Sequence[Block]) -> tuple[str, tuple[Piece, ...]]:
     """Returns the text of a document and its pieces."""
     words = _vocabulary(found)
-    texts, pieces, at = [], [], 0
+    texts: list[str] = []
+    pieces: list[Piece] = []
+    at = 0
     for chain in _chains(_footnotes_last(found)):
         before = ""
         for block in chain:
@@ -61,7 +63,8 @@ def _footnotes_last(found: Sequence[Block]) -> list[Block]:
 def _chains(found: Sequence[Block]) -> Iterator[list[Block]]:
     """Yields the blocks of each paragraph; what floats between two of its parts follows it."""
     waiting = list(found)
-    at, floats = 0, []
+    floats: list[Block] = []
+    at = 0
     while at < len(waiting):
         chain = [waiting[at]]
         at += 1

@@ -2,8 +2,8 @@
 
 Reads the `warc` artifact (the WARC files of a crawl) and the files of `[[extract.files]]`. Writes
 `documents/<part>.parquet` (tasks.formats.documents.DOCUMENT, sorted by id) and `rejected/<part>.parquet` (record_id,
-url, source, reason); on request also `jsonl/<part>.jsonl.gz`, the same documents for readers without Parquet. Parts with
-paged files (PDF) have `layout/<part>.parquet` and `pages/<part>.parquet`, too (tasks.formats.layout_tables).
+url, source, reason); on request also `jsonl/<part>.jsonl.gz`, the same documents for readers without Parquet. Parts
+with paged files (PDF) have `layout/<part>.parquet` and `pages/<part>.parquet`, too (tasks.formats.layout_tables).
 
 Rows in are response, revisit and conversion records, damaged places of foreign WARC files, files, and rows of dumps;
 each becomes one document or one rejection. A page that needs OCR, of a file with other pages, is a row and a rejection

@@ -110,8 +110,8 @@ def _map_bomb() -> bytes:
     cmap = b"/CIDInit /ProcSet findresource begin begincmap\n" + ranges * 2_000 + b"endcmap end end"
     font = (
         "/F3 << /Type /Font /Subtype /Type0 /BaseFont /A /Encoding /Identity-H /ToUnicode 1000 0 R /DescendantFonts"
-        " [<< /Type /Font /Subtype /CIDFontType2 /BaseFont /A /CIDSystemInfo << /Registry (A) /Ordering (I) /Supplement 0"
-        " >> >>] >>"
+        " [<< /Type /Font /Subtype /CIDFontType2 /BaseFont /A"
+        " /CIDSystemInfo << /Registry (A) /Ordering (I) /Supplement 0 >> >>] >>"
     )
     content = "BT /F3 9 Tf 9 9 Td <00010002> Tj ET"
     return pdf([content], fonts=font, others={1000: stream(cmap, packed=True)})
@@ -152,7 +152,6 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "false_count": _false_count,
     "bomb": lambda: _bomb(),
     "bomb_in_bomb": lambda: _bomb(2),
-    "bomb_in_bomb_in_bomb": lambda: _bomb(3),
     "million_objects": lambda: _many_objects(1_000_000),
     "million_objects_packed": lambda: _object_stream(1_000_000),
     "million_paths": lambda: _packed_page(b"0 0 m 9 9 l S\n" * 1_000_000),
