@@ -1,6 +1,6 @@
-"""Interface of parsers: extraction of text from a kind of file or captured body that Sluice does not support.
+"""Interface of parsers: extraction of text from a kind of file or captured body that needs a reader of its own.
 
-Implemented by installed packages (`tasks.core.extensions`), run in the process of `guard` under its limits.
+Implemented by `pdf` and by installed packages (`tasks.core.extensions`), run in the process of `guard` under its limits.
 """
 
 from typing import ClassVar
@@ -22,7 +22,7 @@ class Parser(Config):
     kind."""
 
     library: ClassVar[str] = ""
-    """Package of which the text depends; its version is part of the fingerprint."""
+    """Package that the text depends on, of a parser of Sluice; its version is part of the fingerprint."""
 
     modules: ClassVar[tuple[str, ...]] = ()
     """What the process of `guard` imports before its first body, because it takes long."""

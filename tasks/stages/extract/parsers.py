@@ -1,4 +1,4 @@
-"""Parsers of a recipe: lookup among the installed packages, validation and execution.
+"""Parsers of a recipe: lookup among Sluice's own and those of installed packages, validation and execution.
 
 Reads the metadata of installed packages (`tasks.core.extensions`). Bodies are parsed in the process of `guard`, which
 may be killed over them.
@@ -26,7 +26,7 @@ _REASON = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 def known() -> list[str]:
-    """Returns the names of all parsers of installed packages."""
+    """Returns the names of all parsers, Sluice's own and those of installed packages."""
     return extensions.names(extensions.PARSERS, OWN)
 
 

@@ -1,4 +1,4 @@
-"""Contract of PDF files as a source: text in reading order with its places, and pages without text are named as such."""
+"""Contract of PDF files as a source: text in reading order with its places, and pages without text are named."""
 
 import stat
 import sys
@@ -19,8 +19,8 @@ MODULE = "tasks.stages.extract.stage"
 Run = Callable[..., Artifact]
 
 LEFT = (
-    "The ship went to sea with a crew of nine, and none of them had seen the ice before that winter. They had been told "
-    "that the harbour would be open until the first week of November, and that was what the owners believed as well."
+    "The ship went to sea with a crew of nine, and none of them had seen the ice before that winter. They had been "
+    "told that the harbour would be open until the first week of November, and that was what the owners believed as well."
 )
 RIGHT = (
     "When the wind turned on the third day, the captain gave up the northern route and followed the coast instead. It "
