@@ -1,6 +1,7 @@
 """Interface of parsers: extraction of text from a kind of file or captured body that needs a reader of its own.
 
-Implemented by `pdf` and by installed packages (`tasks.core.extensions`), run in the process of `guard` under its limits.
+Implemented by `pdf` and by installed packages (`tasks.core.extensions`), run in the process of `guard` under its
+limits.
 """
 
 from typing import ClassVar

@@ -1,8 +1,10 @@
 """Contract of PDF files as a source: text in reading order with its places, and pages without text are named."""
 
+import re
 import stat
 import sys
 import textwrap
+import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -15,12 +17,14 @@ from tasks.stages.extract.config import ExtractConfig
 from tests.tasks.stages.extract.made_pdf import IMAGE, SCANNED, image, lines, pdf, show
 from tests.tasks.stages.extract.test_stage import documents, rejected
 
+ROOT = Path(__file__).parents[4]
 MODULE = "tasks.stages.extract.stage"
 Run = Callable[..., Artifact]
 
 LEFT = (
     "The ship went to sea with a crew of nine, and none of them had seen the ice before that winter. They had been "
-    "told that the harbour would be open until the first week of November, and that was what the owners believed as well."
+    "told that the harbour would be open until the first week of November, and that was what the owners believed as "
+    "well."
 )
 RIGHT = (
     "When the wind turned on the third day, the captain gave up the northern route and followed the coast instead. It "
@@ -221,3 +225,10 @@ def test_any_number_of_workers_makes_the_same_bytes(tmp_path: Path, run_stage: R
     found = [[(entry.path, entry.sha256) for part in one.parts for entry in part.files] for one in made]
     assert found[0] == found[1]
     assert any(path.startswith("layout/") for path, _ in found[0])
+
+
+def test_the_settings_of_the_document_are_settings(tmp_path: Path) -> None:
+    found = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "pdf.md").read_text(), re.S)
+    configs = [ExtractConfig.model_validate(tomllib.loads(block)["extract"]) for block in found]
+    assert [config.parsers["pdf"]["max_pages"] for config in configs] == [2_000, 2_000]
+    assert configs[1].parsers["pdf"]["page_command"] == ["/opt/ocr/read-page", "{file}", "{page}"]
