@@ -18,6 +18,8 @@ _INVISIBLE = (pdfium.FPDF_TEXTRENDERMODE_INVISIBLE, pdfium.FPDF_TEXTRENDERMODE_C
 _BOLD_NAMES = ("bold", "black", "heavy", "cmbx", "-medi", "semibold", "demi")
 _MATH_NAMES = ("cmmi", "cmsy", "cmex", "msbm", "msam", "symbol", "math", "eufm")
 _BOLD_WEIGHT = 600
+_EVERY = 4
+"""Whether a character has a Unicode value is asked of so many, and taken for those between: a call takes 0.4 µs."""
 _IMAGE, _FORM, _TEXT = pdfium.FPDF_PAGEOBJ_IMAGE, pdfium.FPDF_PAGEOBJ_FORM, pdfium.FPDF_PAGEOBJ_TEXT
 
 
@@ -179,9 +181,11 @@ def _media_box(handle: Any) -> tuple[float, float, float, float]:
 def _chars(text: Any, left: float, top: float) -> list[Char]:
     code_of, object_of = pdfium.FPDFText_GetUnicode, pdfium.FPDFText_GetTextObject
     box_of, unmapped_of = pdfium.FPDFText_GetLooseCharBox, pdfium.FPDFText_HasUnicodeMapError
-    addressof = ctypes.addressof
+    addressof, make = ctypes.addressof, tuple.__new__
+    unmapped = False
     faces: dict[int, Face] = {}
     equal: dict[Face, Face] = {}
+    fonts: dict[int, tuple[bool, bool]] = {}
     box = pdfium.FS_RECTF()
     place = ctypes.byref(box)
     found = []
@@ -194,30 +198,33 @@ def _chars(text: Any, left: float, top: float) -> list[Char]:
         address = addressof(drawn.contents)
         face = faces.get(address)
         if face is None:
-            made = _face(drawn)
+            made = _face(drawn, fonts)
             face = faces[address] = equal.setdefault(made, made)
         box_of(text, at, place)
         x0, x1 = box.left - left, box.right - left
-        found.append(Char(code, x0, top - box.top, x1, top - box.bottom, face, unmapped_of(text, at) == 1))
+        if at % _EVERY == 0:
+            unmapped = unmapped_of(text, at) == 1
+        found.append(make(Char, (code, x0, top - box.top, x1, top - box.bottom, face, unmapped)))
     return found
 
 
-def _face(drawn: Any) -> Face:
+def _face(drawn: Any, fonts: dict[int, tuple[bool, bool]]) -> Face:
+    """Returns the face of a text object; `fonts` holds what is known of fonts by their address: bold, and of formulas."""
     size, matrix = ctypes.c_float(), pdfium.FS_MATRIX()
     pdfium.FPDFTextObj_GetFontSize(drawn, size)
     pdfium.FPDFPageObj_GetMatrix(drawn, matrix)
     scale = math.hypot(matrix.c, matrix.d) or 1.0
     turn = round(math.atan2(matrix.b, matrix.a) / (math.pi / 2)) % 4
-    font = pdfium.FPDFTextObj_GetFont(drawn)
-    name = _font_name(font) if font else ""
-    return Face(
-        size=abs(size.value * scale),
-        bold=any(word in name for word in _BOLD_NAMES)
-        or (bool(font) and pdfium.FPDFFont_GetWeight(font) >= _BOLD_WEIGHT),
-        math=any(word in name for word in _MATH_NAMES),
-        invisible=pdfium.FPDFTextObj_GetTextRenderMode(drawn) in _INVISIBLE,
-        turn=turn,
-    )
+    bold = formulas = False
+    if font := pdfium.FPDFTextObj_GetFont(drawn):
+        address = ctypes.addressof(font.contents)
+        if address not in fonts:
+            name = _font_name(font)
+            heavy = pdfium.FPDFFont_GetWeight(font) >= _BOLD_WEIGHT or any(word in name for word in _BOLD_NAMES)
+            fonts[address] = heavy, any(word in name for word in _MATH_NAMES)
+        bold, formulas = fonts[address]
+    invisible = pdfium.FPDFTextObj_GetTextRenderMode(drawn) in _INVISIBLE
+    return Face(abs(size.value * scale), bold, formulas, invisible, turn)
 
 
 def _font_name(font: Any) -> str:
