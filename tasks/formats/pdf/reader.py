@@ -209,7 +209,7 @@ def _chars(text: Any, left: float, top: float) -> list[Char]:
 
 
 def _face(drawn: Any, fonts: dict[int, tuple[bool, bool]]) -> Face:
-    """Returns the face of a text object; `fonts` holds what is known of fonts by their address: bold, and of formulas."""
+    """Returns the face of a text object; `fonts` has what is known of fonts by address: bold, and of formulas."""
     size, matrix = ctypes.c_float(), pdfium.FS_MATRIX()
     pdfium.FPDFTextObj_GetFontSize(drawn, size)
     pdfium.FPDFPageObj_GetMatrix(drawn, matrix)
