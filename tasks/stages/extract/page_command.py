@@ -4,7 +4,6 @@ Writes the file to a temporary folder; reads what the command prints.
 """
 
 import json
-import os
 import resource
 import subprocess
 import tempfile
@@ -88,7 +87,6 @@ def _own_limits() -> None:
     most = resource.getrlimit(resource.RLIMIT_AS)[1]
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_OUTPUT, _MAX_OUTPUT))
-    os.setpgid(0, 0)
 
 
 def _block(found: Any, page: int) -> Block:
