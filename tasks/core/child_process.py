@@ -80,4 +80,13 @@ def limit_memory(room: int) -> None:
     gc.freeze()  # what was imported stays: no collection need look at it again
     pages = int(Path("/proc/self/statm").read_text().split()[0]) if sys.platform == "linux" else 0
     limit = pages * resource.getpagesize() + room
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    # The soft limit: a command that this process runs may have more memory than a parser.
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def limit_cpu(seconds: float) -> None:
+    """Ends this process, by SIGPROF, when it has taken so many CPU seconds from now on; 0 lifts the limit.
+
+    Nobody handles the signal, so it ends the process even where the interpreter is never reached.
+    """
+    signal.setitimer(signal.ITIMER_PROF, seconds)

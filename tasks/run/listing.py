@@ -28,13 +28,11 @@ def listing() -> Iterator[str]:
     for name in parsers.known():
         try:
             parser = parsers.parser(name, {})
-            yield _line(name, f"parser of {', '.join(parser.media_types) or 'files'}", _package(name))
+            yield _line(
+                name, f"parser of {', '.join(parser.media_types) or 'files'}", parsers.package_of(name) or SLUICE
+            )
         except Problems as problems:
             yield _line(name, "not usable", str(problems))
-
-
-def _package(name: str) -> str:
-    return extensions.module_of(extensions.PARSERS, "parser", name, {})[1]
 
 
 def _line(name: str, kind: str, package: str) -> str:

@@ -25,7 +25,7 @@ def _absolute(path: str) -> str:
 
 
 KINDS = ("text", "jsonl", "parquet", "metadata", "warc")
-"""Kinds of files that need no parser of a package."""
+"""Kinds of files that need no parser."""
 
 
 class FileSource(Config):
@@ -36,7 +36,8 @@ class FileSource(Config):
 
     kind: str
     """Content of a file: one text (`text`), one document per row (`jsonl`, `parquet`), a package description
-    (`metadata`), or WARC records (`warc`); or the name of a parser of an installed package, which reads the file whole.
+    (`metadata`), or WARC records (`warc`); or the name of a parser, which reads the file whole: `pdf`, or one of an
+    installed package.
 
     WARC files give the captured pages, WET files, which are WARC files too, the texts. ARC files, the web's archives
     before 2009, are detected by their first bytes.
@@ -121,8 +122,8 @@ class ExtractConfig(Config):
     """Sources beside the crawl."""
 
     parsers: dict[str, dict[str, Any]] = Field(default={}, validate_default=True)
-    """Parsers of installed packages, with their settings, such as `[extract.parsers.pdf] pages = 100`: for captured
-    bodies of their media types, and for files of that kind. Those that files name need not stand here."""
+    """Parsers with their settings, such as `[extract.parsers.pdf] max_pages = 100`: for captured bodies of their media
+    types, and for files of that kind. Those that files name need not stand here."""
 
     parts: int = Field(default=0, ge=0)
     """How many output parts; 0 chooses by `part_bytes`, and at least 8 where there are as many files."""

@@ -19,6 +19,9 @@ from tasks.stages.extract.media import media_type, refusal, sniffed
 from tasks.stages.extract.page_metadata import absolute
 from tasks.stages.extract.row import Content, Rejected
 
+_PDF = b"%PDF-"
+# What servers say of files whose type they do not know (WHATWG MIME Sniffing Standard, section 7).
+_UNNAMED = frozenset(("missing", "application/octet-stream", "binary/octet-stream", "application/x-pdf"))
 # Possessive: a header must not be able to cause backtracking.
 _CHARSET = re.compile(r"charset\s*+=\s*+[\"']?\s*+([A-Za-z0-9_.:-]++)", re.I)
 _MAX_LANGUAGE = 35
@@ -53,6 +56,8 @@ def captured(payload: bytes, sent: Sent, choices: Choices) -> Content:
         raise Rejected("noindex")
     data = _body(payload, sent.coding, choices.max_payload_bytes)
     kind = media_type(sent.content_type) or sniffed(data)
+    if kind in _UNNAMED and data.startswith(_PDF) and "application/pdf" in choices.parsers:
+        kind = "application/pdf"
     if reader := choices.parsers.get(kind):
         from tasks.stages.extract.parsers import parsed
 

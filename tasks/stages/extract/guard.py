@@ -36,7 +36,7 @@ BATCH_BYTES = 4 << 20
 
 _START_S = 120.0
 # A child that waits instead of computing is not caught by its CPU seconds; this many times as long it may be silent.
-_PATIENCE = 20
+PATIENCE = 20
 _PIPE = 1 << 20
 _MODULES = ("tasks.stages.extract.content",)
 _SETTINGS = {
@@ -56,10 +56,12 @@ class Guard:
     Args:
         cpu_s: CPU seconds that one row may take.
         modules: what the child imports before its first row, because it takes long.
+        silent_s: seconds that one row may take by the clock; None for 20 times `cpu_s`.
     """
 
-    def __init__(self, cpu_s: float, modules: Sequence[str] = ()) -> None:
+    def __init__(self, cpu_s: float, modules: Sequence[str] = (), silent_s: float | None = None) -> None:
         self._cpu_s = cpu_s
+        self._silent_s = PATIENCE * cpu_s if silent_s is None else silent_s
         self._modules = (*_MODULES, *modules)
 
     def outcomes(self, rows: Iterable[Row]) -> Iterator[tuple[Row, Outcome]]:
@@ -92,7 +94,7 @@ class Guard:
             start = len(found)
             child = _new(self._modules) if alone == start else _taken(self._modules)
             try:
-                for outcome in child.answers(calls[start:], self._cpu_s):
+                for outcome in child.answers(calls[start:], self._cpu_s, self._silent_s):
                     found.append(outcome)
             except _Died as death:
                 child.end()
@@ -156,12 +158,12 @@ class _Child:
                 f"see what `{sys.executable} -c 'import tasks.stages.extract.content'` says on this machine",
             ) from None
 
-    def answers(self, calls: Sequence[Call], cpu_s: float) -> Iterator[Outcome]:
+    def answers(self, calls: Sequence[Call], cpu_s: float, silent_s: float) -> Iterator[Outcome]:
         """Yields what the child makes of each call; raises _Died for the one that it did not survive."""
         ROW.pack_into(self._at, 0, 0)
         self._send((cpu_s, calls))
         for row in range(len(calls)):
-            outcome = self._receive(cpu_s * _PATIENCE)
+            outcome = self._receive(silent_s)
             if isinstance(outcome, SluiceError):
                 raise outcome
             if isinstance(outcome, Poison) and outcome.reason != "error":

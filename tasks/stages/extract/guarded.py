@@ -7,13 +7,12 @@ mapped.
 import importlib
 import mmap
 import pickle
-import signal
 import struct
 import sys
 from collections.abc import Callable
 
 from tasks.core import child_process
-from tasks.core.child_process import Parent, limit_memory
+from tasks.core.child_process import Parent, limit_cpu, limit_memory
 from tasks.core.errors import SluiceError
 from tasks.stages.extract.row import Content, Poison, Rejected
 
@@ -45,8 +44,7 @@ def _serve(parent: Parent, at: mmap.mmap) -> None:
 
 def _outcome(call: Call, cpu_s: float) -> tuple[bytes, bool]:
     """Returns what comes of a call, and whether the parent ends this process for it: no more rows are read in vain."""
-    # Nobody handles SIGPROF: it ends the process even where the interpreter is never reached.
-    signal.setitimer(signal.ITIMER_PROF, cpu_s)
+    limit_cpu(cpu_s)
     failed: Exception
     try:
         return pickle.dumps(call(), pickle.HIGHEST_PROTOCOL), False
@@ -59,7 +57,7 @@ def _outcome(call: Call, cpu_s: float) -> tuple[bytes, bool]:
     except BaseException as panic:  # Rust's panics are no Exception
         failed = Poison("crash", f"{type(panic).__name__}: {panic}"[:400])
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
+        limit_cpu(0)
     final = isinstance(failed, SluiceError) or (isinstance(failed, Poison) and failed.reason != "error")
     return pickle.dumps(failed, pickle.HIGHEST_PROTOCOL), final
 

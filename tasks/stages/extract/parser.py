@@ -1,6 +1,7 @@
-"""Interface of parsers: extraction of text from a kind of file or captured body that Sluice does not support.
+"""Interface of parsers: extraction of text from a kind of file or captured body that needs a reader of its own.
 
-Implemented by installed packages (`tasks.core.extensions`), run in the process of `guard` under its limits.
+Implemented by `pdf` and by installed packages (`tasks.core.extensions`), run in the process of `guard` under its
+limits.
 """
 
 from typing import ClassVar
@@ -20,6 +21,22 @@ class Parser(Config):
     media_types: ClassVar[tuple[str, ...]] = ()
     """Media types of captured bodies that it reads, in lower case: "application/pdf". Files name their parser by
     kind."""
+
+    library: ClassVar[str] = ""
+    """Package that the text depends on, of a parser of Sluice; its version is part of the fingerprint."""
+
+    modules: ClassVar[tuple[str, ...]] = ()
+    """What the process of `guard` imports before its first body, because it takes long."""
+
+    @property
+    def cpu_s(self) -> float | None:
+        """CPU seconds that one body may take; None for those of a page."""
+        return None
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds that one body may wait for other programs."""
+        return 0.0
 
     def parse(self, data: bytes, name: str) -> Content:
         """Returns the text and the metadata of a body.

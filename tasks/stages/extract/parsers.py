@@ -1,4 +1,4 @@
-"""Parsers of a recipe: lookup among the installed packages, validation and execution.
+"""Parsers of a recipe: lookup among Sluice's own and those of installed packages, validation and execution.
 
 Reads the metadata of installed packages (`tasks.core.extensions`). Bodies are parsed in the process of `guard`, which
 may be killed over them.
@@ -9,29 +9,44 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
+from importlib.metadata import version
 from typing import Any
 
 from tasks.core import extensions
+from tasks.core.child_process import limit_cpu
 from tasks.core.config import Problems
 from tasks.stages.extract.parser import Parser
 from tasks.stages.extract.row import Content, Rejected
+
+OWN = {"pdf": "tasks.stages.extract.pdf"}
+"""Modules of Sluice's own parsers."""
 
 _REASON = re.compile(r"[a-z][a-z0-9_]{0,63}")
 """Reasons become names of metrics."""
 
 
 def known() -> list[str]:
-    """Returns the names of all parsers of installed packages."""
-    return extensions.names(extensions.PARSERS, {})
+    """Returns the names of all parsers, Sluice's own and those of installed packages."""
+    return extensions.names(extensions.PARSERS, OWN)
 
 
 def parser(name: str, settings: Mapping[str, Any]) -> Parser:
     """Returns the parser `name` with `settings`; raises Problems with all errors in them."""
-    module, package = extensions.module_of(extensions.PARSERS, "parser", name, {})
+    module, package = extensions.module_of(extensions.PARSERS, "parser", name, OWN)
     for one in vars(module).values():
         if isinstance(one, type) and issubclass(one, Parser) and one.__module__ == module.__name__:
-            return extensions.configured(one, name, settings, package)
+            return extensions.configured(one, name, settings, package or _library(one))
     raise Problems([f'the module of the parser "{name}" of {package} holds no Parser'])
+
+
+def package_of(name: str) -> str:
+    """Returns the package that brings the parser `name`, with its version; "" for one of Sluice."""
+    return extensions.module_of(extensions.PARSERS, "parser", name, OWN)[1]
+
+
+def _library(kind: type[Parser]) -> str:
+    """Returns the library of one of Sluice's own parsers with its version."""
+    return f"{kind.library} {version(kind.library)}" if kind.library else ""
 
 
 def complete(used: Iterable[str], given: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -50,7 +65,7 @@ def complete(used: Iterable[str], given: Mapping[str, Mapping[str, Any]]) -> dic
     for name in dict.fromkeys((*used, *given)):
         try:
             one = parser(name, given.get(name, {}))
-            package = extensions.module_of(extensions.PARSERS, "parser", name, {})[1]
+            package = package_of(name) or _library(type(one))
             found[name] = {**one.model_dump(mode="json"), extensions.PACKAGE: package}
             for kind in one.media_types:
                 if (other := readers.setdefault(kind, name)) != name:
@@ -85,14 +100,17 @@ def parsed(name: str, settings: str, data: bytes, place: str) -> Content:
         TypeError, ValueError: the parser returns, or gives as its reason, what it may not.
     """
     try:
-        return _checked(_loaded(name, settings).parse(data, place))
+        one = _loaded(name, settings)
+        if one.cpu_s is not None:
+            limit_cpu(one.cpu_s)
+        return _checked(one.parse(data, place))
     except Rejected as rejected:
         reason = str(rejected.reason)
         if not _REASON.fullmatch(reason):
             raise ValueError(
                 f'the parser "{name}" rejects for {reason!r}, which is no word like "{name}_empty"'
             ) from None
-        raise Rejected(reason) from None  # a class of the package might not survive the way back
+        raise Rejected(reason, rejected.pages) from None  # a class of the package might not survive the way back
 
 
 def _checked(content: Content) -> Content:
@@ -107,7 +125,10 @@ def _checked(content: Content) -> Content:
     if published is not None:
         published = published.astimezone(UTC) if published.tzinfo else published.replace(tzinfo=UTC)
     texts = ("text", "title", "language_hint", "canonical", "licence")
-    return Content(published=published, **{field: clean(getattr(content, field)) for field in texts})
+    cleaned = {field: clean(getattr(content, field)) for field in texts}
+    if content.layout and cleaned["text"] != content.text:
+        raise ValueError("a parser that gives a layout gives its text as tasks.formats.text.clean returns it")
+    return Content(published=published, layout=content.layout, pages=content.pages, **cleaned)
 
 
 @cache

@@ -8,13 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from tasks.formats.layout import PageScore, Piece
+
 
 class Rejected(Exception):
-    """A row yields no document, for a reason in machine words."""
+    """A row yields no document, for a reason in machine words; `pages` are the scores of its pages, if it has any."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
+    def __init__(self, reason: str, pages: tuple[PageScore, ...] = ()) -> None:
+        super().__init__(reason, pages)
         self.reason = reason
+        self.pages = pages
 
 
 class Poison(Exception):
@@ -45,6 +48,8 @@ class Content:
         published: when the page says that it was published, in UTC.
         canonical: the address that the page calls its own, absolute.
         licence: the address or the words of the licence that the page names.
+        layout: where the blocks of a paged file stand in `text`.
+        pages: scores of the pages of such a file.
     """
 
     text: str
@@ -53,6 +58,8 @@ class Content:
     published: datetime | None = None
     canonical: str = ""
     licence: str = ""
+    layout: tuple[Piece, ...] = ()
+    pages: tuple[PageScore, ...] = ()
 
 
 def no_content() -> Content:

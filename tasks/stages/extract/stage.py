@@ -2,13 +2,15 @@
 
 Reads the `warc` artifact (the WARC files of a crawl) and the files of `[[extract.files]]`. Writes
 `documents/<part>.parquet` (tasks.formats.documents.DOCUMENT, sorted by id) and `rejected/<part>.parquet` (record_id,
-url, source, reason); on request also `jsonl/<part>.jsonl.gz`, the same documents for readers without Parquet.
+url, source, reason); on request also `jsonl/<part>.jsonl.gz`, the same documents for readers without Parquet. Parts
+with paged files (PDF) have `layout/<part>.parquet` and `pages/<part>.parquet`, too (tasks.formats.layout_tables).
 
 With a dedup index (`tasks.formats.returned`), the documents that come back are in parts of their own, as they were
 extracted before.
 
 Rows in are response, revisit and conversion records, damaged places of foreign WARC files, files, and rows of dumps;
-each becomes one document or one rejection. A first pass reads identities only, of a crawl from the index of its WARC
+each becomes one document or one rejection. A page that needs OCR, of a file with other pages, is a row and a rejection
+of its own. A first pass reads identities only, of a crawl from the index of its WARC
 files, and extracts nothing, so that on any number of workers
 - the same URL with the same bytes is one document however often it was captured: the earliest in input order;
 - a page as rendered by a browser replaces the captures of its URL in the same source.
@@ -46,12 +48,13 @@ from tasks.stages.extract.careful import check_installed
 from tasks.stages.extract.config import WEB, ExtractConfig
 from tasks.stages.extract.file_sources import find_files
 from tasks.stages.extract.files import read_file
-from tasks.stages.extract.guard import Guard, Outcome
+from tasks.stages.extract.guard import PATIENCE, Guard, Outcome
 from tasks.stages.extract.identity import Identity, Spare, identities, spares, unit_identities
 from tasks.stages.extract.indexed import indexed_identities
 from tasks.stages.extract.jsonl import JsonLines
 from tasks.stages.extract.layout import Unit, arrange, divide, runs
 from tasks.stages.extract.ordered import OrderedDocuments
+from tasks.stages.extract.paged import PagedFiles
 from tasks.stages.extract.parsers import parser
 from tasks.stages.extract.returned import returned_parts
 from tasks.stages.extract.row import Content, Poison, Rejected, Row
@@ -132,26 +135,37 @@ def extract_part(part: Part, slice_: Slice) -> None:
     """Writes one part; see the module's docstring."""
     config = slice_.config
     check_installed(config)  # on this worker, too
-    guard = Guard(config.max_page_cpu_s, _slow_to_import(config))
+    guard = _guard(config)
     rejected: list[dict[str, str]] = []
+    paged = PagedFiles()
     with OrderedDocuments() as documents:
         for row, outcome in guard.outcomes(_marked(slice_)):
             part.count_in()
             if reason := _refusal(part, row, outcome, config):
                 rejected.append({"record_id": row.record_id, "url": row.url, "source": row.source, "reason": reason})
+                paged.rejected(row, outcome)
             elif isinstance(outcome, Content):
-                documents.add(_document(row, outcome))
+                document = _document(row, outcome)
+                documents.add(document)
+                rejected += paged.kept(part, row, str(document["id"]), outcome)
                 if row.left_out:
                     part.metric("metadata_cut", 1)
         _write(part, documents, config)
+    paged.write(part)
     rejected.sort(key=lambda row: (row["url"], row["record_id"], row["source"], row["reason"]))
     part.table("rejected", pa.Table.from_pylist(rejected, REJECTED), out=False)
 
 
-def _slow_to_import(config: ExtractConfig) -> tuple[str, ...]:
-    """Returns the modules that the process of `guard` imports before the first page, whose time they must not take."""
-    parsers = ("tasks.stages.extract.parsers", *(type(parser(*one)).__module__ for one in config.parsers.items()))
-    return (*_SLOW_TO_IMPORT.get(config.extractor, ()), *(parsers if config.parsers else ()))
+def _guard(config: ExtractConfig) -> Guard:
+    """Returns a process that has imported what a recipe needs: the time of that is none of the first page."""
+    cpu_s = config.max_page_cpu_s
+    modules = _SLOW_TO_IMPORT.get(config.extractor, ())
+    if not config.parsers:
+        return Guard(cpu_s, modules)
+    parsers = [parser(*one) for one in config.parsers.items()]
+    needed = dict.fromkeys(module for one in parsers for module in (type(one).__module__, *one.modules))
+    silent_s = max(PATIENCE * (one.cpu_s or cpu_s) + one.wait_s for one in parsers)
+    return Guard(cpu_s, (*modules, "tasks.stages.extract.parsers", *needed), max(PATIENCE * cpu_s, silent_s))
 
 
 def _refusal(part: Part, row: Row, outcome: Outcome, config: ExtractConfig) -> str:

@@ -194,7 +194,7 @@ def test_without_the_package_its_names_are_unknown(recipe: Path) -> None:
     found = shell(None, "annotate", "--recipe", str(recipe))
     assert found.returncode == 2
     for said in (
-        'extract.files.0.kind: no kind "csv": known are: jsonl, metadata, parquet, text, warc.',
+        'extract.files.0.kind: no kind "csv": known are: jsonl, metadata, parquet, pdf, text, warc.',
         'annotate.settings: no annotator "asking": known are: c4, ',
         'consolidate.limits: no filter "asking": known are: c4, ',
     ):

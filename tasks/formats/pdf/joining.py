@@ -1,0 +1,127 @@
+"""Blocks of all pages as one text, with the place of each: paragraphs that go on in the next column or page are joined.
+
+Pure functions.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from tasks.formats.layout import Piece
+from tasks.formats.pdf.paragraphs import Block
+from tasks.formats.text import clean
+
+_WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
+_LAST = re.compile(r"([^\W\d_]+(?:-[^\W\d_]+)*)-$")
+_FIRST = re.compile(r"[^\W\d_]+")
+_ASIDE = frozenset(("caption", "table", "footnote", "turned"))
+_TERMINAL = (".", "!", "?", ":", ";", "\u201d", '"', ")")
+# Before these a hyphen stays where the document tells nothing: "self-" and "attention" are two words.
+_PREFIXES = frozenset(
+    ("self", "non", "well", "high", "low", "large", "small", "state", "open", "end", "fine", "zero", "few")
+)
+
+
+def joined(found: Sequence[Block]) -> tuple[str, tuple[Piece, ...]]:
+    """Returns the text of a document and its pieces."""
+    words = _vocabulary(found)
+    texts: list[str] = []
+    pieces: list[Piece] = []
+    at = 0
+    for chain in _chains(_footnotes_last(found)):
+        before = ""
+        for block in chain:
+            text = clean("\n".join(block.lines)) if block.kind == "table" else clean(_flowing(block.lines, words))
+            if not text:
+                continue
+            if before:
+                glue, cut = _seam(before, text, words)
+                if cut:
+                    texts[-1] = texts[-1][:-1]
+                    last = pieces[-1]
+                    pieces[-1] = Piece(last.start, last.end - 1, last.kind, last.page, last.box)
+                    at -= 1
+            else:
+                glue = "\n\n" if texts else ""
+            texts += [glue, text]
+            at += len(glue)
+            pieces.append(Piece(at, at + len(text), block.kind, block.page, block.box))
+            at += len(text)
+            before = text
+    return "".join(texts), tuple(pieces)
+
+
+def _vocabulary(found: Sequence[Block]) -> set[str]:
+    """Returns the words that stand within lines, in lower case, those with hyphens whole."""
+    return {word.lower() for block in found for line in block.lines for word in _WORD.findall(line.removesuffix("-"))}
+
+
+def _footnotes_last(found: Sequence[Block]) -> list[Block]:
+    """Returns the blocks with the footnotes of each page behind its other blocks."""
+    return sorted(found, key=lambda block: (block.page, block.kind == "footnote"))
+
+
+def _chains(found: Sequence[Block]) -> Iterator[list[Block]]:
+    """Yields the blocks of each paragraph; what floats between two of its parts follows it."""
+    waiting = list(found)
+    floats: list[Block] = []
+    at = 0
+    while at < len(waiting):
+        chain = [waiting[at]]
+        at += 1
+        while chain[0].kind in ("paragraph", "item"):
+            ahead = at
+            while ahead < len(waiting) and waiting[ahead].kind in _ASIDE and ahead - at < 12:
+                ahead += 1
+            if ahead >= len(waiting) or not _goes_on(chain[-1], waiting[ahead]):
+                break
+            floats += waiting[at:ahead]
+            chain.append(waiting[ahead])
+            at = ahead + 1
+        yield chain
+        yield from ([one] for one in floats)
+        floats = []
+
+
+def _goes_on(before: Block, after: Block) -> bool:
+    """Returns whether a block is the rest of the paragraph before it, in the next column or on the next page."""
+    if after.kind != "paragraph" or after.page - before.page not in (0, 1) or abs(before.size - after.size) > 0.3:
+        return False
+    if after.page == before.page and after.box[1] >= before.box[3] - before.size and after.box[0] < before.box[2]:
+        return False  # below it in the same column
+    last, first = before.lines[-1], after.lines[0][:1]
+    return not last.endswith(_TERMINAL) and (first.islower() or first.isdigit() or last.endswith(("-", ",")))
+
+
+def _flowing(lines: Sequence[str], words: set[str]) -> str:
+    text = lines[0]
+    for line in lines[1:]:
+        glue, cut = _seam(text, line, words)
+        text = (text[:-1] if cut else text) + glue + line
+    return text
+
+
+def _seam(before: str, after: str, words: set[str]) -> tuple[str, bool]:
+    """Returns what goes between two lines, and whether the hyphen at the end of the first goes.
+
+    A hyphen goes if the word without it stands elsewhere in the document, and stays if the word with it does; without
+    either it goes between lower case letters.
+    """
+    last, first = _LAST.search(before[-80:]), _FIRST.match(after)
+    if last is None or first is None:
+        return (" ", False) if not _without_spaces(before[-1:], after[:1]) else ("", False)
+    whole = (last[1] + first[0]).lower()
+    if whole in words and last[1].rpartition("-")[2]:
+        return "", True
+    compound = f"{last[1]}-{first[0]}".lower() in words or last[1].lower() in _PREFIXES
+    if compound or not first[0][0].islower() or last[1][-1].isupper():
+        return "", False
+    return "", True
+
+
+def _without_spaces(before: str, after: str) -> bool:
+    """Returns whether both letters are of a script that writes no spaces: Chinese and Japanese."""
+    return all(
+        "\u3040" <= letter <= "\u30ff" or "\u3400" <= letter <= "\u9fff" or letter in "、。「」，"
+        for letter in (before, after)
+        if letter
+    )

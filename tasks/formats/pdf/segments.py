@@ -1,0 +1,134 @@
+"""Segments: characters that follow one another on a line without a wide gap.
+
+Pure functions. A segment never crosses a gutter between columns that is wider than a letter; a line of justified text
+may be several segments, which `lines` joins.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tasks.formats.pdf.accents import with_accents
+from tasks.formats.pdf.reader import Char
+
+_SPACES = frozenset((0x20, 0x09, 0xA0, 0x2007, 0x202F, 0x3000))
+_BREAKS = frozenset((0x0A, 0x0D))
+# PDFium's own signs for a hyphen at the end of a line.
+_HYPHENS = frozenset((0x02, 0xAD, 0xFFFE))
+_LIGATURES = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st", 0xFB06: "st"}
+_OTHERS = {
+    **dict.fromkeys((*range(0x20), *range(0xD800, 0xE000)), ""),
+    **dict.fromkeys(_HYPHENS, "-"),
+    **_LIGATURES,
+}
+WIDE = 1.0
+"""Gap, in font sizes, that ends a segment."""
+_SPACE = 0.25
+_MOSTLY = 0.95
+
+
+@dataclass(slots=True)
+class Segment:
+    """Characters in a row, with their box; `size` is that of most of them, and `bold` holds for nearly all."""
+
+    text: str
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+    size: float
+    bold: bool = False
+    math: float = 0.0
+    """Share of characters in a font of formulas."""
+
+    @property
+    def middle(self) -> float:
+        """The y in the middle of its box."""
+        return (self.y0 + self.y1) / 2
+
+
+class _Open:
+    """A segment to which characters are added."""
+
+    __slots__ = ("faces", "parts", "x0", "x1", "y0", "y1")
+
+    def __init__(self, char: Char, text: str) -> None:
+        _, self.x0, self.y0, self.x1, self.y1, face, _ = char
+        self.parts = [text]
+        self.faces = [face]
+
+    def add(self, char: Char, text: str) -> None:
+        _, x0, y0, x1, y1, face, _ = char
+        self.parts.append(text)
+        self.faces.append(face)
+        # Comparisons, since this runs for every character: min and max take three times as long.
+        if x0 < self.x0:
+            self.x0 = x0
+        if x1 > self.x1:
+            self.x1 = x1
+        if y0 < self.y0:
+            self.y0 = y0
+        if y1 > self.y1:
+            self.y1 = y1
+
+    def takes(self, char: Char, size: float) -> bool:
+        """Returns whether a character stands beside the last one, on the same line."""
+        code, x0, y0, x1, y1, _, _ = char
+        shared = (y1 if y1 < self.y1 else self.y1) - (y0 if y0 > self.y0 else self.y0)
+        if shared < 0.4 * (y1 - y0) and shared < 0.4 * (self.y1 - self.y0):
+            return False
+        wide = WIDE * size if size > 1.0 else WIDE
+        if -wide < x0 - self.x1 < wide:
+            return True
+        return _right_to_left(code) and -wide < self.x0 - x1 < wide
+
+
+def segments(chars: Sequence[Char]) -> tuple[list[Segment], list[Segment]]:
+    """Returns the segments of a page that run from left to right or right to left, and those that are turned."""
+    upright: list[Segment] = []
+    turned: list[Segment] = []
+    now: _Open | None = None
+    turn = 0
+    pending = False
+    for char in with_accents(chars):
+        code, face = char.code, char.face
+        if face is None or code in _SPACES or code in _BREAKS:
+            pending = True
+            if now is not None and turn == 0 and code in _BREAKS:
+                upright.append(_closed(now))
+                now = None
+            continue
+        if now is not None and (face.turn != turn or (turn == 0 and not now.takes(char, face.size))):
+            (turned if turn else upright).append(_closed(now))
+            now = None
+        text = _OTHERS[code] if code in _OTHERS else chr(code)
+        if now is None:
+            turn = face.turn
+            now = _Open(char, text)
+        else:
+            if pending or (turn == 0 and char.x0 - now.x1 > _SPACE * face.size):
+                now.parts.append(" ")
+            now.add(char, text)
+        pending = False
+    if now is not None:
+        (turned if turn else upright).append(_closed(now))
+    return [one for one in upright if one.text], [one for one in turned if one.text]
+
+
+def _right_to_left(code: int) -> bool:
+    return 0x590 <= code <= 0x8FF or 0xFB1D <= code <= 0xFDFF or 0xFE70 <= code <= 0xFEFF
+
+
+def _closed(now: _Open) -> Segment:
+    faces = {id(face): face for face in now.faces if face is not None}
+    counts = Counter(map(id, now.faces))
+    sizes: Counter[float] = Counter()
+    bold = math = 0
+    for name, face in faces.items():
+        sizes[round(face.size, 1)] += counts[name]
+        bold += face.bold * counts[name]
+        math += face.math * counts[name]
+    count = len(now.faces)
+    size = max(sizes, key=lambda size: (sizes[size], size))
+    text = "".join(now.parts).strip()
+    return Segment(text, now.x0, now.y0, now.x1, now.y1, size, bold >= _MOSTLY * count, math / count)
