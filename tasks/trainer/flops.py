@@ -17,7 +17,7 @@ import re
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tasks.trainer.config import ModelConfig
+from tasks.trainer.shape import Shape
 
 PEAKS = {
     "A100": 312e12,
@@ -62,22 +62,14 @@ def peak_flops(device: str) -> float | None:
     return PEAKS[max(fitting, key=len)] if fitting else None
 
 
-def matmul_weights(model: ModelConfig, vocab_size: int) -> int:
-    """Returns the number of weights that every token is multiplied with: those of the layers and of the head."""
-    attention = model.dim * model.head_dim * (2 * model.heads + 2 * model.kv_heads)
-    return model.layers * (attention + 3 * model.dim * model.ffn_dim) + vocab_size * model.dim
-
-
-def flops_per_token(model: ModelConfig, vocab_size: int, attended: float) -> float:
+def flops_per_token(shape: Shape, attended: float) -> float:
     """Returns the FLOPs of forward and backward pass per token.
 
     Args:
-        model: shape of the model.
-        vocab_size: columns of the output head.
+        shape: of the model.
         attended: mean number of keys that a query is compared with; the sequence length by convention.
     """
-    attention = 12 * model.layers * model.heads * model.head_dim * attended
-    return 6 * matmul_weights(model, vocab_size) + attention
+    return 6 * shape.matmul_weights + 12 * shape.layers * shape.heads * shape.head_dim * attended
 
 
 def attended_length(lengths: ArrayLike) -> float:

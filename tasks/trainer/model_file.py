@@ -13,7 +13,8 @@ from tasks.core.errors import InputError
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoint import MODEL
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.model import Transformer, parameter_counts
+from tasks.trainer.model import Transformer
+from tasks.trainer.shape import Shape
 
 FILE = "model.json"
 
@@ -32,7 +33,7 @@ def describe(config: ModelConfig, tokens: TokenFormat, seq_len: int) -> dict[str
         "eos_id": tokens.eos_id,
         "tokenizer_sha256": tokens.tokenizer_sha256,
         "seq_len": seq_len,
-        "parameters": parameter_counts(config, tokens.vocab_size),
+        "parameters": dict(Shape.of(config, tokens.vocab_size).weights),
     }
 
 
