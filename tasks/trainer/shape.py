@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from tasks.trainer.config import ModelConfig
 
+LOSS_ROWS = 512
+"""Positions whose logits exist at a time while the loss is computed."""
+
 
 @dataclass(frozen=True)
 class Shape:
