@@ -14,7 +14,8 @@ from tasks.trainer import loss as loss_module
 from tasks.trainer.attention import Kernel
 from tasks.trainer.batches import Batch
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.flops import attended_length, flops_per_token, peak_flops
+from tasks.trainer.devices import peak_flops
+from tasks.trainer.flops import attended_length, flops_per_token
 from tasks.trainer.layout import Layout
 from tasks.trainer.parallel.sharded import Sharded
 from tasks.trainer.ranks import Ranks

@@ -12,10 +12,12 @@ from tasks.stages.consolidate import wiring as consolidate
 from tasks.stages.crawl import wiring as crawl
 from tasks.stages.decontaminate import wiring as decontaminate
 from tasks.stages.dedup import wiring as dedup
+from tasks.stages.estimate import wiring as estimate
 from tasks.stages.evaluate import wiring as evaluate
 from tasks.stages.extract import wiring as extract
 from tasks.stages.paragraphs import wiring as paragraphs
 from tasks.stages.perplexity import wiring as perplexity
+from tasks.stages.reconcile import wiring as reconcile
 from tasks.stages.register import wiring as register
 from tasks.stages.spans import wiring as spans
 from tasks.stages.takedown import wiring as takedown
@@ -24,7 +26,7 @@ from tasks.stages.train import wiring as train
 
 _WIRINGS = (
     *(crawl, extract, classifiers, perplexity, annotate, dedup, decontaminate, paragraphs, consolidate),
-    *(tokens, spans, canary, train, evaluate, register, takedown),
+    *(tokens, spans, canary, estimate, train, reconcile, evaluate, register, takedown),
 )
 
 STAGES: dict[str, StageSpec] = {stage.name: stage for wiring in _WIRINGS for stage in wiring.STAGES}

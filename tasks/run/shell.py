@@ -57,6 +57,9 @@ def _parser() -> argparse.ArgumentParser:
     look = _command(commands, "inspect", "what a token shard, a sequence or a step's batch contains", _inspect)
     look.add_argument("what", help="name of a shard, a sequence as source:number, or step:<number>")
     look.add_argument("--json", action="store_true", help="print JSON")
+    plan = _command(commands, "plan", "what the training will take, and how true that was", _plan)
+    plan.add_argument("--model", default="", help="config.json of another model to plan the training of")
+    plan.add_argument("--json", action="store_true", help="print JSON")
     export = _command(commands, "export", "write the token shards for another trainer", _export)
     export.add_argument("format", choices=("megatron", "webdataset", "huggingface"))
     export.add_argument("out", help="the folder to make")
@@ -134,6 +137,15 @@ def _inspect(options: argparse.Namespace) -> None:
 
     recipe = _recipe(options)
     found = inspect(open_store(recipe), recipe.name, options.version or recipe.version, options.what)
+    print(json.dumps(found, indent=1) if options.json else render(found))
+
+
+def _plan(options: argparse.Namespace) -> None:
+    from tasks.run.plan_cli import plan, render
+    from tasks.run.runner import open_store
+
+    recipe = _recipe(options)
+    found = plan(recipe, open_store(recipe), options.version or recipe.version, options.model)
     print(json.dumps(found, indent=1) if options.json else render(found))
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.flops import flops_per_token, peak_flops
+from tasks.trainer.devices import peak_flops
+from tasks.trainer.flops import flops_per_token
 from tasks.trainer.layout import Layout
 from tasks.trainer.nvml import Nvml
 from tasks.trainer.ranks import Ranks

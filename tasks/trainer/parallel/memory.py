@@ -7,6 +7,7 @@ and buffers of the collectives are not counted, nor is the copy of the state tha
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.layout import Layout
@@ -17,14 +18,14 @@ FP32 = 4
 
 
 def memory_per_rank(
-    layout: Layout | None, run: TrainConfig, vocab_size: int, seq_len: int, ranks: int = 1, gpu: bool = True
+    layout: Layout | None, run: TrainConfig, shape: Shape, seq_len: int, ranks: int = 1, gpu: bool = True
 ) -> Mapping[str, int]:
     """Returns an estimate in bytes of what the rank with the most of it has in memory, by what it is.
 
     Args:
         layout: how ranks share the work; None: each has all of the model.
         run: settings of the run.
-        vocab_size: tokens of the vocabulary.
+        shape: of the model.
         seq_len: positions of a training sequence.
         ranks: without a layout, the number of ranks.
         gpu: whether kernels are those of a GPU; on a CPU attention has a mask, and keys and values for every head.
@@ -33,14 +34,18 @@ def memory_per_rank(
         `weights`, `moments`, `gradients`, `gathered` (weights of other ranks, or in another dtype, that are computed
         with), `activations`, and `loss` (logits of a chunk, and the gradients of the head).
     """
-    shape, width = Shape.of(run.model, vocab_size), FP32 if run.precision == "fp32" else 2
+    width = FP32 if run.precision == "fp32" else 2
     found = _of_copies(shape, run, ranks, width) if layout is None else _of_shares(shape, run, layout, width)
     layout = layout or Layout()
     tokens = run.microbatch * seq_len / layout.context
-    return {name: round(size) for name, size in found.items()} | {
-        "activations": round(tokens * _stored(shape, run, layout, width, seq_len, gpu)),
-        "loss": round(_loss(shape, layout, width, tokens)),
-    }
+    stored = partial(_stored, shape, layout, width, seq_len, gpu)
+    loss = _loss(shape, layout, width, tokens)
+    ends = [(tokens * stored(_layers_in_flight(shape, run, layout)), 0.0 if layout.pipeline > 1 else loss)]
+    if layout.pipeline > 1:  # the last rank has the loss, and fewer microbatches under way
+        ends.append((tokens * stored(math.ceil(shape.layers / layout.pipeline)), loss))
+    activations, logits = max(ends, key=sum)
+    sizes = {**found, "activations": activations, "loss": logits}
+    return {name: round(size) for name, size in sizes.items()}
 
 
 def _moments(shape: Shape, run: TrainConfig) -> float:
@@ -73,21 +78,21 @@ def _of_shares(shape: Shape, run: TrainConfig, layout: Layout, width: int) -> di
     }
 
 
-def _stored(shape: Shape, run: TrainConfig, layout: Layout, width: int, seq_len: int, gpu: bool) -> float:
-    """Returns bytes per token of this rank's positions that autograd has stored when the last layer has been computed.
+def _stored(shape: Shape, layout: Layout, width: int, seq_len: int, gpu: bool, layers: float) -> float:
+    """Returns bytes per token of this rank's positions that autograd has stored of so many layers.
 
     With recomputation, one layer is whole: the one whose gradient is being computed.
     """
     layer = _layer(shape, layout, width, seq_len, gpu)
-    tensor, dim = layout.tensor, shape.dim
+    tensor, dim, heads = layout.tensor, shape.dim, shape.head_dim * (shape.heads + shape.kv_heads)
     kept = {
         "none": layer,
         "full": width * dim / tensor,
-        "selective": width * (3 * dim + 2 * shape.head_dim * (shape.heads + shape.kv_heads) + 2 * shape.ffn_dim) / tensor,
+        "selective": width * (3 * dim + 2 * heads + 2 * shape.ffn_dim) / tensor,
     }[layout.recompute]
     last_norm = (2 * FP32 + width) * dim / tensor
     again = 0.0 if layout.recompute == "none" else layer
-    return kept * _layers_in_flight(shape, run, layout) + again + last_norm
+    return kept * layers + again + last_norm
 
 
 def _layer(shape: Shape, layout: Layout, width: int, seq_len: int, gpu: bool) -> float:
@@ -99,7 +104,7 @@ def _layer(shape: Shape, layout: Layout, width: int, seq_len: int, gpu: bool) ->
     # Ranks that share positions gather all keys and values.
     keys = 2 * (key if gpu else query) * layout.context
     attention = width * ((2 if gpu else 3) * query + keys) / layout.tensor + (0 if gpu else width * seq_len)
-    return norms + attention + width * 4 * shape.ffn_dim / layout.tensor
+    return norms + attention + width * (4 if shape.gated else 2) * shape.ffn_dim / layout.tensor
 
 
 def _layers_in_flight(shape: Shape, run: TrainConfig, layout: Layout) -> float:

@@ -43,6 +43,7 @@ from tasks.trainer.parallel.pipeline import Chunk, Pipeline, chunks_of
 from tasks.trainer.rank_copies import Copies
 from tasks.trainer.ranks import TIMEOUT, Ranks
 from tasks.trainer.self_test import hash_of
+from tasks.trainer.shape import Shape
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,9 @@ class Sharded:
     def __init__(self, run: TrainConfig, layout: Layout, vocab_size: int, seq_len: int, ranks: Ranks) -> None:
         check_fit(layout, run, vocab_size, seq_len, ranks.world)
         if ranks.rank == 0:
-            needs = memory_per_rank(layout, run, vocab_size, seq_len, gpu=ranks.device.type == "cuda")
+            needs = memory_per_rank(
+                layout, run, Shape.of(run.model, vocab_size), seq_len, gpu=ranks.device.type == "cuda"
+            )
             parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in needs.items())
             log.info("a rank needs about %.2f GiB (%s)", sum(needs.values()) / 2**30, parts)
         ranks.join_alone()
