@@ -60,8 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     plan = _command(commands, "plan", "what the training will take, and how true that was", _plan)
     plan.add_argument("--model", default="", help="config.json of another model to plan the training of")
     plan.add_argument("--json", action="store_true", help="print JSON")
-    export = _command(commands, "export", "write the token shards for another trainer", _export)
-    export.add_argument("format", choices=("megatron", "webdataset", "huggingface"))
+    export = _command(commands, "export", "write the token shards for another trainer, or the model", _export)
+    export.add_argument("format", choices=("megatron", "webdataset", "huggingface", "model", "gguf"))
     export.add_argument("out", help="the folder to make")
     audit = _command(commands, "audit", "list all takedowns, and prove that what is current is free of them", _audit)
     audit.add_argument("--json", action="store_true", help="print JSON")
@@ -151,10 +151,13 @@ def _plan(options: argparse.Namespace) -> None:
 
 def _export(options: argparse.Namespace) -> None:
     from tasks.run.export import export
+    from tasks.run.export_model import FORMATS as MODELS
+    from tasks.run.export_model import export_model
     from tasks.run.runner import open_store
 
     recipe = _recipe(options)
-    print(export(open_store(recipe), recipe.name, options.version or recipe.version, options.format, options.out))
+    which = export_model if options.format in MODELS else export
+    print(which(open_store(recipe), recipe.name, options.version or recipe.version, options.format, options.out))
 
 
 def _explain(options: argparse.Namespace) -> None:
