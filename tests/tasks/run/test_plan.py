@@ -50,7 +50,18 @@ pue = 1.0
 [place]
 store = "{folder}/store"
 """
-STAGES = ("extract", "annotate", "dedup", "consolidate", "tokenizer", "encode", "pack", "estimate", "train", "reconcile")
+STAGES = (
+    "extract",
+    "annotate",
+    "dedup",
+    "consolidate",
+    "tokenizer",
+    "encode",
+    "pack",
+    "estimate",
+    "train",
+    "reconcile",
+)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +70,9 @@ def recipe_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("planned")
     (folder / "books").mkdir()
     for number in range(40):
-        (folder / "books" / f"{number}.txt").write_text(f"Book {number}. " + "The river runs to the sea. " * (20 + number))
+        (folder / "books" / f"{number}.txt").write_text(
+            f"Book {number}. " + "The river runs to the sea. " * (20 + number)
+        )
     (file := folder / "planned.toml").write_text(RECIPE.format(folder=folder))
     recipe = find_recipe(str(file))
     for stage in STAGES:

@@ -46,9 +46,7 @@ def registered(folder: Path) -> Artifact:
 def asked(port: int, process: "subprocess.Popen[bytes]") -> list[str]:
     """Returns what the server answers, waiting until it listens."""
     body = json.dumps({"inputs": PROMPTS, "params": {"max_tokens": 8}}).encode()
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/invocations", body, {"Content-Type": "application/json"}
-    )
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/invocations", body, {"Content-Type": "application/json"})
     for _ in range(STARTS_S * 2):
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
